@@ -1,0 +1,1 @@
+"""Attackers: each a small composition of parts (import name `bench.attacks`)."""

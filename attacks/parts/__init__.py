@@ -1,0 +1,1 @@
+"""Parts an attack is made of: distance, prior, start, labels."""

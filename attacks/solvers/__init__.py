@@ -1,0 +1,1 @@
+"""Solvers: rows in parallel, state apart from configuration."""

@@ -1,0 +1,143 @@
+"""Cells: the questions a matrix asks, frozen, in canonical JSON, named by their hash.
+
+Two kinds, one record format.  A *training cell* gives curve, accuracy and checkpoints; an
+*attack cell* gives reconstructions and scores.  The *cell id* hashes the question (with the
+content hash of its data); the *source* hashes what answered it (`bench.source`): never mixed.
+"""
+
+import hashlib
+import json
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Params = dict[str, Any]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Frozen(BaseModel):
+    """A value that is checked once, at the border, and never changes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Entry(Frozen):
+    """A registered name with its parameters, defaults written out."""
+
+    name: str
+    params: Params = {}
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{key}={value}" for key, value in sorted(self.params.items()))
+        return f"{self.name}({shown})" if shown else self.name
+
+
+class DataRef(Entry):
+    """A data set, by content: `sha256` over its arrays, `subset` where it is not whole."""
+
+    sha256: Sha256
+    subset: str | None = None
+
+
+class Federated(Frozen):
+    """The federated setting (A §3): who trains, on what, how much of it a round sees.
+
+    `fedsgd` uploads the gradient of one local step; `fedavg` uploads w_0 - w_L after L steps.
+    """
+
+    algorithm: Literal["fedsgd", "fedavg"] = "fedsgd"
+    clients: Annotated[int, Field(ge=1, description="N")] = 100
+    per_round: Annotated[int, Field(ge=1, description="K")] = 10
+    steps: Annotated[int, Field(ge=1, description="L, local steps")] = 1
+    batch: Annotated[int, Field(ge=1, description="B, local batch")] = 3
+    rate: Annotated[float, Field(gt=0, description="η, local learning rate")] = 0.05
+    partition: Literal["iid", "two-shard", "two-class"] = "iid"
+    client_examples: Annotated[
+        int | None, Field(ge=1, description="|D_i|; none: the training split over N")
+    ] = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.per_round > self.clients:
+            raise ValueError(f"per_round must be at most clients={self.clients}, got {self.per_round}")
+        if self.algorithm == "fedsgd" and self.steps > 1:
+            raise ValueError(f"fedsgd sends one step's gradient; for steps={self.steps} say fedavg")
+        return self
+
+
+class InitialWeights(Frozen):
+    """Untrained weights, drawn by key with the model's own initialisation."""
+
+    kind: Literal["init"] = "init"
+
+
+class FileWeights(Frozen):
+    """Weights from a file, by content hash; `path` is only where it was found, not the question."""
+
+    kind: Literal["file"] = "file"
+    sha256: Sha256
+    path: str
+
+
+class CheckpointWeights(Frozen):
+    """Weights after round `round` of a training cell, by that cell's id."""
+
+    kind: Literal["checkpoint"] = "checkpoint"
+    training: Sha256
+    round: Annotated[int, Field(ge=0)]
+
+
+Weights = Annotated[
+    InitialWeights | FileWeights | CheckpointWeights, Field(discriminator="kind")
+]
+
+
+class _Cell(Frozen):
+    dataset: DataRef
+    model: Entry
+    federated: Federated
+    defense: Entry
+    seed: Annotated[int, Field(ge=0)] = 0
+
+    def canonical(self) -> str:
+        """The canonical JSON: sorted keys, no spaces; paths are not part of the question."""
+        content = self.model_dump(mode="json")
+        if isinstance(content.get("weights"), dict):
+            content["weights"].pop("path", None)
+        return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+    @property
+    def id(self) -> str:
+        """SHA-256 of the canonical JSON, 64 hexadecimal digits."""
+        return hashlib.sha256(self.canonical().encode()).hexdigest()
+
+
+class TrainingCell(_Cell):
+    """Train: data set, model, federated setting, defense, rounds, scale, seed."""
+
+    kind: Literal["training"] = "training"
+    rounds: Annotated[int, Field(ge=1, description="T")]
+    checkpoints: tuple[int, ...] = ()
+    test_every: Annotated[int, Field(ge=1)] = 5
+    test_examples: Annotated[int, Field(ge=1)] = 2000
+
+
+class AttackCell(_Cell):
+    """Attack: weights, defense, point, attack, knowledge, grants, budget, readings, draw, seed."""
+
+    kind: Literal["attack"] = "attack"
+    weights: Weights = InitialWeights()
+    attack: Entry
+    knowledge: Literal["plain", "adaptive"] = "plain"
+    labels: Annotated[bool, Field(description="grant: the true labels")] = False
+    repeated_readings: Annotated[
+        int, Field(ge=1, description="grant: R draws at frozen weights")
+    ] = 1
+    point: str
+    readings: Annotated[int, Field(ge=1)] = 16
+    evaluations: Annotated[int, Field(ge=1, description="budget, restarts included")] = 500
+    chunk: Annotated[int, Field(ge=1, description="readings held at once")] = 32
+    draw: Annotated[int, Field(ge=0, description="which draw of the defense's noise")] = 0
+
+
+Cell = Annotated[TrainingCell | AttackCell, Field(discriminator="kind")]

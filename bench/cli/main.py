@@ -1,0 +1,60 @@
+"""The `bench` command: commands are loaded only when called, so that `--help` imports nothing."""
+
+import importlib
+import sys
+
+import click
+
+from bench import __version__
+from bench.errors import BenchError
+
+# command → (its module, one line for --help)
+_COMMANDS = {
+    "run": ("bench.cli.run", "Run a matrix: attacks × defenses × data sets × interception points."),
+    "list": ("bench.cli.list", "List what is registered: attacks, defenses, data sets, models."),
+    "describe": ("bench.cli.describe", "Show one entry: parameters, defaults, units, reference."),
+    "check": ("bench.cli.check", "Run the contracts on one entry, your own included."),
+    "show": ("bench.cli.show", "Show a cell in words, with its pictures."),
+    "compare": ("bench.cli.compare", "Show the paired difference between two cells."),
+    "attack": ("bench.cli.attack", "Attack a gradient of your own from a file."),
+    "data": ("bench.cli.data", "Say which data sets are there; get what is missing."),
+    "doctor": ("bench.cli.doctor", "Check versions, GPU, data, store and name clashes."),
+    "sync": ("bench.cli.sync", "Upload records that the tracking server has not seen."),
+    "ui": ("bench.cli.ui", "Open MLflow's UI on a run's store, on loopback."),
+}
+
+
+class _LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        del ctx
+        if name not in _COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(_COMMANDS[name][0]).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+
+@click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="bench")
+def cli() -> None:
+    """A benchmark of gradient leakage in federated learning.
+
+    Begin with `bench run --matrix quickstart`.
+    """
+
+
+def main() -> None:
+    """The console script: a user's mistake is one line and exit code 2, never a traceback."""
+    try:
+        cli(prog_name="bench")
+    except BenchError as error:
+        click.echo(f"bench: {error}", err=True)
+        sys.exit(2)

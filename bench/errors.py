@@ -1,0 +1,33 @@
+"""Every error a user can cause, each one line: what is wrong, where, and the way out."""
+
+
+class BenchError(Exception):
+    """A mistake the user can mend; the command line prints its message alone and exits with 2."""
+
+
+class UnknownName(BenchError):
+    """A name that no registered entry has."""
+
+
+class MatrixError(BenchError):
+    """A matrix file that cannot be read as it stands; the message lists every fault, one a line."""
+
+
+class DataError(BenchError):
+    """Data that are missing, truncated, altered or out of range."""
+
+
+class PluginError(BenchError):
+    """A plug-in that cannot be loaded, or that breaks its contract."""
+
+
+class RecordError(BenchError):
+    """A record or reading file that is damaged or of another schema."""
+
+
+class WeightsError(BenchError):
+    """A weights file that does not fit the model."""
+
+
+class NotApplicable(Exception):
+    """A combination that is possible to write but not to run; it becomes `n/a: reason`, never an error."""

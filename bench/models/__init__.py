@@ -1,0 +1,1 @@
+"""Models of the papers, each with the initialisations its paper uses."""

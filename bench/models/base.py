@@ -1,0 +1,71 @@
+"""What a model is: an architecture, and initial weights drawn by key on the CPU."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from bench import rng
+from bench.errors import BenchError
+
+Activation = Literal["sigmoid", "tanh", "relu"]
+ACTIVATIONS: dict[str, type[nn.Module]] = {"sigmoid": nn.Sigmoid, "tanh": nn.Tanh, "relu": nn.ReLU}
+
+
+class Model(ABC):
+    """An architecture with an initialisation.  Concrete ones are frozen dataclasses.
+
+    `takes` says which kinds of data it can read; normalisation, if any, is a layer of the module,
+    so that victims and dummies live in [0, 1] everywhere else.
+    """
+
+    reference: ClassVar[str]
+    takes: ClassVar[tuple[str, ...]]
+
+    @abstractmethod
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """The module for inputs (example, *shape) and logits (example, class)."""
+
+    def bound(self, name: str, fan_in: int) -> float:
+        """Half the width of the uniform law a parameter starts from: torch's default, 1/√fan_in."""
+        del name
+        return float(fan_in**-0.5)
+
+    def initial(self, module: nn.Module, seed: int) -> dict[str, Tensor]:
+        """Initial weights by name, uniform in ±bound, each from a key of its own."""
+        return {
+            name: torch.from_numpy(
+                rng.generator(seed, "weights", name).uniform(-width, width, tuple(tensor.shape))
+            ).to(tensor.dtype)
+            for name, tensor, width in self._widths(module)
+        }
+
+    def _widths(self, module: nn.Module) -> Iterator[tuple[str, Tensor, float]]:
+        for path, layer in module.named_modules():
+            own = dict(layer.named_parameters(recurse=False))
+            if not own:
+                continue
+            if "weight" not in own or own["weight"].dim() < 2:
+                raise BenchError(
+                    f"{type(self).__name__}: cannot draw initial weights of {type(layer).__name__}; "
+                    "give the model an `initial` of its own"
+                )
+            fan_in = own["weight"][0].numel()
+            for name, tensor in own.items():
+                full = f"{path}.{name}" if path else name
+                yield full, tensor, self.bound(full, fan_in)
+
+
+class Normalise(nn.Module):
+    """(x - mean) / deviation per channel, as a layer."""
+
+    def __init__(self, mean: tuple[float, ...], deviation: tuple[float, ...]) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor(mean)[:, None, None], persistent=False)
+        self.register_buffer("deviation", torch.tensor(deviation)[:, None, None], persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, deviation = self.get_buffer("mean"), self.get_buffer("deviation")
+        return (x - mean) / deviation

@@ -1,0 +1,70 @@
+"""The training models of the papers: convolution, pooling and linear layers."""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from bench.models.base import ACTIVATIONS, Activation, Model
+from bench.parameters import parameter
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedCnn(Model):
+    """3×3×32, pool 2, 3×3×64, pool 2, linear; valid padding, no biases."""
+
+    reference = "paper A's authors' code, MNIST"
+    takes = ("image",)
+
+    activation: Activation = parameter("relu", "after each convolution", source="A's code")
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        channels, height, width = shape
+        act = ACTIVATIONS[self.activation]
+        for _ in range(2):
+            height, width = (height - 2) // 2, (width - 2) // 2
+        return nn.Sequential(
+            nn.Conv2d(channels, 32, 3, bias=False), act(), nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 3, bias=False), act(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(64 * height * width, classes, bias=False),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cnn(Model):
+    """Two convolutions (32, 64 channels, 3×3, padded) with pooling, then a hidden linear layer."""
+
+    reference = "papers C and D (two-layer CNN); sizes ours, 512 hidden units from D"
+    takes = ("image",)
+
+    hidden: int = parameter(512, "units of the linear layer", source="D; C: 128 (ours)", low=1)
+    activation: Activation = parameter("relu", "after each layer", source="ours")
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        channels, height, width = shape
+        act = ACTIVATIONS[self.activation]
+        return nn.Sequential(
+            nn.Conv2d(channels, 32, 3, padding=1), act(), nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 3, padding=1), act(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(64 * (height // 4) * (width // 4), self.hidden), act(),
+            nn.Linear(self.hidden, classes),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class VggSmall(Model):
+    """32-32-64-64-128-128 3×3 convolutions with pooling after each pair, 256 hidden units."""
+
+    reference = "paper C (small VGG for CIFAR-10); sizes ours"
+    takes = ("image",)
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        channels, height, width = shape
+        layers: list[nn.Module] = []
+        for out in (32, 64, 128):
+            layers += [nn.Conv2d(channels, out, 3, padding=1), nn.ReLU()]
+            layers += [nn.Conv2d(out, out, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+            channels = out
+        return nn.Sequential(
+            *layers, nn.Flatten(), nn.Linear(128 * (height // 8) * (width // 8), 256), nn.ReLU(),
+            nn.Linear(256, classes),
+        )  # fmt: skip

@@ -1,0 +1,47 @@
+"""Interception points: where in the pipeline an attacker reads, as values in an open table.
+
+    stage order:  example → step → client → exchange → server → aggregate
+
+`example` acts on one example's gradient, `step` on the mean that the local SGD step uses,
+`client` on the finished update, `exchange` on what clients send one another, `server` on each
+update as it arrives, `aggregate` on the mean.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from bench.errors import BenchError
+
+STAGES = ("example", "step", "client", "exchange", "server", "aggregate")
+Stage = Literal["example", "step", "client", "exchange", "server", "aggregate"]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A tap: it shows what has passed every stage up to and including `after`."""
+
+    name: str
+    after: Stage
+    unit: Literal["example", "step", "update", "sum"]
+    source: str
+
+    def sees(self, stage: str) -> bool:
+        """Whether a stage's work is in what this point shows."""
+        return STAGES.index(stage) <= STAGES.index(self.after)
+
+
+_TABLE = (
+    Point("type-2", "example", "example", "A §3.1: one example's gradient inside a client"),
+    Point("type-2-step", "step", "step", "ours: the mean that a local step uses, after its noise"),
+    Point("type-1", "client", "update", "A §3.1: a client's whole update before it leaves"),
+    Point("type-0", "server", "update", "A §3.1: the same update at the server, before aggregation"),
+    Point("aggregate", "aggregate", "sum", "ours: the mean over the clients of the round alone"),
+)
+POINTS = {point.name: point for point in _TABLE}
+
+
+def point(name: str) -> Point:
+    """The point of that name; raises `BenchError` naming all points."""
+    if name not in POINTS:
+        raise BenchError(f"unknown interception point {name!r}; there are {', '.join(POINTS)}")
+    return POINTS[name]

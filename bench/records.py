@@ -1,0 +1,149 @@
+"""Records: one JSON file per finished cell, written atomically, after the arrays it names.
+
+    RUN/records/<cell id>.json          cell, source, summary, victims, environment, cost
+    RUN/arrays/<sha256>.npz             truth, reconstruction, floors: float32, named by content
+    RUN/kept/<cell id>.<n>.json         records of an older source, kept aside
+
+Records are the truth; MLflow, the leaderboard and the gate are views of them.
+"""
+
+import hashlib
+import io
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.errors import RecordError
+
+SCHEMA = 1
+Status = Literal["done", "n/a", "crashed"]
+Arrays = Mapping[str, NDArray[Any]]
+_KEYS = ("schema", "status", "id", "cell", "source", "summary", "victims", "environment", "cost")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What is known of one cell after it ran; documented field by field in docs/RECORDS.md.
+
+    `victims` holds one entry per reading (attack cells) or is empty; `arrays` the content hash of
+    the arrays file, or None; `reason` why a cell is n/a or crashed.
+    """
+
+    id: str
+    status: Status
+    cell: dict[str, Any]
+    source: dict[str, Any]
+    summary: dict[str, Any]
+    victims: list[dict[str, Any]]
+    environment: dict[str, Any]
+    cost: dict[str, Any]
+    arrays: str | None = None
+    reason: str | None = None
+    schema: int = SCHEMA
+
+    def json(self) -> str:
+        """The file's text: one line a top-level key would be unreadable, so indented; no NaN."""
+        return json.dumps(asdict(self), indent=1, sort_keys=True, allow_nan=False) + "\n"
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write to a temporary file beside `path`, flush to disk, and rename: whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def write_arrays(run: Path, arrays: Arrays) -> str:
+    """Store arrays (floats as float32) under their content hash; returns the hash."""
+    stored = {
+        name: np.ascontiguousarray(a, np.float32 if np.asarray(a).dtype.kind == "f" else None)
+        for name, a in sorted(arrays.items())
+    }
+    digest = hashlib.sha256()
+    for name, array in stored.items():
+        digest.update(f"{name}{array.dtype.str}{array.shape}".encode())
+        digest.update(array.tobytes())
+    sha256 = digest.hexdigest()
+    path = run / "arrays" / f"{sha256}.npz"
+    if not path.exists():
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, allow_pickle=False, **stored)
+        write_atomically(path, buffer.getvalue())
+    return sha256
+
+
+def read_arrays(run: Path, sha256: str) -> dict[str, NDArray[Any]]:
+    """The arrays of that content hash; raises `RecordError` where they are missing or damaged."""
+    path = run / "arrays" / f"{sha256}.npz"
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, KeyError) as error:
+        raise RecordError(f"{path}: cannot be read ({error}); run the cell again") from None
+
+
+def record_path(run: Path, cell_id: str) -> Path:
+    return run / "records" / f"{cell_id}.json"
+
+
+def write(run: Path, record: Record) -> Path:
+    """Write the record, moving an older one of another source to `kept/`."""
+    path = record_path(run, record.id)
+    if path.exists():
+        kept = run / "kept"
+        kept.mkdir(exist_ok=True)
+        number = sum(1 for _ in kept.glob(f"{record.id}.*.json"))
+        os.replace(path, kept / f"{record.id}.{number}.json")
+    write_atomically(path, record.json().encode())
+    return path
+
+
+def read(path: Path) -> Record:
+    """One record; raises `RecordError` with the file and the remedy."""
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise RecordError(f"{path}: no such record") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise RecordError(f"{path}: not a record ({error}); delete it and run again") from None
+    if not isinstance(content, dict) or any(key not in content for key in _KEYS):
+        raise RecordError(f"{path}: not a record: it needs {', '.join(_KEYS)}")
+    if content["schema"] != SCHEMA:
+        raise RecordError(
+            f"{path}: schema {content['schema']}, this bench reads {SCHEMA}; "
+            "see README, Upgrading"
+        )
+    unknown = set(content) - set(Record.__dataclass_fields__)
+    if unknown:
+        raise RecordError(f"{path}: unknown fields {', '.join(sorted(unknown))}")
+    return Record(**content)
+
+
+def records(run: Path) -> Iterator[Record]:
+    """Every record of a run, in the order of their ids."""
+    for path in sorted((run / "records").glob("*.json")):
+        yield read(path)
+
+
+def find(run: Path, prefix: str) -> Record:
+    """The one record whose cell id starts with `prefix`; raises `RecordError` for none or several."""
+    matches = sorted((run / "records").glob(f"{prefix}*.json")) if prefix.isalnum() else []
+    if len(matches) != 1:
+        count = "no record" if not matches else f"{len(matches)} records"
+        raise RecordError(f"{run}: {count} with an id that starts with {prefix!r}; `bench show` lists ids")
+    return read(matches[0])

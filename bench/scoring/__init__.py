@@ -1,0 +1,1 @@
+"""Scores per picture and per cell, and their intervals."""

@@ -1,0 +1,122 @@
+"""What travels, in order: Victims → Reading → Reconstruction → Score.
+
+Axes are named once, here, and used in every docstring:
+
+    reading      one client-step or client-round seen by the attacker
+    observation  one sight of the same secret, with weights and a round of its own
+    picture      one distinct example behind a reading (type-2: 1, type-1 and type-0: B·L)
+    client, example   inside the federated pipeline
+    *shape       of one example (channel, height, width) or (feature,), or of one parameter
+    class        soft label
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from torch import Tensor, nn
+
+from bench.points import Point
+
+Tensors = Mapping[str, Tensor]
+Status = Literal["ok", "diverged", "nan"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Victims:
+    """The truth behind the readings of one cell, known to the harness alone.
+
+    `inputs` (reading, step, example, *shape) in [0, 1]; `labels` (reading, step, example);
+    `clients` the client of each reading; `examples` (reading, step, example) the index of
+    each example in the training split.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    clients: tuple[int, ...]
+    examples: Tensor
+
+
+class Description(Protocol):
+    """What a defense says in public of what it does to a candidate's gradient, in stage order.
+
+    Attackers see this and never the defense: `candidate` maps the gradients that the dummies
+    would send, `per_example` (reading, example, *shape), to what the reading would then show
+    (reading, *shape); `variance` is the noise's, per variable, where it adds any.
+    """
+
+    def candidate(self, per_example: Tensors, observed: Tensors) -> dict[str, Tensor]: ...
+    def variance(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """All that the attacker holds: a batch of readings taken at one point, under the same weights.
+
+    `values` name → (reading, observation, *shape): a gradient, or an update in the units the
+    client sends (`unit` = 1 for a gradient, η for a weight difference w_0 - w_L).
+    `weights` name → (observation, *shape).  `indices` numbers each reading in its cell, for the
+    start key.  Fields below `granted` are there only when the cell grants them.  No field holds
+    a picture, a label, a batch statistic or the order of a batch: that is a matter of types.
+    """
+
+    point: Point
+    linked: Literal["vector", "coordinate"]
+    values: Tensors
+    weights: Tensors
+    rounds: tuple[int, ...]
+    indices: tuple[int, ...]
+    model: nn.Module
+    kind: Literal["image", "table"]
+    shape: tuple[int, ...]
+    value_range: tuple[float, float]
+    classes: int
+    batch: int
+    steps: int
+    rate: float
+    unit: float
+    client_examples: int
+    public_mean: Tensor
+    public_inputs: Tensor
+    public_labels: Tensor
+    # granted
+    description: Description | None = None
+    labels: Tensor | None = None
+    repeated_readings: int = 1
+
+    @property
+    def pictures(self) -> int:
+        """Distinct examples behind each reading, as far as the attacker knows."""
+        return self.batch * self.steps
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What an attack may spend on each reading, restarts included, and readings held at once."""
+
+    evaluations: int
+    chunk: int = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reconstruction:
+    """What the attacker claims: for each reading its pictures, in any order.
+
+    `inputs` (reading, picture, *shape), as optimised, not clipped; `labels` (reading, picture),
+    -1 where the attack names none; `loss` (reading,) the attack's own; `evaluations` and `outer`
+    (reading,) used; `restarts` (reading,); `status` of each reading; `history` sparse
+    (evaluation, loss per reading) pairs.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    loss: Tensor
+    evaluations: Tensor
+    outer: Tensor
+    restarts: Tensor
+    status: tuple[Status, ...]
+    history: tuple[tuple[int, tuple[float, ...]], ...] = ()
+    notes: tuple[str, ...] = field(default=())

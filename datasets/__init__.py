@@ -1,0 +1,7 @@
+"""Loading, checking, splitting and partitioning data (import name `bench.datasets`)."""
+
+if __name__ != "bench.datasets":
+    raise ImportError(
+        f"this folder is bench.datasets, imported as {__name__!r} because the current folder is on "
+        "sys.path; run with `bench`, `pytest` or `python -P` instead of `python -m`"
+    )

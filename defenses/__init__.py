@@ -1,0 +1,1 @@
+"""Defenses: each a few lines over shared transforms (import name `bench.defenses`)."""

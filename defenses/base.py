@@ -1,0 +1,99 @@
+"""What a defense is: for each stage of the pipeline, a sequence of transforms.
+
+A transform is a pure function of tensors and context.  It is written for any number of leading
+axes (`context.lead`): (client, example, *shape) at stage `example`, (client, *shape) at `step`,
+`client`, `exchange` and `server`, and (*shape) at `aggregate`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol
+
+from torch import Tensor
+
+from bench.points import Stage
+
+Tensors = Mapping[str, Tensor]
+
+
+class Draws(Protocol):
+    """Where a transform's randomness comes from: keyed row by row, or a device's generator."""
+
+    def normal(self, name: str, like: Tensor) -> Tensor: ...
+    def uniform(self, name: str, like: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What a defense may know of the federated setting: N, K, T, L, B, |D_i|, η."""
+
+    clients: int
+    per_round: int
+    rounds: int
+    steps: int
+    batch: int
+    client_examples: int
+    rate: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """Where in the training a transform acts: `lead` leading axes, round t, local step, its draws."""
+
+    lead: int
+    stage: Stage
+    round: int
+    step: int
+    setting: Setting
+    draws: Draws
+
+
+class Transform(ABC):
+    """One step of a defense.  Concrete ones are frozen dataclasses, checked in `__post_init__`."""
+
+    random: ClassVar[bool] = False
+
+    @abstractmethod
+    def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
+        """The tensors after it: same names, shapes and dtypes, inputs untouched."""
+
+    def candidate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
+        """What a candidate's gradient would look like after it, given what the reading shows.
+
+        Differentiable in `tensors`.  None: it describes nothing, and the attacker stays plain.
+        """
+        del tensors, observed, context
+        return None
+
+
+class Stateful(Transform):
+    """A transform with memory: its state is explicit, and belongs to the server or to each client."""
+
+    owner: ClassVar[Literal["server", "client"]]
+
+    @abstractmethod
+    def initial(self, shapes: Mapping[str, tuple[int, ...]]) -> Any:
+        """The state before round 0."""
+
+    @abstractmethod
+    def update(self, tensors: Tensors, state: Any, context: Context) -> tuple[dict[str, Tensor], Any]:
+        """The tensors after it, and the state for next time."""
+
+    def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
+        raise TypeError("a transform with state is applied by `update`")
+
+
+class Defense(ABC):
+    """A choice of transforms and numbers.  Concrete ones are frozen dataclasses.
+
+    `stages` lists where it may act (for `bench list`); the contracts check that it acts there
+    and nowhere else.
+    """
+
+    reference: ClassVar[str]
+    stages: ClassVar[tuple[Stage, ...]]
+
+    @abstractmethod
+    def transforms(self, setting: Setting) -> Mapping[Stage, Sequence[Transform]]:
+        """The transforms of each stage, in order."""

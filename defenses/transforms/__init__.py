@@ -1,0 +1,1 @@
+"""Shared transforms: pure functions of (tensors, context), written once."""

@@ -1,0 +1,1 @@
+"""What a run leaves for people: tables, views of records only (import name `bench.leaderboard`)."""
