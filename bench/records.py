@@ -104,7 +104,7 @@ def record_path(run: Path, cell_id: str) -> Path:
 def write(run: Path, record: Record) -> Path:
     """Write the record, moving an older one of another source to `kept/`."""
     path = record_path(run, record.id)
-    if path.exists():
+    if path.exists() and read(path).source != record.source:
         kept = run / "kept"
         kept.mkdir(exist_ok=True)
         number = sum(1 for _ in kept.glob(f"{record.id}.*.json"))

@@ -4,7 +4,7 @@ Axes are named once, here, and used in every docstring:
 
     reading      one client-step or client-round seen by the attacker
     observation  one sight of the same secret, with weights and a round of its own
-    picture      one distinct example behind a reading (type-2: 1, type-1 and type-0: B·L)
+    picture      one distinct example behind a reading (type-2: 1, type-1 and type-0: B·L, aggregate: K·B·L)
     client, example   inside the federated pipeline
     *shape       of one example (channel, height, width) or (feature,), or of one parameter
     class        soft label
@@ -26,15 +26,18 @@ Status = Literal["ok", "diverged", "nan"]
 class Victims:
     """The truth behind the readings of one cell, known to the harness alone.
 
-    `inputs` (reading, step, example, *shape) in [0, 1]; `labels` (reading, step, example);
-    `clients` the client of each reading; `examples` (reading, step, example) the index of
-    each example in the training split.
+    `inputs` (reading, sender, step, example, *shape) in [0, 1]; `labels` and `examples` (reading,
+    sender, step, example): label, and index in the training split; `clients` the clients of each
+    reading, one unless the point shows an aggregate.
     """
 
     inputs: Tensor
     labels: Tensor
-    clients: tuple[int, ...]
     examples: Tensor
+    clients: tuple[tuple[int, ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.clients)
 
 
 class Description(Protocol):
@@ -54,7 +57,8 @@ class Reading:
     """All that the attacker holds: a batch of readings taken at one point, under the same weights.
 
     `values` name → (reading, observation, *shape): a gradient, or an update in the units the
-    client sends (`unit` = 1 for a gradient, η for a weight difference w_0 - w_L).
+    client sends (`unit` = 1 for a gradient, η for a weight difference w_0 - w_L); at `aggregate` the
+    mean over `senders` clients.
     `weights` name → (observation, *shape).  `indices` numbers each reading in its cell, for the
     start key.  Fields below `granted` are there only when the cell grants them.  No field holds
     a picture, a label, a batch statistic or the order of a batch: that is a matter of types.
@@ -76,6 +80,7 @@ class Reading:
     rate: float
     unit: float
     client_examples: int
+    senders: int
     public_mean: Tensor
     public_inputs: Tensor
     public_labels: Tensor
@@ -87,7 +92,7 @@ class Reading:
     @property
     def pictures(self) -> int:
         """Distinct examples behind each reading, as far as the attacker knows."""
-        return self.batch * self.steps
+        return self.senders * (1 if self.point.unit == "example" else self.batch * self.steps)
 
     def __len__(self) -> int:
         return len(self.indices)

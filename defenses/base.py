@@ -8,7 +8,7 @@ axes (`context.lead`): (client, example, *shape) at stage `example`, (client, *s
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 from torch import Tensor
 
@@ -73,12 +73,14 @@ class Stateful(Transform):
     owner: ClassVar[Literal["server", "client"]]
 
     @abstractmethod
-    def initial(self, shapes: Mapping[str, tuple[int, ...]]) -> Any:
-        """The state before round 0."""
+    def initial(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+        """The state before round 0, of the server or of one client."""
 
     @abstractmethod
-    def update(self, tensors: Tensors, state: Any, context: Context) -> tuple[dict[str, Tensor], Any]:
-        """The tensors after it, and the state for next time."""
+    def update(
+        self, tensors: Tensors, state: Tensors, context: Context
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The tensors after it, and the state for next time; a client's state has the clients' axis first."""
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
         raise TypeError("a transform with state is applied by `update`")

@@ -1,0 +1,37 @@
+"""CPL: analytic label and a patterned start; squared distance by L-BFGS."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from bench.attacks.matching import MatchingAttack, Parts, Prior
+from bench.attacks.parts.start import Start
+from bench.attacks.solvers.lbfgs import Lbfgs
+from bench.attacks.solvers.loop import Plan
+from bench.parameters import parameter
+from bench.trip import Budget, Reading
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cpl(MatchingAttack):
+    """Client privacy leakage: ‖∇L(x', y) - g‖² from a tile of half the height and width."""
+
+    reference = "Wei et al. 2020"
+
+    outer: int = parameter(300, "outer steps at most", unit="20 evaluations", source="Wei et al. 2020", low=1)
+    start: Start = parameter("tile-2", "first dummy; tables start uniform", source="Wei et al. 2020")
+    history: int = parameter(100, "pairs kept by L-BFGS", source="Wei et al. 2020", low=1)
+    search: Literal["none", "backtracking"] = parameter(
+        "none", "step rule: full steps as published, or backtracking (ours)", source="Wei et al. 2020"
+    )
+    restarts: int = parameter(0, "fresh starts inside the budget", source="Wei et al. 2020", low=0)
+    l2: float = parameter(0.0, "weight of the mean square of the dummy", source="Wei et al. 2020", low=0)
+    l1: float = parameter(0.0, "weight of its mean magnitude", source="Wei et al. 2020", low=0)
+
+    def parts(self, reading: Reading, budget: Budget) -> Parts:
+        tiled = self.start.startswith("tile") and reading.kind == "table"
+        return Parts(
+            distance="l2", start="uniform" if tiled else self.start, labels="inferred",
+            solver=Lbfgs(history=min(self.history, budget.evaluations), search=self.search),
+            plan=Plan(evaluations=min(20 * self.outer, budget.evaluations), restarts=self.restarts),
+            prior=Prior(squared=self.l2, absolute=self.l1),
+        )  # fmt: skip

@@ -1,0 +1,32 @@
+"""DLG: inputs and soft labels together, by L-BFGS on the squared distance."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from bench.attacks.matching import MatchingAttack, Parts
+from bench.attacks.solvers.lbfgs import Lbfgs
+from bench.attacks.solvers.loop import Plan
+from bench.parameters import parameter
+from bench.trip import Budget, Reading
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dlg(MatchingAttack):
+    """Deep leakage from gradients: ‖∇L(x', softmax(y')) - g‖² over x' and y'."""
+
+    reference = "Zhu et al. 2019"
+
+    outer: int = parameter(300, "outer steps at most", unit="20 evaluations", source="Zhu et al. 2019", low=1)
+    history: int = parameter(100, "pairs kept by L-BFGS", source="Zhu et al. 2019", low=1)
+    search: Literal["none", "backtracking"] = parameter(
+        "none", "step rule: full steps as published, or backtracking (ours)", source="Zhu et al. 2019"
+    )
+    restarts: int = parameter(0, "fresh starts inside the budget", source="Zhu et al. 2019", low=0)
+
+    def parts(self, reading: Reading, budget: Budget) -> Parts:
+        del reading
+        return Parts(
+            distance="l2", start="gaussian", labels="joint",
+            solver=Lbfgs(history=min(self.history, budget.evaluations), search=self.search),
+            plan=Plan(evaluations=min(20 * self.outer, budget.evaluations), restarts=self.restarts),
+        )  # fmt: skip

@@ -1,0 +1,35 @@
+"""GradInv: cosine distance and total variation, by signed Adam in the data's box."""
+
+from dataclasses import dataclass
+
+from bench.attacks.matching import MatchingAttack, Parts, Prior
+from bench.attacks.solvers.adam import Adam
+from bench.attacks.solvers.loop import Plan
+from bench.parameters import parameter
+from bench.trip import Budget, Reading
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradInv(MatchingAttack):
+    """Inverting gradients: 1 - cos(∇L(x', y), g) + α TV(x'), the settings of the authors' script."""
+
+    reference = "Geiping et al. 2020"
+
+    iterations: int = parameter(24000, "at most", unit="evaluations", source="Geiping et al. 2020", low=1)
+    rate: float = parameter(0.1, "of Adam; ×0.1 at 3/8, 5/8 and 7/8", source="Geiping et al. 2020", above=0)
+    signed: bool = parameter(True, "take the sign of the gradient", source="Geiping et al. 2020")
+    tv: float = parameter(1e-4, "weight of the total variation", source="Geiping et al. 2020", low=0)
+    restarts: int = parameter(0, "fresh starts inside the budget", source="Geiping et al. 2020", low=0)
+
+    def parts(self, reading: Reading, budget: Budget) -> Parts:
+        steps = min(self.iterations, budget.evaluations)
+        each = max(1, steps // (self.restarts + 1))
+        return Parts(
+            distance="cosine", start="gaussian", labels="inferred",
+            solver=Adam(
+                rate=self.rate, signed=self.signed, box=reading.value_range,
+                milestones=tuple(int(each // part) for part in (2.667, 1.6, 1.142)),
+            ),
+            plan=Plan(evaluations=steps, restarts=self.restarts, hopeless=0.0, enough=0.0),
+            prior=Prior(total_variation=self.tv if reading.kind == "image" else 0.0),
+        )  # fmt: skip

@@ -1,0 +1,22 @@
+"""The attacker who wants the labels alone."""
+
+from dataclasses import dataclass
+
+from bench.attacks.base import Attack
+from bench.attacks.matching import observations
+from bench.attacks.parts.labels import infer_labels
+from bench.attacks.priors_only import claim
+from bench.rng import Key
+from bench.trip import Budget, Reading, Reconstruction
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelsOnly(Attack):
+    """Labels off the last layer's gradient; as inputs the public mean, so that only labels can score."""
+
+    reference = "Zhao et al. 2020; batches: Wainakh et al. 2021"
+
+    def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
+        del budget, key
+        labels = infer_labels(reading, observations(reading)[0])
+        return claim(reading, reading.public_mean.expand(*labels.shape, *reading.shape), labels)

@@ -1,0 +1,82 @@
+"""Labels read off the last layer's gradient, without optimisation.
+
+One example (Zhao et al. 2020): cross entropy's gradient at the last bias is p - y, negative at the
+true class alone; at the weights it is (p - y) hᵀ, whose row of the true class alone has a negative
+sum where the features h are ≥ 0.  Batches: counts from the bias, (Σp - counts)/B, with p estimated
+on public pictures; or from the weights (Wainakh et al. 2021, LLG).
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from bench.trip import Reading
+
+Tensors = Mapping[str, Tensor]
+
+
+def infer_labels(reading: Reading, gradients: Tensors) -> Tensor:
+    """The labels behind each reading, (reading, picture), in ascending order within a reading.
+
+    `gradients` name → (reading, *shape).  Granted labels are returned as they are; -1 everywhere
+    where the model has no last linear layer of `classes` outputs.
+    """
+    if reading.labels is not None:
+        return reading.labels
+    found = last_layer(reading.model, reading.classes)
+    if found is None:
+        return torch.full((len(reading), reading.pictures), -1)
+    weight = gradients[f"{found}.weight" if found else "weight"].flatten(2)
+    bias = gradients.get(f"{found}.bias" if found else "bias")
+    if reading.pictures == 1:
+        signal = bias if bias is not None else weight.sum(2)
+        return signal.argmin(1, keepdim=True).cpu()
+    if bias is not None:
+        counts = _counts_from_bias(reading, bias)
+    else:
+        counts = _counts_from_weights(reading, weight.sum(2))
+    return torch.stack([torch.repeat_interleave(torch.arange(reading.classes), row) for row in counts])
+
+
+def last_layer(model: nn.Module, classes: int) -> str | None:
+    """The path of the last linear layer, if its outputs are the classes."""
+    linear = [(path, layer) for path, layer in model.named_modules() if isinstance(layer, nn.Linear)]
+    if not linear or linear[-1][1].out_features != classes:
+        return None
+    return linear[-1][0]
+
+
+def _counts_from_bias(reading: Reading, bias: Tensor) -> Tensor:
+    weights = {name: value[0] for name, value in reading.weights.items()}
+    with torch.no_grad():
+        logits = functional_call(reading.model, weights, (reading.public_inputs[:256].to(bias),))
+    expected = logits.softmax(-1).mean(0)
+    estimate = reading.pictures * (expected - bias)
+    return torch.stack([_whole(row, reading.pictures) for row in estimate.cpu()])
+
+
+def _whole(estimate: Tensor, total: int) -> Tensor:
+    """Non-negative whole numbers with that total, one at a time where the estimate is most above."""
+    counts = torch.zeros(len(estimate), dtype=torch.long)
+    for _ in range(total):
+        counts[(estimate - counts).argmax()] += 1
+    return counts
+
+
+def _counts_from_weights(reading: Reading, sums: Tensor) -> Tensor:
+    """LLG: rows with a negative sum first, then repeatedly the row from which the mean impact of
+    one example has been subtracted least."""
+    counts = torch.zeros((len(sums), reading.classes), dtype=torch.long)
+    for row, values in enumerate(sums.cpu().clone()):
+        # Wainakh et al. 2021, §4.1: m = Σ negative sums · (1 + 1/classes) / B
+        impact = values[values < 0].sum() * (1 + 1 / reading.classes) / reading.pictures
+        present = torch.nonzero(values < 0)[:, 0][: reading.pictures]
+        counts[row, present] += 1
+        values[present] -= impact
+        for _ in range(reading.pictures - len(present)):
+            lowest = int(values.argmin())
+            counts[row, lowest] += 1
+            values[lowest] -= impact
+    return counts

@@ -1,0 +1,40 @@
+"""Where a reconstruction begins: keyed by reading, picture and restart, drawn on the CPU."""
+
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bench.rng import Key
+from bench.trip import Reading
+
+Start = Literal["gaussian", "uniform", "grey", "black", "tile-2", "tile-4", "tile-8", "public"]
+
+
+def start(kind: Start, reading: Reading, position: int, restart: int, key: Key) -> Tensor:
+    """The first dummies of one reading: (picture, *shape) float32.
+
+    `gaussian`: N(0, 1) (Zhu et al. 2019); `uniform`: U(0, 1); `grey`, `black`: constants;
+    `tile-n`: a U(0, 1) tile of 1/n of height and width, repeated (Wei et al. 2020, §4.3);
+    `public`: a picture of the public split.
+    """
+    index = reading.indices[position]
+    return torch.stack([_one(kind, reading, index, n, restart, key) for n in range(reading.pictures)])
+
+
+def _one(kind: Start, reading: Reading, index: int, picture: int, restart: int, key: Key) -> Tensor:
+    draw = key.generator("start", index, picture, restart)
+    shape = reading.shape
+    if kind == "gaussian":
+        return torch.from_numpy(draw.standard_normal(shape, dtype=np.float32))
+    if kind == "uniform":
+        return torch.from_numpy(draw.random(shape, dtype=np.float32))
+    if kind in ("grey", "black"):
+        return torch.full(shape, 0.5 if kind == "grey" else 0.0)
+    if kind == "public":
+        return reading.public_inputs[int(draw.integers(len(reading.public_inputs)))].clone()
+    parts = int(kind.removeprefix("tile-"))
+    channels, height, width = shape
+    tile = draw.random((channels, -(-height // parts), -(-width // parts)), dtype=np.float32)
+    return torch.from_numpy(np.tile(tile, (1, parts, parts))[:, :height, :width].copy())

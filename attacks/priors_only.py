@@ -1,0 +1,65 @@
+"""Attackers who ignore the gradient, or read only the label off it: floors for every other attack."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bench.attacks.base import Attack
+from bench.attacks.matching import observations
+from bench.attacks.parts.labels import infer_labels
+from bench.rng import Key
+from bench.trip import Budget, Reading, Reconstruction
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanPicture(Attack):
+    """Always the mean of the public split."""
+
+    reference = "prior-only baseline"
+
+    def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
+        del budget, key
+        return claim(reading, reading.public_mean.expand(len(reading), reading.pictures, *reading.shape))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NearestPublic(Attack):
+    """Always the public example nearest to the mean."""
+
+    reference = "prior-only baseline"
+
+    def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
+        del budget, key
+        gaps = (reading.public_inputs - reading.public_mean).flatten(1).square().sum(1)
+        nearest = reading.public_inputs[gaps.argmin()]
+        return claim(reading, nearest.expand(len(reading), reading.pictures, *reading.shape))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassMean(Attack):
+    """The public mean of the class that the last layer's gradient names."""
+
+    reference = "label-only baseline: Zhao et al. 2020 (label), Wainakh et al. 2021 (batches)"
+
+    def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
+        del budget, key
+        labels = infer_labels(reading, observations(reading)[0])
+        means = torch.stack([_class_mean(reading, label) for label in range(reading.classes)])
+        return claim(reading, means[labels.clamp_min(0)], labels)
+
+
+def _class_mean(reading: Reading, label: int) -> Tensor:
+    chosen = reading.public_inputs[reading.public_labels == label]
+    return chosen.mean(0) if len(chosen) else reading.public_mean
+
+
+def claim(reading: Reading, inputs: Tensor, labels: Tensor | None = None) -> Reconstruction:
+    """A reconstruction that cost nothing: no loss, no evaluations."""
+    none = torch.zeros(len(reading), dtype=torch.long)
+    return Reconstruction(
+        inputs=inputs.clone(),
+        labels=torch.full((len(reading), reading.pictures), -1) if labels is None else labels,
+        loss=torch.zeros(len(reading)), evaluations=none, outer=none, restarts=none,
+        status=("ok",) * len(reading),
+    )  # fmt: skip

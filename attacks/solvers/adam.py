@@ -1,0 +1,59 @@
+"""Adam and signed Adam with step decay, many rows at once (Kingma & Ba 2015; Geiping et al. 2020)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bench.attacks.solvers.base import Solver, State
+
+
+@dataclass
+class AdamState(State):
+    """First and second moments (row, variable) and the iteration count (row,)."""
+
+    first: Tensor
+    second: Tensor
+    count: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adam(Solver[AdamState]):
+    """`signed` takes the sign of the gradient; `milestones` are the iterations at which the rate is
+    multiplied by `decay`; `box` clamps the point after every step."""
+
+    rate: float
+    signed: bool = False
+    milestones: tuple[int, ...] = ()
+    decay: float = 0.1
+    box: tuple[float, float] | None = None
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+
+    def init(self, x: Tensor) -> AdamState:
+        zeros = torch.zeros_like(x)
+        count = torch.zeros(len(x), dtype=torch.long, device=x.device)
+        return AdamState(
+            trial=x.clone(), finished=count.bool(), first=zeros, second=zeros.clone(), count=count
+        )
+
+    def step(self, state: AdamState, loss: Tensor, gradient: Tensor) -> AdamState:
+        del loss
+        g = gradient.sign() if self.signed else gradient
+        count = state.count + 1
+        first = self.betas[0] * state.first + (1 - self.betas[0]) * g
+        second = self.betas[1] * state.second + (1 - self.betas[1]) * g * g
+        power = count.to(g.dtype)[:, None]
+        corrected = first / (1 - self.betas[0] ** power)
+        scale = (second / (1 - self.betas[1] ** power)).sqrt() + self.eps
+        passed = sum(
+            ((count > milestone).to(g.dtype) for milestone in self.milestones),
+            torch.zeros(len(g), dtype=g.dtype, device=g.device),
+        )
+        x = state.trial - self.rate * (self.decay ** passed[:, None]) * corrected / scale
+        if self.box is not None:
+            x = x.clamp(*self.box)
+        return AdamState(trial=x, finished=state.finished, first=first, second=second, count=count)
+
+    def outer(self, evaluations: Tensor) -> Tensor:
+        return evaluations

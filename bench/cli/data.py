@@ -1,0 +1,161 @@
+"""`bench data status` and `bench data fetch`: what is there, where it was looked for, what is missing."""
+
+import json as json_format
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import click
+
+State = Literal["there", "subset", "missing", "damaged", "yours"]
+_folder = click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where the data are; looked at before BENCH_DATA and the user's cache.",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What is known of one data set; counts are the source's, before the five splits."""
+
+    name: str
+    state: State
+    training: int | None = None
+    test: int | None = None
+    classes: int | None = None
+    subset: str | None = None
+    sha256: str | None = None
+    where: tuple[str, ...] = ()
+    remedy: str = ""
+    message: str = ""
+
+
+@click.group(name="data")
+def command() -> None:
+    """Say which data sets are there; get what is missing."""
+
+
+@command.command()
+@_folder
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
+def status(data_dir: Path | None, as_json: bool) -> None:
+    """Read and check every data set; say what is there, in part or not at all, and what to do."""
+    from bench import registry
+    from bench.datasets.loading import folders
+
+    looked = [str(folder) for folder in folders(data_dir)]
+    rows = [examine(name, data_dir) for name in registry.names("datasets")]
+    if as_json:
+        found = {"looked_in": looked, "datasets": [asdict(row) for row in rows]}
+        click.echo(json_format.dumps(found, indent=1, sort_keys=True))
+    else:
+        _show(rows, looked)
+
+
+@command.command()
+@click.argument("name")
+@_folder
+@click.option(
+    "--mirror", metavar="URL", help="Address of a folder with the files, instead of the published ones."
+)
+def fetch(name: str, data_dir: Path | None, mirror: str | None) -> None:
+    """Get data set NAME into the first folder looked in; checked, whole or not at all."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from bench import registry
+    from bench.datasets.fetch import fetch as get
+    from bench.datasets.loading import folders
+    from bench.errors import DataError
+
+    dataset = registry.instance("datasets", name, {})
+    before = examine(name, data_dir)
+    if before.state == "yours":
+        raise DataError(f"{name} is your own data: there is nothing to fetch; {before.message}")
+    if before.state == "there":
+        click.echo(f"{name} is there: {_counts(before)}, in {_place(before)}")
+        return
+    if not dataset.remotes:
+        raise DataError(f"{name}: there is nothing to fetch; {before.message}")
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        for remote in dataset.remotes:
+            task = bars.add_task(remote.name, total=None)
+
+            def show(done: int, total: int, task: object = task) -> None:
+                bars.update(task, completed=done, total=total or None)  # type: ignore[arg-type]
+
+            get(remote, folders(data_dir)[0], mirror=mirror, progress=show)
+    after = examine(name, data_dir)
+    if after.state != "there":
+        raise DataError(
+            after.message or f"{name}: still only {after.subset} in {_place(after)}; move it away"
+        )
+    click.echo(f"{name}: {_counts(after)}, in {_place(after)}")
+
+
+def examine(name: str, data_dir: Path | None) -> Row:
+    """Load one data set, with its default parameters, and say what came of it."""
+    from bench import registry
+    from bench.datasets.base import split
+    from bench.datasets.files import MissingDataError
+    from bench.datasets.loading import read
+    from bench.errors import BenchError
+
+    fetching = ""
+    try:
+        dataset = registry.instance("datasets", name, {})
+        fetching = f"bench data fetch {name}" if dataset.remotes else ""
+        raw = read(dataset, name, data_dir)
+        data = split(raw, name=name, kind=dataset.kind, private=dataset.private)
+    except MissingDataError as error:
+        if dataset.private:
+            return Row(name=name, state="yours", remedy="give its path in the matrix", message=str(error))
+        return Row(name=name, state="missing", remedy=fetching, message=str(error))
+    except BenchError as error:
+        return Row(name=name, state="damaged", remedy=fetching, message=str(error))
+    return Row(
+        name=name,
+        state="there" if raw.subset is None else "subset",
+        training=len(raw.train_labels),
+        test=len(raw.test_labels),
+        classes=data.classes,
+        subset=raw.subset,
+        sha256=data.sha256,
+        where=tuple(str(path) for path in raw.found),
+        remedy=fetching if raw.subset else "",
+    )
+
+
+def _counts(row: Row) -> str:
+    return f"{row.training} training and {row.test} test examples"
+
+
+def _place(row: Row) -> str:
+    if not row.where:
+        return "scikit-learn"
+    return row.where[0] if len(row.where) == 1 else str(Path(row.where[0]).parent)
+
+
+def _show(rows: list[Row], looked: list[str]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    colours = {"there": "green", "subset": "yellow", "missing": "red", "damaged": "red", "yours": "cyan"}
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("data set", "state", "training", "test", "classes", "where, or what to do"):
+        numeric = heading in ("training", "test", "classes")
+        table.add_column(heading, justify="right" if numeric else "left", overflow="fold", no_wrap=numeric)
+    for row in rows:
+        # Without a remedy, or for damage, only the full message says what is wrong.
+        fault = row.message if row.state == "damaged" or not row.remedy else ""
+        parts = (_place(row) if row.training else "", row.subset, fault or row.remedy)
+        told = "; ".join(part for part in parts if part)
+        counts = ["" if count is None else str(count) for count in (row.training, row.test, row.classes)]
+        # Text, not markup: names and paths are shown as they are.
+        table.add_row(row.name, Text(row.state, colours[row.state]), *counts, Text(told))
+    console = Console()
+    console.print(table)
+    console.print(Text(f"looked in {', '.join(looked)}"), soft_wrap=True)

@@ -1,0 +1,44 @@
+"""`bench sync`: upload the records that the store has not; again and again, it adds nothing twice."""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path), required=False)
+@click.option("--tracking-uri", metavar="URI", help="An MLflow server; by default mlflow.db beside the run.")
+@click.option("--include-pictures", is_flag=True, help="Upload pictures of data marked private, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
+def command(run: Path | None, tracking_uri: str | None, include_pictures: bool, as_json: bool) -> None:
+    """Upload the records of RUN (by default the newest below runs/) that the store has not.
+
+    Exit code 1 where some could not be uploaded: they are kept, and the next sync tries again.
+    """
+    from bench import store, tracking
+
+    run = store.checked_run(run)
+    uri = store.checked_uri(run, tracking_uri)
+    live = sys.stderr.isatty() and not as_json
+
+    def progress(state: store.Uploaded) -> None:
+        if live:
+            click.echo(f"\r{state.left} left \x1b[K", nl=False, err=True)
+
+    done = tracking.upload(run, uri, include_pictures=include_pictures, progress=progress)
+    if live:
+        click.echo("\r\x1b[K", nl=False, err=True)
+    if as_json:
+        click.echo(json.dumps({"run": str(run), "uri": store.shown(uri), **asdict(done)}))
+    else:
+        click.echo(
+            f"{run} → {store.shown(uri)}: {done.count} uploaded, {done.skipped} there already, "
+            f"{done.failed} failed, {done.left} left"
+        )
+        if done.reason:
+            click.echo(f"bench: {done.reason}", err=True)
+    if done.failed or done.left:
+        sys.exit(1)

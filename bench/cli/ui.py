@@ -1,0 +1,54 @@
+"""`bench ui`: MLflow's pages on a run's store, on loopback, until Ctrl-C."""
+
+import signal
+from pathlib import Path
+from types import FrameType
+
+import click
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path), required=False)
+@click.option("--port", type=click.IntRange(1024, 65535), default=5077, show_default=True)
+@click.option("--no-browser", is_flag=True, help="Only print the address.")
+def command(run: Path | None, port: int, no_browser: bool) -> None:
+    """Open MLflow's UI on the store of RUN (by default the newest below runs/), on loopback."""
+    import webbrowser
+
+    from bench import server, store
+    from bench.errors import BenchError
+
+    run = store.checked_run(run)
+    uri = store.default_uri(run)
+    database = Path(uri.removeprefix("sqlite:///"))
+    if not database.exists():
+        raise BenchError(f"{database}: no store there yet; `bench sync {run}` makes it from the records")
+    if missing := store.unsynced(run, uri):
+        click.echo(f"{missing} of {run}'s records are not in the store; `bench sync {run}` uploads them")
+    free = server.free_port(port)
+    if free != port:
+        click.echo(f"port {port} is taken; using {free}")
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _stop)
+    try:
+        click.echo("starting MLflow's UI, 10 to 20 seconds …")
+        with server.serving(uri, free, database.with_name("mlflow-ui.log")) as process:
+            page = server.runs_page(free, store.experiment_name(run))
+            click.echo(f"runs:    {page}")
+            if compared := server.compare_page(free, store.experiment_name(run)):
+                click.echo(f"compare: {compared}")
+            click.echo("Ctrl-C ends it")
+            if not no_browser:
+                webbrowser.open(page)
+            if process.wait():
+                raise BenchError(f"MLflow's server ended; see {database.with_name('mlflow-ui.log')}")
+    except KeyboardInterrupt:
+        click.echo("ended")
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    """The first signal unwinds, and with it the server ends; more of them must not interrupt that."""
+    del number, frame
+    for further in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(further, signal.SIG_IGN)
+    raise KeyboardInterrupt

@@ -1,0 +1,80 @@
+"""What a defense says of itself in public: the composition, in stage order, of its transforms' words."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from bench.defenses.base import Context, Transform
+from bench.federated.stages import Stages
+from bench.points import STAGES, Point, Stage
+
+Tensors = Mapping[str, Tensor]
+
+
+class _NoDraws:
+    """An attacker knows the law of the draws, never a draw."""
+
+    def normal(self, name: str, like: Tensor) -> Tensor:
+        raise RuntimeError(f"a candidate must not draw ({name})")
+
+    uniform = normal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Composition:
+    """`bench.trip.Description` for one point: maps candidates' per-example gradients to what it shows."""
+
+    parts: tuple[tuple[Stage, tuple[Transform, ...]], ...]
+    contexts: Mapping[Stage, Context]
+    unit: float
+
+    def candidate(self, per_example: Tensors, observed: Tensors) -> dict[str, Tensor]:
+        """`per_example` (reading, example, *shape), `observed` (reading, *shape) in gradient units →
+        (reading, *shape): exact for one local step."""
+        found = dict(per_example)
+        batch = {name: value[:, None] for name, value in observed.items()}
+        for stage, transforms in self.parts:
+            if stage == "step":
+                found = {name: value.mean(1) for name, value in found.items()}
+            sent = stage in ("client", "exchange", "server")
+            scale = self.unit if sent else 1.0
+            seen = batch if stage == "example" else observed
+            if transforms and scale != 1.0:
+                found = {name: scale * value for name, value in found.items()}
+                seen = {name: scale * value for name, value in seen.items()}
+            for transform in transforms:
+                after = transform.candidate(found, seen, self.contexts[stage])
+                assert after is not None  # `describe` asked
+                found = after
+            if transforms and scale != 1.0:
+                found = {name: value / scale for name, value in found.items()}
+        if self.parts[-1][0] == "example":
+            found = {name: value.mean(1) for name, value in found.items()}
+        return found
+
+    def __repr__(self) -> str:
+        return f"Composition({self.parts!r}, unit={self.unit})"
+
+
+def describe(stages: Stages, point: Point, *, round_: int, unit: float, probe: Tensors) -> Composition | None:
+    """The description of everything that `point` shows, or None where a transform describes nothing.
+
+    `probe` name → (*shape), any gradient: each transform is asked once whether it answers.
+    """
+    seen = [stage for stage in STAGES if point.sees(stage)]
+    contexts = {
+        stage: Context(
+            lead=2 if stage == "example" else 0 if stage == "aggregate" else 1,
+            stage=stage, round=round_, step=0, setting=stages.setting, draws=_NoDraws(),
+        )
+        for stage in seen
+    }  # fmt: skip
+    for stage in seen:
+        given = {n: v[(None,) * contexts[stage].lead] for n, v in probe.items()}
+        for transform in stages.transforms.get(stage, ()):
+            if transform.candidate(given, given, contexts[stage]) is None:
+                return None
+    return Composition(
+        parts=tuple((stage, stages.transforms.get(stage, ())) for stage in seen), contexts=contexts, unit=unit
+    )

@@ -1,0 +1,105 @@
+"""One federated round: clients' local training, the defense's stages in order, a tap after each.
+
+    example → step → (SGD, L times) → client → exchange → server → aggregate
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from bench.cell import Federated
+from bench.federated.stages import Moment, Stages
+from bench.gradients import group_gradients, one_hot
+from bench.points import Stage
+
+Tensors = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batches:
+    """What the clients of a round train on: `inputs` (client, step, example, *shape), `labels`
+    (client, step, example), `clients` their numbers."""
+
+    clients: tuple[int, ...]
+    inputs: Tensor
+    labels: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taps:
+    """What each tap shows, name → (client, *shape), `aggregate` name → (*shape); and the stages after.
+
+    `example` shows the first example of the first local step.
+    """
+
+    shown: Mapping[Stage, dict[str, Tensor]]
+    stages: Stages
+
+
+def run_round(
+    model: nn.Module, weights: Tensors, batches: Batches, federated: Federated, stages: Stages,
+    moment: Moment, *, classes: int,
+) -> Taps:  # fmt: skip
+    """One round from the shared `weights` (name → (*shape)), for all clients at once.
+
+    FedSGD sends the gradient of the one local step, FedAvg w_0 - w_L = η Σ g.
+    """
+    shown: dict[Stage, dict[str, Tensor]] = {}
+    local = {name: value.expand(len(batches.clients), *value.shape) for name, value in weights.items()}
+    total: dict[str, Tensor] = {name: torch.zeros_like(value) for name, value in local.items()}
+    for step in range(federated.steps):
+        now = Moment(
+            seed=moment.seed, draw=moment.draw, round=moment.round, step=step, observation=moment.observation
+        )
+        per_example = _per_example(model, local, batches, step, classes, same=step == 0)
+        per_example, stages = stages.apply("example", per_example, now, batches.clients)
+        mean = {name: value.mean(1) for name, value in per_example.items()}
+        mean, stages = stages.apply("step", mean, now, batches.clients)
+        if step == 0:
+            shown["example"] = {name: value[:, 0] for name, value in per_example.items()}
+            shown["step"] = mean
+        total = {name: value + mean[name] for name, value in total.items()}
+        local = {name: value - federated.rate * mean[name] for name, value in local.items()}
+    unit = sent_unit(federated)
+    update = {name: unit * value for name, value in total.items()}
+    for stage in ("client", "exchange", "server"):
+        update, stages = stages.apply(stage, update, moment, batches.clients)  # type: ignore[arg-type]
+        shown[stage] = update  # type: ignore[index]
+    mean = {name: value.mean(0) for name, value in update.items()}
+    shown["aggregate"], stages = stages.apply("aggregate", mean, moment)
+    return Taps(shown=shown, stages=stages)
+
+
+def sent_unit(federated: Federated) -> float:
+    """What one unit of gradient amounts to in what a client sends: 1 (FedSGD) or η (FedAvg)."""
+    return 1.0 if federated.algorithm == "fedsgd" else federated.rate
+
+
+def server_step(weights: Tensors, aggregate: Tensors, federated: Federated) -> dict[str, Tensor]:
+    """The server's new weights: w - η ḡ (FedSGD) or w - mean(w_0 - w_L) (FedAvg)."""
+    rate = federated.rate if federated.algorithm == "fedsgd" else 1.0
+    return {name: value - rate * aggregate[name] for name, value in weights.items()}
+
+
+def _per_example(
+    model: nn.Module, local: Tensors, batches: Batches, step: int, classes: int, *, same: bool
+) -> dict[str, Tensor]:
+    """Gradients (client, example, *shape) at each client's own weights; `same` where all are equal."""
+    inputs, labels = batches.inputs[:, step], batches.labels[:, step]
+    targets = one_hot(labels, classes, inputs.dtype)
+    clients, examples = labels.shape
+    if same:
+        weights = {name: value[0] for name, value in local.items()}
+        flat = group_gradients(
+            model, weights, inputs.flatten(0, 1)[:, None], targets.flatten(0, 1)[:, None]
+        )
+        return {name: value.detach().unflatten(0, (clients, examples)) for name, value in flat.items()}
+    parts = [
+        group_gradients(
+            model, {name: value[c] for name, value in local.items()}, inputs[c][:, None], targets[c][:, None]
+        )
+        for c in range(clients)
+    ]
+    return {name: torch.stack([part[name].detach() for part in parts]) for name in local}

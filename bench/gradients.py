@@ -1,0 +1,223 @@
+"""Gradients of many groups of examples at once, exact and differentiable: one place for all.
+
+The pipeline asks for each example's gradient (groups of one), attacks for the mean gradient of
+each dummy batch.  Forward hooks keep every convolution's and linear layer's input a and output z;
+one `autograd.grad` gives δ = ∂loss/∂z for all groups; each group's weight gradient is then a
+bilinear map of (a, δ).  Models with parameters elsewhere fall back to `torch.func`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from bench.errors import NotApplicable
+
+Tensors = Mapping[str, Tensor]
+_BATCH_STATISTICS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
+def soft_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Cross entropy per example against class probabilities: (example, class) twice → (example,)."""
+    return -(targets * F.log_softmax(logits, dim=-1)).sum(-1)
+
+
+def one_hot(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
+    """Labels (...,) as probabilities (..., class)."""
+    return F.one_hot(labels, classes).to(dtype)
+
+
+def group_gradients(
+    model: nn.Module, weights: Tensors, inputs: Tensor, targets: Tensor, *, differentiable: bool = False
+) -> dict[str, Tensor]:
+    """The mean gradient of each group under the same weights.
+
+    `inputs` (group, example, *shape), `targets` (group, example, class) probabilities; returns
+    name → (group, *parameter shape).  `differentiable` keeps the graph to inputs and targets.
+    Raises `NotApplicable` where batch statistics would mix the examples.
+    """
+    for path, layer in model.named_modules():
+        if isinstance(layer, _BATCH_STATISTICS) and layer.training:
+            raise NotApplicable(
+                f"{path} is {type(layer).__name__} in training mode, which mixes the examples of a batch; "
+                "use GroupNorm, or eval mode"
+            )
+    if _hookable(model):
+        found = _by_hooks(model, weights, inputs, targets, differentiable)
+        if found is not None:
+            return found
+    return _by_func(model, weights, inputs, targets, differentiable)
+
+
+def example_gradients(model: nn.Module, weights: Tensors, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    """Each example's own gradient: `inputs` (example, *shape) → name → (example, *parameter shape)."""
+    return group_gradients(model, weights, inputs[:, None], targets[:, None])
+
+
+@dataclass(slots=True)
+class _Tap:
+    path: str
+    layer: nn.Module
+    inputs: Tensor
+    outputs: Tensor
+    versions: tuple[int, int]
+
+
+def _hookable(model: nn.Module) -> bool:
+    """Whether all parameters sit untied in plain convolutions and linear layers."""
+    seen: set[int] = set()
+    for layer in model.modules():
+        own = list(layer.parameters(recurse=False))
+        if not own:
+            continue
+        plain = type(layer) is nn.Linear or (
+            type(layer) is nn.Conv2d
+            and layer.groups == 1
+            and layer.padding_mode == "zeros"
+            and not isinstance(layer.padding, str)
+        )
+        if not plain or any(id(item) in seen for item in own):
+            return False
+        seen.update(id(item) for item in own)
+    return bool(seen)
+
+
+def _by_hooks(
+    model: nn.Module, weights: Tensors, inputs: Tensor, targets: Tensor, differentiable: bool
+) -> dict[str, Tensor] | None:
+    groups, examples = inputs.shape[:2]
+    taps: list[_Tap] = []
+
+    def keep(path: str) -> Any:
+        def hook(layer: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> None:
+            taps.append(_Tap(path, layer, given[0], out, (given[0]._version, out._version)))
+
+        return hook
+
+    handles = [
+        layer.register_forward_hook(keep(path))
+        for path, layer in model.named_modules()
+        if next(layer.parameters(recurse=False), None) is not None
+    ]
+    flat = inputs.flatten(0, 1)
+    if not flat.requires_grad:
+        flat = flat.detach().requires_grad_()  # so that every z is in the graph
+    try:
+        with torch.enable_grad():
+            logits = functional_call(model, dict(weights), (flat,))
+            loss = soft_cross_entropy(logits, targets.flatten(0, 1)).sum() / examples
+    finally:
+        for handle in handles:
+            handle.remove()
+    if any(tap.versions != (tap.inputs._version, tap.outputs._version) for tap in taps):
+        return None  # an in-place activation overwrote z: δ would be of something else
+    deltas = torch.autograd.grad(
+        loss, [tap.outputs for tap in taps], create_graph=differentiable, allow_unused=True
+    )
+    found = {name: torch.zeros((groups, *tensor.shape), dtype=inputs.dtype, device=inputs.device)
+             for name, tensor in weights.items() if name not in _touched(taps, deltas)}  # fmt: skip
+    for tap, delta in zip(taps, deltas, strict=True):
+        if delta is None:
+            continue
+        a = tap.inputs if differentiable else tap.inputs.detach()
+        for name, value in _layer_gradients(tap, a, delta, groups).items():
+            found[name] = found[name] + value if name in found else value
+    return {name: found[name] for name in weights}
+
+
+def _touched(taps: list[_Tap], deltas: tuple[Tensor | None, ...]) -> set[str]:
+    return {
+        f"{tap.path}.{name}" if tap.path else name
+        for tap, delta in zip(taps, deltas, strict=True)
+        if delta is not None
+        for name, _ in tap.layer.named_parameters(recurse=False)
+    }
+
+
+def _layer_gradients(tap: _Tap, a: Tensor, delta: Tensor, groups: int) -> dict[str, Tensor]:
+    prefix = f"{tap.path}." if tap.path else ""
+    layer = tap.layer
+    if isinstance(layer, nn.Linear):
+        a = a.reshape(groups, -1, layer.in_features)
+        delta = delta.reshape(groups, -1, layer.out_features)
+        weight = delta.transpose(1, 2) @ a
+        bias = delta.sum(1)
+    else:
+        assert isinstance(layer, nn.Conv2d)
+        weight = conv_weight_gradient(a, delta, layer, groups)
+        bias = delta.sum((-2, -1)).reshape(groups, -1, layer.out_channels).sum(1)
+    found = {f"{prefix}weight": weight}
+    if layer.bias is not None:
+        found[f"{prefix}bias"] = bias
+    return found
+
+
+def conv_weight_gradient(a: Tensor, delta: Tensor, layer: nn.Conv2d, groups: int) -> Tensor:
+    """Each group's weight gradient of a convolution, groups as groups of one library convolution.
+
+    `a` (group·example, channel, height, width), `delta` (group·example, out, h, w) →
+    (group, out, channel, k, k).
+    """
+    options = (layer.stride, layer.padding, layer.dilation, groups)
+    flat: Tensor = _GroupedCorrelation.apply(  # type: ignore[no-untyped-call]
+        _as_groups(a, groups), _as_groups(delta, groups), layer.kernel_size, options
+    )
+    return flat.unflatten(0, (groups, layer.out_channels))
+
+
+def _as_groups(x: Tensor, groups: int) -> Tensor:
+    """(group·example, channel, h, w) → (example, group·channel, h, w)."""
+    return x.unflatten(0, (groups, -1)).transpose(0, 1).flatten(1, 2)
+
+
+class _GroupedCorrelation(torch.autograd.Function):
+    """The weight part of a grouped convolution's backward, W(a, δ), as a bilinear map.
+
+    ⟨R, W(a, δ)⟩ = ⟨δ, conv(a, R)⟩ gives both derivatives as grouped convolutions; autograd's own
+    double backward loops over the groups.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, delta: Tensor, kernel: tuple[int, int], options: Any) -> Tensor:
+        ctx.save_for_backward(a, delta)
+        ctx.options = options
+        weight = delta.new_empty((delta.shape[1], a.shape[1] // options[3], *kernel))
+        return _convolution_backward(delta, a, weight, options, (False, True))[1]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        a, delta = ctx.saved_tensors
+        (r,) = grads
+        stride, padding, dilation, groups = ctx.options
+        for_a = for_delta = None
+        if ctx.needs_input_grad[0]:
+            for_a = _convolution_backward(delta, a, r, ctx.options, (True, False))[0]
+        if ctx.needs_input_grad[1]:
+            for_delta = F.conv2d(a, r, None, stride, padding, dilation, groups)
+        return for_a, for_delta, None, None
+
+
+def _convolution_backward(
+    delta: Tensor, a: Tensor, weight: Tensor, options: Any, mask: tuple[bool, bool]
+) -> tuple[Tensor, Tensor, Tensor]:
+    stride, padding, dilation, groups = options
+    result: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(
+        delta, a, weight, None, stride, padding, dilation, False, (0, 0), groups, (*mask, False)
+    )
+    return result
+
+
+def _by_func(
+    model: nn.Module, weights: Tensors, inputs: Tensor, targets: Tensor, differentiable: bool
+) -> dict[str, Tensor]:
+    def loss(given: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return soft_cross_entropy(functional_call(model, given, (x,)), y).mean()
+
+    given = {name: tensor.detach() for name, tensor in weights.items()}
+    with torch.set_grad_enabled(differentiable or torch.is_grad_enabled()):
+        found: dict[str, Tensor] = vmap(grad(loss), in_dims=(None, 0, 0))(given, inputs, targets)
+    return found if differentiable else {name: value.detach() for name, value in found.items()}

@@ -1,0 +1,64 @@
+"""Names: other software called `bench`, a shadowed `datasets`, entries taken twice, broken plug-ins."""
+
+import shutil
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+from bench import literals, registry
+from bench.errors import BenchError
+from bench.health.finding import Finding
+
+
+def packages() -> Finding:
+    """Whether another distribution installs a top-level module `bench` (frappe-bench does)."""
+    others = sorted(set(metadata.packages_distributions().get("bench", ())) - {registry.DISTRIBUTION})
+    if others:
+        detail = f"{', '.join(others)} installs a module `bench` too, and one overwrites the other"
+        remedy = f"use an environment of its own: pip uninstall {others[0]}, then install this again"
+        return Finding("module bench", "fail", detail, remedy)
+    return Finding("module bench", "ok", "ours alone")
+
+
+def command() -> Finding:
+    """Whether the shell's `bench` is this environment's."""
+    first = shutil.which("bench")
+    here = Path(sys.executable).parent
+    if first is None or Path(first).parent.resolve() == here.resolve():
+        return Finding("command bench", "ok", first or "not on PATH; called by its full path")
+    detail = f"the shell finds {first}, this is {here}"
+    return Finding("command bench", "warn", detail, "activate this environment, or put it first on PATH")
+
+
+def shadows() -> Finding:
+    """Whether our folder `datasets/` hides Hugging Face's `datasets` because the checkout is on sys.path."""
+    ours = literals.file_of("bench.datasets")
+    found = literals.file_of("datasets")
+    if ours is not None and found is not None and found.resolve() == ours.resolve():
+        detail = f"`import datasets` gives {found.parent}, since the checkout is on sys.path"
+        remedy = "take it off PYTHONPATH; use `bench` and `pytest`, not `python -m`, or set PYTHONSAFEPATH=1"
+        return Finding("module datasets", "warn", detail, remedy)
+    return Finding("module datasets", "ok", "not shadowed")
+
+
+def entries(load: bool) -> list[Finding]:
+    """Every entry that cannot be used, third-party ones imported too where `load`; else one line."""
+    return list(_faults(load)) or [Finding("entries", "ok", ", ".join(_counts()))]
+
+
+def _faults(load: bool) -> Iterator[Finding]:
+    for kind in registry.KINDS:
+        for name in registry.names(kind):
+            try:
+                registry.literals(kind, name)
+                if load and not registry.origin(kind, name).own:
+                    registry.load(kind, name)
+            except BenchError as error:
+                what, _, remedy = str(error).rpartition("; ")
+                yield Finding(f"{registry.SINGULAR[kind]} {name}", "fail", what, remedy)
+
+
+def _counts() -> Iterator[str]:
+    for kind in registry.KINDS:
+        yield f"{len(registry.names(kind))} {kind if kind != 'datasets' else 'data sets'}"

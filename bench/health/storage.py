@@ -1,0 +1,66 @@
+"""Storage: data folders, free disk, a place for MLflow's store, and its telemetry."""
+
+import os
+import shutil
+import sqlite3
+import tempfile
+from pathlib import Path
+
+from bench.health.finding import Finding
+
+_LEAST_FREE = 2 * 1024**3  # bytes; a standard suite's records and arrays stay below
+
+
+def data(data_dir: Path | None) -> list[Finding]:
+    """The folders where data sets are looked for, in order."""
+    try:
+        from bench.datasets.loading import folders  # numpy and pandas, which may be what is broken
+    except ImportError as error:
+        return [Finding("data", "warn", f"cannot be looked at: {error}", "mend the dependency named above")]
+    places = folders(data_dir)
+    there = [place for place in places if place.is_dir()]
+    if there:
+        return [Finding("data", "ok", str(place)) for place in there]
+    looked = ", ".join(map(str, places)) or "nowhere"
+    return [
+        Finding("data", "warn", f"no data folder (looked in {looked})", "`bench data` says how to get data")
+    ]
+
+
+def disk(folder: Path) -> Finding:
+    """Free space where runs are written."""
+    free = shutil.disk_usage(folder).free
+    detail = f"{free / 1024**3:.1f} GiB free in {folder}"
+    if free < _LEAST_FREE:
+        return Finding("disk", "warn", detail, "free some, or give --run a folder on another disk")
+    return Finding("disk", "ok", detail)
+
+
+def store(folder: Path) -> Finding:
+    """Whether SQLite, which holds MLflow's store, can write and lock files in the folder of the run."""
+    try:
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".bench-doctor-") as place:
+            connection = sqlite3.connect(Path(place) / "probe.db")
+            try:
+                with connection:
+                    connection.execute("CREATE TABLE probe (x)")
+            finally:
+                connection.close()
+    except (OSError, sqlite3.Error) as error:
+        remedy = "choose a local folder that you may write to"
+        return Finding("mlflow store", "fail", f"{folder}: {error}", remedy)
+    uri = os.environ.get("MLFLOW_TRACKING_URI", "")
+    if uri.startswith("file:") or (uri and ":" not in uri):
+        remedy = f"unset MLFLOW_TRACKING_URI or give it a sqlite:/// or http:// address, not {uri}"
+        return Finding("mlflow store", "warn", "MLflow no longer writes its file store", remedy)
+    return Finding("mlflow store", "ok", uri or f"{folder} is writable")
+
+
+def telemetry() -> Finding:
+    """MLflow reports home unless told not to; only the word `true` counts, DO_NOT_TRACK=1 does not."""
+    said = os.environ.get("MLFLOW_DISABLE_TELEMETRY")
+    if said is not None and said.lower() != "true":
+        detail = f"MLFLOW_DISABLE_TELEMETRY={said} leaves it on"
+        return Finding("mlflow telemetry", "warn", detail, "set MLFLOW_DISABLE_TELEMETRY=true")
+    detail = "off" if said else "bench turns it off for its own processes"
+    return Finding("mlflow telemetry", "ok", detail)

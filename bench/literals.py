@@ -1,0 +1,161 @@
+"""Reading what a class says of itself without importing it: files found by the finders, read with `ast`.
+
+`bench list` must answer in a blink and must not run anybody's code, so parents are never imported
+either: each finder is asked for one step of the dotted name after the other, as the import system
+would, which works for installed wheels and for editable installs alike.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.machinery import ModuleSpec
+from importlib.util import resolve_name
+from pathlib import Path
+
+from bench.errors import PluginError
+
+
+def file_of(module: str) -> Path | None:
+    """The source file of a module, or None where there is none (missing, built in, a bare folder)."""
+    return dict(_steps(module)).get(module)
+
+
+def package_of(module: str) -> Path | None:
+    """What a module belongs to: the folder of its topmost package, or its own file; None if missing."""
+    for _, file in _steps(module):
+        if file is not None:
+            return file.parent if file.name == "__init__.py" else file
+    return None
+
+
+def read(module: str, name: str, file: Path | None = None) -> dict[str, object]:
+    """The literal class attributes of `module:name`, those of its bases included, and `__doc__`.
+
+    A literal is an unannotated or `ClassVar` assignment of a constant; a dataclass field is not
+    one.  Bases are followed through the file and through `from … import`; what cannot be found
+    there has nothing to say.  `file` is for modules that no finder knows (`--plugin FILE`).
+    Raises `PluginError` where the class itself cannot be found or its file cannot be read.
+    """
+    path = file or file_of(module)
+    if path is None:
+        raise PluginError(f"there is no module {module!r}")
+    found = _find(module, name, path)
+    if found is None:
+        raise PluginError(f"{path}: there is no class {name!r}")
+    scope, node = found
+    literals = dict(_inherited(scope, node))
+    doc = ast.get_docstring(node)
+    return {**literals, "__doc__": doc} if doc else literals
+
+
+def _steps(module: str) -> Iterator[tuple[str, Path | None]]:
+    """Each prefix of a dotted name that can be found, with its source file."""
+    locations: list[str] | None = None
+    parts = module.split(".")
+    for depth in range(1, len(parts) + 1):
+        prefix = ".".join(parts[:depth])
+        spec = _spec(prefix, locations)
+        if spec is None:
+            return
+        source = spec.origin if spec.has_location and str(spec.origin).endswith(".py") else None
+        yield prefix, Path(source) if source else None
+        locations = None
+        if spec.submodule_search_locations is not None:
+            locations = list(spec.submodule_search_locations)
+        if locations is None:
+            return
+
+
+def _spec(name: str, locations: list[str] | None) -> ModuleSpec | None:
+    for finder in sys.meta_path:
+        try:
+            spec = finder.find_spec(name, locations)
+        except KeyError:  # a folder without __init__.py inside another asks for its imported parent
+            spec = _bare(name, locations or [])
+        if spec is not None:
+            return spec
+    return None
+
+
+def _bare(name: str, locations: list[str]) -> ModuleSpec | None:
+    folders = [Path(location) / name.rpartition(".")[2] for location in locations]
+    spec = ModuleSpec(name, None, is_package=True)
+    spec.submodule_search_locations = [str(folder) for folder in folders if folder.is_dir()]
+    return spec if spec.submodule_search_locations else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scope:
+    """The classes of a file, and where the names it imports come from."""
+
+    classes: dict[str, ast.ClassDef]
+    imported: dict[str, tuple[str, str]]
+    module: str
+
+
+@cache
+def _scope(module: str, path: Path) -> _Scope:
+    try:
+        tree = ast.parse(path.read_bytes(), str(path))
+    except OSError as error:
+        raise PluginError(f"{path}: cannot be read ({error.strerror})") from None
+    except (SyntaxError, ValueError) as error:
+        raise PluginError(
+            f"{path}:{getattr(error, 'lineno', None) or 1}: {str(error).split(' (')[0]}"
+        ) from None
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    classes: dict[str, ast.ClassDef] = {}
+    imported: dict[str, tuple[str, str]] = {}
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            classes[node.name] = node
+        elif isinstance(node, ast.ImportFrom):
+            try:
+                source = resolve_name("." * node.level + (node.module or ""), package)
+            except ImportError:
+                continue
+            imported |= {alias.asname or alias.name: (source, alias.name) for alias in node.names}
+    return _Scope(classes=classes, imported=imported, module=module)
+
+
+def _find(module: str, name: str, path: Path, depth: int = 0) -> tuple[_Scope, ast.ClassDef] | None:
+    scope = _scope(module, path)
+    if name in scope.classes:
+        return scope, scope.classes[name]
+    return _followed(scope, name, depth) if name in scope.imported else None
+
+
+def _followed(scope: _Scope, name: str, depth: int = 0) -> tuple[_Scope, ast.ClassDef] | None:
+    module, original = scope.imported[name]
+    path = file_of(module) if depth < 8 else None  # two files may import a name from each other
+    return _find(module, original, path, depth + 1) if path else None
+
+
+def _inherited(scope: _Scope, node: ast.ClassDef, depth: int = 0) -> Iterator[tuple[str, object]]:
+    """Attributes from the farthest base to the class itself, so that the nearest one stands last."""
+    for base in reversed(node.bases):
+        name = base.id if isinstance(base, ast.Name) else ""
+        if name in scope.classes and depth < 16 and scope.classes[name] is not node:
+            yield from _inherited(scope, scope.classes[name], depth + 1)
+        elif name in scope.imported and depth < 16:
+            found = _followed(scope, name)
+            if found is not None:
+                yield from _inherited(*found, depth + 1)
+    yield from _own(node)
+
+
+def _own(node: ast.ClassDef) -> Iterator[tuple[str, object]]:
+    for statement in node.body:
+        if isinstance(statement, ast.Assign):
+            targets, value = statement.targets, statement.value
+        elif isinstance(statement, ast.AnnAssign) and "ClassVar" in ast.unparse(statement.annotation):
+            targets, value = [statement.target], statement.value or ast.Name("absent")
+        else:
+            continue
+        try:
+            literal = ast.literal_eval(value)
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            continue
+        yield from ((target.id, literal) for target in targets if isinstance(target, ast.Name))

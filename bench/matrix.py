@@ -1,0 +1,86 @@
+"""A matrix: a TOML file or a named preset → checked combinations, or every fault it has at once.
+
+[axes]        lists, multiplied; an entry is a name, or a table with parameters and `sweep`
+[[exclude]]   drops combinations; [[include]] adds to them or stands alone (`bench.matrixfile.combine`)
+[[train]]     trainings asked for themselves: each block a product of its own axes
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench import registry as _registry
+from bench.matrixfile import blocks
+from bench.matrixfile.blocks import AXES, REQUIRED, Training
+from bench.matrixfile.border import Border, Registry
+from bench.matrixfile.combine import Combination, combine
+from bench.matrixfile.document import PRESETS, document, located, preset_names
+from bench.matrixfile.faults import Faults
+
+SETTINGS = ("evaluations", "readings", "chunk")  # may stand at the top, for every combination
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix:
+    """A matrix that was checked whole; `file` starts every message about it."""
+
+    file: str
+    title: str
+    settings: Mapping[str, int]
+    combinations: tuple[Combination, ...]
+    trainings: tuple[Training, ...]
+
+
+def presets(folder: Path = PRESETS) -> tuple[tuple[str, str], ...]:
+    """(name, title) of every preset, by name."""
+    return tuple(
+        (name, str(document(folder / f"{name}.toml", Faults(name)).get("title", "")))
+        for name in preset_names(folder)
+    )
+
+
+def read(source: str | Path, *, registry: Registry = _registry, folder: Path = PRESETS) -> Matrix:
+    """The matrix of a path (a `Path`, or a text that ends in `.toml`), or of a preset in `folder`.
+
+    Raises `MatrixError` with every fault, one a line: `FILE: key: what; remedy`.
+    """
+    faults = Faults(str(source))
+    path = located(source, faults, folder)
+    content = document(path, faults)
+    border = Border(faults=faults, registry=registry, folder=path.parent)
+    border.known("", content, ("title", "axes", "exclude", "include", "train", *SETTINGS))
+    title = content.get("title", "")
+    if not isinstance(title, str) or len(title) > 200 or not title.isprintable():
+        border.bad("title", "one line of at most 200 characters", title, 'title = "what this asks"')
+    settings = blocks.settings(border, content, SETTINGS)
+    table = content.get("axes", {})
+    if isinstance(table, dict):
+        border.known("axes", table, AXES)
+        for name in sorted(settings.keys() & table.keys()):
+            faults.add(f"axes.{name}", "given here and at the top", "keep one of the two")
+    axes = blocks.axes(border, table, AXES, "axes")
+    exclude, include = blocks.exclude(border, content), blocks.include(border, content)
+    trainings = blocks.trainings(border, content)
+    faults.settle()
+    combinations = combine(axes, exclude, include)
+    _complete(faults, combinations)
+    if axes and not combinations and not trainings:
+        faults.add("exclude", "nothing is left of the axes", "narrow an entry")
+    elif not combinations and not trainings:
+        faults.add("", "there is nothing to run", "give [axes], [[include]] or [[train]]")
+    faults.settle()
+    return Matrix(
+        file=faults.file, title=title, settings=settings, combinations=combinations, trainings=trainings
+    )
+
+
+def _complete(faults: Faults, combinations: Sequence[Combination]) -> None:
+    """Tell which keys without a default some combination lacks."""
+    for row in combinations:
+        lacks = [name for name in AXES if name in REQUIRED and name not in row.choices]
+        if row.alone is not None and lacks:
+            what = f"agrees with no combination, and lacks {', '.join(lacks)} to be one of its own"
+            faults.add(f"include[{row.alone}]", what, "add them, or agree with the axes")
+        elif row.alone is None:
+            for name in lacks:
+                faults.add("axes", f"lacks {name}", f"add e.g. {name} = {REQUIRED[name]}")

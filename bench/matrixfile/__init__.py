@@ -1,0 +1,1 @@
+"""What a matrix file holds: its TOML, its blocks, each value of its axes, its faults, its combinations."""

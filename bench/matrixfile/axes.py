@@ -1,0 +1,123 @@
+"""One value of an axis: from what TOML holds to a checked choice, or a fault with its remedy."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from bench.matrixfile.border import KINDS, Border, entry, whole
+from bench.matrixfile.combine import Choice
+from bench.matrixfile.faults import escaped, nearest, quoted
+from bench.matrixfile.federated import federated
+from bench.matrixfile.weights import weights
+from bench.points import POINTS
+
+MOST = 100_000  # combinations of one matrix
+# The least value of each axis of whole numbers.
+NUMBERS = {"evaluations": 1, "readings": 1, "chunk": 1, "seed": 0, "draw": 0, "rounds": 1}
+KNOWLEDGE = ("plain", "adaptive")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grants:
+    """What a cell grants its attacker beyond the reading."""
+
+    labels: bool = False
+    repeated_readings: int = 1
+
+
+def choices(border: Border, axis: str, key: str, raw: Any) -> list[Choice]:
+    """The values that one item of an axis stands for: itself, or the product of its sweep."""
+    found = (one(border, axis, key, item) for item in _unswept(border, key, raw))
+    return [choice for choice in found if choice is not None]
+
+
+def one(border: Border, axis: str, key: str, raw: Any) -> Choice | None:
+    """The checked value of one item without a sweep, or None and a fault."""
+    if axis in KINDS:
+        return entry(border, axis, key, raw)
+    if axis in NUMBERS:
+        number = whole(border, key, raw, NUMBERS[axis])
+        return None if number is None else Choice(number, number)
+    return _READERS[axis](border, key, raw)
+
+
+def size(raw: Any) -> int:
+    """How many values an item stands for, counted before any is made."""
+    sweep = raw.get("sweep") if isinstance(raw, dict) else None
+    lists = sweep.values() if isinstance(sweep, dict) else ()
+    return math.prod(max(1, len(items)) for items in lists if isinstance(items, list))
+
+
+def pattern(raw: Any, plain: Any) -> Any:
+    """The part of `plain` that `raw` spells out, for matching; lists match as a whole."""
+    if isinstance(raw, dict) and isinstance(plain, dict):
+        return {key: pattern(value, plain[key]) for key, value in raw.items() if key in plain}
+    if isinstance(raw, str) and isinstance(plain, dict):
+        return {"name": plain["name"]}
+    return plain
+
+
+def _unswept(border: Border, key: str, raw: Any) -> list[Any]:
+    if not isinstance(raw, dict) or "sweep" not in raw:
+        return [raw]
+    fixed = {name: value for name, value in raw.items() if name != "sweep"}
+    sweep, where = raw["sweep"], f"{key}.sweep"
+    if not isinstance(sweep, dict) or not sweep:
+        border.bad(where, "a table of lists", sweep, "sweep = { share = [0.5, 0.7] }")
+        return []
+    for name, items in sweep.items():
+        if not isinstance(items, list) or not items:
+            border.bad(f"{where}.{escaped(name)}", "a list with at least one value", items, "[1, 2]")
+            return []
+        if name in fixed:
+            border.faults.add(where, f"{quoted(name)} is fixed and swept", "keep one of the two")
+            return []
+    names = sorted(sweep)  # the order of keys in a TOML table means nothing
+    rows = product(*(sweep[name] for name in names))
+    return [{**fixed, **dict(zip(names, row, strict=True))} for row in rows]
+
+
+def _named(what: str, names: tuple[str, ...]) -> Callable[[Border, str, Any], Choice | None]:
+    def read(border: Border, key: str, raw: Any) -> Choice | None:
+        if not isinstance(raw, str):
+            border.bad(key, f"the name of a {what}", raw, f'"{names[0]}"')
+        elif raw not in names:
+            border.faults.add(key, f"unknown {what} {quoted(raw)}", nearest(raw, names))
+        else:
+            return Choice(raw, raw)
+        return None
+
+    return read
+
+
+def _grants(border: Border, key: str, raw: Any) -> Choice | None:
+    example = '[], ["labels"] or [{ repeated-readings = 100 }]'
+    if not isinstance(raw, list):
+        border.bad(key, "a list of grants", raw, example)
+        return None
+    labels, repeated = False, 1
+    for index, item in enumerate(raw):
+        where = f"{key}[{index}]"
+        if isinstance(item, dict) and set(item) == {"repeated-readings"}:
+            number = whole(border, f"{where}.repeated-readings", item["repeated-readings"], 1)
+            repeated = number or 1
+        elif isinstance(item, dict) and item:
+            border.known(where, item, ("repeated-readings",))
+        elif item == "labels":
+            labels = True
+        elif isinstance(item, str):
+            border.faults.add(where, f"unknown grant {quoted(item)}", f"the grants are {example}")
+        else:
+            border.bad(where, "a grant", item, example)
+    return Choice([labels, repeated], Grants(labels=labels, repeated_readings=repeated))
+
+
+_READERS: Mapping[str, Callable[[Border, str, Any], Choice | None]] = {
+    "knowledge": _named("knowledge", KNOWLEDGE),
+    "point": _named("point", tuple(POINTS)),
+    "grants": _grants,
+    "federated": federated,
+    "weights": weights,
+}

@@ -1,0 +1,42 @@
+"""The axis `federated`: a table of the federated setting, with a fault for each wrong field."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from bench.cell import Federated
+from bench.matrixfile.border import Border
+from bench.matrixfile.combine import Choice
+from bench.matrixfile.faults import nearest, quoted
+
+
+def federated(border: Border, key: str, raw: Any) -> Choice | None:
+    """The setting of one table, or None and a fault for each wrong field."""
+    if not isinstance(raw, dict):
+        border.bad(key, "a table", raw, "{ clients = 100, per_round = 10, batch = 3 }")
+        return None
+    try:
+        setting = Federated.model_validate(raw)
+    except ValidationError as error:
+        errors = [e for e in error.errors() if not (border.part and e["type"] == "value_error")]
+        for fault in errors:
+            _tell(border, key, dict(fault))
+        return None if errors else Choice(raw, None)
+    return Choice(setting.model_dump(), setting)
+
+
+def _tell(border: Border, key: str, error: Mapping[str, Any]) -> None:
+    if error["type"] == "extra_forbidden":
+        border.known(key, {str(error["loc"][0]): None}, Federated.model_fields)
+        return
+    where = ".".join((key, *map(str, error["loc"])))
+    if error["type"] == "value_error":
+        border.faults.add(where, error["msg"].removeprefix("Value error, "))
+    elif error["type"] == "literal_error" and isinstance(error["input"], str):
+        allowed = re.findall(r"'([^']*)'", error["ctx"]["expected"])
+        border.faults.add(where, f"unknown name {quoted(error['input'])}", nearest(error["input"], allowed))
+    else:
+        must = error["msg"].replace("Input should be", "must be")
+        border.faults.add(where, f"wrong value, got {quoted(error['input'])}", f"it {must}")

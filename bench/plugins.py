@@ -1,0 +1,94 @@
+"""Plug-ins for a try-out: the module behind `--plugin FILE_OR_MODULE`, and the entries it defines.
+
+The same spec gives the same module under the same name in every process, so that worker
+processes can be sent the spec, and objects of its classes can travel between them.
+"""
+
+import dataclasses
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+
+from bench.errors import PluginError
+
+
+def module(spec: str) -> ModuleType:
+    """Import the plug-in: a path that ends in `.py`, or the name of an importable module.
+
+    Raises `PluginError` with file and line for anything that goes wrong inside it.
+    """
+    if not spec.endswith(".py"):
+        return _named(spec)
+    path = Path(spec).resolve()
+    if not path.is_file():
+        raise PluginError(f"--plugin {spec}: no such file")
+    digest = hashlib.sha256(str(path).encode()).hexdigest()[:8]
+    name = f"bench_plugin_{re.sub(r'[^0-9a-zA-Z]', '_', path.stem)}_{digest}"
+    if name in sys.modules:
+        return sys.modules[name]
+    found = importlib.util.spec_from_file_location(name, path)
+    assert found is not None and found.loader is not None  # the suffix .py always has a loader
+    loaded = importlib.util.module_from_spec(found)
+    sys.modules[name] = loaded  # dataclasses look their own module up while it is being executed
+    try:
+        found.loader.exec_module(loaded)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise PluginError(f"--plugin {fault(error, path)}") from None
+    return loaded
+
+
+def entries(loaded: ModuleType, bases: Mapping[str, type]) -> Iterator[tuple[str, str, type]]:
+    """(kind, name, class) of each concrete class of a known kind that the plug-in itself defines.
+
+    The name is the class attribute `name`, or else the class's own in kebab case; a class that
+    starts with an underscore is a part, not an entry.
+    """
+    for attribute, entry in vars(loaded).items():
+        if not isinstance(entry, type) or inspect.isabstract(entry) or attribute.startswith("_"):
+            continue
+        if not f"{entry.__module__}.".startswith(f"{loaded.__name__}.") or entry.__name__ != attribute:
+            continue
+        for kind, base in bases.items():
+            if issubclass(entry, base):
+                yield kind, _name(entry), entry
+
+
+def fault(error: BaseException, path: Path | None = None) -> str:
+    """One line on an exception: the last line of `path` (else of any file) that it went through."""
+    kind, text = type(error).__name__, (str(error).strip() or "no message").splitlines()[0]
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}:{error.lineno}: {kind}: {error.msg}"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if path is not None and Path(frame.filename) == path]
+    where = [f"{frame.filename}:{frame.lineno}: " for frame in own or frames[-1:] if os.sep in frame.filename]
+    return f"{where[-1] if where else ''}{kind}: {text}"
+
+
+def _named(spec: str) -> ModuleType:
+    try:
+        return importlib.import_module(spec)
+    except ModuleNotFoundError as error:
+        if error.name and f"{spec}.".startswith(f"{error.name}."):
+            raise PluginError(
+                f"--plugin {spec}: no such module is installed; for a file give its path, ending in .py"
+            ) from None
+        raise PluginError(f"--plugin {spec}: {fault(error)}") from None
+    except (Exception, SystemExit) as error:
+        raise PluginError(f"--plugin {spec}: {fault(error)}") from None
+
+
+def _name(entry: type) -> str:
+    fields = {item.name for item in dataclasses.fields(entry)} if dataclasses.is_dataclass(entry) else set()
+    given = vars(entry).get("name")
+    if isinstance(given, str) and "name" not in fields:
+        return given
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", entry.__name__).lower()

@@ -1,0 +1,344 @@
+"""Cell → record: the trip, for one cell.
+
+    data, weights → victims → reading → attack → reconstruction → scores → record
+"""
+
+import os
+import platform
+import resource
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bench import __version__, registry, rng, source
+from bench.attacks.base import Attack
+from bench.cell import AttackCell, CheckpointWeights, FileWeights, TrainingCell
+from bench.datasets.base import Data
+from bench.datasets.loading import load
+from bench.defenses.base import Defense, Setting
+from bench.defenses.none import NoDefense
+from bench.errors import BenchError, NotApplicable, PluginError, WeightsError
+from bench.federated.stages import Stages, stages
+from bench.federated.training import train
+from bench.gradients import one_hot
+from bench.models.base import Model
+from bench.points import Point, point
+from bench.readings import reading_hash, show, take_reading, to_device
+from bench.records import Record, write_arrays
+from bench.rng import Key
+from bench.scoring.assign import pair, paired
+from bench.scoring.floors import floors
+from bench.scoring.lpips_metric import load as load_lpips
+from bench.scoring.score import reading_cosine, reading_snr, score
+from bench.trip import Budget, Reading, Reconstruction
+from bench.victims import clients_of, draw_victims, pictures
+from bench.weights import fit, read_weights, write_weights
+
+GALLERY = 1000
+REUSE = 64  # reconstructions a worker remembers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a run lives, and on what: run folder, data folder, device."""
+
+    run: Path
+    data_dir: Path | None = None
+    device: str = "cpu"
+
+
+@dataclass(slots=True)
+class Memory:
+    """What a worker keeps between cells: loaded data, and reconstructions by what was asked of whom."""
+
+    data: dict[str, Data] = field(default_factory=dict)
+    reconstructions: dict[tuple[Any, ...], tuple[Reconstruction, str]] = field(default_factory=dict)
+
+
+def run_cell(cell: AttackCell | TrainingCell, place: Place, memory: Memory) -> Record:
+    """Run one cell to a record; whatever goes wrong inside is a status of the record, with its reason."""
+    began, cpu = time.perf_counter(), time.process_time()
+    try:
+        if isinstance(cell, TrainingCell):
+            outcome = _train(cell, place, memory)
+        else:
+            outcome = _attack(cell, place, memory)
+    except NotApplicable as reason:
+        outcome = Outcome(status="n/a", reason=str(reason))
+    except BenchError as error:
+        outcome = Outcome(status="crashed", reason=str(error))
+    except Exception as error:
+        outcome = Outcome(status="crashed", reason=_where(error))
+    cost = {
+        "wall_seconds": round(time.perf_counter() - began, 4),
+        "cpu_seconds": round(time.process_time() - cpu, 4),
+        "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
+        **outcome.cost,
+    }
+    return Record(
+        id=cell.id, status=outcome.status, reason=outcome.reason, cell=cell.model_dump(mode="json"),
+        source=source.cell_source(cell), summary=outcome.summary, victims=outcome.victims,
+        environment=environment(place), cost=cost, arrays=outcome.arrays,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What running a cell gives the record."""
+
+    status: Any = "done"
+    reason: str | None = None
+    summary: dict[str, Any] = field(default_factory=dict)
+    victims: list[dict[str, Any]] = field(default_factory=list)
+    arrays: str | None = None
+    cost: dict[str, Any] = field(default_factory=dict)
+
+
+def _attack(cell: AttackCell, place: Place, memory: Memory) -> Outcome:
+    where = point(cell.point)
+    data = _data(cell, place, memory)
+    model, weights, round_ = _weights(cell, data, place)
+    setting = _setting(cell, data, rounds=round_ + 1)
+    defended = _stages(cell, setting, weights)
+    victims, batches = draw_victims(cell, data, where, round_)
+    reading = take_reading(cell, data, model, weights, victims, batches, defended, where, round_)
+    attack: Attack = registry.instance("attacks", cell.attack.name, cell.attack.params)
+    if reason := attack.refuses(reading):
+        raise NotApplicable(reason)
+
+    reconstruction, cost = _reconstruct(attack, reading, cell, place, memory)
+
+    truth, labels, examples = pictures(victims, where)
+    lpips, no_lpips = load_lpips() if data.kind == "image" else (None, "pictures alone have it")
+    scores = score(
+        truth.numpy(), labels.numpy(), reconstruction, kind=data.kind, groups=data.groups,
+        floors=floors(data.public.floats(), data.public.labels, reconstruction.labels.numpy()),
+        gallery=data.gallery.floats(slice(0, GALLERY)), lpips=lpips,
+    )  # fmt: skip
+    undefended = show(
+        cell, data, model, weights, batches, stages(NoDefense(), setting, _shapes(weights)), where, round_
+    )
+    summary = {
+        **scores.summary,
+        **_distortion(reading, undefended),
+        **_self_check(attack, reading, truth, labels, data, cell),
+        "lpips_absent": no_lpips,
+        "conditions": _conditions(weights, undefended, round_, data, reading),
+        "notes": list(reconstruction.notes),
+    }
+    order = pair(truth.numpy(), reconstruction.inputs.numpy())
+    arrays = write_arrays(
+        place.run,
+        {
+            "truth": truth.numpy(),
+            "reconstruction": np.nan_to_num(paired(reconstruction.inputs.numpy(), order)),
+        },
+    )
+    rows = [
+        {**row, "clients": list(victims.clients[n]), "examples": examples[n].flatten().tolist()}
+        for n, row in enumerate(scores.readings)
+    ]
+    return Outcome(summary=summary, victims=rows, arrays=arrays, cost=cost)
+
+
+def _reconstruct(
+    attack: Attack, reading: Reading, cell: AttackCell, place: Place, memory: Memory
+) -> tuple[Reconstruction, dict[str, Any]]:
+    """Attack the reading, or reuse what the same attack made of an equal one."""
+    asked = (
+        reading_hash(reading), cell.attack.model_dump_json(), cell.evaluations, cell.chunk, cell.seed,
+    )  # fmt: skip
+    if asked in memory.reconstructions:
+        reconstruction, other = memory.reconstructions[asked]
+        return reconstruction, {"reused_from": other, "attack_seconds": 0.0}
+    began = time.perf_counter()
+    reconstruction = _within_memory(attack, to_device(reading, torch.device(place.device)), cell)
+    seconds = time.perf_counter() - began
+    _well_formed(reconstruction, reading)
+    if len(memory.reconstructions) >= REUSE:
+        del memory.reconstructions[next(iter(memory.reconstructions))]
+    memory.reconstructions[asked] = (reconstruction, cell.id)
+    return reconstruction, {"attack_seconds": round(seconds, 4)}
+
+
+def _within_memory(attack: Attack, reading: Reading, cell: AttackCell) -> Reconstruction:
+    """Reconstruct; where the device runs out of memory, halve the chunk and go on, and say so."""
+    chunk, notes = cell.chunk, []
+    while True:
+        try:
+            budget = Budget(evaluations=cell.evaluations, chunk=chunk)
+            found = attack.reconstruct(reading, budget, Key(seed=cell.seed))
+            return replace(found, notes=(*found.notes, *notes))
+        except torch.OutOfMemoryError:
+            if chunk == 1:
+                raise
+            torch.cuda.empty_cache()
+            chunk = max(1, chunk // 2)
+            notes.append(f"out of memory: went on with {chunk} readings at once")
+
+
+def _train(cell: TrainingCell, place: Place, memory: Memory) -> Outcome:
+    data = _data(cell, place, memory)
+    architecture: Model = registry.instance("models", cell.model.name, cell.model.params)
+    model = architecture.build(data.shape, data.classes).eval()
+    weights = architecture.initial(model, cell.seed)
+    setting = _setting(cell, data, rounds=cell.rounds)
+    began = time.perf_counter()
+    trained = train(cell, data, model, weights, _stages(cell, setting, weights))
+    seconds = time.perf_counter() - began
+    folder = place.run / "weights" / cell.id
+    summary = {
+        "accuracy": trained.curve[-1][1] if not trained.diverged else 0.0,
+        "curve": [list(pair_) for pair_ in trained.curve],
+        "diverged": trained.diverged,
+        "checkpoints": {
+            str(round_): write_weights(folder / f"round-{round_}.safetensors", tensors)
+            for round_, tensors in sorted(trained.checkpoints.items())
+        },
+        "epsilon": None,
+        "epsilon_absent": "accounting is not part of this version",
+        "private": data.private,
+    }
+    per_round = round(seconds / cell.rounds, 4)
+    return Outcome(summary=summary, cost={"seconds_per_round": per_round})
+
+
+def _data(cell: AttackCell | TrainingCell, place: Place, memory: Memory) -> Data:
+    key = cell.dataset.model_dump_json()
+    if key not in memory.data:
+        memory.data.clear()  # one at a time: cells that share data come together
+        entry = registry.instance("datasets", cell.dataset.name, cell.dataset.params)
+        memory.data[key] = load(entry, cell.dataset.name, place.data_dir)
+    data = memory.data[key]
+    if data.sha256 != cell.dataset.sha256:
+        raise BenchError(
+            f"data set {cell.dataset.name}: its content changed since the matrix was planned; run it again"
+        )
+    return data
+
+
+def _weights(
+    cell: AttackCell, data: Data, place: Place
+) -> tuple[nn.Module, dict[str, Tensor], int]:
+    """The module in eval mode, its weights by name, and the training round they are from."""
+    architecture: Model = registry.instance("models", cell.model.name, cell.model.params)
+    model = architecture.build(data.shape, data.classes).eval()
+    given = cell.weights
+    if isinstance(given, FileWeights):
+        path = Path(given.path)
+        return model, fit(model, read_weights(path, sha256=given.sha256), where=str(path)), 0
+    if isinstance(given, CheckpointWeights):
+        path = place.run / "weights" / given.training / f"round-{given.round}.safetensors"
+        if not path.exists():
+            raise WeightsError(f"{path}: its training cell did not finish; see `bench show {given.training[:8]}`")
+        return model, fit(model, read_weights(path), where=str(path)), given.round
+    return model, architecture.initial(model, cell.seed), 0
+
+
+def _setting(cell: AttackCell | TrainingCell, data: Data, *, rounds: int) -> Setting:
+    federated = cell.federated
+    return Setting(
+        clients=federated.clients, per_round=federated.per_round, rounds=rounds, steps=federated.steps,
+        batch=federated.batch, client_examples=clients_of(cell, data).shape[1], rate=federated.rate,
+    )  # fmt: skip
+
+
+def _stages(cell: AttackCell | TrainingCell, setting: Setting, weights: Mapping[str, Tensor]) -> Stages:
+    defense: Defense = registry.instance("defenses", cell.defense.name, cell.defense.params)
+    try:
+        return stages(defense, setting, _shapes(weights))
+    except ValueError as error:
+        raise NotApplicable(f"{cell.defense.name}: {error}") from None
+
+
+def _shapes(weights: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(value.shape) for name, value in weights.items()}
+
+
+def _distortion(reading: Reading, undefended: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The reading against the undefended one, known to the harness alone."""
+    plain = {name: value[:, None].numpy() for name, value in undefended.items()}
+    seen = {name: value.numpy() for name, value in reading.values.items()}
+    return {
+        "reading_snr_db_median": _finite(float(np.median(reading_snr(seen, plain)))),
+        "reading_cosine_median": _finite(float(np.median(reading_cosine(seen, plain)))),
+    }
+
+
+def _self_check(
+    attack: Attack, reading: Reading, truth: Tensor, labels: Tensor, data: Data, cell: AttackCell
+) -> dict[str, Any]:
+    """The matching distance at the truth and at random public pictures (design: the attacker should
+    recognise the truth).  Absent for attacks that match nothing."""
+    objective = attack.objective(reading)
+    if objective is None:
+        return {"distance_at_truth": None, "distance_at_public": None, "recognises_truth": None}
+    count = truth.shape[0] * truth.shape[1]
+    chosen = rng.generator(cell.seed, "self-check").integers(len(data.public), size=count)
+    public = torch.from_numpy(data.public.floats(chosen)).reshape(truth.shape)
+    public_labels = torch.from_numpy(data.public.labels[chosen]).reshape(labels.shape)
+    at_truth = float(objective(truth, one_hot(labels, data.classes, truth.dtype)).mean())
+    at_public = float(objective(public, one_hot(public_labels, data.classes, truth.dtype)).mean())
+    return {
+        "distance_at_truth": _finite(at_truth), "distance_at_public": _finite(at_public),
+        "recognises_truth": at_truth < at_public,
+    }  # fmt: skip
+
+
+def _conditions(
+    weights: Mapping[str, Tensor], undefended: Mapping[str, Tensor], round_: int, data: Data, reading: Reading
+) -> dict[str, Any]:
+    norms = torch.stack([value.flatten(1).square().sum(1) for value in undefended.values()]).sum(0).sqrt()
+    return {
+        "round": round_,
+        "gradient_norm_median": _finite(float(norms.median())),
+        "weights_norm": _finite(float(sum(value.square().sum() for value in weights.values()) ** 0.5)),
+        "mode": "eval",
+        "client_examples": reading.client_examples,
+        "pictures_per_reading": reading.pictures,
+        "subset": data.subset,
+        "private": data.private,
+        "described": reading.description is not None,
+    }
+
+
+def environment(place: Place) -> dict[str, Any]:
+    """The device, its name, threads, and the versions that answered."""
+    device = torch.device(place.device)
+    return {
+        "bench": __version__, "torch": torch.__version__, "numpy": np.__version__,
+        "python": platform.python_version(), "platform": platform.platform(),
+        "device": device.type, "threads": torch.get_num_threads(),
+        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
+        "cores": os.cpu_count(),
+    }  # fmt: skip
+
+
+def _well_formed(found: Reconstruction, reading: Reading) -> None:
+    """A plug-in's reconstruction in the shape that the contract asks for."""
+    count = len(reading)
+    if found.inputs.shape[0] != count or found.inputs.shape[2:] != reading.shape or len(found.status) != count:
+        raise PluginError(
+            f"attack returned inputs {tuple(found.inputs.shape)} and {len(found.status)} statuses; "
+            f"expected ({count}, pictures, {', '.join(map(str, reading.shape))}) and {count}"
+        )
+
+
+def _finite(value: float) -> float | None:
+    return value if np.isfinite(value) else None
+
+
+def _where(error: Exception) -> str:
+    """One line: the error and the innermost line of code it came from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    last = frames[-1] if frames else None
+    place = f" ({Path(last.filename).name}:{last.lineno})" if last else ""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0] if text else 'no message'}{place}"

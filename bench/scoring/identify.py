@@ -1,0 +1,42 @@
+"""Scoring: could the reconstruction pick its victim out of a crowd?  PSNR alone is not privacy."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bench.scoring.metrics import clipped, mse, unit
+
+GALLERY_LIMIT = 1000
+# Distances to the gallery are computed by the expanded square; this is above its rounding (90 dB).
+_TIE = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identification:
+    """`hits` (reading, picture); `gallery` how many strangers stood beside; `chance` for a blind guess."""
+
+    hits: NDArray[np.bool_]
+    gallery: int
+    chance: float
+
+
+def identify(truth: ArrayLike, guess: ArrayLike, gallery: ArrayLike) -> Identification:
+    """Whether each true picture is nearer (MSE) to its guess than every one of the gallery.
+
+    `truth` and `guess` (reading, picture, *shape), the guess clipped; `gallery` (example, *shape)
+    in [0, 1], of which the first min(1000, all) are used: the split's order is a keyed draw.  A
+    tie is no hit, nor is a guess that is not finite.
+    """
+    true = unit(truth)
+    strangers = unit(np.asarray(gallery)[:GALLERY_LIMIT])
+    if not len(strangers):
+        raise ValueError("identification needs a gallery, got none")
+    claimed = np.asarray(guess, np.float64)
+    finite = np.isfinite(claimed).reshape(*claimed.shape[:2], -1).all(axis=-1)
+    claimed = np.where(finite.reshape(*finite.shape, *[1] * (claimed.ndim - 2)), clipped(claimed), 0)
+    crowd, found = strangers.reshape(len(strangers), -1), claimed.reshape(*finite.shape, -1)
+    squares = (crowd**2).sum(-1) + (found**2).sum(-1)[..., None] - 2 * found @ crowd.T
+    nearest = squares.min(axis=-1) / crowd.shape[1]
+    hits = finite & (mse(true, claimed) < nearest - _TIE)
+    return Identification(hits=hits, gallery=len(crowd), chance=1 / (len(crowd) + 1))

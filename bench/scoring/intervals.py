@@ -1,0 +1,141 @@
+"""Scoring: how sure a share is, and whether two differ.
+
+Wilson's interval is for independent pictures of one cell; clusters (weight seeds, batches, draws)
+are resampled whole; a worst over m settings takes every interval at level 1 - .05/m; two cells
+that met the same victims are compared in pairs.
+"""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import betaincinv, ndtr, ndtri, stdtrit
+from scipy.stats import binomtest
+
+from bench import rng
+
+Interval = tuple[float, float]
+LEVEL = 0.95
+
+
+def simultaneous(m: int, level: float = LEVEL) -> float:
+    """The level of each of m intervals that are to hold together: 1 - (1 - level)/m (Bonferroni)."""
+    if m < 1:
+        raise ValueError(f"expected at least one interval, got {m}")
+    return 1 - (1 - level) / m
+
+
+def wilson(successes: float, trials: float, level: float = LEVEL) -> Interval:
+    """Wilson's score interval of a share (Wilson 1927; Brown, Cai, DasGupta 2001, eq. 4).
+
+    (p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n) with p = successes/trials; (0, 1) without trials.
+    """
+    if not 0 <= successes <= trials:
+        raise ValueError(f"expected between 0 and {trials} successes, got {successes}")
+    if not trials:
+        return 0.0, 1.0
+    z = _normal_quantile(level)
+    share, correction = successes / trials, z**2 / trials
+    centre = share + correction / 2
+    half = z * np.sqrt(share * (1 - share) / trials + correction / trials / 4)
+    low, high = (centre - half) / (1 + correction), (centre + half) / (1 + correction)
+    # At the ends the formula gives 0 and 1 but for rounding.
+    return (0.0 if successes == 0 else float(low)), (1.0 if successes == trials else float(high))
+
+
+def clopper_pearson(successes: int, trials: int, level: float = LEVEL) -> Interval:
+    """The exact interval (Clopper, Pearson 1934): beta quantiles; at least `level` everywhere, and wider."""
+    if not 0 <= successes <= trials:
+        raise ValueError(f"expected between 0 and {trials} successes, got {successes}")
+    tail = (1 - level) / 2
+    low = betaincinv(successes, trials - successes + 1, tail) if successes else 0.0
+    high = betaincinv(successes + 1, trials - successes, 1 - tail) if successes < trials else 1.0
+    return float(low), float(high)
+
+
+def cluster_bootstrap(
+    values: ArrayLike, clusters: ArrayLike, level: float = LEVEL, *, draws: int = 4000, seed: int = 0
+) -> Interval:
+    """Expanded percentile interval of the mean of `values` (n,) when whole `clusters` (n,) are drawn anew.
+
+    G clusters are drawn with replacement (Davison, Hinkley 1997, §3.8).  The plain percentiles of
+    few clusters lie too close, so those of Φ(-√(G/(G - 1)) t) are taken, t being Student's quantile
+    with G - 1 degrees (Hesterberg 2015, "expanded percentile interval").  Coverage at nominal .95,
+    simulated with normal clusters: .87 for 4 (the most that their range can give), .94 for 8, .95
+    from 16 on.  Where all clusters agree it has no width; shares use `clustered_share`.  Raises
+    `ValueError` for one cluster, which says nothing of how they vary.
+    """
+    array = np.asarray(values, np.float64)
+    names, member = np.unique(np.asarray(clusters), return_inverse=True)
+    count = len(names)
+    if count < 2:
+        raise ValueError(f"expected at least two clusters, got {count}; use wilson")
+    sums, sizes = np.bincount(member, array), np.bincount(member)
+    drawn = rng.generator(seed, "bootstrap").integers(count, size=(draws, count))
+    means = sums[drawn].sum(axis=1) / sizes[drawn].sum(axis=1)
+    tail = float(ndtr(np.sqrt(count / (count - 1)) * stdtrit(count - 1, (1 - level) / 2)))
+    low, high = np.quantile(means, [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def clustered_share(successes: ArrayLike, clusters: ArrayLike, level: float = LEVEL) -> Interval:
+    """Interval of a share over several clusters: the bootstrap's, but never inside Wilson's.
+
+    `successes` (n,) in [0, 1].  Four seeds that all saw no leak resample to [0, 0], which is
+    certainty from nothing; the union with Wilson's interval of all pictures keeps its width.
+    Simulated coverage at nominal .95 with 4 uneven seeds of 16: .92.
+    """
+    array = np.asarray(successes, np.float64)
+    return _union(cluster_bootstrap(array, clusters, level), wilson(float(array.sum()), len(array), level))
+
+
+def paired(
+    a: ArrayLike, b: ArrayLike, level: float = LEVEL, *, clusters: ArrayLike | None = None
+) -> tuple[float, float, float]:
+    """share(a) - share(b) over the same victims, and its interval: (difference, low, high).
+
+    `a` and `b` (n,) are successes on the same pictures in the same order.  With n₁₀ pictures that
+    leaked in a alone and n₀₁ in b alone, half a picture more in each of the four fields and
+    N = n + 2 (Agresti, Min 2005, "Wald+2"): (n₁₀ - n₀₁)/N ± z √(n₁₀ + n₀₁ - (n₁₀ - n₀₁)²/N)/N.
+    With `clusters` (n,) also not inside the cluster bootstrap's of a - b.  Two cells are called
+    different only where 0 is outside.
+    """
+    first, second = _pairs(a, b)
+    count = len(first)
+    difference = float(first.mean() - second.mean())
+    only_a, only_b = (first & ~second).sum() + 0.5, (second & ~first).sum() + 0.5
+    total = count + 2
+    centre = (only_a - only_b) / total
+    half = _normal_quantile(level) * np.sqrt(only_a + only_b - (only_a - only_b) ** 2 / total) / total
+    interval = max(-1.0, float(centre - half)), min(1.0, float(centre + half))
+    if clusters is not None:
+        resampled = cluster_bootstrap(first.astype(float) - second.astype(float), clusters, level)
+        interval = _union(interval, resampled)
+    return difference, *interval
+
+
+def mcnemar(a: ArrayLike, b: ArrayLike) -> float:
+    """Two-sided p-value that a and b leak equally often on the same pictures (McNemar 1947, exact).
+
+    Of the pictures on which they disagree, each side's count is binomial with share 1/2.
+    """
+    first, second = _pairs(a, b)
+    only_a, only_b = int((first & ~second).sum()), int((second & ~first).sum())
+    return float(binomtest(only_a, only_a + only_b).pvalue) if only_a + only_b else 1.0
+
+
+def _pairs(a: ArrayLike, b: ArrayLike) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    first, second = np.asarray(a), np.asarray(b)
+    if first.shape != second.shape or first.ndim != 1 or not len(first):
+        raise ValueError(f"expected two series of the same pictures, got {first.shape} and {second.shape}")
+    if first.dtype != np.bool_ or second.dtype != np.bool_:
+        raise ValueError(f"expected successes as booleans, got {first.dtype} and {second.dtype}")
+    return first, second
+
+
+def _union(one: Interval, other: Interval) -> Interval:
+    return min(one[0], other[0]), max(one[1], other[1])
+
+
+def _normal_quantile(level: float) -> float:
+    if not 0 < level < 1:
+        raise ValueError(f"level must lie between 0 and 1, got {level}")
+    return float(ndtri((1 + level) / 2))

@@ -1,0 +1,95 @@
+"""Scoring: LPIPS (Zhang et al. 2018) where its AlexNet weights are at hand; nothing is ever fetched."""
+
+import hashlib
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+
+from bench.scoring.metrics import Floats, clipped, unit
+
+TRUNK = "alexnet-owt-7be5be79.pth"
+TRUNK_PREFIX = "7be5be79"  # of the file's SHA-256, as its name says
+SMALLEST = 31  # pixels: a smaller side leaves AlexNet's second pooling nothing to pool
+_CHUNK = 64
+# (reading, picture, channel, height, width) twice → (reading, picture), 0 for equal pictures
+Lpips = Callable[[ArrayLike, ArrayLike], Floats]
+
+
+def trunk_path() -> Path:
+    """Where the weights are looked for: $BENCH_LPIPS_TRUNK, else torch's own cache ($TORCH_HOME)."""
+    named = os.environ.get("BENCH_LPIPS_TRUNK")
+    return Path(named) if named else Path(torch.hub.get_dir()) / "checkpoints" / TRUNK
+
+
+def load(path: Path | None = None, *, prefix: str = TRUNK_PREFIX) -> tuple[Lpips | None, str | None]:
+    """LPIPS (version 0.1, AlexNet) and None, or None and why it is absent.
+
+    The trunk is read from `path` (`trunk_path()` by default) if its SHA-256 starts with `prefix`;
+    with other weights the figure would be another metric under the same name.
+    """
+    path = path or trunk_path()
+    if not path.is_file():
+        return None, f"no AlexNet weights at {path}; put {TRUNK} there, or name it in BENCH_LPIPS_TRUNK"
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if not digest.startswith(prefix):
+        return None, f"{path} is not {TRUNK}: its sha256 starts with {digest[:8]}, expected {prefix}"
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        return _measure(_network(state)), None
+    except ImportError as error:
+        return None, f"the lpips package cannot be imported ({error}); install it"
+    except Exception as error:
+        return None, f"{path} does not hold AlexNet's weights ({type(error).__name__}); get {TRUNK} anew"
+
+
+def _network(state: dict[str, Any]) -> torch.nn.Module:
+    """The package's network with this trunk: torchvision's `features.N.*` are its `sliceK.N.*`."""
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        # The package asks torchvision in a deprecated way, and draws weights that are replaced below.
+        warnings.simplefilter("ignore")
+        import lpips
+
+        network: torch.nn.Module = lpips.LPIPS(net="alex", version="0.1", pnet_rand=True, verbose=False)
+    trunk: torch.nn.Module = network.get_submodule("net")
+    trunk.load_state_dict({name: state[f"features.{name.split('.', 1)[1]}"] for name in trunk.state_dict()})
+    return network.eval().requires_grad_(False)
+
+
+def _measure(network: torch.nn.Module) -> Lpips:
+    def lpips(truth: ArrayLike, guess: ArrayLike) -> Floats:
+        """LPIPS per picture of the clipped guess; NaN where the guess has NaN."""
+        true, found = unit(truth), clipped(guess)
+        lead = true.shape[:2]
+        rows = [
+            network(_prepared(a), _prepared(b)).flatten()
+            for a, b in zip(_chunks(true), _chunks(found), strict=True)
+        ]
+        values: Floats = torch.cat(rows).double().numpy().reshape(lead)
+        values[np.isnan(found).reshape(*lead, -1).any(axis=-1)] = np.nan
+        return values
+
+    return lpips
+
+
+def _chunks(pictures: Floats) -> list[Floats]:
+    flat = pictures.reshape(-1, *pictures.shape[2:])
+    return [flat[start : start + _CHUNK] for start in range(0, len(flat), _CHUNK)]
+
+
+def _prepared(pictures: Floats) -> torch.Tensor:
+    """Three channels in [-1, 1]; pictures too small for AlexNet are enlarged by a whole factor.
+
+    The factor is the least that serves (28 → 56, 8 → 32) and repeats pixels, so that nothing is
+    interpolated; such figures compare with one another, not with those of larger pictures.
+    """
+    factor = -(-SMALLEST // min(pictures.shape[-2:]))
+    large = pictures.repeat(factor, axis=-2).repeat(factor, axis=-1)
+    colours = np.broadcast_to(large, (len(large), 3, *large.shape[2:])) if large.shape[1] == 1 else large
+    return torch.from_numpy(np.ascontiguousarray(2 * colours - 1, np.float32))

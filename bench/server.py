@@ -1,0 +1,162 @@
+"""MLflow's own server on a store, for this machine's eyes only, and the addresses of its pages."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from bench import store
+from bench.errors import BenchError
+
+HOST = "127.0.0.1"
+START_SECONDS = 180.0  # 11 s warm, 20 s cold on two cores; a busy machine takes longer
+_COMPARED = 12  # runs in the compare view: as many as it was seen to draw well
+_ENVIRONMENT = {
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # half the memory, and nothing here uses it
+    "MLFLOW_ENABLE_AI_GATEWAY": "false",
+}
+# A proxy has no business between this process and this machine.
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def free_port(wanted: int) -> int:
+    """`wanted`, or the next port after it that nothing listens on; raises `BenchError` for none."""
+    for port in range(wanted, min(wanted + 100, 65536)):
+        with socket.socket() as probe:
+            # As servers do: a connection of the last minute does not make a port taken.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.suppress(OSError):
+                probe.bind((HOST, port))
+                return port
+    raise BenchError(f"no free port from {wanted} on; give another --port")
+
+
+@contextmanager
+def serving(uri: str, port: int, log: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """MLflow's server on loopback, answering; ended with all its children on the way out.
+
+    It refuses every other Host (its default lets private networks in, and with them a web page that
+    rebinds its name), executes no jobs, sends no telemetry, and reads artifacts only through runs.
+    Raises `BenchError` where it does not start.
+    """
+    command = [
+        sys.executable, "-P", "-m", "mlflow", "server",
+        "--backend-store-uri", uri,
+        "--default-artifact-root", (log.parent / "mlartifacts").as_uri(),
+        "--no-serve-artifacts",
+        "--host", HOST, "--port", str(port), "--workers", "1",
+        "--allowed-hosts", f"{HOST}:{port},localhost:{port}",
+    ]  # fmt: skip
+    with log.open("wb") as output:
+        server = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd=log.parent,
+            env=os.environ | store.ENVIRONMENT | _ENVIRONMENT,
+            start_new_session=True,  # one group to end, which a Ctrl-C does not reach first
+        )
+    try:
+        _wait(server, port, log)
+        yield server
+    finally:
+        _end(server)
+
+
+def runs_page(port: int, experiment: str) -> str:
+    """The experiment's table of runs; without `workflowType` MLflow shows an empty page on traces."""
+    number = _experiment_id(port, experiment)
+    if number is None:
+        return f"http://{HOST}:{port}/"
+    return f"http://{HOST}:{port}/#/experiments/{number}/runs?workflowType=machine_learning"
+
+
+def compare_page(port: int, experiment: str) -> str | None:
+    """The latest finished runs side by side, or None where there are fewer than two."""
+    number = _experiment_id(port, experiment)
+    if number is None:
+        return None
+    found = _call(
+        port,
+        "runs/search",
+        {
+            "experiment_ids": [number],
+            "filter": "attributes.status = 'FINISHED'",
+            "max_results": 4 * _COMPARED,
+            "order_by": ["attributes.start_time DESC"],
+        },
+    ).get("runs", [])
+    current = [
+        run["info"]["run_id"]
+        for run in found
+        if all(tag["key"] != "bench.superseded" for tag in run["data"].get("tags", []))
+    ][:_COMPARED]
+    if len(current) < 2:
+        return None
+    chosen = urlencode({"runs": json.dumps(current), "experiments": json.dumps([number])}, quote_via=quote)
+    return f"http://{HOST}:{port}/#/compare-runs?{chosen}"
+
+
+def _experiment_id(port: int, name: str) -> str | None:
+    try:
+        found = _call(port, f"experiments/get-by-name?{urlencode({'experiment_name': name})}")
+    except urllib.error.HTTPError as error:
+        if error.code == 404:
+            return None
+        raise
+    return str(found["experiment"]["experiment_id"])
+
+
+def _call(port: int, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    request = urllib.request.Request(
+        f"http://{HOST}:{port}/api/2.0/mlflow/{path}",
+        data=None if body is None else json.dumps(body).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    with _direct.open(request, timeout=30) as answer:
+        content: dict[str, Any] = json.load(answer)
+    return content
+
+
+def _wait(server: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            raise BenchError(f"MLflow's server did not start ({server.returncode}); see {log}")
+        with contextlib.suppress(OSError), _direct.open(f"http://{HOST}:{port}/health", timeout=2):
+            return
+        time.sleep(0.2)
+    raise BenchError(f"MLflow's server did not answer in {START_SECONDS:g} s; see {log}")
+
+
+def _end(server: "subprocess.Popen[bytes]") -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.wait(10)
+            if not _group_alive(server.pid):
+                return
+
+
+def _group_alive(group: int) -> bool:
+    """Whether a process of the group lives on; a moment's grace, as children end after their parent."""
+    for _ in range(20):
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return False
+        time.sleep(0.1)
+    return True

@@ -1,0 +1,305 @@
+"""Records → MLflow: the only file that imports mlflow.  One MLflow run per record.
+
+Records on disk are the truth: an upload that fails or is cut off loses nothing, and doing it again
+adds nothing (`_send` says why).
+"""
+
+import os
+import re
+import sqlite3
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from PIL import Image
+
+from bench import records, runview, store, strips
+from bench.errors import RecordError
+from bench.records import Record
+from bench.runview import RunView
+from bench.store import Note, Uploaded
+
+PICTURE = "truth-above-reconstruction.png"
+# MLflow asks once and waits this long: its own retries would repeat a `create_run` whose answer was
+# lost, where ours first looks what arrived.  A user's own settings win.
+_PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
+_QUIET = {"MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false", "MLFLOW_ENABLE_ASYNC_LOGGING": "false"}
+_PARAMS, _METRICS = 100, 900  # in one request: at most 100 parameters, at most 1000 of all kinds
+
+Progress = Callable[[Uploaded], None]
+
+
+class StoreError(Exception):
+    """The store did not take it now; the record waits for the next `bench sync`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """An open store: MLflow's client, the address, and the experiment of the run."""
+
+    client: Any
+    uri: str
+    experiment: str
+    experiment_id: str
+    include_pictures: bool
+
+
+def upload(
+    run: Path,
+    uri: str | None = None,
+    experiment: str | None = None,
+    *,
+    only: Iterable[str] | None = None,
+    include_pictures: bool = False,
+    progress: Progress | None = None,
+) -> Uploaded:
+    """Upload the run's records (or `only` these cells) that the store has not.
+
+    The default store is sqlite beside the run, the default experiment the run's name.  A store that
+    does not answer is no error: it is the `reason` of what is `left`.  Pictures of private data stay
+    here unless `include_pictures`.  Raises `BenchError` for a folder without records or an address
+    that cannot be a store's.
+    """
+    run = store.checked_run(run)
+    uri = store.checked_uri(run, uri)
+    cells = store.cells(run) if only is None else list(only)
+    try:
+        target = open_target(run, uri, experiment, include_pictures=include_pictures)
+    except StoreError as failure:
+        return Uploaded(left=len(cells), reason=str(failure))
+    return send(target, run, cells, progress=progress)
+
+
+def open_target(
+    run: Path, uri: str, experiment: str | None = None, *, include_pictures: bool = False
+) -> Target:
+    """Open the store, making its schema and the experiment where they are not there yet.
+
+    Raises `StoreError`.
+    """
+    name = experiment or store.experiment_name(run)
+    try:
+        if uri.startswith("sqlite:///"):
+            client, found = _open_sqlite(uri, name)
+        else:
+            client = _client(uri)
+            found = _experiment(client, name)
+    except Exception as error:
+        raise _failure(error, uri) from error
+    return Target(
+        client=client, uri=uri, experiment=name, experiment_id=found, include_pictures=include_pictures
+    )
+
+
+def send(
+    target: Target,
+    run: Path,
+    cells: Iterable[str],
+    *,
+    progress: Progress | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Uploaded:
+    """Upload these cells' records in order, until the store fails or `stop()` says so.
+
+    A record that cannot be uploaded is counted as failed, and the others go on.
+    """
+    cells = list(cells)
+    state = Uploaded(left=len(cells))
+    for cell_id in cells:
+        if stop():
+            return replace(state, reason="stopped before the end")
+        try:
+            outcome = _send_twice(target, run, cell_id)
+            state = replace(state, left=state.left - 1, **{outcome: getattr(state, outcome) + 1})
+        except RecordError as error:
+            state = replace(state, left=state.left - 1, failed=state.failed + 1, reason=str(error))
+        except StoreError as failure:
+            return replace(state, reason=str(failure))
+        except OSError as error:
+            return replace(state, reason=f"{run / 'synced'}: cannot be written ({error.strerror})")
+        if progress:
+            progress(state)
+    return state
+
+
+def _send_twice(target: Target, run: Path, cell_id: str) -> Literal["count", "skipped"]:
+    """A second attempt after a dropped connection; then the fault is the store's, if it is silent.
+
+    Raises `StoreError`, or `RecordError` where the store answers but will not have this record.
+    """
+    try:
+        return _send(target, run, cell_id)
+    except StoreError:
+        if not _answers(target):
+            time.sleep(1)
+    try:
+        return _send(target, run, cell_id)
+    except StoreError as failure:
+        if _answers(target):
+            raise RecordError(f"{records.record_path(run, cell_id)}: not taken by {failure}") from failure
+        raise
+
+
+def _send(target: Target, run: Path, cell_id: str) -> Literal["count", "skipped"]:
+    """Upload one record, if the store has it not.
+
+    The note on disk spares a search; the store's tags settle the rest, so that a crash between upload
+    and note makes no second run.  A run left open by a crash is deleted; one of an older content of
+    the record is tagged `bench.superseded` with the new run's id.  One writer at a time per folder.
+    Raises `RecordError`, `StoreError`.
+    """
+    path = records.record_path(run, cell_id)
+    with store.locked(run / "synced" / ".lock"):
+        record, shown = runview.load(path)
+        note = store.read_note(run, cell_id, target.uri)
+        try:
+            if (
+                note
+                and (note.experiment, note.sha256) == (target.experiment, shown.sha256)
+                and _exists(target, note.run)
+            ):
+                return "skipped"
+            same, other = _versions(target, cell_id, shown.sha256)
+            new = same or _create(target, run, record, shown)
+            for run_id in other:
+                target.client.set_tag(run_id, "bench.superseded", new)
+        except Exception as error:
+            raise _failure(error, target.uri) from error
+        note = Note(experiment=target.experiment, sha256=shown.sha256, run=new)
+        store.write_note(run, cell_id, target.uri, note)
+        return "skipped" if same else "count"
+
+
+def _exists(target: Target, run_id: str) -> bool:
+    """Whether the noted run is in the store: one deleted in the UI still is, a lost database's is not."""
+    try:
+        target.client.get_run(run_id)
+    except Exception as error:
+        if getattr(error, "error_code", "") == "RESOURCE_DOES_NOT_EXIST":
+            return False
+        raise
+    return True
+
+
+def _answers(target: Target) -> bool:
+    try:
+        target.client.get_experiment(target.experiment_id)
+    except Exception:
+        return False
+    return True
+
+
+def _versions(target: Target, cell_id: str, sha256: str) -> tuple[str | None, list[str]]:
+    """The finished run of this very content, and those of other contents not yet superseded."""
+    same: str | None = None
+    other: list[str] = []
+    condition = f"tags.`bench.cell` = '{cell_id}'"
+    for found in target.client.search_runs([target.experiment_id], condition, max_results=100):
+        if found.data.tags.get("bench.record") == sha256:
+            if found.info.status == "RUNNING":
+                target.client.delete_run(found.info.run_id)
+            else:
+                same = found.info.run_id
+        elif "bench.superseded" not in found.data.tags:
+            other.append(found.info.run_id)
+    return same, other
+
+
+def _create(target: Target, run: Path, record: Record, shown: RunView) -> str:
+    """The record as an MLflow run: ended last, so that an open run is one cut off."""
+    from mlflow.entities import Metric, Param
+
+    client = target.client
+    ended = int(records.record_path(run, record.id).stat().st_mtime * 1000)
+    image, why_not = _picture(target, run, record)
+    tags = {**shown.tags, "bench.run": runview.clean(run.resolve().name), "bench.picture": why_not or PICTURE}
+    run_id: str = client.create_run(
+        target.experiment_id,
+        start_time=max(0, ended - int(1000 * shown.seconds)),
+        tags=tags,
+        run_name=shown.name,
+    ).info.run_id
+    params = [Param(key, value) for key, value in shown.params.items()]
+    metrics = [Metric(name, value, ended, step) for name, value, step in shown.metrics]
+    while params or metrics:
+        client.log_batch(run_id, params=params[:_PARAMS], metrics=metrics[:_METRICS], synchronous=True)
+        params, metrics = params[_PARAMS:], metrics[_METRICS:]
+    if image is not None:
+        try:
+            _log_picture(client, run_id, image)
+        except (ImportError, PermissionError) as error:
+            # The server keeps artifacts where this machine cannot write: the numbers still go up.
+            client.set_tag(run_id, "bench.picture", runview.clean(f"not uploaded: {error}")[:1000])
+    client.set_terminated(run_id, shown.status, end_time=ended)
+    return run_id
+
+
+def _picture(target: Target, run: Path, record: Record) -> tuple[Image.Image | None, str | None]:
+    """The record's strip, or why it has none here."""
+    if runview.is_private(record) and not target.include_pictures:
+        return None, "withheld: private data"
+    try:
+        image = strips.of_record(run, record)
+    except (RecordError, ValueError) as error:
+        return None, runview.clean(f"not drawn: {error}")[:1000]
+    return image, None if image else "none"
+
+
+def _log_picture(client: Any, run_id: str, image: Image.Image) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / PICTURE
+        image.save(path)
+        client.log_artifact(run_id, str(path))
+
+
+def _client(uri: str) -> Any:
+    os.environ.update(store.ENVIRONMENT | _QUIET)
+    for name, value in _PATIENCE.items():
+        os.environ.setdefault(name, value)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the deprecations of its own imports are not the user's
+        from mlflow import MlflowClient
+
+        return MlflowClient(tracking_uri=uri, registry_uri=uri)
+
+
+def _open_sqlite(uri: str, name: str) -> tuple[Any, str]:
+    """Client and experiment: two processes that migrate a fresh database at once kill one another."""
+    path = Path(uri.removeprefix("sqlite:///"))
+    # Absolute, as MLflow's default follows the working directory.
+    artifacts = path.parent / "mlartifacts" / (re.sub(r"[^\w.-]", "_", name).strip(".") or "_")
+    with store.locked(path.with_name(f".{path.name}.lock")):
+        client = _client(uri)
+        found = _experiment(client, name, artifacts.as_uri())
+        # Readers beside the writer; the setting stays in the file.
+        connection = sqlite3.connect(path, timeout=20)
+        try:
+            connection.execute("PRAGMA journal_mode=wal")
+        finally:
+            connection.close()
+    return client, found
+
+
+def _experiment(client: Any, name: str, artifacts: str | None = None) -> str:
+    """The experiment's id; made, or taken back from the trash, where needed."""
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        try:
+            return str(client.create_experiment(name, artifact_location=artifacts))
+        except Exception as error:
+            if getattr(error, "error_code", "") != "RESOURCE_ALREADY_EXISTS":
+                raise
+            found = client.get_experiment_by_name(name)
+    if found.lifecycle_stage == "deleted":
+        client.restore_experiment(found.experiment_id)
+    return str(found.experiment_id)
+
+
+def _failure(error: Exception, uri: str) -> StoreError:
+    """One line on what the store answered, without its address' password."""
+    text = str(error).replace(uri, store.shown(uri)).strip() or "no more is known"
+    return StoreError(f"{store.shown(uri)}: {type(error).__name__}: {runview.clean(text)[:300]}")

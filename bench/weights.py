@@ -1,0 +1,85 @@
+"""Weights of a cell: an initialisation by key, a file by content hash, or round t of a training cell."""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_safetensors
+from safetensors.torch import save as save_safetensors
+from torch import Tensor, nn
+
+from bench.errors import WeightsError
+from bench.records import write_atomically
+
+Tensors = Mapping[str, Tensor]
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's bytes; raises `WeightsError` where it cannot be read."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise WeightsError(f"{path}: cannot be read ({error.strerror}); name a weights file") from None
+
+
+def read_weights(path: Path, *, sha256: str | None = None) -> dict[str, Tensor]:
+    """Named tensors from `.safetensors`, `.npz` or a `weights_only` `.pt`; nothing is unpickled freely.
+
+    Raises `WeightsError` for another format, a damaged file, or another content than `sha256`.
+    """
+    if sha256 is not None and file_sha256(path) != sha256:
+        raise WeightsError(f"{path}: its content changed since the cell was made; plan the matrix again")
+    try:
+        if path.suffix == ".safetensors":
+            return load_safetensors(path.read_bytes())
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as archive:
+                return {name: torch.from_numpy(archive[name]) for name in archive.files}
+        if path.suffix in (".pt", ".pth"):
+            loaded = torch.load(path, map_location="cpu", weights_only=True)
+            if not isinstance(loaded, dict) or not all(isinstance(v, Tensor) for v in loaded.values()):
+                raise WeightsError(f"{path}: expected a state dict of tensors; save model.state_dict()")
+            return dict(loaded)
+    except WeightsError:
+        raise
+    except FileNotFoundError:
+        raise WeightsError(f"{path}: no such weights file") from None
+    except (OSError, ValueError, EOFError, SafetensorError, RuntimeError) as error:
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise WeightsError(f"{path}: cannot be read as weights ({first}); save it again") from None
+    except Exception as error:  # torch's unpickler raises its own family for what it refuses
+        raise WeightsError(f"{path}: refused ({type(error).__name__}); save tensors alone") from None
+    raise WeightsError(f"{path}: unknown format {path.suffix!r}; give .safetensors, .npz or .pt")
+
+
+def write_weights(path: Path, tensors: Tensors) -> str:
+    """Write safetensors atomically; returns the file's SHA-256."""
+    content = save_safetensors({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
+    write_atomically(path, content)
+    return hashlib.sha256(content).hexdigest()
+
+
+def fit(module: nn.Module, found: Tensors, *, where: str) -> dict[str, Tensor]:
+    """The parameters of `module` out of `found`, in its order; buffers are loaded into it.
+
+    Raises `WeightsError` naming what is missing or of another shape.
+    """
+    wanted = dict(module.named_parameters())
+    missing = [name for name in wanted if name not in found]
+    if missing:
+        raise WeightsError(
+            f"{where}: no tensor {missing[0]!r} ({len(missing)} missing); it holds {', '.join(sorted(found)[:6])}"
+        )
+    for name, parameter in wanted.items():
+        if found[name].shape != parameter.shape:
+            raise WeightsError(
+                f"{where}: {name} has shape {tuple(found[name].shape)}, the model needs {tuple(parameter.shape)}"
+            )
+    buffers = dict(module.named_buffers())
+    for name, buffer in buffers.items():
+        if name in found and found[name].shape == buffer.shape:
+            buffer.copy_(found[name])
+    return {name: found[name].to(parameter.dtype) for name, parameter in wanted.items()}

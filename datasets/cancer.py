@@ -1,0 +1,35 @@
+"""Breast cancer (Wisconsin, diagnostic), from scikit-learn: a table of 30 measurements, no file needed."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from bench.datasets.base import Dataset, Raw, hold_out
+from bench.datasets.tables import numeric_groups, scale
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cancer(Dataset):
+    """Paper A's "Cancer": 426/143 rows of 30 numeric features, malignant or benign."""
+
+    reference = "Street, Wolberg and Mangasarian 1993; paper A, Table II"
+    kind = "table"
+
+    def load(self, folders: tuple[Path, ...]) -> Raw:
+        from sklearn.datasets import load_breast_cancer  # a second that other data sets need not pay
+
+        del folders
+        bunch = load_breast_cancer()
+        names = tuple(str(name) for name in bunch.feature_names)
+        labels = np.asarray(bunch.target, np.int64)
+        train, test = hold_out(len(labels), "cancer")
+        rows, unseen = scale(bunch.data[train], bunch.data[test])
+        return Raw(
+            train_inputs=rows,
+            train_labels=labels[train],
+            test_inputs=unseen,
+            test_labels=labels[test],
+            class_names=tuple(str(name) for name in bunch.target_names),
+            groups=numeric_groups(names, range(len(names)), rows),
+        )

@@ -1,0 +1,180 @@
+"""CIFAR-10 and CIFAR-100: torchvision's batches, the binary version, or a pack; 32×32 colour pictures."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.datasets.base import Dataset, Raw
+from bench.datasets.batches import read_batch
+from bench.datasets.files import Layout, Remote, check_balance, locate, read, subset
+from bench.datasets.packs import channels_first, read_pack, wanted, whole_numbers
+from bench.errors import DataError
+
+_WHOLE = (50000, 10000)
+_PICTURE = 3 * 32 * 32
+_URL = "https://www.cs.toronto.edu/~kriz"
+_Part = tuple[NDArray[np.uint8], NDArray[np.int64]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Cifar(Dataset):
+    """`batches`: md5 of each pickled file, the last the test part, and `label` its key of labels.
+
+    `label_bytes` stand before each picture of the binary version; the last of them is the label.
+    """
+
+    class_names: ClassVar[tuple[str, ...]]
+    layouts: ClassVar[tuple[Layout, ...]]
+    batches: ClassVar[dict[str, str]]
+    label: ClassVar[str]
+    label_bytes: ClassVar[int]
+
+    def load(self, folders: tuple[Path, ...]) -> Raw:
+        layout, paths = locate(folders, self.layouts)
+        readers: dict[str, Callable[[tuple[Path, ...]], tuple[_Part, _Part]]] = {
+            "batches": self._batches,
+            "binary": self._binary,
+            "pack": self._pack,
+        }
+        (inputs, labels), (test_inputs, test_labels) = readers[layout.format](paths)
+        for path, found, whole in ((paths[0], labels, _WHOLE[0]), (paths[-1], test_labels, _WHOLE[1])):
+            if len(found) == whole:
+                check_balance(path, found, len(self.class_names))
+        return Raw(
+            train_inputs=inputs,
+            train_labels=labels,
+            test_inputs=test_inputs,
+            test_labels=test_labels,
+            class_names=self.class_names,
+            subset=subset((len(labels), len(test_labels)), _WHOLE),
+            found=paths,
+        )
+
+    def _batches(self, paths: tuple[Path, ...]) -> tuple[_Part, _Part]:
+        parts = [read_batch(path, known_md5=self.batches[path.name], label=self.label) for path in paths]
+        return _joined(parts[:-1]), parts[-1]
+
+    def _binary(self, paths: tuple[Path, ...]) -> tuple[_Part, _Part]:
+        parts = [_read_binary(path, self.label_bytes) for path in paths]
+        return _joined(parts[:-1]), parts[-1]
+
+    def _pack(self, paths: tuple[Path, ...]) -> tuple[_Part, _Part]:
+        path = paths[0]
+        pack = read_pack(path, limit=2**30)
+        x, y, test_x, test_y = wanted(pack, path, "x_train", "y_train", "x_test", "y_test")
+        if x.shape[1:] != (32, 32, 3) or test_x.shape[1:] != (32, 32, 3):
+            raise DataError(f"{path}: pictures must be N×32×32×3, got {x.shape} and {test_x.shape}")
+        names = pack.get("fine_label_names")
+        if names is not None and tuple(names.tolist()) != self.class_names:
+            raise DataError(f"{path}: altered: fine_label_names are not CIFAR's, in CIFAR's order")
+        return (
+            (channels_first(x, path, "x_train"), whole_numbers(y, path, "y_train")),
+            (channels_first(test_x, path, "x_test"), whole_numbers(test_y, path, "y_test")),
+        )
+
+
+def _read_binary(path: Path, label_bytes: int) -> _Part:
+    """Records of label bytes and 3072 bytes of red, green and blue planes."""
+    record = label_bytes + _PICTURE
+    content = read(path, limit=_WHOLE[0] * record)
+    if not content or len(content) % record:
+        raise DataError(f"{path}: truncated or altered: {len(content)} bytes are no multiple of {record}")
+    rows = np.frombuffer(content, np.uint8).reshape(-1, record)
+    pictures = rows[:, label_bytes:].reshape(-1, 3, 32, 32).copy()
+    return pictures, rows[:, label_bytes - 1].astype(np.int64)
+
+
+def _joined(parts: list[_Part]) -> _Part:
+    return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+
+
+_BATCHES_10 = {
+    "data_batch_1": "c99cafc152244af753f735de768cd75f",
+    "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+    "data_batch_4": "634d18415352ddfa80567beed471001a",
+    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+    "test_batch": "40351d587109b95175f43aff81a1287e",
+}
+_BATCHES_100 = {
+    "train": "16019d7e3df5f24257cddd939b257f8d",
+    "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cifar10(_Cifar):
+    """50000/10000 colour pictures 3×32×32 of ten classes."""
+
+    reference = "Krizhevsky 2009, CIFAR-10"
+    kind = "image"
+    class_names = (
+        "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
+    )  # fmt: skip
+    layouts = (
+        Layout(place="cifar-10-batches-py", names=tuple(_BATCHES_10), format="batches"),
+        Layout(
+            place="cifar-10-batches-bin",
+            names=tuple(f"{name}.bin" for name in _BATCHES_10),
+            format="binary",
+        ),
+        Layout(place="", names=("cifar10.npz",), format="pack"),
+    )
+    batches = _BATCHES_10
+    label = "labels"
+    label_bytes = 1
+    remotes = (
+        Remote(
+            name="cifar-10-python.tar.gz",
+            hash="md5:c58f30108f718f92721af3b95e74349a",
+            urls=(f"{_URL}/cifar-10-python.tar.gz",),
+            place="",
+            unpacks="cifar-10-batches-py",
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cifar100(_Cifar):
+    """50000/10000 colour pictures 3×32×32 with CIFAR-100's fine labels."""
+
+    reference = "Krizhevsky 2009, CIFAR-100 (fine labels)"
+    kind = "image"
+    class_names = (
+        "apple", "aquarium_fish", "baby", "bear", "beaver", "bed", "bee", "beetle", "bicycle", "bottle",
+        "bowl", "boy", "bridge", "bus", "butterfly", "camel", "can", "castle", "caterpillar", "cattle",
+        "chair", "chimpanzee", "clock", "cloud", "cockroach", "couch", "crab", "crocodile", "cup", "dinosaur",
+        "dolphin", "elephant", "flatfish", "forest", "fox", "girl", "hamster", "house", "kangaroo",
+        "keyboard", "lamp", "lawn_mower", "leopard", "lion", "lizard", "lobster", "man", "maple_tree",
+        "motorcycle", "mountain", "mouse", "mushroom", "oak_tree", "orange", "orchid", "otter", "palm_tree",
+        "pear", "pickup_truck", "pine_tree", "plain", "plate", "poppy", "porcupine", "possum", "rabbit",
+        "raccoon", "ray", "road", "rocket", "rose", "sea", "seal", "shark", "shrew", "skunk", "skyscraper",
+        "snail", "snake", "spider", "squirrel", "streetcar", "sunflower", "sweet_pepper", "table", "tank",
+        "telephone", "television", "tiger", "tractor", "train", "trout", "tulip", "turtle", "wardrobe",
+        "whale", "willow_tree", "wolf", "woman", "worm",
+    )  # fmt: skip
+    layouts = (
+        Layout(place="cifar-100-python", names=tuple(_BATCHES_100), format="batches"),
+        Layout(
+            place="cifar-100-binary",
+            names=tuple(f"{name}.bin" for name in _BATCHES_100),
+            format="binary",
+        ),
+        Layout(place="", names=("cifar100.npz",), format="pack"),
+    )
+    batches = _BATCHES_100
+    label = "fine_labels"
+    label_bytes = 2  # coarse, then fine
+    remotes = (
+        Remote(
+            name="cifar-100-python.tar.gz",
+            hash="md5:eb9058c3a382ffc7106e4002c42a8d85",
+            urls=(f"{_URL}/cifar-100-python.tar.gz",),
+            place="",
+            unpacks="cifar-100-python",
+        ),
+    )

@@ -1,0 +1,118 @@
+"""Getting what is missing: from the first mirror that answers, kept only after its checksum agrees."""
+
+import logging
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pooch
+import requests
+
+from bench.datasets.files import Remote
+from bench.errors import DataError
+
+_LIMIT = 2**30  # bytes; the largest file is 0.25 GB
+Progress = Callable[[int, int], None]  # bytes so far, bytes in all (0 where the mirror does not say)
+
+
+class _Bar:
+    """What pooch drives while it downloads: passes the figures on, and stops a body without end."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._done = 0
+        self.total = 0
+
+    def update(self, count: int) -> None:
+        self._done += count
+        if self._done > _LIMIT:
+            raise ValueError(f"it sent more than {_LIMIT} bytes")
+        self._progress(self._done, self.total)
+
+    def reset(self) -> None:
+        """pooch resets the bar and adds the whole size once more at the end: nothing to show."""
+        self._done = 0
+
+    def close(self) -> None:
+        """Nothing to free: who shows the bar closes it."""
+
+
+def fetch(remote: Remote, root: Path, *, mirror: str | None, progress: Progress, timeout: float = 30) -> Path:
+    """The file (or the unpacked folder) below `root`; not fetched again where it is there and right.
+
+    `mirror` replaces the published addresses: a folder's address, to which the file's name is added.
+    A download goes to a temporary name and is renamed after its checksum agrees, so that nothing is
+    half-written.  Raises `DataError` saying why each mirror failed and how to do it by hand.
+    """
+    urls = (f"{mirror.rstrip('/')}/{remote.name}",) if mirror else remote.urls
+    for url in urls:
+        if urlsplit(url).scheme not in ("http", "https"):
+            raise DataError(f"mirror must be an http or https address, got {url!r}")
+    target = root / remote.place / remote.name
+    reasons = []
+    for url in urls:
+        try:
+            with _quiet():
+                pooch.retrieve(
+                    url,
+                    known_hash=remote.hash,
+                    fname=target.name,
+                    path=target.parent,
+                    downloader=pooch.HTTPDownloader(progressbar=_Bar(progress), timeout=timeout),
+                )
+        except requests.RequestException as error:
+            reasons.append(f"{url}: {_short(error)}")
+        except ValueError as error:
+            altered = "does not match" in str(error)
+            reasons.append(f"{url}: {'truncated or altered, checksum differs' if altered else error}")
+        except OSError as error:
+            raise DataError(
+                f"{target.parent}: cannot be written ({error.strerror}); give --data-dir"
+            ) from None
+        else:
+            return _unpacked(target, remote) if remote.unpacks else target
+    raise DataError(
+        f"{remote.name} could not be had and nothing was kept ({'; '.join(reasons)}); "
+        f"give --mirror, or put the file ({remote.hash}) at {target} by hand and run this again"
+    )
+
+
+def _short(error: requests.RequestException) -> str:
+    """A connection error's text is a chain of reprs; its kind and status say as much."""
+    if error.response is not None:
+        return f"status {error.response.status_code}"
+    return "no answer in time" if isinstance(error, requests.Timeout) else "no connection"
+
+
+def _unpacked(archive: Path, remote: Remote) -> Path:
+    """Unpack a verified archive beside itself: into a temporary folder, then one rename."""
+    assert remote.unpacks is not None
+    folder = archive.parent / remote.unpacks
+    if folder.exists():
+        return folder
+    with tempfile.TemporaryDirectory(dir=archive.parent, prefix=".unpacking-") as temporary:
+        try:
+            with tarfile.open(archive) as tar:
+                tar.extractall(temporary, filter="data")
+            (Path(temporary) / remote.unpacks).rename(folder)
+        except (tarfile.TarError, OSError) as error:
+            raise DataError(
+                f"{archive}: cannot be unpacked ({error}); free some space, or give --data-dir"
+            ) from None
+    return folder
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """pooch speaks of each download; the command line does that itself."""
+    logger: Any = pooch.get_logger()
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

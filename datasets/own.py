@@ -1,0 +1,180 @@
+"""One's own data: an `.npz` pack, or a folder of pictures a class.  Private by default."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from bench.datasets.base import Dataset, Group, Raw, hold_out
+from bench.datasets.files import MissingDataError
+from bench.datasets.packs import LIMIT, read_pack, wanted, whole_numbers
+from bench.datasets.pictures import read_picture
+from bench.datasets.tables import numeric_groups
+from bench.errors import DataError
+from bench.parameters import parameter
+
+_SUFFIXES = (".png", ".jpg", ".jpeg")
+
+
+def _found(path: str, folders: tuple[Path, ...], what: str) -> Path:
+    if not path:
+        raise MissingDataError(f'no {what} given: name it with path = "…"')
+    given = Path(path).expanduser()
+    for candidate in (given, *(folder / given for folder in folders)):
+        if candidate.exists():
+            return candidate
+    below = ", ".join(map(str, folders))
+    raise MissingDataError(
+        f"{given}: no such {what}, from the current folder or below {below or 'any other'}"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NpzPack(Dataset):
+    """`x_train`, `y_train` and, if there, `x_test`, `y_test`, `class_names`; no pickle, 8 GiB at most.
+
+    `x`: pictures N×H×W or N×H×W×C (N×C×H×W with layout CHW), uint8 or floats in [0, 1]; or rows N×F of
+    floats in [0, 1], which make the data a table of numeric columns.  `y`: integers from 0.  Without a
+    test part a quarter is set aside, by key.
+    """
+
+    reference = "one's own data"
+    kind = "image"
+    private = True
+    path: str = parameter("", "the pack, from the current folder or below a data folder", source="ours")
+    layout: Literal["HWC", "CHW"] = parameter("HWC", "order of a picture's axes", source="ours")
+
+    def load(self, folders: tuple[Path, ...]) -> Raw:
+        path = _found(self.path, folders, "pack")
+        pack = read_pack(path)
+        x, y = wanted(pack, path, "x_train", "y_train")
+        inputs, labels = self._inputs(x, path, "x_train"), whole_numbers(y, path, "y_train")
+        if len(inputs) != len(labels):
+            raise DataError(f"{path}: x_train has {len(inputs)} examples, y_train {len(labels)}")
+        if "x_test" in pack or "y_test" in pack:
+            test_x, test_y = wanted(pack, path, "x_test", "y_test")
+            unseen, unseen_labels = (
+                self._inputs(test_x, path, "x_test"),
+                whole_numbers(test_y, path, "y_test"),
+            )
+            if unseen.shape[1:] != inputs.shape[1:] or unseen.dtype != inputs.dtype:
+                raise DataError(
+                    f"{path}: x_train and x_test differ in shape or dtype: {x.shape}, {test_x.shape}"
+                )
+        else:
+            train, test = hold_out(len(labels), "npz")
+            inputs, unseen, labels, unseen_labels = inputs[train], inputs[test], labels[train], labels[test]
+        return Raw(
+            train_inputs=inputs,
+            train_labels=labels,
+            test_inputs=unseen,
+            test_labels=unseen_labels,
+            class_names=_class_names(pack, labels, unseen_labels, path),
+            groups=_columns(inputs),
+            found=(path,),
+        )
+
+    def _inputs(self, x: NDArray[Any], path: Path, name: str) -> NDArray[np.uint8] | NDArray[np.float32]:
+        """(example, channel, height, width) uint8 or float32, or (example, feature) float32."""
+        if x.ndim not in (2, 3, 4) or not x.size or not (x.dtype == np.uint8 or x.dtype.kind == "f"):
+            raise DataError(
+                f"{path}: {name} must be uint8 or floats of shape N×H×W, N×H×W×C or N×F, "
+                f"got {x.dtype} {x.shape}"
+            )
+        if x.ndim == 2 and x.dtype == np.uint8:
+            raise DataError(f"{path}: {name}: rows must be floats in [0, 1], got uint8; scale them first")
+        if x.dtype.kind == "f":
+            x = x.astype(np.float32)
+        if x.ndim == 3:
+            x = x[:, None]
+        elif x.ndim == 4 and self.layout == "HWC":
+            x = x.transpose(0, 3, 1, 2)
+        if x.ndim == 4 and x.shape[1] not in (1, 3):
+            raise DataError(
+                f"{path}: {name}: pictures have 1 or 3 channels, got {x.shape[1]} with layout {self.layout}; "
+                "give the other layout, or another pack"
+            )
+        return np.ascontiguousarray(x)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureFolder(Dataset):
+    """PNG and JPEG files, one folder a class, cut to the middle and reduced to one size.
+
+    Classes and files go by name; a quarter is set aside as test part, by key.
+    """
+
+    reference = "one's own data"
+    kind = "image"
+    private = True
+    path: str = parameter("", "the folder, from the current one or below a data folder", source="ours")
+    size: tuple[int, int] = parameter((32, 32), "height and width", unit="pixels", source="ours")
+    colour: bool = parameter(True, "three channels; otherwise one, grey", source="ours")
+
+    def __post_init__(self) -> None:
+        if not all(1 <= side <= 1024 for side in self.size):
+            raise ValueError(f"size must be 1 to 1024 pixels high and wide, got {self.size}")
+
+    def load(self, folders: tuple[Path, ...]) -> Raw:
+        root = _found(self.path, folders, "folder").resolve()
+        if not root.is_dir():
+            raise DataError(f"{root}: not a folder; it must hold one folder of pictures a class")
+        files = {place.name: _files(place, root) for place in sorted(root.iterdir()) if place.is_dir()}
+        if len(files) < 2 or not all(files.values()):
+            empty = ", ".join(name for name, paths in files.items() if not paths)
+            raise DataError(
+                f"{root}: needs two or more folders, each with PNG or JPEG files; "
+                + (f"none in {empty}" if empty else f"it has {len(files)}")
+            )
+        count = sum(map(len, files.values()))
+        if count * int(np.prod(self.size)) * 3 > LIMIT:
+            raise DataError(
+                f"{root}: {count} pictures of {self.size} are more than {LIMIT} bytes; reduce size"
+            )
+        pictures = np.stack([self._picture(path) for paths in files.values() for path in paths])
+        labels = np.repeat(np.arange(len(files)), [len(paths) for paths in files.values()]).astype(np.int64)
+        train, test = hold_out(count, "folder")
+        return Raw(
+            train_inputs=pictures[train],
+            train_labels=labels[train],
+            test_inputs=pictures[test],
+            test_labels=labels[test],
+            class_names=tuple(files),
+            found=(root,),
+        )
+
+    def _picture(self, path: Path) -> NDArray[np.uint8]:
+        """One picture (channel, height, width)."""
+        picture = ImageOps.exif_transpose(read_picture(path, mode="RGB" if self.colour else "L"))
+        height, width = self.size
+        fitted = np.asarray(ImageOps.fit(picture, (width, height), Image.Resampling.BICUBIC))
+        return fitted.transpose(2, 0, 1) if self.colour else fitted[None]
+
+
+def _files(place: Path, root: Path) -> list[Path]:
+    """A class's pictures by name; a link that leads out of the folder is refused."""
+    paths = sorted(path for path in place.iterdir() if path.suffix.lower() in _SUFFIXES)
+    for path in paths:
+        if not path.resolve().is_relative_to(root):
+            raise DataError(f"{path}: leads out of {root}; copy the picture there instead")
+    return paths
+
+
+def _class_names(
+    pack: dict[str, NDArray[Any]], labels: NDArray[np.int64], unseen: NDArray[np.int64], path: Path
+) -> tuple[str, ...]:
+    if "class_names" in pack:
+        return tuple(str(name) for name in pack["class_names"].ravel().tolist())
+    classes = int(max(labels.max(initial=0), unseen.max(initial=0))) + 1
+    if classes > 10_000:
+        raise DataError(f"{path}: labels up to {classes - 1}; number the classes from 0")
+    return tuple(str(number) for number in range(classes))
+
+
+def _columns(inputs: NDArray[Any]) -> tuple[Group, ...]:
+    if inputs.ndim != 2:
+        return ()
+    return numeric_groups([f"column {i}" for i in range(inputs.shape[1])], range(inputs.shape[1]), inputs)

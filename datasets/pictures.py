@@ -1,0 +1,34 @@
+"""One picture file, PNG or JPEG, decoded within bounds."""
+
+import warnings
+from pathlib import Path
+
+from PIL import Image, UnidentifiedImageError
+
+from bench.errors import DataError
+
+_PIXELS = 50_000_000  # a picture that declares more is refused before it is decoded
+_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr")
+
+
+def read_picture(path: Path, *, mode: str) -> Image.Image:
+    """The decoded picture in `mode` ("RGB" or "L").
+
+    Raises `DataError` for a file that is no PNG or JPEG, is damaged, holds more than 8 bits a channel
+    or more than 50 million pixels.
+    """
+    try:
+        # Our own bound is below Pillow's; its warning would come before we can speak.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            picture = Image.open(path, formats=("PNG", "JPEG"))
+        with picture:
+            if picture.width * picture.height > _PIXELS:
+                raise DataError(
+                    f"{path}: {picture.width}×{picture.height} pixels; at most {_PIXELS} are read"
+                )
+            if picture.mode not in _MODES:
+                raise DataError(f"{path}: mode {picture.mode} is not read; save it with 8 bits a channel")
+            return picture.convert(mode)
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise DataError(f"{path}: truncated or no PNG or JPEG picture ({error})") from None

@@ -1,0 +1,105 @@
+"""Schedules: how a number changes over the rounds, as pure functions round → value.
+
+Paper A, "Dynamic noise scale" (σ decay), gives the four decays; rounds count from 0 here, as
+everywhere in bench, and each schedule gives its `initial` value in round 0.  Under the paper's
+own count, from 1, its cyclic formula (which has t - 1) does the same, and its three others would
+start one step down.  A value never falls below 0: a decay steep enough to reach it leaves no noise.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+Schedule = Callable[[int], float]
+
+
+def value_at(number: float | Schedule, round: int) -> float:
+    """The number itself, or what its schedule gives for this round, counted from 0."""
+    return number(round) if callable(number) else number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constant:
+    """The same value in every round."""
+
+    value: float
+
+    def __post_init__(self) -> None:
+        _at_least("value", self.value, 0)
+
+    def __call__(self, round: int) -> float:
+        del round
+        return self.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linear:
+    """σ_0·(1 - γ·t), with γ the `slope`, and 0 from t = 1/γ on."""
+
+    initial: float
+    slope: float
+
+    def __post_init__(self) -> None:
+        _at_least("initial", self.initial, 0)
+        _at_least("slope", self.slope, 0)
+
+    def __call__(self, round: int) -> float:
+        return self.initial * max(0.0, 1 - self.slope * round)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staircase:
+    """σ_0·(1 - γ·⌊t/Γ⌋), with γ the `drop` and Γ the rounds between two drops, `every`."""
+
+    initial: float
+    drop: float
+    every: int
+
+    def __post_init__(self) -> None:
+        _at_least("initial", self.initial, 0)
+        _at_least("drop", self.drop, 0)
+        _at_least("every", self.every, 1)
+
+    def __call__(self, round: int) -> float:
+        return self.initial * max(0.0, 1 - self.drop * (round // self.every))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exponential:
+    """σ_0·exp(-γ·t), with γ the `decay`."""
+
+    initial: float
+    decay: float
+
+    def __post_init__(self) -> None:
+        _at_least("initial", self.initial, 0)
+        _at_least("decay", self.decay, 0)
+
+    def __call__(self, round: int) -> float:
+        return self.initial * math.exp(-self.decay * round)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cyclic:
+    """(σ_0/2)·(cos(π·mod(t - 1, P)/P) + 1) for the paper's t = round + 1, with P = ⌈T/c⌉.
+
+    T is `rounds`, c is `cycles`: each cycle falls from `initial` nearly to 0, then starts anew.
+    """
+
+    initial: float
+    rounds: int
+    cycles: int
+
+    def __post_init__(self) -> None:
+        _at_least("initial", self.initial, 0)
+        _at_least("rounds", self.rounds, 1)
+        _at_least("cycles", self.cycles, 1)
+
+    def __call__(self, round: int) -> float:
+        period = -(-self.rounds // self.cycles)
+        return self.initial / 2 * (math.cos(math.pi * (round % period) / period) + 1)
+
+
+def _at_least(name: str, value: float, least: int) -> None:
+    if not least <= value < math.inf:
+        raise ValueError(f"{name} must be a finite number of at least {least}, got {value}")

@@ -1,0 +1,74 @@
+"""Low rank: keep the top singular directions of each weight, seen as a matrix (out, rest)."""
+
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+
+from bench.defenses.base import Context, Tensors, Transform
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopDirections(Transform):
+    """The nearest matrix of rank `rank`, or of `share`·min(out, rest) where no rank is given; at least 1.
+
+    Parameters of fewer than two axes (biases) pass as they are.  A matrix that is not finite does
+    too, so that a diverged row stays visible and its neighbours are not lost.
+    """
+
+    share: float = 0.1
+    rank: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share of singular directions kept must lie in (0, 1], got {self.share}")
+        if self.rank is not None and self.rank < 1:
+            raise ValueError(f"rank must be at least 1, got {self.rank}")
+
+    def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
+        return {name: self._truncated(tensor, context.lead) for name, tensor in tensors.items()}
+
+    def candidate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
+        """The candidate between the column and row spaces that the reading shows: U Uᵀ G V Vᵀ.
+
+        Equal to the truncation for the true gradient, and without the derivative of a singular
+        value decomposition.  Where one reading is the mean of m rows, its spaces hold up to m times
+        the directions of one.
+        """
+        return {name: self._projected(tensor, observed[name], context.lead) for name, tensor in tensors.items()}
+
+    def _kept(self, matrix: Tensor) -> int:
+        least = min(matrix.shape[-2:])
+        return min(least, max(1, round(self.share * least)) if self.rank is None else self.rank)
+
+    def _truncated(self, tensor: Tensor, lead: int) -> Tensor:
+        if tensor.dim() - lead < 2:
+            return tensor.clone()
+        matrix = _matrices(tensor, tensor.shape[lead:])
+        finite = matrix.isfinite().all(-1, keepdim=True).all(-2, keepdim=True)
+        left, values, right = torch.linalg.svd(matrix.where(finite, matrix.new_zeros(())), full_matrices=False)
+        kept = self._kept(matrix)
+        low = (left[..., :kept] * values[..., None, :kept]) @ right[..., :kept, :]
+        return low.where(finite, matrix).reshape(tensor.shape)
+
+    def _projected(self, tensor: Tensor, observed: Tensor, lead: int) -> Tensor:
+        shape = tensor.shape[lead:]
+        if len(shape) < 2:
+            return tensor
+        matrix, seen = _matrices(tensor, shape), _matrices(observed.detach(), shape)
+        sharing = max(1, prod(matrix.shape[:-2]) // max(1, prod(seen.shape[:-2])))
+        left, values, right = torch.linalg.svd(seen, full_matrices=False)
+        kept = min(values.shape[-1], sharing * self._kept(matrix))
+        # Directions below rounding are no part of the spaces: the decomposition fills them at will.
+        floor = values[..., :1] * torch.finfo(values.dtype).eps * max(seen.shape[-2:])
+        there = (values > floor)[..., :kept].to(values.dtype)
+        columns = left[..., :kept] * there[..., None, :]
+        right = right[..., :kept, :]
+        projected = columns @ ((columns.mT @ matrix) @ right.mT) @ right
+        return projected.reshape(tensor.shape)
+
+
+def _matrices(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """(*lead, out, *rest) → (*lead, out, prod(rest)) for a parameter of this shape."""
+    return tensor.reshape(*tensor.shape[: tensor.dim() - len(shape)], shape[0], -1)

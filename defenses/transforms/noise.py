@@ -1,0 +1,99 @@
+"""Noise: independent draws added to every coordinate, of a deviation that may follow a schedule."""
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from bench.defenses.base import Context, Tensors, Transform
+from bench.defenses.schedules import Schedule, value_at
+
+
+class Noise(Transform):
+    """Additive noise.  Its law and variance are public; a candidate passes unchanged."""
+
+    random: ClassVar[bool] = True
+    law: ClassVar[Literal["gaussian", "laplace"]]
+
+    @abstractmethod
+    def variance(self, context: Context) -> float:
+        """The variance of the noise on each noised coordinate, in this round."""
+
+    def candidate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
+        """The candidate itself, the mean of what the reading would show."""
+        del observed, context
+        return dict(tensors)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaussianNoise(Noise):
+    """Add N(0, (scale·deviation)²): `deviation` a number, or a schedule of multipliers times `scale`.
+
+    `on` = "nonzero" leaves exact zeros alone, so that a mask before it stays a mask.
+    """
+
+    law: ClassVar[Literal["gaussian", "laplace"]] = "gaussian"
+
+    deviation: float | Schedule
+    scale: float = 1.0
+    on: Literal["all", "nonzero"] = "all"
+
+    def __post_init__(self) -> None:
+        _checked("scale", self.scale)
+        if not callable(self.deviation):
+            _checked("deviation", self.deviation)
+
+    def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
+        deviation = math.sqrt(self.variance(context))
+        noised = {
+            name: tensor + deviation * context.draws.normal(name, tensor) for name, tensor in tensors.items()
+        }
+        if self.on == "all":
+            return noised
+        return {name: torch.where(tensor == 0, tensor, noised[name]) for name, tensor in tensors.items()}
+
+    def variance(self, context: Context) -> float:
+        return (self.scale * _checked("deviation", value_at(self.deviation, context.round))) ** 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaplaceNoise(Noise):
+    """Add Laplace noise of this variance, 2b² for the scale b that most texts give."""
+
+    law: ClassVar[Literal["gaussian", "laplace"]] = "laplace"
+
+    total: float
+
+    def __post_init__(self) -> None:
+        _checked("variance", self.total)
+
+    def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
+        scale = math.sqrt(self.total / 2)
+        return {
+            name: tensor + scale * (_exponential(f"{name}/up", tensor, context)
+                                    - _exponential(f"{name}/down", tensor, context))
+            for name, tensor in tensors.items()
+        }  # fmt: skip
+
+    def variance(self, context: Context) -> float:
+        del context
+        return self.total
+
+
+def _exponential(name: str, like: Tensor, context: Context) -> Tensor:
+    """Exponential draws of mean 1; two of them differ by a Laplace draw, finite for every uniform.
+
+    The inverse of Laplace's own law would be infinite at u = 0, which single precision draws once
+    in 2²⁴.  A uniform that was rounded up to 1 is taken for the largest number below it.
+    """
+    below_one = 1 - torch.finfo(like.dtype).eps / 2
+    return -torch.log1p(-context.draws.uniform(name, like).clamp(max=below_one))
+
+
+def _checked(name: str, value: float) -> float:
+    if not 0 <= value < math.inf:
+        raise ValueError(f"noise {name} must be at least 0 and finite, got {value}")
+    return value

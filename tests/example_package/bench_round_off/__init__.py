@@ -1,0 +1,1 @@
+"""A defense and an attack for gradient-leakage-bench, as a worked example."""

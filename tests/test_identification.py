@@ -1,0 +1,65 @@
+"""Promise: identification asks for the nearest of a crowd, prints the crowd's size and the chance."""
+
+import numpy as np
+import pytest
+
+from bench.scoring.identify import identify
+from bench.scoring.metrics import psnr_db
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def test_equals_the_slow_loop(rng):
+    truth, gallery = rng.random((5, 3, 1, 4, 4)), rng.random((40, 1, 4, 4))
+    guess = truth + rng.uniform(0.1, 1.5, (5, 3, 1, 1, 1)) * rng.standard_normal(truth.shape)
+    found = identify(truth, guess, gallery)
+    for index in np.ndindex(5, 3):
+        seen = np.clip(guess[index], 0, 1)
+        own = ((truth[index] - seen) ** 2).mean()
+        assert found.hits[index] == all(own < ((other - seen) ** 2).mean() for other in gallery)
+    assert 0 < found.hits.sum() < 15
+    assert found.gallery == 40
+    assert found.chance == pytest.approx(1 / 41)
+
+
+def test_at_most_a_thousand_strangers(rng):
+    found = identify(rng.random((1, 1, 2)), rng.random((1, 1, 2)), rng.random((1200, 2)))
+    assert found.gallery == 1000
+    assert found.chance == pytest.approx(1 / 1001)
+
+
+def test_a_blind_guess_hits_at_chance(rng):
+    """Guesses that know nothing: against 9 strangers .1 of 2000 hit (standard error .007)."""
+    hits = [
+        identify(draw[None, None, 0], draw[None, None, 1], draw[2:]).hits.item()
+        for draw in rng.random((2000, 11, 6))
+    ]
+    assert np.mean(hits) == pytest.approx(0.1, abs=0.02)
+
+
+def test_a_faint_picture_identifies_where_psnr_sees_nothing(rng):
+    """PSNR alone is not privacy: at 14 dB the victim still stands out of 500."""
+    truth = rng.random((20, 1, 1, 16, 16))
+    guess = np.clip(0.5 + 0.3 * (truth - 0.5), 0, 1)
+    guess += 0.02 * rng.standard_normal(truth.shape)
+    assert psnr_db(truth, guess).max() < 15
+    found = identify(truth, guess, rng.random((500, 1, 16, 16)))
+    assert found.hits.mean() > 0.9
+
+
+def test_ties_and_bad_pictures_are_no_hits(rng):
+    truth = rng.random((1, 3, 1, 4, 4))
+    guess = truth.copy()
+    guess[0, 1, 0, 0, 0] = np.nan
+    guess[0, 2, 0, 0, 0] = np.inf
+    assert identify(truth, guess, rng.random((5, 1, 4, 4))).hits.tolist() == [[True, False, False]]
+    twins = np.concatenate([rng.random((4, 1, 4, 4)), truth[0]])
+    assert not identify(truth, truth, twins).hits.any()
+
+
+def test_no_gallery_is_refused(rng):
+    with pytest.raises(ValueError, match="needs a gallery"):
+        identify(rng.random((1, 1, 2)), rng.random((1, 1, 2)), np.zeros((0, 2)))

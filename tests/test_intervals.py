@@ -1,0 +1,191 @@
+"""Promise: intervals hold what they say, in closed form and over simulated trials."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import binom, binomtest
+
+from bench.scoring.intervals import (
+    clopper_pearson,
+    cluster_bootstrap,
+    clustered_share,
+    mcnemar,
+    paired,
+    simultaneous,
+    wilson,
+)
+
+steady = settings(derandomize=True, database=None, deadline=None, max_examples=100)
+COUNTS = st.integers(1, 300).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
+
+
+@steady
+@given(COUNTS, st.sampled_from([0.9, 0.95, 0.99]))
+def test_wilson_and_exact_equal_scipy(count, level):
+    successes, trials = count
+    test = binomtest(successes, trials)
+    for ours, method in ((wilson, "wilson"), (clopper_pearson, "exact")):
+        low, high = ours(successes, trials, level)
+        expected = test.proportion_ci(level, method=method)
+        assert low == pytest.approx(expected.low, abs=1e-9)
+        assert high == pytest.approx(expected.high, abs=1e-9)
+        assert 0 <= low <= successes / trials <= high <= 1
+
+
+def test_wilson_by_hand():
+    # z² = 3.8415: high end for 0 of 10 is z²/(10 + z²)
+    low, high = wilson(0, 10)
+    assert low == 0
+    assert high == pytest.approx(3.841459 / 13.841459, abs=1e-6)
+    assert wilson(10, 10) == (pytest.approx(1 - high), 1)
+    assert wilson(0, 0) == (0, 1)
+
+
+def test_coverage_of_wilson_and_exact_over_all_outcomes():
+    """Summed over the binomial: Wilson's is .95 ± .01 on the average, the exact one's never below .95."""
+    shares = np.linspace(0.02, 0.98, 49)
+    chances = binom.pmf(np.arange(65)[:, None], 64, shares)
+    for method, least, mean_low, mean_high in (
+        (wilson, 0.89, 0.945, 0.96),
+        (clopper_pearson, 0.95, 0.95, 0.99),
+    ):
+        low, high = np.array([method(k, 64) for k in range(65)]).T
+        covered = (chances * ((low[:, None] <= shares) & (shares <= high[:, None]))).sum(axis=0)
+        assert covered.min() >= least
+        assert mean_low <= covered.mean() <= mean_high
+
+
+def test_impossible_counts_and_levels_are_refused():
+    for method in (wilson, clopper_pearson):
+        with pytest.raises(ValueError, match="expected between 0 and 3 successes, got 4"):
+            method(4, 3)
+    with pytest.raises(ValueError, match="level must lie between"):
+        wilson(1, 3, 1.0)
+
+
+def test_simultaneous_level():
+    assert simultaneous(1) == pytest.approx(0.95)
+    assert simultaneous(4) == pytest.approx(1 - 0.05 / 4)
+    with pytest.raises(ValueError, match="at least one"):
+        simultaneous(0)
+
+
+def test_worst_of_several_is_covered_at_the_simultaneous_level():
+    """Four settings that leak alike: all four intervals hold at once in ≥ .95 of 2000 trials (± .01)."""
+    hits = np.random.default_rng(0).binomial(64, 0.3, (2000, 4))
+    table = np.array([clopper_pearson(k, 64, simultaneous(4)) for k in range(65)])
+    inside = (table[hits, 0] <= 0.3) & (table[hits, 1] >= 0.3)
+    assert inside.all(axis=1).mean() >= 0.94
+
+
+def _clustered(rng, clusters, size):
+    values = rng.standard_normal((clusters, 1)) + rng.standard_normal((clusters, size))
+    return values.ravel(), np.repeat(np.arange(clusters), size)
+
+
+@pytest.mark.parametrize(("clusters", "least", "most"), [(4, 0.83, 0.91), (8, 0.91, 0.97), (16, 0.925, 0.98)])
+def test_coverage_of_the_cluster_bootstrap(clusters, least, most):
+    """400 trials: the coverage's standard error is .011 to .017."""
+    rng = np.random.default_rng(1)
+    held = 0
+    for _ in range(400):
+        low, high = cluster_bootstrap(*_clustered(rng, clusters, 10), draws=1000)
+        held += low <= 0 <= high
+    assert least <= held / 400 <= most
+
+
+def test_pooling_correlated_pictures_would_be_too_sure():
+    rng = np.random.default_rng(2)
+    leaks = np.repeat(rng.random((8, 1)) < 0.5, 16, axis=1).ravel()
+    low, high = clustered_share(leaks, np.repeat(np.arange(8), 16))
+    pooled = wilson(leaks.sum(), leaks.size)
+    assert high - low > 2 * (pooled[1] - pooled[0])
+
+
+def test_the_bootstrap_is_keyed_and_blind_to_order_and_names():
+    values, names = _clustered(np.random.default_rng(3), 6, 5)
+    found = cluster_bootstrap(values, names)
+    assert found == cluster_bootstrap(values, names)
+    assert found != cluster_bootstrap(values, names, seed=1)
+    shuffle = np.random.default_rng(4).permutation(30)
+    assert found == pytest.approx(cluster_bootstrap(values[shuffle], names[shuffle] * 7 + 3))
+    assert found[0] < values.mean() < found[1]
+
+
+def test_agreement_of_all_seeds_is_not_certainty():
+    names = np.repeat(np.arange(4), 16)
+    assert cluster_bootstrap(np.zeros(64), names) == (0, 0)
+    assert clustered_share(np.zeros(64), names) == wilson(0, 64)
+    assert clustered_share(np.ones(64), names) == wilson(64, 64)
+
+
+def test_one_cluster_is_refused():
+    with pytest.raises(ValueError, match="at least two clusters, got 1; use wilson"):
+        cluster_bootstrap([0, 1], [5, 5])
+
+
+@steady
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=80))
+def test_paired_is_antisymmetric_and_holds_its_difference(rows):
+    a, b = np.array(rows).T
+    difference, low, high = paired(a, b)
+    assert difference == pytest.approx(a.mean() - b.mean())
+    assert -1 <= low <= high <= 1
+    assert paired(b, a) == pytest.approx((-difference, -high, -low))
+    assert 0 <= mcnemar(a, b) <= 1
+    assert mcnemar(a, b) == pytest.approx(mcnemar(b, a))
+
+
+def test_paired_by_hand():
+    a = np.array([True] * 30 + [False] * 70)
+    b = np.array([True] * 10 + [False] * 90)
+    difference, low, high = paired(a, b)  # n10 = 20, n01 = 0
+    assert difference == pytest.approx(0.2)
+    half = 1.959964 * np.sqrt(21 - 20**2 / 102) / 102
+    assert (low, high) == pytest.approx((20 / 102 - half, 20 / 102 + half), abs=1e-6)
+    assert mcnemar(a, b) == pytest.approx(2 * 0.5**20)
+
+
+def test_pairing_sees_what_two_separate_intervals_do_not():
+    rng = np.random.default_rng(0)
+    a = rng.random(200) < 0.5
+    b = a & (rng.random(200) > 0.18)
+    assert wilson(b.sum(), 200)[1] > wilson(a.sum(), 200)[0]
+    assert paired(a, b)[1] > 0
+
+
+def test_equal_cells_are_not_different_and_not_certain():
+    a = np.zeros(20, bool)
+    difference, low, high = paired(a, a)
+    assert difference == 0
+    assert low < 0 < high
+    assert mcnemar(a, a) == 1
+
+
+def test_coverage_of_paired():
+    """2000 trials of 64 pairs: .95 within .02, and called different where there is none in ≤ .065."""
+    rng = np.random.default_rng(5)
+    base = rng.random((2000, 64))
+    for first, second in (((0.0, 0.5), (0.1, 0.45)), ((0.1, 0.5), (0.3, 0.7))):
+        a, b = ((base >= low) & (base < high) for low, high in (first, second))
+        truth = (first[1] - first[0]) - (second[1] - second[0])
+        held = np.mean([low <= truth <= high for _, low, high in map(paired, a, b)])
+        assert 0.93 <= held <= 0.985
+
+
+def test_paired_over_seeds_is_never_surer_than_over_pictures():
+    rng = np.random.default_rng(6)
+    names = np.repeat(np.arange(6), 20)
+    a, b = rng.random(120) < 0.5, rng.random(120) < 0.3
+    _, low, high = paired(a, b)
+    _, wide_low, wide_high = paired(a, b, clusters=names)
+    assert wide_low <= low
+    assert wide_high >= high
+
+
+def test_paired_refuses_what_is_not_a_pair():
+    with pytest.raises(ValueError, match="same pictures"):
+        paired(np.zeros(3, bool), np.zeros(4, bool))
+    with pytest.raises(ValueError, match="as booleans"):
+        paired(np.zeros(3), np.zeros(3))
