@@ -18,6 +18,7 @@ class Attack(ABC):
 
     reference: ClassVar[str]
     knowledge: ClassVar[tuple[str, ...]] = ("plain",)
+    iterative: ClassVar[bool] = True  # whether it spends evaluations; priors and label readers do not
 
     def refuses(self, reading: Reading) -> str | None:
         """Why it cannot take this reading, in a few words, or None."""

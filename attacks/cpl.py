@@ -16,6 +16,7 @@ class Cpl(MatchingAttack):
     """Client privacy leakage: ‖∇L(x', y) - g‖² from a tile of half the height and width."""
 
     reference = "Wei et al. 2020"
+    knowledge = ("plain", "adaptive")
 
     outer: int = parameter(300, "outer steps at most", unit="20 evaluations", source="Wei et al. 2020", low=1)
     start: Start = parameter("tile-2", "first dummy; tables start uniform", source="Wei et al. 2020")

@@ -15,6 +15,7 @@ class Dlg(MatchingAttack):
     """Deep leakage from gradients: ‖∇L(x', softmax(y')) - g‖² over x' and y'."""
 
     reference = "Zhu et al. 2019"
+    knowledge = ("plain", "adaptive")
 
     outer: int = parameter(300, "outer steps at most", unit="20 evaluations", source="Zhu et al. 2019", low=1)
     history: int = parameter(100, "pairs kept by L-BFGS", source="Zhu et al. 2019", low=1)

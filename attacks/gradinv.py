@@ -14,6 +14,7 @@ class GradInv(MatchingAttack):
     """Inverting gradients: 1 - cos(∇L(x', y), g) + α TV(x'), the settings of the authors' script."""
 
     reference = "Geiping et al. 2020"
+    knowledge = ("plain", "adaptive")
 
     iterations: int = parameter(24000, "at most", unit="evaluations", source="Geiping et al. 2020", low=1)
     rate: float = parameter(0.1, "of Adam; ×0.1 at 3/8, 5/8 and 7/8", source="Geiping et al. 2020", above=0)

@@ -15,6 +15,7 @@ class IDlg(MatchingAttack):
     """Improved DLG: ‖∇L(x', y) - g‖² over x', y analytic."""
 
     reference = "Zhao et al. 2020"
+    knowledge = ("plain", "adaptive")
 
     outer: int = parameter(300, "outer steps at most", unit="20 evaluations", source="Zhao et al. 2020", low=1)
     stop_loss: float = parameter(

@@ -15,6 +15,7 @@ class LabelsOnly(Attack):
     """Labels off the last layer's gradient; as inputs the public mean, so that only labels can score."""
 
     reference = "Zhao et al. 2020; batches: Wainakh et al. 2021"
+    iterative = False
 
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
         del budget, key

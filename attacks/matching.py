@@ -112,9 +112,28 @@ def _mismatch(
     total = torch.zeros(len(inputs), dtype=inputs.dtype, device=inputs.device)
     for number, target in enumerate(observed):
         weights = {name: value[number] for name, value in reading.weights.items()}
-        sent = group_gradients(reading.model, weights, inputs, targets, differentiable=differentiable)
+        sent = _sent(reading, weights, inputs, targets, target, differentiable)
         total = total + distance(kind, sent, target)
     return total / len(observed)
+
+
+def _sent(
+    reading: Reading, weights: Tensors, inputs: Tensor, targets: Tensor, observed: Tensors, differentiable: bool
+) -> dict[str, Tensor]:
+    """What a client with these dummies would send, name → (reading, *shape), in gradient units.
+
+    The plain attacker takes the mean gradient; the one who knows the defense pushes each dummy's
+    gradient through the defense's description.
+    """
+    if reading.description is None:
+        return group_gradients(reading.model, weights, inputs, targets, differentiable=differentiable)
+    count, examples = inputs.shape[:2]
+    flat = group_gradients(
+        reading.model, weights, inputs.flatten(0, 1)[:, None], targets.flatten(0, 1)[:, None],
+        differentiable=differentiable,
+    )  # fmt: skip
+    per_example = {name: value.unflatten(0, (count, examples)) for name, value in flat.items()}
+    return reading.description.candidate(per_example, observed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ class MeanPicture(Attack):
     """Always the mean of the public split."""
 
     reference = "prior-only baseline"
+    iterative = False
 
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
         del budget, key
@@ -28,6 +29,7 @@ class NearestPublic(Attack):
     """Always the public example nearest to the mean."""
 
     reference = "prior-only baseline"
+    iterative = False
 
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
         del budget, key
@@ -41,6 +43,7 @@ class ClassMean(Attack):
     """The public mean of the class that the last layer's gradient names."""
 
     reference = "label-only baseline: Zhao et al. 2020 (label), Wainakh et al. 2021 (batches)"
+    iterative = False
 
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
         del budget, key

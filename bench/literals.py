@@ -23,10 +23,13 @@ def file_of(module: str) -> Path | None:
 
 
 def package_of(module: str) -> Path | None:
-    """What a module belongs to: the folder of its topmost package, or its own file; None if missing."""
-    for _, file in _steps(module):
+    """What a module belongs to: the folder of its topmost package, or its own file; None if missing.
+
+    A module in a bare folder (no `__init__.py`) belongs to that folder.
+    """
+    for prefix, file in _steps(module):
         if file is not None:
-            return file.parent if file.name == "__init__.py" else file
+            return file.parent if file.name == "__init__.py" or "." in prefix else file
     return None
 
 

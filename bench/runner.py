@@ -36,7 +36,8 @@ from bench.rng import Key
 from bench.scoring.assign import pair, paired
 from bench.scoring.floors import floors
 from bench.scoring.lpips_metric import load as load_lpips
-from bench.scoring.score import reading_cosine, reading_snr, score
+from bench.scoring.reading import reading_cosine, reading_snr
+from bench.scoring.score import score
 from bench.trip import Budget, Reading, Reconstruction
 from bench.victims import clients_of, draw_victims, pictures
 from bench.weights import fit, read_weights, write_weights

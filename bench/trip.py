@@ -45,11 +45,10 @@ class Description(Protocol):
 
     Attackers see this and never the defense: `candidate` maps the gradients that the dummies
     would send, `per_example` (reading, example, *shape), to what the reading would then show
-    (reading, *shape); `variance` is the noise's, per variable, where it adds any.
+    (reading, *shape), given what it does show.
     """
 
     def candidate(self, per_example: Tensors, observed: Tensors) -> dict[str, Tensor]: ...
-    def variance(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

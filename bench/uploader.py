@@ -85,7 +85,7 @@ class Uploader:
             self._end(seconds=6, reason="the run was interrupted")
 
     def notify(self, cell_id: str) -> None:
-        """Say that this cell's record is there.  Never waits, never fails: `close` makes up for a lost one."""
+        """Say that this cell's record is there.  Never waits or fails: `close` makes up for a lost one."""
         self._write(f"{cell_id}\n")
 
     def close(self, progress: Callable[[int], None] | None = None) -> Uploaded:

@@ -77,7 +77,10 @@ def _old_text(text: bytes) -> bytes:
 
 def _old_batch(pictures: NDArray[np.uint8], key: str, labels: list[int]) -> bytes:
     """The opcodes that Python 2's pickle and an old numpy wrote for {"data": …, key: [...]}."""
-    number = lambda value: b"J" + struct.pack("<i", value)  # noqa: E731
+
+    def number(value: int) -> bytes:
+        return b"J" + struct.pack("<i", value)
+
     rows = pictures.reshape(len(pictures), -1)
     dtype = (
         b"cnumpy\ndtype\n(" + _old_text(b"u1") + number(0) + number(1) + b"tR"
@@ -514,7 +517,7 @@ def test_a_pack_keeps_values_order_and_axes(tmp_path: Path) -> None:
     x = np.asfortranarray(_bytes(4, 5, 6, 3))
     names = np.array(["a", "bé"])
     found = read_pack(
-        _pack(tmp_path / "p.npz", x=x, names=names, empty=np.empty((0, 3), np.float32), one=np.float64(2))
+        _pack(tmp_path / "p.npz", x=x, names=names, empty=np.empty((0, 3), np.float32), one=np.array(2.0))
     )
     assert np.array_equal(found["x"], x) and found["names"].tolist() == names.tolist()
     assert found["empty"].shape == (0, 3) and found["one"] == 2

@@ -6,14 +6,15 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
 
-from bench import registry
+from bench import literals, registry
 from bench.health import machine, names, storage, versions
 
-SOUND = {"torch": "2.12.0", "torchvision": "0.27.0", "cuda": None, "gpus": [], "threads": 1}
+SOUND: dict[str, Any] = {"torch": "2.12.0", "torchvision": "0.27.0", "cuda": None, "gpus": [], "threads": 1}
 
 
 def _fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **modules: str) -> None:
@@ -159,9 +160,10 @@ def test_a_checkout_on_the_path_that_shadows_datasets_is_seen(monkeypatch: pytes
     checkout = Path(__file__).parent.parent
     root = subprocess.run(
         [sys.executable, "-P", "-c", "from bench.health import names; print(names.shadows().state)"],
-        env={**os.environ, "PYTHONPATH": str(checkout)}, capture_output=True, text=True, timeout=60, check=True,
+        env={**os.environ, "PYTHONPATH": str(checkout)},
+        capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
-    ours = registry._literals.file_of("bench.datasets")
+    ours = literals.file_of("bench.datasets")
     assert ours is not None
     # on a wheel install the checkout's folder is another file: then nothing of ours is shadowed
     assert root.stdout.strip() == ("warn" if ours.parent == checkout / "datasets" else "ok")
@@ -191,7 +193,9 @@ def test_broken_and_doubled_entries_fail_by_name(tmp_path: Path, monkeypatch: py
     assert {found["model mlp"].state, found["model lost"].state} == {"fail"}
 
 
-@pytest.mark.parametrize(("vision", "code"), [("", 0), ("raise RuntimeError('operator torchvision::nms')", 1)])
+@pytest.mark.parametrize(
+    ("vision", "code"), [("", 0), ("raise RuntimeError('operator torchvision::nms')", 1)]
+)
 def test_the_command_prints_json_and_its_exit_code_says_whether_anything_fails(
     tmp_path: Path, vision: str, code: int
 ) -> None:

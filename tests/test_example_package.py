@@ -27,7 +27,11 @@ def _install(source: Path, site: Path) -> None:
     wheels = source.parent / f"{source.name}-wheels"
     wheels.mkdir()
     done = subprocess.run(
-        [sys.executable, "-P", "-c", BUILD, str(wheels)], cwd=source, capture_output=True, text=True, timeout=120
+        [sys.executable, "-P", "-c", BUILD, str(wheels)],
+        cwd=source,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     (wheel,) = wheels.glob("*.whl")

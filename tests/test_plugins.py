@@ -98,7 +98,8 @@ def test_two_files_of_the_same_name_do_not_meet(tmp_path: Path) -> None:
         ("raise SystemExit(4)", r"--plugin .*mine\.py:1: SystemExit: 4"),
         ("x = 1", "it defines no attack, defense, data set or model; derive a class from"),
         (GOOD.replace('"chosen"', '"my-rdp-noise"'), "'my-rdp-noise' is taken twice, by --plugin .*mine.py"),
-        (GOOD.replace('"chosen"', '"prune"'), r"'prune' is taken twice, by gradient-leakage-bench .* and by --plugin"),
+        (GOOD.replace('"chosen"', '"prune"'),
+         r"'prune' is taken twice, by gradient-leakage-.* and by --plugin"),
     ],
 )  # fmt: skip
 def test_a_broken_plugin_is_refused_with_file_and_line(tmp_path: Path, text: str, message: str) -> None:

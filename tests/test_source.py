@@ -29,10 +29,10 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_added", {})
 
 
-def _cell(defense: str, **more: object) -> AttackCell:
+def _cell(defense: str, seed: int = 0) -> AttackCell:
     return AttackCell(
         dataset=DataRef(name="digits", sha256="0" * 64), model=Entry(name="mlp"), federated=Federated(),
-        defense=Entry(name=defense), attack=Entry(name="dlg"), point="type-1", **more,
+        defense=Entry(name=defense), attack=Entry(name="dlg"), point="type-1", seed=seed,
     )  # fmt: skip
 
 
@@ -118,7 +118,9 @@ def test_a_third_party_distribution_is_hashed_by_its_files(
         (tmp_path / "acme_source" / "table.csv").write_text("2\n")  # installed data count
         second = asked()
         assert second["sha256"] != first["sha256"]
-        (tmp_path / "acme_source" / "new.py").write_text("x = 1\n")  # so do sources no RECORD names (editable)
+        (tmp_path / "acme_source" / "new.py").write_text(
+            "x = 1\n"
+        )  # so do sources no RECORD names (editable)
         assert asked()["sha256"] != second["sha256"]
     finally:
         monkeypatch.undo()
@@ -163,7 +165,9 @@ def test_changed_says_in_words_what_changed() -> None:
     assert source.changed(old, {**old, "defense": {**file, "sha256": "b"}}) == [
         "defense: the files of plug-in mine.py changed"
     ]
-    assert source.changed(old, {**old, "attack": {**acme, "version": "1.1", "sha256": "b"}, "model": file}) == [
+    assert source.changed(
+        old, {**old, "attack": {**acme, "version": "1.1", "sha256": "b"}, "model": file}
+    ) == [
         "attack: version 1.0 → 1.1",
         "model: came from gradient-leakage-bench, now from plug-in mine.py",
     ]

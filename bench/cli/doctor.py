@@ -15,7 +15,7 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 @click.command()
-@click.option("--data", "data_dir", type=click.Path(path_type=Path), help="A data folder of your own.")
+@click.option("--data-dir", type=click.Path(path_type=Path), help="A data folder of your own.")
 @click.option(
     "--run", "run", default=".", show_default=True, help="Where runs will be written.",
     type=click.Path(exists=True, file_okay=False, path_type=Path),

@@ -1,0 +1,63 @@
+"""`bench run --cell RECORD`: answer a published question again, and say what differs."""
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+from pydantic import TypeAdapter, ValidationError
+
+from bench import records, source
+from bench.cell import AttackCell, Cell, CheckpointWeights, TrainingCell
+from bench.errors import RecordError
+from bench.runner import Memory, Place, run_cell
+
+
+def repeat(path: Path, data_dir: Path | None, device: str, as_json: bool) -> int:
+    """Run the record's cell into a temporary folder; exit code 0 if it agrees, 1 if it does not."""
+    old = records.read(path)
+    try:
+        cell: AttackCell | TrainingCell = TypeAdapter(Cell).validate_json(json.dumps(old.cell))
+    except ValidationError as error:
+        raise RecordError(f"{path}: its cell is not valid: {error.errors()[0]['msg']}") from None
+    if cell.id != old.id:
+        raise RecordError(f"{path}: its id is not the hash of its cell; it was altered")
+    with tempfile.TemporaryDirectory() as folder:
+        place = Place(run=Path(folder), data_dir=data_dir, device=device)
+        if isinstance(cell, AttackCell) and isinstance(cell.weights, CheckpointWeights):
+            weights = path.parent.parent / "weights"
+            if weights.is_dir():
+                (Path(folder) / "weights").symlink_to(weights.resolve())
+        new = run_cell(cell, place, Memory())
+    differs = differences(old, new)
+    sources = source.changed(old.source, new.source)
+    if as_json:
+        click.echo(json.dumps({"cell": cell.id, "same": not differs, "differs": differs, "source": sources}))
+    else:
+        for line in sources:
+            click.echo(f"source  {line}")
+        for line in differs:
+            click.echo(f"differs  {line}")
+        click.echo(f"cell {cell.id[:8]}: " + ("the same" if not differs else f"{len(differs)} figures differ"))
+    return 1 if differs else 0
+
+
+def differences(old: records.Record, new: records.Record) -> list[str]:
+    """Figures of status, summary and victims that differ, each `where: old → new`."""
+    found: list[str] = []
+    _walk("status", [old.status, old.reason], [new.status, new.reason], found)
+    _walk("summary", old.summary, new.summary, found)
+    _walk("victims", old.victims, new.victims, found)
+    return found
+
+
+def _walk(where: str, old: Any, new: Any, found: list[str]) -> None:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted({*old, *new}):
+            _walk(f"{where}.{key}", old.get(key), new.get(key), found)
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for number, (one, other) in enumerate(zip(old, new, strict=True)):
+            _walk(f"{where}[{number}]", one, other, found)
+    elif old != new:
+        found.append(f"{where}: {old} → {new}")

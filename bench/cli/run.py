@@ -1,0 +1,107 @@
+"""`bench run`: a matrix from TOML to records, with the table growing while it runs."""
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+_EXIT_CRASHED = 1
+
+
+@click.command()
+@click.option("--matrix", "matrix_name", metavar="FILE|PRESET", help="A matrix file, or a preset's name.")
+@click.option("--cell", "cell_file", type=click.Path(path_type=Path), help="Repeat one published record's cell.")
+@click.option("--out", type=click.Path(path_type=Path), help="Run folder [default: runs/NAME].")
+@click.option("--data-dir", type=click.Path(path_type=Path), help="Folder of data sets; else BENCH_DATA.")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@click.option("--jobs", type=click.IntRange(1), help="Worker processes, one thread each [default: cores].")
+@click.option("--plugin", "plugins", multiple=True, metavar="FILE|MODULE", help="Try out entries of your own.")
+@click.option("--dry-run", is_flag=True, help="List the cells, which are done, and an estimate of the time.")
+@click.option("--tracking-uri", metavar="URI", help="MLflow server or store [default: mlflow.db beside runs].")
+@click.option("--no-tracking", is_flag=True, help="Leave MLflow for a later `bench sync`.")
+@click.option("--include-pictures", is_flag=True, help="Send pictures of private data to MLflow, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def command(
+    matrix_name: str | None, cell_file: Path | None, out: Path | None, data_dir: Path | None, device: str,
+    jobs: int | None, plugins: tuple[str, ...], dry_run: bool, tracking_uri: str | None, no_tracking: bool,
+    include_pictures: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Run a matrix: attacks × defenses × data sets × interception points.
+
+    Finished cells are skipped; Ctrl-C loses the cells in flight and no more.  Exit code 0 when all is
+    settled, 1 when cells crashed, 2 for a mistake in the question.
+
+    \b
+    bench run --matrix quickstart
+    bench run --matrix mine.toml --plugin my_defense.py
+    bench run --cell runs/quickstart/records/<id>.json
+    """
+    if (matrix_name is None) == (cell_file is None):
+        raise click.UsageError("give --matrix FILE|PRESET or --cell RECORD; `bench run --matrix quickstart`")
+    from bench import registry
+
+    for plugin in plugins:
+        registry.add_plugin(plugin)
+    from bench.cli import repeat
+    from bench.expand import expand
+    from bench.matrix import read
+    from bench.plan import Resolver, schedule
+    from bench.runner import Place
+    from bench.session import chosen_device, default_jobs, open_run
+
+    if cell_file is not None:
+        sys.exit(repeat.repeat(cell_file, data_dir, chosen_device(device), as_json))
+    assert matrix_name is not None
+    matrix = read(matrix_name)
+    resolver = Resolver(data_dir)
+    planned = expand(matrix, resolve=resolver)
+    run = out or Path("runs") / Path(matrix_name).stem.replace("/", "-")
+    todo = schedule(planned, run, resolver)
+    jobs = jobs or default_jobs()
+    if dry_run:
+        _dry_run(todo, jobs, run, as_json)
+        return
+    place = Place(run=open_run(run), data_dir=data_dir, device=chosen_device(device))
+
+    from bench.cli.watching import watched
+
+    store = None if no_tracking else (tracking_uri or "")
+    result = watched(
+        todo, place, ids=[item.cell.id for item in planned], jobs=jobs, plugins=plugins, quiet=as_json,
+        title=matrix.title, matrix=matrix_name, tracking_uri=store, include_pictures=include_pictures,
+    )  # fmt: skip
+    if as_json:
+        click.echo(json.dumps(result, indent=1))
+    sys.exit(_EXIT_CRASHED if result["crashed"] else 0)
+
+
+def _dry_run(todo: "object", jobs: int, run: Path, as_json: bool) -> None:
+    from bench.cli.words import duration
+    from bench.leaderboard.table import entry
+    from bench.plan import Schedule
+
+    assert isinstance(todo, Schedule)
+    rows = [(cell, "done", "") for cell in todo.done]
+    rows += [(cell, "n/a", reason) for cell, reason in todo.impossible]
+    rows += [(cell, "to run", todo.again.get(cell.id, "")) for cell in todo.waiting]
+    seconds = sum(todo.seconds[cell.id] for cell in todo.waiting) / jobs
+    if as_json:
+        listed = [
+            {"id": cell.id, "state": state, "reason": reason or None, "cell": cell.model_dump(mode="json"),
+             "estimated_seconds": todo.seconds.get(cell.id)}
+            for cell, state, reason in rows
+        ]  # fmt: skip
+        click.echo(json.dumps({"run": str(run), "cells": listed, "estimated_seconds": seconds}, indent=1))
+        return
+    for cell, state, reason in rows:
+        what = [cell.dataset.name, cell.model.name, entry(cell.defense.model_dump())]
+        if cell.kind == "attack":
+            what += [cell.point, entry(cell.attack.model_dump()).partition("(")[0], cell.knowledge]
+        else:
+            what += ["training", f"{cell.rounds} rounds"]
+        click.echo(f"{cell.id[:8]}  {state:7}{' · '.join(what)}{f'  ({reason})' if reason else ''}")
+    click.echo(
+        f"\n{len(rows)} cells: {len(todo.done)} done, {len(todo.impossible)} n/a, {len(todo.waiting)} to run, "
+        f"about {duration(seconds)} with {jobs} worker{'s' if jobs > 1 else ''}.  They would go to {run}."
+    )

@@ -1,0 +1,208 @@
+"""What the user sees of a run: progress and a growing table, then where things are and what next."""
+
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+from rich.text import Text
+
+from bench import records
+from bench.cli.words import duration
+from bench.executor import AnyCell
+from bench.leaderboard.table import blocks
+from bench.leaderboard.terminal import render
+from bench.plan import Schedule
+from bench.records import Record
+from bench.runner import Place
+from bench.session import Watch, carry_out
+from bench.uploader import Uploader
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What has come in, and how much of the estimated work is behind us."""
+
+    found: list[Record] = field(default_factory=list)
+    estimated: dict[str, float] = field(default_factory=dict)
+    began: float = field(default_factory=time.monotonic)
+    worked: float = 0.0
+    fresh: int = 0
+
+    def add(self, record: Record) -> None:
+        self.found.append(record)
+        self.fresh += 1
+        self.worked += self.estimated.get(record.id, 0.0)
+
+    def count(self, status: str) -> int:
+        return sum(record.status == status for record in self.found)
+
+    def left(self) -> str:
+        """Time left, from the work done so far at the speed seen so far."""
+        total = sum(self.estimated.values())
+        if not self.worked:
+            return "…"
+        return duration((total - self.worked) * (time.monotonic() - self.began) / self.worked)
+
+
+def watched(
+    todo: Schedule, place: Place, *, ids: Sequence[str], jobs: int, plugins: Sequence[str], quiet: bool,
+    title: str, matrix: str, tracking_uri: str | None, include_pictures: bool,
+) -> dict[str, Any]:  # fmt: skip
+    """Carry out a schedule under the user's eyes; returns the result as JSON types.
+
+    `tracking_uri` None: no MLflow; "": the default store.
+    """
+    console = Console(stderr=quiet, highlight=False)
+    tally = _Tally(estimated=dict(todo.seconds))
+    tally.found.extend(records.read(records.record_path(place.run, cell.id)) for cell in todo.done)
+    if not quiet:
+        _announce(console, title, todo, place, jobs)
+    uploaded = None
+    with ExitStack() as stack:
+        uploader = None
+        if tracking_uri is not None:
+            uploader = stack.enter_context(
+                Uploader(place.run, tracking_uri or None, include_pictures=include_pictures)
+            )
+        bar = Progress(
+            SpinnerColumn(), TextColumn("{task.fields[doing]}"), BarColumn(), MofNCompleteColumn(),
+            TextColumn("cells · {task.fields[failed]} failed · {task.fields[left]} left"), console=console,
+        )  # fmt: skip
+        task = bar.add_task(
+            "", total=len(ids), completed=len(todo.done), doing="starting", failed=0, left="…"
+        )
+        live = stack.enter_context(Live(console=console, transient=True, refresh_per_second=2))
+
+        def show() -> None:
+            bar.update(
+                task, completed=len(tally.found), failed=tally.count("crashed"), left=tally.left()
+            )
+            if console.is_terminal and not quiet:
+                live.update(Group(render(blocks(tally.found), detail=False), bar))
+
+        def started(cell: AnyCell) -> None:
+            bar.update(task, doing=f"{cell.dataset.name} · {cell.defense.name}")
+
+        def finished(record: Record) -> None:
+            tally.add(record)
+            if uploader is not None:
+                uploader.notify(record.id)
+            if not console.is_terminal and not quiet and tally.fresh % 25 == 0:
+                console.print(f"{len(tally.found)}/{len(ids)} cells, {tally.left()} left")
+            show()
+
+        try:
+            carry_out(
+                todo, place, jobs=jobs, plugins=plugins, watch=Watch(started=started, finished=finished)
+            )
+        except KeyboardInterrupt:
+            live.stop()
+            console.print(
+                f"\nstopped; {len(tally.found)} of {len(ids)} cells are on disk.  The same command goes on from there."
+            )
+            sys.exit(130)
+        live.stop()
+        if uploader is not None:
+            uploaded = uploader.close()
+    order = {cell_id: position for position, cell_id in enumerate(ids)}
+    tally.found.sort(key=lambda record: order[record.id])
+    if not quiet:
+        _conclude(console, tally, place, matrix, uploaded)
+    return _result(tally, place, uploaded)
+
+
+def _announce(console: Console, title: str, todo: Schedule, place: Place, jobs: int) -> None:
+    waiting = len(todo.waiting)
+    console.print(Text(title, style="bold"))
+    seconds = sum(todo.seconds.values()) / jobs
+    console.print(
+        f"{waiting} cells to run on {jobs} worker{'s' if jobs > 1 else ''} ({place.device}), about {duration(seconds)}; "
+        f"{len(todo.done)} done before, {len(todo.impossible)} n/a"
+    )
+    changed = [reason for reason in todo.again.values() if not reason.startswith("crashed")]
+    if changed:
+        console.print(f"{len(changed)} cells run again, their old records are kept: {_most(changed)}")
+    crashed = len(todo.again) - len(changed)
+    if crashed:
+        console.print(f"{crashed} cells that crashed before are tried again")
+
+
+def _conclude(console: Console, tally: _Tally, place: Place, matrix: str, uploaded: Any) -> None:
+    found = blocks(tally.found)
+    console.print()
+    console.print(render(found))
+    trained = [record for record in tally.found if record.cell["kind"] == "training"]
+    for record in trained:
+        console.print(
+            f"trained {record.cell['dataset']['name']} {record.cell['model']['name']} under "
+            f"{record.cell['defense']['name']}: accuracy {record.summary.get('accuracy')}"
+        )
+    if found:
+        console.print(_legend())
+    for title, status in (("crashed", "crashed"), ("n/a", "n/a")):
+        reasons = [record.reason or "" for record in tally.found if record.status == status]
+        if reasons:
+            console.print(f"{len(reasons)} {title}: {_most(reasons)}", style="red" if status == "crashed" else "")
+    example = next((r for r in tally.found if r.status == "done" and r.cell["kind"] == "attack"), None)
+    lines = [
+        ("records", str(place.run / "records")),
+        ("MLflow", _upload_line(uploaded, place)),
+        ("a cell, with its pictures", f"bench show {example.id[:8]} {place.run}" if example else "bench show"),
+        ("in the browser", f"bench ui {place.run}"),
+        ("your own defense", f"bench run --matrix {matrix} --plugin my_defense.py   (README, My defense)"),
+    ]
+    console.print()
+    for name, text in lines:
+        console.print(Text.assemble((f"{name:26}", "dim"), text), soft_wrap=True)
+
+
+def _legend() -> RenderableType:
+    return Text(
+        "Each figure is the share of pictures that the worst attacker got back (a picture counts as leaked if\n"
+        "any attack reaches PSNR ≥ 20 dB and beats the best guess without the gradient by 3 dB), with its 95 %\n"
+        "interval and the best single attack.  0 protects, 1 leaks everything.  Points: type-2 is one example's\n"
+        "gradient inside the client, type-1 the client's update as it leaves, type-0 the same at the server.\n"
+        "≥: some attacks failed, so the true figure may be higher.",
+        style="dim",
+    )
+
+
+def _upload_line(uploaded: Any, place: Place) -> str:
+    if uploaded is None:
+        return f"not asked for; `bench sync {place.run}` uploads"
+    if uploaded.reason or uploaded.left:
+        return f"{uploaded.left} records wait ({uploaded.reason}); `bench sync {place.run}` tries again"
+    return f"{uploaded.count} runs uploaded, {uploaded.skipped} there before"
+
+
+def _most(reasons: Sequence[str]) -> str:
+    """The most frequent reason, and how many others there are."""
+    common = max(set(reasons), key=reasons.count)
+    others = len(set(reasons)) - 1
+    return common + (f" (and {others} other reason{'s' if others > 1 else ''})" if others else "")
+
+
+def _result(tally: _Tally, place: Place, uploaded: Any) -> dict[str, Any]:
+    table = [
+        {
+            "block": block.title, "defense": defense, "point": point, "asr": worst.asr,
+            "interval": worst.interval, "best_attack": worst.best, "lower_bound": worst.lower_bound,
+            "pictures": len(worst.leaked), "absent": worst.absent, "crashed": worst.crashed,
+        }
+        for block in blocks(tally.found)
+        for defense, row in block.rows.items()
+        for point, worst in row.items()
+    ]  # fmt: skip
+    return {
+        "run": str(Path(place.run).resolve()), "cells": len(tally.found), "done": tally.count("done"),
+        "not_applicable": tally.count("n/a"), "crashed": tally.count("crashed"), "table": table,
+        "uploaded": None if uploaded is None else {"count": uploaded.count, "left": uploaded.left},
+        "seconds": round(time.monotonic() - tally.began, 1),
+    }  # fmt: skip

@@ -1,0 +1,1 @@
+"""Contracts under test for everything registered; a plug-in's own tests can call them (`run.py`)."""

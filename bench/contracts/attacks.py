@@ -1,0 +1,260 @@
+"""Contracts of attacks: what an attacker must promise so that its figures mean something."""
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bench.attacks.base import Attack
+from bench.contracts.base import DECLARED, Contract, ContractSkipped, one_line, require
+from bench.contracts.situations import Situation, differing, gap, part, situation
+from bench.federated.describe import Composition
+from bench.rng import Key
+from bench.trip import Budget, Reading, Reconstruction
+
+KEY = Key(seed=1)
+SHORT = 20  # evaluations over which rounding has not grown
+LONG = 60
+CLOSE = 1e-9  # float64
+SUCCESS = 0.01  # mean square error of 20 dB
+_STATUSES = ("ok", "diverged", "nan")
+
+
+def takes_or_refuses(attack: Attack) -> None:
+    """Every kind of reading is attacked, or refused with one clear line; no exception either way."""
+    single = situation()
+    for found in (
+        single,
+        situation("type-1", batch=3),
+        situation("type-0", batch=1, readings=1),
+        situation("type-1", batch=2, steps=2),
+        situation("type-2-step", batch=2),
+        situation("aggregate", batch=1, readings=2),
+        situation(observations=2),
+        situation(table=True),
+        replace(single, words="coordinates not linked", reading=replace(single.reading, linked="coordinate")),
+        replace(single, words="labels granted", reading=replace(single.reading, labels=single.labels)),
+        replace(single, words="described", reading=replace(single.reading, description=_identity())),
+    ):
+        reason = attack.refuses(found.reading)
+        require(reason is None or one_line(reason), f"{found.words}: refuses with {reason!r}, not one line")
+        if reason is None:
+            _well_formed(_run(attack, found, evaluations=3), found.reading, 3, found.words)
+
+
+def alone_in_company(attack: Attack) -> None:
+    """A reading gets the same whether alone or beside others, to 1e-9 over the first 20 evaluations."""
+    for found in _attackable(attack, situation(), situation("type-1", batch=2)):
+        together = _run(attack, found, evaluations=SHORT)
+        for row in range(len(found.reading)):
+            alone = _attack(attack, part(found.reading, row), evaluations=SHORT)
+            _equal(alone, _row(together, row), f"{found.words}: reading {row} alone and in company")
+
+
+def any_chunk(attack: Attack) -> None:
+    """The result does not depend on how many readings are held at once; at the end, the same successes."""
+    for found in _attackable(attack, situation(), situation("type-1", batch=2)):
+        whole = _run(attack, found, evaluations=SHORT)
+        for chunk in (1, 2):
+            parts = _run(attack, found, evaluations=SHORT, chunk=chunk)
+            _equal(parts, whole, f"{found.words}: chunk {chunk} and chunk 32")
+    for found in _attackable(attack, situation()):
+        ends = [
+            (_run(attack, found, evaluations=LONG, chunk=chunk).inputs - found.truth).square().flatten(1).mean(1)
+            < SUCCESS
+            for chunk in (1, 32)
+        ]
+        require(torch.equal(*ends), f"other readings succeed with chunk 1 than with chunk 32: {ends}")
+
+
+def budget(attack: Attack) -> None:
+    """No reading costs more evaluations than the budget, restarts included; counted, not only reported."""
+    for found in _attackable(attack, situation(), situation("type-1", batch=2)):
+        for evaluations in (1, 7, 30):
+            reading = part(found.reading, 0)
+            seen = 0
+
+            def count(module: Any, given: tuple[Tensor, ...]) -> None:
+                nonlocal seen
+                del module
+                if torch.is_grad_enabled():
+                    seen += len(given[0]) if given[0].dim() > len(reading.shape) else 1  # noqa: B023
+
+            # an evaluation is a loss and its derivative: forward passes without one are not counted
+            handle = reading.model.register_forward_pre_hook(count)
+            try:
+                result = _attack(attack, reading, evaluations=evaluations)
+            finally:
+                handle.remove()
+            used = int(result.evaluations.max())
+            require(used <= evaluations, f"{found.words}: reports {used} evaluations of {evaluations}")
+            done = -(-seen // (reading.pictures * len(reading.rounds)))
+            require(done <= evaluations, f"{found.words}: makes {done} evaluations of {evaluations}")
+
+
+def finite(attack: Attack) -> None:
+    """Finite output, or a status that says otherwise; a damaged reading does not touch its neighbours."""
+    for found in _attackable(attack, situation(), situation("type-1", batch=2)):
+        clean = _run(attack, found, evaluations=SHORT)
+        _says_so(clean, found.words)
+        for words, value in (("nan", torch.nan), ("infinite", torch.inf), ("zero", 0.0), ("1e150", 1e150)):
+            values = {name: tensor.clone() for name, tensor in found.reading.values.items()}
+            for tensor in values.values():
+                tensor[1] = value
+            hurt = _attack(attack, replace(found.reading, values=values), evaluations=SHORT)
+            _says_so(hurt, f"{found.words}, a {words} reading")
+            for row in (0, 2):
+                what = f"{found.words}: reading {row} beside a {words} one and beside a sound one"
+                _equal(_row(hurt, row), _row(clean, row), what)
+
+
+def batch_of_one(attack: Attack) -> None:
+    """A batch of one, read alone, is attacked at every point that shows it."""
+    for found in _attackable(
+        attack, situation(readings=1), situation("type-1", batch=1, readings=1), situation("type-0", readings=1)
+    ):
+        _well_formed(_run(attack, found, evaluations=5), found.reading, 5, found.words)
+
+
+def repeated_labels(attack: Attack) -> None:
+    """A batch whose labels are all the same is attacked like any other."""
+    for found in _attackable(attack, situation("type-1", batch=4, same_label=True)):
+        _well_formed(_run(attack, found, evaluations=5), found.reading, 5, found.words)
+
+
+def reading_alone(attack: Attack) -> None:
+    """Nothing but the reading counts: the same output where the hidden truth, the module's buffers, own
+    parameters and left-over gradients are scrambled."""
+    for found in _attackable(attack, situation(), situation("type-1", batch=2)):
+        honest = _run(attack, _planted(found, found.truth), evaluations=SHORT)
+        noise = torch.rand(found.truth.shape, generator=torch.Generator().manual_seed(5))
+        scrambled = _run(attack, _planted(found, noise), evaluations=SHORT)
+        _equal(honest, scrambled, f"{found.words}: with the truth in the module and with noise there", 0.0)
+
+
+def keyed(attack: Attack) -> None:
+    """The same key gives the same output, bit for bit, whatever the global seeds."""
+    for found in _attackable(attack, situation(), situation("type-1", batch=2)):
+        state = torch.get_rng_state()
+        try:
+            torch.manual_seed(1)
+            first = _run(attack, found, evaluations=SHORT)
+            torch.manual_seed(2)
+            second = _run(attack, found, evaluations=SHORT)
+        finally:
+            torch.set_rng_state(state)
+        _equal(first, second, f"{found.words}: two runs with one key", 0.0)
+
+
+def reading_untouched(attack: Attack) -> None:
+    """The reading is as it was after the attack: it may be shared with others."""
+    for found in _attackable(attack, situation(), situation("type-1", batch=2)):
+        before = _tensors(found.reading)
+        kept = {name: value.clone() for name, value in before.items()}
+        _run(attack, found, evaluations=5)
+        name = differing(kept, _tensors(found.reading))
+        require(name is None, f"{found.words}: the attack changed {name} of the reading")
+
+
+def _attackable(attack: Attack, *found: Situation) -> list[Situation]:
+    taken = [one for one in found if attack.refuses(one.reading) is None]
+    if not taken:
+        raise ContractSkipped(f"it refuses: {attack.refuses(found[0].reading)}")
+    return taken
+
+
+def _run(attack: Attack, found: Situation, *, evaluations: int, chunk: int = 32) -> Reconstruction:
+    return _attack(attack, found.reading, evaluations=evaluations, chunk=chunk)
+
+
+def _attack(attack: Attack, reading: Reading, *, evaluations: int, chunk: int = 32) -> Reconstruction:
+    return attack.reconstruct(reading, Budget(evaluations=evaluations, chunk=chunk), KEY)
+
+
+def _well_formed(found: Reconstruction, reading: Reading, evaluations: int, words: str) -> None:
+    count, pictures = len(reading), reading.pictures
+    shapes = {
+        "inputs": (count, pictures, *reading.shape), "labels": (count, pictures), "loss": (count,),
+        "evaluations": (count,), "outer": (count,), "restarts": (count,),
+    }  # fmt: skip
+    for name, expected in shapes.items():
+        got = tuple(getattr(found, name).shape)
+        require(got == expected, f"{words}: {name} has shape {got}, expected {expected}")
+    whole = not (found.labels.is_floating_point() or found.labels.is_complex())
+    within = whole and bool(((found.labels >= -1) & (found.labels < reading.classes)).all())
+    require(within, f"{words}: labels must be whole numbers from -1 to {reading.classes - 1}")
+    require(len(found.status) == count, f"{words}: {len(found.status)} statuses for {count} readings")
+    unknown = [status for status in found.status if status not in _STATUSES]
+    require(not unknown, f"{words}: status {unknown[:1]}; there are {', '.join(_STATUSES)}")
+    marks = [mark for mark, _ in found.history]
+    require(marks == sorted(set(marks)), f"{words}: history is not in the order of evaluations: {marks}")
+    require(not marks or marks[-1] <= evaluations, f"{words}: history goes beyond {evaluations} evaluations")
+    wide = {len(losses) for _, losses in found.history} - {count}
+    require(not wide, f"{words}: history holds {wide} losses for {count} readings")
+    _says_so(found, words)
+
+
+def _says_so(found: Reconstruction, words: str) -> None:
+    for row, status in enumerate(found.status):
+        sound = bool(torch.isfinite(found.inputs[row]).all() and torch.isfinite(found.loss[row]))
+        require(sound or status != "ok", f"{words}: reading {row} is not finite, and its status says ok")
+
+
+def _row(found: Reconstruction, row: int) -> Reconstruction:
+    return replace(
+        found, inputs=found.inputs[row : row + 1], labels=found.labels[row : row + 1],
+        loss=found.loss[row : row + 1], evaluations=found.evaluations[row : row + 1],
+        restarts=found.restarts[row : row + 1], status=found.status[row : row + 1],
+    )  # fmt: skip
+
+
+def _equal(first: Reconstruction, second: Reconstruction, words: str, close: float = CLOSE) -> None:
+    for name in ("labels", "evaluations", "restarts", "loss", "inputs"):
+        apart = gap(getattr(first, name), getattr(second, name))
+        require(apart <= close, f"{words}: {name} differ by {apart:.1e}, allowed {close:.0e}")
+    require(first.status == second.status, f"{words}: {first.status} and {second.status}")
+
+
+def _planted(found: Situation, hidden: Tensor) -> Situation:
+    """The same reading, of a module in which `hidden` lies about: where a victim's module would hold it."""
+    module = copy.deepcopy(found.reading.model)
+    module.register_buffer("running_mean", hidden.double().flatten(0, 1).mean(0))
+    module.register_buffer("last_batch", hidden.double())
+    for parameter in module.parameters():
+        parameter.data.fill_(float(hidden.mean()))
+        parameter.grad = torch.full_like(parameter, float(hidden.std()))
+    return replace(found, reading=replace(found.reading, model=module))
+
+
+def _tensors(reading: Reading) -> dict[str, Tensor]:
+    return {
+        **{f"value {name}": value for name, value in reading.values.items()},
+        **{f"weight {name}": value for name, value in reading.weights.items()},
+        **{f"the module's {name}": value.detach() for name, value in reading.model.state_dict().items()},
+        "public inputs": reading.public_inputs, "public mean": reading.public_mean,
+        "public labels": reading.public_labels,
+    }  # fmt: skip
+
+
+def _identity() -> Composition:
+    return Composition(parts=(("example", ()),), contexts={}, unit=1.0)
+
+
+CONTRACTS = (
+    DECLARED,
+    Contract(
+        name="takes or refuses", promise="attacks a kind of reading, or refuses it in one line",
+        function=takes_or_refuses,
+    ),
+    Contract(name="alone = in company", promise="a reading gets what it gets alone", function=alone_in_company),
+    Contract(name="any chunk", promise="the same for any number of readings at once", function=any_chunk),
+    Contract(name="budget", promise="no more evaluations than allowed, restarts included", function=budget),
+    Contract(name="finite", promise="finite output, or a status that says otherwise", function=finite),
+    Contract(name="batch of one", promise="a batch of one works", function=batch_of_one),
+    Contract(name="repeated labels", promise="repeated labels work", function=repeated_labels),
+    Contract(name="reading alone", promise="depends on nothing but the reading", function=reading_alone),
+    Contract(name="keyed", promise="draws by its key alone", function=keyed),
+    Contract(name="reading untouched", promise="leaves the reading as it was", function=reading_untouched),
+)  # fmt: skip

@@ -1,0 +1,131 @@
+"""Small situations in which contracts are checked: two data sets that need no file, float64 throughout."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+
+import torch
+from torch import Tensor, nn
+
+from bench import registry
+from bench.cell import AttackCell, DataRef, Entry, Federated
+from bench.datasets.base import Data
+from bench.datasets.loading import load
+from bench.defenses.base import Setting
+from bench.federated.pipeline import Batches
+from bench.federated.stages import Stages
+from bench.models.base import Model
+from bench.points import point
+from bench.readings import take_reading
+from bench.trip import Reading, Victims
+from bench.victims import draw_victims, pictures
+
+Tensors = Mapping[str, Tensor]
+
+
+@cache
+def data(name: str = "digits") -> Data:
+    """`digits` (1×8×8 pixels, 10 classes) or `cancer` (a table, 2 classes): both are in scikit-learn."""
+    return load(registry.instance("datasets", name, {}), name)
+
+
+def model(name: str = "dlg-lenet", dataset: str = "digits") -> tuple[nn.Module, dict[str, Tensor]]:
+    """A module in eval mode and its initial weights, in float64."""
+    architecture: Model = registry.instance("models", name, {})
+    found = data(dataset)
+    module = architecture.build(found.shape, found.classes).eval()
+    weights = architecture.initial(module, 0)
+    return module.double(), {name: value.double() for name, value in weights.items()}
+
+
+def setting_of(federated: Federated, *, rounds: int = 2) -> Setting:
+    """What a defense may know of this federated setting."""
+    return Setting(
+        clients=federated.clients, per_round=federated.per_round, rounds=rounds, steps=federated.steps,
+        batch=federated.batch, client_examples=federated.client_examples or 50, rate=federated.rate,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """A reading and, for the harness alone, the truth (reading, picture, *shape) and labels behind it."""
+
+    words: str
+    reading: Reading
+    truth: Tensor
+    labels: Tensor
+
+
+def situation(
+    where: str = "type-2", *, batch: int = 1, steps: int = 1, readings: int = 3, observations: int = 1,
+    same_label: bool = False, table: bool = False,
+) -> Situation:  # fmt: skip
+    """An undefended reading of digits by `dlg-lenet` (of `cancer` by `mlp`, where `table`)."""
+    dataset, architecture = ("cancer", "mlp") if table else ("digits", "dlg-lenet")
+    found = data(dataset)
+    module, weights = model(architecture, dataset)
+    federated = Federated(
+        algorithm="fedsgd" if steps == 1 else "fedavg", clients=12, per_round=2, steps=steps, batch=batch
+    )
+    cell = AttackCell(
+        dataset=DataRef(name=dataset, sha256=found.sha256), model=Entry(name=architecture),
+        federated=federated, defense=Entry(name="none"), attack=Entry(name="any"), point=where,
+        readings=readings, repeated_readings=observations,
+    )  # fmt: skip
+    tap = point(where)
+    victims, batches = draw_victims(cell, found, tap, 0)
+    batches = [replace(one, inputs=one.inputs.double()) for one in batches]
+    if same_label:
+        victims, batches = _same_label(found, victims, batches[0])
+    undefended = Stages(setting=setting_of(federated, rounds=1), transforms={}, states={})
+    reading = take_reading(cell, found, module, weights, victims, batches, undefended, tap, 0)
+    truth, labels, _ = pictures(victims, tap)
+    words = f"{where}, B={batch}, L={steps}" + (", a table" if table else "")
+    words += ", labels all the same" if same_label else ""
+    words += f", {observations} observations" if observations > 1 else ""
+    return Situation(words=words, reading=reading, truth=truth, labels=labels)
+
+
+def _same_label(found: Data, victims: Victims, batches: Batches) -> tuple[Victims, list[Batches]]:
+    """Every example of reading r has label r."""
+    clients, steps, batch = batches.labels.shape
+    wanted = torch.arange(clients) % found.classes
+    labels = torch.from_numpy(found.training.labels)
+    rows = torch.stack([torch.nonzero(labels == label)[: steps * batch, 0] for label in wanted])
+    inputs = torch.from_numpy(found.training.floats(rows.numpy().reshape(clients, steps, batch))).double()
+    given = wanted[:, None, None].expand(clients, steps, batch).clone()
+    moved = replace(victims, inputs=inputs[:, None].float(), labels=given[:, None])
+    return moved, [replace(batches, inputs=inputs, labels=given)]
+
+
+def part(reading: Reading, *rows: int) -> Reading:
+    """Some readings alone, with the indices they have in company."""
+    at = list(rows)
+    return replace(
+        reading, values={name: value[at] for name, value in reading.values.items()},
+        indices=tuple(reading.indices[row] for row in at),
+        labels=None if reading.labels is None else reading.labels[at],
+    )  # fmt: skip
+
+
+def gap(first: Tensor, second: Tensor) -> float:
+    """The largest difference, relative where values are above 1; infinite where shapes or numbers differ."""
+    if first.shape != second.shape or not torch.equal(torch.isfinite(first), torch.isfinite(second)):
+        return float("inf")
+    a, b = first.double().nan_to_num(0, 0, 0), second.double().nan_to_num(0, 0, 0)
+    if not a.numel():
+        return 0.0
+    return float(((a - b).abs() / torch.maximum(a.abs(), b.abs()).clamp_min(1)).max())
+
+
+def differing(first: Tensors, second: Tensors) -> str | None:
+    """The first name whose tensors are not bit-equal (not a number equals itself), or None."""
+    if list(first) != list(second):
+        return ", ".join(sorted(set(first) ^ set(second))) or "the order of the names"
+    for name, value in first.items():
+        other = second[name]
+        if value.dtype != other.dtype or value.shape != other.shape:
+            return name
+        if not torch.equal(value.nan_to_num(7.25), other.nan_to_num(7.25)):
+            return name
+    return None

@@ -1,0 +1,152 @@
+"""Planned cells → what is to be run: what is done already, what changed, in which groups and order."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from bench import records, registry, source
+from bench.cell import AttackCell, Entry, TrainingCell
+from bench.datasets.base import Data
+from bench.datasets.loading import load
+from bench.errors import RecordError
+from bench.expand import Planned
+from bench.points import point
+
+AnyCell = AttackCell | TrainingCell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What planning keeps of a data set."""
+
+    sha256: str
+    subset: str | None
+    kind: str
+    shape: tuple[int, ...]
+    classes: int
+
+
+class Resolver:
+    """Loads each data set once and keeps the facts, not the arrays (`bench.expand.Resolver`)."""
+
+    def __init__(self, data_dir: Path | None) -> None:
+        self._data_dir = data_dir
+        self._facts: dict[str, Facts] = {}
+
+    def data(self, name: str, params: Mapping[str, Any]) -> Facts:
+        key = f"{name} {sorted(params.items())}"
+        if key not in self._facts:
+            found: Data = load(registry.instance("datasets", name, params), name, self._data_dir)
+            self._facts[key] = Facts(
+                sha256=found.sha256, subset=found.subset, kind=found.kind, shape=found.shape,
+                classes=found.classes,
+            )  # fmt: skip
+        return self._facts[key]
+
+    def shape(self, cell: AnyCell) -> tuple[int, ...]:
+        """The shape of one example of the cell's data."""
+        return self.data(cell.dataset.name, cell.dataset.params).shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """`done` have a record that answers the same question from the same source; `again` maps a cell's
+    id to why its record does not count; `impossible` settle as n/a without running; `phases` are run
+    one after another, each a list of groups, longest first; `seconds` estimates each cell's time on
+    one core."""
+
+    done: tuple[AnyCell, ...]
+    again: Mapping[str, str]
+    impossible: tuple[tuple[AnyCell, str], ...]
+    phases: tuple[tuple[tuple[AnyCell, ...], ...], ...]
+    seconds: Mapping[str, float]
+
+    @property
+    def waiting(self) -> tuple[AnyCell, ...]:
+        return tuple(cell for phase in self.phases for group in phase for cell in group)
+
+
+def schedule(planned: Iterable[Planned], run: Path, resolver: Resolver) -> Schedule:
+    """What of `planned` is left to do in `run`: trainings first, then attacks by group."""
+    done: list[AnyCell] = []
+    again: dict[str, str] = {}
+    impossible: list[tuple[AnyCell, str]] = []
+    training: list[AnyCell] = []
+    groups: dict[str, list[AnyCell]] = {}
+    seconds: dict[str, float] = {}
+    for item in planned:
+        cell = item.cell
+        stale = _stale(cell, run)
+        if stale is None:
+            done.append(cell)
+            continue
+        if stale:
+            again[cell.id] = stale
+        if item.impossible is not None:
+            impossible.append((cell, item.impossible))
+            continue
+        seconds[cell.id] = estimate(cell, resolver.shape(cell))
+        if isinstance(cell, TrainingCell):
+            training.append(cell)
+        else:
+            groups.setdefault(_group(cell), []).append(cell)
+
+    def cost(group: Iterable[AnyCell]) -> float:
+        return -sum(seconds[cell.id] for cell in group)
+
+    trainings = tuple((cell,) for cell in sorted(training, key=lambda cell: cost([cell])))
+    attacks = tuple(tuple(group) for group in sorted(groups.values(), key=cost))
+    return Schedule(
+        done=tuple(done), again=again, impossible=tuple(impossible), phases=(trainings, attacks),
+        seconds=seconds,
+    )  # fmt: skip
+
+
+def estimate(cell: AnyCell, shape: tuple[int, ...]) -> float:
+    """Seconds on one core, to the order: from trials with the nets of DLG (0.5 ms an evaluation of one
+    28×28 picture, growing with pixels and pictures) and with paper A's net (4 ms a client-step)."""
+    federated = cell.federated
+    if isinstance(cell, TrainingCell):
+        return 1 + cell.rounds * federated.per_round * federated.steps * 0.004 * max(1, federated.batch / 5)
+    attack = registry.load("attacks", cell.attack.name)
+    if not getattr(attack, "iterative", True):
+        return 0.2
+    unit = point(cell.point).unit
+    pictures = {"example": 1, "step": federated.batch, "update": federated.batch * federated.steps}.get(
+        unit, federated.batch * federated.steps * federated.per_round
+    )
+    return 0.2 + cell.readings * cell.evaluations * 0.0005 * max(0.1, (pictures * prod(shape) / 784) ** 0.9)
+
+
+def _stale(cell: AnyCell, run: Path) -> str | None:
+    """None: its record counts.  "": there is none.  Else why the one there does not count."""
+    path = records.record_path(run, cell.id)
+    if not path.exists():
+        return ""
+    try:
+        found = records.read(path)
+    except RecordError as error:
+        return str(error)
+    if found.status == "crashed":
+        return f"crashed: {found.reason}"
+    if missing := _missing(found, run):
+        return f"{missing} is missing"
+    differs = source.changed(found.source, source.cell_source(cell))
+    return "; ".join(differs) if differs else None
+
+
+def _missing(found: records.Record, run: Path) -> str | None:
+    """A file that the record names and that is not there."""
+    named = [run / "arrays" / f"{found.arrays}.npz"] if found.arrays else []
+    for round_ in found.summary.get("checkpoints", {}):
+        named.append(run / "weights" / found.id / f"round-{round_}.safetensors")
+    return next((str(path.relative_to(run)) for path in named if not path.exists()), None)
+
+
+def _group(cell: AttackCell) -> str:
+    """Cells whose readings can be equal: they differ in defense and point alone."""
+    unit = point(cell.point).unit if cell.federated.batch > 1 else ""
+    alike = {"defense": Entry(name="any"), "point": unit, "draw": 0}
+    return cell.model_copy(update=alike).canonical()

@@ -1,0 +1,124 @@
+"""Records → rows: for each defense and point the worst-case attack success rate, picture by picture.
+
+A picture counts as leaked if any attack, plain or adaptive, succeeds on it; never a mean over
+attacks.  Records only: no torch, no data.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.records import Record
+from bench.scoring.intervals import clustered_share, wilson
+
+POINT_ORDER = ("type-2", "type-2-step", "type-1", "type-0", "aggregate")
+Picture = tuple[int, int, int, int]  # seed, draw, reading, picture
+
+
+@dataclass(slots=True)
+class Worst:
+    """One defense at one point: `leaked` picture → whether any attack succeeded; `by_attack` the same
+    for each; what did not count and why."""
+
+    leaked: dict[Picture, bool] = field(default_factory=dict)
+    by_attack: dict[str, dict[Picture, bool]] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
+    crashed: dict[str, str] = field(default_factory=dict)
+    lower_bound: bool = False
+
+    @property
+    def asr(self) -> float | None:
+        """Share of pictures leaked to the worst attacker; None where nothing was scored."""
+        return sum(self.leaked.values()) / len(self.leaked) if self.leaked else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """95 %: Wilson for one weight seed and draw, cluster bootstrap over seeds otherwise."""
+        if not self.leaked:
+            return None
+        seeds = [picture[0] for picture in self.leaked]
+        values = list(self.leaked.values())
+        if len({picture[:2] for picture in self.leaked}) == 1:
+            return wilson(sum(values), len(values))
+        return clustered_share(values, seeds)
+
+    @property
+    def best(self) -> tuple[str, float] | None:
+        """The attack with the highest rate of its own, and that rate."""
+        rates = {name: sum(own.values()) / len(own) for name, own in self.by_attack.items() if own}
+        return max(rates.items(), key=lambda pair: pair[1]) if rates else None
+
+
+@dataclass(slots=True)
+class Block:
+    """One data set, model, weights and setting: rows are defenses, columns points."""
+
+    title: str
+    rows: dict[str, dict[str, Worst]] = field(default_factory=dict)
+
+    @property
+    def points(self) -> tuple[str, ...]:
+        seen = {name for row in self.rows.values() for name in row}
+        known = [name for name in POINT_ORDER if name in seen]
+        return (*known, *sorted(seen - set(known)))
+
+
+def blocks(records: Iterable[Record]) -> list[Block]:
+    """The blocks of a run's attack records, in the order in which their records come."""
+    found: dict[str, Block] = {}
+    for record in records:
+        if record.cell.get("kind") != "attack":
+            continue
+        title = _title(record.cell)
+        row = found.setdefault(title, Block(title)).rows.setdefault(entry(record.cell["defense"]), {})
+        _add(row.setdefault(record.cell["point"], Worst()), record)
+    return list(found.values())
+
+
+def entry(value: Mapping[str, Any]) -> str:
+    """A name with its parameters, short: `prune(share=0.7)`."""
+    shown = ", ".join(f"{key}={_short(item)}" for key, item in sorted(value["params"].items()))
+    return f"{value['name']}({shown})" if shown else str(value["name"])
+
+
+def _add(worst: Worst, record: Record) -> None:
+    cell = record.cell
+    attack = entry(cell["attack"]) + ("" if cell["knowledge"] == "plain" else f" · {cell['knowledge']}")
+    if record.status == "n/a":
+        worst.absent[attack] = record.reason or "no reason given"
+        return
+    if record.status == "crashed":
+        worst.crashed[attack] = record.reason or "no reason given"
+        worst.lower_bound = True
+        return
+    worst.lower_bound |= bool(record.summary.get("lower_bound"))
+    own = worst.by_attack.setdefault(attack, {})
+    for reading, victim in enumerate(record.victims):
+        for number, picture in enumerate(victim["pictures"]):
+            key = (cell["seed"], cell["draw"], reading, number)
+            own[key] = bool(picture["success"])
+            worst.leaked[key] = worst.leaked.get(key, False) or own[key]
+
+
+def _title(cell: Mapping[str, Any]) -> str:
+    federated, weights = cell["federated"], cell["weights"]
+    parts = [entry(cell["dataset"])]
+    if cell["dataset"].get("subset"):
+        parts[0] += f" ({cell['dataset']['subset']})"
+    parts.append(entry(cell["model"]))
+    if weights["kind"] == "checkpoint":
+        parts.append(f"round {weights['round']} of {weights['training'][:8]}")
+    elif weights["kind"] == "file":
+        parts.append(f"weights {weights['sha256'][:8]}")
+    else:
+        parts.append("untrained")
+    parts.append(f"{federated['algorithm']} B={federated['batch']} L={federated['steps']}")
+    if cell["labels"]:
+        parts.append("labels granted")
+    if cell["repeated_readings"] > 1:
+        parts.append(f"{cell['repeated_readings']} readings granted")
+    return " · ".join(parts)
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,260 @@
+"""Imports go one way: this walks the AST of every source file of the checkout beside `tests/`.
+
+A new file directly under `bench/` needs a layer in `LAYERS`; a new border is a line in `BORDERS`.
+"""
+
+import ast
+import tomllib
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+FOLDERS: dict[str, str] = PROJECT["tool"]["setuptools"]["package-dir"]
+
+# A file imports only its own layer or lower ones; circles are refused everywhere.
+LAYERS = (
+    ("bench", "errors", "points", "rng", "trip", "cell"),
+    ("parameters", "literals", "plugins", "registry", "source", "gradients", "records", "weights"),
+    ("datasets", "models", "defenses", "attacks"),
+    ("federated", "scoring", "victims", "readings"),
+    ("matrixfile", "matrix", "feasible", "expand", "plan"),
+    ("runner", "executor"),
+    ("store", "strips", "runview", "tracking", "follower", "uploader", "server", "leaderboard"),
+    ("api", "testing", "health"),
+    ("cli",),
+)
+# What these must never import, however far away; names outside `bench` count by their top level.
+BORDERS = {
+    "bench.attacks": (
+        "bench.datasets", "bench.defenses", "bench.models", "bench.federated", "bench.victims",
+        "bench.readings", "bench.scoring", "bench.cell", "bench.records", "bench.registry",
+    ),
+    "bench.defenses": ("bench.attacks", "bench.datasets", "bench.models", "bench.victims", "bench.cell"),
+    "bench.defenses.accounting": ("torch", "bench.cell", "bench.federated"),
+    "bench.datasets": ("bench.attacks", "bench.defenses", "bench.models", "bench.cell"),
+    "bench.models": ("bench.attacks", "bench.defenses", "bench.datasets", "bench.cell"),
+    "bench.scoring": ("bench.attacks", "bench.defenses", "bench.models"),
+    "bench.matrixfile": ("bench.runner", "torch", "mlflow"),
+    "bench.leaderboard": ("torch", "mlflow", "bench.registry", "bench.runner"),
+    "bench.runner": ("mlflow", "torchvision"),
+    "bench.records": ("torch", "mlflow"),
+    "bench.health": ("torch", "torchvision", "mlflow"),
+}  # fmt: skip
+# Heavy or optional distributions and the one file that may import each.
+OWNERS = {
+    "mlflow": "bench.tracking",
+    "lpips": "bench.scoring.lpips_metric",
+    "torchvision": "bench.scoring.lpips_metric",
+    "pooch": "bench.datasets.fetch",
+}
+# Imports inside functions, beside those of commands: what is optional or slow, and why it may be.
+INSIDE_FUNCTIONS = {
+    ("bench.parameters", "pydantic"),  # `bench list` stays below 0.3 s
+    ("bench.scoring.lpips_metric", "lpips"),  # optional: it brings torchvision
+    ("bench.tracking", "mlflow"),  # 3 s, and its telemetry is turned off before
+    ("bench.datasets.digits", "sklearn"),  # a second that other data sets need not pay
+    ("bench.datasets.cancer", "sklearn"),
+    ("bench.health.storage", "bench.datasets.loading"),  # numpy may be what is broken
+}
+IMPORTERS = {"bench.cli.main", "bench.plugins", "bench.registry"}  # may call importlib.import_module
+
+Trees = Mapping[str, ast.Module]
+
+
+def _read() -> dict[str, ast.Module]:
+    trees = {}
+    for package, folder in FOLDERS.items():
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            parts = path.relative_to(ROOT / folder).with_suffix("").parts
+            name = ".".join((package, *parts)).removesuffix(".__init__")
+            trees[name] = ast.parse(path.read_text("utf-8"), str(path))
+    return trees
+
+
+TREES = _read()
+
+
+def _within(module: str, package: str) -> bool:
+    return f"{module}.".startswith(f"{package}.")
+
+
+def _imported(node: ast.AST, trees: Trees) -> Iterator[str]:
+    """The modules that one statement imports: `from bench import rng` imports bench.rng."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module:
+        for alias in node.names:
+            whole = f"{node.module}.{alias.name}"
+            yield whole if whole in trees else node.module
+
+
+def _graph(trees: Trees) -> dict[str, set[str]]:
+    return {
+        name: {other for node in ast.walk(tree) for other in _imported(node, trees)}
+        for name, tree in trees.items()
+    }
+
+
+def _layer(module: str) -> int | None:
+    part = module.split(".")[1] if "." in module else module
+    return next((number for number, layer in enumerate(LAYERS) if part in layer), None)
+
+
+def upward(trees: Trees) -> list[str]:
+    """Imports of a higher layer, and modules that no layer names."""
+    faults = [f"{name} has no layer" for name in trees if _layer(name) is None]
+    for name, others in _graph(trees).items():
+        for other in others & set(trees):
+            mine, its = _layer(name), _layer(other)
+            if mine is not None and its is not None and its > mine:
+                faults.append(f"{name} imports {other}, a layer above")
+    return faults
+
+
+def crossings(trees: Trees) -> list[str]:
+    """Ways across a border, directly or through other modules of bench."""
+    graph, faults = _graph(trees), []
+    for package, forbidden in BORDERS.items():
+        for start in (name for name in trees if _within(name, package)):
+            seen, front = {start}, [start]
+            while front:
+                here = front.pop()
+                for other in sorted(graph.get(here, set()) - seen):
+                    seen.add(other)
+                    front.append(other)
+                    if any(_within(other, line) for line in forbidden):
+                        faults.append(f"{start} reaches {other} (by {here})")
+    return faults
+
+
+def hidden(trees: Trees) -> list[str]:
+    """Imports inside functions and calls of import_module, where they are not allowed."""
+    faults = []
+    for name, tree in trees.items():
+        for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+            for node in ast.walk(function):
+                for other in _imported(node, trees):
+                    top = other if other.startswith("bench") else other.split(".")[0]
+                    if not _within(name, "bench.cli") and (name, top) not in INSIDE_FUNCTIONS:
+                        faults.append(f"{name}:{function.name} imports {other}")
+        for node in ast.walk(tree):
+            called = node.func if isinstance(node, ast.Call) else None
+            word = getattr(called, "attr", getattr(called, "id", ""))
+            if word in ("import_module", "__import__") and name not in IMPORTERS:
+                faults.append(f"{name} calls {word}")
+    return faults
+
+
+def _idle(node: ast.stmt) -> bool:
+    """A docstring, a constant, or a guard that raises."""
+    if isinstance(node, ast.Assign):
+        return isinstance(node.value, ast.Constant)
+    if isinstance(node, ast.If):
+        return all(isinstance(inner, ast.Raise) for inner in node.body) and not node.orelse
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def test_every_source_folder_is_mapped() -> None:
+    packages = {
+        path.parent.name for path in ROOT.glob("*/__init__.py") if path.parent.name not in ("tests", "build")
+    }
+    assert set(FOLDERS.values()) == packages
+    assert all(
+        name == ("bench" if folder == "bench" else f"bench.{folder}") for name, folder in FOLDERS.items()
+    )
+    assert "packages" not in PROJECT["tool"]["setuptools"]  # it would lose sub-packages in silence
+
+
+def test_every_folder_of_sources_is_a_package() -> None:
+    """A folder without __init__.py is in the wheel and missing from an editable install."""
+    for folder in FOLDERS.values():
+        for path in (ROOT / folder).rglob("*.py"):
+            assert (path.parent / "__init__.py").exists(), path
+
+
+def test_no_relative_imports() -> None:
+    relative = [
+        f"{name}:{node.lineno}"
+        for name, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.level
+    ]
+    assert relative == []
+
+
+def test_imports_go_down() -> None:
+    assert upward(TREES) == []
+
+
+def test_no_circles() -> None:
+    graph = {name: others & set(TREES) - {name} for name, others in _graph(TREES).items()}
+    TopologicalSorter(graph).prepare()  # raises CycleError with the circle
+
+
+def test_borders_hold() -> None:
+    assert crossings(TREES) == []
+
+
+@pytest.mark.parametrize(("distribution", "owner"), OWNERS.items())
+def test_one_file_imports_it(distribution: str, owner: str) -> None:
+    importers = {
+        name
+        for name, others in _graph(TREES).items()
+        if any(_within(other, distribution) for other in others)
+    }
+    assert importers <= {owner}
+
+
+def test_imports_stand_at_the_top_but_for_the_list() -> None:
+    assert hidden(TREES) == []
+
+
+def test_concrete_entries_are_reached_through_the_registry_only() -> None:
+    """An entry may build on its neighbours in the same folder; nobody else names it."""
+    entries = {
+        target.partition(":")[0]
+        for group, table in PROJECT["project"]["entry-points"].items()
+        if group.startswith("bench.")
+        for target in table.values()
+    }
+    named = [
+        f"{name} imports {other}"
+        for name, others in _graph(TREES).items()
+        for other in sorted(others & entries)
+        if not _within(name, other.rpartition(".")[0])
+    ]
+    assert named == []
+
+
+def test_init_files_hold_no_code() -> None:
+    for folder in FOLDERS.values():
+        for path in (ROOT / folder).rglob("__init__.py"):
+            body = ast.parse(path.read_text("utf-8")).body
+            assert body, f"{path} has no docstring"
+            assert all(map(_idle, body)), path
+
+
+def test_planted_faults_are_found() -> None:
+    """The checks above can fail."""
+    planted = {
+        "bench.rng": "import bench.runner",
+        "bench.orphan": "x = 1",
+        "bench.attacks.sly": "from bench.gradients import helper",
+        "bench.gradients": "def f():\n    from bench import victims",
+        "bench.victims": "x = 1",
+        "bench.runner": "import importlib\nimportlib.import_module('bench.attacks.sly')",
+    }
+    trees = {name: ast.parse(text) for name, text in planted.items()}
+    assert upward(trees) == [
+        "bench.orphan has no layer",
+        "bench.rng imports bench.runner, a layer above",
+        "bench.gradients imports bench.victims, a layer above",
+    ]
+    assert crossings(trees) == ["bench.attacks.sly reaches bench.victims (by bench.gradients)"]
+    assert hidden(trees) == ["bench.gradients:f imports bench.victims", "bench.runner calls import_module"]
+    with pytest.raises(CycleError):
+        TopologicalSorter({"a": {"b"}, "b": {"a"}}).prepare()

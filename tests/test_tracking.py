@@ -1,0 +1,360 @@
+"""Uploading to MLflow: each record once, whatever breaks, and private pictures stay at home.
+
+The store is a real one, sqlite in a temporary folder; a broken one is the same client with one call
+that raises.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from bench import records, store, tracking
+from bench.cli.sync import command as sync
+from bench.records import Record
+from bench.store import Uploaded
+
+
+def entry(name: str, **params: Any) -> dict[str, Any]:
+    return {"name": name, "params": params}
+
+
+def write(run: Path, cell_id: str, **changes: Any) -> Path:
+    """A record of two readings, with arrays."""
+    shades = np.linspace(0, 1, 2 * 64, dtype=np.float32).reshape(2, 1, 1, 8, 8)
+    arrays = records.write_arrays(run, {"truth": shades, "reconstruction": 1 - shades})
+    given: dict[str, Any] = {
+        "id": cell_id,
+        "status": "done",
+        "cell": {
+            "kind": "attack", "dataset": entry("digits"), "model": entry("dlg-lenet"),
+            "defense": entry("prune", share=0.7), "attack": entry("cpl"), "knowledge": "plain",
+            "point": "type-1", "seed": 0,
+        },
+        "source": {"sha256": "5" * 64},
+        "summary": {"asr": 0.5, "psnr_db": {"median": 21.0}},
+        "victims": [],
+        "environment": {"device": "cpu"},
+        "cost": {"wall_seconds": 2.5},
+        "arrays": arrays,
+    }  # fmt: skip
+    return records.write(run, Record(**{**given, **changes}))
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose store has its schema: making one takes seconds."""
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "first" / "records").mkdir(parents=True)
+    assert tracking.upload(folder / "first") == Uploaded()
+    return folder
+
+
+@pytest.fixture
+def run(shared: Path, request: pytest.FixtureRequest) -> Path:
+    """An empty run of its own in that folder, and so an experiment of its own."""
+    folder = shared / request.node.name[:60].replace("[", "-").replace("]", "")
+    (folder / "records").mkdir(parents=True)
+    return folder
+
+
+def target(run: Path, **changes: Any) -> tracking.Target:
+    return replace(tracking.open_target(run, store.default_uri(run)), **changes)
+
+
+def uploaded(run: Path) -> list[Any]:
+    """The store's runs of this run, newest first."""
+    opened = target(run)
+    return list(opened.client.search_runs([opened.experiment_id]))
+
+
+class Broken:
+    """A client of which one call raises, `times` times; `silent` ones do not even say that they live."""
+
+    def __init__(
+        self, client: Any, call: str, error: BaseException, *, times: int = 10**6, silent: bool
+    ) -> None:
+        self._client, self._call, self._error = client, call, error
+        self._left, self._silent = times, silent
+
+    def __getattr__(self, name: str) -> Any:
+        if self._silent and name == "get_experiment":
+            raise self._error
+        if name == self._call and self._left > 0:
+            self._left -= 1
+            raise self._error
+        return getattr(self._client, name)
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+
+
+def test_one_record_is_one_run_with_everything_in_it(run: Path) -> None:
+    path = write(run, "a1")
+    os.utime(path, (1_700_000_000, 1_700_000_000))
+    assert tracking.upload(run) == Uploaded(count=1)
+    (found,) = uploaded(run)
+    assert found.info.run_name == "digits dlg-lenet cpl/plain × prune(share=0.7) @ type-1"
+    assert found.info.status == "FINISHED"
+    assert (found.info.start_time, found.info.end_time) == (1_699_999_997_500, 1_700_000_000_000)
+    assert found.data.metrics == {"leak/asr": 0.5, "leak/psnr_db/median": 21.0, "cost/wall_seconds": 2.5}
+    assert found.data.params["defense.share"] == "0.7"
+    assert found.data.tags["bench.point"] == "type-1"
+    assert found.data.tags["bench.run"] == run.name
+    (picture,) = target(run).client.list_artifacts(found.info.run_id)
+    assert picture.path == found.data.tags["bench.picture"] == tracking.PICTURE
+
+
+def test_more_than_one_request_holds_goes_in_several(run: Path) -> None:
+    summary = {"curve": [[step, step / 2] for step in range(2000)]}
+    cell = {"kind": "training", "defense": entry("own", **{f"p{i}": i for i in range(250)})}
+    write(run, "a1", cell=cell, summary=summary)
+    assert tracking.upload(run) == Uploaded(count=1)
+    (found,) = uploaded(run)
+    assert len(found.data.params) == 252
+    assert len(target(run).client.get_metric_history(found.info.run_id, "utility/curve")) == 2000
+
+
+def test_again_adds_nothing_even_without_the_notes(run: Path) -> None:
+    for cell_id in ("a1", "a2"):
+        write(run, cell_id)
+    assert tracking.upload(run) == Uploaded(count=2)
+    assert tracking.upload(run) == Uploaded(skipped=2)
+    (run / "synced" / "a1.json").unlink()
+    assert tracking.upload(run) == Uploaded(skipped=2)
+    assert store.unsynced(run, store.default_uri(run)) == 0
+    assert len(uploaded(run)) == 2
+
+
+def test_only_the_named_cells(run: Path) -> None:
+    for cell_id in ("a1", "a2", "a3"):
+        write(run, cell_id)
+    seen: list[Uploaded] = []
+    assert tracking.upload(run, only=["a3", "a1"], progress=seen.append) == Uploaded(count=2)
+    assert seen == [Uploaded(count=1, left=1), Uploaded(count=2)]
+    assert {found.data.tags["bench.cell"] for found in uploaded(run)} == {"a1", "a3"}
+
+
+def test_a_changed_record_supersedes_the_old_one(run: Path) -> None:
+    write(run, "a1", summary={"asr": 0.5})
+    tracking.upload(run)
+    write(run, "a1", summary={"asr": 0.6})
+    assert tracking.upload(run) == Uploaded(count=1)
+    by_asr = {found.data.metrics["leak/asr"]: found for found in uploaded(run)}
+    assert by_asr[0.5].data.tags["bench.superseded"] == by_asr[0.6].info.run_id
+    assert "bench.superseded" not in by_asr[0.6].data.tags
+
+
+@pytest.mark.parametrize("call", ["log_batch", "log_artifact", "set_terminated", "set_tag"])
+def test_a_crash_in_the_middle_leaves_one_run_after_all(run: Path, call: str) -> None:
+    write(run, "a1", summary={"asr": 0.4})
+    tracking.upload(run)
+    write(run, "a1", summary={"asr": 0.5})
+    opened = target(run)
+    crashing = replace(opened, client=Broken(opened.client, call, KeyboardInterrupt(), silent=False))
+    with pytest.raises(KeyboardInterrupt):
+        tracking.send(crashing, run, ["a1"])
+    again = tracking.upload(run)
+    assert again == (Uploaded(skipped=1) if call == "set_tag" else Uploaded(count=1))
+    current = [found for found in uploaded(run) if "bench.superseded" not in found.data.tags]
+    assert [(found.info.status, found.data.metrics["leak/asr"]) for found in current] == [("FINISHED", 0.5)]
+    assert len(uploaded(run)) == 2
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_store_that_dies_delays_and_loses_nothing(run: Path) -> None:
+    for cell_id in ("a1", "a2", "a3"):
+        write(run, cell_id)
+    opened = target(run)
+    down = Broken(opened.client, "create_run", ConnectionError("gone"), silent=True)
+    assert tracking.send(opened, run, ["a1"]) == Uploaded(count=1)
+    result = tracking.send(replace(opened, client=down), run, ["a1", "a2", "a3"])
+    assert (result.skipped, result.left, result.failed) == (1, 2, 0)
+    assert result.reason and result.reason.endswith("ConnectionError: gone")
+    assert tracking.upload(run) == Uploaded(count=2, skipped=1)
+
+
+def test_one_dropped_connection_is_not_the_end(run: Path) -> None:
+    write(run, "a1")
+    opened = target(run)
+    once = Broken(opened.client, "set_terminated", ConnectionError("dropped"), times=1, silent=False)
+    assert tracking.send(replace(opened, client=once), run, ["a1"]) == Uploaded(count=1)
+    assert [found.info.status for found in uploaded(run)] == ["FINISHED"]
+
+
+def test_a_record_that_the_store_refuses_stops_no_other(run: Path) -> None:
+    for cell_id in ("a1", "a2", "a3"):
+        write(run, cell_id)
+    (run / "records" / "a2.json").write_text("{")
+    opened = target(run)
+    picky = Broken(opened.client, "create_run", ValueError("not this one"), times=2, silent=False)
+    result = tracking.send(replace(opened, client=picky), run, ["a1", "a2", "a3"])
+    assert (result.count, result.failed, result.left) == (1, 2, 0)
+    assert {found.data.tags["bench.cell"] for found in uploaded(run)} == {"a3"}
+
+
+def test_private_pictures_stay_unless_asked_for(run: Path) -> None:
+    write(run, "a1", summary={"private": True})
+    tracking.upload(run)
+    (found,) = uploaded(run)
+    client = target(run).client
+    assert found.data.tags["bench.picture"] == "withheld: private data"
+    assert client.list_artifacts(found.info.run_id) == []
+    assert not list((run.parent / "mlartifacts" / run.name).rglob("*.png"))
+
+    write(run, "a2", summary={"private": True})
+    tracking.upload(run, only=["a2"], include_pictures=True)
+    (named,) = (found for found in uploaded(run) if found.data.tags["bench.cell"] == "a2")
+    assert [item.path for item in client.list_artifacts(named.info.run_id)] == [tracking.PICTURE]
+
+
+def test_the_numbers_go_up_where_the_picture_cannot(run: Path) -> None:
+    write(run, "a1")
+    opened = target(run)
+    denied = Broken(opened.client, "log_artifact", PermissionError("not on this machine"), silent=False)
+    assert tracking.send(replace(opened, client=denied), run, ["a1"]) == Uploaded(count=1)
+    write(run, "a2", arrays="0" * 64)
+    assert tracking.upload(run, only=["a2"]) == Uploaded(count=1)
+    tags = {found.data.tags["bench.cell"]: found.data.tags["bench.picture"] for found in uploaded(run)}
+    assert tags["a1"] == "not uploaded: not on this machine"
+    assert tags["a2"].startswith("not drawn: ")
+
+
+def test_what_did_not_run_is_a_run_that_says_so(run: Path) -> None:
+    write(run, "a1", status="n/a", reason="too many unknowns", arrays=None, summary={})
+    write(run, "a2", status="crashed", reason="killed", arrays=None, summary={})
+    assert tracking.upload(run) == Uploaded(count=2)
+    assert {(f.info.status, f.data.tags["bench.reason"]) for f in uploaded(run)} == {
+        ("KILLED", "too many unknowns"), ("FAILED", "killed"),
+    }  # fmt: skip
+
+
+def test_a_lost_store_is_made_again_from_the_records(run: Path) -> None:
+    """Notes that name runs of a database that is gone must not keep the records out of the new one."""
+    write(run, "a1")
+    tracking.upload(run)
+    uri = store.default_uri(run)
+    note = store.read_note(run, "a1", uri)
+    assert note is not None
+    (found,) = uploaded(run)
+    target(run).client.set_tag(found.info.run_id, "bench.cell", "of another")
+    store.write_note(run, "a1", uri, replace(note, run="0" * 32))
+    assert tracking.upload(run) == Uploaded(count=1)
+
+
+def test_what_was_deleted_in_the_ui_stays_deleted(run: Path) -> None:
+    write(run, "a1")
+    tracking.upload(run)
+    (found,) = uploaded(run)
+    target(run).client.delete_run(found.info.run_id)
+    assert tracking.upload(run) == Uploaded(skipped=1)
+    assert uploaded(run) == []
+
+
+def test_a_deleted_experiment_is_taken_back(run: Path) -> None:
+    write(run, "a1")
+    tracking.upload(run)
+    opened = target(run)
+    opened.client.delete_experiment(opened.experiment_id)
+    assert tracking.upload(run) == Uploaded(skipped=1)
+    assert len(uploaded(run)) == 1
+
+
+def test_nothing_follows_the_working_directory(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(run, "a1")
+    tracking.upload(run)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_sync_says_what_it_did(run: Path) -> None:
+    write(run, "a1")
+    first = CliRunner().invoke(sync, [str(run), "--json"])
+    assert first.exit_code == 0, first.output
+    assert json.loads(first.output) == {
+        "run": str(run), "uri": store.default_uri(run),
+        "count": 1, "skipped": 0, "failed": 0, "left": 0, "reason": None,
+    }  # fmt: skip
+    again = CliRunner().invoke(sync, [str(run)])
+    assert again.exit_code == 0
+    assert "0 uploaded, 1 there already" in again.output
+
+
+def test_sync_to_a_server_that_is_down_is_one_line_and_exit_1(run: Path) -> None:
+    write(run, "a1")
+    result = CliRunner().invoke(sync, [str(run), "--tracking-uri", "http://u:secret@127.0.0.1:9"])
+    assert result.exit_code == 1
+    assert "1 left" in result.output
+    assert "secret" not in result.output
+    assert "Traceback" not in result.output
+
+
+_OF_TWO = """
+import sys
+from pathlib import Path
+from bench import tracking
+print(tracking.upload(Path(sys.argv[1])))
+"""
+
+
+@pytest.mark.slow
+def test_processes_that_meet_on_a_fresh_store(tmp_path: Path) -> None:
+    """Two runs, one of them twice: no schema race, no experiment race, no record twice."""
+    for name in ("x", "y"):
+        for number in range(10):
+            write(tmp_path / name, f"a{number}")
+    children = [
+        subprocess.Popen([sys.executable, "-P", "-c", _OF_TWO, str(tmp_path / name)], stdout=subprocess.PIPE)
+        for name in ("x", "y", "x")
+    ]
+    said = [child.communicate(timeout=300)[0].decode() for child in children]
+    assert [child.returncode for child in children] == [0, 0, 0], said
+    assert all("failed=0, left=0" in line for line in said), said
+    for name in ("x", "y"):
+        assert len(uploaded(tmp_path / name)) == 10
+
+
+_LOOKUPS = """
+import socket, sys
+from pathlib import Path
+asked = []
+def refuse(host, *rest, **more):
+    asked.append(host)
+    raise socket.gaierror("no look-ups here")
+socket.getaddrinfo = refuse
+if sys.argv[2] == "bench":
+    from bench import tracking
+    print(tracking.upload(Path(sys.argv[1])))
+else:
+    import mlflow
+    mlflow.set_tracking_uri("sqlite:///" + sys.argv[1] + "/plain.db")
+    with mlflow.start_run():
+        mlflow.log_metric("a", 1)
+import time; time.sleep(2)
+print("asked", asked)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("by", "quiet"), [("bench", True), ("mlflow", False)])
+def test_telemetry_is_off(tmp_path: Path, by: str, quiet: bool) -> None:
+    """With every sign of a test or a CI taken away, at which MLflow is quiet by itself: see the control."""
+    write(tmp_path / "r", "a1")
+    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    said = subprocess.run(
+        [sys.executable, "-P", "-c", _LOOKUPS, str(tmp_path / "r"), by],
+        env=kept, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True,
+    ).stdout  # fmt: skip
+    assert said.rstrip().endswith("asked []") == quiet, said
