@@ -17,7 +17,9 @@ class IDlg(MatchingAttack):
     reference = "Zhao et al. 2020"
     knowledge = ("plain", "adaptive")
 
-    outer: int = parameter(300, "outer steps at most", unit="20 evaluations", source="Zhao et al. 2020", low=1)
+    outer: int = parameter(
+        300, "outer steps at most", unit="20 evaluations", source="Zhao et al. 2020", low=1
+    )
     stop_loss: float = parameter(
         1e-6, "stop below this loss, looked at every 10 outer steps", source="Zhao et al. 2020", low=0
     )

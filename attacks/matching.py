@@ -118,7 +118,12 @@ def _mismatch(
 
 
 def _sent(
-    reading: Reading, weights: Tensors, inputs: Tensor, targets: Tensor, observed: Tensors, differentiable: bool
+    reading: Reading,
+    weights: Tensors,
+    inputs: Tensor,
+    targets: Tensor,
+    observed: Tensors,
+    differentiable: bool,
 ) -> dict[str, Tensor]:
     """What a client with these dummies would send, name → (reading, *shape), in gradient units.
 

@@ -87,9 +87,7 @@ class CheckpointWeights(Frozen):
     round: Annotated[int, Field(ge=0)]
 
 
-Weights = Annotated[
-    InitialWeights | FileWeights | CheckpointWeights, Field(discriminator="kind")
-]
+Weights = Annotated[InitialWeights | FileWeights | CheckpointWeights, Field(discriminator="kind")]
 
 
 class _Cell(Frozen):
@@ -130,9 +128,7 @@ class AttackCell(_Cell):
     attack: Entry
     knowledge: Literal["plain", "adaptive"] = "plain"
     labels: Annotated[bool, Field(description="grant: the true labels")] = False
-    repeated_readings: Annotated[
-        int, Field(ge=1, description="grant: R draws at frozen weights")
-    ] = 1
+    repeated_readings: Annotated[int, Field(ge=1, description="grant: R draws at frozen weights")] = 1
     point: str
     readings: Annotated[int, Field(ge=1)] = 16
     evaluations: Annotated[int, Field(ge=1, description="budget, restarts included")] = 500

@@ -53,7 +53,9 @@ def group_gradients(
     return _by_func(model, weights, inputs, targets, differentiable)
 
 
-def example_gradients(model: nn.Module, weights: Tensors, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+def example_gradients(
+    model: nn.Module, weights: Tensors, inputs: Tensor, targets: Tensor
+) -> dict[str, Tensor]:
     """Each example's own gradient: `inputs` (example, *shape) → name → (example, *parameter shape)."""
     return group_gradients(model, weights, inputs[:, None], targets[:, None])
 

@@ -90,9 +90,7 @@ def build(entry: type[T], given: Mapping[str, Any], *, where: str) -> T:
         try:
             checked[name] = TypeAdapter(hints[name]).validate_python(value, strict=not isinstance(value, int))
         except ValidationError as error:
-            raise BenchError(
-                f"{where}: {name} {error.errors()[0]['msg'].lower()}, got {value!r}"
-            ) from None
+            raise BenchError(f"{where}: {name} {error.errors()[0]['msg'].lower()}, got {value!r}") from None
         _bounded(known[name], checked[name], where)
     try:
         return entry(**checked)

@@ -46,9 +46,7 @@ def take_reading(
     if cell.knowledge == "plain":
         return reading
     probe = {name: value[0, 0] for name, value in reading.values.items()}
-    return replace(
-        reading, description=describe(stages, point, round_=round_, unit=unit, probe=probe)
-    )
+    return replace(reading, description=describe(stages, point, round_=round_, unit=unit, probe=probe))
 
 
 def show(

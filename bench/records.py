@@ -125,8 +125,7 @@ def read(path: Path) -> Record:
         raise RecordError(f"{path}: not a record: it needs {', '.join(_KEYS)}")
     if content["schema"] != SCHEMA:
         raise RecordError(
-            f"{path}: schema {content['schema']}, this bench reads {SCHEMA}; "
-            "see README, Upgrading"
+            f"{path}: schema {content['schema']}, this bench reads {SCHEMA}; see README, Upgrading"
         )
     unknown = set(content) - set(Record.__dataclass_fields__)
     if unknown:

@@ -1,6 +1,6 @@
 """Cell → record: the trip, for one cell.
 
-    data, weights → victims → reading → attack → reconstruction → scores → record
+data, weights → victims → reading → attack → reconstruction → scores → record
 """
 
 import os
@@ -29,7 +29,7 @@ from bench.federated.stages import Stages, stages
 from bench.federated.training import train
 from bench.gradients import one_hot
 from bench.models.base import Model
-from bench.points import Point, point
+from bench.points import point
 from bench.readings import reading_hash, show, take_reading, to_device
 from bench.records import Record, write_arrays
 from bench.rng import Key
@@ -225,9 +225,7 @@ def _data(cell: AttackCell | TrainingCell, place: Place, memory: Memory) -> Data
     return data
 
 
-def _weights(
-    cell: AttackCell, data: Data, place: Place
-) -> tuple[nn.Module, dict[str, Tensor], int]:
+def _weights(cell: AttackCell, data: Data, place: Place) -> tuple[nn.Module, dict[str, Tensor], int]:
     """The module in eval mode, its weights by name, and the training round they are from."""
     architecture: Model = registry.instance("models", cell.model.name, cell.model.params)
     model = architecture.build(data.shape, data.classes).eval()
@@ -238,7 +236,9 @@ def _weights(
     if isinstance(given, CheckpointWeights):
         path = place.run / "weights" / given.training / f"round-{given.round}.safetensors"
         if not path.exists():
-            raise WeightsError(f"{path}: its training cell did not finish; see `bench show {given.training[:8]}`")
+            raise WeightsError(
+                f"{path}: its training cell did not finish; see `bench show {given.training[:8]}`"
+            )
         return model, fit(model, read_weights(path), where=str(path)), given.round
     return model, architecture.initial(model, cell.seed), 0
 
@@ -325,7 +325,11 @@ def environment(place: Place) -> dict[str, Any]:
 def _well_formed(found: Reconstruction, reading: Reading) -> None:
     """A plug-in's reconstruction in the shape that the contract asks for."""
     count = len(reading)
-    if found.inputs.shape[0] != count or found.inputs.shape[2:] != reading.shape or len(found.status) != count:
+    if (
+        found.inputs.shape[0] != count
+        or found.inputs.shape[2:] != reading.shape
+        or len(found.status) != count
+    ):
         raise PluginError(
             f"attack returned inputs {tuple(found.inputs.shape)} and {len(found.status)} statuses; "
             f"expected ({count}, pictures, {', '.join(map(str, reading.shape))}) and {count}"

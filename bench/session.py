@@ -33,9 +33,7 @@ def carry_out(
         records.write(place.run, record)
         watch.finished(record)
     for phase in schedule.phases:
-        run_cells(
-            phase, place, jobs=jobs, plugins=plugins, started=watch.started, finished=watch.finished
-        )
+        run_cells(phase, place, jobs=jobs, plugins=plugins, started=watch.started, finished=watch.finished)
 
 
 def default_jobs() -> int:

@@ -25,7 +25,11 @@ def clients_of(cell: AttackCell | TrainingCell, data: Data) -> NDArray[np.int64]
 
 
 def local_batches(
-    cell: AttackCell | TrainingCell, data: Data, clients: NDArray[np.int64], chosen: tuple[int, ...], round_: int
+    cell: AttackCell | TrainingCell,
+    data: Data,
+    clients: NDArray[np.int64],
+    chosen: tuple[int, ...],
+    round_: int,
 ) -> tuple[Batches, NDArray[np.int64]]:
     """What the chosen clients train on in a round, and the indices (client, step, example) behind it.
 
@@ -33,9 +37,9 @@ def local_batches(
     until all are used.
     """
     federated = cell.federated
-    indices = np.stack(
-        [_order(cell, data, client, clients[client], round_) for client in chosen]
-    ).reshape(len(chosen), federated.steps, federated.batch)
+    indices = np.stack([_order(cell, data, client, clients[client], round_) for client in chosen]).reshape(
+        len(chosen), federated.steps, federated.batch
+    )
     return (
         Batches(
             clients=chosen,

@@ -22,9 +22,9 @@ LAYERS = (
     ("datasets", "models", "defenses", "attacks"),
     ("federated", "scoring", "victims", "readings"),
     ("matrixfile", "matrix", "feasible", "expand", "plan"),
-    ("runner", "executor"),
+    ("runner", "executor", "session"),
     ("store", "strips", "runview", "tracking", "follower", "uploader", "server", "leaderboard"),
-    ("api", "testing", "health"),
+    ("api", "testing", "contracts", "health"),
     ("cli",),
 )
 # What these must never import, however far away; names outside `bench` count by their top level.

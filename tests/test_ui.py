@@ -10,6 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from bench import records, server, tracking
+from bench import records, server, store, tracking
 from bench.cli.ui import command as ui
 from bench.errors import BenchError
 from bench.records import Record
@@ -76,9 +77,9 @@ class Opened:
                 return error.code, error.read()
 
 
-@pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
-    folder = tmp_path_factory.mktemp("ui")
+@contextmanager
+def opening(folder: Path) -> Iterator[Opened]:
+    """`bench ui` on the newest of two runs, one record of which was not uploaded, at a port that is taken."""
     for name in ("other", "r"):
         for cell_id in ("a1", "a2"):
             write(folder / "runs" / name, f"{name}{cell_id}")
@@ -100,6 +101,12 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
             process.wait()
             assert process.stdout is not None
             process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+    with opening(tmp_path_factory.mktemp("ui")) as found:
+        yield found
 
 
 @pytest.mark.slow
@@ -164,21 +171,42 @@ def test_it_listens_on_loopback_alone(opened: Opened) -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_it_with_exit_0_and_leaves_nothing(opened: Opened) -> None:
-    """The last test of this file: it ends what the others look at."""
-    below = subprocess.run(
+def test_a_server_takes_records_as_a_file_does(
+    opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    write(tmp_path / "remote", "a1")
+    uri = f"http://127.0.0.1:{opened.port}"
+    assert tracking.upload(tmp_path / "remote", uri) == store.Uploaded(count=1)
+    assert tracking.upload(tmp_path / "remote", uri) == store.Uploaded(skipped=1)
+    (note,) = json.loads((tmp_path / "remote" / "synced" / "a1.json").read_text()).values()
+    status, picture = opened.get(f"/get-artifact?path={tracking.PICTURE}&run_uuid={note['run']}")
+    assert status == 200 and picture.startswith(b"\x89PNG")
+
+
+def family_of(pid: int) -> set[int]:
+    """A process and all below it."""
+    table = subprocess.run(
         ["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True
     ).stdout.split()
-    parents = dict(zip(map(int, below[::2]), map(int, below[1::2]), strict=True))
-    family = {opened.process.pid}
-    while more := {pid for pid, parent in parents.items() if parent in family} - family:
+    parents = dict(zip(map(int, table[::2]), map(int, table[1::2]), strict=True))
+    family = {pid}
+    while more := {child for child, parent in parents.items() if parent in family} - family:
         family |= more
-    assert len(family) >= 2
-    opened.process.send_signal(signal.SIGINT)
-    assert opened.process.wait(30) == 0
-    deadline = time.monotonic() + 5
-    while alive := {pid for pid in family if Path(f"/proc/{pid}").exists()}:
-        assert time.monotonic() < deadline, alive
-        time.sleep(0.1)
-    with pytest.raises(urllib.error.URLError):
-        opened.get("/")
+    return family
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_with_exit_0_and_leaves_nothing(tmp_path: Path, number: int) -> None:
+    with opening(tmp_path) as opened:
+        family = family_of(opened.process.pid)
+        assert len(family) >= 2
+        opened.process.send_signal(number)
+        assert opened.process.wait(30) == 0
+        deadline = time.monotonic() + 5
+        while alive := {pid for pid in family if Path(f"/proc/{pid}").exists()}:
+            assert time.monotonic() < deadline, alive
+            time.sleep(0.1)
+        with pytest.raises(urllib.error.URLError):
+            opened.get("/")

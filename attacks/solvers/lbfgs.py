@@ -98,9 +98,7 @@ class Lbfgs(Solver[LbfgsState]):
 
         change = torch.where(accepted, loss - state.loss, torch.inf).abs()
         still = moved & ((s.abs().amax(1) <= self.tolerance_change) | (change < self.tolerance_change))
-        flat = accepted & (
-            (g.abs().amax(1) <= self.tolerance_gradient) | (slope > -self.tolerance_change)
-        )
+        flat = accepted & ((g.abs().amax(1) <= self.tolerance_gradient) | (slope > -self.tolerance_change))
         finished = state.finished | flat | stuck | ~torch.isfinite(g).all(1)
         if self.search == "backtracking":
             finished = finished | still

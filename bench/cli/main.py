@@ -58,3 +58,7 @@ def main() -> None:
     except BenchError as error:
         click.echo(f"bench: {error}", err=True)
         sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -39,7 +39,9 @@ def repeat(path: Path, data_dir: Path | None, device: str, as_json: bool) -> int
             click.echo(f"source  {line}")
         for line in differs:
             click.echo(f"differs  {line}")
-        click.echo(f"cell {cell.id[:8]}: " + ("the same" if not differs else f"{len(differs)} figures differ"))
+        click.echo(
+            f"cell {cell.id[:8]}: " + ("the same" if not differs else f"{len(differs)} figures differ")
+        )
     return 1 if differs else 0
 
 

@@ -11,14 +11,20 @@ _EXIT_CRASHED = 1
 
 @click.command()
 @click.option("--matrix", "matrix_name", metavar="FILE|PRESET", help="A matrix file, or a preset's name.")
-@click.option("--cell", "cell_file", type=click.Path(path_type=Path), help="Repeat one published record's cell.")
+@click.option(
+    "--cell", "cell_file", type=click.Path(path_type=Path), help="Repeat one published record's cell."
+)
 @click.option("--out", type=click.Path(path_type=Path), help="Run folder [default: runs/NAME].")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Folder of data sets; else BENCH_DATA.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 @click.option("--jobs", type=click.IntRange(1), help="Worker processes, one thread each [default: cores].")
-@click.option("--plugin", "plugins", multiple=True, metavar="FILE|MODULE", help="Try out entries of your own.")
+@click.option(
+    "--plugin", "plugins", multiple=True, metavar="FILE|MODULE", help="Try out entries of your own."
+)
 @click.option("--dry-run", is_flag=True, help="List the cells, which are done, and an estimate of the time.")
-@click.option("--tracking-uri", metavar="URI", help="MLflow server or store [default: mlflow.db beside runs].")
+@click.option(
+    "--tracking-uri", metavar="URI", help="MLflow server or store [default: mlflow.db beside runs]."
+)
 @click.option("--no-tracking", is_flag=True, help="Leave MLflow for a later `bench sync`.")
 @click.option("--include-pictures", is_flag=True, help="Send pictures of private data to MLflow, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")

@@ -81,9 +81,7 @@ def watched(
         live = stack.enter_context(Live(console=console, transient=True, refresh_per_second=2))
 
         def show() -> None:
-            bar.update(
-                task, completed=len(tally.found), failed=tally.count("crashed"), left=tally.left()
-            )
+            bar.update(task, completed=len(tally.found), failed=tally.count("crashed"), left=tally.left())
             if console.is_terminal and not quiet:
                 live.update(Group(render(blocks(tally.found), detail=False), bar))
 
@@ -149,12 +147,17 @@ def _conclude(console: Console, tally: _Tally, place: Place, matrix: str, upload
     for title, status in (("crashed", "crashed"), ("n/a", "n/a")):
         reasons = [record.reason or "" for record in tally.found if record.status == status]
         if reasons:
-            console.print(f"{len(reasons)} {title}: {_most(reasons)}", style="red" if status == "crashed" else "")
+            console.print(
+                f"{len(reasons)} {title}: {_most(reasons)}", style="red" if status == "crashed" else ""
+            )
     example = next((r for r in tally.found if r.status == "done" and r.cell["kind"] == "attack"), None)
     lines = [
         ("records", str(place.run / "records")),
         ("MLflow", _upload_line(uploaded, place)),
-        ("a cell, with its pictures", f"bench show {example.id[:8]} {place.run}" if example else "bench show"),
+        (
+            "a cell, with its pictures",
+            f"bench show {example.id[:8]} {place.run}" if example else "bench show",
+        ),
         ("in the browser", f"bench ui {place.run}"),
         ("your own defense", f"bench run --matrix {matrix} --plugin my_defense.py   (README, My defense)"),
     ]

@@ -1,6 +1,6 @@
 """One federated round: clients' local training, the defense's stages in order, a tap after each.
 
-    example → step → (SGD, L times) → client → exchange → server → aggregate
+example → step → (SGD, L times) → client → exchange → server → aggregate
 """
 
 from collections.abc import Mapping
@@ -92,9 +92,7 @@ def _per_example(
     clients, examples = labels.shape
     if same:
         weights = {name: value[0] for name, value in local.items()}
-        flat = group_gradients(
-            model, weights, inputs.flatten(0, 1)[:, None], targets.flatten(0, 1)[:, None]
-        )
+        flat = group_gradients(model, weights, inputs.flatten(0, 1)[:, None], targets.flatten(0, 1)[:, None])
         return {name: value.detach().unflatten(0, (clients, examples)) for name, value in flat.items()}
     parts = [
         group_gradients(

@@ -90,7 +90,9 @@ def stages(defense: Defense, setting: Setting, shapes: Mapping[str, tuple[int, .
     return Stages(setting=setting, transforms=chosen, states=states)
 
 
-def _rows(stage: Stage, tensors: Tensors, clients: tuple[int, ...]) -> tuple[tuple[tuple[int, ...], ...], int]:
+def _rows(
+    stage: Stage, tensors: Tensors, clients: tuple[int, ...]
+) -> tuple[tuple[tuple[int, ...], ...], int]:
     if stage == "aggregate":
         return ((),), 0
     if stage == "example":

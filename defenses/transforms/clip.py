@@ -37,7 +37,9 @@ class Clip(Transform):
             # The norm of the norms: unlike a root of a sum, its derivative at zero is finite.
             joint = torch.linalg.vector_norm(torch.stack(tuple(norms.values())), dim=0)
             norms = dict.fromkeys(tensors, joint)
-        return {name: tensor * spread(_factor(norms[name], bound), tensor) for name, tensor in tensors.items()}
+        return {
+            name: tensor * spread(_factor(norms[name], bound), tensor) for name, tensor in tensors.items()
+        }
 
     def candidate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
         """The candidate, clipped likewise."""

@@ -36,7 +36,9 @@ class TopDirections(Transform):
         value decomposition.  Where one reading is the mean of m rows, its spaces hold up to m times
         the directions of one.
         """
-        return {name: self._projected(tensor, observed[name], context.lead) for name, tensor in tensors.items()}
+        return {
+            name: self._projected(tensor, observed[name], context.lead) for name, tensor in tensors.items()
+        }
 
     def _kept(self, matrix: Tensor) -> int:
         least = min(matrix.shape[-2:])
@@ -47,7 +49,9 @@ class TopDirections(Transform):
             return tensor.clone()
         matrix = _matrices(tensor, tensor.shape[lead:])
         finite = matrix.isfinite().all(-1, keepdim=True).all(-2, keepdim=True)
-        left, values, right = torch.linalg.svd(matrix.where(finite, matrix.new_zeros(())), full_matrices=False)
+        left, values, right = torch.linalg.svd(
+            matrix.where(finite, matrix.new_zeros(())), full_matrices=False
+        )
         kept = self._kept(matrix)
         low = (left[..., :kept] * values[..., None, :kept]) @ right[..., :kept, :]
         return low.where(finite, matrix).reshape(tensor.shape)

@@ -61,26 +61,25 @@ class GaussianNoise(Noise):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaplaceNoise(Noise):
-    """Add Laplace noise of this variance, 2b² for the scale b that most texts give."""
+    """Add Laplace noise of this `scale` b, of density exp(-|x|/b)/2b and variance 2b²."""
 
     law: ClassVar[Literal["gaussian", "laplace"]] = "laplace"
 
-    total: float
+    scale: float
 
     def __post_init__(self) -> None:
-        _checked("variance", self.total)
+        _checked("scale", self.scale)
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
-        scale = math.sqrt(self.total / 2)
-        return {
-            name: tensor + scale * (_exponential(f"{name}/up", tensor, context)
-                                    - _exponential(f"{name}/down", tensor, context))
-            for name, tensor in tensors.items()
-        }  # fmt: skip
+        noised = {}
+        for name, tensor in tensors.items():
+            up = _exponential(f"{name}/up", tensor, context)
+            noised[name] = tensor + self.scale * (up - _exponential(f"{name}/down", tensor, context))
+        return noised
 
     def variance(self, context: Context) -> float:
         del context
-        return self.total
+        return 2 * self.scale**2
 
 
 def _exponential(name: str, like: Tensor, context: Context) -> Tensor:

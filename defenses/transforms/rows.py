@@ -21,8 +21,7 @@ def parted(vectors: Tensor, tensors: Mapping[str, Tensor], lead: int) -> dict[st
     sizes = [rows(tensor, lead).shape[-1] for tensor in tensors.values()]
     parts = vectors.split(sizes, dim=-1)
     return {
-        name: part.reshape(tensor.shape)
-        for (name, tensor), part in zip(tensors.items(), parts, strict=True)
+        name: part.reshape(tensor.shape) for (name, tensor), part in zip(tensors.items(), parts, strict=True)
     }
 
 

@@ -1,0 +1,156 @@
+"""Contracts of data sets: values, counts, classes, content hash, order, splits that never mix."""
+
+import hashlib
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.contracts.base import DECLARED, Contract, ContractSkipped, require
+from bench.datasets.base import Data, Dataset, Raw, content_hash, split
+
+PARTS = ("training", "public", "tuning", "gallery")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """A data set with what it loaded, `raw`; `again` loads it once more."""
+
+    dataset: Dataset
+    raw: Raw
+    again: Callable[[], Raw]
+
+    def parts(self) -> list[tuple[str, NDArray[Any], NDArray[np.int64]]]:
+        return [
+            ("training", self.raw.train_inputs, self.raw.train_labels),
+            ("test", self.raw.test_inputs, self.raw.test_labels),
+        ]
+
+    def data(self) -> Data:
+        kind = "table" if self.raw.train_inputs.ndim == 2 else self.dataset.kind
+        return split(self.raw, name=type(self.dataset).__name__, kind=kind, private=self.dataset.private)
+
+
+def values(loaded: Loaded) -> None:
+    """uint8 pictures, or float32 values in [0, 1]."""
+    for part, inputs, _ in loaded.parts():
+        require(inputs.dtype in (np.uint8, np.float32), f"{part}: {inputs.dtype} values; uint8 or float32 expected")
+        if inputs.dtype == np.uint8 or not inputs.size:
+            continue
+        within = bool(np.all((inputs >= 0) & (inputs <= 1)))
+        require(within, f"{part}: values must lie in [0, 1], got {np.min(inputs)} to {np.max(inputs)}")
+
+
+def counts(loaded: Loaded) -> None:
+    """As many labels as examples, of one shape; no split is empty."""
+    shapes = {inputs.shape[1:] for _, inputs, _ in loaded.parts()}
+    require(len(shapes) == 1, f"training and test differ in shape: {sorted(shapes)}")
+    for part, inputs, labels in loaded.parts():
+        require(len(inputs) == len(labels) > 0, f"{part}: {len(inputs)} examples and {len(labels)} labels")
+        require(labels.dtype == np.int64, f"{part}: labels are {labels.dtype}, int64 expected")
+        require(inputs.ndim in (2, 4), f"{part}: shape {inputs.shape}; (example, channel, height, width) or "
+                "(example, feature) expected")  # fmt: skip
+    found = loaded.data()
+    for part in (*PARTS, "test"):
+        require(len(getattr(found, part)) > 0, f"split {part} is empty")
+
+
+def classes(loaded: Loaded) -> None:
+    """Labels from 0 to the number of names less one, each of them in the training part; names all different."""
+    names = loaded.raw.class_names
+    require(len(set(names)) == len(names) > 1, f"class names must be two or more and all different, got {names}")
+    for part, _, labels in loaded.parts():
+        low, high = int(labels.min()), int(labels.max())
+        require(0 <= low <= high < len(names), f"{part}: labels {low} to {high} for {len(names)} classes")
+    absent = sorted(set(range(len(names))) - set(np.unique(loaded.raw.train_labels).tolist()))
+    require(not absent, f"no training example of class {', '.join(names[label] for label in absent)}")
+
+
+def content(loaded: Loaded) -> None:
+    """Loading again gives the same content hash; another value, label or order gives another."""
+    again, own = content_hash(loaded.again()), content_hash(loaded.raw)
+    require(own == again, f"two loads hash to {own[:12]} and {again[:12]}")
+
+
+def order(loaded: Loaded) -> None:
+    """Loading again gives the same examples in the same order, whatever the global seeds."""
+    legacy, plain = np.random.get_state(), random.getstate()
+    try:
+        np.random.seed(1)
+        random.seed(1)
+        first = loaded.again()
+        np.random.seed(2)
+        random.seed(2)
+        second = loaded.again()
+    finally:
+        np.random.set_state(legacy)
+        random.setstate(plain)
+    for part in ("train_inputs", "train_labels", "test_inputs", "test_labels"):
+        same = np.array_equal(getattr(first, part), getattr(second, part))
+        require(same, f"{part} comes in another order, or is another, when loaded again")
+
+
+def disjoint(loaded: Loaded) -> None:
+    """Training, public, tuning and gallery hold each example of the source's training part exactly once."""
+    found = loaded.data()
+    source = _examples(loaded.raw.train_inputs, loaded.raw.train_labels)
+    used: Counter[bytes] = Counter()
+    for part in PARTS:
+        chosen = getattr(found, part)
+        used += _examples(chosen.inputs, chosen.labels)
+    mixed = sum((used - source).values())
+    require(not mixed, f"{mixed} examples are in two splits, or are not the source's")
+    lost = sum((source - used).values())
+    require(not lost, f"{lost} examples are in no split")
+    test = _examples(found.test.inputs, found.test.labels)
+    own = _examples(loaded.raw.test_inputs, loaded.raw.test_labels)
+    require(test == own, "the test split is not the source's test part")
+
+
+def columns(loaded: Loaded) -> None:
+    """A table's groups hold each column once; categorical ones are one-hot; deviations are positive."""
+    if loaded.raw.train_inputs.ndim != 2:
+        raise ContractSkipped("pictures have no columns")
+    groups, rows = loaded.raw.groups, loaded.raw.train_inputs
+    held = sorted(column for group in groups for column in group.columns)
+    require(held == list(range(rows.shape[1])), f"groups hold {len(held)} columns of {rows.shape[1]}, or one twice")
+    for group in groups:
+        chosen = rows[:, list(group.columns)]
+        if group.categorical:
+            hot = bool(np.all((chosen == 0) | (chosen == 1)) and np.all(chosen.sum(1) == 1))
+            require(hot, f"group {group.name} is not one-hot")
+        else:
+            require(len(group.columns) == 1, f"numeric group {group.name} has {len(group.columns)} columns")
+            require(group.deviation > 0, f"group {group.name} has deviation {group.deviation}")
+
+
+def kind(loaded: Loaded) -> None:
+    """It says `image` or `table`."""
+    says = loaded.dataset.kind
+    require(says in ("image", "table"), f"kind is {says!r}; image or table expected")
+    require(says == "image" or loaded.raw.train_inputs.ndim == 2, "it says table, and gives pictures")
+
+
+def _examples(inputs: NDArray[Any], labels: NDArray[np.int64]) -> "Counter[bytes]":
+    """How often each example, with its label, is there."""
+    return Counter(
+        hashlib.blake2b(row.tobytes(), digest_size=16, salt=int(label).to_bytes(8, "little", signed=True)).digest()
+        for row, label in zip(inputs, labels, strict=True)
+    )
+
+
+CONTRACTS = (
+    DECLARED,
+    Contract(name="kind", promise="says what it is, image or table", function=kind),
+    Contract(name="values", promise="uint8, or float32 in [0, 1]", function=values),
+    Contract(name="counts", promise="as many labels as examples, no split empty", function=counts),
+    Contract(name="classes", promise="every label has a name, every name an example", function=classes),
+    Contract(name="content", promise="the same content hash each time", function=content),
+    Contract(name="order", promise="the same order each time", function=order),
+    Contract(name="splits", promise="splits are disjoint and complete", function=disjoint),
+    Contract(name="columns", promise="a table's groups hold each column once", function=columns),
+)

@@ -1,0 +1,370 @@
+"""Contracts of defenses: each acts where it says, by its key alone, and on each row as if it were alone."""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import torch
+from torch import Tensor, nn
+
+from bench.cell import Federated
+from bench.contracts.base import DECLARED, Contract, ContractSkipped, one_line, require
+from bench.contracts.situations import Tensors, data, differing, gap, model, setting_of
+from bench.defenses.base import Context, Defense, Transform
+from bench.defenses.transforms.noise import Noise
+from bench.federated.describe import describe
+from bench.federated.draws import KeyedDraws
+from bench.federated.pipeline import Batches, Taps, run_round, sent_unit
+from bench.federated.stages import Moment, Stages, stages
+from bench.gradients import group_gradients, one_hot
+from bench.points import STAGES, Stage, point
+
+CLIENTS = (1, 4, 7)
+CLOSE = 1e-9  # float64
+DRAWS = 64
+SIGMAS = 5  # a true statement fails once in two million
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Round:
+    """One round of three clients on digits, and a defense's stages before it."""
+
+    federated: Federated
+    module: nn.Module
+    weights: dict[str, Tensor]
+    batches: Batches
+    stages: Stages
+
+    def taps(self, chosen: Stages) -> Taps:
+        moment = Moment(seed=3, draw=0, round=0)
+        return run_round(self.module, self.weights, self.batches, self.federated, chosen, moment, classes=10)
+
+    def undefended(self) -> Stages:
+        return Stages(setting=self.stages.setting, transforms={}, states={})
+
+    def at(self, stage: Stage) -> dict[str, Tensor]:
+        """The undefended tensors that a stage receives: (client, example, *shape), (client, *shape), (*shape)."""
+        inputs, labels = self.batches.inputs[:, 0], self.batches.labels[:, 0]
+        targets = one_hot(labels, 10, inputs.dtype)
+        flat = group_gradients(
+            self.module, self.weights, inputs.flatten(0, 1)[:, None], targets.flatten(0, 1)[:, None]
+        )
+        found = {name: value.detach().unflatten(0, labels.shape) for name, value in flat.items()}
+        if stage != "example":
+            found = {name: value.mean(1) for name, value in found.items()}
+        if stage in ("client", "exchange", "server", "aggregate"):
+            found = {name: sent_unit(self.federated) * value for name, value in found.items()}
+        return {name: value.mean(0) for name, value in found.items()} if stage == "aggregate" else found
+
+    def apply(
+        self, stage: Stage, tensors: Tensors, *, draw: int = 0, clients: tuple[int, ...] = CLIENTS
+    ) -> dict[str, Tensor]:
+        moment = Moment(seed=3, draw=draw, round=0)
+        return self.stages.apply(stage, tensors, moment, clients)[0]
+
+    @property
+    def wired(self) -> tuple[Stage, ...]:
+        return tuple(stage for stage in STAGES if self.stages.has(stage))  # type: ignore[arg-type, misc]
+
+
+def _round(defense: Defense, *, steps: int = 1, batch: int = 3) -> _Round:
+    """Raises ValueError where the defense refuses the setting."""
+    federated = Federated(
+        algorithm="fedsgd" if steps == 1 else "fedavg", clients=12, per_round=3, steps=steps, batch=batch
+    )
+    module, weights = model()
+    shape = (len(CLIENTS), steps, batch)
+    training = data().training
+    count = math.prod(shape)
+    batches = Batches(
+        clients=CLIENTS,
+        inputs=torch.from_numpy(training.floats(slice(0, count))).double().unflatten(0, shape),
+        labels=torch.from_numpy(training.labels[:count]).unflatten(0, shape),
+    )
+    shapes = {name: tuple(value.shape) for name, value in weights.items()}
+    chosen = stages(defense, setting_of(federated), shapes)
+    return _Round(federated=federated, module=module, weights=weights, batches=batches, stages=chosen)
+
+
+def _rounds(defense: Defense) -> list[tuple[str, _Round]]:
+    """FedSGD with batches and with single examples, and FedAvg: those that the defense takes."""
+    taken, reasons = [], []
+    for words, steps, batch in (("FedSGD B=3", 1, 3), ("FedSGD B=1", 1, 1), ("FedAvg L=2 B=2", 2, 2)):
+        try:
+            taken.append((words, _round(defense, steps=steps, batch=batch)))
+        except ValueError as error:
+            reasons.append(str(error))
+    if not taken:
+        raise ContractSkipped(f"it refuses every setting: {reasons[0]}")
+    return taken
+
+
+def settings(defense: Defense) -> None:
+    """Every federated setting is taken, or refused with one clear line."""
+    for steps, batch in ((1, 3), (1, 1), (2, 2)):
+        try:
+            _round(defense, steps=steps, batch=batch)
+        except ValueError as error:
+            require(one_line(str(error)), f"L={steps}, B={batch}: refuses with {str(error)!r}, not one line")
+
+
+def stages_claimed(defense: Defense) -> None:
+    """`stages` names what some choice of parameters wires, and nothing else is wired."""
+    claimed = type(defense).stages
+    unknown = set(claimed) - set(STAGES)
+    require(not unknown, f"claims stage {sorted(unknown)}; there are {', '.join(STAGES)}")
+    reached: set[str] = set()
+    for variant in _variants(defense):
+        try:
+            reached |= set(_round(variant).wired) | set(_round(variant, steps=2).wired)
+        except ValueError:
+            continue
+    beyond = reached - set(claimed)
+    require(not beyond, f"acts at stage {', '.join(sorted(beyond))}, which `stages` does not claim")
+    idle = [stage for stage in claimed if stage not in reached]
+    require(not idle, f"claims stage {', '.join(idle)}, which no choice of its parameters wires")
+
+
+def acts(defense: Defense) -> None:
+    """Each stage that is wired changes what passes it: a bound never reached is found."""
+    for words, found in _rounds(defense)[:1]:
+        for stage in found.wired:
+            given = found.at(stage)
+            unchanged = differing(given, found.apply(stage, given)) is None
+            require(not unchanged, f"{words}: stage {stage} changes nothing on an untrained dlg-lenet")
+
+
+def readings(defense: Defense) -> None:
+    """What points show changes from the first stage that acts on, and is bit-equal to `none`'s before it."""
+    for words, found in _rounds(defense):
+        plain, defended = found.taps(found.undefended()), found.taps(found.stages)
+        first = min((STAGES.index(stage) for stage in found.wired), default=len(STAGES))
+        for place, stage in enumerate(STAGES):
+            name = differing(plain.shown[stage], defended.shown[stage])  # type: ignore[index]
+            if place < first:
+                require(name is None, f"{words}: {name} is changed at {stage}, where nothing is claimed")
+            elif words == "FedSGD B=3":
+                require(name is not None, f"{words}: the reading after {stage} is `none`'s own")
+
+
+def shapes_kept(defense: Defense) -> None:
+    """Names, shapes and dtypes are kept, in single and double precision."""
+    for words, found in _rounds(defense):
+        for stage in found.wired:
+            for dtype in (torch.float32, torch.float64):
+                given = {name: value.to(dtype) for name, value in found.at(stage).items()}
+                after = found.apply(stage, given)
+                require(list(after) == list(given), f"{words}, {stage}: names {list(after)}, not {list(given)}")
+                for name, value in after.items():
+                    same = value.shape == given[name].shape and value.dtype == dtype
+                    require(
+                        same,
+                        f"{words}, {stage}: {name} is {tuple(value.shape)} {value.dtype}, "
+                        f"expected {tuple(given[name].shape)} {dtype}",
+                    )
+
+
+def finite(defense: Defense) -> None:
+    """Finite gradients stay finite: zeros and 1e15 included."""
+    for words, found in _rounds(defense)[:1]:
+        for stage in found.wired:
+            for scale in (0.0, 1.0, 1e15):
+                after = found.apply(stage, {name: scale * value for name, value in found.at(stage).items()})
+                bad = [name for name, value in after.items() if not torch.isfinite(value).all()]
+                require(not bad, f"{words}, {stage}: {bad[:1]} is not finite for gradients times {scale:g}")
+
+
+def keyed(defense: Defense) -> None:
+    """The same key gives the same output, bit for bit; another draw differs exactly if it says it is random."""
+    for words, found in _rounds(defense)[:1]:
+        for stage in found.wired:
+            given = found.at(stage)
+            state = torch.get_rng_state()
+            try:
+                torch.manual_seed(1)
+                first = found.apply(stage, given)
+                torch.manual_seed(2)
+                second = found.apply(stage, given)
+            finally:
+                torch.set_rng_state(state)
+            name = differing(first, second)
+            require(name is None, f"{words}, {stage}: {name} differs between two runs with one key")
+            random = any(item.random for item in found.stages.transforms[stage])
+            moved = differing(first, found.apply(stage, given, draw=1)) is not None
+            require(not moved or random, f"{words}, {stage}: depends on the draw, yet no transform says `random`")
+            require(moved or not random, f"{words}, {stage}: says `random`, yet two draws are equal")
+
+
+def inputs_untouched(defense: Defense) -> None:
+    """A stage leaves the tensors it is given as they were."""
+    for words, found in _rounds(defense)[:1]:
+        for stage in found.wired:
+            given = found.at(stage)
+            kept = {name: value.clone() for name, value in given.items()}
+            found.apply(stage, given)
+            name = differing(kept, given)
+            require(name is None, f"{words}, {stage}: {name} of the input was changed in place")
+
+
+def row_alone(defense: Defense) -> None:
+    """A client (or an example) gets the same alone and beside others, to 1e-9."""
+    for words, found in _rounds(defense)[:1]:
+        for stage in found.wired:
+            if stage == "aggregate":
+                continue
+            given = found.at(stage)
+            together = found.apply(stage, given)
+            for row, client in enumerate(CLIENTS):
+                alone = found.apply(stage, _rows(given, row), clients=(client,))
+                _near(alone, _rows(together, row), f"{words}, {stage}: client {client} alone and in company")
+            if stage == "example":
+                first = found.apply(stage, {name: value[:, :1] for name, value in given.items()})
+                beside = {name: value[:, :1] for name, value in together.items()}
+                _near(first, beside, f"{words}, {stage}: the first example alone and in company")
+
+
+def bias(defense: Defense) -> None:
+    """Where the class says `unbiased = True` or `False`, the mean over draws agrees with it."""
+    says = vars(type(defense)).get("unbiased")
+    if says is None:
+        raise ContractSkipped("it does not say whether it is unbiased")
+    words, found = _rounds(defense)[0]
+    given = {stage: _joined(found.at(stage)) for stage in found.wired}
+    biased = False
+    for stage, before in given.items():
+        apart = torch.stack(
+            [_joined(found.apply(stage, found.at(stage), draw=draw)) - before for draw in range(DRAWS)]
+        )
+        for direction in (before / before.norm(), torch.ones_like(before) / len(before) ** 0.5):
+            along = apart @ direction
+            error = float(along.std() / DRAWS**0.5) + CLOSE
+            biased = biased or abs(float(along.mean())) > SIGMAS * error
+    require(biased != says, f"{words}: says unbiased = {says}, and over {DRAWS} draws it is the other")
+
+
+def noise(defense: Defense) -> None:
+    """Noise has the mean 0 and the variance that it states, within five standard errors."""
+    words, found = _rounds(defense)[0]
+    stated = [
+        (stage, item)
+        for stage in found.wired
+        for item in found.stages.transforms[stage]
+        if isinstance(item, Noise)
+    ]
+    if not stated:
+        raise ContractSkipped("it adds no noise of a stated variance")
+    for stage, item in stated:
+        ones = {name: torch.ones_like(value) for name, value in found.at(stage).items()}
+        context = _context(found, stage)
+        drawn = _joined(item.apply(ones, context)) - 1
+        variance, count = item.variance(context), len(drawn)
+        # the variance of a sample variance is (kurtosis - 1)·variance²/n: 2 for a normal, 5 for Laplace
+        spread = (2.0 if item.law == "gaussian" else 5.0) ** 0.5 * variance
+        off = abs(float(drawn.mean())), abs(float(drawn.var()) - variance)
+        allowed = SIGMAS * (variance / count) ** 0.5, SIGMAS * spread / count**0.5
+        require(off[0] <= allowed[0], f"{words}, {stage}: the noise's mean is off 0 by {off[0]:.3g}")
+        require(
+            off[1] <= allowed[1],
+            f"{words}, {stage}: variance {float(drawn.var()):.4g}, stated {variance:.4g} ± {allowed[1]:.2g}",
+        )
+
+
+def description(defense: Defense) -> None:
+    """What it tells attackers is differentiable, draws nothing, and for a deterministic defense maps the
+    true gradient to the reading (at B = 1)."""
+    try:
+        found = _round(defense, batch=1)
+    except ValueError as error:
+        raise ContractSkipped(f"it refuses B=1: {error}") from None
+    for name in ("type-2", "type-1", "type-0"):
+        where = point(name)
+        truth = found.at("example")
+        probe = {key: value[0, 0] for key, value in truth.items()}
+        said = describe(found.stages, where, round_=0, unit=1.0, probe=probe)
+        if said is None:
+            raise ContractSkipped("a transform describes nothing: attackers stay plain, with a flag")
+        observed = found.taps(found.stages).shown[where.after]
+        free = {key: value.clone().requires_grad_() for key, value in truth.items()}
+        after = said.candidate(free, observed)
+        for key, value in after.items():
+            expected = observed[key].shape
+            require(value.shape == expected, f"{name}: candidate {key} is {tuple(value.shape)}, not {tuple(expected)}")
+        total = torch.stack([value.sum() for value in after.values()]).sum()
+        require(total.requires_grad, f"{name}: the candidate is not differentiable in the dummy's gradient")
+        slopes = torch.autograd.grad(total, list(free.values()), allow_unused=True)
+        sound = all(slope is None or bool(torch.isfinite(slope).all()) for slope in slopes)
+        require(sound, f"{name}: the derivative of the candidate is not finite at the truth")
+        seen = [stage for stage in found.wired if where.sees(stage)]
+        if not any(item.random for stage in seen for item in found.stages.transforms[stage]):
+            exact = {key: value.detach() for key, value in after.items()}
+            _near(exact, observed, f"{name}: the described candidate at the truth and the reading", 1e-6)
+
+
+def _variants(defense: Defense) -> Iterator[Defense]:
+    """The defense, and it with each choice of each parameter that is a choice, one at a time."""
+    yield defense
+    hints = get_type_hints(type(defense))
+    for item in dataclasses.fields(defense):  # type: ignore[arg-type]
+        hint = hints[item.name]
+        options: tuple[Any, ...] = get_args(hint) if get_origin(hint) is Literal else ()
+        options = (True, False) if hint is bool else options
+        for option in options:
+            if option == getattr(defense, item.name):
+                continue
+            try:
+                yield dataclasses.replace(defense, **{item.name: option})  # type: ignore[type-var]
+            except ValueError:
+                continue  # this choice asks for other parameters as well
+
+
+def _context(found: _Round, stage: Stage) -> Context:
+    rows: tuple[tuple[int, ...], ...] = tuple((client,) for client in CLIENTS)
+    if stage == "example":
+        rows = tuple((client, example) for client in CLIENTS for example in range(found.federated.batch))
+    lead = 2 if stage == "example" else 0 if stage == "aggregate" else 1
+    return Context(
+        lead=lead, stage=stage, round=0, step=0, setting=found.stages.setting,
+        draws=KeyedDraws(seed=3, fields=(0, 0, 0, stage), rows=rows if lead else ((),)),
+    )  # fmt: skip
+
+
+def _rows(tensors: Tensors, row: int) -> dict[str, Tensor]:
+    return {name: value[row : row + 1] for name, value in tensors.items()}
+
+
+def _joined(tensors: Mapping[str, Tensor]) -> Tensor:
+    return torch.cat([value.flatten() for value in tensors.values()])
+
+
+def _near(first: Tensors, second: Tensors, words: str, close: float = CLOSE) -> None:
+    for name, value in first.items():
+        apart = gap(value, second[name])
+        require(apart <= close, f"{words}: {name} differs by {apart:.1e}, allowed {close:.0e}")
+
+
+def transforms_only(defense: Defense) -> None:
+    """Every stage is a sequence of transforms."""
+    for words, found in _rounds(defense):
+        for stage, items in found.stages.transforms.items():
+            strange = [type(item).__name__ for item in items if not isinstance(item, Transform)]
+            require(not strange, f"{words}, {stage}: {strange[:1]} is no Transform")
+
+
+CONTRACTS = (
+    DECLARED,
+    Contract(name="settings", promise="takes a federated setting, or refuses it in one line", function=settings),
+    Contract(name="transforms", promise="every stage is a sequence of transforms", function=transforms_only),
+    Contract(name="stages", promise="wires the stages it claims and no others", function=stages_claimed),
+    Contract(name="acts", promise="every wired stage changes what passes it", function=acts),
+    Contract(name="readings", promise="points before its first stage are bit-equal to `none`'s", function=readings),
+    Contract(name="shapes", promise="names, shapes and dtypes are kept", function=shapes_kept),
+    Contract(name="finite", promise="finite gradients stay finite", function=finite),
+    Contract(name="keyed", promise="draws by its key alone, and only if it says `random`", function=keyed),
+    Contract(name="inputs untouched", promise="leaves its inputs as they were", function=inputs_untouched),
+    Contract(name="alone = in company", promise="a client gets what it gets alone", function=row_alone),
+    Contract(name="bias", promise="unbiased or biased, as it says", function=bias),
+    Contract(name="noise", promise="noise has the variance it states", function=noise),
+    Contract(name="description", promise="what it tells attackers is true", function=description),
+)

@@ -1,0 +1,171 @@
+"""Contracts of models: they build, start by key, and every example's gradient is its own."""
+
+import copy
+import warnings
+from collections.abc import Iterator
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, grad
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from bench.contracts.base import DECLARED, Contract, ContractSkipped, require
+from bench.contracts.situations import differing, gap
+from bench.errors import NotApplicable
+from bench.gradients import example_gradients, one_hot
+from bench.models.base import Model
+
+CLASSES = 7
+# the least at which a model builds is taken: deep ones pool 8×8 pixels away
+SHAPES = {"image": ((1, 8, 8), (1, 28, 28), (3, 32, 32)), "table": ((13,),)}
+CLOSE = 1e-9
+
+
+def builds(model: Model) -> None:
+    """Logits (example, class) for every kind of data it takes, for one example and for several."""
+    unknown = set(model.takes) - set(SHAPES)
+    require(bool(model.takes) and not unknown, f"takes {model.takes}; image and table are what there is")
+    for shape, module in _modules(model):
+        for count in (1, 3):
+            logits = module(_inputs(shape, count, torch.float32))
+            require(
+                tuple(logits.shape) == (count, CLASSES),
+                f"inputs {(count, *shape)} give {tuple(logits.shape)}, expected {(count, CLASSES)}",
+            )
+            require(logits.dtype == torch.float32, f"float32 inputs give {logits.dtype}")
+
+
+def initial_weights(model: Model) -> None:
+    """Every parameter has finite initial weights of its shape; by key alone, and another key's differ."""
+    for shape, module in _modules(model):
+        first = model.initial(module, 0)
+        wanted = {name: tuple(value.shape) for name, value in module.named_parameters()}
+        got = {name: tuple(value.shape) for name, value in first.items()}
+        wrong = sorted(name for name in {*wanted, *got} if wanted.get(name) != got.get(name))
+        require(not wrong, f"initial weights of {wrong[:3]} do not fit the module")
+        bad = [name for name, value in first.items() if not torch.isfinite(value).all()]
+        require(not bad, f"initial weights of {bad[:1]} are not finite")
+        torch.manual_seed(1)
+        again = model.initial(model.build(shape, CLASSES).eval(), 0)
+        name = differing(first, again)
+        require(name is None, f"initial weights of {name} differ between two draws with one key")
+        require(differing(first, model.initial(module, 1)) is not None, "initial weights do not depend on the key")
+
+
+def no_batch_statistics(model: Model) -> None:
+    """No layer computes with the statistics of a batch, in training or later."""
+    for _, module in _modules(model):
+        for path, layer in module.named_modules():
+            require(
+                not isinstance(layer, _BatchNorm),
+                f"{path} is {type(layer).__name__}, whose statistics mix the examples; use GroupNorm",
+            )
+
+
+def alone_in_company(model: Model) -> None:
+    """An example's logits are the same alone and in company (float64, 1e-9), and no buffer moves."""
+    for shape, module in _modules(model, double=True):
+        before = {name: value.clone() for name, value in module.named_buffers()}
+        inputs = _inputs(shape, 4, torch.float64)
+        weights = _weights(model, module)
+        together = functional_call(module, weights, (inputs,))
+        for row in range(len(inputs)):
+            alone = functional_call(module, weights, (inputs[row : row + 1],))
+            apart = gap(alone, together[row : row + 1])
+            require(apart <= CLOSE, f"logits of example {row} alone and in company differ by {apart:.1e}")
+        name = differing(before, dict(module.named_buffers()))
+        require(name is None, f"buffer {name} is changed by a forward pass")
+
+
+def gradients(model: Model) -> None:
+    """Per-example gradients by `bench.gradients` equal `torch.func`'s, one by one, in float64."""
+    for shape, module in _modules(model, double=True):
+        inputs, weights = _inputs(shape, 3, torch.float64), _weights(model, module)
+        targets = one_hot(torch.tensor([2, 0, 2]), CLASSES, torch.float64)
+        oracle_module = copy.deepcopy(module)
+
+        def loss(given: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+            return F.cross_entropy(functional_call(oracle_module, given, (x[None],)), y[None])  # noqa: B023
+
+        try:
+            found = example_gradients(module, weights, inputs, targets)
+        except NotApplicable as reason:
+            require(False, f"no gradient is one example's: {reason}")
+            raise
+        for row in range(len(inputs)):
+            expected = grad(loss)(weights, inputs[row], targets[row])
+            for name, value in expected.items():
+                apart = gap(found[name][row], value)
+                require(apart <= CLOSE, f"example {row}: gradient of {name} is off torch.func's by {apart:.1e}")
+
+
+def gradients_flow(model: Model) -> None:
+    """A dummy receives a derivative through its own gradient: else nothing can succeed."""
+    for shape, module in _modules(model, double=True):
+        weights = _weights(model, module)
+        targets = one_hot(torch.tensor([1]), CLASSES, torch.float64)
+        x = _inputs(shape, 1, torch.float64).requires_grad_()
+        live = {name: value.clone().requires_grad_() for name, value in weights.items()}
+        loss = F.cross_entropy(functional_call(module, live, (x,)), targets)
+        first = torch.autograd.grad(loss, list(live.values()), create_graph=True, allow_unused=True)
+        unused = [name for name, value in zip(live, first, strict=True) if value is None]
+        require(not unused, f"{unused[:1]} has no part in the logits")
+        energy = torch.stack([value.square().sum() for value in first if value is not None]).sum()
+        slope = torch.autograd.grad(energy, x, allow_unused=True)[0]
+        require(slope is not None and bool(slope.abs().sum() > 0), "the gradient does not depend on the input")
+
+
+def _modules(model: Model, *, double: bool = False) -> Iterator[tuple[tuple[int, ...], nn.Module]]:
+    """A module in eval mode for each kind of data, at the least shape that it takes."""
+    reasons: list[str] = []
+    built = False
+    for kind in model.takes:
+        for shape, larger in pairwise((*SHAPES.get(kind, ()), None)):
+            assert shape is not None
+            try:
+                module = _built(model, shape)
+            except NotApplicable as reason:
+                reasons.append(str(reason))
+            except (RuntimeError, ValueError) as error:
+                require(larger is not None, f"inputs {shape}: {str(error).splitlines()[0]}")
+                continue
+            else:
+                built = True
+                yield shape, module.double() if double else module
+            break
+    if not built and reasons:
+        raise ContractSkipped(f"it refuses: {reasons[0]}")
+
+
+def _built(model: Model, shape: tuple[int, ...]) -> nn.Module:
+    """Raises ValueError or RuntimeError where nothing is left of inputs this small."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of layers without a single weight; so do we, below
+        module = model.build(shape, CLASSES).eval()
+    empty = [name for name, value in module.named_parameters() if not value.numel()]
+    if empty:
+        raise ValueError(f"{empty[0]} has no weight at all")
+    with torch.no_grad():
+        module(_inputs(shape, 1, torch.float32))
+    return module
+
+
+def _inputs(shape: tuple[int, ...], count: int, dtype: torch.dtype) -> Tensor:
+    return torch.rand((count, *shape), generator=torch.Generator().manual_seed(2), dtype=dtype)
+
+
+def _weights(model: Model, module: nn.Module) -> dict[str, Tensor]:
+    return {name: value.double() for name, value in model.initial(module, 0).items()}
+
+
+CONTRACTS = (
+    DECLARED,
+    Contract(name="builds", promise="logits (example, class) for every kind it takes", function=builds),
+    Contract(name="initial weights", promise="initial weights by key, for every parameter", function=initial_weights),
+    Contract(name="no batch statistics", promise="no layer mixes the examples", function=no_batch_statistics),
+    Contract(name="alone = in company", promise="an example's logits are its own", function=alone_in_company),
+    Contract(name="gradients", promise="per-example gradients equal torch.func's in float64", function=gradients),
+    Contract(name="gradients flow", promise="a dummy receives derivatives", function=gradients_flow),
+)

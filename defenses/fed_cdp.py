@@ -1,0 +1,46 @@
+"""Fed-CDP: noise for differential privacy of examples, inside each client's local training."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from bench.defenses.base import Defense, Setting, Transform
+from bench.defenses.transforms.clip import Clip
+from bench.defenses.transforms.noise import GaussianNoise
+from bench.parameters import parameter
+from bench.points import Stage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FedCdp(Defense):
+    """Clip each example's gradient to C, and add Gaussian noise of multiplier σ in every local step.
+
+    Three readings of where the noise goes, with B examples in a batch: `per-example` N(0, σ²C²) on
+    each example; `batch` N(0, σ²C²) on their mean; `code` N(0, σ²C²/B²) on the mean, the one that
+    is DP-SGD and that accountants' ε for σ is of.  The last two leave one example's gradient, at
+    type-2, clipped only.  Per-tensor clipping of M tensors has sensitivity √M·C, flat C.
+    """
+
+    reference = "Wei et al. 2021 (Fed-CDP); Wei et al., Fed-αCDP, §4.2, §5.2 and algorithm 1"
+    stages = ("example", "step")
+
+    clip: float = parameter(
+        4.0, "C, bound on the norm of an example's gradient", unit="of the gradient",
+        source="Wei et al., Fed-αCDP, §6", above=0,
+    )  # fmt: skip
+    sigma: float = parameter(6.0, "σ, noise multiplier", source="Wei et al., Fed-αCDP, §6", low=0)
+    noise: Literal["per-example", "batch", "code"] = parameter(
+        "per-example", "where the noise goes: §5.2, algorithm 1 (line 19), or the authors' code",
+        source="Wei et al., Fed-αCDP, §5.2",
+    )  # fmt: skip
+    clipping: Literal["per-tensor", "flat"] = parameter(
+        "per-tensor", "each tensor by its own norm, or all by their joint norm", source="Wei et al., Fed-αCDP"
+    )
+
+    def transforms(self, setting: Setting) -> Mapping[Stage, Sequence[Transform]]:
+        clip = Clip(bound=self.clip, per="tensor" if self.clipping == "per-tensor" else "flat")
+        whole = self.sigma * self.clip
+        if self.noise == "per-example":
+            return {"example": (clip, GaussianNoise(deviation=whole))}
+        deviation = whole if self.noise == "batch" else whole / setting.batch
+        return {"example": (clip,), "step": (GaussianNoise(deviation=deviation),)}
