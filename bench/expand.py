@@ -67,9 +67,10 @@ class _Plan:
 
     def training(self, cell: TrainingCell, rounds: set[int]) -> str:
         """Ask for a training and for these rounds of it; cells that differ in rounds alone are one."""
-        self.trainings.setdefault(cell.id, cell)
-        self.kept.setdefault(cell.id, set()).update(rounds)
-        return cell.id
+        key = cell.id
+        self.trainings.setdefault(key, cell)
+        self.kept.setdefault(key, set()).update(rounds)
+        return key
 
     def reason(self, cell: AttackCell | TrainingCell) -> str | None:
         facts = self.facts[_key(cell.dataset)]

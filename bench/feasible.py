@@ -61,21 +61,24 @@ def _model(
 
 @lru_cache(maxsize=256)
 def _unbuildable(model: type, params: str, shape: tuple[int, ...], classes: int) -> str | None:
-    """Why a model cannot be built for this shape: tried without memory or arithmetic."""
-    try:
-        instance: Any = build(model, json.loads(params), where="model")
-        with torch.device("meta"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns of empty layers, which are told here
-            module = instance.build(shape, classes)
-            logits = module(torch.empty(2, *shape))
+    """Why a model cannot be built for this shape: tried without memory or arithmetic, where that works."""
+    misfit = "its layers do not fit inputs of this size"
+    for device in ("meta", "cpu"):
+        try:
+            instance: Any = build(model, json.loads(params), where="model")
+            with torch.device(device), torch.no_grad(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch warns of empty layers, which are told here
+                module = instance.build(shape, classes)
+                logits = module(torch.zeros(2, *shape))
+        except (NotApplicable, BenchError) as error:
+            return str(error)
+        except (RuntimeError, ValueError, ZeroDivisionError):
+            continue  # some operations cannot do without values: try once more with them
+        except Exception:
+            return None  # not the shape's fault: the cell will crash, and its record will say why
         empty = any(parameter.numel() == 0 for parameter in module.parameters())
-    except (NotApplicable, BenchError) as error:
-        return str(error)
-    except (RuntimeError, ValueError, ZeroDivisionError) as error:
-        return str(error).partition("\n")[0]
-    if empty or tuple(logits.shape) != (2, classes):
-        return "nothing is left of so small an input"
-    return None
+        return misfit if empty or tuple(logits.shape) != (2, classes) else None
+    return misfit
 
 
 def _clients(federated: Federated) -> str | None:

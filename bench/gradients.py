@@ -41,10 +41,12 @@ def group_gradients(
     Raises `NotApplicable` where batch statistics would mix the examples.
     """
     for path, layer in model.named_modules():
-        if isinstance(layer, _BATCH_STATISTICS) and layer.training:
+        # without running statistics, eval mode takes the batch's as well
+        if isinstance(layer, _BATCH_STATISTICS) and (layer.training or layer.running_mean is None):
+            mode = "in training mode" if layer.training else "without running statistics"
             raise NotApplicable(
-                f"{path} is {type(layer).__name__} in training mode, which mixes the examples of a batch; "
-                "use GroupNorm, or eval mode"
+                f"{path} is {type(layer).__name__} {mode}, which mixes the examples of a batch; "
+                "use GroupNorm, or eval mode with running statistics"
             )
     if _hookable(model):
         found = _by_hooks(model, weights, inputs, targets, differentiable)

@@ -18,6 +18,7 @@ from bench.matrixfile.document import PRESETS, document, located, preset_names
 from bench.matrixfile.faults import Faults
 
 SETTINGS = ("evaluations", "readings", "chunk")  # may stand at the top, for every combination
+_NEEDED = tuple(name for name in AXES if name in REQUIRED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +62,9 @@ def read(source: str | Path, *, registry: Registry = _registry, folder: Path = P
     axes = blocks.axes(border, table, AXES, "axes")
     exclude, include = blocks.exclude(border, content), blocks.include(border, content)
     trainings = blocks.trainings(border, content)
+    if isinstance(table, dict) and table:
+        given = table.keys() | {name for entry in include for name in entry}
+        _lacking(faults, [name for name in _NEEDED if name not in given])
     faults.settle()
     combinations = combine(axes, exclude, include)
     _complete(faults, combinations)
@@ -74,13 +78,17 @@ def read(source: str | Path, *, registry: Registry = _registry, folder: Path = P
     )
 
 
+def _lacking(faults: Faults, names: Sequence[str]) -> None:
+    for name in names:
+        faults.add("axes", f"lacks {name}", f"add e.g. {name} = {REQUIRED[name]}")
+
+
 def _complete(faults: Faults, combinations: Sequence[Combination]) -> None:
     """Tell which keys without a default some combination lacks."""
     for row in combinations:
-        lacks = [name for name in AXES if name in REQUIRED and name not in row.choices]
-        if row.alone is not None and lacks:
+        lacks = [name for name in _NEEDED if name not in row.choices]
+        if row.alone is None:
+            _lacking(faults, lacks)
+        elif lacks:
             what = f"agrees with no combination, and lacks {', '.join(lacks)} to be one of its own"
             faults.add(f"include[{row.alone}]", what, "add them, or agree with the axes")
-        elif row.alone is None:
-            for name in lacks:
-                faults.add("axes", f"lacks {name}", f"add e.g. {name} = {REQUIRED[name]}")

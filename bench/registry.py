@@ -58,7 +58,7 @@ _added: dict[tuple[str, str], tuple[Origin, type]] = {}
 
 def names(kind: str) -> tuple[str, ...]:
     """Every registered name of a kind, in alphabetical order; a name taken twice appears once."""
-    return tuple(sorted({*_installed(kind), *(name for own, name in _added if own == kind)}))
+    return tuple(sorted({*_claims(kind), *(name for own, name in _added if own == kind)}))
 
 
 def origin(kind: str, name: str) -> Origin:
@@ -68,10 +68,9 @@ def origin(kind: str, name: str) -> Origin:
     """
     if (kind, name) in _added:
         return _added[kind, name][0]
-    claims = _installed(kind).get(name, ())
-    if not claims:
+    found = _claims(kind).get(name, ())
+    if not found:
         raise UnknownName(_unknown(kind, name))
-    found = [_origin(kind, point) for point in claims]
     if len(found) > 1:
         raise PluginError(_twice(found[0], found[1]))
     return found[0]
@@ -144,22 +143,33 @@ def add_plugin(spec: str) -> tuple[Origin, ...]:
     return tuple(claim for claim, _ in found.values())
 
 
-@cache
-def _installed(kind: str) -> dict[str, tuple[metadata.EntryPoint, ...]]:
+def _claims(kind: str) -> dict[str, tuple[Origin, ...]]:
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
-    claims: dict[str, tuple[metadata.EntryPoint, ...]] = {}
-    for point in metadata.entry_points(group=f"bench.{kind}"):
-        claims[point.name] = (*claims.get(point.name, ()), point)
+    return _installed()[kind]
+
+
+@cache
+def _installed() -> dict[str, dict[str, tuple[Origin, ...]]]:
+    """kind → name → who claims it, read from the metadata once a process."""
+    claims: dict[str, dict[str, tuple[Origin, ...]]] = {kind: {} for kind in KINDS}
+    points = metadata.entry_points()
+    known: dict[int, tuple[str, str]] = {}  # parsing a distribution's metadata anew for each entry is slow
+    for kind in KINDS:
+        for point in points.select(group=f"bench.{kind}"):
+            dist = point.dist
+            if id(dist) not in known:
+                known[id(dist)] = (dist.name, dist.version) if dist else ("an unknown distribution", "?")
+            claim = _origin(kind, point, *known[id(dist)])
+            claims[kind][point.name] = (*claims[kind].get(point.name, ()), claim)
     return claims
 
 
-def _origin(kind: str, point: metadata.EntryPoint) -> Origin:
-    dist = point.dist
+def _origin(kind: str, point: metadata.EntryPoint, distribution: str, version: str) -> Origin:
+    file = _literals.file_of(point.module) if point.pattern.match(point.value) else None
     return Origin(
         kind=kind, name=point.name, target=point.value.replace(" ", ""),
-        distribution=dist.name if dist else "an unknown distribution", version=dist.version if dist else "?",
-        file=_literals.file_of(point.module) if point.pattern.match(point.value) else None,
+        distribution=distribution, version=version, file=file,
     )  # fmt: skip
 
 

@@ -23,7 +23,6 @@ from bench.cell import AttackCell, CheckpointWeights, FileWeights, TrainingCell
 from bench.datasets.base import Data
 from bench.datasets.loading import load
 from bench.defenses.base import Defense, Setting
-from bench.defenses.none import NoDefense
 from bench.errors import BenchError, NotApplicable, PluginError, WeightsError
 from bench.federated.stages import Stages, stages
 from bench.federated.training import train
@@ -123,13 +122,13 @@ def _attack(cell: AttackCell, place: Place, memory: Memory) -> Outcome:
         floors=floors(data.public.floats(), data.public.labels, reconstruction.labels.numpy()),
         gallery=data.gallery.floats(slice(0, GALLERY)), lpips=lpips,
     )  # fmt: skip
-    undefended = show(
-        cell, data, model, weights, batches, stages(NoDefense(), setting, _shapes(weights)), where, round_
-    )
+    bare = Stages(setting=setting, transforms={}, states={})
+    undefended = show(cell, data, model, weights, batches, bare, where, round_)
     summary = {
         **scores.summary,
         **_distortion(reading, undefended),
         **_self_check(attack, reading, truth, labels, data, cell),
+        "private": data.private,
         "lpips_absent": no_lpips,
         "conditions": _conditions(weights, undefended, round_, data, reading),
         "notes": list(reconstruction.notes),

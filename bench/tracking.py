@@ -27,7 +27,11 @@ PICTURE = "truth-above-reconstruction.png"
 # MLflow asks once and waits this long: its own retries would repeat a `create_run` whose answer was
 # lost, where ours first looks what arrived.  A user's own settings win.
 _PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
-_QUIET = {"MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false", "MLFLOW_ENABLE_ASYNC_LOGGING": "false"}
+_QUIET = {
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_ENABLE_ASYNC_LOGGING": "false",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+}
 _PARAMS, _METRICS = 100, 900  # in one request: at most 100 parameters, at most 1000 of all kinds
 
 Progress = Callable[[Uploaded], None]

@@ -26,9 +26,9 @@ class FedCdp(Defense):
 
     clip: float = parameter(
         4.0, "C, bound on the norm of an example's gradient", unit="of the gradient",
-        source="Wei et al., Fed-αCDP, §6", above=0,
+        source="Wei et al., Fed-αCDP, §7", above=0,
     )  # fmt: skip
-    sigma: float = parameter(6.0, "σ, noise multiplier", source="Wei et al., Fed-αCDP, §6", low=0)
+    sigma: float = parameter(6.0, "σ, noise multiplier", source="Wei et al., Fed-αCDP, §7", low=0)
     noise: Literal["per-example", "batch", "code"] = parameter(
         "per-example", "where the noise goes: §5.2, algorithm 1 (line 19), or the authors' code",
         source="Wei et al., Fed-αCDP, §5.2",

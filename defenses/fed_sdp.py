@@ -30,10 +30,10 @@ class FedSdp(Defense):
         "server", "where an update is sanitised", source="Wei et al., Fed-αCDP, §4.2"
     )
     clip: float = parameter(
-        4.0, "C, bound on the norm of an update", unit="of the update", source="Wei et al., Fed-αCDP, §6",
+        4.0, "C, bound on the norm of an update", unit="of the update", source="Wei et al., Fed-αCDP, §7",
         above=0,
     )  # fmt: skip
-    sigma: float = parameter(6.0, "σ, noise multiplier", source="Wei et al., Fed-αCDP, §6", low=0)
+    sigma: float = parameter(6.0, "σ, noise multiplier", source="Wei et al., Fed-αCDP, §7", low=0)
     noise: Literal["share", "each", "mean"] = parameter("share", "what the noise is added to", source="ours")
 
     def transforms(self, setting: Setting) -> Mapping[Stage, Sequence[Transform]]:

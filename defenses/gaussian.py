@@ -18,7 +18,7 @@ class Gaussian(Defense):
     Paper A (§4.2) finds that 1e-2 stops the leakage and costs 10 % (LFW) to 30 % (CIFAR-100) of accuracy.
     """
 
-    reference = "Zhu et al. 2019 (DLG) §5.1, as in Wei et al., Fed-αCDP, §4.2"
+    reference = "Zhu et al. 2019 (DLG), as in Wei et al., Fed-αCDP, §4.2"
     stages = ("example", "client")
 
     variance: float = parameter(

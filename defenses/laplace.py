@@ -13,9 +13,9 @@ from bench.points import Stage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Laplace(Defense):
-    """Add Laplace noise to every coordinate, its scale √(variance/2).  No ε goes with it: nothing is bounded."""
+    """Add Laplace noise of this variance, scale √(variance/2).  Nothing is bounded: no ε goes with it."""
 
-    reference = "Zhu et al. 2019 (DLG) §5.1, as in Wei et al., Fed-αCDP, §4.2"
+    reference = "Zhu et al. 2019 (DLG), as in Wei et al., Fed-αCDP, §4.2"
     stages = ("example", "client")
 
     variance: float = parameter(

@@ -18,7 +18,7 @@ def render(found: Iterable[Block], *, detail: bool = True) -> RenderableType:
 def _table(block: Block, detail: bool) -> Table:
     names = _distinct(list(block.rows))
     table = Table(title=escape(block.title), title_justify="left", title_style="bold")
-    table.add_column("defense", no_wrap=False)
+    table.add_column("defense", min_width=20)
     for point in block.points:
         table.add_column(point, justify="left")
     for defense, row in block.rows.items():
@@ -60,5 +60,5 @@ def _cell(worst: Worst, detail: bool) -> Text:
     if detail and interval is not None:
         text.append(f" [{interval[0]:.2f}, {interval[1]:.2f}]", style="dim")
     if detail and best is not None and best[1] > 0:
-        text.append(f" {best[0].partition('(')[0]} {best[1]:.2f}", style="dim")
+        text.append(f"\n{best[0].partition('(')[0]} {best[1]:.2f}", style="dim")
     return text

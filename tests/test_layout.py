@@ -20,7 +20,7 @@ LAYERS = (
     ("bench", "errors", "points", "rng", "trip", "cell"),
     ("parameters", "literals", "plugins", "registry", "source", "gradients", "records", "weights"),
     ("datasets", "models", "defenses", "attacks"),
-    ("federated", "scoring", "victims", "readings"),
+    ("federated", "scoring", "victims", "readings", "reading_files"),
     ("matrixfile", "matrix", "feasible", "expand", "plan"),
     ("runner", "executor", "session"),
     ("store", "strips", "runview", "tracking", "follower", "uploader", "server", "leaderboard"),

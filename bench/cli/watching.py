@@ -168,10 +168,10 @@ def _conclude(console: Console, tally: _Tally, place: Place, matrix: str, upload
 
 def _legend() -> RenderableType:
     return Text(
-        "Each figure is the share of pictures that the worst attacker got back (a picture counts as leaked if\n"
-        "any attack reaches PSNR ≥ 20 dB and beats the best guess without the gradient by 3 dB), with its 95 %\n"
-        "interval and the best single attack.  0 protects, 1 leaks everything.  Points: type-2 is one example's\n"
-        "gradient inside the client, type-1 the client's update as it leaves, type-0 the same at the server.\n"
+        "Each figure is the share of pictures that the worst attacker got back, with its 95 % interval and the "
+        "best single attack.  A picture counts as leaked if any attack reaches PSNR ≥ 20 dB and beats the best "
+        "guess without the gradient by 3 dB.  0 protects, 1 leaks everything.  type-2 is one example's gradient "
+        "inside the client, type-1 the client's update as it leaves, type-0 the same at the server.  "
         "≥: some attacks failed, so the true figure may be higher.",
         style="dim",
     )

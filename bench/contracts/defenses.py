@@ -116,7 +116,7 @@ def stages_claimed(defense: Defense) -> None:
     unknown = set(claimed) - set(STAGES)
     require(not unknown, f"claims stage {sorted(unknown)}; there are {', '.join(STAGES)}")
     reached: set[str] = set()
-    for variant in _variants(defense):
+    for variant in variants(defense):
         try:
             reached |= set(_round(variant).wired) | set(_round(variant, steps=2).wired)
         except ValueError:
@@ -131,9 +131,15 @@ def acts(defense: Defense) -> None:
     """Each stage that is wired changes what passes it: a bound never reached is found."""
     for words, found in _rounds(defense)[:1]:
         for stage in found.wired:
+            if _changes(found, stage):
+                continue
             given = found.at(stage)
-            unchanged = differing(given, found.apply(stage, given)) is None
-            require(not unchanged, f"{words}: stage {stage} changes nothing on an untrained dlg-lenet")
+            lead = _lead(stage)
+            norm = torch.cat([value.flatten(lead) for value in given.values()], lead).norm(dim=-1).max()
+            what = f"{words}: stage {stage} changes nothing on an untrained dlg-lenet"
+            larger = _changes(found, stage, scale=1e4)
+            require(not larger, f"{what}, whose gradients have norms up to {float(norm):.3g}: a bound never reached")
+            require(False, f"{what}, nor on gradients 10000 times larger")
 
 
 def readings(defense: Defense) -> None:
@@ -141,12 +147,26 @@ def readings(defense: Defense) -> None:
     for words, found in _rounds(defense):
         plain, defended = found.taps(found.undefended()), found.taps(found.stages)
         first = min((STAGES.index(stage) for stage in found.wired), default=len(STAGES))
+        acting = next((place for place, stage in enumerate(STAGES) if _acting(found, stage)), len(STAGES))
         for place, stage in enumerate(STAGES):
             name = differing(plain.shown[stage], defended.shown[stage])  # type: ignore[index]
             if place < first:
                 require(name is None, f"{words}: {name} is changed at {stage}, where nothing is claimed")
-            elif words == "FedSGD B=3":
+            elif place >= acting:
                 require(name is not None, f"{words}: the reading after {stage} is `none`'s own")
+
+
+def _acting(found: _Round, stage: str) -> bool:
+    return stage in found.wired and _changes(found, stage)  # type: ignore[arg-type]
+
+
+def _changes(found: _Round, stage: Stage, *, scale: float = 1.0) -> bool:
+    given = {name: scale * value for name, value in found.at(stage).items()}
+    return differing(given, found.apply(stage, given)) is not None
+
+
+def _lead(stage: Stage) -> int:
+    return 2 if stage == "example" else 0 if stage == "aggregate" else 1
 
 
 def shapes_kept(defense: Defense) -> None:
@@ -302,7 +322,7 @@ def description(defense: Defense) -> None:
             _near(exact, observed, f"{name}: the described candidate at the truth and the reading", 1e-6)
 
 
-def _variants(defense: Defense) -> Iterator[Defense]:
+def variants(defense: Defense) -> Iterator[Defense]:
     """The defense, and it with each choice of each parameter that is a choice, one at a time."""
     yield defense
     hints = get_type_hints(type(defense))
@@ -323,7 +343,7 @@ def _context(found: _Round, stage: Stage) -> Context:
     rows: tuple[tuple[int, ...], ...] = tuple((client,) for client in CLIENTS)
     if stage == "example":
         rows = tuple((client, example) for client in CLIENTS for example in range(found.federated.batch))
-    lead = 2 if stage == "example" else 0 if stage == "aggregate" else 1
+    lead = _lead(stage)
     return Context(
         lead=lead, stage=stage, round=0, step=0, setting=found.stages.setting,
         draws=KeyedDraws(seed=3, fields=(0, 0, 0, stage), rows=rows if lead else ((),)),

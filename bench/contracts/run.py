@@ -7,7 +7,7 @@ from typing import Any
 from bench import registry
 from bench.contracts import attacks, datasets, defenses, models
 from bench.contracts.base import Contract, ContractBroken, ContractSkipped, Outcome
-from bench.contracts.datasets import Loaded
+from bench.contracts.datasets import Loaded, reload
 from bench.datasets.base import Dataset
 from bench.datasets.files import MissingDataError
 from bench.datasets.loading import read
@@ -60,7 +60,7 @@ def check_instance(
 
 def _loaded(dataset: Dataset, name: str, data_dir: Path | None) -> Loaded:
     return Loaded(
-        dataset=dataset, raw=read(dataset, name, data_dir), again=lambda: read(dataset, name, data_dir)
+        dataset=dataset, raw=read(dataset, name, data_dir), again=reload(lambda: read(dataset, name, data_dir))
     )
 
 

@@ -35,6 +35,9 @@ def choices(border: Border, axis: str, key: str, raw: Any) -> list[Choice]:
 
 def one(border: Border, axis: str, key: str, raw: Any) -> Choice | None:
     """The checked value of one item without a sweep, or None and a fault."""
+    if isinstance(raw, dict) and "sweep" in raw:
+        border.faults.add(f"{key}.sweep", "a sweep where one value is due", "write one entry for each value")
+        return None
     if axis in KINDS:
         return entry(border, axis, key, raw)
     if axis in NUMBERS:
@@ -67,13 +70,16 @@ def _unswept(border: Border, key: str, raw: Any) -> list[Any]:
     if not isinstance(sweep, dict) or not sweep:
         border.bad(where, "a table of lists", sweep, "sweep = { share = [0.5, 0.7] }")
         return []
+    wrong = False
     for name, items in sweep.items():
         if not isinstance(items, list) or not items:
+            wrong = True
             border.bad(f"{where}.{escaped(name)}", "a list with at least one value", items, "[1, 2]")
-            return []
-        if name in fixed:
-            border.faults.add(where, f"{quoted(name)} is fixed and swept", "keep one of the two")
-            return []
+        elif name in fixed:
+            wrong = True
+            border.faults.add(f"{where}.{escaped(name)}", "fixed and swept", "keep one of the two")
+    if wrong:
+        return []
     names = sorted(sweep)  # the order of keys in a TOML table means nothing
     rows = product(*(sweep[name] for name in names))
     return [{**fixed, **dict(zip(names, row, strict=True))} for row in rows]

@@ -58,7 +58,7 @@ def entry(border: Border, axis: str, key: str, raw: Any) -> Choice | None:
     """A registered name, alone or as `name` of a table that holds its parameters."""
     table = {"name": raw} if isinstance(raw, str) else raw
     if not isinstance(table, dict) or not isinstance(table.get("name"), str):
-        border.bad(key, f"the name of a {axis}, or a table with one", raw, '{ name = "…" }')
+        border.bad(key, "a name, or a table with a name", raw, '{ name = "…" }')
         return None
     name, known = table["name"], tuple(border.registry.names(KINDS[axis]))
     if name not in known:
@@ -82,27 +82,29 @@ def entry(border: Border, axis: str, key: str, raw: Any) -> Choice | None:
 def _build(cls: type, given: Mapping[str, Any], where: str) -> tuple[list[str], Any]:
     """All that is wrong with these parameters (`build` stops at the first), and the instance."""
     types = {item.name: item.type for item in parameters(cls)}
-    rest, faults = dict(given), []
+    rest: dict[str, Any] = {}
+    faults = []
     for name, value in given.items():
-        # `build` takes true for 1 and 1 for true
-        switch, allowed = isinstance(value, bool), types.get(name, "")
-        if (
-            name in types
-            and isinstance(value, int)
-            and ((switch and "bool" not in allowed) or (not switch and allowed == "bool"))
-        ):
-            want = f"a value of type {allowed}" if switch else "true or false"
-            faults.append(f"{where}: {name}: expected {want}, got {value!r}; change its type")
-            del rest[name]
+        allowed, switch = types.get(name), isinstance(value, bool)
+        if allowed is None:
+            remedy = nearest(name, types, "its parameters are")
+            faults.append(f"{where}: unknown parameter {quoted(name)}; {remedy}")
+        elif switch and "bool" not in allowed:  # `build` takes true for 1, and 1 for true
+            faults.append(f"{where}: {name}: expected {allowed}, got {value!r}; write a number or text")
+        elif isinstance(value, int) and not switch and allowed == "bool":
+            faults.append(f"{where}: {name}: expected true or false, got {value!r}; write true or false")
+        else:
+            rest[name] = value
     while True:
         fault, instance = _try(cls, rest, where)
         if fault is None:
             return faults, instance
-        faults.append(fault)
         culprit = next((name for name in rest if _try(cls, {name: rest[name]}, where)[0] == fault), None)
-        if culprit is None:
-            return faults, None
-        del rest[culprit]
+        if culprit is None:  # two of them do not go together
+            return [*faults, fault], None
+        value = rest.pop(culprit)
+        shown = tuple(value) if isinstance(value, list) else value
+        faults.append(fault.replace(repr(shown), quoted(shown)))
 
 
 def _try(cls: type, given: Mapping[str, Any], where: str) -> tuple[str | None, Any]:

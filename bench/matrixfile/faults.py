@@ -13,9 +13,14 @@ MOST_LINES = 200
 
 def escaped(text: str, length: int = NAME_LENGTH) -> str:
     """`text` without control characters, cut in the middle where it is longer than `length`."""
-    if len(text) > length:
-        text = f"{text[: length * 2 // 3]}…{text[len(text) - length // 3 + 1 :]}"
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+    return _cut("".join(c if c.isprintable() else ascii(c)[1:-1] for c in _cut(text, length)), length)
+
+
+def _cut(text: str, length: int) -> str:
+    if len(text) <= length:
+        return text
+    tail = length // 3
+    return f"{text[: length - tail - 1]}…{text[-tail:]}"
 
 
 def quoted(value: Any) -> str:

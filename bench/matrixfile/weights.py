@@ -9,6 +9,7 @@ from bench.cell import Entry, Federated, FileWeights, InitialWeights, TrainingCe
 from bench.matrixfile.border import Border, entry, whole
 from bench.matrixfile.combine import Choice
 from bench.matrixfile.faults import quoted
+from bench.matrixfile.federated import federated
 
 # Of a training: how it is measured, not how it runs.
 OPTIONS = {name: TrainingCell.model_fields[name].default for name in ("test_every", "test_examples")}

@@ -53,7 +53,7 @@ class TopDirections(Transform):
             matrix.where(finite, matrix.new_zeros(())), full_matrices=False
         )
         kept = self._kept(matrix)
-        low = (left[..., :kept] * values[..., None, :kept]) @ right[..., :kept, :]
+        low: Tensor = (left[..., :kept] * values[..., None, :kept]) @ right[..., :kept, :]
         return low.where(finite, matrix).reshape(tensor.shape)
 
     def _projected(self, tensor: Tensor, observed: Tensor, lead: int) -> Tensor:
@@ -69,7 +69,7 @@ class TopDirections(Transform):
         there = (values > floor)[..., :kept].to(values.dtype)
         columns = left[..., :kept] * there[..., None, :]
         right = right[..., :kept, :]
-        projected = columns @ ((columns.mT @ matrix) @ right.mT) @ right
+        projected: Tensor = columns @ ((columns.mT @ matrix) @ right.mT) @ right
         return projected.reshape(tensor.shape)
 
 

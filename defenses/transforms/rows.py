@@ -19,7 +19,7 @@ def joined(tensors: Mapping[str, Tensor], lead: int) -> Tensor:
 def parted(vectors: Tensor, tensors: Mapping[str, Tensor], lead: int) -> dict[str, Tensor]:
     """The inverse of `joined`: (*lead, coordinate) cut into the shapes of `tensors`."""
     sizes = [rows(tensor, lead).shape[-1] for tensor in tensors.values()]
-    parts = vectors.split(sizes, dim=-1)
+    parts = torch.split(vectors, sizes, dim=-1)
     return {
         name: part.reshape(tensor.shape) for (name, tensor), part in zip(tensors.items(), parts, strict=True)
     }
@@ -27,4 +27,5 @@ def parted(vectors: Tensor, tensors: Mapping[str, Tensor], lead: int) -> dict[st
 
 def spread(factor: Tensor, tensor: Tensor) -> Tensor:
     """One number a row, (*lead), shaped to multiply (*lead, *shape), in the tensor's dtype."""
-    return factor.reshape(*factor.shape, *[1] * (tensor.dim() - factor.dim())).to(tensor.dtype)
+    ones = (1,) * (tensor.dim() - factor.dim())
+    return factor.reshape((*factor.shape, *ones)).to(tensor.dtype)

@@ -1,0 +1,51 @@
+"""Records for the commands that show them: by id prefix or path, with what they say kept harmless."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench import records, store
+from bench.errors import RecordError
+from bench.records import Record
+
+_HEXADECIMAL = frozenset("0123456789abcdef")
+
+
+def by_prefix(run: Path, prefix: str) -> Record:
+    """The one record of `run` whose id starts so; raises `RecordError` for none, several or a misnamed one."""
+    return _named(records.find(run, prefix), f"{run}/records/{prefix}…")
+
+
+def by_reference(text: str, run: Path | None) -> tuple[Path, Record]:
+    """A record and its run folder, by the path of its file or by prefix in `run` (the newest if None)."""
+    path = Path(text)
+    if path.suffix == ".json" or path.is_file():
+        return path.resolve().parent.parent, _named(records.read(path), text)
+    folder = store.checked_run(run)
+    return folder, by_prefix(folder, text)
+
+
+def every(run: Path) -> Iterator[Record]:
+    """All records of a run, by id."""
+    for record in records.records(run):
+        yield _named(record, f"{run}/records/{record.id}.json")
+
+
+@contextmanager
+def understood(record: Record) -> Iterator[None]:
+    """What a record from elsewhere lacks, or has of another type, is its own fault and one line."""
+    try:
+        yield
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+        raise RecordError(
+            f"record {record.id[:8]}: its fields are not a record's ({type(error).__name__}: {error}); "
+            "run the cell again"
+        ) from None
+
+
+def _named(record: Record, where: str) -> Record:
+    """Ids and array hashes become file names: nothing but hexadecimal digits is one."""
+    for value in (record.id, record.arrays or "0"):
+        if not isinstance(value, str) or not value or not set(value) <= _HEXADECIMAL:
+            raise RecordError(f"{where}: {str(value)[:80]!r} is no content hash; run the cell again")
+    return record

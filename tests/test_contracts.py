@@ -1,0 +1,684 @@
+"""Contracts hold for everything registered, and each of them can fail: entries broken on purpose."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import click
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import Tensor, nn
+
+from bench import registry
+from bench.attacks.base import Attack
+from bench.attacks.dlg import Dlg
+from bench.attacks.matching import Parts
+from bench.attacks.priors_only import claim
+from bench.attacks.solvers.loop import Plan
+from bench.cli.check import command
+from bench.contracts.base import Contract, ContractBroken, Outcome
+from bench.contracts.defenses import variants
+from bench.contracts.run import check, check_instance, contracts
+from bench.datasets.base import Dataset, Raw
+from bench.defenses.base import Context, Defense, Setting, Transform
+from bench.defenses.transforms.clip import Clip
+from bench.defenses.transforms.noise import GaussianNoise
+from bench.errors import BenchError
+from bench.models.base import Model
+from bench.parameters import parameter, values
+from bench.points import Stage
+from bench.rng import Key
+from bench.trip import Budget, Reading, Reconstruction
+
+NEEDS_FILES = {"mnist", "fashion-mnist", "cifar10", "cifar100", "lfw", "adult"}
+NEEDS_A_PATH = {"npz", "folder"}  # one's own data: checked below with a pack made here
+
+
+def _broken(outcomes: Sequence[Outcome]) -> dict[str, str]:
+    found = {outcome.contract.name: outcome.reason for outcome in outcomes if outcome.status == "broken"}
+    assert all(reason and "\n" not in reason for reason in found.values()), found
+    return found
+
+
+# ------------------------------------------------------------------ everything registered
+
+
+@pytest.mark.parametrize("name", registry.names("attacks"))
+def test_registered_attack(name: str) -> None:
+    assert _broken(check("attacks", name)) == {}
+
+
+@pytest.mark.parametrize("name", registry.names("defenses"))
+def test_registered_defense_with_each_choice_of_its_parameters(name: str) -> None:
+    default, *others = variants(registry.instance("defenses", name, {}))
+    assert _broken(check_instance("defenses", default)) == {}
+    for variant in others:  # with its noise elsewhere, a stage may be left with a bound alone
+        found = _broken(check_instance("defenses", variant))
+        assert all(key == "acts" and reason.endswith("a bound never reached") for key, reason in found.items()), (
+            values(variant), found,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", registry.names("models"))
+def test_registered_model(name: str) -> None:
+    assert _broken(check("models", name)) == {}
+
+
+@pytest.mark.parametrize("name", sorted({*registry.names("datasets")} - NEEDS_FILES - NEEDS_A_PATH))
+def test_registered_data_set(name: str) -> None:
+    outcomes = check("datasets", name)
+    assert _broken(outcomes) == {}
+    assert {outcome.contract.name for outcome in outcomes if outcome.status == "skipped"} <= {"columns"}
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", sorted(NEEDS_FILES))
+def test_registered_data_set_with_files(name: str, data_dir: Path) -> None:
+    outcomes = check("datasets", name, data_dir=data_dir)
+    absent = [one.reason for one in outcomes if one.contract.name == "content" and one.status == "skipped"]
+    if absent:
+        pytest.skip(absent[0])
+    assert _broken(outcomes) == {}
+
+
+def test_a_pack_of_ones_own(tmp_path: Path) -> None:
+    path = tmp_path / "own.npz"
+    draw = np.random.default_rng(0)
+    np.savez(path, x_train=draw.integers(0, 256, (200, 8, 8), np.uint8), y_train=np.arange(200) % 3)
+    outcomes = check("datasets", "npz", {"path": str(path)})
+    assert _broken(outcomes) == {}
+    assert sum(outcome.status == "ok" for outcome in outcomes) == 8
+
+
+def test_a_data_set_that_is_not_there_is_skipped_with_the_remedy(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.delenv("BENCH_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    outcomes = check("datasets", "mnist", data_dir=tmp_path)
+    assert _broken(outcomes) == {}
+    assert all(one.status == "skipped" and "bench data fetch mnist" in one.reason for one in outcomes[1:])
+
+
+@pytest.mark.parametrize("kind", registry.KINDS)
+def test_contracts_have_names_and_promises_of_their_own(kind: str) -> None:
+    found = contracts(kind)
+    assert len({one.name for one in found}) == len({one.function for one in found}) == len(found)
+    assert all(isinstance(one, Contract) and one.promise for one in found)
+
+
+def test_a_contract_is_a_plain_function_that_raises() -> None:
+    by_name = {one.name: one for one in contracts("defenses")}
+    with pytest.raises(ContractBroken, match="changes nothing"):
+        by_name["acts"].function(_Defense(stages_=("client",), items=(_Identity(),)))
+    assert issubclass(ContractBroken, AssertionError)
+
+
+# ------------------------------------------------------------------ defenses broken on purpose
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Defense(Defense):
+    """Any items at any stages; `stages` claims the client's."""
+
+    reference = "broken on purpose"
+    stages = ("client",)
+
+    stages_: tuple[Any, ...] = parameter(("client",), "where it really acts", source="ours")
+    items: tuple[Any, ...] = parameter((), "what it does there", source="ours")
+
+    def transforms(self, setting: Setting) -> Mapping[Stage, Sequence[Transform]]:
+        del setting
+        return {stage: self.items for stage in self.stages_}
+
+
+@dataclass(frozen=True)
+class _Identity(Transform):
+    def apply(self, tensors: Mapping[str, Tensor], context: Context) -> dict[str, Tensor]:
+        del context
+        return {name: value.clone() for name, value in tensors.items()}
+
+
+@dataclass(frozen=True)
+class _Each(Transform):
+    """One function of a tensor, out of place."""
+
+    function: Callable[[Tensor], Tensor]
+
+    def apply(self, tensors: Mapping[str, Tensor], context: Context) -> dict[str, Tensor]:
+        del context
+        return {name: self.function(value) for name, value in tensors.items()}
+
+
+@dataclass(frozen=True)
+class _Unlike(_Each):
+    """Halves, and tells attackers that it leaves gradients as they are."""
+
+    def candidate(
+        self, tensors: Mapping[str, Tensor], observed: Mapping[str, Tensor], context: Context
+    ) -> dict[str, Tensor]:
+        del observed, context
+        return dict(tensors)
+
+
+@dataclass(frozen=True)
+class _Drawn(Transform):
+    """Draws, and does not say so."""
+
+    random: ClassVar[bool] = False
+
+    def apply(self, tensors: Mapping[str, Tensor], context: Context) -> dict[str, Tensor]:
+        return {name: value + context.draws.normal(name, value) for name, value in tensors.items()}
+
+
+@dataclass(frozen=True)
+class _SaysRandom(_Each):
+    random: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TwiceTheNoise(GaussianNoise):
+    """Adds a deviation 1.2 times the one it states."""
+
+    def apply(self, tensors: Mapping[str, Tensor], context: Context) -> dict[str, Tensor]:
+        return {name: value + 1.2 * context.draws.normal(name, value) for name, value in tensors.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Unbiased(_Defense):
+    """Says that it is unbiased, and halves."""
+
+    unbiased = True
+    stages = ("client",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Refusing(_Defense):
+    stages = ("client",)
+
+    def transforms(self, setting: Setting) -> Mapping[Stage, Sequence[Transform]]:
+        if setting.steps > 1:
+            raise ValueError("no\nmore than one step")
+        return {"client": (_Each(_half),)}
+
+
+def _half(value: Tensor) -> Tensor:
+    return value / 2
+
+
+def _minus_mean(value: Tensor) -> Tensor:
+    return value - value.mean(0)
+
+
+def _in_place(value: Tensor) -> Tensor:
+    return value.mul_(0.5)
+
+
+def _global_noise(value: Tensor) -> Tensor:
+    return value + torch.randn(value.shape, dtype=value.dtype)
+
+
+def _as_double(value: Tensor) -> Tensor:
+    return value.double() / 2
+
+
+def _unit_norm(value: Tensor) -> Tensor:
+    return value / value.norm()
+
+
+@pytest.mark.parametrize(
+    ("contract", "words", "defense"),
+    [
+        pytest.param("acts", "changes nothing", _Defense(items=(_Identity(),)), id="does nothing"),
+        pytest.param("acts", "a bound never reached", _Defense(items=(Clip(bound=1e3),)), id="bound not reached"),
+        pytest.param("stages", "no choice", _Defense(stages_=()), id="stage not wired"),
+        pytest.param(
+            "stages", "server, which `stages` does not claim",
+            _Defense(stages_=("client", "server"), items=(_Each(_half),)), id="stage not claimed",
+        ),
+        pytest.param(
+            "readings", "where nothing is claimed", _Defense(stages_=("server",), items=(_Each(_in_place),)),
+            id="earlier point changed",
+        ),
+        pytest.param("keyed", "one key", _Defense(items=(_Each(_global_noise),)), id="not deterministic"),
+        pytest.param("keyed", "depends on the draw", _Defense(items=(_Drawn(),)), id="draws in secret"),
+        pytest.param("keyed", "two draws are equal", _Defense(items=(_SaysRandom(_half),)), id="does not draw"),
+        pytest.param(
+            "alone = in company", "client 1", _Defense(items=(_Each(_minus_mean),)), id="looks at its neighbours"
+        ),
+        pytest.param("inputs untouched", "in place", _Defense(items=(_Each(_in_place),)), id="writes its inputs"),
+        pytest.param("shapes", "float64", _Defense(items=(_Each(_as_double),)), id="another dtype"),
+        pytest.param("shapes", "expected", _Defense(items=(_Each(torch.flatten),)), id="another shape"),
+        pytest.param("finite", "times 0", _Defense(items=(_Each(_unit_norm),)), id="divides by zero"),
+        pytest.param("bias", "unbiased = True", _Unbiased(items=(_Each(_half),)), id="biased in secret"),
+        pytest.param("noise", "stated 1 ", _Defense(items=(_TwiceTheNoise(deviation=1.0),)), id="other variance"),
+        pytest.param("description", "at the truth", _Defense(items=(_Unlike(_half),)), id="says what is not so"),
+        pytest.param("settings", "not one line", _Refusing(), id="refuses in two lines"),
+        pytest.param("transforms", "no Transform", _Defense(items=(_half,)), id="no transform"),
+    ],
+)  # fmt: skip
+def test_a_broken_defense_is_found(contract: str, words: str, defense: Defense) -> None:
+    found = _broken(check_instance("defenses", defense))
+    assert words in found[contract], found
+
+
+# ------------------------------------------------------------------ attacks broken on purpose
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Attack(Attack):
+    """A sound one: the public mean."""
+
+    reference = "broken on purpose"
+
+    def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
+        del budget, key
+        return claim(reading, reading.public_mean.expand(len(reading), reading.pictures, *reading.shape))
+
+
+class _Plus(_Attack):
+    """The public mean and something on top."""
+
+    def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
+        mean = _Attack().reconstruct(reading, budget, key)
+        return replace(mean, inputs=mean.inputs + self.extra(reading, budget))
+
+    def extra(self, reading: Reading, budget: Budget) -> Tensor | float:
+        raise NotImplementedError
+
+
+class _Chunked(_Plus):
+    def extra(self, reading: Reading, budget: Budget) -> float:
+        return 1e-6 * budget.chunk
+
+
+class _Company(_Plus):
+    def extra(self, reading: Reading, budget: Budget) -> float:
+        return 1e-6 * len(reading)
+
+
+class _Peeking(_Plus):
+    """Looks for the victim's batch statistics in the module."""
+
+    def extra(self, reading: Reading, budget: Budget) -> Tensor | float:
+        return next((value.float() for _, value in reading.model.named_buffers()), 0.0)
+
+
+class _LeftOver(_Plus):
+    """Looks for a gradient left over in the module."""
+
+    def extra(self, reading: Reading, budget: Budget) -> float:
+        first = next(reading.model.parameters())
+        return 0.0 if first.grad is None else float(first.grad.mean())
+
+
+class _GlobalSeed(_Plus):
+    def extra(self, reading: Reading, budget: Budget) -> float:
+        return float(torch.rand(()))
+
+
+class _Silent(_Plus):
+    """Returns no numbers and says ok."""
+
+    def extra(self, reading: Reading, budget: Budget) -> float:
+        return float("nan")
+
+
+class _Poisoned(_Plus):
+    """One reading that is no number makes all of them so."""
+
+    def extra(self, reading: Reading, budget: Budget) -> float:
+        return 0.0 * float(torch.stack([value.sum() for value in reading.values.values()]).sum())
+
+
+class _Scribbling(_Plus):
+    def extra(self, reading: Reading, budget: Budget) -> float:
+        next(iter(reading.values.values())).mul_(0.5)
+        return 0.0
+
+
+class _Mumbling(_Attack):
+    def refuses(self, reading: Reading) -> str | None:
+        return "" if reading.kind == "table" else None
+
+
+class _Raising(_Attack):
+    def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
+        if reading.labels is None and reading.pictures > 2:
+            raise RuntimeError("too many\npictures")
+        return _Attack().reconstruct(reading, budget, key)
+
+
+class _OnePicture(_Attack):
+    """Forgets that a batch holds several pictures."""
+
+    def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
+        return claim(reading, reading.public_mean.expand(len(reading), 1, *reading.shape))
+
+
+class _Spending(Dlg):
+    """Twice the budget, and says so."""
+
+    def parts(self, reading: Reading, budget: Budget) -> Parts:
+        return replace(Dlg.parts(self, reading, budget), plan=Plan(evaluations=2 * budget.evaluations))
+
+
+class _Lying(_Spending):
+    """Twice the budget, and says otherwise."""
+
+    def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
+        found = _Spending.reconstruct(self, reading, budget, key)
+        return replace(found, evaluations=found.evaluations.clamp(max=budget.evaluations), history=())
+
+
+@pytest.mark.parametrize(
+    ("contract", "words", "attack"),
+    [
+        pytest.param("any chunk", "chunk 2 and chunk 32", _Chunked, id="depends on the chunk"),
+        pytest.param("alone = in company", "alone and in company", _Company, id="depends on company"),
+        pytest.param("reading alone", "noise there", _Peeking, id="peeks at buffers"),
+        pytest.param("reading alone", "noise there", _LeftOver, id="peeks at left-over gradients"),
+        pytest.param("keyed", "one key", _GlobalSeed, id="draws by the global seed"),
+        pytest.param("finite", "status says ok", _Silent, id="no numbers in silence"),
+        pytest.param("finite", "a nan reading: reading 0 is not finite", _Poisoned, id="poisons its neighbours"),
+        pytest.param("reading untouched", "value 0.weight", _Scribbling, id="writes its reading"),
+        pytest.param("takes or refuses", "not one line", _Mumbling, id="refuses without a word"),
+        pytest.param("takes or refuses", "raises", _Raising, id="raises"),
+        pytest.param("repeated labels", "raises", _Raising, id="raises for a batch"),
+        pytest.param("takes or refuses", "inputs has shape (3, 1,", _OnePicture, id="one picture of three"),
+        pytest.param("budget", "reports 2 evaluations of 1", _Spending, id="exceeds its budget"),
+        pytest.param("budget", "makes 2 evaluations of 1", _Lying, id="exceeds it and lies"),
+    ],
+)
+def test_a_broken_attack_is_found(contract: str, words: str, attack: type[Attack]) -> None:
+    by_name = {one.name: one for one in contracts("attacks")}
+    if attack in (_Spending, _Lying):  # these do attack, which takes time: only the one contract
+        with pytest.raises(ContractBroken, match=words):
+            by_name[contract].function(attack())
+        return
+    found = _broken(check_instance("attacks", attack()))
+    assert words in found[contract], found
+
+
+def test_the_sound_attack_under_the_broken_ones_is_sound() -> None:
+    assert {outcome.status for outcome in check_instance("attacks", _Attack())} == {"ok"}
+
+
+def test_an_entry_that_is_no_frozen_dataclass_is_found() -> None:
+    class Bare(_Attack):
+        reference = ""
+
+    assert "reference" in _broken(check_instance("attacks", Bare()))["declared"]
+
+    class Loose(Attack):
+        reconstruct = _Attack.reconstruct
+
+    assert "frozen" in _broken(check_instance("attacks", Loose()))["declared"]  # type: ignore[abstract]
+
+
+# ------------------------------------------------------------------ models broken on purpose
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Model(Model):
+    reference = "broken on purpose"
+    takes = ("image",)
+
+    def layers(self) -> list[nn.Module]:
+        return []
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        channels, height, width = shape
+        return nn.Sequential(
+            nn.Conv2d(channels, 4, 3, padding=1), *self.layers(), nn.Sigmoid(), nn.Flatten(),
+            nn.Linear(4 * height * width, classes),
+        )  # fmt: skip
+
+
+class _Normed(_Model):
+    def layers(self) -> list[nn.Module]:
+        return [nn.BatchNorm2d(4, affine=False)]
+
+
+class _BatchNormAlways(_Model):
+    """Batch statistics in eval mode as well."""
+
+    def layers(self) -> list[nn.Module]:
+        return [nn.BatchNorm2d(4, affine=False, track_running_stats=False)]
+
+
+class _Centre(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(0)
+
+
+class _Centred(_Model):
+    """Subtracts the mean of the batch without being a BatchNorm."""
+
+    def layers(self) -> list[nn.Module]:
+        return [_Centre()]
+
+
+class _Cut(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.round()
+
+
+class _Dead(_Model):
+    def layers(self) -> list[nn.Module]:
+        return [_Cut()]
+
+
+class _Counting(nn.Module):
+    seen: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += 1
+        return x
+
+
+class _Remembering(_Model):
+    def layers(self) -> list[nn.Module]:
+        return [_Counting()]
+
+
+class _Unkeyed(_Model):
+    def initial(self, module: nn.Module, seed: int) -> dict[str, Tensor]:
+        return {name: value.detach() for name, value in module.named_parameters()}
+
+
+class _WrongLogits(_Model):
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        return _Model.build(self, shape, classes + 1)
+
+
+class _HalfStarted(_Model):
+    def initial(self, module: nn.Module, seed: int) -> dict[str, Tensor]:
+        return {name: value for name, value in Model.initial(self, module, seed).items() if "bias" not in name}
+
+
+@pytest.mark.parametrize(
+    ("contract", "words", "model"),
+    [
+        pytest.param("no batch statistics", "BatchNorm2d", _Normed, id="BatchNorm"),
+        pytest.param("alone = in company", "differ by", _BatchNormAlways, id="BatchNorm in eval mode"),
+        pytest.param("gradients", "no gradient is one example's", _BatchNormAlways, id="BatchNorm's gradients"),
+        pytest.param("alone = in company", "differ by", _Centred, id="batch mean"),
+        pytest.param("gradients flow", "does not depend", _Dead, id="no derivatives"),
+        pytest.param("alone = in company", "buffer 1.seen", _Remembering, id="buffers that move"),
+        pytest.param("initial weights", "one key", _Unkeyed, id="weights by the global seed"),
+        pytest.param("initial weights", "do not fit", _HalfStarted, id="weights missing"),
+        pytest.param("builds", "expected (1, 7)", _WrongLogits, id="logits"),
+    ],
+)
+def test_a_broken_model_is_found(contract: str, words: str, model: type[Model]) -> None:
+    found = _broken(check_instance("models", model()))
+    assert words in found[contract], found
+
+
+def test_the_sound_model_under_the_broken_ones_is_sound() -> None:
+    assert {outcome.status for outcome in check_instance("models", _Model())} == {"ok"}
+
+
+# ------------------------------------------------------------------ data sets broken on purpose
+
+
+def _raw(**changed: Any) -> Raw:
+    draw = np.random.default_rng(0)
+    whole: dict[str, Any] = {
+        "train_inputs": draw.random((120, 1, 4, 4), np.float32), "train_labels": np.arange(120) % 3,
+        "test_inputs": draw.random((30, 1, 4, 4), np.float32), "test_labels": np.arange(30) % 3,
+        "class_names": ("a", "b", "c"),
+    }  # fmt: skip
+    return Raw(**(whole | changed))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Dataset(Dataset):
+    reference = "broken on purpose"
+    kind = "image"
+
+    def load(self, folders: tuple[Path, ...]) -> Raw:
+        del folders
+        return self.raw()
+
+    def raw(self) -> Raw:
+        return _raw()
+
+
+class _Levels(_Dataset):
+    def raw(self) -> Raw:
+        return _raw(train_inputs=np.round(255 * _raw().train_inputs))
+
+
+class _OneClassMissing(_Dataset):
+    def raw(self) -> Raw:
+        return _raw(class_names=("a", "b", "c", "d"))
+
+
+class _Shuffled(_Dataset):
+    """Comes in an order of the global seed's."""
+
+    def raw(self) -> Raw:
+        order = np.random.permutation(120)  # noqa: NPY002
+        return _raw(train_inputs=_raw().train_inputs[order], train_labels=_raw().train_labels[order])
+
+
+class _TooFew(_Dataset):
+    def raw(self) -> Raw:
+        return _raw(train_inputs=_raw().train_inputs[:6], train_labels=_raw().train_labels[:6])
+
+
+class _Short(_Dataset):
+    def raw(self) -> Raw:
+        return _raw(train_labels=_raw().train_labels[:-1])
+
+
+class _Failing(_Dataset):
+    def raw(self) -> Raw:
+        raise OSError("the disk is gone")
+
+
+@pytest.mark.parametrize(
+    ("contract", "words", "dataset"),
+    [
+        pytest.param("values", "[0, 1], got 0.0 to 255.0", _Levels, id="levels up to 255"),
+        pytest.param("classes", "no training example of class d", _OneClassMissing, id="a class without examples"),
+        pytest.param("order", "train_inputs comes in another order", _Shuffled, id="another order"),
+        pytest.param("content", "two loads hash to", _Shuffled, id="another content hash"),
+        pytest.param("counts", "is empty", _TooFew, id="an empty split"),
+        pytest.param("counts", "120 examples and 119 labels", _Short, id="a label short"),
+        pytest.param("kind", "cannot be loaded: ", _Failing, id="cannot be loaded"),
+    ],
+)
+def test_a_broken_data_set_is_found(contract: str, words: str, dataset: type[Dataset]) -> None:
+    found = _broken(check_instance("datasets", dataset()))
+    assert words in found[contract], found
+
+
+def test_splits_that_overlap_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    from bench.contracts import datasets
+
+    split = datasets.split
+
+    def overlapping(raw: Raw, **named: Any) -> Any:
+        found = split(raw, **named)
+        return replace(found, gallery=found.tuning)
+
+    monkeypatch.setattr(datasets, "split", overlapping)
+    assert "4 examples are in two splits" in _broken(check_instance("datasets", _Dataset()))["splits"]
+
+
+def test_a_table_whose_groups_miss_a_column_is_found() -> None:
+    class Rows(_Dataset):
+        kind = "table"
+
+        def raw(self) -> Raw:
+            base = _raw()
+            return replace(base, train_inputs=base.train_inputs[:, 0, 0], test_inputs=base.test_inputs[:, 0, 0])
+
+    assert "groups hold 0 columns of 4" in _broken(check_instance("datasets", Rows()))["columns"]
+
+
+# ------------------------------------------------------------------ the command
+
+PLUGIN = '''
+from dataclasses import dataclass
+from bench.defenses.base import Defense
+
+
+@dataclass(frozen=True, kw_only=True)
+class Promises(Defense):
+    """Claims a stage and does nothing."""
+
+    reference = "broken on purpose"
+    stages = ("server",)
+
+    def transforms(self, setting):
+        return {}
+'''
+
+
+def _run(command_: click.Command, *arguments: str) -> Any:
+    return CliRunner().invoke(command_, list(arguments))
+
+
+def test_bench_check_prints_each_contract_and_exits_with_0() -> None:
+    done = _run(command, "none", "--kind", "defenses")
+    assert done.exit_code == 0
+    assert all(one.name in done.output for one in contracts("defenses"))
+    assert "it does not say whether it is unbiased" in " ".join(done.output.split())
+
+
+def test_bench_check_of_a_broken_plugin_exits_with_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_added", {})
+    path = tmp_path / "promises.py"
+    path.write_text(PLUGIN)
+    done = _run(command, "promises", "--plugin", str(path), "--json")
+    assert done.exit_code == 1
+    (entry,) = json.loads(done.output)
+    broken = {one["name"]: one["reason"] for one in entry["contracts"] if one["status"] == "broken"}
+    assert set(broken) == {"stages"}
+    assert "claims stage server" in broken["stages"]
+
+
+def test_bench_check_takes_parameters(tmp_path: Path) -> None:
+    path = tmp_path / "own.npz"
+    draw = np.random.default_rng(0)
+    np.savez(path, x_train=draw.random((100, 5), np.float32), y_train=np.arange(100) % 2)
+    done = _run(command, "npz", "--set", f"path={path}")
+    assert done.exit_code == 0
+    assert "8 ok" in done.output or "9 ok" in done.output
+
+
+@pytest.mark.parametrize("arguments", [("no-such-thing",), ("none", "--set", "strength")])
+def test_bench_check_of_a_mistake_is_one_line(arguments: tuple[str, ...]) -> None:
+    done = _run(command, *arguments)
+    assert isinstance(done.exception, BenchError)
+    assert "\n" not in str(done.exception)

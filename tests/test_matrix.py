@@ -1,0 +1,458 @@
+"""A matrix file is checked whole: every fault is one line with file, key and remedy, all at once."""
+
+import copy
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bench.errors import BenchError, MatrixError, NotApplicable
+from bench.matrix import Matrix, read
+from bench.parameters import parameter
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plain:
+    takes = ("image",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuned:
+    share: float = parameter(0.5, "a share", low=0, high=1)
+    restarts: int = parameter(0, "restarts", low=0)
+    signed: bool = parameter(True, "a switch")
+    at: Literal["server", "client"] = parameter("server", "where")
+    low: int = parameter(1, "below `high`")
+    high: int = parameter(2, "above `low`")
+
+    def __post_init__(self) -> None:
+        if self.low > self.high:
+            raise ValueError(f"low must be at most high={self.high}, got {self.low}")
+        if self.restarts == 13:
+            raise NotApplicable("it never runs 13 times")
+
+
+NAMES: dict[str, dict[str, type]] = {
+    "attacks": {"dlg": Tuned, "cpl": Tuned, "gradinv": Plain},
+    "defenses": {"none": Plain, "prune": Tuned, "noise": Plain},
+    "datasets": {"cancer": Plain, "digits": Plain},
+    "models": {"mlp": Plain, "dlg-lenet": Plain, "broken": Plain},
+}
+
+
+def load(kind: str, name: str) -> type:
+    if name == "broken":
+        raise BenchError("model 'broken' of a plug-in cannot be used: no module; mend the file")
+    return NAMES[kind][name]
+
+
+REGISTRY = SimpleNamespace(names=lambda kind: tuple(sorted(NAMES[kind])), load=load)
+VALID = """
+title = "a valid matrix"
+readings = 4
+[axes]
+dataset = ["digits", "cancer"]
+model = ["mlp"]
+weights = ["init", { train = { rounds = 20 }, sweep = { round = [0, 5] } }]
+attack = ["dlg", { name = "cpl", share = 0.25, sweep = { restarts = [1, 4] } }]
+knowledge = ["plain"]
+grants = [[], ["labels", { repeated-readings = 100 }]]
+point = ["type-2"]
+defense = ["none", { name = "prune", at = "client" }]
+federated = [{ clients = 100, per_round = 10, batch = 3 }]
+seed = [0]
+[[exclude]]
+dataset = "cancer"
+attack = { name = "cpl", restarts = 4 }
+[[include]]
+dataset = "digits"
+evaluations = 1200
+[[train]]
+dataset = ["digits"]
+model = ["mlp"]
+rounds = [20]
+checkpoints = [5]
+"""
+LEAST = 'dataset = ["digits"]\nmodel = ["mlp"]\nattack = ["dlg"]\npoint = ["type-2"]\n'
+
+
+@pytest.fixture
+def parse(tmp_path: Path) -> Any:
+    def parsed(text: str | bytes) -> Matrix:
+        path = tmp_path / "m.toml"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return read(path, registry=REGISTRY)
+
+    return parsed
+
+
+@pytest.fixture
+def faults(parse: Any, tmp_path: Path) -> Any:
+    def found(text: str | bytes) -> list[str]:
+        with pytest.raises(MatrixError) as caught:
+            parse(text)
+        start = f"{tmp_path / 'm.toml'}: "
+        lines = str(caught.value).splitlines()
+        assert all(line.startswith(start) for line in lines)
+        return [line.removeprefix(start) for line in lines]
+
+    return found
+
+
+def axes(**changed: str) -> str:
+    """A minimal matrix with these axes changed or added, as TOML."""
+    table = {**dict(line.split(" = ", 1) for line in LEAST.splitlines()), **changed}
+    return "[axes]\n" + "\n".join(f"{name} = {text}" for name, text in table.items())
+
+
+def test_a_valid_matrix_is_read_with_defaults_written_out(parse: Any) -> None:
+    matrix = parse(VALID)
+    assert matrix.title == "a valid matrix"
+    assert dict(matrix.settings) == {"readings": 4}
+    # data 2 × weights 3 × attacks 3 × grants 2 × defenses 2, less 1 × 3 × 1 × 2 × 2
+    assert len(matrix.combinations) == 72 - 12
+    first = matrix.combinations[0].choices
+    assert first["attack"].value.params == {
+        "share": 0.5, "restarts": 0, "signed": True, "at": "server", "low": 1, "high": 2,
+    }  # fmt: skip
+    assert len(matrix.trainings) == 1
+    assert matrix.trainings[0].checkpoints == (5,)
+
+
+NUMBER = "expected a whole number, got"
+FAULTS = [
+    # unknown keys
+    ('tittle = "x"\n' + axes(), "tittle: unknown key; did you mean 'title'?"),
+    (axes(atack='["dlg"]'), "axes.atack: unknown key; did you mean 'attack'?"),
+    (axes(federated="[{ bach = 3 }]"), "axes.federated[0].bach: unknown key; did you mean 'batch'?"),
+    (
+        axes() + '\n[[exclude]]\ndatset = "digits"',
+        "exclude[0].datset: unknown key; did you mean 'dataset'?",
+    ),
+    (
+        axes(weights="[{ train = { rounds = 2, roundz = 3 }, round = 1 }]"),
+        "axes.weights[0].train.roundz: unknown key; did you mean 'rounds'?",
+    ),
+    (
+        axes(attack='[{ name = "dlg", restart = 1 }]'),
+        "axes.attack[0]: dlg: unknown parameter 'restart'; did you mean 'restarts'?",
+    ),
+    (
+        axes(grants="[[{ repeated_readings = 3 }]]"),
+        "axes.grants[0][0].repeated_readings: unknown key; did you mean 'repeated-readings'?",
+    ),
+    # unknown names
+    (axes(attack='["dgl"]'), "axes.attack[0]: unknown attack 'dgl'; did you mean 'dlg'?"),
+    (axes(model='["zzz"]'), "axes.model[0]: unknown model 'zzz'; there are broken, dlg-lenet, mlp"),
+    (axes(point='["type2"]'), "axes.point[0]: unknown point 'type2'; did you mean 'type-2'?"),
+    (
+        axes(federated='[{ partition = "idd" }]'),
+        "axes.federated[0].partition: unknown name 'idd'; did you mean 'iid'?",
+    ),
+    (
+        axes(knowledge='["adaptiv"]'),
+        "axes.knowledge[0]: unknown knowledge 'adaptiv'; did you mean 'adaptive'?",
+    ),
+    (
+        axes(grants='[["label"]]'),
+        "axes.grants[0][0]: unknown grant 'label'; "
+        'the grants are [], ["labels"] or [{ repeated-readings = 100 }]',
+    ),
+    # wrong types
+    (axes(seed='["x"]'), f"axes.seed[0]: {NUMBER} 'x'; write e.g. 1"),
+    (axes(seed="[true]"), f"axes.seed[0]: {NUMBER} True; write e.g. 1"),
+    (axes(seed="0"), "axes.seed: expected a list, got 0; write e.g. seed = […]"),
+    (axes(attack="[3]"), "axes.attack[0]: expected a name, or a table with a name, got 3; "
+     'write e.g. { name = "…" }'),
+    ("axes = 3", "axes: expected a table, got 3; write e.g. [axes]"),
+    ("title = 3\n" + axes(), "title: expected one line of at most 200 characters, got 3; "
+     'write e.g. title = "what this asks"'),
+    ("readings = 1.5\n" + axes(), f"readings: {NUMBER} 1.5; write e.g. 1"),
+    ("exclude = 3\n" + axes(), "exclude: expected tables, got 3; write e.g. [[exclude]]"),
+    (
+        axes(federated="[{ batch = 1.5 }]"),
+        "axes.federated[0].batch: wrong value, got 1.5; it must be a valid integer",
+    ),
+    (
+        axes(attack='[{ name = "dlg", signed = 1 }]'),
+        "axes.attack[0]: dlg: signed: expected true or false, got 1; write true or false",
+    ),
+    (
+        axes(attack='[{ name = "dlg", share = true }]'),
+        "axes.attack[0]: dlg: share: expected float, got True; write a number or text",
+    ),
+    # out of bounds, contradictions
+    (axes(attack='[{ name = "dlg", share = 2 }]'), "axes.attack[0]: dlg: share must be at most 1, got 2.0"),
+    (axes(evaluations="[0]"), "axes.evaluations[0]: out of range, got 0; give 1 to 1000000000"),
+    (
+        axes(attack='[{ name = "dlg", low = 5 }]'),
+        "axes.attack[0]: dlg: low must be at most high=2, got 5",
+    ),
+    (axes(attack='[{ name = "dlg", restarts = 13 }]'), "axes.attack[0]: dlg: it never runs 13 times"),
+    (
+        axes(federated="[{ steps = 5 }]"),
+        "axes.federated[0]: fedsgd sends one step's gradient; for steps=5 say fedavg",
+    ),
+    (
+        axes(weights="[{ train = { rounds = 5 }, round = 6 }]"),
+        "axes.weights[0].round: 6 is after the last of 5 rounds; give 0 to 5",
+    ),
+    (axes(weights="[{ train = { rounds = 5 } }]"), "axes.weights[0]: lacks round; add e.g. round = 20"),
+    (axes(model='["broken"]'), "axes.model[0]: model 'broken' of a plug-in cannot be used: no module; "
+     "mend the file"),
+    (
+        "readings = 3\n" + axes(readings="[3]"),
+        "axes.readings: given here and at the top; keep one of the two",
+    ),
+    # empty
+    (axes(seed="[]"), "axes.seed: empty; give at least one value, or leave the key out"),
+    (axes() + "\n[[include]]\n", 'include[0]: empty; give it a key, e.g. dataset = "digits"'),
+    ("", "there is nothing to run; give [axes], [[include]] or [[train]]"),
+    (
+        axes() + '\n[[exclude]]\nattack = "dlg"',
+        "exclude: nothing is left of the axes; narrow an entry",
+    ),
+    # sweeps
+    (
+        axes(attack='[{ name = "dlg", share = 0.1, sweep = { share = [0.2] } }]'),
+        "axes.attack[0].sweep.share: fixed and swept; keep one of the two",
+    ),
+    (
+        axes(attack='[{ name = "dlg", sweep = { share = [] } }]'),
+        "axes.attack[0].sweep.share: expected a list with at least one value, got []; write e.g. [1, 2]",
+    ),
+    (
+        axes() + '\n[[include]]\ndefense = { name = "prune", sweep = { share = [0.2] } }',
+        "include[0].defense.sweep: a sweep where one value is due; write one entry for each value",
+    ),
+    # incomplete
+    ('[axes]\ndataset = ["digits"]\nmodel = ["mlp"]\npoint = ["type-2"]', "axes: lacks attack; "
+     'add e.g. attack = ["dlg"]'),
+    (
+        axes() + '\n[[include]]\ndataset = "cancer"\nmodel = "mlp"',
+        "include[0]: agrees with no combination, and lacks attack, point to be one of its own; "
+        "add them, or agree with the axes",
+    ),
+    (
+        axes() + "\n[[exclude]]\nseed = 3",
+        "exclude[0].seed: not an axis of this matrix, so nothing agrees; "
+        "add seed to [axes], or leave it out here",
+    ),
+    ('[[train]]\ndataset = ["digits"]\nmodel = ["mlp"]', "train[0]: lacks rounds; add e.g. rounds = [20]"),
+    (
+        '[[train]]\ndataset = ["digits"]\nmodel = ["mlp"]\nrounds = [5]\ncheckpoints = [9]',
+        "train[0].checkpoints: 9 is after the last of 5 rounds; give 0 to 5",
+    ),
+    # what no key can mean
+    (
+        axes(federated="[{ rate = inf }]"),
+        "axes.federated[0].rate: expected a number, got inf; give a finite one",
+    ),
+    (axes(seed=f"[{2**70}]"), "axes.seed[0]: a number of more than 63 bits; give a smaller one"),
+    # TOML
+    ("[axes]\nseed = [0\nx", "line 3, column 1: not TOML: unclosed array; mend the line"),
+    (b"title = '\xff'", "not UTF-8 at byte 9; save it as UTF-8"),
+    # guards
+    (
+        axes(seed=str(list(range(1001))), draw=str(list(range(100)))),
+        "axes: 100100 combinations, at most 100000 are allowed; split the matrix",
+    ),
+    (
+        axes() + "\n[[exclude]]\nattack = 'dlg'" * 201,
+        "exclude: 201 entries; at most 200 are allowed; use sweeps or several files",
+    ),
+    ("#" * (2**20 + 1), "larger than 1048576 bytes; split the matrix into several files"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "line"), FAULTS, ids=[line[:60] for _, line in FAULTS])
+def test_each_fault_is_one_line_with_key_and_remedy(faults: Any, text: str | bytes, line: str) -> None:
+    assert faults(text) == [line]
+
+
+def test_all_faults_are_told_at_once(faults: Any) -> None:
+    text = 'tittle = "x"\n' + axes(
+        attack='["dgl", { name = "dlg", restart = 1, share = 3, at = "moon" }]', seed="[]", model='["mpl"]'
+    )
+    assert faults(text) == [
+        "tittle: unknown key; did you mean 'title'?",
+        "axes.seed: empty; give at least one value, or leave the key out",
+        "axes.model[0]: unknown model 'mpl'; did you mean 'mlp'?",
+        "axes.attack[0]: unknown attack 'dgl'; did you mean 'dlg'?",
+        "axes.attack[1]: dlg: unknown parameter 'restart'; did you mean 'restarts'?",
+        "axes.attack[1]: dlg: share must be at most 1, got 3.0",
+        "axes.attack[1]: dlg: at input should be 'server' or 'client', got 'moon'",
+    ]
+
+
+def test_missing_axes_are_told_with_the_other_faults(faults: Any) -> None:
+    assert faults('readngs = 3\n[axes]\ndataset = ["digits"]\nattack = ["dlg"]') == [
+        "readngs: unknown key; did you mean 'readings'?",
+        'axes: lacks model; add e.g. model = ["dlg-lenet"]',
+        'axes: lacks point; add e.g. point = ["type-2"]',
+    ]
+    part = '[axes]\ndataset = ["digits", "cancer"]\nmodel = ["mlp"]\nattack = ["dlg"]\n'
+    assert faults(part + '[[include]]\ndataset = "digits"\npoint = "type-2"') == [
+        'axes: lacks point; add e.g. point = ["type-2"]'
+    ]
+
+
+def test_a_fault_of_each_swept_value_is_told_once(faults: Any) -> None:
+    text = axes(attack='[{ name = "dlg", sweep = { share = [0.1, 5, 7], restarts = [1, 2] } }]')
+    assert faults(text) == [
+        "axes.attack[0]: dlg: share must be at most 1, got 5.0",
+        "axes.attack[0]: dlg: share must be at most 1, got 7.0",
+    ]
+
+
+@pytest.mark.parametrize("name", ["a" * 5000, r"a\nb\u001b[31mc", r"a\u202eb"])
+def test_names_in_messages_are_short_and_hold_no_control_character(faults: Any, name: str) -> None:
+    places = (
+        axes(attack=f'["{name}"]'),
+        axes(attack=f'[{{ name = "dlg", "{name}" = 1 }}]'),
+        axes(attack=f'[{{ name = "dlg", at = "{name}" }}]'),
+        axes(federated=f'[{{ "{name}" = 1 }}]'),
+        f'"{name}" = 1\n' + axes(),
+    )
+    for text in places:
+        (line,) = faults(text)
+        assert line.isprintable()
+        assert len(line) < 500
+
+
+def test_many_faults_are_counted_not_listed(faults: Any) -> None:
+    lines = faults(axes(seed="[" + ", ".join(f'"{i}"' for i in range(500)) + "]"))
+    assert len(lines) == 201
+    assert lines[-1] == "300 more faults; mend these first"
+
+
+def test_deep_nesting_is_refused(faults: Any) -> None:
+    assert faults("x = " + "[" * 20 + "]" * 20)[0].endswith("nested deeper than 16 levels; flatten it")
+    assert faults("x = " + "[" * 100_000)[0].endswith("flatten it")
+    assert "nested deeper" in faults(".".join("a" * 5000) + " = 1")[0]
+
+
+def test_weights_from_a_file_stay_in_the_folder_and_go_by_content(
+    parse: Any, faults: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "w.safetensors").write_bytes(b"abc")
+    matrix = parse(axes(weights='[{ file = "w.safetensors" }]'))
+    value = matrix.combinations[0].choices["weights"].value
+    assert value.sha256 == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    outside = faults(axes(weights='[{ file = "../w" }, { file = "/etc/passwd" }, { file = "no" }]'))
+    assert [line.partition(": ")[2].partition(";")[0] for line in outside] == [
+        "'../w' lies outside the matrix's folder",
+        "'/etc/passwd' lies outside the matrix's folder",
+        "'no' is not a file",
+    ]
+    (tmp_path / "out").symlink_to("/etc/hostname")
+    assert "lies outside" in faults(axes(weights='[{ file = "out" }]'))[0]
+
+
+def test_a_file_or_preset_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(MatrixError, match=r"^no\.toml: there is no such file; give a TOML file"):
+        read("no.toml", registry=REGISTRY)
+    with pytest.raises(MatrixError, match="there is no such file"):
+        read(tmp_path, registry=REGISTRY)
+    with pytest.raises(MatrixError, match="there is no such file"):
+        read("x" * 5000 + ".toml", registry=REGISTRY)
+    with pytest.raises(MatrixError, match=r"^quickstat: unknown preset; did you mean 'quickstart'"):
+        read("quickstat", registry=REGISTRY)
+    with pytest.raises(MatrixError, match="unknown preset"):
+        read("../presets/quickstart", registry=REGISTRY)
+
+
+# Any value that TOML can hold, with the words of the format mixed in.
+WORDS = st.sampled_from(
+    ["dlg", "cpl", "none", "prune", "digits", "mlp", "init", "type-2", "labels", "share", "x", "", "a\nb"]
+)
+LEAVES = WORDS | st.integers(-(2**70), 2**70) | st.floats() | st.booleans() | st.text(max_size=4) | st.dates()
+KEYS = st.sampled_from(
+    ["name", "sweep", "train", "round", "rounds", "file", "share", "restarts", "steps", "batch", "clients",
+     "defense", "federated", "repeated-readings", "dataset", "attack", "zzz"]
+)  # fmt: skip
+VALUES = st.recursive(
+    LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3), max_leaves=8
+)
+
+
+def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    items: Any = ()
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list):
+        items = enumerate(value)
+    return [path, *(found for key, inner in items for found in paths(inner, (*path, key)))]
+
+
+def outcome(document: dict[str, Any], monkeypatch: pytest.MonkeyPatch, file: Path) -> list[str]:
+    monkeypatch.setattr(tomllib, "loads", lambda text: copy.deepcopy(document))
+    try:
+        read(file, registry=REGISTRY)
+    except MatrixError as error:
+        return str(error).split("\n")
+    return []
+
+
+PATHS = [path for path in paths(tomllib.loads(VALID)) if path]
+HARSH = settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    derandomize=True,
+)
+
+
+@HARSH
+@given(changes=st.lists(st.tuples(st.sampled_from(PATHS), VALUES | st.none()), min_size=1, max_size=3))
+def test_no_mutation_of_a_valid_file_raises_anything_else(
+    changes: list[tuple[tuple[Any, ...], Any]], monkeypatch: pytest.MonkeyPatch, tmp_path_factory: Any
+) -> None:
+    document = tomllib.loads(VALID)
+    for path, value in changes:
+        parent: Any = document
+        try:
+            for key in path[:-1]:
+                parent = parent[key]
+            if value is None:
+                del parent[path[-1]]
+            else:
+                parent[path[-1]] = value
+        except (KeyError, IndexError, TypeError):
+            continue  # an earlier change took the place away
+    file = tmp_path_factory.getbasetemp() / "mutant.toml"
+    file.touch()
+    for line in outcome(document, monkeypatch, file):
+        assert line.startswith(f"{file}: ")
+        assert line.isprintable()
+        assert len(line) <= 1000
+
+
+@HARSH
+@given(
+    document=st.dictionaries(
+        st.sampled_from(["title", "readings", "axes", "exclude", "include", "train", "zzz"]),
+        VALUES | st.lists(st.dictionaries(KEYS, VALUES, max_size=3), max_size=2),
+        max_size=4,
+    )
+)
+def test_no_structure_raises_anything_else(
+    document: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path_factory: Any
+) -> None:
+    file = tmp_path_factory.getbasetemp() / "random.toml"
+    file.touch()
+    assert all(line.startswith(f"{file}: ") for line in outcome(document, monkeypatch, file))
+
+
+@HARSH
+@given(text=st.binary(max_size=60) | st.text("[]{}=\"'\n#.,ax1e_-", max_size=60).map(str.encode))
+def test_no_bytes_raise_anything_else(text: bytes, tmp_path_factory: Any) -> None:
+    file = tmp_path_factory.getbasetemp() / "bytes.toml"
+    file.write_bytes(text)
+    with pytest.raises(MatrixError):
+        read(file, registry=REGISTRY)

@@ -1,0 +1,311 @@
+"""Solvers against torch's own, row by row, and the one loop's promises: budget, restarts, company."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from bench.attacks.solvers.adam import Adam
+from bench.attacks.solvers.base import Solver
+from bench.attacks.solvers.lbfgs import Lbfgs, LbfgsState
+from bench.attacks.solvers.loop import Plan, Solution, minimise
+from bench.contracts.situations import data, model
+from bench.gradients import group_gradients, one_hot
+
+Evaluate = Callable[[Tensor], tuple[Tensor, Tensor]]
+ROWS = torch.arange(3)
+
+
+def _quadratic() -> tuple[Tensor, Evaluate]:
+    """Three rows, each with a positive definite matrix and a centre of its own."""
+    torch.manual_seed(0)
+    root = torch.randn(3, 8, 8, dtype=torch.float64) / 8**0.5
+    matrix = root @ root.mT + 0.1 * torch.eye(8, dtype=torch.float64)
+    centre = torch.randn(3, 8, dtype=torch.float64)
+
+    def evaluate(x: Tensor) -> tuple[Tensor, Tensor]:
+        step = (x - centre)[:, :, None]
+        slope = matrix @ step
+        return 0.5 * (step.mT @ slope)[:, 0, 0], slope[:, :, 0]
+
+    return torch.randn(3, 8, dtype=torch.float64), evaluate
+
+
+def _matching() -> tuple[Tensor, Evaluate]:
+    """‖∇L(x) - g‖² for one digit each, dlg-lenet on 8×8 pixels, labels known."""
+    module, weights = model()
+    training = data().training
+    truth = torch.from_numpy(training.floats(slice(0, 3))).double()
+    targets = one_hot(torch.from_numpy(training.labels[:3]), 10, torch.float64)[:, None]
+    observed = group_gradients(module, weights, truth[:, None], targets)
+
+    def evaluate(x: Tensor) -> tuple[Tensor, Tensor]:
+        x = x.detach().requires_grad_()
+        sent = group_gradients(module, weights, x.reshape(3, 1, 1, 8, 8), targets, differentiable=True)
+        gaps = [(sent[name] - observed[name]).square().flatten(1).sum(1) for name in sent]
+        loss = torch.stack(gaps).sum(0)
+        return loss.detach(), torch.autograd.grad(loss.sum(), x)[0]
+
+    return torch.rand(3, 64, generator=torch.Generator().manual_seed(1), dtype=torch.float64), evaluate
+
+
+def _trials(solver: Solver[object], x: Tensor, evaluate: Evaluate, count: int) -> Tensor:  # type: ignore[type-var]
+    """The points (evaluation, row, variable) at which a solver asks for the objective."""
+    state = solver.init(x)
+    trials = []
+    for _ in range(count):
+        trials.append(state.trial.clone())  # type: ignore[attr-defined]
+        state = solver.step(state, *evaluate(state.trial))  # type: ignore[attr-defined]
+    return torch.stack(trials)
+
+
+def _reference(build: Callable[[list[Tensor]], torch.optim.Optimizer], x: Tensor, evaluate: Evaluate, count: int) -> (
+    Tensor
+):
+    """The same for an optimizer of torch's, one row at a time."""
+    rows = []
+    for row in range(len(x)):
+        point = x[row].clone().requires_grad_()
+        trials: list[Tensor] = []
+
+        def closure(row: int = row, point: Tensor = point, trials: list[Tensor] = trials) -> Tensor:
+            trials.append(point.detach().clone())
+            whole = x.clone()
+            whole[row] = point.detach()
+            loss, gradient = evaluate(whole)
+            point.grad = gradient[row].clone()
+            return loss[row]
+
+        optimizer = build([point])
+        while len(trials) < count:
+            optimizer.step(closure)
+        rows.append(torch.stack(trials[:count]))
+    return torch.stack(rows, 1)
+
+
+@pytest.mark.parametrize("problem", [_quadratic, _matching])
+def test_lbfgs_without_search_is_torchs_to_1e_9(problem: Callable[[], tuple[Tensor, Evaluate]]) -> None:
+    x, evaluate = problem()
+
+    def torchs(given: list[Tensor]) -> torch.optim.Optimizer:
+        return torch.optim.LBFGS(given, lr=1, max_iter=20, max_eval=20, history_size=100)
+
+    ours = _trials(Lbfgs(search="none"), x, evaluate, 20)  # type: ignore[arg-type]
+    theirs = _reference(torchs, x, evaluate, 20)
+    assert (theirs[19] - theirs[0]).abs().max() > 0.1  # it went somewhere
+    assert float((ours - theirs).abs().max()) < 1e-9
+
+
+@pytest.mark.parametrize("history", [1, 2, 3])
+def test_lbfgs_with_a_short_history_drops_the_oldest_pairs_as_torch_does(history: int) -> None:
+    x, evaluate = _quadratic()
+
+    def torchs(given: list[Tensor]) -> torch.optim.Optimizer:
+        return torch.optim.LBFGS(given, lr=1, max_iter=15, max_eval=15, history_size=history)
+
+    ours = _trials(Lbfgs(search="none", history=history), x, evaluate, 15)  # type: ignore[arg-type]
+    assert float((ours - _reference(torchs, x, evaluate, 15)).abs().max()) < 1e-9
+
+
+@pytest.mark.parametrize("problem", [_quadratic, _matching])
+def test_backtracking_never_accepts_a_rise(problem: Callable[[], tuple[Tensor, Evaluate]]) -> None:
+    x, evaluate = problem()
+    solver = Lbfgs(search="backtracking")
+    state = solver.init(10 * x)
+    accepted: list[Tensor] = []
+    for _ in range(60):
+        state = solver.step(state, *evaluate(state.trial))
+        assert isinstance(state, LbfgsState)
+        accepted.append(state.loss.clone())
+    losses = torch.stack(accepted)
+    assert bool((losses.diff(dim=0) <= 0).all())
+    assert bool((losses[-1] < 1e-2 * losses[0]).all())  # and it gets somewhere
+
+
+def test_backtracking_finds_the_minimum_of_a_quadratic() -> None:
+    x, evaluate = _quadratic()
+    solver = Lbfgs(search="backtracking")
+    state = solver.init(x)
+    for _ in range(60):
+        state = solver.step(state, *evaluate(state.trial))
+    assert float(evaluate(state.x)[0].max()) < 1e-12
+
+
+@pytest.mark.parametrize("problem", [_quadratic, _matching])
+def test_adam_is_torchs(problem: Callable[[], tuple[Tensor, Evaluate]]) -> None:
+    x, evaluate = problem()
+    ours = _trials(Adam(rate=0.1), x, evaluate, 20)  # type: ignore[arg-type]
+    theirs = _reference(lambda given: torch.optim.Adam(given, lr=0.1), x, evaluate, 20)
+    assert float((ours - theirs).abs().max()) < 1e-10
+
+
+def test_adam_signed_in_a_box_with_decay_is_torchs_with_those() -> None:
+    x, evaluate = _quadratic()
+    ours = _trials(  # type: ignore[arg-type]
+        Adam(rate=0.2, signed=True, box=(-0.5, 0.5), milestones=(5, 9)), x, evaluate, 15
+    )
+    point = x.clone().requires_grad_()
+    optimizer = torch.optim.Adam([point], lr=0.2)
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [5, 9], 0.1)
+    for trial in ours:
+        torch.testing.assert_close(trial, point.detach(), rtol=0, atol=1e-10)
+        point.grad = evaluate(point.detach())[1].sign()
+        optimizer.step()
+        schedule.step()
+        point.data.clamp_(-0.5, 0.5)
+
+
+# ------------------------------------------------------------------ the loop
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """Rows of `evaluate` (which takes all of them), counting evaluations and starts of each."""
+
+    first: Tensor
+    evaluate: Evaluate
+    counts: dict[int, int] = field(default_factory=dict)
+    starts: list[tuple[int, int]] = field(default_factory=list)
+
+    def start(self, row: int, restart: int) -> Tensor:
+        self.starts.append((row, restart))
+        draw = torch.Generator().manual_seed(100 * row + restart)
+        return self.first[row] + restart * torch.randn(self.first.shape[1], generator=draw, dtype=torch.float64)
+
+    def scale(self, rows: Tensor) -> Tensor:
+        return torch.ones(len(rows), dtype=torch.float64)
+
+    def narrowed(self, rows: Tensor) -> Evaluate:
+        def some(x: Tensor) -> tuple[Tensor, Tensor]:
+            for row in rows.tolist():
+                self.counts[row] = self.counts.get(row, 0) + 1
+            whole = self.first.clone()
+            whole[rows] = x
+            loss, gradient = self.evaluate(whole)
+            return loss[rows], gradient[rows]
+
+        return some
+
+
+SOLVERS = [Lbfgs(search="none"), Lbfgs(search="backtracking"), Adam(rate=0.1)]
+ids = ["lbfgs", "backtracking", "adam"]
+
+
+def _minimise(problem: _Problem, solver: Solver[object], plan: Plan, rows: Tensor = ROWS) -> Solution:  # type: ignore[type-var]
+    return minimise(problem, solver, plan, rows)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=ids)
+@pytest.mark.parametrize("restarts", [0, 2])
+def test_rows_alone_are_rows_in_company(solver: Solver[object], restarts: int) -> None:  # type: ignore[type-var]
+    # a bound that no run reaches at once, so that rows restart at times of their own
+    plan = Plan(evaluations=20, restarts=restarts, hopeless=1e-2, enough=1e-4)
+    together = _minimise(_Problem(*_matching()), solver, plan)
+    for row in range(3):
+        alone = _minimise(_Problem(*_matching()), solver, plan, torch.tensor([row]))
+        assert torch.allclose(alone.x[0], together.x[row], rtol=1e-9, atol=1e-9)
+        assert alone.evaluations[0] == together.evaluations[row]
+        assert alone.restarts[0] == together.restarts[row]
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=ids)
+@pytest.mark.parametrize("evaluations", [1, 2, 7, 30])
+@pytest.mark.parametrize("restarts", [0, 1, 5])
+def test_restarts_stay_inside_the_budget(
+    solver: Solver[object], evaluations: int, restarts: int  # type: ignore[type-var]
+) -> None:
+    problem = _Problem(*_quadratic())
+    plan = Plan(evaluations=evaluations, restarts=restarts, hopeless=0.0, enough=0.0)
+    found = _minimise(problem, solver, plan)
+    assert problem.counts == dict(enumerate(found.evaluations.tolist()))
+    assert max(problem.counts.values()) <= evaluations
+    assert int(found.restarts.max()) <= restarts
+    assert sorted(problem.starts) == [(row, n) for row in range(3) for n in range(int(found.restarts[row]) + 1)]
+
+
+def test_each_start_gets_its_share_and_the_best_point_of_all_runs_is_kept() -> None:
+    problem = _Problem(*_quadratic())
+    found = _minimise(problem, Adam(rate=1e-3), Plan(evaluations=12, restarts=2))  # type: ignore[arg-type]
+    assert found.restarts.tolist() == [2, 2, 2]
+    assert found.evaluations.tolist() == [12, 12, 12]
+    loss, _ = problem.evaluate(found.x)
+    torch.testing.assert_close(loss, found.loss)
+    for row in range(3):
+        starts = torch.stack([problem.start(row, n) for n in range(3)])
+        whole = problem.first.expand(3, -1, -1).clone()
+        whole[:, row] = starts
+        firsts = torch.stack([problem.evaluate(one)[0][row] for one in whole])
+        assert found.loss[row] <= firsts.min()
+
+
+def test_a_run_that_is_good_enough_is_not_restarted() -> None:
+    problem = _Problem(*_quadratic())
+    found = _minimise(problem, Lbfgs(search="backtracking"), Plan(evaluations=100, restarts=3))  # type: ignore[arg-type]
+    assert found.restarts.tolist() == [0, 0, 0]
+    assert int(found.evaluations.max()) < 100  # it converged and ended
+    assert float(found.loss.max()) < 1e-4
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=ids)
+def test_rows_that_are_no_number_end_and_poison_none(solver: Solver[object]) -> None:  # type: ignore[type-var]
+    first, clean = _quadratic()
+
+    def hurt(x: Tensor) -> tuple[Tensor, Tensor]:
+        loss, gradient = clean(x)
+        loss[1], gradient[1] = torch.nan, torch.nan
+        return loss, gradient
+
+    plan = Plan(evaluations=15)
+    problem = _Problem(first, hurt)
+    found, sound = _minimise(problem, solver, plan), _minimise(_Problem(first, clean), solver, plan)
+    assert problem.counts[1] == 1
+    assert torch.isinf(found.loss[1])
+    assert torch.isfinite(found.x).all()
+    for row in (0, 2):
+        assert torch.allclose(found.x[row], sound.x[row], rtol=1e-9, atol=1e-9)
+        assert found.evaluations[row] == sound.evaluations[row]
+
+
+def test_a_gradient_that_is_no_number_ends_a_row_and_a_restart_mends_it() -> None:
+    first, clean = _quadratic()
+    problem = _Problem(first, clean)
+
+    def hurt(x: Tensor) -> tuple[Tensor, Tensor]:
+        loss, gradient = clean(x)
+        if torch.equal(x[1], first[1]):  # the first start of row 1 alone
+            gradient[1, 0] = torch.inf
+        return loss, gradient
+
+    problem = replace(problem, evaluate=hurt)
+    found = _minimise(problem, Adam(rate=0.05), Plan(evaluations=20, restarts=1, hopeless=1e9))  # type: ignore[arg-type]
+    assert found.restarts[1] == 1
+    assert torch.isfinite(found.loss).all()
+
+
+def test_the_history_is_the_least_loss_at_powers_of_two_and_at_the_end() -> None:
+    found = _minimise(_Problem(*_quadratic()), Adam(rate=0.1), Plan(evaluations=21))  # type: ignore[arg-type]
+    assert [mark for mark, _ in found.history] == [1, 2, 4, 8, 16, 21]
+    losses = torch.stack([loss for _, loss in found.history])
+    assert bool((losses.diff(dim=0) <= 0).all())
+    torch.testing.assert_close(losses[-1], found.loss)
+
+
+def test_the_history_names_no_evaluation_twice() -> None:
+    found = _minimise(_Problem(*_quadratic()), Adam(rate=0.1), Plan(evaluations=16))  # type: ignore[arg-type]
+    marks = [mark for mark, _ in found.history]
+    assert marks == sorted(set(marks)) == [1, 2, 4, 8, 16]
+
+
+def test_a_loss_below_the_stop_ends_a_row_when_it_is_looked_at() -> None:
+    first, clean = _quadratic()
+    plan = Plan(evaluations=100, stop_loss=1e9, look_every=7)
+    found = _minimise(_Problem(first, clean), Adam(rate=1e-3), plan)  # type: ignore[arg-type]
+    assert found.evaluations.tolist() == [7, 7, 7]
+
+
+def test_outer_steps_are_counted_as_published() -> None:
+    counts = torch.tensor([0, 1, 20, 21, 500])
+    assert Lbfgs().outer(counts).tolist() == [0, 1, 1, 2, 25]
+    assert Adam(rate=0.1).outer(counts).tolist() == [0, 1, 20, 21, 500]
