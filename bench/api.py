@@ -70,7 +70,9 @@ def build(
     try:
         module = architecture.build(shape, classes).eval()
     except (ValueError, RuntimeError, TypeError) as error:
-        raise BenchError(f"model {name!r} takes no inputs of shape {shape}: {given.first_line(error)}") from None
+        raise BenchError(
+            f"model {name!r} takes no inputs of shape {shape}: {given.first_line(error)}"
+        ) from None
     with torch.no_grad():
         for key, value in architecture.initial(module, seed).items():
             module.get_parameter(key).copy_(value)

@@ -98,8 +98,13 @@ class _Cell(Frozen):
     seed: Annotated[int, Field(ge=0)] = 0
 
     def canonical(self) -> str:
-        """The canonical JSON: sorted keys, no spaces; paths are not part of the question."""
+        """The canonical JSON: sorted keys, no spaces.
+
+        Where a weights file was found, and which rounds of a training are kept, are not part of the
+        question: a cell's id does not depend on what else is in the matrix.
+        """
         content = self.model_dump(mode="json")
+        content.pop("checkpoints", None)
         if isinstance(content.get("weights"), dict):
             content["weights"].pop("path", None)
         return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)

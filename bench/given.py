@@ -67,7 +67,9 @@ def _same_names(given: Mapping[str, Values], parameters: Mapping[str, Tensor]) -
     unknown = [name for name in given if name not in parameters]
     if not missing and not unknown:
         return
-    fault = f"no gradient of {missing[0]!r}" if missing else f"gradient of {unknown[0]!r}, which is no parameter"
+    fault = (
+        f"no gradient of {missing[0]!r}" if missing else f"gradient of {unknown[0]!r}, which is no parameter"
+    )
     raise BenchError(f"{fault}; given are {_some(given)}, the model's parameters are {_some(parameters)}")
 
 
@@ -113,7 +115,9 @@ def examples(given: Values, shape: tuple[int, ...], what: str) -> Tensor:
     if tuple(found.shape) == shape:
         found = found[None]
     if tuple(found.shape[1:]) != shape or not len(found):
-        raise BenchError(f"{what}: shape {tuple(found.shape)}; expected (example, {', '.join(map(str, shape))})")
+        raise BenchError(
+            f"{what}: shape {tuple(found.shape)}; expected (example, {', '.join(map(str, shape))})"
+        )
     return found
 
 

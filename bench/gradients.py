@@ -112,7 +112,7 @@ def _by_hooks(
         flat = flat.detach().requires_grad_()  # so that every z is in the graph
     try:
         with torch.enable_grad():
-            logits = functional_call(model, dict(weights), (flat,))
+            logits = functional_call(model, dict(weights), (flat.clone(),))  # a first layer may work in place
             loss = soft_cross_entropy(logits, targets.flatten(0, 1)).sum() / examples
     finally:
         for handle in handles:
@@ -219,7 +219,7 @@ def _by_func(
     model: nn.Module, weights: Tensors, inputs: Tensor, targets: Tensor, differentiable: bool
 ) -> dict[str, Tensor]:
     def loss(given: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        return soft_cross_entropy(functional_call(model, given, (x,)), y).mean()
+        return soft_cross_entropy(functional_call(model, given, (x.clone(),)), y).mean()
 
     given = {name: tensor.detach() for name, tensor in weights.items()}
     with torch.set_grad_enabled(differentiable or torch.is_grad_enabled()):

@@ -11,8 +11,9 @@ from bench.cell import AttackCell, Entry, TrainingCell
 from bench.datasets.base import Data
 from bench.datasets.loading import load
 from bench.errors import RecordError
-from bench.expand import Planned
+from bench.matrix.expand import Planned
 from bench.points import point
+from bench.weights import checkpoint_path
 
 AnyCell = AttackCell | TrainingCell
 
@@ -29,7 +30,7 @@ class Facts:
 
 
 class Resolver:
-    """Loads each data set once and keeps the facts, not the arrays (`bench.expand.Resolver`)."""
+    """Loads each data set once and keeps the facts, not the arrays (`bench.matrix.expand.Resolver`)."""
 
     def __init__(self, data_dir: Path | None) -> None:
         self._data_dir = data_dir
@@ -131,17 +132,19 @@ def _stale(cell: AnyCell, run: Path) -> str | None:
         return str(error)
     if found.status == "crashed":
         return f"crashed: {found.reason}"
-    if missing := _missing(found, run):
+    if missing := _missing(found, cell, run):
         return f"{missing} is missing"
     differs = source.changed(found.source, source.cell_source(cell))
     return "; ".join(differs) if differs else None
 
 
-def _missing(found: records.Record, run: Path) -> str | None:
-    """A file that the record names and that is not there."""
+def _missing(found: records.Record, cell: AnyCell, run: Path) -> str | None:
+    """A file that the record names, or a round that the cell asks for, and that is not there."""
+    if found.status != "done":
+        return None
     named = [run / "arrays" / f"{found.arrays}.npz"] if found.arrays else []
-    for round_ in found.summary.get("checkpoints", {}):
-        named.append(run / "weights" / found.id / f"round-{round_}.safetensors")
+    if isinstance(cell, TrainingCell):
+        named += [checkpoint_path(run, cell.id, round_) for round_ in cell.checkpoints]
     return next((str(path.relative_to(run)) for path in named if not path.exists()), None)
 
 

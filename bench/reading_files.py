@@ -1,9 +1,9 @@
 """Reading files: a gradient of one's own in an `.npz`, read as data: no pickle, sizes checked first.
 
-    value/<parameter>     gradient or update: (*shape), or (reading, *shape) for several
-    weight/<parameter>    the model's parameters it was taken at: (*shape); may be left out
-    label                 the true labels, only as a grant: (picture,) or (reading, picture)
-    meta                  JSON as text or uint8: `Meta`'s fields
+value/<parameter>     gradient or update: (*shape), or (reading, *shape) for several
+weight/<parameter>    the model's parameters it was taken at: (*shape); may be left out
+label                 the true labels, only as a grant: (picture,) or (reading, picture)
+meta                  JSON as text or uint8: `Meta`'s fields
 """
 
 import io
@@ -94,9 +94,7 @@ def load(path: Path) -> ReadingFile:
     arrays = load_arrays(path)
     for name in arrays:
         if name not in ("label", "meta") and not name.startswith(("value/", "weight/")):
-            raise RecordError(
-                f"{path}: unknown array {name!r}; it takes value/…, weight/…, label and meta"
-            )
+            raise RecordError(f"{path}: unknown array {name!r}; it takes value/…, weight/…, label and meta")
     values = _below(arrays, "value/")
     if not values:
         raise RecordError(f"{path}: no array value/<parameter>; save each parameter's gradient under it")
@@ -134,8 +132,7 @@ def load_arrays(path: Path, *, limit: int = LIMIT) -> Arrays:
             if size > limit:
                 raise RecordError(f"{path}: {size} bytes unpacked, at most {limit}; save fewer readings")
             return {
-                name: _array(archive, member, name, path)
-                for name, member in zip(names, members, strict=True)
+                name: _array(archive, member, name, path) for name, member in zip(names, members, strict=True)
             }
     except FileNotFoundError:
         raise RecordError(f"{path}: no such file; give an .npz") from None
@@ -148,7 +145,7 @@ def _name(member: zipfile.ZipInfo, path: Path) -> str:
     parts = name.split("/")
     if name == member.filename or "\\" in name or any(part in ("", ".", "..") for part in parts):
         raise RecordError(f"{path}: {member.filename!r} is no array's name; save it with numpy.savez")
-    if parts[0] not in ("value", "weight") and len(parts) > 1 or len(parts) > 2:
+    if (parts[0] not in ("value", "weight") and len(parts) > 1) or len(parts) > 2:
         raise RecordError(f"{path}: {name!r} has path parts; names are value/… and weight/…, or plain")
     return name
 
@@ -181,7 +178,9 @@ def _below(arrays: Arrays, prefix: str) -> Arrays:
 
 def _meta(array: NDArray[Any], path: Path) -> Meta:
     if array.nbytes > _META_LIMIT:
-        raise RecordError(f"{path}: meta has {array.nbytes} bytes, at most {_META_LIMIT}; it is a JSON object")
+        raise RecordError(
+            f"{path}: meta has {array.nbytes} bytes, at most {_META_LIMIT}; it is a JSON object"
+        )
     try:
         text = str(array.item()) if array.dtype.kind == "U" else array.tobytes().decode().rstrip("\0")
         return TypeAdapter(Meta).validate_json(text)

@@ -39,7 +39,7 @@ from bench.scoring.reading import reading_cosine, reading_snr
 from bench.scoring.score import score
 from bench.trip import Budget, Reading, Reconstruction
 from bench.victims import clients_of, draw_victims, pictures
-from bench.weights import fit, read_weights, write_weights
+from bench.weights import checkpoint_path, fit, read_weights, write_weights
 
 GALLERY = 1000
 REUSE = 64  # reconstructions a worker remembers
@@ -193,13 +193,12 @@ def _train(cell: TrainingCell, place: Place, memory: Memory) -> Outcome:
     began = time.perf_counter()
     trained = train(cell, data, model, weights, _stages(cell, setting, weights))
     seconds = time.perf_counter() - began
-    folder = place.run / "weights" / cell.id
     summary = {
         "accuracy": trained.curve[-1][1] if not trained.diverged else 0.0,
         "curve": [list(pair_) for pair_ in trained.curve],
         "diverged": trained.diverged,
         "checkpoints": {
-            str(round_): write_weights(folder / f"round-{round_}.safetensors", tensors)
+            str(round_): write_weights(checkpoint_path(place.run, cell.id, round_), tensors)
             for round_, tensors in sorted(trained.checkpoints.items())
         },
         "epsilon": None,
@@ -233,7 +232,7 @@ def _weights(cell: AttackCell, data: Data, place: Place) -> tuple[nn.Module, dic
         path = Path(given.path)
         return model, fit(model, read_weights(path, sha256=given.sha256), where=str(path)), 0
     if isinstance(given, CheckpointWeights):
-        path = place.run / "weights" / given.training / f"round-{given.round}.safetensors"
+        path = checkpoint_path(place.run, given.training, given.round)
         if not path.exists():
             raise WeightsError(
                 f"{path}: its training cell did not finish; see `bench show {given.training[:8]}`"

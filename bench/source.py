@@ -16,11 +16,13 @@ from bench import PROTOCOL, __version__, literals, registry
 from bench.cell import AttackCell, TrainingCell
 from bench.errors import PluginError
 
-_PACKAGES = ("bench", "bench.attacks", "bench.defenses", "bench.datasets", "bench.leaderboard")
+_PACKAGES = ("bench", "bench.attacks", "bench.defenses", "bench.datasets")
+_VIEWS = ("cli", "health", "tracking", "contracts")  # what they say of a record is no part of its answer
 
 
 def own() -> dict[str, Any]:
-    """Bench itself: version, protocol, and SHA-256 over every .py file of its packages.
+    """Bench itself: version, protocol, and SHA-256 over the .py files of its packages that take part in
+    an answer: not the command line, tracking and leaderboard, which only show records.
 
     Files are named by import path, so that an editable install and a wheel of it agree.
     """
@@ -98,7 +100,8 @@ def _own_hash() -> str:
     for package in _PACKAGES:
         root = literals.file_of(package)
         assert root is not None, f"{package} is imported from nowhere"
-        files |= _python(root.parent, package.replace(".", "/"))
+        below = _python(root.parent, package.replace(".", "/"))
+        files |= {name: path for name, path in below.items() if name.split("/")[1] not in _VIEWS}
     return _hash(files.items())
 
 

@@ -55,6 +55,11 @@ def read_weights(path: Path, *, sha256: str | None = None) -> dict[str, Tensor]:
     raise WeightsError(f"{path}: unknown format {path.suffix!r}; give .safetensors, .npz or .pt")
 
 
+def checkpoint_path(run: Path, training: str, round_: int) -> Path:
+    """Where round `round_` of a training cell is kept."""
+    return run / "weights" / training / f"round-{round_}.safetensors"
+
+
 def write_weights(path: Path, tensors: Tensors) -> str:
     """Write safetensors atomically; returns the file's SHA-256."""
     content = save_safetensors({name: value.detach().cpu().contiguous() for name, value in tensors.items()})

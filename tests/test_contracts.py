@@ -131,7 +131,7 @@ class _Defense(Defense):
 
     def transforms(self, setting: Setting) -> Mapping[Stage, Sequence[Transform]]:
         del setting
-        return {stage: self.items for stage in self.stages_}
+        return dict.fromkeys(self.stages_, self.items)
 
 
 @dataclass(frozen=True)
@@ -382,7 +382,9 @@ class _Lying(_Spending):
         pytest.param("reading alone", "noise there", _LeftOver, id="peeks at left-over gradients"),
         pytest.param("keyed", "one key", _GlobalSeed, id="draws by the global seed"),
         pytest.param("finite", "status says ok", _Silent, id="no numbers in silence"),
-        pytest.param("finite", "a nan reading: reading 0 is not finite", _Poisoned, id="poisons its neighbours"),
+        pytest.param(
+            "finite", "a nan reading: reading 0 is not finite", _Poisoned, id="poisons its neighbours"
+        ),
         pytest.param("reading untouched", "value 0.weight", _Scribbling, id="writes its reading"),
         pytest.param("takes or refuses", "not one line", _Mumbling, id="refuses without a word"),
         pytest.param("takes or refuses", "raises", _Raising, id="raises"),
@@ -500,7 +502,9 @@ class _WrongLogits(_Model):
 
 class _HalfStarted(_Model):
     def initial(self, module: nn.Module, seed: int) -> dict[str, Tensor]:
-        return {name: value for name, value in Model.initial(self, module, seed).items() if "bias" not in name}
+        return {
+            name: value for name, value in Model.initial(self, module, seed).items() if "bias" not in name
+        }
 
 
 @pytest.mark.parametrize(
@@ -508,7 +512,9 @@ class _HalfStarted(_Model):
     [
         pytest.param("no batch statistics", "BatchNorm2d", _Normed, id="BatchNorm"),
         pytest.param("alone = in company", "differ by", _BatchNormAlways, id="BatchNorm in eval mode"),
-        pytest.param("gradients", "no gradient is one example's", _BatchNormAlways, id="BatchNorm's gradients"),
+        pytest.param(
+            "gradients", "no gradient is one example's", _BatchNormAlways, id="BatchNorm's gradients"
+        ),
         pytest.param("alone = in company", "differ by", _Centred, id="batch mean"),
         pytest.param("gradients flow", "does not depend", _Dead, id="no derivatives"),
         pytest.param("alone = in company", "buffer 1.seen", _Remembering, id="buffers that move"),
@@ -566,7 +572,7 @@ class _Shuffled(_Dataset):
     """Comes in an order of the global seed's."""
 
     def raw(self) -> Raw:
-        order = np.random.permutation(120)  # noqa: NPY002
+        order = np.random.permutation(120)
         return _raw(train_inputs=_raw().train_inputs[order], train_labels=_raw().train_labels[order])
 
 
@@ -589,7 +595,9 @@ class _Failing(_Dataset):
     ("contract", "words", "dataset"),
     [
         pytest.param("values", "[0, 1], got 0.0 to 255.0", _Levels, id="levels up to 255"),
-        pytest.param("classes", "no training example of class d", _OneClassMissing, id="a class without examples"),
+        pytest.param(
+            "classes", "no training example of class d", _OneClassMissing, id="a class without examples"
+        ),
         pytest.param("order", "train_inputs comes in another order", _Shuffled, id="another order"),
         pytest.param("content", "two loads hash to", _Shuffled, id="another content hash"),
         pytest.param("counts", "is empty", _TooFew, id="an empty split"),
@@ -621,7 +629,9 @@ def test_a_table_whose_groups_miss_a_column_is_found() -> None:
 
         def raw(self) -> Raw:
             base = _raw()
-            return replace(base, train_inputs=base.train_inputs[:, 0, 0], test_inputs=base.test_inputs[:, 0, 0])
+            return replace(
+                base, train_inputs=base.train_inputs[:, 0, 0], test_inputs=base.test_inputs[:, 0, 0]
+            )
 
     assert "groups hold 0 columns of 4" in _broken(check_instance("datasets", Rows()))["columns"]
 

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from bench.cell import AttackCell, CheckpointWeights, TrainingCell
 from bench.errors import MatrixError
-from bench.expand import Planned, expand
-from bench.matrix import read
-from bench.matrixfile.combine import Choice, Extra, combine
+from bench.matrix.combine import Choice, Extra, combine
+from bench.matrix.expand import Planned, expand
+from bench.matrix.read import read
 from bench.models.base import Model
 from bench.models.cnn import FedCnn
 from bench.models.convnet8 import ConvNet8

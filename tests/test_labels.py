@@ -15,10 +15,6 @@ from bench.gradients import group_gradients, one_hot
 from bench.rng import Key
 from bench.trip import Budget, Reading
 
-# Share of untrained readings whose label counts are inferred without a mistake, 12 readings of digits
-# a batch size, as measured here.
-EXACT = {2: 0.0, 3: 0.0, 4: 0.0, 8: 0.0}
-
 
 def _inferred(reading: Reading) -> Tensor:
     return infer_labels(reading, observations(reading)[0])
@@ -27,11 +23,11 @@ def _inferred(reading: Reading) -> Tensor:
 def _without_bias(found: Situation, seed: int = 0) -> Reading:
     """The same pictures, seen through a net whose features are ≥ 0 and whose last layer has no bias."""
     torch.manual_seed(seed)
-    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 30), nn.Sigmoid(), nn.Linear(30, 10, bias=False)).double()
+    module = nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 30), nn.Sigmoid(), nn.Linear(30, 10, bias=False)
+    ).double()
     weights = {name: value.detach() for name, value in module.named_parameters()}
-    values = group_gradients(
-        module, weights, found.truth.double(), one_hot(found.labels, 10, torch.float64)
-    )
+    values = group_gradients(module, weights, found.truth.double(), one_hot(found.labels, 10, torch.float64))
     return replace(
         found.reading, model=module, weights={name: value[None] for name, value in weights.items()},
         values={name: value.detach()[:, None] for name, value in values.items()},
@@ -60,13 +56,19 @@ def _share(readings: Reading, truth: Tensor) -> float:
 
 
 @pytest.mark.parametrize("batch", [2, 3, 4, 8])
-def test_counts_of_a_batch_are_mostly_exact_on_an_untrained_net(batch: int) -> None:
+def test_counts_of_a_batch_are_exact_on_an_untrained_net(batch: int) -> None:
+    """Measured: 12 of 12 readings of digits at each of these batch sizes; asked: 11."""
     found = situation("type-1", batch=batch, readings=12)
     repeated = [max(Counter(row.tolist()).values()) for row in found.labels]
     assert batch < 4 or max(repeated) > 1  # labels do repeat
-    share = _share(found.reading, found.labels)
-    print(batch, 'bias', share, 'nobias', _share(_without_bias(found), found.labels))
-    assert share >= EXACT[batch]
+    assert _share(found.reading, found.labels) >= 11 / 12
+
+
+@pytest.mark.parametrize(("batch", "least"), [(2, 11 / 12), (4, 11 / 12), (8, 3 / 12)])
+def test_counts_without_a_bias_are_exact_for_small_batches(batch: int, least: float) -> None:
+    """Measured: 12 of 12 up to B = 4, 4 of 12 at B = 8."""
+    found = situation("type-1", batch=batch, readings=12)
+    assert _share(_without_bias(found), found.labels) >= least
 
 
 @pytest.mark.parametrize("batch", [2, 4, 8])

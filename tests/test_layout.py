@@ -21,10 +21,10 @@ LAYERS = (
     ("parameters", "literals", "plugins", "registry", "source", "gradients", "records", "weights"),
     ("datasets", "models", "defenses", "attacks"),
     ("federated", "scoring", "victims", "readings", "reading_files"),
-    ("matrixfile", "matrix", "feasible", "expand", "plan"),
+    ("matrix", "plan"),
     ("runner", "executor", "session"),
-    ("store", "strips", "runview", "tracking", "follower", "uploader", "server", "leaderboard"),
-    ("api", "testing", "contracts", "health"),
+    ("strips", "tracking", "leaderboard"),
+    ("given", "api", "contracts", "health"),
     ("cli",),
 )
 # What these must never import, however far away; names outside `bench` count by their top level.
@@ -38,7 +38,7 @@ BORDERS = {
     "bench.datasets": ("bench.attacks", "bench.defenses", "bench.models", "bench.cell"),
     "bench.models": ("bench.attacks", "bench.defenses", "bench.datasets", "bench.cell"),
     "bench.scoring": ("bench.attacks", "bench.defenses", "bench.models"),
-    "bench.matrixfile": ("bench.runner", "torch", "mlflow"),
+    "bench.matrix": ("bench.runner", "torch", "mlflow"),
     "bench.leaderboard": ("torch", "mlflow", "bench.registry", "bench.runner"),
     "bench.runner": ("mlflow", "torchvision"),
     "bench.records": ("torch", "mlflow"),
@@ -46,7 +46,7 @@ BORDERS = {
 }  # fmt: skip
 # Heavy or optional distributions and the one file that may import each.
 OWNERS = {
-    "mlflow": "bench.tracking",
+    "mlflow": "bench.tracking.upload",
     "lpips": "bench.scoring.lpips_metric",
     "torchvision": "bench.scoring.lpips_metric",
     "pooch": "bench.datasets.fetch",
@@ -55,7 +55,7 @@ OWNERS = {
 INSIDE_FUNCTIONS = {
     ("bench.parameters", "pydantic"),  # `bench list` stays below 0.3 s
     ("bench.scoring.lpips_metric", "lpips"),  # optional: it brings torchvision
-    ("bench.tracking", "mlflow"),  # 3 s, and its telemetry is turned off before
+    ("bench.tracking.upload", "mlflow"),  # 3 s, and its telemetry is turned off before
     ("bench.datasets.digits", "sklearn"),  # a second that other data sets need not pay
     ("bench.datasets.cancer", "sklearn"),
     ("bench.health.storage", "bench.datasets.loading"),  # numpy may be what is broken

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bench.errors import BenchError, MatrixError, NotApplicable
-from bench.matrix import Matrix, read
+from bench.matrix.read import Matrix, read
 from bench.parameters import parameter
 
 

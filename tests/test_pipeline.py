@@ -76,9 +76,7 @@ def test_an_update_is_what_a_textbook_loop_gives(
     shown = run_round(
         model, weights, given, federated, plain, Moment(seed=0, draw=0, round=0), classes=CLASSES
     ).shown
-    expected = [
-        slow_client(model, weights, given.inputs[c], given.labels[c], 0.1) for c in range(CLIENTS)
-    ]
+    expected = [slow_client(model, weights, given.inputs[c], given.labels[c], 0.1) for c in range(CLIENTS)]
     for name in weights:
         for client in range(CLIENTS):
             torch.testing.assert_close(

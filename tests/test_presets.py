@@ -12,8 +12,8 @@ from bench import registry
 from bench.cell import AttackCell
 from bench.datasets.base import Dataset
 from bench.errors import MatrixError
-from bench.expand import Planned, expand
-from bench.matrix import presets, read
+from bench.matrix.expand import Planned, expand
+from bench.matrix.read import presets, read
 
 SHAPES = {
     "cancer": ((30,), 2), "adult": ((105,), 2), "digits": ((1, 8, 8), 10), "mnist": ((1, 28, 28), 10),

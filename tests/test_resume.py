@@ -138,8 +138,6 @@ def test_ctrl_c_says_how_to_go_on(matrix: Path, tmp_path: Path) -> None:
 def _worker_of(parent: int) -> int:
     """The one spawned worker of a run: the child that is not the resource tracker."""
     children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    workers = [
-        int(child) for child in children if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text()
-    ]
+    workers = [int(child) for child in children if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text()]
     assert len(workers) == 1
     return workers[0]

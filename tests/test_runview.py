@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from bench import records, runview, store
+from bench import records
 from bench.errors import BenchError, RecordError
 from bench.records import Record
+from bench.tracking import store, view
 
 SHA = "f" * 64
 
@@ -47,14 +48,14 @@ def record(**changes: Any) -> Record:
 
 
 def test_name_says_the_cell_in_words() -> None:
-    shown = runview.view(record(), SHA)
+    shown = view.view(record(), SHA)
     assert shown.name == "digits dlg-lenet cpl/plain × prune(share=0.7) @ type-1"
     training = record(cell={"kind": "training", **{k: entry(k) for k in ("dataset", "model", "defense")}})
-    assert runview.view(training, SHA).name == "dataset model training × defense"
+    assert view.view(training, SHA).name == "dataset model training × defense"
 
 
 def test_a_tag_for_every_axis() -> None:
-    tags = runview.view(record(), SHA).tags
+    tags = view.view(record(), SHA).tags
     expected = {
         "cell": "a1", "record": SHA, "source": "5" * 64, "protocol": "1", "status": "done",
         "dataset": "digits", "model": "dlg-lenet", "defense": "prune", "attack": "cpl",
@@ -65,7 +66,7 @@ def test_a_tag_for_every_axis() -> None:
 
 
 def test_parameters_are_flat_and_hold_no_hash_or_path() -> None:
-    params = runview.view(record(), SHA).params
+    params = view.view(record(), SHA).params
     assert params["defense"] == "prune"
     assert params["defense.share"] == "0.7"
     assert params["attack.outer"] == "300"
@@ -78,7 +79,7 @@ def test_every_finite_number_is_a_metric_and_nothing_else() -> None:
         "asr": 0.5, "none": None, "private": False, "text": "x", "huge": 10**400,
         "infinite": float("inf"), "psnr_db": {"median": 20, "nan": float("nan"), "deeper": {"x": 1}},
     }  # fmt: skip
-    shown = runview.view(record(summary=summary, cost={"evaluations": 7}), SHA)
+    shown = view.view(record(summary=summary, cost={"evaluations": 7}), SHA)
     assert shown.metrics == [
         ("leak/asr", 0.5, 0),
         ("leak/psnr_db/median", 20.0, 0),
@@ -88,7 +89,7 @@ def test_every_finite_number_is_a_metric_and_nothing_else() -> None:
 
 def test_a_curve_keeps_its_rounds() -> None:
     summary = {"accuracy": 0.9, "curve": [[5, 0.4], [10, None], [15, 0.9]]}
-    shown = runview.view(record(cell={"kind": "training"}, summary=summary, cost={}), SHA)
+    shown = view.view(record(cell={"kind": "training"}, summary=summary, cost={}), SHA)
     assert shown.metrics == [
         ("utility/accuracy", 0.9, 0),
         ("utility/curve", 0.4, 5),
@@ -100,7 +101,7 @@ def test_a_curve_keeps_its_rounds() -> None:
     ("status", "ended"), [("done", "FINISHED"), ("n/a", "KILLED"), ("crashed", "FAILED")]
 )
 def test_status_is_seen_without_opening_the_run(status: Any, ended: str) -> None:
-    shown = runview.view(record(status=status, reason="too many unknowns"), SHA)
+    shown = view.view(record(status=status, reason="too many unknowns"), SHA)
     assert shown.status == ended
     assert shown.tags["bench.reason"] == "too many unknowns"
 
@@ -110,7 +111,7 @@ def test_whatever_a_record_holds_the_keys_and_texts_are_within_limits() -> None:
         "attack": entry("\x1b[31m\ud800<script>", **{"../..//π\n": "y" * 9000, "a" * 400: 1}),
         "point": "\x00",
     }
-    shown = runview.view(record(cell=hostile, summary={"//a/./..//b": {"..": 1}, "x": "z" * 9000}), SHA)
+    shown = view.view(record(cell=hostile, summary={"//a/./..//b": {"..": 1}, "x": "z" * 9000}), SHA)
     texts = [shown.name, *shown.tags.values(), *shown.params.values()]
     for text in texts:
         text.encode()
@@ -124,24 +125,24 @@ def test_whatever_a_record_holds_the_keys_and_texts_are_within_limits() -> None:
 
 @pytest.mark.parametrize("where", ["summary", "environment"])
 def test_private_is_read_where_it_is_said(where: str) -> None:
-    assert not runview.is_private(record())
-    assert runview.is_private(record(**{where: {"private": True}}))
+    assert not view.is_private(record())
+    assert view.is_private(record(**{where: {"private": True}}))
 
 
 def test_a_file_that_is_no_record_is_refused_with_its_name(tmp_path: Path) -> None:
     path = records.write(tmp_path, record())
-    assert runview.load(path)[1].sha256 == store.digest(path.read_bytes())
+    assert view.load(path)[1].sha256 == store.digest(path.read_bytes())
 
     other = path.rename(path.with_name("b'2.json"))
     with pytest.raises(RecordError, match=r"b'2\.json: the record in it calls itself 'a1'"):
-        runview.load(other)
+        view.load(other)
 
     content = json.loads(other.read_text()) | {"cell": [1]}
     path.write_text(json.dumps(content))
     with pytest.raises(RecordError, match=r"a1\.json: its fields are not a record's"):
-        runview.load(path)
+        view.load(path)
     with pytest.raises(RecordError, match="cannot be read"):
-        runview.load(tmp_path / "gone.json")
+        view.load(tmp_path / "gone.json")
 
 
 # --- the store's address -----------------------------------------------------------------------------

@@ -17,10 +17,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from bench import records, store, tracking
+from bench import records
 from bench.cli.sync import command as sync
 from bench.records import Record
-from bench.store import Uploaded
+from bench.tracking import store, upload
+from bench.tracking.store import Uploaded
 
 
 def entry(name: str, **params: Any) -> dict[str, Any]:
@@ -54,7 +55,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder whose store has its schema: making one takes seconds."""
     folder = tmp_path_factory.mktemp("runs")
     (folder / "first" / "records").mkdir(parents=True)
-    assert tracking.upload(folder / "first") == Uploaded()
+    assert upload.upload(folder / "first") == Uploaded()
     return folder
 
 
@@ -66,8 +67,8 @@ def run(shared: Path, request: pytest.FixtureRequest) -> Path:
     return folder
 
 
-def target(run: Path, **changes: Any) -> tracking.Target:
-    return replace(tracking.open_target(run, store.default_uri(run)), **changes)
+def target(run: Path, **changes: Any) -> upload.Target:
+    return replace(upload.open_target(run, store.default_uri(run)), **changes)
 
 
 def uploaded(run: Path) -> list[Any]:
@@ -102,7 +103,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_record_is_one_run_with_everything_in_it(run: Path) -> None:
     path = write(run, "a1")
     os.utime(path, (1_700_000_000, 1_700_000_000))
-    assert tracking.upload(run) == Uploaded(count=1)
+    assert upload.upload(run) == Uploaded(count=1)
     (found,) = uploaded(run)
     assert found.info.run_name == "digits dlg-lenet cpl/plain × prune(share=0.7) @ type-1"
     assert found.info.status == "FINISHED"
@@ -112,14 +113,14 @@ def test_one_record_is_one_run_with_everything_in_it(run: Path) -> None:
     assert found.data.tags["bench.point"] == "type-1"
     assert found.data.tags["bench.run"] == run.name
     (picture,) = target(run).client.list_artifacts(found.info.run_id)
-    assert picture.path == found.data.tags["bench.picture"] == tracking.PICTURE
+    assert picture.path == found.data.tags["bench.picture"] == upload.PICTURE
 
 
 def test_more_than_one_request_holds_goes_in_several(run: Path) -> None:
     summary = {"curve": [[step, step / 2] for step in range(2000)]}
     cell = {"kind": "training", "defense": entry("own", **{f"p{i}": i for i in range(250)})}
     write(run, "a1", cell=cell, summary=summary)
-    assert tracking.upload(run) == Uploaded(count=1)
+    assert upload.upload(run) == Uploaded(count=1)
     (found,) = uploaded(run)
     assert len(found.data.params) == 252
     assert len(target(run).client.get_metric_history(found.info.run_id, "utility/curve")) == 2000
@@ -128,10 +129,10 @@ def test_more_than_one_request_holds_goes_in_several(run: Path) -> None:
 def test_again_adds_nothing_even_without_the_notes(run: Path) -> None:
     for cell_id in ("a1", "a2"):
         write(run, cell_id)
-    assert tracking.upload(run) == Uploaded(count=2)
-    assert tracking.upload(run) == Uploaded(skipped=2)
+    assert upload.upload(run) == Uploaded(count=2)
+    assert upload.upload(run) == Uploaded(skipped=2)
     (run / "synced" / "a1.json").unlink()
-    assert tracking.upload(run) == Uploaded(skipped=2)
+    assert upload.upload(run) == Uploaded(skipped=2)
     assert store.unsynced(run, store.default_uri(run)) == 0
     assert len(uploaded(run)) == 2
 
@@ -140,16 +141,16 @@ def test_only_the_named_cells(run: Path) -> None:
     for cell_id in ("a1", "a2", "a3"):
         write(run, cell_id)
     seen: list[Uploaded] = []
-    assert tracking.upload(run, only=["a3", "a1"], progress=seen.append) == Uploaded(count=2)
+    assert upload.upload(run, only=["a3", "a1"], progress=seen.append) == Uploaded(count=2)
     assert seen == [Uploaded(count=1, left=1), Uploaded(count=2)]
     assert {found.data.tags["bench.cell"] for found in uploaded(run)} == {"a1", "a3"}
 
 
 def test_a_changed_record_supersedes_the_old_one(run: Path) -> None:
     write(run, "a1", summary={"asr": 0.5})
-    tracking.upload(run)
+    upload.upload(run)
     write(run, "a1", summary={"asr": 0.6})
-    assert tracking.upload(run) == Uploaded(count=1)
+    assert upload.upload(run) == Uploaded(count=1)
     by_asr = {found.data.metrics["leak/asr"]: found for found in uploaded(run)}
     assert by_asr[0.5].data.tags["bench.superseded"] == by_asr[0.6].info.run_id
     assert "bench.superseded" not in by_asr[0.6].data.tags
@@ -158,13 +159,13 @@ def test_a_changed_record_supersedes_the_old_one(run: Path) -> None:
 @pytest.mark.parametrize("call", ["log_batch", "log_artifact", "set_terminated", "set_tag"])
 def test_a_crash_in_the_middle_leaves_one_run_after_all(run: Path, call: str) -> None:
     write(run, "a1", summary={"asr": 0.4})
-    tracking.upload(run)
+    upload.upload(run)
     write(run, "a1", summary={"asr": 0.5})
     opened = target(run)
     crashing = replace(opened, client=Broken(opened.client, call, KeyboardInterrupt(), silent=False))
     with pytest.raises(KeyboardInterrupt):
-        tracking.send(crashing, run, ["a1"])
-    again = tracking.upload(run)
+        upload.send(crashing, run, ["a1"])
+    again = upload.upload(run)
     assert again == (Uploaded(skipped=1) if call == "set_tag" else Uploaded(count=1))
     current = [found for found in uploaded(run) if "bench.superseded" not in found.data.tags]
     assert [(found.info.status, found.data.metrics["leak/asr"]) for found in current] == [("FINISHED", 0.5)]
@@ -177,18 +178,18 @@ def test_a_store_that_dies_delays_and_loses_nothing(run: Path) -> None:
         write(run, cell_id)
     opened = target(run)
     down = Broken(opened.client, "create_run", ConnectionError("gone"), silent=True)
-    assert tracking.send(opened, run, ["a1"]) == Uploaded(count=1)
-    result = tracking.send(replace(opened, client=down), run, ["a1", "a2", "a3"])
+    assert upload.send(opened, run, ["a1"]) == Uploaded(count=1)
+    result = upload.send(replace(opened, client=down), run, ["a1", "a2", "a3"])
     assert (result.skipped, result.left, result.failed) == (1, 2, 0)
     assert result.reason and result.reason.endswith("ConnectionError: gone")
-    assert tracking.upload(run) == Uploaded(count=2, skipped=1)
+    assert upload.upload(run) == Uploaded(count=2, skipped=1)
 
 
 def test_one_dropped_connection_is_not_the_end(run: Path) -> None:
     write(run, "a1")
     opened = target(run)
     once = Broken(opened.client, "set_terminated", ConnectionError("dropped"), times=1, silent=False)
-    assert tracking.send(replace(opened, client=once), run, ["a1"]) == Uploaded(count=1)
+    assert upload.send(replace(opened, client=once), run, ["a1"]) == Uploaded(count=1)
     assert [found.info.status for found in uploaded(run)] == ["FINISHED"]
 
 
@@ -198,14 +199,14 @@ def test_a_record_that_the_store_refuses_stops_no_other(run: Path) -> None:
     (run / "records" / "a2.json").write_text("{")
     opened = target(run)
     picky = Broken(opened.client, "create_run", ValueError("not this one"), times=2, silent=False)
-    result = tracking.send(replace(opened, client=picky), run, ["a1", "a2", "a3"])
+    result = upload.send(replace(opened, client=picky), run, ["a1", "a2", "a3"])
     assert (result.count, result.failed, result.left) == (1, 2, 0)
     assert {found.data.tags["bench.cell"] for found in uploaded(run)} == {"a3"}
 
 
 def test_private_pictures_stay_unless_asked_for(run: Path) -> None:
     write(run, "a1", summary={"private": True})
-    tracking.upload(run)
+    upload.upload(run)
     (found,) = uploaded(run)
     client = target(run).client
     assert found.data.tags["bench.picture"] == "withheld: private data"
@@ -213,18 +214,18 @@ def test_private_pictures_stay_unless_asked_for(run: Path) -> None:
     assert not list((run.parent / "mlartifacts" / run.name).rglob("*.png"))
 
     write(run, "a2", summary={"private": True})
-    tracking.upload(run, only=["a2"], include_pictures=True)
+    upload.upload(run, only=["a2"], include_pictures=True)
     (named,) = (found for found in uploaded(run) if found.data.tags["bench.cell"] == "a2")
-    assert [item.path for item in client.list_artifacts(named.info.run_id)] == [tracking.PICTURE]
+    assert [item.path for item in client.list_artifacts(named.info.run_id)] == [upload.PICTURE]
 
 
 def test_the_numbers_go_up_where_the_picture_cannot(run: Path) -> None:
     write(run, "a1")
     opened = target(run)
     denied = Broken(opened.client, "log_artifact", PermissionError("not on this machine"), silent=False)
-    assert tracking.send(replace(opened, client=denied), run, ["a1"]) == Uploaded(count=1)
+    assert upload.send(replace(opened, client=denied), run, ["a1"]) == Uploaded(count=1)
     write(run, "a2", arrays="0" * 64)
-    assert tracking.upload(run, only=["a2"]) == Uploaded(count=1)
+    assert upload.upload(run, only=["a2"]) == Uploaded(count=1)
     tags = {found.data.tags["bench.cell"]: found.data.tags["bench.picture"] for found in uploaded(run)}
     assert tags["a1"] == "not uploaded: not on this machine"
     assert tags["a2"].startswith("not drawn: ")
@@ -233,7 +234,7 @@ def test_the_numbers_go_up_where_the_picture_cannot(run: Path) -> None:
 def test_what_did_not_run_is_a_run_that_says_so(run: Path) -> None:
     write(run, "a1", status="n/a", reason="too many unknowns", arrays=None, summary={})
     write(run, "a2", status="crashed", reason="killed", arrays=None, summary={})
-    assert tracking.upload(run) == Uploaded(count=2)
+    assert upload.upload(run) == Uploaded(count=2)
     assert {(f.info.status, f.data.tags["bench.reason"]) for f in uploaded(run)} == {
         ("KILLED", "too many unknowns"), ("FAILED", "killed"),
     }  # fmt: skip
@@ -242,31 +243,31 @@ def test_what_did_not_run_is_a_run_that_says_so(run: Path) -> None:
 def test_a_lost_store_is_made_again_from_the_records(run: Path) -> None:
     """Notes that name runs of a database that is gone must not keep the records out of the new one."""
     write(run, "a1")
-    tracking.upload(run)
+    upload.upload(run)
     uri = store.default_uri(run)
     note = store.read_note(run, "a1", uri)
     assert note is not None
     (found,) = uploaded(run)
     target(run).client.set_tag(found.info.run_id, "bench.cell", "of another")
     store.write_note(run, "a1", uri, replace(note, run="0" * 32))
-    assert tracking.upload(run) == Uploaded(count=1)
+    assert upload.upload(run) == Uploaded(count=1)
 
 
 def test_what_was_deleted_in_the_ui_stays_deleted(run: Path) -> None:
     write(run, "a1")
-    tracking.upload(run)
+    upload.upload(run)
     (found,) = uploaded(run)
     target(run).client.delete_run(found.info.run_id)
-    assert tracking.upload(run) == Uploaded(skipped=1)
+    assert upload.upload(run) == Uploaded(skipped=1)
     assert uploaded(run) == []
 
 
 def test_a_deleted_experiment_is_taken_back(run: Path) -> None:
     write(run, "a1")
-    tracking.upload(run)
+    upload.upload(run)
     opened = target(run)
     opened.client.delete_experiment(opened.experiment_id)
-    assert tracking.upload(run) == Uploaded(skipped=1)
+    assert upload.upload(run) == Uploaded(skipped=1)
     assert len(uploaded(run)) == 1
 
 
@@ -275,7 +276,7 @@ def test_nothing_follows_the_working_directory(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write(run, "a1")
-    tracking.upload(run)
+    upload.upload(run)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -304,8 +305,8 @@ def test_sync_to_a_server_that_is_down_is_one_line_and_exit_1(run: Path) -> None
 _OF_TWO = """
 import sys
 from pathlib import Path
-from bench import tracking
-print(tracking.upload(Path(sys.argv[1])))
+from bench.tracking import upload
+print(upload.upload(Path(sys.argv[1])))
 """
 
 
@@ -335,8 +336,8 @@ def refuse(host, *rest, **more):
     raise socket.gaierror("no look-ups here")
 socket.getaddrinfo = refuse
 if sys.argv[2] == "bench":
-    from bench import tracking
-    print(tracking.upload(Path(sys.argv[1])))
+    from bench.tracking import upload
+    print(upload.upload(Path(sys.argv[1])))
 else:
     import mlflow
     mlflow.set_tracking_uri("sqlite:///" + sys.argv[1] + "/plain.db")

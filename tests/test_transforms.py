@@ -396,6 +396,8 @@ def test_a_row_that_is_not_finite_harms_no_other():
     torch.testing.assert_close(
         after["fc.weight"][1], TopDirections(rank=1).apply(example((2,)), context(1))["fc.weight"][1]
     )
+    mapped = TopDirections(rank=1).candidate(example((2,)), after, context(1))
+    torch.testing.assert_close(mapped["fc.weight"][1], after["fc.weight"][1])
 
 
 # --- noise

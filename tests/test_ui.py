@@ -18,10 +18,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from bench import records, server, store, tracking
+from bench import records
 from bench.cli.ui import command as ui
 from bench.errors import BenchError
 from bench.records import Record
+from bench.tracking import server, store, upload
 
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -83,7 +84,7 @@ def opening(folder: Path) -> Iterator[Opened]:
     for name in ("other", "r"):
         for cell_id in ("a1", "a2"):
             write(folder / "runs" / name, f"{name}{cell_id}")
-        tracking.upload(folder / "runs" / name)
+        upload.upload(folder / "runs" / name)
     write(folder / "runs" / "r", "late")
     os.utime(folder / "runs" / "other" / "records", (1, 1))
     program = "from bench.cli.main import main; main()"
@@ -135,7 +136,7 @@ def test_pictures_show(opened: Opened) -> None:
     number = opened.page.split("/experiments/")[1].split("/")[0]
     _, found = opened.get("/api/2.0/mlflow/runs/search", {"experiment_ids": [number]})
     run_id = json.loads(found)["runs"][0]["info"]["run_id"]
-    status, picture = opened.get(f"/get-artifact?path={tracking.PICTURE}&run_uuid={run_id}")
+    status, picture = opened.get(f"/get-artifact?path={upload.PICTURE}&run_uuid={run_id}")
     assert status == 200 and picture.startswith(b"\x89PNG")
 
 
@@ -177,11 +178,11 @@ def test_a_server_takes_records_as_a_file_does(
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     write(tmp_path / "remote", "a1")
     uri = f"http://127.0.0.1:{opened.port}"
-    assert tracking.upload(tmp_path / "remote", uri) == store.Uploaded(count=1)
-    assert tracking.upload(tmp_path / "remote", uri) == store.Uploaded(skipped=1)
+    assert upload.upload(tmp_path / "remote", uri) == store.Uploaded(count=1)
+    assert upload.upload(tmp_path / "remote", uri) == store.Uploaded(skipped=1)
     assert capfd.readouterr().out == "", "mlflow prints addresses, amid what is JSON for somebody"
     (note,) = json.loads((tmp_path / "remote" / "synced" / "a1.json").read_text()).values()
-    status, picture = opened.get(f"/get-artifact?path={tracking.PICTURE}&run_uuid={note['run']}")
+    status, picture = opened.get(f"/get-artifact?path={upload.PICTURE}&run_uuid={note['run']}")
     assert status == 200 and picture.startswith(b"\x89PNG")
 
 

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from bench import records, store
+from bench import records
 from bench.errors import BenchError
 from bench.records import Record
-from bench.uploader import Uploader
+from bench.tracking import store
+from bench.tracking.uploader import Uploader
 
 
 def write(run: Path, cell_id: str) -> None:
@@ -140,7 +141,8 @@ def test_an_interrupted_run_ends_its_writer(run: Path) -> None:
 
 
 def test_the_runner_needs_no_mlflow(run: Path) -> None:
-    program = "import sys, bench.uploader, bench.store, bench.tracking; print('mlflow' in sys.modules)"
+    modules = "bench.tracking.uploader, bench.tracking.store, bench.tracking.upload"
+    program = f"import sys, {modules}; print('mlflow' in sys.modules)"
     said = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
     assert said.stdout == "False\n"
 
@@ -162,7 +164,7 @@ def test_a_server_that_hangs_holds_nothing_up_for_long(
 _PARENT = """
 import sys, time
 from pathlib import Path
-from bench.uploader import Uploader
+from bench.tracking.uploader import Uploader
 with Uploader(Path(sys.argv[1]), sys.argv[2]) as uploader:
     uploader.notify("a1")
     print(uploader._child.pid, flush=True)

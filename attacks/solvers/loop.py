@@ -106,5 +106,6 @@ def minimise(problem: Problem, solver: Solver[Any], plan: Plan, rows: Tensor) ->
             active, state = active[keep], select(state, keep)
             if len(active):
                 evaluate = problem.narrowed(rows[active])
-    history.append((calls, best.clone()))
+    if not history or history[-1][0] != calls:
+        history.append((calls, best.clone()))
     return Solution(x=best_x, loss=best, evaluations=spent, restarts=restarts, history=tuple(history))

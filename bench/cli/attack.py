@@ -61,7 +61,12 @@ def command(
     scores = None
     if true is not None and true_labels is not None:
         scores = api.score(
-            found, true, true_labels, public=known, public_labels=known_labels, value_range=reading.value_range
+            found,
+            true,
+            true_labels,
+            public=known,
+            public_labels=known_labels,
+            value_range=reading.value_range,
         )
     out = out or Path(f"{reading_file.stem}-leak")
     picture = api.save_pictures(out / "pictures.png", true, found, value_range=reading.value_range)
@@ -127,9 +132,7 @@ def _content(
     }
 
 
-def _words(
-    name: str, reading: "Reading", found: "Reconstruction", scores: "Scores | None"
-) -> list[str]:
+def _words(name: str, reading: "Reading", found: "Reconstruction", scores: "Scores | None") -> list[str]:
     lines = []
     for row, one in enumerate(_content(name, reading, found, scores)["readings"]):
         labels = ", ".join("unknown" if label < 0 else str(label) for label in one["labels"])

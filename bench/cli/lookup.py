@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench import records, store
+from bench import records
 from bench.errors import RecordError
 from bench.records import Record
+from bench.tracking import store
 
 _HEXADECIMAL = frozenset("0123456789abcdef")
 

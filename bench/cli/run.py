@@ -50,8 +50,8 @@ def command(
     for plugin in plugins:
         registry.add_plugin(plugin)
     from bench.cli import repeat
-    from bench.expand import expand
-    from bench.matrix import read
+    from bench.matrix.expand import expand
+    from bench.matrix.read import read
     from bench.plan import Resolver, schedule
     from bench.runner import Place
     from bench.session import chosen_device, default_jobs, open_run

@@ -18,7 +18,7 @@ def command(run: Path | None, tracking_uri: str | None, include_pictures: bool, 
 
     Exit code 1 where some could not be uploaded: they are kept, and the next sync tries again.
     """
-    from bench import store, tracking
+    from bench.tracking import store, upload
 
     run = store.checked_run(run)
     uri = store.checked_uri(run, tracking_uri)
@@ -28,7 +28,7 @@ def command(run: Path | None, tracking_uri: str | None, include_pictures: bool, 
         if live:
             click.echo(f"\r{state.left} left \x1b[K", nl=False, err=True)
 
-    done = tracking.upload(run, uri, include_pictures=include_pictures, progress=progress)
+    done = upload.upload(run, uri, include_pictures=include_pictures, progress=progress)
     if live:
         click.echo("\r\x1b[K", nl=False, err=True)
     if as_json:

@@ -15,8 +15,8 @@ def command(run: Path | None, port: int, no_browser: bool) -> None:
     """Open MLflow's UI on the store of RUN (by default the newest below runs/), on loopback."""
     import webbrowser
 
-    from bench import server, store
     from bench.errors import BenchError
+    from bench.tracking import server, store
 
     run = store.checked_run(run)
     uri = store.default_uri(run)

@@ -22,7 +22,7 @@ from bench.plan import Schedule
 from bench.records import Record
 from bench.runner import Place
 from bench.session import Watch, carry_out
-from bench.uploader import Uploader
+from bench.tracking.uploader import Uploader
 
 
 @dataclass(slots=True)
@@ -121,7 +121,8 @@ def _announce(console: Console, title: str, todo: Schedule, place: Place, jobs: 
     console.print(Text(title, style="bold"))
     seconds = sum(todo.seconds.values()) / jobs
     console.print(
-        f"{waiting} cells to run on {jobs} worker{'s' if jobs > 1 else ''} ({place.device}), about {duration(seconds)}; "
+        f"{waiting} cells to run on {jobs} worker{'s' if jobs > 1 else ''} ({place.device}), "
+        f"about {duration(seconds)}; "
         f"{len(todo.done)} done before, {len(todo.impossible)} n/a"
     )
     changed = [reason for reason in todo.again.values() if not reason.startswith("crashed")]

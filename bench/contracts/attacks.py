@@ -61,7 +61,10 @@ def any_chunk(attack: Attack) -> None:
         _equal(parts, whole, f"{found.words}: chunk 2 and chunk 32")
     for found in _attackable(attack, situation()):
         ends = [
-            (_run(attack, found, evaluations=LONG, chunk=chunk).inputs - found.truth).square().flatten(1).mean(1)
+            (_run(attack, found, evaluations=LONG, chunk=chunk).inputs - found.truth)
+            .square()
+            .flatten(1)
+            .mean(1)
             < SUCCESS
             for chunk in (2, 32)
         ]
@@ -112,7 +115,10 @@ def finite(attack: Attack) -> None:
 def batch_of_one(attack: Attack) -> None:
     """A batch of one, read alone, is attacked at every point that shows it."""
     for found in _attackable(
-        attack, situation(readings=1), situation("type-1", batch=1, readings=1), situation("type-0", readings=1)
+        attack,
+        situation(readings=1),
+        situation("type-1", batch=1, readings=1),
+        situation("type-0", readings=1),
     ):
         _well_formed(_run(attack, found, evaluations=5), found.reading, 5, found.words)
 

@@ -39,7 +39,10 @@ class Loaded:
 def values(loaded: Loaded) -> None:
     """uint8 pictures, or float32 values in [0, 1]."""
     for part, inputs, _ in loaded.parts():
-        require(inputs.dtype in (np.uint8, np.float32), f"{part}: {inputs.dtype} values; uint8 or float32 expected")
+        require(
+            inputs.dtype in (np.uint8, np.float32),
+            f"{part}: {inputs.dtype} values; uint8 or float32 expected",
+        )
         if inputs.dtype == np.uint8 or not inputs.size:
             continue
         within = bool(np.all((inputs >= 0) & (inputs <= 1)))
@@ -63,7 +66,9 @@ def counts(loaded: Loaded) -> None:
 def classes(loaded: Loaded) -> None:
     """Labels from 0 to the number of names less one, each of them in the training part; names all different."""
     names = loaded.raw.class_names
-    require(len(set(names)) == len(names) > 1, f"class names must be two or more and all different, got {names}")
+    require(
+        len(set(names)) == len(names) > 1, f"class names must be two or more and all different, got {names}"
+    )
     for part, _, labels in loaded.parts():
         low, high = int(labels.min()), int(labels.max())
         require(0 <= low <= high < len(names), f"{part}: labels {low} to {high} for {len(names)} classes")
@@ -90,13 +95,13 @@ def reload(load: Callable[[], Raw]) -> Callable[[], Raw]:
 
     @cache
     def again() -> Raw:
-        legacy, plain = np.random.get_state(), random.getstate()  # noqa: NPY002
+        legacy, plain = np.random.get_state(), random.getstate()
         try:
-            np.random.seed(1)  # noqa: NPY002
+            np.random.seed(1)
             random.seed(1)
             return load()
         finally:
-            np.random.set_state(legacy)  # noqa: NPY002
+            np.random.set_state(legacy)
             random.setstate(plain)
 
     return again
@@ -126,7 +131,10 @@ def columns(loaded: Loaded) -> None:
         raise ContractSkipped("pictures have no columns")
     groups, rows = loaded.raw.groups, loaded.raw.train_inputs
     held = sorted(column for group in groups for column in group.columns)
-    require(held == list(range(rows.shape[1])), f"groups hold {len(held)} columns of {rows.shape[1]}, or one twice")
+    require(
+        held == list(range(rows.shape[1])),
+        f"groups hold {len(held)} columns of {rows.shape[1]}, or one twice",
+    )
     for group in groups:
         chosen = rows[:, list(group.columns)]
         if group.categorical:
@@ -147,7 +155,9 @@ def kind(loaded: Loaded) -> None:
 def _examples(inputs: NDArray[Any], labels: NDArray[np.int64]) -> "Counter[bytes]":
     """How often each example, with its label, is there."""
     return Counter(
-        hashlib.blake2b(row.tobytes(), digest_size=16, salt=int(label).to_bytes(8, "little", signed=True)).digest()
+        hashlib.blake2b(
+            row.tobytes(), digest_size=16, salt=int(label).to_bytes(8, "little", signed=True)
+        ).digest()
         for row, label in zip(inputs, labels, strict=True)
     )
 

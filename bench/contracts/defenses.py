@@ -138,7 +138,10 @@ def acts(defense: Defense) -> None:
             norm = torch.cat([value.flatten(lead) for value in given.values()], lead).norm(dim=-1).max()
             what = f"{words}: stage {stage} changes nothing on an untrained dlg-lenet"
             larger = _changes(found, stage, scale=1e4)
-            require(not larger, f"{what}, whose gradients have norms up to {float(norm):.3g}: a bound never reached")
+            require(
+                not larger,
+                f"{what}, whose gradients have norms up to {float(norm):.3g}: a bound never reached",
+            )
             require(False, f"{what}, nor on gradients 10000 times larger")
 
 
@@ -176,7 +179,9 @@ def shapes_kept(defense: Defense) -> None:
             for dtype in (torch.float32, torch.float64):
                 given = {name: value.to(dtype) for name, value in found.at(stage).items()}
                 after = found.apply(stage, given)
-                require(list(after) == list(given), f"{words}, {stage}: names {list(after)}, not {list(given)}")
+                require(
+                    list(after) == list(given), f"{words}, {stage}: names {list(after)}, not {list(given)}"
+                )
                 for name, value in after.items():
                     same = value.shape == given[name].shape and value.dtype == dtype
                     require(
@@ -213,7 +218,9 @@ def keyed(defense: Defense) -> None:
             require(name is None, f"{words}, {stage}: {name} differs between two runs with one key")
             random = any(item.random for item in found.stages.transforms[stage])
             moved = differing(first, found.apply(stage, given, draw=1)) is not None
-            require(not moved or random, f"{words}, {stage}: depends on the draw, yet no transform says `random`")
+            require(
+                not moved or random, f"{words}, {stage}: depends on the draw, yet no transform says `random`"
+            )
             require(moved or not random, f"{words}, {stage}: says `random`, yet two draws are equal")
 
 
@@ -310,7 +317,10 @@ def description(defense: Defense) -> None:
         after = said.candidate(free, observed)
         for key, value in after.items():
             expected = observed[key].shape
-            require(value.shape == expected, f"{name}: candidate {key} is {tuple(value.shape)}, not {tuple(expected)}")
+            require(
+                value.shape == expected,
+                f"{name}: candidate {key} is {tuple(value.shape)}, not {tuple(expected)}",
+            )
         total = torch.stack([value.sum() for value in after.values()]).sum()
         require(total.requires_grad, f"{name}: the candidate is not differentiable in the dummy's gradient")
         slopes = torch.autograd.grad(total, list(free.values()), allow_unused=True)
@@ -374,11 +384,15 @@ def transforms_only(defense: Defense) -> None:
 
 CONTRACTS = (
     DECLARED,
-    Contract(name="settings", promise="takes a federated setting, or refuses it in one line", function=settings),
+    Contract(
+        name="settings", promise="takes a federated setting, or refuses it in one line", function=settings
+    ),
     Contract(name="transforms", promise="every stage is a sequence of transforms", function=transforms_only),
     Contract(name="stages", promise="wires the stages it claims and no others", function=stages_claimed),
     Contract(name="acts", promise="every wired stage changes what passes it", function=acts),
-    Contract(name="readings", promise="points before its first stage are bit-equal to `none`'s", function=readings),
+    Contract(
+        name="readings", promise="points before its first stage are bit-equal to `none`'s", function=readings
+    ),
     Contract(name="shapes", promise="names, shapes and dtypes are kept", function=shapes_kept),
     Contract(name="finite", promise="finite gradients stay finite", function=finite),
     Contract(name="keyed", promise="draws by its key alone, and only if it says `random`", function=keyed),

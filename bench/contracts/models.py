@@ -51,7 +51,9 @@ def initial_weights(model: Model) -> None:
         again = model.initial(model.build(shape, CLASSES).eval(), 0)
         name = differing(first, again)
         require(name is None, f"initial weights of {name} differ between two draws with one key")
-        require(differing(first, model.initial(module, 1)) is not None, "initial weights do not depend on the key")
+        require(
+            differing(first, model.initial(module, 1)) is not None, "initial weights do not depend on the key"
+        )
 
 
 def no_batch_statistics(model: Model) -> None:
@@ -98,7 +100,9 @@ def gradients(model: Model) -> None:
             expected = grad(loss)(weights, inputs[row], targets[row])
             for name, value in expected.items():
                 apart = gap(found[name][row], value)
-                require(apart <= CLOSE, f"example {row}: gradient of {name} is off torch.func's by {apart:.1e}")
+                require(
+                    apart <= CLOSE, f"example {row}: gradient of {name} is off torch.func's by {apart:.1e}"
+                )
 
 
 def gradients_flow(model: Model) -> None:
@@ -114,7 +118,9 @@ def gradients_flow(model: Model) -> None:
         require(not unused, f"{unused[:1]} has no part in the logits")
         energy = torch.stack([value.square().sum() for value in first if value is not None]).sum()
         slope = torch.autograd.grad(energy, x, allow_unused=True)[0]
-        require(slope is not None and bool(slope.abs().sum() > 0), "the gradient does not depend on the input")
+        require(
+            slope is not None and bool(slope.abs().sum() > 0), "the gradient does not depend on the input"
+        )
 
 
 def _modules(model: Model, *, double: bool = False) -> Iterator[tuple[tuple[int, ...], nn.Module]]:
@@ -163,9 +169,15 @@ def _weights(model: Model, module: nn.Module) -> dict[str, Tensor]:
 CONTRACTS = (
     DECLARED,
     Contract(name="builds", promise="logits (example, class) for every kind it takes", function=builds),
-    Contract(name="initial weights", promise="initial weights by key, for every parameter", function=initial_weights),
+    Contract(
+        name="initial weights",
+        promise="initial weights by key, for every parameter",
+        function=initial_weights,
+    ),
     Contract(name="no batch statistics", promise="no layer mixes the examples", function=no_batch_statistics),
     Contract(name="alone = in company", promise="an example's logits are its own", function=alone_in_company),
-    Contract(name="gradients", promise="per-example gradients equal torch.func's in float64", function=gradients),
+    Contract(
+        name="gradients", promise="per-example gradients equal torch.func's in float64", function=gradients
+    ),
     Contract(name="gradients flow", promise="a dummy receives derivatives", function=gradients_flow),
 )

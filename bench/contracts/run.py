@@ -33,7 +33,9 @@ def check(
 
     Raises `UnknownName`, `PluginError` and `BenchError` where there is no such entry or instance.
     """
-    return check_instance(kind, registry.instance(kind, name, dict(params or {})), name=name, data_dir=data_dir)
+    return check_instance(
+        kind, registry.instance(kind, name, dict(params or {})), name=name, data_dir=data_dir
+    )
 
 
 def check_instance(
@@ -60,7 +62,9 @@ def check_instance(
 
 def _loaded(dataset: Dataset, name: str, data_dir: Path | None) -> Loaded:
     return Loaded(
-        dataset=dataset, raw=read(dataset, name, data_dir), again=reload(lambda: read(dataset, name, data_dir))
+        dataset=dataset,
+        raw=read(dataset, name, data_dir),
+        again=reload(lambda: read(dataset, name, data_dir)),
     )
 
 

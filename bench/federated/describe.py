@@ -65,7 +65,7 @@ def describe(stages: Stages, point: Point, *, round_: int, unit: float, probe: T
     seen = [stage for stage in STAGES if point.sees(stage)]
     contexts = {
         stage: Context(
-            lead=2 if stage == "example" else 0 if stage == "aggregate" else 1,
+            lead=2 if stage == "example" else 1,  # a candidate keeps the readings' axis at `aggregate`
             stage=stage, round=round_, step=0, setting=stages.setting, draws=_NoDraws(),
         )
         for stage in seen

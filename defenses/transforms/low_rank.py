@@ -62,13 +62,14 @@ class TopDirections(Transform):
             return tensor
         matrix, seen = _matrices(tensor, shape), _matrices(observed.detach(), shape)
         sharing = max(1, prod(matrix.shape[:-2]) // max(1, prod(seen.shape[:-2])))
+        seen = seen.where(seen.isfinite(), seen.new_zeros(()))  # a diverged reading must not stop the others
         left, values, right = torch.linalg.svd(seen, full_matrices=False)
         kept = min(values.shape[-1], sharing * self._kept(matrix))
         # Directions below rounding are no part of the spaces: the decomposition fills them at will.
         floor = values[..., :1] * torch.finfo(values.dtype).eps * max(seen.shape[-2:])
         there = (values > floor)[..., :kept].to(values.dtype)
         columns = left[..., :kept] * there[..., None, :]
-        right = right[..., :kept, :]
+        right = right[..., :kept, :] * there[..., :, None]
         projected: Tensor = columns @ ((columns.mT @ matrix) @ right.mT) @ right
         return projected.reshape(tensor.shape)
 

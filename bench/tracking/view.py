@@ -10,7 +10,7 @@ from typing import Any
 
 from bench.errors import RecordError
 from bench.records import Record, read
-from bench.store import digest
+from bench.tracking.store import digest
 
 # MLflow 3.17, utils/validation.py.
 _KEY, _PARAM, _TAG, _NAME = 250, 6000, 8000, 250

@@ -10,7 +10,7 @@ import torch
 from bench import registry as _registry
 from bench.cell import AttackCell, Federated, TrainingCell
 from bench.errors import BenchError, NotApplicable
-from bench.matrixfile.border import Registry
+from bench.matrix.border import Registry
 from bench.parameters import build
 from bench.points import POINTS
 

@@ -17,11 +17,12 @@ from typing import Any, Literal
 
 from PIL import Image
 
-from bench import records, runview, store, strips
+from bench import records, strips
 from bench.errors import RecordError
 from bench.records import Record
-from bench.runview import RunView
-from bench.store import Note, Uploaded
+from bench.tracking import store, view
+from bench.tracking.store import Note, Uploaded
+from bench.tracking.view import RunView
 
 PICTURE = "truth-above-reconstruction.png"
 # MLflow asks once and waits this long: its own retries would repeat a `create_run` whose answer was
@@ -158,7 +159,7 @@ def _send(target: Target, run: Path, cell_id: str) -> Literal["count", "skipped"
     """
     path = records.record_path(run, cell_id)
     with store.locked(run / "synced" / ".lock"):
-        record, shown = runview.load(path)
+        record, shown = view.load(path)
         note = store.read_note(run, cell_id, target.uri)
         try:
             if (
@@ -220,7 +221,7 @@ def _create(target: Target, run: Path, record: Record, shown: RunView) -> str:
     client = target.client
     ended = int(records.record_path(run, record.id).stat().st_mtime * 1000)
     image, why_not = _picture(target, run, record)
-    tags = {**shown.tags, "bench.run": runview.clean(run.resolve().name), "bench.picture": why_not or PICTURE}
+    tags = {**shown.tags, "bench.run": view.clean(run.resolve().name), "bench.picture": why_not or PICTURE}
     run_id: str = client.create_run(
         target.experiment_id,
         start_time=max(0, ended - int(1000 * shown.seconds)),
@@ -237,19 +238,19 @@ def _create(target: Target, run: Path, record: Record, shown: RunView) -> str:
             _log_picture(client, run_id, image)
         except (ImportError, PermissionError) as error:
             # The server keeps artifacts where this machine cannot write: the numbers still go up.
-            client.set_tag(run_id, "bench.picture", runview.clean(f"not uploaded: {error}")[:1000])
+            client.set_tag(run_id, "bench.picture", view.clean(f"not uploaded: {error}")[:1000])
     client.set_terminated(run_id, shown.status, end_time=ended)
     return run_id
 
 
 def _picture(target: Target, run: Path, record: Record) -> tuple[Image.Image | None, str | None]:
     """The record's strip, or why it has none here."""
-    if runview.is_private(record) and not target.include_pictures:
+    if view.is_private(record) and not target.include_pictures:
         return None, "withheld: private data"
     try:
         image = strips.of_record(run, record)
     except (RecordError, ValueError) as error:
-        return None, runview.clean(f"not drawn: {error}")[:1000]
+        return None, view.clean(f"not drawn: {error}")[:1000]
     return image, None if image else "none"
 
 
@@ -306,4 +307,4 @@ def _experiment(client: Any, name: str, artifacts: str | None = None) -> str:
 def _failure(error: Exception, uri: str) -> StoreError:
     """One line on what the store answered, without its address' password."""
     text = str(error).replace(uri, store.shown(uri)).strip() or "no more is known"
-    return StoreError(f"{store.shown(uri)}: {type(error).__name__}: {runview.clean(text)[:300]}")
+    return StoreError(f"{store.shown(uri)}: {type(error).__name__}: {view.clean(text)[:300]}")

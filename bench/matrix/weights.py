@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.cell import Entry, Federated, FileWeights, InitialWeights, TrainingCell
-from bench.matrixfile.border import Border, entry, whole
-from bench.matrixfile.combine import Choice
-from bench.matrixfile.faults import quoted
-from bench.matrixfile.federated import federated
+from bench.matrix.border import Border, entry, whole
+from bench.matrix.combine import Choice
+from bench.matrix.faults import quoted
+from bench.matrix.federated import federated
 
 # Of a training: how it is measured, not how it runs.
 OPTIONS = {name: TrainingCell.model_fields[name].default for name in ("test_every", "test_examples")}

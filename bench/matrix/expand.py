@@ -7,14 +7,14 @@ from typing import Any, Protocol
 
 from bench import registry as _registry
 from bench.cell import AttackCell, CheckpointWeights, DataRef, Entry, Federated, InitialWeights, TrainingCell
-from bench.feasible import impossible
-from bench.matrix import Matrix
-from bench.matrixfile.axes import Grants
-from bench.matrixfile.blocks import Training
-from bench.matrixfile.border import Registry
-from bench.matrixfile.combine import Combination
-from bench.matrixfile.faults import Faults
-from bench.matrixfile.weights import Trained
+from bench.matrix.axes import Grants
+from bench.matrix.blocks import Training
+from bench.matrix.border import Registry
+from bench.matrix.combine import Combination
+from bench.matrix.faults import Faults
+from bench.matrix.feasible import impossible
+from bench.matrix.read import Matrix
+from bench.matrix.weights import Trained
 
 _NONE = Entry(name="none")
 

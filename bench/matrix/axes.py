@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from bench.matrixfile.border import KINDS, Border, entry, whole
-from bench.matrixfile.combine import Choice
-from bench.matrixfile.faults import escaped, nearest, quoted
-from bench.matrixfile.federated import federated
-from bench.matrixfile.weights import weights
+from bench.matrix.border import KINDS, Border, entry, whole
+from bench.matrix.combine import Choice
+from bench.matrix.faults import escaped, nearest, quoted
+from bench.matrix.federated import federated
+from bench.matrix.weights import weights
 from bench.points import POINTS
 
 MOST = 100_000  # combinations of one matrix

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from bench.matrixfile.axes import MOST, choices, one, pattern, size
-from bench.matrixfile.border import Border, whole
-from bench.matrixfile.combine import Choice, Extra, combine
-from bench.matrixfile.weights import OPTIONS
+from bench.matrix.axes import MOST, choices, one, pattern, size
+from bench.matrix.border import Border, whole
+from bench.matrix.combine import Choice, Extra, combine
+from bench.matrix.weights import OPTIONS
 
 MOST_RULES = 200  # entries of `include` or of `exclude`
 # Slowest first: the order of cells follows this list, not the file's order of keys.

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from bench.cell import Entry
 from bench.errors import BenchError, NotApplicable
-from bench.matrixfile.combine import Choice
-from bench.matrixfile.faults import Faults, escaped, nearest, quoted
+from bench.matrix.combine import Choice
+from bench.matrix.faults import Faults, escaped, nearest, quoted
 from bench.parameters import build, parameters, values
 
 KINDS = {"dataset": "datasets", "model": "models", "attack": "attacks", "defense": "defenses"}

@@ -1,6 +1,6 @@
-"""The writer process beside a run, `python -P -m bench.follower RUN`: cell ids in, JSON lines out.
+"""The writer process beside a run, `python -P -m bench.tracking.follower RUN`: cell ids in, JSON lines out.
 
-`bench.uploader` starts it and speaks with it.  Importing mlflow and waiting for a server cost their
+`bench.tracking.uploader` starts it and speaks with it.  Importing mlflow and waiting for a server cost their
 time here, never in a cell.
 """
 
@@ -14,9 +14,10 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from bench import records, store, tracking
+from bench import records
 from bench.errors import BenchError
-from bench.store import CLOSE, Uploaded
+from bench.tracking import store, upload
+from bench.tracking.store import CLOSE, Uploaded
 
 _PAUSE_SECONDS = 30.0  # after a failure, before the store is tried again
 _GRACE_SECONDS = 5.0  # for the record at hand when the parent dies
@@ -30,7 +31,7 @@ class Follower:
         self.include_pictures = include_pictures
         self.gone = threading.Event()  # the parent died
         self.total = Uploaded()
-        self._target: tracking.Target | None = None
+        self._target: upload.Target | None = None
         self._retry_at = 0.0
         self._settled: set[tuple[str, str]] = set()
 
@@ -46,12 +47,12 @@ class Follower:
         if not self.gone.is_set():
             self._upload(store.cells(self.run))
 
-    def _open(self) -> tracking.Target | None:
+    def _open(self) -> upload.Target | None:
         try:
-            self._target = self._target or tracking.open_target(
+            self._target = self._target or upload.open_target(
                 self.run, self.uri, self.experiment, include_pictures=self.include_pictures
             )
-        except tracking.StoreError as failure:
+        except upload.StoreError as failure:
             self._report(self.total, Uploaded(left=self.total.left, reason=str(failure)))
             self._retry_at = time.monotonic() + _PAUSE_SECONDS
         return self._target
@@ -64,7 +65,7 @@ class Follower:
         target = self._open() if versions else None
         if target is None:
             return
-        result = tracking.send(
+        result = upload.send(
             target,
             self.run,
             [cell_id for cell_id, _ in versions],
@@ -115,7 +116,7 @@ def say(state: Uploaded, *, end: bool = False) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.follower")
+    parser = argparse.ArgumentParser(prog="python -m bench.tracking.follower")
     parser.add_argument("run", type=Path)
     parser.add_argument("--uri")
     parser.add_argument("--experiment")

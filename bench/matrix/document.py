@@ -6,7 +6,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from bench.matrixfile.faults import Faults, nearest
+from bench.matrix.faults import Faults, nearest
 
 PRESETS = Path(__file__).parents[1] / "presets"
 LARGEST_FILE = 2**20

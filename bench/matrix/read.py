@@ -1,7 +1,7 @@
 """A matrix: a TOML file or a named preset → checked combinations, or every fault it has at once.
 
 [axes]        lists, multiplied; an entry is a name, or a table with parameters and `sweep`
-[[exclude]]   drops combinations; [[include]] adds to them or stands alone (`bench.matrixfile.combine`)
+[[exclude]]   drops combinations; [[include]] adds to them or stands alone (`bench.matrix.combine`)
 [[train]]     trainings asked for themselves: each block a product of its own axes
 """
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench import registry as _registry
-from bench.matrixfile import blocks
-from bench.matrixfile.blocks import AXES, REQUIRED, Training
-from bench.matrixfile.border import Border, Registry
-from bench.matrixfile.combine import Combination, combine
-from bench.matrixfile.document import PRESETS, document, located, preset_names
-from bench.matrixfile.faults import Faults
+from bench.matrix import blocks
+from bench.matrix.blocks import AXES, REQUIRED, Training
+from bench.matrix.border import Border, Registry
+from bench.matrix.combine import Combination, combine
+from bench.matrix.document import PRESETS, document, located, preset_names
+from bench.matrix.faults import Faults
 
 SETTINGS = ("evaluations", "readings", "chunk")  # may stand at the top, for every combination
 _NEEDED = tuple(name for name in AXES if name in REQUIRED)

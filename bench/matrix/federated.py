@@ -7,9 +7,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from bench.cell import Federated
-from bench.matrixfile.border import Border
-from bench.matrixfile.combine import Choice
-from bench.matrixfile.faults import nearest, quoted
+from bench.matrix.border import Border
+from bench.matrix.combine import Choice
+from bench.matrix.faults import nearest, quoted
 
 
 def federated(border: Border, key: str, raw: Any) -> Choice | None:

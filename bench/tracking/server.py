@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from bench import store
 from bench.errors import BenchError
+from bench.tracking import store
 
 HOST = "127.0.0.1"
 START_SECONDS = 180.0  # 11 s warm, 20 s cold on two cores; a busy machine takes longer

@@ -1,4 +1,4 @@
-"""Uploading beside a run: the runner's end of the writer process (`bench.follower`).
+"""Uploading beside a run: the runner's end of the writer process (`bench.tracking.follower`).
 
 No cell waits for it and nothing it does can stop a run: a writer that fails, hangs or is killed
 leaves records for `bench sync`, and `close` says how many and why.
@@ -17,8 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from bench import store
-from bench.store import CLOSE, Uploaded
+from bench.tracking import store
+from bench.tracking.store import CLOSE, Uploaded
 
 PATIENCE_SECONDS = 60.0  # without any progress; a request to a server that hangs ends after 10
 
@@ -43,7 +43,7 @@ class Uploader:
         self._patience = patience_seconds
         self._state, self._ended, self._news = Uploaded(), False, time.monotonic()
         self._uri = store.checked_uri(run, uri)
-        self._command = [sys.executable, "-P", "-m", "bench.follower", str(run), "--uri", self._uri]
+        self._command = [sys.executable, "-P", "-m", "bench.tracking.follower", str(run), "--uri", self._uri]
         self._command += ["--experiment", experiment] if experiment else []
         self._command += ["--include-pictures"] if include_pictures else []
         self._child: subprocess.Popen[bytes] | None = None

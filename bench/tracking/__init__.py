@@ -1,0 +1,1 @@
+"""Tracking: views of records in MLflow, written by one process beside the run."""
