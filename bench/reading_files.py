@@ -8,6 +8,8 @@ meta                  JSON as text or uint8: `Meta`'s fields
 
 import io
 import json
+import lzma
+import struct
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -136,7 +138,7 @@ def load_arrays(path: Path, *, limit: int = LIMIT) -> Arrays:
             }
     except FileNotFoundError:
         raise RecordError(f"{path}: no such file; give an .npz") from None
-    except (OSError, zipfile.BadZipFile, NotImplementedError) as error:
+    except (OSError, ValueError, struct.error, zipfile.BadZipFile, NotImplementedError) as error:
         raise RecordError(f"{path}: cannot be read as .npz ({error}); save it again") from None
 
 
@@ -165,7 +167,7 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str, path: P
                 )
         with archive.open(member) as file:
             array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
-    except (ValueError, EOFError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:
+    except (ValueError, EOFError, RuntimeError, zlib.error, lzma.LZMAError, zipfile.BadZipFile) as error:
         raise RecordError(f"{path}: {name} is damaged ({_first(error)}); save it again") from None
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise RecordError(f"{path}: {name} has values that are not finite; take the gradient again")

@@ -12,6 +12,7 @@ from bench.records import Record
 from bench.scoring.intervals import clustered_share, wilson
 
 POINT_ORDER = ("type-2", "type-2-step", "type-1", "type-0", "aggregate")
+SNR_CAP_DB = 120.0  # of `bench.scoring.reading`: the reading is the undefended one
 Picture = tuple[int, int, int, int]  # seed, draw, reading, picture
 
 
@@ -25,6 +26,7 @@ class Worst:
     absent: dict[str, str] = field(default_factory=dict)
     crashed: dict[str, str] = field(default_factory=dict)
     lower_bound: bool = False
+    undistorted: bool = True  # whether every reading was bit-equal to the undefended one
 
     @property
     def asr(self) -> float | None:
@@ -75,6 +77,16 @@ def blocks(records: Iterable[Record]) -> list[Block]:
     return list(found.values())
 
 
+def without_evidence(block: Block) -> tuple[str, ...]:
+    """Points at which no attack got anything back even from readings that no defense had touched: what a
+    defense shows there is no evidence of protection."""
+    return tuple(
+        point
+        for point in block.points
+        if any(row[point].undistorted and row[point].asr == 0 for row in block.rows.values() if point in row)
+    )
+
+
 def entry(value: Mapping[str, Any]) -> str:
     """A name with its parameters, short: `prune(share=0.7)`."""
     shown = ", ".join(f"{key}={_short(item)}" for key, item in sorted(value["params"].items()))
@@ -92,6 +104,7 @@ def _add(worst: Worst, record: Record) -> None:
         worst.lower_bound = True
         return
     worst.lower_bound |= bool(record.summary.get("lower_bound"))
+    worst.undistorted &= record.summary.get("reading_snr_db_median") == SNR_CAP_DB
     own = worst.by_attack.setdefault(attack, {})
     for reading, victim in enumerate(record.victims):
         for number, picture in enumerate(victim["pictures"]):

@@ -18,7 +18,7 @@ def render(found: Iterable[Block], *, detail: bool = True) -> RenderableType:
 def _table(block: Block, detail: bool) -> Table:
     names = _distinct(list(block.rows))
     table = Table(title=escape(block.title), title_justify="left", title_style="bold")
-    table.add_column("defense", min_width=20)
+    table.add_column("defense", min_width=18)
     for point in block.points:
         table.add_column(point, justify="left")
     for defense, row in block.rows.items():
@@ -55,10 +55,15 @@ def _cell(worst: Worst, detail: bool) -> Text:
         return Text("n/a" if worst.absent else "…", style="dim")
     style = "red" if worst.asr >= 0.5 else "yellow" if worst.asr > 0 else "green"
     mark = "≥" if worst.lower_bound else ""
-    text = Text(f"{mark}{worst.asr:.2f}", style=style)
+    text = Text(f"{mark}{_share(worst.asr)}", style=style)
     interval, best = worst.interval, worst.best
     if detail and interval is not None:
-        text.append(f" [{interval[0]:.2f}, {interval[1]:.2f}]", style="dim")
+        text.append(f" [{_share(interval[0])}, {_share(interval[1])}]", style="dim")
     if detail and best is not None and best[1] > 0:
-        text.append(f"\n{best[0].partition('(')[0]} {best[1]:.2f}", style="dim")
+        text.append(f"\n{best[0].partition('(')[0]} {_share(best[1])}", style="dim")
     return text
+
+
+def _share(value: float) -> str:
+    """A share in two places, without the nought that three columns have no room for: .68, 1.00."""
+    return f"{value:.2f}".removeprefix("0")

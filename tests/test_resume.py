@@ -75,7 +75,7 @@ def test_two_workers_give_what_one_gives(matrix: Path, whole: Path, tmp_path: Pa
     assert answers(tmp_path / "two") == answers(whole)
 
 
-@pytest.mark.parametrize("after", [1, 7])
+@pytest.mark.parametrize("after", [7, pytest.param(1, marks=pytest.mark.slow)])
 def test_kill_9_loses_the_cells_in_flight_and_no_more(
     matrix: Path, whole: Path, tmp_path: Path, after: int
 ) -> None:

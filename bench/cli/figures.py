@@ -29,6 +29,6 @@ def figure(value: float | None, unit: str = "") -> str:
 
 
 def sparkline(shares: Sequence[float | None]) -> str:
-    """Shares from 0 to 1 as bars of text, one each."""
+    """Shares from 0 to 1 as bars of text, one each; a dot where there is none."""
     top = len(_BARS) - 1
-    return "".join("·" if s is None else _BARS[min(max(round(s * top), 0), top)] for s in shares)
+    return "".join("·" if share is None else _BARS[round(min(max(share, 0), 1) * top)] for share in shares)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from bench.records import Record
 
 _COLUMNS = ("cell", "data set", "model", "defense", "point", "attack", "status", "ASR or accuracy")
+_HEADING = 18  # columns
 
 
 @click.command()
@@ -28,8 +29,8 @@ def command(cell: str | None, run: Path | None, as_json: bool, opened: bool) -> 
     bench show runs/smoke       of that one
     bench show 3f2a             one cell
     """
-    from bench import store
     from bench.cli import lookup
+    from bench.tracking import store
 
     if cell is not None and run is None and (Path(cell) / "records").is_dir():
         cell, run = None, Path(cell)
@@ -65,20 +66,20 @@ def _draw(run: Path, record: "Record") -> Path | None:
 def _tell(record: "Record", picture: Path | None) -> None:
     from bench.cli import lookup
     from bench.cli.cell_words import lines
-    from bench.runview import clean, view
+    from bench.tracking.view import clean, view
 
     with lookup.understood(record):
         title, told = view(record, "").name, lines(record)
     click.echo(click.style(f"{record.id[:8]}  {title}", bold=True, fg="cyan"))
     for heading, text in told:
-        click.echo(f"{f'{heading}:' if heading else '':<17}{clean(str(text))}")
-    click.echo(f"{'picture:':<17}{picture or 'none: this cell reconstructed nothing'}")
+        click.echo(f"{f'{heading}:' if heading else '':<{_HEADING}}{clean(str(text))}")
+    click.echo(f"{'picture:':<{_HEADING}}{picture or 'none: this cell reconstructed nothing'}")
 
 
 def _list(run: Path, as_json: bool) -> None:
     from bench.cli import lookup
     from bench.cli.columns import columns, width
-    from bench.runview import clean
+    from bench.tracking.view import clean
 
     rows = []
     for record in lookup.every(run):

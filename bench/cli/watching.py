@@ -16,7 +16,7 @@ from rich.text import Text
 from bench import records
 from bench.cli.words import duration
 from bench.executor import AnyCell
-from bench.leaderboard.table import blocks
+from bench.leaderboard.table import blocks, without_evidence
 from bench.leaderboard.terminal import render
 from bench.plan import Schedule
 from bench.records import Record
@@ -145,6 +145,13 @@ def _conclude(console: Console, tally: _Tally, place: Place, matrix: str, upload
         )
     if found:
         console.print(_legend())
+    for block in found:
+        if silent := without_evidence(block):
+            console.print(
+                f"no evidence: {block.title}: at {', '.join(silent)} no attack got anything back even without "
+                "a defense, so 0 there says nothing of the defenses",
+                style="yellow",
+            )
     for title, status in (("crashed", "crashed"), ("n/a", "n/a")):
         reasons = [record.reason or "" for record in tally.found if record.status == status]
         if reasons:
