@@ -9,7 +9,7 @@ from bench.attacks.base import Attack
 from bench.attacks.matching import observations
 from bench.attacks.parts.labels import infer_labels
 from bench.rng import Key
-from bench.trip import Budget, Reading, Reconstruction
+from bench.trip import Budget, Reading, Reconstruction, Status
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +59,11 @@ def _class_mean(reading: Reading, label: int) -> Tensor:
 
 def claim(reading: Reading, inputs: Tensor, labels: Tensor | None = None) -> Reconstruction:
     """A reconstruction that cost nothing: no loss, no evaluations."""
+    ok: Status = "ok"
     none = torch.zeros(len(reading), dtype=torch.long)
     return Reconstruction(
         inputs=inputs.clone(),
         labels=torch.full((len(reading), reading.pictures), -1) if labels is None else labels,
         loss=torch.zeros(len(reading)), evaluations=none, outer=none, restarts=none,
-        status=("ok",) * len(reading),
+        status=(ok,) * len(reading),
     )  # fmt: skip

@@ -118,7 +118,8 @@ def estimate(cell: AnyCell, shape: tuple[int, ...]) -> float:
     pictures = {"example": 1, "step": federated.batch, "update": federated.batch * federated.steps}.get(
         unit, federated.batch * federated.steps * federated.per_round
     )
-    return 0.2 + cell.readings * cell.evaluations * 0.0005 * max(0.1, (pictures * prod(shape) / 784) ** 0.9)
+    share = float(max(0.1, (pictures * prod(shape) / 784) ** 0.9))
+    return 0.2 + cell.readings * cell.evaluations * 0.0005 * share
 
 
 def _stale(cell: AnyCell, run: Path) -> str | None:

@@ -12,8 +12,8 @@ from typing import Literal
 
 from bench.errors import BenchError
 
-STAGES = ("example", "step", "client", "exchange", "server", "aggregate")
 Stage = Literal["example", "step", "client", "exchange", "server", "aggregate"]
+STAGES: tuple[Stage, ...] = ("example", "step", "client", "exchange", "server", "aggregate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Point:
     unit: Literal["example", "step", "update", "sum"]
     source: str
 
-    def sees(self, stage: str) -> bool:
+    def sees(self, stage: Stage) -> bool:
         """Whether a stage's work is in what this point shows."""
         return STAGES.index(stage) <= STAGES.index(self.after)
 

@@ -87,7 +87,7 @@ def save(
     arrays |= {f"weight/{name}": np.asarray(array) for name, array in (weights or {}).items()}
     if labels is not None:
         arrays["label"] = np.asarray(labels)
-    arrays["meta"] = np.frombuffer(json.dumps(asdict(meta)).encode(), np.uint8)  # type: ignore[call-overload]
+    arrays["meta"] = np.frombuffer(json.dumps(asdict(meta)).encode(), np.uint8)
     save_arrays(path, arrays)
 
 

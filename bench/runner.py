@@ -170,7 +170,7 @@ def _reconstruct(
 
 def _within_memory(attack: Attack, reading: Reading, cell: AttackCell) -> Reconstruction:
     """Reconstruct; where the device runs out of memory, halve the chunk and go on, and say so."""
-    chunk, notes = cell.chunk, []
+    chunk, notes = cell.chunk, list[str]()
     while True:
         try:
             budget = Budget(evaluations=cell.evaluations, chunk=chunk)

@@ -20,10 +20,12 @@ from bench.attacks.matching import Parts
 from bench.attacks.priors_only import claim
 from bench.attacks.solvers.loop import Plan
 from bench.cli.check import command
+from bench.contracts import datasets
 from bench.contracts.base import Contract, ContractBroken, Outcome
 from bench.contracts.defenses import variants
 from bench.contracts.run import check, check_instance, contracts
-from bench.datasets.base import Dataset, Raw
+from bench.datasets import base
+from bench.datasets.base import Dataset, Kind, Raw
 from bench.defenses.base import Context, Defense, Setting, Transform
 from bench.defenses.transforms.clip import Clip
 from bench.defenses.transforms.noise import GaussianNoise
@@ -225,7 +227,8 @@ def _as_double(value: Tensor) -> Tensor:
 
 
 def _unit_norm(value: Tensor) -> Tensor:
-    return value / value.norm()
+    scaled: Tensor = value / value.norm()
+    return scaled
 
 
 @pytest.mark.parametrize(
@@ -417,7 +420,7 @@ def test_an_entry_that_is_no_frozen_dataclass_is_found() -> None:
     class Loose(Attack):
         reconstruct = _Attack.reconstruct
 
-    assert "frozen" in _broken(check_instance("attacks", Loose()))["declared"]  # type: ignore[abstract]
+    assert "frozen" in _broken(check_instance("attacks", Loose()))["declared"]
 
 
 # ------------------------------------------------------------------ models broken on purpose
@@ -548,7 +551,7 @@ def _raw(**changed: Any) -> Raw:
 @dataclass(frozen=True, kw_only=True)
 class _Dataset(Dataset):
     reference = "broken on purpose"
-    kind = "image"
+    kind: ClassVar[Kind] = "image"
 
     def load(self, folders: tuple[Path, ...]) -> Raw:
         del folders
@@ -611,9 +614,7 @@ def test_a_broken_data_set_is_found(contract: str, words: str, dataset: type[Dat
 
 
 def test_splits_that_overlap_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    from bench.contracts import datasets
-
-    split = datasets.split
+    split = base.split
 
     def overlapping(raw: Raw, **named: Any) -> Any:
         found = split(raw, **named)
@@ -625,7 +626,7 @@ def test_splits_that_overlap_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_table_whose_groups_miss_a_column_is_found() -> None:
     class Rows(_Dataset):
-        kind = "table"
+        kind: ClassVar[Kind] = "table"
 
         def raw(self) -> Raw:
             base = _raw()

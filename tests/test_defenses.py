@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -27,12 +29,12 @@ K, B = 16, 5
 SETTING = Setting(clients=100, per_round=K, rounds=20, steps=1, batch=B, client_examples=50, rate=0.1)
 LEADS = {"example": (K, B), "step": (K,), "client": (K,), "server": (K,), "aggregate": ()}
 SHAPES = {"weight": (20, 30), "bias": (20,)}
-CLASSES = {
+CLASSES: dict[str, type[Any]] = {
     "none": NoDefense, "prune": Prune, "random-prune": RandomPrune, "low-rank": LowRank, "gaussian": Gaussian,
     "laplace": Laplace, "fed-sdp": FedSdp, "fed-cdp": FedCdp,
 }  # fmt: skip
 # name, parameters, the stages where it acts, and the points where that is seen
-ACTS = (
+ACTS: tuple[Any, ...] = (
     ("none", {}, (), ()),
     ("prune", {}, ("client",), ("type-1", "type-0", "aggregate")),
     ("prune", {"at": "example"}, ("example",), tuple(POINTS)),
@@ -145,7 +147,8 @@ def test_is_registered_under_its_name_and_read_without_import(name):
     (entry,) = entry_points(group="bench.defenses", name=name)
     assert entry.load() is CLASSES[name]
     assert issubclass(CLASSES[name], Defense)
-    literals = read(*entry.value.split(":"))
+    module, _, attribute = entry.value.partition(":")
+    literals = read(module, attribute)
     assert literals["stages"] == CLASSES[name].stages
     assert literals["reference"] == CLASSES[name].reference
     assert literals["__doc__"]

@@ -1,6 +1,7 @@
 """`bench.gradients` against slow oracles in float64: one group at a time, by autograd alone."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -112,6 +113,37 @@ def _group_norm() -> nn.Module:
     )
 
 
+def _layer_norm() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 6), nn.LayerNorm(6), nn.Tanh(), nn.Linear(6, CLASSES))
+
+
+def _instance_norm() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 3), nn.InstanceNorm2d(3, affine=True), nn.Sigmoid(), nn.Flatten(), nn.Linear(48, CLASSES)
+    )  # fmt: skip
+
+
+def _frozen_statistics() -> nn.Module:
+    model = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, CLASSES))
+    model(torch.rand(20, 5))  # running statistics of their own
+    return model.eval()
+
+
+def _frozen_statistics_of_pictures() -> nn.Module:
+    model = nn.Sequential(
+        nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Tanh(), nn.Flatten(), nn.Linear(48, CLASSES)
+    )
+    model(torch.rand(20, 1, 6, 6))
+    return model.eval()
+
+
+def _other_convolutions() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv3d(1, 2, 2), nn.Sigmoid(), nn.Flatten(2), nn.Conv1d(2, 3, 2), nn.Sigmoid(), nn.Flatten(),
+        nn.Linear(21, CLASSES),
+    )  # fmt: skip
+
+
 def _depthwise() -> nn.Module:
     return nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Sigmoid(), nn.Flatten(), nn.Linear(80, CLASSES))
 
@@ -137,6 +169,11 @@ CASES: dict[str, Case] = {
     "in-place clamp of the input, LayerNorm": (_clamped_before_norm, (5,), False),
     "a layer used twice, another unused": (_Twice, (5,), True),
     "tied weights": (_Tied, (5,), False),
+    "LayerNorm": (_layer_norm, (5,), False),
+    "InstanceNorm": (_instance_norm, (1, 6, 6), False),
+    "BatchNorm in eval mode": (_frozen_statistics, (5,), False),
+    "BatchNorm of pictures in eval mode": (_frozen_statistics_of_pictures, (1, 6, 6), False),
+    "conv in one and three dimensions": (_other_convolutions, (1, 3, 3, 3), False),
     "GroupNorm": (_group_norm, (1, 6, 6), False),
     "a bare parameter": (_Bare, (5,), False),
 }  # fmt: skip
@@ -184,11 +221,16 @@ def test_each_groups_gradient_is_autograds(name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_which_models_the_hooks_serve(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, *problem = _problem(name)
-    calls: list[int] = []
+    model, weights, inputs, targets = _problem(name)
+    calls: list[str] = []
     by_func = gradients._by_func
-    monkeypatch.setattr(gradients, "_by_func", lambda *given: calls.append(1) or by_func(*given))
-    group_gradients(model, *problem)
+
+    def noted(*given: Any) -> dict[str, Tensor]:
+        calls.append(name)
+        return by_func(*given)
+
+    monkeypatch.setattr(gradients, "_by_func", noted)
+    group_gradients(model, weights, inputs, targets)
     assert bool(calls) != CASES[name][2]
 
 
@@ -211,7 +253,7 @@ def test_derivatives_to_inputs_and_targets_are_autograds(name: str) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-13)
 
 
-@pytest.mark.parametrize("name", ["mixed", "GroupNorm"])
+@pytest.mark.parametrize("name", ["mixed", "GroupNorm", "LayerNorm"])
 def test_the_whole_map_passes_gradcheck(name: str) -> None:
     model, weights, inputs, targets = _problem(name, groups=2, examples=1)
 
@@ -255,7 +297,9 @@ def test_a_group_of_several_is_the_mean_of_its_examples() -> None:
     whole = group_gradients(model, weights, inputs, targets)
     single = example_gradients(model, weights, inputs.flatten(0, 1), targets.flatten(0, 1))
     for key, value in whole.items():
-        torch.testing.assert_close(value, single[key].unflatten(0, (2, 3)).mean(1), rtol=1e-12, atol=1e-14)
+        torch.testing.assert_close(
+            value, single[key].reshape(2, 3, *value.shape[1:]).mean(1), rtol=1e-12, atol=1e-14
+        )
 
 
 @pytest.mark.parametrize("name", ["conv", "GroupNorm"])

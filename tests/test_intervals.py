@@ -38,7 +38,7 @@ def test_wilson_by_hand():
     low, high = wilson(0, 10)
     assert low == 0
     assert high == pytest.approx(3.841459 / 13.841459, abs=1e-6)
-    assert wilson(10, 10) == (pytest.approx(1 - high), 1)
+    assert wilson(10, 10) == pytest.approx((1 - high, 1))
     assert wilson(0, 0) == (0, 1)
 
 

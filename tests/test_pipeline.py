@@ -140,7 +140,7 @@ class AddAt(Defense):
 def test_a_stage_shows_from_its_own_tap_on_and_nowhere_before(
     model: nn.Module, weights: dict[str, Tensor], at: Stage
 ) -> None:
-    order = ("example", "step", "client", "server", "aggregate")
+    order: tuple[Stage, ...] = ("example", "step", "client", "server", "aggregate")
     shapes = {n: tuple(v.shape) for n, v in weights.items()}
     moment = Moment(seed=0, draw=0, round=0)
     found = {

@@ -3,6 +3,7 @@
 import io
 import json
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -114,9 +115,10 @@ def test_a_header_that_declares_more_than_there_is_makes_no_room(tmp_path: Path)
 
 
 def test_one_name_twice_is_refused(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "a.npz", "w") as file, pytest.warns(UserWarning, match="Duplicate name"):
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as file:
         file.writestr("x.npy", npy(np.zeros(1)))
-        file.writestr("x.npy", npy(np.ones(1)))
+        with pytest.warns(UserWarning, match="Duplicate name"):
+            file.writestr("x.npy", npy(np.ones(1)))
     with pytest.raises(RecordError, match="stands in it twice"):
         reading_files.load_arrays(tmp_path / "a.npz")
 
@@ -133,7 +135,7 @@ def test_no_file_and_no_npz(tmp_path: Path) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(place=st.integers(0, 10**6), value=st.integers(0, 255), length=st.integers(0, 10**6))
-def test_a_damaged_file_is_one_line_or_still_sound(
+def test_a_damaged_file_is_refused_or_still_sound(
     tmp_path_factory: pytest.TempPathFactory, place: int, value: int, length: int
 ) -> None:
     """Any byte changed, or the end cut off, never raises anything but `RecordError`."""
@@ -143,7 +145,5 @@ def test_a_damaged_file_is_one_line_or_still_sound(
     content[place % len(content)] = value
     for damaged in (bytes(content), path.read_bytes()[: length % len(content)]):
         path.write_bytes(damaged)
-        try:
+        with suppress(RecordError):
             reading_files.load(path)
-        except RecordError as error:
-            assert "\n" not in str(error)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 import torch
@@ -51,13 +52,13 @@ def _matching() -> tuple[Tensor, Evaluate]:
     return torch.rand(3, 64, generator=torch.Generator().manual_seed(1), dtype=torch.float64), evaluate
 
 
-def _trials(solver: Solver[object], x: Tensor, evaluate: Evaluate, count: int) -> Tensor:  # type: ignore[type-var]
+def _trials(solver: Solver[Any], x: Tensor, evaluate: Evaluate, count: int) -> Tensor:
     """The points (evaluation, row, variable) at which a solver asks for the objective."""
     state = solver.init(x)
     trials = []
     for _ in range(count):
-        trials.append(state.trial.clone())  # type: ignore[attr-defined]
-        state = solver.step(state, *evaluate(state.trial))  # type: ignore[attr-defined]
+        trials.append(state.trial.clone())
+        state = solver.step(state, *evaluate(state.trial))
     return torch.stack(trials)
 
 
@@ -70,13 +71,13 @@ def _reference(
         point = x[row].clone().requires_grad_()
         trials: list[Tensor] = []
 
-        def closure(row: int = row, point: Tensor = point, trials: list[Tensor] = trials) -> Tensor:
+        def closure(row: int = row, point: Tensor = point, trials: list[Tensor] = trials) -> float:
             trials.append(point.detach().clone())
             whole = x.clone()
             whole[row] = point.detach()
             loss, gradient = evaluate(whole)
             point.grad = gradient[row].clone()
-            return loss[row]
+            return float(loss[row])
 
         optimizer = build([point])
         while len(trials) < count:
@@ -95,7 +96,7 @@ def test_lbfgs_without_search_is_torchs_to_1e_9(
     def torchs(given: list[Tensor]) -> torch.optim.Optimizer:
         return torch.optim.LBFGS(given, lr=1, history_size=100, tolerance_change=0)
 
-    ours = _trials(Lbfgs(search="none"), x, evaluate, count)  # type: ignore[arg-type]
+    ours = _trials(Lbfgs(search="none"), x, evaluate, count)
     theirs = _reference(torchs, x, evaluate, count)
     assert (theirs[-1] - theirs[0]).abs().max() > 0.1  # it went somewhere
     assert float((ours - theirs).abs().max()) < 1e-9
@@ -108,7 +109,7 @@ def test_lbfgs_with_a_short_history_drops_the_oldest_pairs_as_torch_does(history
     def torchs(given: list[Tensor]) -> torch.optim.Optimizer:
         return torch.optim.LBFGS(given, lr=1, max_iter=15, max_eval=15, history_size=history)
 
-    ours = _trials(Lbfgs(search="none", history=history), x, evaluate, 15)  # type: ignore[arg-type]
+    ours = _trials(Lbfgs(search="none", history=history), x, evaluate, 15)
     assert float((ours - _reference(torchs, x, evaluate, 15)).abs().max()) < 1e-9
 
 
@@ -139,16 +140,14 @@ def test_backtracking_finds_the_minimum_of_a_quadratic() -> None:
 @pytest.mark.parametrize("problem", [_quadratic, _matching])
 def test_adam_is_torchs(problem: Callable[[], tuple[Tensor, Evaluate]]) -> None:
     x, evaluate = problem()
-    ours = _trials(Adam(rate=0.1), x, evaluate, 20)  # type: ignore[arg-type]
+    ours = _trials(Adam(rate=0.1), x, evaluate, 20)
     theirs = _reference(lambda given: torch.optim.Adam(given, lr=0.1), x, evaluate, 20)
     assert float((ours - theirs).abs().max()) < 1e-10
 
 
 def test_adam_signed_in_a_box_with_decay_is_torchs_with_those() -> None:
     x, evaluate = _quadratic()
-    ours = _trials(  # type: ignore[arg-type]
-        Adam(rate=0.2, signed=True, box=(-0.5, 0.5), milestones=(5, 9)), x, evaluate, 15
-    )
+    ours = _trials(Adam(rate=0.2, signed=True, box=(-0.5, 0.5), milestones=(5, 9)), x, evaluate, 15)
     point = x.clone().requires_grad_()
     optimizer = torch.optim.Adam([point], lr=0.2)
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [5, 9], 0.1)
@@ -198,13 +197,13 @@ SOLVERS = [Lbfgs(search="none"), Lbfgs(search="backtracking"), Adam(rate=0.1)]
 ids = ["lbfgs", "backtracking", "adam"]
 
 
-def _minimise(problem: _Problem, solver: Solver[object], plan: Plan, rows: Tensor = ROWS) -> Solution:  # type: ignore[type-var]
-    return minimise(problem, solver, plan, rows)  # type: ignore[arg-type]
+def _minimise(problem: _Problem, solver: Solver[Any], plan: Plan, rows: Tensor = ROWS) -> Solution:
+    return minimise(problem, solver, plan, rows)
 
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=ids)
 @pytest.mark.parametrize("restarts", [0, 2])
-def test_rows_alone_are_rows_in_company(solver: Solver[object], restarts: int) -> None:  # type: ignore[type-var]
+def test_rows_alone_are_rows_in_company(solver: Solver[Any], restarts: int) -> None:
     # a bound that no run reaches at once, so that rows restart at times of their own
     plan = Plan(evaluations=20, restarts=restarts, hopeless=1e-2, enough=1e-4)
     together = _minimise(_Problem(*_matching()), solver, plan)
@@ -219,9 +218,9 @@ def test_rows_alone_are_rows_in_company(solver: Solver[object], restarts: int) -
 @pytest.mark.parametrize("evaluations", [1, 2, 7, 30])
 @pytest.mark.parametrize("restarts", [0, 1, 5])
 def test_restarts_stay_inside_the_budget(
-    solver: Solver[object],
+    solver: Solver[Any],
     evaluations: int,
-    restarts: int,  # type: ignore[type-var]
+    restarts: int,
 ) -> None:
     problem = _Problem(*_quadratic())
     plan = Plan(evaluations=evaluations, restarts=restarts, hopeless=0.0, enough=0.0)
@@ -236,7 +235,7 @@ def test_restarts_stay_inside_the_budget(
 
 def test_each_start_gets_its_share_and_the_best_point_of_all_runs_is_kept() -> None:
     problem = _Problem(*_quadratic())
-    found = _minimise(problem, Adam(rate=1e-3), Plan(evaluations=12, restarts=2))  # type: ignore[arg-type]
+    found = _minimise(problem, Adam(rate=1e-3), Plan(evaluations=12, restarts=2))
     assert found.restarts.tolist() == [2, 2, 2]
     assert found.evaluations.tolist() == [12, 12, 12]
     loss, _ = problem.evaluate(found.x)
@@ -251,14 +250,14 @@ def test_each_start_gets_its_share_and_the_best_point_of_all_runs_is_kept() -> N
 
 def test_a_run_that_is_good_enough_is_not_restarted() -> None:
     problem = _Problem(*_quadratic())
-    found = _minimise(problem, Lbfgs(search="backtracking"), Plan(evaluations=100, restarts=3))  # type: ignore[arg-type]
+    found = _minimise(problem, Lbfgs(search="backtracking"), Plan(evaluations=100, restarts=3))
     assert found.restarts.tolist() == [0, 0, 0]
     assert int(found.evaluations.max()) < 100  # it converged and ended
     assert float(found.loss.max()) < 1e-4
 
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=ids)
-def test_rows_that_are_no_number_end_and_poison_none(solver: Solver[object]) -> None:  # type: ignore[type-var]
+def test_rows_that_are_no_number_end_and_poison_none(solver: Solver[Any]) -> None:
     first, clean = _quadratic()
 
     def hurt(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -288,13 +287,13 @@ def test_a_gradient_that_is_no_number_ends_a_row_and_a_restart_mends_it() -> Non
         return loss, gradient
 
     problem = replace(problem, evaluate=hurt)
-    found = _minimise(problem, Adam(rate=0.05), Plan(evaluations=20, restarts=1, hopeless=1e9))  # type: ignore[arg-type]
+    found = _minimise(problem, Adam(rate=0.05), Plan(evaluations=20, restarts=1, hopeless=1e9))
     assert found.restarts[1] == 1
     assert torch.isfinite(found.loss).all()
 
 
 def test_the_history_is_the_least_loss_at_powers_of_two_and_at_the_end() -> None:
-    found = _minimise(_Problem(*_quadratic()), Adam(rate=0.1), Plan(evaluations=21))  # type: ignore[arg-type]
+    found = _minimise(_Problem(*_quadratic()), Adam(rate=0.1), Plan(evaluations=21))
     assert [mark for mark, _ in found.history] == [1, 2, 4, 8, 16, 21]
     losses = torch.stack([loss for _, loss in found.history])
     assert bool((losses.diff(dim=0) <= 0).all())
@@ -302,7 +301,7 @@ def test_the_history_is_the_least_loss_at_powers_of_two_and_at_the_end() -> None
 
 
 def test_the_history_names_no_evaluation_twice() -> None:
-    found = _minimise(_Problem(*_quadratic()), Adam(rate=0.1), Plan(evaluations=16))  # type: ignore[arg-type]
+    found = _minimise(_Problem(*_quadratic()), Adam(rate=0.1), Plan(evaluations=16))
     marks = [mark for mark, _ in found.history]
     assert marks == sorted(set(marks)) == [1, 2, 4, 8, 16]
 
@@ -310,7 +309,7 @@ def test_the_history_names_no_evaluation_twice() -> None:
 def test_a_loss_below_the_stop_ends_a_row_when_it_is_looked_at() -> None:
     first, clean = _quadratic()
     plan = Plan(evaluations=100, stop_loss=1e9, look_every=7)
-    found = _minimise(_Problem(first, clean), Adam(rate=1e-3), plan)  # type: ignore[arg-type]
+    found = _minimise(_Problem(first, clean), Adam(rate=1e-3), plan)
     assert found.evaluations.tolist() == [7, 7, 7]
 
 

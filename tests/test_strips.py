@@ -1,6 +1,7 @@
 """Picture strips: truth above, reconstruction below, in the records' own order."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,7 +84,7 @@ def test_nothing_to_show_is_none() -> None:
 
 def test_from_a_record_to_a_file(tmp_path: Path) -> None:
     arrays = records.write_arrays(tmp_path, {"truth": flat(0.0), "reconstruction": flat(0.4)})
-    parts: dict[str, dict[str, object]] = {
+    parts: dict[str, Any] = {
         "cell": {},
         "source": {},
         "summary": {},

@@ -43,9 +43,10 @@ def infer_labels(reading: Reading, gradients: Tensors) -> Tensor:
 def last_layer(model: nn.Module, classes: int) -> str | None:
     """The path of the last linear layer, if its outputs are the classes."""
     linear = [(path, layer) for path, layer in model.named_modules() if isinstance(layer, nn.Linear)]
-    if not linear or linear[-1][1].out_features != classes:
+    if not linear:
         return None
-    return linear[-1][0]
+    path, layer = linear[-1]
+    return path if layer.out_features == classes else None
 
 
 def _counts_from_bias(reading: Reading, bias: Tensor) -> Tensor:

@@ -43,7 +43,7 @@ def command(
     \b
     bench attack --reading mine.npz --model dlg-lenet --truth truth.npz
     """
-    from bench import api, reading_files, registry
+    from bench import api, given, reading_files, registry
     from bench.weights import read_weights
 
     for plugin in plugins:
@@ -54,6 +54,9 @@ def command(
         reading_file, model=model, weights=None if weights is None else read_weights(weights),
         params=_params(model_params, "--model-param"), public=known, public_labels=known_labels,
     )  # fmt: skip
+    if true is not None and true_labels is not None:  # before the attack spends its minutes
+        given.pictures(true, (len(reading), reading.pictures, *reading.shape))
+        given.labels(true_labels, len(reading) * reading.pictures, reading.classes)
     found = api.attack(
         reading, name, evaluations=evaluations, seed=seed, device=device,
         params=_params(attack_params, "--attack-param"),

@@ -75,11 +75,10 @@ def questions(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Difference
         one, other = a.get(key, "absent"), b.get(key, "absent")
         if one == other:
             continue
-        if key in _ENTRIES and isinstance(one, dict) and isinstance(other, dict):
-            if one["name"] != other["name"]:
-                yield Difference(field=key, a=entry(one), b=entry(other))
-                continue
-        if isinstance(one, dict) and isinstance(other, dict):
+        both = isinstance(one, dict) and isinstance(other, dict)
+        if both and key in _ENTRIES and one["name"] != other["name"]:
+            yield Difference(field=key, a=entry(one), b=entry(other))
+        elif both:
             inner = questions(one, other)
             yield from (Difference(field=_joined(key, each.field), a=each.a, b=each.b) for each in inner)
         elif key != "path":  # where weights were found is no part of the question

@@ -33,7 +33,7 @@ def command(cell: str | None, run: Path | None, as_json: bool, opened: bool) -> 
     from bench.tracking import store
 
     if cell is not None and run is None and (Path(cell) / "records").is_dir():
-        cell, run = None, Path(cell)
+        run, cell = Path(cell), None
     run = store.checked_run(run)
     if cell is None:
         _list(run, as_json)

@@ -19,8 +19,9 @@ from bench.federated.draws import KeyedDraws
 from bench.federated.pipeline import Batches, Taps, run_round, sent_unit
 from bench.federated.stages import Moment, Stages, stages
 from bench.gradients import group_gradients, one_hot
-from bench.points import STAGES, Stage, point
+from bench.points import Stage, point
 
+STAGES: tuple[Stage, ...] = get_args(Stage)
 CLIENTS = (1, 4, 7)
 CLOSE = 1e-9  # float64
 DRAWS = 64
@@ -51,7 +52,9 @@ class _Round:
         flat = group_gradients(
             self.module, self.weights, inputs.flatten(0, 1)[:, None], targets.flatten(0, 1)[:, None]
         )
-        found = {name: value.detach().unflatten(0, labels.shape) for name, value in flat.items()}
+        found = {
+            name: value.detach().reshape(*labels.shape, *value.shape[1:]) for name, value in flat.items()
+        }
         if stage != "example":
             found = {name: value.mean(1) for name, value in found.items()}
         if stage in ("client", "exchange", "server", "aggregate"):
@@ -66,7 +69,7 @@ class _Round:
 
     @property
     def wired(self) -> tuple[Stage, ...]:
-        return tuple(stage for stage in STAGES if self.stages.has(stage))  # type: ignore[arg-type, misc]
+        return tuple(stage for stage in STAGES if self.stages.has(stage))
 
 
 def _round(defense: Defense, *, steps: int = 1, batch: int = 3) -> _Round:
@@ -80,8 +83,8 @@ def _round(defense: Defense, *, steps: int = 1, batch: int = 3) -> _Round:
     count = math.prod(shape)
     batches = Batches(
         clients=CLIENTS,
-        inputs=torch.from_numpy(training.floats(slice(0, count))).double().unflatten(0, shape),
-        labels=torch.from_numpy(training.labels[:count]).unflatten(0, shape),
+        inputs=torch.from_numpy(training.floats(slice(0, count))).double().reshape(*shape, *data().shape),
+        labels=torch.from_numpy(training.labels[:count]).reshape(shape),
     )
     shapes = {name: tuple(value.shape) for name, value in weights.items()}
     chosen = stages(defense, setting_of(federated), shapes)
@@ -140,7 +143,7 @@ def acts(defense: Defense) -> None:
             larger = _changes(found, stage, scale=1e4)
             require(
                 not larger,
-                f"{what}, whose gradients have norms up to {float(norm):.3g}: a bound never reached",
+                f"{what}, whose gradients have joint norms up to {float(norm):.3g}: a bound never reached",
             )
             require(False, f"{what}, nor on gradients 10000 times larger")
 
@@ -152,15 +155,15 @@ def readings(defense: Defense) -> None:
         first = min((STAGES.index(stage) for stage in found.wired), default=len(STAGES))
         acting = next((place for place, stage in enumerate(STAGES) if _acting(found, stage)), len(STAGES))
         for place, stage in enumerate(STAGES):
-            name = differing(plain.shown[stage], defended.shown[stage])  # type: ignore[index]
+            name = differing(plain.shown[stage], defended.shown[stage])
             if place < first:
                 require(name is None, f"{words}: {name} is changed at {stage}, where nothing is claimed")
             elif place >= acting:
                 require(name is not None, f"{words}: the reading after {stage} is `none`'s own")
 
 
-def _acting(found: _Round, stage: str) -> bool:
-    return stage in found.wired and _changes(found, stage)  # type: ignore[arg-type]
+def _acting(found: _Round, stage: Stage) -> bool:
+    return stage in found.wired and _changes(found, stage)
 
 
 def _changes(found: _Round, stage: Stage, *, scale: float = 1.0) -> bool:
@@ -335,8 +338,9 @@ def description(defense: Defense) -> None:
 def variants(defense: Defense) -> Iterator[Defense]:
     """The defense, and it with each choice of each parameter that is a choice, one at a time."""
     yield defense
+    entry: Any = defense  # a dataclass, as the contract `declared` asks
     hints = get_type_hints(type(defense))
-    for item in dataclasses.fields(defense):  # type: ignore[arg-type]
+    for item in dataclasses.fields(entry):
         hint = hints[item.name]
         options: tuple[Any, ...] = get_args(hint) if get_origin(hint) is Literal else ()
         options = (True, False) if hint is bool else options
@@ -344,7 +348,7 @@ def variants(defense: Defense) -> Iterator[Defense]:
             if option == getattr(defense, item.name):
                 continue
             try:
-                yield dataclasses.replace(defense, **{item.name: option})  # type: ignore[type-var]
+                yield dataclasses.replace(entry, **{item.name: option})
             except ValueError:
                 continue  # this choice asks for other parameters as well
 

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from bench.contracts.base import DECLARED, Contract, ContractSkipped, require
+from bench.contracts.base import DECLARED, Contract, ContractBroken, ContractSkipped, require
 from bench.contracts.situations import differing, gap
 from bench.errors import NotApplicable
-from bench.gradients import example_gradients, one_hot
+from bench.gradients import example_gradients, group_gradients, one_hot
 from bench.models.base import Model
 
 CLASSES = 7
@@ -94,8 +94,7 @@ def gradients(model: Model) -> None:
         try:
             found = example_gradients(module, weights, inputs, targets)
         except NotApplicable as reason:
-            require(False, f"no gradient is one example's: {reason}")
-            raise
+            raise ContractBroken(f"no gradient is one example's: {reason}") from None
         for row in range(len(inputs)):
             expected = grad(loss)(weights, inputs[row], targets[row])
             for name, value in expected.items():
@@ -106,21 +105,29 @@ def gradients(model: Model) -> None:
 
 
 def gradients_flow(model: Model) -> None:
-    """A dummy receives a derivative through its own gradient: else nothing can succeed."""
+    """A dummy receives a derivative through its own gradient, else nothing can succeed; by
+    `bench.gradients` it is what plain autograd gives."""
     for shape, module in _modules(model, double=True):
         weights = _weights(model, module)
-        targets = one_hot(torch.tensor([1]), CLASSES, torch.float64)
-        x = _inputs(shape, 1, torch.float64).requires_grad_()
-        live = {name: value.clone().requires_grad_() for name, value in weights.items()}
-        loss = F.cross_entropy(functional_call(module, live, (x,)), targets)
-        first = torch.autograd.grad(loss, list(live.values()), create_graph=True, allow_unused=True)
-        unused = [name for name, value in zip(live, first, strict=True) if value is None]
-        require(not unused, f"{unused[:1]} has no part in the logits")
-        energy = torch.stack([value.square().sum() for value in first if value is not None]).sum()
-        slope = torch.autograd.grad(energy, x, allow_unused=True)[0]
-        require(
-            slope is not None and bool(slope.abs().sum() > 0), "the gradient does not depend on the input"
-        )
+        targets = one_hot(torch.tensor([1, 3]), CLASSES, torch.float64)
+        x = _inputs(shape, 2, torch.float64).requires_grad_()
+        energies = []
+        for row in range(2):
+            live = {name: value.clone().requires_grad_() for name, value in weights.items()}
+            loss = F.cross_entropy(functional_call(module, live, (x[row : row + 1],)), targets[row : row + 1])
+            first = torch.autograd.grad(loss, list(live.values()), create_graph=True, allow_unused=True)
+            unused = [name for name, value in zip(live, first, strict=True) if value is None]
+            require(not unused, f"{unused[:1]} has no part in the logits")
+            energies.append(torch.stack([value.square().sum() for value in first]).sum())
+        slope = torch.autograd.grad(torch.stack(energies).sum(), x, allow_unused=True)[0]
+        flows = slope is not None and bool(slope.abs().sum() > 0)
+        require(flows, "the gradient does not depend on the input")
+        sent = group_gradients(module, weights, x[:, None], targets[:, None], differentiable=True)
+        energy = torch.stack([value.square().sum() for value in sent.values()]).sum()
+        ours = torch.autograd.grad(energy, x)[0]
+        # relative to the largest: the derivative of a sum of squares spans many sizes
+        apart = float((ours - slope).abs().max() / slope.abs().max())
+        require(apart <= CLOSE, f"the gradient's derivative to the input is off autograd's by {apart:.1e}")
 
 
 def _modules(model: Model, *, double: bool = False) -> Iterator[tuple[tuple[int, ...], nn.Module]]:
@@ -179,5 +186,7 @@ CONTRACTS = (
     Contract(
         name="gradients", promise="per-example gradients equal torch.func's in float64", function=gradients
     ),
-    Contract(name="gradients flow", promise="a dummy receives derivatives", function=gradients_flow),
+    Contract(
+        name="gradients flow", promise="a dummy receives autograd's derivatives", function=gradients_flow
+    ),
 )

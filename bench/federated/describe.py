@@ -63,7 +63,7 @@ def describe(stages: Stages, point: Point, *, round_: int, unit: float, probe: T
     `probe` name → (*shape), any gradient: each transform is asked once whether it answers.
     """
     seen = [stage for stage in STAGES if point.sees(stage)]
-    contexts = {
+    contexts: dict[Stage, Context] = {
         stage: Context(
             lead=2 if stage == "example" else 1,  # a candidate keeps the readings' axis at `aggregate`
             stage=stage, round=round_, step=0, setting=stages.setting, draws=_NoDraws(),

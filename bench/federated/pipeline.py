@@ -64,9 +64,10 @@ def run_round(
         local = {name: value - federated.rate * mean[name] for name, value in local.items()}
     unit = sent_unit(federated)
     update = {name: unit * value for name, value in total.items()}
-    for stage in ("client", "exchange", "server"):
-        update, stages = stages.apply(stage, update, moment, batches.clients)  # type: ignore[arg-type]
-        shown[stage] = update  # type: ignore[index]
+    sent: tuple[Stage, ...] = ("client", "exchange", "server")
+    for stage in sent:
+        update, stages = stages.apply(stage, update, moment, batches.clients)
+        shown[stage] = update
     mean = {name: value.mean(0) for name, value in update.items()}
     shown["aggregate"], stages = stages.apply("aggregate", mean, moment)
     return Taps(shown=shown, stages=stages)

@@ -14,6 +14,9 @@ Activation = Literal["sigmoid", "tanh", "relu"]
 ACTIVATIONS: dict[str, type[nn.Module]] = {"sigmoid": nn.Sigmoid, "tanh": nn.Tanh, "relu": nn.ReLU}
 
 
+_NORMS = (nn.GroupNorm, nn.LayerNorm, nn.InstanceNorm1d, nn.InstanceNorm2d)
+
+
 class Model(ABC):
     """An architecture with an initialisation.  Concrete ones are frozen dataclasses.
 
@@ -34,18 +37,25 @@ class Model(ABC):
         return float(fan_in**-0.5)
 
     def initial(self, module: nn.Module, seed: int) -> dict[str, Tensor]:
-        """Initial weights by name, uniform in ±bound, each from a key of its own."""
+        """Initial weights by name, uniform in ±bound, each from a key of its own; normalisation layers
+        start as the identity, weight 1 and bias 0.  Raises `BenchError` for other layers with parameters.
+        """
         return {
             name: torch.from_numpy(
-                rng.generator(seed, "weights", name).uniform(-width, width, tuple(tensor.shape))
+                rng.generator(seed, "weights", name).uniform(-width, width, tuple(tensor.shape)) + centre
             ).to(tensor.dtype)
-            for name, tensor, width in self._widths(module)
+            for name, tensor, centre, width in self._laws(module)
         }
 
-    def _widths(self, module: nn.Module) -> Iterator[tuple[str, Tensor, float]]:
+    def _laws(self, module: nn.Module) -> Iterator[tuple[str, Tensor, float, float]]:
+        """Each parameter's name, itself, and the centre and half width of its uniform law."""
         for path, layer in module.named_modules():
             own = dict(layer.named_parameters(recurse=False))
             if not own:
+                continue
+            if isinstance(layer, _NORMS):
+                for name, tensor in own.items():
+                    yield f"{path}.{name}" if path else name, tensor, float(name == "weight"), 0.0
                 continue
             if "weight" not in own or own["weight"].dim() < 2:
                 raise BenchError(
@@ -55,7 +65,7 @@ class Model(ABC):
             fan_in = own["weight"][0].numel()
             for name, tensor in own.items():
                 full = f"{path}.{name}" if path else name
-                yield full, tensor, self.bound(full, fan_in)
+                yield full, tensor, 0.0, self.bound(full, fan_in)
 
 
 class Normalise(nn.Module):

@@ -31,22 +31,26 @@ def load(path: Path | None = None, *, prefix: str = TRUNK_PREFIX) -> tuple[Lpips
     """LPIPS (version 0.1, AlexNet) and None, or None and why it is absent.
 
     The trunk is read from `path` (`trunk_path()` by default) if its SHA-256 starts with `prefix`;
-    with other weights the figure would be another metric under the same name.
+    with other weights the figure would be another metric under the same name.  The reason names no
+    folder of this machine: it stands in records, which are published and compared.
     """
     path = path or trunk_path()
     if not path.is_file():
-        return None, f"no AlexNet weights at {path}; put {TRUNK} there, or name it in BENCH_LPIPS_TRUNK"
+        return (
+            None,
+            f"no AlexNet weights; put {TRUNK} into torch's hub/checkpoints, or name it in BENCH_LPIPS_TRUNK",
+        )
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if not digest.startswith(prefix):
-        return None, f"{path} is not {TRUNK}: its sha256 starts with {digest[:8]}, expected {prefix}"
+        return None, f"{path.name} is not {TRUNK}: its sha256 starts with {digest[:8]}, expected {prefix}"
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
         return _measure(_network(state)), None
     except ImportError as error:
         return None, f"the lpips package cannot be imported ({error}); install it"
     except Exception as error:
-        return None, f"{path} does not hold AlexNet's weights ({type(error).__name__}); get {TRUNK} anew"
+        return None, f"{path.name} does not hold AlexNet's weights ({type(error).__name__}); get {TRUNK} anew"
 
 
 def _network(state: dict[str, Any]) -> torch.nn.Module:

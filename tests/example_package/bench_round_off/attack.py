@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from bench.attacks.base import Attack
 from bench.rng import Key
-from bench.trip import Budget, Reading, Reconstruction
+from bench.trip import Budget, Reading, Reconstruction, Status
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +20,7 @@ class GreyGuess(Attack):
         count = len(reading)
         grey = sum(reading.value_range) / 2
         none = torch.zeros(count, dtype=torch.long)
+        ok: Status = "ok"
         return Reconstruction(
             inputs=torch.full((count, reading.pictures, *reading.shape), grey),
             labels=torch.full((count, reading.pictures), -1),
@@ -27,5 +28,5 @@ class GreyGuess(Attack):
             evaluations=none,
             outer=none,
             restarts=none,
-            status=("ok",) * count,
+            status=(ok,) * count,
         )

@@ -1,0 +1,149 @@
+"""`bench attack`: from a reading file to pictures, arrays and scores; mistakes are one line."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from PIL import Image
+from safetensors.torch import save_file
+from sklearn.datasets import load_digits
+
+from bench import api, reading_files
+from bench.cli.attack import command
+from bench.errors import BenchError, RecordError, UnknownName, WeightsError
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """reading.npz of two digits, each a reading; bare.npz without its weights; truth.npz; w.safetensors."""
+    folder = tmp_path_factory.mktemp("own")
+    found = load_digits()
+    x = (found.images[:40, None] / 16).astype(np.float32)
+    y = found.target[:40]
+    model = api.build("dlg-lenet", shape=(1, 8, 8), classes=10, seed=3)
+    each = [api.gradient(model, x[n : n + 1], y[n : n + 1]) for n in range(2)]
+    gradients = {name: torch.stack([one[name] for one in each]) for name in each[0]}
+    reading = api.reading(gradients, model=model, shape=(1, 8, 8), classes=10)
+    api.save_reading(folder / "reading.npz", reading)
+    whole = reading_files.load(folder / "reading.npz")
+    reading_files.save(folder / "bare.npz", whole.values, whole.meta)
+    save_file(model.state_dict(), folder / "w.safetensors")
+    np.savez(folder / "truth.npz", inputs=x[:2], labels=y[:2])
+    np.savez(folder / "public.npz", inputs=x[2:], labels=y[2:])
+    return folder
+
+
+def attack(folder: Path, out: Path, *arguments: str, file: str = "reading.npz") -> Result:
+    fixed = ["--reading", str(folder / file), "--model", "dlg-lenet", "--out", str(out), "--device", "cpu"]
+    return CliRunner().invoke(command, [*fixed, "--evaluations", "100", *arguments])
+
+
+def fault(result: Result, kind: type[BenchError] = BenchError) -> str:
+    """The message of the user's mistake, which `main` prints as one line with exit code 2."""
+    assert isinstance(result.exception, kind), result.output
+    assert "\n" not in str(result.exception)
+    return str(result.exception)
+
+
+def test_pictures_arrays_and_scores(folder: Path, tmp_path: Path) -> None:
+    given = ("--truth", str(folder / "truth.npz"), "--public", str(folder / "public.npz"))
+    result = attack(folder, tmp_path / "out", *given)
+    assert result.exit_code == 0, result.output
+    assert "reading 0: ok, loss" in result.output
+    assert "labels 0\n" in result.output
+    assert "leaked: 2 of 2 pictures" in result.output
+    assert "floors are of the public pictures given" in result.output
+    with np.load(tmp_path / "out" / "reconstruction.npz") as arrays:
+        truth = np.load(folder / "truth.npz")["inputs"]
+        error = ((np.clip(arrays["inputs"][:, 0], 0, 1) - truth) ** 2).mean((1, 2, 3))
+        assert (-10 * np.log10(error) >= 20).all()
+        assert arrays["labels"].tolist() == [[0], [1]]
+        assert (arrays["evaluations"] <= 100).all()
+    with Image.open(tmp_path / "out" / "pictures.png") as image:
+        assert image.size == (2 * 96 + 18, 2 * 96 + 18)
+
+
+def test_json_says_the_same(folder: Path, tmp_path: Path) -> None:
+    result = attack(
+        folder, tmp_path, "--truth", str(folder / "truth.npz"), "--json", "--attack", "prior-mean"
+    )
+    content: dict[str, Any] = json.loads(result.output)
+    assert content["attack"] == "prior-mean"
+    assert content["point"] == "type-2"
+    assert [row["status"] for row in content["readings"]] == ["ok", "ok"]
+    assert content["scores"]["summary"]["asr"] == 0
+    assert content["scores"]["readings"][0]["pictures"][0]["psnr_db"] < 20
+    assert Path(content["files"]["pictures"]).is_file()
+    assert Path(content["files"]["reconstruction"]).is_file()
+
+
+def test_without_a_truth_nothing_is_scored(folder: Path, tmp_path: Path) -> None:
+    result = attack(folder, tmp_path, "--attack", "prior-mean", "--json")
+    assert json.loads(result.output)["scores"] is None
+    assert "nothing is scored" in attack(folder, tmp_path, "--attack", "prior-mean").output
+
+
+def test_the_truth_does_not_move_the_attack(folder: Path, tmp_path: Path) -> None:
+    attack(folder, tmp_path / "a")
+    attack(folder, tmp_path / "b", "--truth", str(folder / "truth.npz"))
+    a, b = (np.load(tmp_path / name / "reconstruction.npz")["inputs"] for name in "ab")
+    assert (a == b).all()
+
+
+def test_weights_come_from_the_file_or_beside_it(folder: Path, tmp_path: Path) -> None:
+    beside = attack(folder, tmp_path / "a", "--weights", str(folder / "w.safetensors"), file="bare.npz")
+    assert beside.exit_code == 0, beside.output
+    attack(folder, tmp_path / "b")
+    a, b = (np.load(tmp_path / name / "reconstruction.npz")["inputs"] for name in "ab")
+    assert (a == b).all()
+    told = fault(attack(folder, tmp_path, file="bare.npz"), BenchError)
+    assert told.endswith("bare.npz: it holds no weights of the model; give them beside it")
+
+
+def test_parameters_are_checked_like_anywhere(folder: Path, tmp_path: Path) -> None:
+    seen = attack(folder, tmp_path, "--attack-param", "outer=1", "--attack-param", "start=grey", "--json")
+    assert json.loads(seen.output)["readings"][0]["evaluations"] <= 20
+    assert "unknown parameter 'outr'; did you mean 'outer'" in fault(
+        attack(folder, tmp_path, "--attack-param", "outr=1")
+    )
+    assert "--attack-param is KEY=VALUE, got 'outer'" in fault(
+        attack(folder, tmp_path, "--attack-param", "outer")
+    )
+    assert "activation" in fault(attack(folder, tmp_path, "--model-param", "activation=step"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        (["--model", "lenet"], UnknownName, "unknown model 'lenet'; did you mean 'dlg-lenet'"),
+        (["--model", "cpl-lenet"], WeightsError, "weights: no tensor '6.weight'"),
+        (["--attack", "cpll"], UnknownName, "unknown attack 'cpll'; did you mean 'cpl'"),
+        (["--reading", "nowhere.npz"], RecordError, "nowhere.npz: no such file; give an .npz"),
+        (["--weights", "nowhere.pt"], WeightsError, "nowhere.pt: no such weights file"),
+        (["--truth", "{folder}/reading.npz"], RecordError, "reading.npz: no array 'inputs'; it holds value/"),
+        (["--truth", "{folder}/public.npz"], BenchError, "truth has shape (38, 1, 8, 8); expected (2, 1, 1, 8, 8)"),
+        (["--reading", "{folder}/truth.npz"], RecordError, "truth.npz: unknown array 'inputs'"),
+    ],
+)  # fmt: skip
+def test_mistakes(
+    folder: Path, tmp_path: Path, arguments: list[str], kind: type[BenchError], message: str
+) -> None:
+    result = attack(folder, tmp_path / "out", *(item.format(folder=folder) for item in arguments))
+    assert message in fault(result, kind)
+    assert not (tmp_path / "out").exists(), "nothing half-written"
+
+
+def test_a_mistake_exits_with_2_and_one_line(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", "from bench.cli.main import main; main()", "attack", "--reading", "no.npz",
+         "--model", "mlp"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "bench: no.npz: no such file; give an .npz\n"

@@ -1,0 +1,239 @@
+"""`bench show`: a run's cells in a list, one cell in words, its picture written beside the records."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+from bench import records
+from bench.cell import AttackCell, DataRef, Entry, Federated, TrainingCell
+from bench.cli import figures
+from bench.cli.show import command
+from bench.datasets.base import content_hash
+from bench.datasets.digits import Digits
+from bench.errors import BenchError, RecordError
+from bench.runner import Memory, Place, run_cell
+
+Cell = AttackCell | TrainingCell
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of three tiny cells on digits: cpl at type-1, the mean picture at type-2, a training."""
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    data = DataRef(name="digits", sha256=content_hash(Digits().load(())))
+    common: dict[str, Any] = {
+        "dataset": data, "model": Entry(name="dlg-lenet"), "defense": Entry(name="none"),
+        "federated": Federated(batch=2, clients=20, per_round=5),
+    }  # fmt: skip
+    cells: list[Cell] = [
+        AttackCell(**common, attack=Entry(name="cpl"), point="type-1", readings=2, evaluations=30),
+        AttackCell(**common, attack=Entry(name="prior-mean"), point="type-2", readings=2, labels=True),
+        TrainingCell(**common, rounds=4, test_every=2, checkpoints=(4,)),
+    ]
+    memory = Memory()
+    for cell in cells:
+        records.write(folder, run_cell(cell, Place(run=folder), memory))
+    return folder
+
+
+@pytest.fixture
+def ids(run: Path) -> dict[str, str]:
+    found = {}
+    for record in records.records(run):
+        found[record.cell["attack"]["name"] if record.cell["kind"] == "attack" else "training"] = record.id
+    return found
+
+
+@pytest.fixture
+def write(tmp_path: Path, run: Path, ids: dict[str, str]) -> Callable[..., Path]:
+    """A run with one record: the cpl cell's, some fields changed."""
+
+    def one(name: str = "cpl", **changes: Any) -> Path:
+        content = json.loads(records.record_path(run, ids[name]).read_text())
+        for key, value in changes.items():
+            content[key] = {**content[key], **value} if isinstance(value, dict) else value
+        content["id"] = "a" * 64
+        path = tmp_path / "changed" / "records" / f"{'a' * 64}.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps({**content, "arrays": changes.get("arrays")}))
+        return path.parent.parent
+
+    return one
+
+
+def shown(*arguments: str | Path) -> str:
+    result = CliRunner().invoke(command, [*map(str, arguments)])
+    assert result.exit_code == 0, result.exception
+    return result.output
+
+
+def fault(*arguments: str | Path) -> str:
+    result = CliRunner().invoke(command, [*map(str, arguments)])
+    assert isinstance(result.exception, BenchError), result.output
+    assert "\n" not in str(result.exception)
+    return str(result.exception)
+
+
+def line(text: str, heading: str) -> str:
+    return next(row for row in text.splitlines() if row.startswith(f"{heading}:"))
+
+
+def test_the_list_has_every_cell(run: Path, ids: dict[str, str]) -> None:
+    text = shown(run)
+    for cell_id in ids.values():
+        assert cell_id[:8] in text
+    assert "3 cells in" in text
+    rows = json.loads(shown(run, "--json"))["cells"]
+    by_id = {row["id"]: row for row in rows}
+    assert by_id[ids["cpl"]]["point"] == "type-1"
+    assert by_id[ids["cpl"]]["asr"] == records.find(run, ids["cpl"]).summary["asr"]
+    assert by_id[ids["training"]]["attack"] == "training, 4 rounds"
+    assert 0 <= by_id[ids["training"]]["accuracy"] <= 1
+
+
+def test_an_attack_cell_in_words(run: Path, ids: dict[str, str]) -> None:
+    summary = records.find(run, ids["cpl"]).summary
+    text = shown(ids["cpl"][:10], run)
+    assert "cpl on digits with dlg-lenet" in line(text, "attack")
+    assert "type-1 (" in line(text, "point")
+    assert "plain: attacks as published" in line(text, "knowledge")
+    assert line(text, "grants").endswith("none")
+    assert "untrained" in line(text, "weights") and "seed 0" in line(text, "weights")
+    assert "N = 20 clients" in line(text, "federated") and "B = 2" in line(text, "federated")
+    assert "2 readings by seed 0" in line(text, "drawn")
+    assert "30 evaluations" in line(text, "budget")
+    assert figures.asr(summary) in line(text, "ASR") and "of 4 pictures (Wilson" in line(text, "ASR")
+    for name in ("mean", "nearest", "class-mean"):
+        assert "PSNR" in line(text, f"floor {name}")
+    assert f"chance {figures.percent(summary['identification_chance'])}" in line(text, "identified")
+    assert figures.figure(summary["psnr_db_median"], " dB") in line(text, "medians")
+    assert summary["lpips_median"] is not None or summary["lpips_absent"] in line(text, "medians")
+    assert "recognises the truth" in line(text, "self-check")
+    assert "cosine 1 " in line(text, "reading")
+    assert "0.0 % diverged" in line(text, "failures")
+    assert "bench 0.1" in line(text, "source")
+    assert "MB" in line(text, "cost")
+
+
+def test_the_picture_is_written_below_the_run(run: Path, ids: dict[str, str]) -> None:
+    path = run / "pictures" / f"{ids['cpl']}.png"
+    assert str(path) in line(shown(ids["cpl"], run), "picture")
+    with Image.open(path) as image:
+        assert image.size == (4 * 96 + 5 * 6, 2 * 96 + 3 * 6)
+    assert json.loads(shown(ids["cpl"], run, "--json"))["picture"] == str(path)
+    assert "none" in line(shown(ids["training"], run), "picture")
+
+
+def test_open_launches_the_picture(run: Path, ids: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    launched: list[str] = []
+    monkeypatch.setattr(click, "launch", launched.append)
+    shown(ids["cpl"], run, "--open")
+    assert launched == [str(run / "pictures" / f"{ids['cpl']}.png")]
+
+
+def test_grants_and_attacks_without_a_gradient_are_said(run: Path, ids: dict[str, str]) -> None:
+    text = shown(ids["prior-mean"], run)
+    assert "the true labels" in line(text, "grants")
+    assert "matches no gradient" in line(text, "self-check")
+
+
+def test_a_training_cell_in_words(run: Path, ids: dict[str, str]) -> None:
+    record = records.find(run, ids["training"])
+    text = shown(ids["training"], run)
+    curve = record.summary["curve"]
+    assert figures.percent(record.summary["accuracy"]) in line(text, "accuracy")
+    assert figures.sparkline([value for _, value in curve]) in line(text, "curve")
+    for round_, value in curve:
+        assert f"round {round_:>4}  {figures.percent(value)}" in text
+    assert f"round-4.safetensors (sha256 {record.summary['checkpoints']['4'][:8]})" in line(
+        text, "checkpoint"
+    )
+    assert "absent: " in line(text, "ε")
+
+
+def test_the_newest_run_is_the_default(
+    run: Path, ids: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run.parent.parent / "at").mkdir(exist_ok=True)
+    monkeypatch.chdir(run.parent.parent / "at")
+    assert "runs/: no run with records there" in fault(ids["cpl"])
+    Path("runs").symlink_to(run.parent)
+    assert "3 cells in runs/tiny" in shown()
+    assert ids["cpl"][:8] in shown(ids["cpl"][:8])
+
+
+@pytest.mark.parametrize(
+    ("changes", "heading", "expected"),
+    [
+        ({"summary": {"lower_bound": True}}, "ASR", "≥ "),
+        ({"status": "n/a", "reason": "too many unknowns", "summary": {}}, "status", "n/a: too many unknowns"),
+        ({"summary": {"recognises_truth": False}}, "self-check", "does not recognise"),
+        ({"cell": {"knowledge": "adaptive"}}, "knowledge", "describes nothing, so it stayed plain"),
+        ({"cell": {"repeated_readings": 9}}, "grants", "9 draws"),
+        ({"cell": {"weights": {"kind": "file", "sha256": "f" * 64, "path": "x"}}}, "weights", "file (sha256 ffff"),
+        (
+            {"cell": {"weights": {"kind": "checkpoint", "training": "b" * 64, "round": 7}}}, "weights",
+            "after round 7 of training bbbbbbbb",
+        ),
+        ({"cost": {"reused_from": "c" * 64}}, "cost", "reused from cell cccccccc"),
+        (
+            {"source": {"attack": {"plugin": "mine.py", "sha256": "d" * 64}}}, "source",
+            "attack of plug-in mine.py (dddddddd)",
+        ),
+        ({"summary": {"notes": ["out of memory: went on"]}}, "note", "out of memory"),
+        ({"summary": {"psnr_db_median": None}}, "medians", "PSNR –"),
+        ({"cell": {"point": "\x1b[31mtype-9"}}, "point", " [31mtype-9"),
+    ],
+)  # fmt: skip
+def test_what_matters_is_said(
+    write: Callable[..., Path], changes: dict[str, Any], heading: str, expected: str
+) -> None:
+    text = shown("aaaa", write(**changes))
+    assert expected in line(text, heading)
+    assert "\x1b" not in text
+
+
+def test_mistakes(run: Path, write: Callable[..., Path], tmp_path: Path) -> None:
+    assert "no record with an id that starts with 'zz'" in fault("zz", run)
+    assert "nowhere: no folder records/ there" in fault("aa", "nowhere")
+    assert "no record" in fault("../../etc", run)
+    changed = write(cell={"federated": [1]})
+    assert "record aaaaaaaa: its fields are not a record's (TypeError" in fault("aa", changed)
+    path = changed / "records" / f"{'a' * 64}.json"
+    path.write_text("{")
+    assert f"{path}: not a record" in fault("aa", changed)
+
+
+@pytest.mark.parametrize("change", [{"id": "../../../tmp/x"}, {"arrays": "../../secret"}])
+def test_a_record_cannot_name_a_file_elsewhere(run: Path, tmp_path: Path, change: dict[str, str]) -> None:
+    content = json.loads(next((run / "records").glob("*.json")).read_text()) | change
+    (tmp_path / "records").mkdir()
+    (tmp_path / "records" / "abc.json").write_text(json.dumps(content))
+    assert f"{next(iter(change.values()))!r} is no content hash" in fault("abc", tmp_path)
+    assert "is no content hash" in fault(tmp_path)
+
+
+def test_missing_arrays_are_one_line(write: Callable[..., Path]) -> None:
+    assert "cannot be read" in fault("aa", write(arrays="b" * 64))
+
+
+def test_a_sparkline_spans_0_to_1() -> None:
+    assert figures.sparkline([0, 0.5, 1, None, 2, -1]) == "▁▅█·█▁"
+    assert figures.percent(None) == figures.figure(None) == "–"
+
+
+def test_records_are_left_as_they_are(run: Path, ids: dict[str, str]) -> None:
+    before = {path: path.read_bytes() for path in (run / "records").glob("*.json")}
+    shown(ids["cpl"], run)
+    assert {path: path.read_bytes() for path in (run / "records").glob("*.json")} == before
+    arrays = records.read_arrays(run, records.find(run, ids["cpl"]).arrays or "")
+    assert np.isfinite(arrays["reconstruction"]).all()
+    with pytest.raises(RecordError):
+        records.find(run, "")
