@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-
 from typing import Any
 
 import pytest
