@@ -31,6 +31,7 @@ class Cpl(MatchingAttack):
     def parts(self, reading: Reading, budget: Budget) -> Parts:
         tiled = self.start.startswith("tile") and reading.kind == "table"
         return Parts(
+            published=20 * self.outer,
             distance="l2", start="uniform" if tiled else self.start, labels="inferred",
             solver=Lbfgs(history=min(self.history, budget.evaluations), search=self.search),
             plan=Plan(evaluations=min(20 * self.outer, budget.evaluations), restarts=self.restarts),

@@ -26,6 +26,7 @@ class GradInv(MatchingAttack):
         steps = min(self.iterations, budget.evaluations)
         each = max(1, steps // (self.restarts + 1))
         return Parts(
+            published=self.iterations,
             distance="cosine", start="gaussian", labels="inferred",
             solver=Adam(
                 rate=self.rate, signed=self.signed, box=reading.value_range,

@@ -32,6 +32,7 @@ class IDlg(MatchingAttack):
     def parts(self, reading: Reading, budget: Budget) -> Parts:
         del reading
         return Parts(
+            published=20 * self.outer,
             distance="l2", start="gaussian", labels="inferred",
             solver=Lbfgs(history=min(self.history, budget.evaluations), search=self.search),
             plan=Plan(

@@ -4,7 +4,7 @@ An attack of this kind says only which parts it takes and with which numbers.
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -44,13 +44,15 @@ class Prior:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """What one attack is made of; `labels = "joint"` optimises softmax(free vector) with the dummy
-    (Zhu et al. 2019), `"inferred"` reads them off the gradient first."""
+    (Zhu et al. 2019), `"inferred"` reads them off the gradient first; `published` is the authors' count
+    of evaluations, from which the plan may depart."""
 
     distance: Kind
     solver: Solver[Any]
     start: Start
     labels: Literal["joint", "inferred"]
     plan: Plan
+    published: int
     prior: Prior = Prior()
 
 
@@ -235,8 +237,15 @@ def _reconstruction(problem: _Matching, solutions: list[Solution]) -> Reconstruc
             "nan" if not torch.isfinite(value) else "diverged" if value >= bound else "ok"
             for value, bound in zip(loss, scale, strict=True)
         ),
-        history=history,
+        history=history, notes=tuple(_departures(problem.parts)),
     )  # fmt: skip
+
+
+def _departures(parts: Parts) -> Iterator[str]:
+    """Where this is not what the authors ran, in words for the record."""
+    yield "keeps the point of the attack's least own loss; the published loop keeps the last"
+    if parts.plan.evaluations < parts.published:
+        yield f"at most {parts.plan.evaluations} evaluations; the authors allow {parts.published}"
 
 
 def _at(history: tuple[tuple[int, Tensor], ...], mark: int) -> Tensor:

@@ -107,6 +107,8 @@ def _attack(cell: AttackCell, place: Place, memory: Memory) -> Outcome:
     model, weights, round_ = _weights(cell, data, place)
     setting = _setting(cell, data, rounds=round_ + 1)
     defended = _stages(cell, setting, weights)
+    if round_ and defended.states:
+        raise NotApplicable("its state at that round would have to be replayed, which this version cannot")
     victims, batches = draw_victims(cell, data, where, round_)
     reading = take_reading(cell, data, model, weights, victims, batches, defended, where, round_)
     attack: Attack = registry.instance("attacks", cell.attack.name, cell.attack.params)

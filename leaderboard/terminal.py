@@ -18,7 +18,7 @@ def render(found: Iterable[Block], *, detail: bool = True) -> RenderableType:
 def _table(block: Block, detail: bool) -> Table:
     names = _distinct(list(block.rows))
     table = Table(title=escape(block.title), title_justify="left", title_style="bold")
-    table.add_column("defense", min_width=18)
+    table.add_column("defense", min_width=18, overflow="fold")
     for point in block.points:
         table.add_column(point, justify="left")
     for defense, row in block.rows.items():

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,9 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 from rich.text import Text
 
-from bench import records
+from bench import records, strips
 from bench.cli.words import duration
+from bench.errors import RecordError
 from bench.executor import AnyCell
 from bench.leaderboard.table import blocks, without_evidence
 from bench.leaderboard.terminal import render
@@ -22,6 +23,7 @@ from bench.plan import Schedule
 from bench.records import Record
 from bench.runner import Place
 from bench.session import Watch, carry_out
+from bench.tracking import store
 from bench.tracking.uploader import Uploader
 
 
@@ -90,6 +92,7 @@ def watched(
 
         def finished(record: Record) -> None:
             tally.add(record)
+            _draw(place.run, record)
             if uploader is not None:
                 uploader.notify(record.id)
             if not console.is_terminal and not quiet and tally.fresh % 25 == 0:
@@ -112,7 +115,7 @@ def watched(
     order = {cell_id: position for position, cell_id in enumerate(ids)}
     tally.found.sort(key=lambda record: order[record.id])
     if not quiet:
-        _conclude(console, tally, place, matrix, uploaded)
+        _conclude(console, tally, place, matrix, uploaded, plugins, tracking_uri)
     return _result(tally, place, uploaded)
 
 
@@ -133,7 +136,20 @@ def _announce(console: Console, title: str, todo: Schedule, place: Place, jobs: 
         console.print(f"{crashed} cells that crashed before are tried again")
 
 
-def _conclude(console: Console, tally: _Tally, place: Place, matrix: str, uploaded: Any) -> None:
+def _draw(run: Path, record: Record) -> None:
+    """The cell's picture, truth above reconstruction; without one the record stands all the same."""
+    if record.status != "done":
+        return
+    with suppress(RecordError, OSError):
+        image = strips.of_record(run, record)
+        if image is not None:
+            strips.save(image, run / "pictures" / f"{record.id}.png")
+
+
+def _conclude(
+    console: Console, tally: _Tally, place: Place, matrix: str, uploaded: Any, plugins: Sequence[str],
+    tracking_uri: str | None,
+) -> None:  # fmt: skip
     found = blocks(tally.found)
     console.print()
     console.print(render(found))
@@ -161,14 +177,18 @@ def _conclude(console: Console, tally: _Tally, place: Place, matrix: str, upload
     example = next((r for r in tally.found if r.status == "done" and r.cell["kind"] == "attack"), None)
     lines = [
         ("records", str(place.run / "records")),
-        ("MLflow", _upload_line(uploaded, place)),
+        ("pictures", str(place.run / "pictures")),
+        ("MLflow", _upload_line(uploaded, place, tracking_uri)),
         (
             "a cell, with its pictures",
             f"bench show {example.id[:8]} {place.run}" if example else "bench show",
         ),
         ("in the browser", f"bench ui {place.run}"),
-        ("your own defense", f"bench run --matrix {matrix} --plugin my_defense.py   (README, My defense)"),
     ]
+    if not plugins:
+        lines.append(
+            ("your own defense", f"bench run --matrix {matrix} --plugin my_defense.py   (README, My defense)")
+        )
     console.print()
     for name, text in lines:
         console.print(Text.assemble((f"{name:26}", "dim"), text), soft_wrap=True)
@@ -185,12 +205,13 @@ def _legend() -> RenderableType:
     )
 
 
-def _upload_line(uploaded: Any, place: Place) -> str:
+def _upload_line(uploaded: Any, place: Place, tracking_uri: str | None) -> str:
     if uploaded is None:
         return f"not asked for; `bench sync {place.run}` uploads"
     if uploaded.reason or uploaded.left:
         return f"{uploaded.left} records wait ({uploaded.reason}); `bench sync {place.run}` tries again"
-    return f"{uploaded.count} runs uploaded, {uploaded.skipped} there before"
+    address = store.shown(store.checked_uri(place.run, tracking_uri or None))
+    return f"{uploaded.count} runs uploaded, {uploaded.skipped} there before: {address}"
 
 
 def _most(reasons: Sequence[str]) -> str:
