@@ -10,6 +10,11 @@ from bench.attacks.solvers.loop import Plan
 from bench.parameters import parameter
 from bench.trip import Budget, Reading
 
+_DEPARTURES = (
+    "no squared difference of predictions, which the authors add at 64 pixels and more and for tanh and ReLU",
+    "L-BFGS at every size, where the authors take AdamW at 64 pixels and more",
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cpl(MatchingAttack):
@@ -32,6 +37,7 @@ class Cpl(MatchingAttack):
         tiled = self.start.startswith("tile") and reading.kind == "table"
         return Parts(
             published=20 * self.outer,
+            departures=_DEPARTURES,
             distance="l2", start="uniform" if tiled else self.start, labels="inferred",
             solver=Lbfgs(history=min(self.history, budget.evaluations), search=self.search),
             plan=Plan(evaluations=min(20 * self.outer, budget.evaluations), restarts=self.restarts),

@@ -27,6 +27,9 @@ class GradInv(MatchingAttack):
         each = max(1, steps // (self.restarts + 1))
         return Parts(
             published=self.iterations,
+            departures=("restarts are chosen by the whole loss, the authors' without total variation",)
+            if self.restarts
+            else (),
             distance="cosine", start="gaussian", labels="inferred",
             solver=Adam(
                 rate=self.rate, signed=self.signed, box=reading.value_range,

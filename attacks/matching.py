@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bench.attacks.base import Attack, Objective
 from bench.attacks.parts.distance import Kind, distance, nothing
-from bench.attacks.parts.labels import infer_labels
+from bench.attacks.parts.labels import infer_labels, last_layer
 from bench.attacks.parts.prior import absolute, squared, total_variation
 from bench.attacks.parts.start import Start, start
 from bench.attacks.solvers.base import Solver
@@ -45,7 +45,7 @@ class Prior:
 class Parts:
     """What one attack is made of; `labels = "joint"` optimises softmax(free vector) with the dummy
     (Zhu et al. 2019), `"inferred"` reads them off the gradient first; `published` is the authors' count
-    of evaluations, from which the plan may depart."""
+    of evaluations, from which the plan may depart; `departures` says in words what else is not theirs."""
 
     distance: Kind
     solver: Solver[Any]
@@ -53,6 +53,7 @@ class Parts:
     labels: Literal["joint", "inferred"]
     plan: Plan
     published: int
+    departures: tuple[str, ...] = ()
     prior: Prior = Prior()
 
 
@@ -66,6 +67,9 @@ class MatchingAttack(Attack):
     def refuses(self, reading: Reading) -> str | None:
         if reading.linked != "vector":
             return "it matches whole vectors, and this reading's coordinates are not linked"
+        inferred = reading.labels is None and self.parts(reading, Budget(evaluations=1)).labels == "inferred"
+        if inferred and last_layer(reading.model, reading.classes) is None:
+            return "the model has no last linear layer to read labels off; grant labels, or take dlg"
         return None
 
     def objective(self, reading: Reading) -> Objective:
@@ -244,6 +248,7 @@ def _reconstruction(problem: _Matching, solutions: list[Solution]) -> Reconstruc
 def _departures(parts: Parts) -> Iterator[str]:
     """Where this is not what the authors ran, in words for the record."""
     yield "keeps the point of the attack's least own loss; the published loop keeps the last"
+    yield from parts.departures
     if parts.plan.evaluations < parts.published:
         yield f"at most {parts.plan.evaluations} evaluations; the authors allow {parts.published}"
 

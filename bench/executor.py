@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 
-from bench import registry, source
+from bench import registry
 from bench.cell import AttackCell, TrainingCell
 from bench.records import Record, write
-from bench.runner import Memory, Place, environment, run_cell
+from bench.runner import Memory, Place, answering, environment, run_cell
 
 AnyCell = AttackCell | TrainingCell
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -96,7 +96,7 @@ def lost(cell: AnyCell, place: Place, reason: str, status: Any = "crashed") -> R
     """The record of a cell that could not run."""
     return Record(
         id=cell.id, status=status, reason=reason, cell=cell.model_dump(mode="json"),
-        source=source.cell_source(cell), summary={}, victims=[], environment=environment(place), cost={},
+        source=answering(cell, place.run), summary={}, victims=[], environment=environment(place), cost={},
     )  # fmt: skip
 
 
@@ -115,9 +115,7 @@ def _start(place: Place, plugins: Sequence[str]) -> _Worker:
 def _work(pipe: "Connection[Any, Any]", place: Place, plugins: tuple[str, ...], parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    torch.set_num_threads(1)
-    if place.device != "cpu":
-        torch.use_deterministic_algorithms(True)
+    steady(place.device)
     for plugin in plugins:
         registry.add_plugin(plugin)
     memory = Memory()
@@ -129,6 +127,13 @@ def _work(pipe: "Connection[Any, Any]", place: Place, plugins: tuple[str, ...], 
         record = run_cell(cell, place, memory)
         write(place.run, record)
         pipe.send(record)
+
+
+def steady(device: str) -> None:
+    """What makes figures repeat bit for bit: one thread, and on a GPU deterministic algorithms."""
+    torch.set_num_threads(1)
+    if device != "cpu":
+        torch.use_deterministic_algorithms(True)
 
 
 def _end_with(parent: int) -> None:

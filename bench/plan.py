@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from bench import records, registry, source
-from bench.cell import AttackCell, Entry, TrainingCell
+from bench.cell import AttackCell, CheckpointWeights, Entry, TrainingCell
 from bench.datasets.base import Data
 from bench.datasets.loading import load
 from bench.errors import RecordError
 from bench.matrix.expand import Planned
+from bench.matrix.feasible import pictures
 from bench.points import point
+from bench.runner import answering
 from bench.weights import checkpoint_path
 
 AnyCell = AttackCell | TrainingCell
@@ -27,6 +29,7 @@ class Facts:
     kind: str
     shape: tuple[int, ...]
     classes: int
+    training: int  # examples of the training split
 
 
 class Resolver:
@@ -42,7 +45,7 @@ class Resolver:
             found: Data = load(registry.instance("datasets", name, params), name, self._data_dir)
             self._facts[key] = Facts(
                 sha256=found.sha256, subset=found.subset, kind=found.kind, shape=found.shape,
-                classes=found.classes,
+                classes=found.classes, training=len(found.training),
             )  # fmt: skip
         return self._facts[key]
 
@@ -77,9 +80,10 @@ def schedule(planned: Iterable[Planned], run: Path, resolver: Resolver) -> Sched
     training: list[AnyCell] = []
     groups: dict[str, list[AnyCell]] = {}
     seconds: dict[str, float] = {}
+    pending: set[str] = set()  # trainings that run again: what is attacked on their weights does, too
     for item in planned:
         cell = item.cell
-        stale = _stale(cell, run)
+        stale = _stale(cell, run, pending)
         if stale is None:
             done.append(cell)
             continue
@@ -91,6 +95,7 @@ def schedule(planned: Iterable[Planned], run: Path, resolver: Resolver) -> Sched
         seconds[cell.id] = estimate(cell, resolver.shape(cell))
         if isinstance(cell, TrainingCell):
             training.append(cell)
+            pending.add(cell.id)
         else:
             groups.setdefault(_group(cell), []).append(cell)
 
@@ -114,15 +119,12 @@ def estimate(cell: AnyCell, shape: tuple[int, ...]) -> float:
     attack = registry.load("attacks", cell.attack.name)
     if not getattr(attack, "iterative", True):
         return 0.2
-    unit = point(cell.point).unit
-    pictures = {"example": 1, "step": federated.batch, "update": federated.batch * federated.steps}.get(
-        unit, federated.batch * federated.steps * federated.per_round
-    )
-    share = float(max(0.1, (pictures * prod(shape) / 784) ** 0.9))
+    count = pictures(cell.point, federated)
+    share = float(max(0.1, (count * prod(shape) / 784) ** 0.9))
     return 0.2 + cell.readings * cell.evaluations * 0.0005 * share
 
 
-def _stale(cell: AnyCell, run: Path) -> str | None:
+def _stale(cell: AnyCell, run: Path, pending: set[str]) -> str | None:
     """None: its record counts.  "": there is none.  Else why the one there does not count."""
     path = records.record_path(run, cell.id)
     if not path.exists():
@@ -135,7 +137,9 @@ def _stale(cell: AnyCell, run: Path) -> str | None:
         return f"crashed: {found.reason}"
     if missing := _missing(found, cell, run):
         return f"{missing} is missing"
-    differs = source.changed(found.source, source.cell_source(cell))
+    differs = source.changed(found.source, answering(cell, run))
+    if isinstance(cell, AttackCell) and isinstance(cell.weights, CheckpointWeights):
+        differs += ["its training runs again"] if cell.weights.training in pending else []
     return "; ".join(differs) if differs else None
 
 
@@ -145,7 +149,8 @@ def _missing(found: records.Record, cell: AnyCell, run: Path) -> str | None:
         return None
     named = [run / "arrays" / f"{found.arrays}.npz"] if found.arrays else []
     if isinstance(cell, TrainingCell):
-        named += [checkpoint_path(run, cell.id, round_) for round_ in cell.checkpoints]
+        rounds = found.summary["checkpoints"] if found.summary["diverged"] else cell.checkpoints
+        named += [checkpoint_path(run, cell.id, int(round_)) for round_ in rounds]
     return next((str(path.relative_to(run)) for path in named if not path.exists()), None)
 
 

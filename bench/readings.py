@@ -1,5 +1,6 @@
 """Victims → reading: run the pipeline with the defense's stages and show what one tap shows."""
 
+import copy
 import hashlib
 from dataclasses import replace
 
@@ -40,13 +41,15 @@ def take_reading(
         senders=cell.federated.per_round if point.unit == "sum" else 1,
         public_mean=public.mean(0), public_inputs=public,
         public_labels=torch.from_numpy(data.public.labels),
-        labels=pictures(victims, point)[1] if cell.labels else None,
+        labels=pictures(victims, point)[1].sort(1).values if cell.labels else None,
         repeated_readings=cell.repeated_readings,
     )  # fmt: skip
     if cell.knowledge == "plain":
         return reading
     probe = {name: value[0, 0] for name, value in reading.values.items()}
-    return replace(reading, description=describe(stages, point, round_=round_, unit=unit, probe=probe))
+    return replace(
+        reading, description=describe(stages, point, round_=round_, unit=unit * reading.steps, probe=probe)
+    )
 
 
 def show(
@@ -93,7 +96,7 @@ def to_device(reading: Reading, device: torch.device) -> Reading:
     if device.type == "cpu":
         return reading
     return replace(
-        reading, model=reading.model.to(device),
+        reading, model=copy.deepcopy(reading.model).to(device),  # `to` moves a module in place
         values={name: value.to(device) for name, value in reading.values.items()},
         weights={name: value.to(device) for name, value in reading.weights.items()},
     )  # fmt: skip

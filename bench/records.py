@@ -104,13 +104,21 @@ def record_path(run: Path, cell_id: str) -> Path:
 def write(run: Path, record: Record) -> Path:
     """Write the record, moving an older one of another source to `kept/`."""
     path = record_path(run, record.id)
-    if path.exists() and read(path).source != record.source:
+    if path.exists() and _source(path) != record.source:
         kept = run / "kept"
         kept.mkdir(exist_ok=True)
         number = sum(1 for _ in kept.glob(f"{record.id}.*.json"))
         os.replace(path, kept / f"{record.id}.{number}.json")
     write_atomically(path, record.json().encode())
     return path
+
+
+def _source(path: Path) -> dict[str, Any] | None:
+    """The source of the record there; None for one that this version cannot read, which is kept aside too."""
+    try:
+        return read(path).source
+    except RecordError:
+        return None
 
 
 def read(path: Path) -> Record:

@@ -24,9 +24,16 @@ def generator(seed: int, purpose: str, *fields: Field) -> np.random.Generator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """The attacker's key: `seed` and nothing of the truth; fields are added at each draw."""
+    """The attacker's key: a seed of its own and nothing of the truth; fields are added at each draw."""
 
     seed: int
+
+    @classmethod
+    def of_attacker(cls, seed: int) -> "Key":
+        """The attacker's key under a cell's seed: derived one way, so that its draws are nobody else's
+        (with the cell's own seed it could draw the defense's noise again)."""
+        digest = hashlib.sha256(f"attacker {seed}".encode()).digest()
+        return cls(seed=int.from_bytes(digest[:8], "little"))
 
     def generator(self, purpose: str, *fields: Field) -> np.random.Generator:
         return generator(self.seed, purpose, *fields)

@@ -23,7 +23,7 @@ from bench.cell import AttackCell, CheckpointWeights, FileWeights, TrainingCell
 from bench.datasets.base import Data
 from bench.datasets.loading import load
 from bench.defenses.base import Defense, Setting
-from bench.errors import BenchError, NotApplicable, PluginError, WeightsError
+from bench.errors import BenchError, NotApplicable, PluginError
 from bench.federated.stages import Stages, stages
 from bench.federated.training import train
 from bench.gradients import one_hot
@@ -39,7 +39,7 @@ from bench.scoring.reading import reading_cosine, reading_snr
 from bench.scoring.score import score
 from bench.trip import Budget, Reading, Reconstruction
 from bench.victims import clients_of, draw_victims, pictures
-from bench.weights import checkpoint_path, fit, read_weights, write_weights
+from bench.weights import checkpoint_path, checkpoint_sha256, fit, read_weights, write_weights
 
 GALLERY = 1000
 REUSE = 64  # reconstructions a worker remembers
@@ -84,9 +84,20 @@ def run_cell(cell: AttackCell | TrainingCell, place: Place, memory: Memory) -> R
     }
     return Record(
         id=cell.id, status=outcome.status, reason=outcome.reason, cell=cell.model_dump(mode="json"),
-        source=source.cell_source(cell), summary=outcome.summary, victims=outcome.victims,
+        source=answering(cell, place.run), summary=outcome.summary, victims=outcome.victims,
         environment=environment(place), cost=cost, arrays=outcome.arrays,
     )  # fmt: skip
+
+
+def answering(cell: AttackCell | TrainingCell, run: Path) -> dict[str, Any]:
+    """The source of a cell in a run: its entries' code and, on a checkpoint, the weights by content."""
+    found = source.cell_source(cell)
+    if isinstance(cell, AttackCell) and isinstance(cell.weights, CheckpointWeights):
+        try:
+            found["weights"] = checkpoint_sha256(run, cell.weights.training, cell.weights.round)
+        except (BenchError, NotApplicable) as reason:
+            found["weights"] = str(reason)
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +151,7 @@ def _attack(cell: AttackCell, place: Place, memory: Memory) -> Outcome:
         place.run,
         {
             "truth": truth.numpy(),
-            "reconstruction": np.nan_to_num(paired(reconstruction.inputs.numpy(), order)),
+            "reconstruction": paired(reconstruction.inputs.numpy(), order),
         },
     )
     rows = [
@@ -176,7 +187,7 @@ def _within_memory(attack: Attack, reading: Reading, cell: AttackCell) -> Recons
     while True:
         try:
             budget = Budget(evaluations=cell.evaluations, chunk=chunk)
-            found = attack.reconstruct(reading, budget, Key(seed=cell.seed))
+            found = attack.reconstruct(reading, budget, Key.of_attacker(cell.seed))
             return replace(found, notes=(*found.notes, *notes))
         except torch.OutOfMemoryError:
             if chunk == 1:
@@ -214,7 +225,7 @@ def _train(cell: TrainingCell, place: Place, memory: Memory) -> Outcome:
 def _data(cell: AttackCell | TrainingCell, place: Place, memory: Memory) -> Data:
     key = cell.dataset.model_dump_json()
     if key not in memory.data:
-        memory.data.clear()  # one at a time: cells that share data come together
+        memory.data.clear()  # one at a time: a data set can be most of a worker's memory
         entry = registry.instance("datasets", cell.dataset.name, cell.dataset.params)
         memory.data[key] = load(entry, cell.dataset.name, place.data_dir)
     data = memory.data[key]
@@ -235,11 +246,8 @@ def _weights(cell: AttackCell, data: Data, place: Place) -> tuple[nn.Module, dic
         return model, fit(model, read_weights(path, sha256=given.sha256), where=str(path)), 0
     if isinstance(given, CheckpointWeights):
         path = checkpoint_path(place.run, given.training, given.round)
-        if not path.exists():
-            raise WeightsError(
-                f"{path}: its training cell did not finish; see `bench show {given.training[:8]}`"
-            )
-        return model, fit(model, read_weights(path), where=str(path)), given.round
+        sha256 = checkpoint_sha256(place.run, given.training, given.round)
+        return model, fit(model, read_weights(path, sha256=sha256), where=str(path)), given.round
     return model, architecture.initial(model, cell.seed), 0
 
 
@@ -269,6 +277,7 @@ def _distortion(reading: Reading, undefended: Mapping[str, Tensor]) -> dict[str,
     seen = {name: value.numpy() for name, value in reading.values.items()}
     return {
         "reading_snr_db_median": _finite(float(np.median(reading_snr(seen, plain)))),
+        "reading_snr_db_least": _finite(float(np.min(reading_snr(seen, plain)))),
         "reading_cosine_median": _finite(float(np.median(reading_cosine(seen, plain)))),
     }
 

@@ -17,7 +17,13 @@ from bench.cell import AttackCell, TrainingCell
 from bench.errors import PluginError
 
 _PACKAGES = ("bench", "bench.attacks", "bench.defenses", "bench.datasets")
-_VIEWS = ("cli", "health", "tracking", "contracts")  # what they say of a record is no part of its answer
+_VIEWS = (
+    "cli",
+    "health",
+    "tracking",
+    "contracts",
+    "leaderboard",
+)  # what they say of a record is no part of its answer
 
 
 def own() -> dict[str, Any]:

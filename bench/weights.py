@@ -11,7 +11,8 @@ from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 from torch import Tensor, nn
 
-from bench.errors import WeightsError
+from bench import records
+from bench.errors import NotApplicable, RecordError, WeightsError
 from bench.records import write_atomically
 
 Tensors = Mapping[str, Tensor]
@@ -58,6 +59,26 @@ def read_weights(path: Path, *, sha256: str | None = None) -> dict[str, Tensor]:
 def checkpoint_path(run: Path, training: str, round_: int) -> Path:
     """Where round `round_` of a training cell is kept."""
     return run / "weights" / training / f"round-{round_}.safetensors"
+
+
+def checkpoint_sha256(run: Path, training: str, round_: int) -> str:
+    """The content hash of a checkpoint as its training's record has it.
+
+    Raises `WeightsError` where the training did not finish, `NotApplicable` where it diverged first.
+    """
+    where = f"training {training[:8]}"
+    try:
+        made = records.read(records.record_path(run, training))
+    except RecordError:
+        raise WeightsError(f"{where} has no record; run its matrix") from None
+    if made.status != "done":
+        raise WeightsError(f"{where} did not finish ({made.reason}); see `bench show {training[:8]}`")
+    found = made.summary["checkpoints"].get(str(round_))
+    if found is None and made.summary["diverged"]:
+        raise NotApplicable(f"{where} diverged before round {round_}")
+    if found is None:
+        raise WeightsError(f"{where} did not keep round {round_}; run its matrix again")
+    return str(found)
 
 
 def write_weights(path: Path, tensors: Tensors) -> str:

@@ -75,6 +75,7 @@ class Adult(Dataset):
 
     reference = "Becker and Kohavi 1996, UCI Adult; paper A, Table II"
     kind = "table"
+    private = False
     remotes = (
         Remote(name="adult.data", hash=f"md5:{_MD5_TRAIN}", urls=(f"{_URL}/adult.data",), place="adult"),
         Remote(name="adult.test", hash=f"md5:{_MD5_TEST}", urls=(f"{_URL}/adult.test",), place="adult"),

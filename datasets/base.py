@@ -96,7 +96,7 @@ class Dataset(ABC):
 
     reference: ClassVar[str]
     kind: ClassVar[Kind]
-    private: ClassVar[bool] = False
+    private: ClassVar[bool] = True  # public data say so; one's own are private by default
     remotes: ClassVar[tuple[Remote, ...]] = ()
 
     @abstractmethod

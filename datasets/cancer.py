@@ -15,6 +15,7 @@ class Cancer(Dataset):
 
     reference = "Street, Wolberg and Mangasarian 1993; paper A, Table II"
     kind = "table"
+    private = False
 
     def load(self, folders: tuple[Path, ...]) -> Raw:
         from sklearn.datasets import load_breast_cancer  # a second that other data sets need not pay

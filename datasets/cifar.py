@@ -112,6 +112,7 @@ class Cifar10(_Cifar):
 
     reference = "Krizhevsky 2009, CIFAR-10"
     kind = "image"
+    private = False
     class_names = (
         "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
     )  # fmt: skip
@@ -144,6 +145,7 @@ class Cifar100(_Cifar):
 
     reference = "Krizhevsky 2009, CIFAR-100 (fine labels)"
     kind = "image"
+    private = False
     class_names = (
         "apple", "aquarium_fish", "baby", "bear", "beaver", "bed", "bee", "beetle", "bicycle", "bottle",
         "bowl", "boy", "bridge", "bus", "butterfly", "camel", "can", "castle", "caterpillar", "cattle",

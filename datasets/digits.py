@@ -14,6 +14,7 @@ class Digits(Dataset):
 
     reference = "Alpaydin and Kaynak 1998, Optical Recognition of Handwritten Digits"
     kind = "image"
+    private = False
 
     def load(self, folders: tuple[Path, ...]) -> Raw:
         from sklearn.datasets import load_digits  # a second that other data sets need not pay

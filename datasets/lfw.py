@@ -35,6 +35,7 @@ class Lfw(Dataset):
 
     reference = "Huang et al. 2007, LFW; paper A, Table II"
     kind = "image"
+    private = False
     remotes = (
         Remote(
             name="lfw-funneled.tgz",

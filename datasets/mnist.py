@@ -69,6 +69,7 @@ class Mnist(_IdxPictures):
 
     reference = "LeCun, Cortes and Burges 1998, MNIST"
     kind = "image"
+    private = False
     class_names = ("0", "1", "2", "3", "4", "5", "6", "7", "8", "9")
     layouts = _layouts("mnist", "MNIST/raw")
     contents = (
@@ -99,6 +100,7 @@ class FashionMnist(_IdxPictures):
 
     reference = "Xiao, Rasul and Vollgraf 2017, Fashion-MNIST"
     kind = "image"
+    private = False
     class_names = (
         "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
         "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",

@@ -4,10 +4,12 @@ A picture counts as leaked if any attack, plain or adaptive, succeeds on it; nev
 attacks.  Records only: no torch, no data.
 """
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from bench.points import POINTS
 from bench.records import Record
 from bench.scoring.intervals import clustered_share, wilson
 
@@ -35,14 +37,18 @@ class Worst:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """95 %: Wilson for one weight seed and draw, cluster bootstrap over seeds otherwise."""
+        """95 %.  Clusters are weight seeds where there are several, else readings (a batch's pictures and
+        a reading's draws belong together); Wilson's where every cluster is one picture."""
         if not self.leaked:
             return None
-        seeds = [picture[0] for picture in self.leaked]
+        seeds = [(picture[0],) for picture in self.leaked]
+        readings = [(picture[0], picture[2]) for picture in self.leaked]
+        clusters = seeds if len(set(seeds)) > 1 else readings
+        numbers = {cluster: number for number, cluster in enumerate(dict.fromkeys(clusters))}
         values = list(self.leaked.values())
-        if len({picture[:2] for picture in self.leaked}) == 1:
+        if len(numbers) in (1, len(values)):
             return wilson(sum(values), len(values))
-        return clustered_share(values, seeds)
+        return clustered_share(values, [numbers[cluster] for cluster in clusters])
 
     @property
     def best(self) -> tuple[str, float] | None:
@@ -56,6 +62,7 @@ class Block:
     """One data set, model, weights and setting: rows are defenses, columns points."""
 
     title: str
+    suffix: str = ""
     rows: dict[str, dict[str, Worst]] = field(default_factory=dict)
 
     @property
@@ -71,10 +78,11 @@ def blocks(records: Iterable[Record]) -> list[Block]:
     for record in records:
         if record.cell.get("kind") != "attack":
             continue
-        title = _title(record.cell)
-        row = found.setdefault(title, Block(title)).rows.setdefault(entry(record.cell["defense"]), {})
+        key = _key(record)
+        block = found.setdefault(key, Block(_title(record.cell)))
+        row = block.rows.setdefault(entry(record.cell["defense"]), {})
         _add(row.setdefault(record.cell["point"], Worst()), record)
-    return list(found.values())
+    return _told_apart(found)
 
 
 def without_evidence(block: Block) -> tuple[str, ...]:
@@ -102,15 +110,57 @@ def _add(worst: Worst, record: Record) -> None:
     if record.status == "crashed":
         worst.crashed[attack] = record.reason or "no reason given"
         worst.lower_bound = True
+        for reading in range(cell["readings"]):  # a crash is no protection, and leaves no denominator smaller
+            for number in range(_pictures(cell)):
+                worst.leaked.setdefault((cell["seed"], cell["draw"], reading, number), False)
         return
     worst.lower_bound |= bool(record.summary.get("lower_bound"))
-    worst.undistorted &= record.summary.get("reading_snr_db_median") == SNR_CAP_DB
+    worst.undistorted &= record.summary.get("reading_snr_db_least") == SNR_CAP_DB
     own = worst.by_attack.setdefault(attack, {})
     for reading, victim in enumerate(record.victims):
         for number, picture in enumerate(victim["pictures"]):
             key = (cell["seed"], cell["draw"], reading, number)
             own[key] = bool(picture["success"])
             worst.leaked[key] = worst.leaked.get(key, False) or own[key]
+
+
+def _pictures(cell: Mapping[str, Any]) -> int:
+    federated, unit = cell["federated"], POINTS[cell["point"]].unit
+    batch = federated["batch"] * (1 if unit == "step" else federated["steps"])
+    return int(1 if unit == "example" else batch * (federated["per_round"] if unit == "sum" else 1))
+
+
+def _key(record: Record) -> str:
+    """What figures must share to stand in one block: the question but for defense, attack and point, and
+    the rules by which it was answered."""
+    shared = ("dataset", "model", "weights", "federated", "labels", "repeated_readings", "readings")
+    asked = {name: record.cell[name] for name in shared}
+    return json.dumps([asked, record.source.get("bench", {}).get("protocol")], sort_keys=True)
+
+
+def _told_apart(found: Mapping[str, Block]) -> list[Block]:
+    """The blocks, with what differs between those of one title added to it."""
+    for key, block in found.items():
+        twins = [other for other, same in found.items() if same.title == block.title and other != key]
+        asked, protocol = json.loads(key)
+        differs = sorted(
+            {
+                f"{name}={asked['federated'][name]}"
+                for twin in twins
+                for name in asked["federated"]
+                if json.loads(twin)[0]["federated"][name] != asked["federated"][name]
+            }
+            | {
+                f"readings={asked['readings']}"
+                for twin in twins
+                if json.loads(twin)[0]["readings"] != asked["readings"]
+            }
+            | {f"protocol {protocol}" for twin in twins if json.loads(twin)[1] != protocol}
+        )
+        block.suffix = " · " + " ".join(differs) if differs else ""
+    for block in found.values():
+        block.title += block.suffix
+    return list(found.values())
 
 
 def _title(cell: Mapping[str, Any]) -> str:

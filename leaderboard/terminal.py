@@ -53,7 +53,7 @@ def _cell(worst: Worst, detail: bool) -> Text:
         if worst.crashed:
             return Text("crashed", style="red")
         return Text("n/a" if worst.absent else "…", style="dim")
-    style = "red" if worst.asr >= 0.5 else "yellow" if worst.asr > 0 else "green"
+    style = "red" if worst.asr >= 0.5 else "yellow" if worst.asr > 0 or worst.lower_bound else "green"
     mark = "≥" if worst.lower_bound else ""
     text = Text(f"{mark}{_share(worst.asr)}", style=style)
     interval, best = worst.interval, worst.best

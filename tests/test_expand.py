@@ -56,9 +56,15 @@ NAMES: dict[str, dict[str, type]] = {
 }
 REGISTRY = SimpleNamespace(names=lambda kind: tuple(NAMES[kind]), load=lambda kind, name: NAMES[kind][name])
 FACTS = {
-    "cancer": SimpleNamespace(sha256="a" * 64, subset=None, kind="table", shape=(30,), classes=2),
-    "digits": SimpleNamespace(sha256="b" * 64, subset=None, kind="image", shape=(1, 8, 8), classes=10),
-    "mnist": SimpleNamespace(sha256="c" * 64, subset="first", kind="image", shape=(1, 28, 28), classes=10),
+    "cancer": SimpleNamespace(
+        sha256="a" * 64, subset=None, kind="table", shape=(30,), classes=2, training=355
+    ),
+    "digits": SimpleNamespace(
+        sha256="b" * 64, subset=None, kind="image", shape=(1, 8, 8), classes=10, training=5000
+    ),
+    "mnist": SimpleNamespace(
+        sha256="c" * 64, subset="first", kind="image", shape=(1, 28, 28), classes=10, training=50000
+    ),
 }
 
 
@@ -333,6 +339,40 @@ IMPOSSIBLE = [
         "a client with 2 examples has no batch of 3", 1, 1,
     ),
     (
+        toml(federated="[{ sweep = { clients = [100, 6000] } }]"),
+        "no examples for 6000 clients, of 5000 for training", 1, 1,
+    ),
+    (
+        toml(federated="[{ sweep = { client_examples = [50, 5001] } }]"),
+        "no client can hold 5001 examples, of 5000 for training", 1, 1,
+    ),
+    (
+        toml(federated='[{ client_examples = 15, sweep = { partition = ["iid", "two-shard"] } }]'),
+        "two-shard gives a client two equal parts, 15 examples are odd", 1, 1,
+    ),
+    (  # 5000 over 1000 clients: 5 for each, and 4 where a client has two parts
+        toml(federated='[{ clients = 1000, batch = 5, sweep = { partition = ["iid", "two-class"] } }]'),
+        "a client with 4 examples has no batch of 5", 1, 1,
+    ),
+    (
+        toml(
+            point='["type-2", "type-2-step", "type-1", "type-0"]',
+            federated='[{ algorithm = "fedavg", steps = 5, batch = 3, client_examples = 14 }]',
+        ),
+        "a reading would hold the same example twice: 15 of a client with 14", 2, 2,
+    ),
+    (
+        toml(readings="[20, 21]", federated="[{ clients = 20 }]"),
+        "21 readings of one client each, at most 20 are distinct with 20 clients", 1, 1,
+    ),
+    (
+        toml(
+            point='["type-0", "aggregate"]', readings="[9, 10]",
+            federated="[{ clients = 28, per_round = 3, batch = 2 }]",
+        ),
+        "10 readings of 3 clients each, at most 9 are distinct with 28 clients", 1, 3,
+    ),
+    (
         toml(model='["fed-cnn"]', dataset='["digits", "mnist"]'),
         "fed-cnn does not fit 1×8×8: its layers do not fit inputs of this size", 1, 1,
     ),
@@ -396,6 +436,16 @@ def test_an_attack_on_a_training_that_cannot_run_cannot_run(plan: Any) -> None:
     )
     reason = "a client with 2 examples has no batch of 3"
     assert [item.impossible for item in plan(text)] == [reason, None, reason]
+
+
+def test_a_training_is_not_held_to_what_an_attack_needs(plan: Any) -> None:
+    text = toml(
+        point='["type-1"]', federated='[{ clients = 12, batch = 9, client_examples = 10 }]',
+        weights='[{ train = { rounds = 3, federated = { algorithm = "fedavg", steps = 20 } }, round = 1 }]',
+        readings="[12, 13]",
+    )  # fmt: skip
+    reason = "13 readings of one client each, at most 12 are distinct with 12 clients"
+    assert [item.impossible for item in plan(text)] == [None, None, reason]
 
 
 def test_an_entry_that_stands_alone_must_be_able_to_run(plan: Any, tmp_path: Path) -> None:

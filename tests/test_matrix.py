@@ -367,6 +367,53 @@ def test_a_file_or_preset_that_is_not_there(tmp_path: Path) -> None:
         read("../presets/quickstart", registry=REGISTRY)
 
 
+def test_more_defenses_join_the_axis_at_its_end_with_their_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "m.toml"
+    path.write_text(axes(attack='["dlg", "gradinv"]', defense='["none", { name = "prune", share = 0.7 }]'))
+    matrix = read(path, more_defenses=["noise", "prune", "noise", "none"], registry=REGISTRY)
+    found = [(row.choices["attack"].value.name, row.choices["defense"].value) for row in matrix.combinations]
+    assert [(attack, entry.name, entry.params.get("share")) for attack, entry in found] == [
+        (attack, *defense)
+        for attack in ("dlg", "gradinv")
+        for defense in (("none", None), ("prune", 0.7), ("noise", None), ("prune", 0.5))
+    ]
+
+
+def test_an_axis_that_is_left_out_holds_none_when_defenses_are_added(tmp_path: Path) -> None:
+    path = tmp_path / "m.toml"
+    path.write_text(axes(seed="[0, 1]") + '\n[[exclude]]\nseed = 1\ndefense = "noise"')
+    matrix = read(path, more_defenses=["noise"], registry=REGISTRY)
+    found = [(row.choices["defense"].value.name, row.choices["seed"].value) for row in matrix.combinations]
+    assert found == [("none", 0), ("none", 1), ("noise", 0)]
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        (axes(), ["--defense: unknown defense 'prun'; did you mean 'prune'?"]),
+        (
+            axes(defense="3"),
+            [
+                "--defense: unknown defense 'prun'; did you mean 'prune'?",
+                "axes.defense: expected a list, got 3; write e.g. defense = […]",
+            ],
+        ),
+        (
+            '[[train]]\ndataset = ["digits"]\nmodel = ["mlp"]\nrounds = [5]',
+            ["--defense: the matrix has no [axes] to add to; leave it out, or add axes"],
+        ),
+    ],
+)
+def test_a_fault_of_an_added_defense_is_told_with_the_others(
+    tmp_path: Path, text: str, lines: list[str]
+) -> None:
+    path = tmp_path / "m.toml"
+    path.write_text(text, "utf-8")
+    with pytest.raises(MatrixError) as caught:
+        read(path, more_defenses=["prun"], registry=REGISTRY)
+    assert str(caught.value).splitlines() == [f"{path}: {line}" for line in lines]
+
+
 # Any value that TOML can hold, with the words of the format mixed in.
 WORDS = st.sampled_from(
     ["dlg", "cpl", "none", "prune", "digits", "mlp", "init", "type-2", "labels", "share", "x", "", "a\nb"]

@@ -14,12 +14,16 @@ from bench.datasets.base import Dataset
 from bench.errors import MatrixError
 from bench.matrix.expand import Planned, expand
 from bench.matrix.read import presets, read
+from bench.plan import Resolver
 
+# Shape, classes and examples for training, five sixths of what is not for testing.
 SHAPES = {
-    "cancer": ((30,), 2), "adult": ((105,), 2), "digits": ((1, 8, 8), 10), "mnist": ((1, 28, 28), 10),
-    "fashion-mnist": ((1, 28, 28), 10), "cifar10": ((3, 32, 32), 10), "cifar100": ((3, 32, 32), 100),
-    "lfw": ((3, 32, 32), 62),
+    "cancer": ((30,), 2, 355), "adult": ((105,), 2, 30526), "digits": ((1, 8, 8), 10, 1122),
+    "mnist": ((1, 28, 28), 10, 50000), "fashion-mnist": ((1, 28, 28), 10, 50000),
+    "cifar10": ((3, 32, 32), 10, 41667), "cifar100": ((3, 32, 32), 100, 41667),
+    "lfw": ((3, 32, 32), 62, 1889),
 }  # fmt: skip
+EMBEDDED = ("cancer", "digits")
 NAMES = [name for name, _ in presets()]
 
 
@@ -27,9 +31,11 @@ class Shapes:
     """Facts on the data by name: presets are checked without the data."""
 
     def data(self, name: str, params: Mapping[str, Any]) -> Any:
-        shape, classes = SHAPES[name]
+        shape, classes, training = SHAPES[name]
         kind = "image" if len(shape) == 3 else "table"
-        return SimpleNamespace(sha256="0" * 64, subset=None, kind=kind, shape=shape, classes=classes)
+        return SimpleNamespace(
+            sha256="0" * 64, subset=None, kind=kind, shape=shape, classes=classes, training=training
+        )
 
 
 def planned(name: str) -> tuple[Planned, ...]:
@@ -42,10 +48,16 @@ def cells(name: str) -> list[AttackCell]:
 
 def test_the_shapes_above_name_data_sets_that_are_there() -> None:
 
-    for name, (shape, _) in SHAPES.items():
+    for name, (shape, *_) in SHAPES.items():
         entry: Any = registry.load("datasets", name)
         assert issubclass(entry, Dataset)
         assert entry.kind == ("image" if len(shape) == 3 else "table")
+
+
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_the_facts_above_are_those_of_the_data_that_come_along(name: str) -> None:
+    facts = Resolver(None).data(name, {})
+    assert (facts.shape, facts.classes, facts.training) == SHAPES[name]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -79,11 +91,13 @@ def test_the_budgets_of_resilience_follow_data_and_attack() -> None:
     }
 
 
-def test_resilience_crosses_everything() -> None:
+def test_resilience_crosses_everything_with_batches_of_three_and_of_one() -> None:
     found = cells("resilience")
-    assert len(found) == 3 * 4 * 3 * 6
-    assert set(Counter(str(cell.defense) for cell in found).values()) == {36}
-    assert {(cell.readings, cell.federated.batch, cell.federated.steps) for cell in found} == {(16, 3, 1)}
+    points = Counter((cell.federated.batch, cell.point) for cell in found)
+    assert set(points) == {(3, "type-2"), (3, "type-1"), (3, "type-0"), (1, "type-1"), (1, "type-0")}
+    assert set(points.values()) == {3 * 4 * 6}
+    assert set(Counter(str(cell.defense) for cell in found).values()) == {3 * 4 * 5}
+    assert {(cell.readings, cell.federated.steps) for cell in found} == {(16, 1)}
 
 
 def test_smoke_is_the_suite_of_the_design() -> None:

@@ -10,7 +10,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from bench import records, source
 from bench.cell import AttackCell, Cell, CheckpointWeights, TrainingCell
-from bench.errors import RecordError
+from bench.errors import BenchError, RecordError
+from bench.executor import steady
 from bench.runner import Memory, Place, run_cell
 
 
@@ -29,7 +30,10 @@ def repeat(path: Path, data_dir: Path | None, device: str, as_json: bool) -> int
             weights = path.parent.parent / "weights"
             if weights.is_dir():
                 (Path(folder) / "weights").symlink_to(weights.resolve())
+        steady(device)
         new = run_cell(cell, place, Memory())
+    if new.status == "crashed" and old.status != "crashed":
+        raise BenchError(f"{path}: cannot be repeated here: {new.reason}")
     differs = differences(old, new)
     sources = source.changed(old.source, new.source)
     if as_json:
@@ -37,6 +41,9 @@ def repeat(path: Path, data_dir: Path | None, device: str, as_json: bool) -> int
     else:
         for line in sources:
             click.echo(f"source  {line}")
+        for key in sorted({*old.environment, *new.environment}):
+            if old.environment.get(key) != new.environment.get(key):
+                click.echo(f"environment  {key}: {old.environment.get(key)} → {new.environment.get(key)}")
         for line in differs:
             click.echo(f"differs  {line}")
         click.echo(

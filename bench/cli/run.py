@@ -21,6 +21,9 @@ _EXIT_CRASHED = 1
 @click.option(
     "--plugin", "plugins", multiple=True, metavar="FILE|MODULE", help="Try out entries of your own."
 )
+@click.option(
+    "--defense", "defenses", multiple=True, metavar="NAME", help="Add a defense to the matrix [repeatable]."
+)
 @click.option("--dry-run", is_flag=True, help="List the cells, which are done, and an estimate of the time.")
 @click.option(
     "--tracking-uri", metavar="URI", help="MLflow server or store [default: mlflow.db beside runs]."
@@ -30,8 +33,8 @@ _EXIT_CRASHED = 1
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
     matrix_name: str | None, cell_file: Path | None, out: Path | None, data_dir: Path | None, device: str,
-    jobs: int | None, plugins: tuple[str, ...], dry_run: bool, tracking_uri: str | None, no_tracking: bool,
-    include_pictures: bool, as_json: bool,
+    jobs: int | None, plugins: tuple[str, ...], defenses: tuple[str, ...], dry_run: bool,
+    tracking_uri: str | None, no_tracking: bool, include_pictures: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Run a matrix: attacks × defenses × data sets × interception points.
 
@@ -41,10 +44,13 @@ def command(
     \b
     bench run --matrix quickstart
     bench run --matrix mine.toml --plugin my_defense.py
+    bench run --matrix quickstart --plugin my_defense.py --defense my-defense
     bench run --cell runs/quickstart/records/<id>.json
     """
     if (matrix_name is None) == (cell_file is None):
         raise click.UsageError("give --matrix FILE|PRESET or --cell RECORD; `bench run --matrix quickstart`")
+    if cell_file is not None and defenses:
+        raise click.UsageError("--defense adds to a matrix; leave it out, or give --matrix")
     from bench import registry
 
     for plugin in plugins:
@@ -59,10 +65,12 @@ def command(
     if cell_file is not None:
         sys.exit(repeat.repeat(cell_file, data_dir, chosen_device(device), as_json))
     assert matrix_name is not None
-    matrix = read(matrix_name)
+    matrix = read(matrix_name, more_defenses=defenses)
     resolver = Resolver(data_dir)
     planned = expand(matrix, resolve=resolver)
-    run = out or Path("runs") / Path(matrix_name).stem.replace("/", "-")
+    run = out or Path("runs") / (
+        Path(matrix_name).stem if matrix_name.endswith(".toml") else matrix_name.replace("/", "-")
+    )
     todo = schedule(planned, run, resolver)
     jobs = jobs or default_jobs()
     if dry_run:

@@ -12,6 +12,9 @@ from bench.points import STAGES, Point, Stage
 Tensors = Mapping[str, Tensor]
 
 
+_OF_A_CLIENT = ("step", "client", "exchange", "server")
+
+
 class _NoDraws:
     """An attacker knows the law of the draws, never a draw."""
 
@@ -58,7 +61,9 @@ class Composition:
 
 
 def describe(stages: Stages, point: Point, *, round_: int, unit: float, probe: Tensors) -> Composition | None:
-    """The description of everything that `point` shows, or None where a transform describes nothing.
+    """The description of everything that `point` shows, or None where a transform describes nothing, or
+    where it acts on each client of a mean that alone is shown.  `unit` is what one unit of the mean
+    gradient amounts to in what is sent: 1, or η·L.
 
     `probe` name → (*shape), any gradient: each transform is asked once whether it answers.
     """
@@ -70,6 +75,8 @@ def describe(stages: Stages, point: Point, *, round_: int, unit: float, probe: T
         )
         for stage in seen
     }  # fmt: skip
+    if point.unit == "sum" and any(stages.has(stage) for stage in seen if stage in _OF_A_CLIENT):
+        return None
     for stage in seen:
         given = {n: v[(None,) * contexts[stage].lead] for n, v in probe.items()}
         for transform in stages.transforms.get(stage, ()):

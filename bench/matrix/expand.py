@@ -20,7 +20,7 @@ _NONE = Entry(name="none")
 
 
 class Facts(Protocol):
-    """What expansion needs to know of a data set; `bench.datasets.base.Data` has it all."""
+    """What expansion needs to know of a data set; `training` counts the examples of that split."""
 
     @property
     def sha256(self) -> str: ...
@@ -32,6 +32,8 @@ class Facts(Protocol):
     def shape(self) -> tuple[int, ...]: ...
     @property
     def classes(self) -> int: ...
+    @property
+    def training(self) -> int: ...
 
 
 class Resolver(Protocol):
@@ -50,7 +52,7 @@ class Planned:
 
 @dataclass(slots=True)
 class _Plan:
-    """What is being gathered: facts by data set, trainings by their settings, kept rounds apart."""
+    """What is being gathered: facts by data set, trainings by id, the rounds to keep of each."""
 
     resolve: Resolver
     registry: Registry
@@ -66,11 +68,10 @@ class _Plan:
         return DataRef(name=entry.name, params=entry.params, sha256=facts.sha256, subset=facts.subset)
 
     def training(self, cell: TrainingCell, rounds: set[int]) -> str:
-        """Ask for a training and for these rounds of it; cells that differ in rounds alone are one."""
-        key = cell.id
-        self.trainings.setdefault(key, cell)
-        self.kept.setdefault(key, set()).update(rounds)
-        return key
+        """Ask for a training and for these rounds of it; its id, which the rounds are no part of."""
+        self.trainings.setdefault(cell.id, cell)
+        self.kept.setdefault(cell.id, set()).update(rounds)
+        return cell.id
 
     def reason(self, cell: AttackCell | TrainingCell) -> str | None:
         facts = self.facts[_key(cell.dataset)]
@@ -79,6 +80,7 @@ class _Plan:
             data_kind=facts.kind,
             shape=tuple(facts.shape),
             classes=facts.classes,
+            training=facts.training,
             registry=self.registry,
         )
 
@@ -93,19 +95,14 @@ def expand(matrix: Matrix, *, resolve: Resolver, registry: Registry = _registry)
     asked = [_asked(plan, row, matrix.settings) for row in matrix.combinations]
     for block in matrix.trainings:
         plan.training(_training(plan, block), set(block.checkpoints))
-    trained = {
-        key: cell.model_copy(update={"checkpoints": tuple(sorted(plan.kept[key]))})
-        for key, cell in plan.trainings.items()
-    }
-    ids = {key: cell.id for key, cell in trained.items()}
-    planned = {ids[key]: Planned(cell, plan.reason(cell)) for key, cell in trained.items()}
-    for row, (cell, key) in zip(matrix.combinations, asked, strict=True):
+    planned: dict[str, Planned] = {}
+    for id_, training in plan.trainings.items():
+        kept = {"checkpoints": tuple(sorted(plan.kept[id_]))}
+        planned[id_] = Planned(training.model_copy(update=kept), plan.reason(training))
+    for row, cell in zip(matrix.combinations, asked, strict=True):
         reason = plan.reason(cell)
-        if key is not None:
-            training = ids[key]
-            weights = cell.weights.model_copy(update={"training": training})
-            cell = cell.model_copy(update={"weights": weights})
-            reason = reason or planned[training].impossible
+        if reason is None and isinstance(cell.weights, CheckpointWeights):
+            reason = planned[cell.weights.training].impossible
         if reason is not None and row.alone is not None:
             faults.add(f"include[{row.alone}]", f"stands alone and cannot run: {reason}", "change or drop it")
         planned.setdefault(cell.id, Planned(cell, reason))
@@ -118,15 +115,15 @@ def expand(matrix: Matrix, *, resolve: Resolver, registry: Registry = _registry)
     return tuple(planned.values())
 
 
-def _asked(plan: _Plan, row: Combination, settings: Mapping[str, int]) -> tuple[AttackCell, str | None]:
-    """The attack cell of a combination, and the key of the training its weights wait for."""
+def _asked(plan: _Plan, row: Combination, settings: Mapping[str, int]) -> AttackCell:
+    """The attack cell of a combination; asks for the training that its weights wait for."""
     fields = {**settings, **{axis: choice.value for axis, choice in row.choices.items()}}
     fields["dataset"] = plan.data(fields["dataset"])
     fields.setdefault("federated", Federated())
     fields.setdefault("defense", _NONE)
     grants = fields.pop("grants", Grants())
     fields |= {"labels": grants.labels, "repeated_readings": grants.repeated_readings}
-    weights, key = fields.get("weights", InitialWeights()), None
+    weights = fields.get("weights", InitialWeights())
     if isinstance(weights, Trained):
         options: dict[str, Any] = dict(weights.options)
         cell = TrainingCell(
@@ -134,9 +131,9 @@ def _asked(plan: _Plan, row: Combination, settings: Mapping[str, int]) -> tuple[
             federated=weights.federated or fields["federated"], seed=fields.get("seed", 0),
             rounds=weights.rounds, **options,
         )  # fmt: skip
-        key = plan.training(cell, {weights.round})
-        fields["weights"] = CheckpointWeights(training=key, round=weights.round)
-    return AttackCell(**fields), key
+        training = plan.training(cell, {weights.round})
+        fields["weights"] = CheckpointWeights(training=training, round=weights.round)
+    return AttackCell(**fields)
 
 
 def _training(plan: _Plan, training: Training) -> TrainingCell:

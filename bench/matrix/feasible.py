@@ -24,17 +24,18 @@ def impossible(
     data_kind: str,
     shape: tuple[int, ...],
     classes: int,
+    training: int,
     registry: Registry = _registry,
 ) -> str | None:
     """Why the cell cannot run, in a few words, or None.
 
-    `data_kind`, `shape` and `classes` are those of the cell's data.  What depends on a reading is
-    the attack's own to refuse.
+    `data_kind`, `shape` and `classes` are those of the cell's data, `training` the number of examples
+    of its training split.  What depends on a reading is the attack's own to refuse.
     """
-    reason = _model(cell, data_kind, shape, classes, registry) or _clients(cell.federated)
+    reason = _model(cell, data_kind, shape, classes, registry) or _clients(cell.federated, training, classes)
     if reason is not None or isinstance(cell, TrainingCell):
         return reason
-    return _knowledge(cell, registry) or _unknowns(cell)
+    return _knowledge(cell, registry) or _unknowns(cell) or _repeats(cell, training)
 
 
 def pictures(point: str, federated: Federated) -> int:
@@ -45,6 +46,14 @@ def pictures(point: str, federated: Federated) -> int:
         "update": federated.batch * federated.steps,
         "sum": federated.batch * federated.steps * federated.per_round,
     }[POINTS[point].unit]
+
+
+def client_examples(federated: Federated, training: int) -> int:
+    """|D_i|, of `training` examples in all, as `bench.datasets.partition` shares them out."""
+    if federated.client_examples is not None:
+        return federated.client_examples
+    size = training // federated.clients
+    return size if federated.partition == "iid" else size - size % 2
 
 
 def _model(
@@ -81,9 +90,19 @@ def _unbuildable(model: type, params: str, shape: tuple[int, ...], classes: int)
     return misfit
 
 
-def _clients(federated: Federated) -> str | None:
-    if federated.client_examples is not None and federated.client_examples < federated.batch:
-        return f"a client with {federated.client_examples} examples has no batch of {federated.batch}"
+def _clients(federated: Federated, training: int, classes: int) -> str | None:
+    """What `bench.datasets.partition.client_indices` refuses, as far as it shows without labels."""
+    size = client_examples(federated, training)
+    if size < 1:
+        return f"no examples for {federated.clients} clients, of {training} for training"
+    if size > training:
+        return f"no client can hold {size} examples, of {training} for training"
+    if federated.partition != "iid" and size % 2:
+        return f"{federated.partition} gives a client two equal parts, {size} examples are odd"
+    if federated.partition == "two-class" and classes < 2:
+        return "two-class needs two classes, the data have one"
+    if size < federated.batch:
+        return f"a client with {size} examples has no batch of {federated.batch}"
     return None
 
 
@@ -101,4 +120,21 @@ def _unknowns(cell: AttackCell) -> str | None:
     count = pictures(cell.point, cell.federated)
     if count > MOST_PICTURES:
         return f"too many unknowns: {count} pictures behind a reading, at most {MOST_PICTURES}"
+    return None
+
+
+def _repeats(cell: AttackCell, training: int) -> str | None:
+    """Victims that are not distinct: an example twice in a reading, or a client in two (`bench.victims`)."""
+    unit, setting = POINTS[cell.point].unit, cell.federated
+    size, used = client_examples(setting, training), setting.batch * setting.steps
+    if unit in ("update", "sum") and used > size:
+        return f"a reading would hold the same example twice: {used} of a client with {size}"
+    senders = setting.per_round if unit == "sum" else 1
+    distinct = setting.clients // senders
+    if cell.readings > distinct:
+        each = "one client" if senders == 1 else f"{senders} clients"
+        return (
+            f"{cell.readings} readings of {each} each, at most {distinct} are distinct "
+            f"with {setting.clients} clients"
+        )
     return None

@@ -8,11 +8,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bench import registry as _registry
 from bench.matrix import blocks
 from bench.matrix.blocks import AXES, REQUIRED, Training
-from bench.matrix.border import Border, Registry
+from bench.matrix.border import Border, Registry, entry
 from bench.matrix.combine import Combination, combine
 from bench.matrix.document import PRESETS, document, located, preset_names
 from bench.matrix.faults import Faults
@@ -40,8 +41,17 @@ def presets(folder: Path = PRESETS) -> tuple[tuple[str, str], ...]:
     )
 
 
-def read(source: str | Path, *, registry: Registry = _registry, folder: Path = PRESETS) -> Matrix:
+def read(
+    source: str | Path,
+    *,
+    more_defenses: Sequence[str] = (),
+    registry: Registry = _registry,
+    folder: Path = PRESETS,
+) -> Matrix:
     """The matrix of a path (a `Path`, or a text that ends in `.toml`), or of a preset in `folder`.
+
+    `more_defenses` are names that join the axis `defense` with their default parameters, as if they
+    stood at its end; an axis that the file leaves out starts with `none`.
 
     Raises `MatrixError` with every fault, one a line: `FILE: key: what; remedy`.
     """
@@ -54,6 +64,8 @@ def read(source: str | Path, *, registry: Registry = _registry, folder: Path = P
     if not isinstance(title, str) or len(title) > 200 or not title.isprintable():
         border.bad("title", "one line of at most 200 characters", title, 'title = "what this asks"')
     settings = blocks.settings(border, content, SETTINGS)
+    if more_defenses:
+        content["axes"] = _wider(border, content.get("axes", {}), more_defenses)
     table = content.get("axes", {})
     if isinstance(table, dict):
         border.known("axes", table, AXES)
@@ -76,6 +88,18 @@ def read(source: str | Path, *, registry: Registry = _registry, folder: Path = P
     return Matrix(
         file=faults.file, title=title, settings=settings, combinations=combinations, trainings=trainings
     )
+
+
+def _wider(border: Border, table: Any, names: Sequence[str]) -> Any:
+    """The axes with these defenses added; those that the file has as plain names are not added again."""
+    if not table:
+        border.faults.add("--defense", "the matrix has no [axes] to add to", "leave it out, or add axes")
+        return table
+    right = [name for name in dict.fromkeys(names) if entry(border, "defense", "--defense", name)]
+    there = table.get("defense", ["none"]) if isinstance(table, dict) else None
+    if not isinstance(there, list):  # a fault of the file, told with the others
+        return table
+    return {**table, "defense": [*there, *(name for name in right if name not in there)]}
 
 
 def _lacking(faults: Faults, names: Sequence[str]) -> None:

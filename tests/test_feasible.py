@@ -1,0 +1,60 @@
+"""What the plan rules out is what the data refuse, and a client's share is counted as it is dealt."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench.cell import DataRef, Entry, Federated, TrainingCell
+from bench.datasets.partition import client_indices
+from bench.errors import BenchError
+from bench.matrix.feasible import client_examples, impossible, pictures
+
+
+@pytest.mark.parametrize(
+    ("point", "count"), [("type-2", 1), ("type-2-step", 3), ("type-1", 6), ("type-0", 6), ("aggregate", 24)]
+)
+def test_pictures_behind_a_reading(point: str, count: int) -> None:
+    federated = Federated(algorithm="fedavg", per_round=4, steps=2, batch=3)
+    assert pictures(point, federated) == count
+
+
+def refused(federated: Federated, training: int, classes: int) -> str | None:
+    cell = TrainingCell(
+        dataset=DataRef(name="cancer", sha256="0" * 64), model=Entry(name="mlp"), federated=federated,
+        defense=Entry(name="none"), rounds=1,
+    )  # fmt: skip
+    return impossible(cell, data_kind="table", shape=(3,), classes=classes, training=training)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(
+    partition=st.sampled_from(["iid", "two-shard", "two-class"]),
+    clients=st.integers(1, 40),
+    given_examples=st.none() | st.integers(1, 50),
+    training=st.integers(2, 45),
+    classes=st.integers(1, 3),
+)
+def test_a_setting_is_ruled_out_where_the_partition_refuses_it(
+    partition: str, clients: int, given_examples: int | None, training: int, classes: int
+) -> None:
+    federated = Federated.model_validate(
+        {"partition": partition, "clients": clients, "per_round": 1, "client_examples": given_examples,
+         "batch": 1}
+    )  # fmt: skip
+    labels = np.arange(training) % min(classes, training)
+    told = refused(federated, training, classes)
+    held, error = None, ""
+    try:
+        held = client_indices(labels, kind=partition, clients=clients, client_examples=given_examples, seed=0)
+    except BenchError as fault:
+        error = str(fault)
+    # The size of the smallest class is not known to the plan: such a cell says so when it runs.
+    assert (told is None) == (held is not None or ("the smallest with" in error and classes > 1))
+    if held is not None:
+        assert held.shape == (clients, client_examples(federated, training))
+
+
+@pytest.mark.parametrize(("batch", "runs"), [(10, True), (11, False)])
+def test_a_client_needs_a_whole_batch(batch: int, runs: bool) -> None:
+    assert (refused(Federated(clients=10, batch=batch), 109, 2) is None) == runs

@@ -1,0 +1,104 @@
+"""Records → table: the worst case picture by picture, nothing dropped, nothing mixed."""
+
+from typing import Any
+
+import pytest
+
+from bench.cell import AttackCell, DataRef, Entry, Federated
+from bench.leaderboard.table import Worst, blocks, without_evidence
+from bench.records import Record
+from bench.scoring.intervals import wilson
+
+
+def record(
+    hits: list[list[bool]] | None, *, attack: str = "cpl", defense: str = "none", point: str = "type-2",
+    seed: int = 0, draw: int = 0, status: Any = "done", snr: float = 120.0, protocol: int = 1, **federated: Any,
+) -> Record:  # fmt: skip
+    """A record whose pictures leaked as `hits` (reading, picture) says."""
+    cell = AttackCell(
+        dataset=DataRef(name="digits", sha256="0" * 64), model=Entry(name="dlg-lenet"), seed=seed, draw=draw,
+        federated=Federated(**federated), defense=Entry(name=defense), attack=Entry(name=attack), point=point,
+        readings=len(hits) if hits is not None else 2,
+    )  # fmt: skip
+    return Record(
+        id=cell.id, status=status, reason=None if status == "done" else "because",
+        cell=cell.model_dump(mode="json"), source={"bench": {"protocol": protocol}},
+        summary={"lower_bound": False, "reading_snr_db_least": snr},
+        victims=[{"pictures": [{"success": hit} for hit in row]} for row in hits or []],
+        environment={}, cost={},
+    )  # fmt: skip
+
+
+def only(*found: Record) -> Worst:
+    (block,) = blocks(found)
+    ((_, row),) = block.rows.items()
+    ((_, worst),) = row.items()
+    return worst
+
+
+def test_a_picture_leaks_if_any_attack_gets_it() -> None:
+    worst = only(
+        record([[True], [False], [False], [False]], attack="cpl"),
+        record([[False], [True], [False], [False]], attack="dlg"),
+    )
+    assert worst.asr == 0.5  # neither attack alone is above a quarter, and their mean is a quarter
+    assert worst.best == ("cpl", 0.25)
+    assert worst.interval == wilson(2, 4)
+
+
+def test_a_crash_keeps_its_pictures_in_the_denominator_and_marks_the_figure() -> None:
+    worst = only(
+        record([[True], [True]], seed=0), record(None, seed=1, status="crashed"),
+    )  # fmt: skip
+    assert worst.asr == 0.5
+    assert worst.lower_bound
+    assert worst.crashed == {"cpl": "because"}
+
+
+def test_what_does_not_apply_counts_nowhere() -> None:
+    worst = only(record([[True], [True]]), record(None, attack="dlg", status="n/a"))
+    assert (worst.asr, worst.lower_bound, worst.absent) == (1.0, False, {"dlg": "because"})
+
+
+@pytest.mark.parametrize(
+    ("records", "wider"),
+    [
+        ([record([[True] * 3, [False] * 3] * 4, point="type-1")], True),  # batches are clusters
+        ([record([[True], [False]] * 4, draw=0), record([[True], [False]] * 4, draw=1)], True),  # and draws
+        ([record([[True], [False]] * 4)], False),
+    ],
+    ids=["a batch's pictures", "a reading's draws", "single pictures"],
+)
+def test_pictures_that_belong_together_are_not_counted_as_independent(
+    records: list[Record], wider: bool
+) -> None:
+    worst = only(*records)
+    count = len(worst.leaked)
+    interval = worst.interval
+    assert interval is not None
+    low, high = wilson(count / 2, count)
+    assert (interval[1] - interval[0] > (high - low) * 1.1) is wider
+
+
+@pytest.mark.parametrize("field", [{"per_round": 20}, {"partition": "two-shard"}, {"rate": 0.1}])
+def test_settings_are_never_mixed(field: dict[str, Any]) -> None:
+    found = blocks([record([[True]]), record([[False]], **field)])
+    assert [block.rows["none"]["type-2"].asr for block in found] == [1.0, 0.0]
+    assert found[0].title != found[1].title
+
+
+def test_protocols_are_never_mixed() -> None:
+    found = blocks([record([[True]]), record([[False]], protocol=2)])
+    assert ["protocol 1" in found[0].title, "protocol 2" in found[1].title] == [True, True]
+
+
+def test_no_evidence_where_nothing_leaks_undefended() -> None:
+    (block,) = blocks(
+        [
+            record([[False], [False]], point="type-1"),
+            record([[False], [False]], point="type-1", defense="prune", snr=3.0),
+            record([[True], [False]], point="type-2"),
+            record([[False], [False]], point="type-2", defense="prune", snr=3.0),
+        ]
+    )
+    assert without_evidence(block) == ("type-1",)

@@ -1,0 +1,164 @@
+"""What is left to do in a run: same question and same source, or it is asked again."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import records
+from bench.cell import AttackCell, CheckpointWeights, DataRef, Entry, Federated, TrainingCell
+from bench.matrix.expand import Planned
+from bench.plan import Resolver, Schedule, schedule
+from bench.runner import Memory, Place, run_cell
+
+RESOLVER = Resolver(None)
+MEMORY = Memory()
+
+
+def entry(kind: str, name: str, **params: Any) -> Entry:
+    from bench import registry
+    from bench.parameters import values
+
+    return Entry(name=name, params=values(registry.instance(kind, name, params)))
+
+
+def data() -> DataRef:
+    return DataRef(name="digits", sha256=RESOLVER.data("digits", {}).sha256)
+
+
+def training(**changed: Any) -> TrainingCell:
+    given: dict[str, Any] = {
+        "dataset": data(), "model": entry("models", "mlp"), "defense": entry("defenses", "none"),
+        "federated": Federated(clients=10, per_round=2, batch=4), "rounds": 2, "checkpoints": (1, 2),
+        "test_examples": 50,
+    }  # fmt: skip
+    return TrainingCell(**(given | changed))
+
+
+def attack(weights: Any = None, **changed: Any) -> AttackCell:
+    given: dict[str, Any] = {
+        "dataset": data(), "model": entry("models", "mlp"), "defense": entry("defenses", "none"),
+        "federated": Federated(clients=10, per_round=2, batch=4), "attack": entry("attacks", "labels-only"),
+        "point": "type-2", "readings": 2,
+    }  # fmt: skip
+    return AttackCell(**(given | ({"weights": weights} if weights else {}) | changed))
+
+
+def answer(cell: AttackCell | TrainingCell, run: Path) -> records.Record:
+    record = run_cell(cell, Place(run=run), MEMORY)
+    records.write(run, record)
+    return record
+
+
+def left(run: Path, *cells: AttackCell | TrainingCell) -> Schedule:
+    return schedule([Planned(cell, None) for cell in cells], run, RESOLVER)
+
+
+def altered(run: Path, cell: AttackCell | TrainingCell, **changed: Any) -> None:
+    path = records.record_path(run, cell.id)
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+
+
+def test_a_finished_cell_is_done(tmp_path: Path) -> None:
+    cell = attack()
+    assert answer(cell, tmp_path).status == "done"
+    assert left(tmp_path, cell).done == (cell,)
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"source": {"bench": {"version": "0"}}}, "bench"),
+        ({"status": "crashed", "reason": "it fell"}, "crashed: it fell"),
+        ({"schema": 99}, "schema 99"),
+        ({"arrays": "0" * 64}, "is missing"),
+    ],
+)
+def test_what_does_not_count_is_asked_again_and_says_why(
+    tmp_path: Path, changed: dict[str, Any], why: str
+) -> None:
+    cell = attack()
+    answer(cell, tmp_path)
+    altered(tmp_path, cell, **changed)
+    found = left(tmp_path, cell)
+    assert found.waiting == (cell,)
+    assert why in found.again[cell.id]
+
+
+@pytest.mark.parametrize("content", ["{", '{"schema": 99}', "[]"])
+def test_a_damaged_record_is_kept_aside_and_the_cell_runs(tmp_path: Path, content: str) -> None:
+    cell = attack()
+    path = records.record_path(tmp_path, cell.id)
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    assert left(tmp_path, cell).waiting == (cell,)
+    answer(cell, tmp_path)
+    assert records.read(path).status == "done"
+    assert [kept.read_text() for kept in (tmp_path / "kept").iterdir()] == [content]
+
+
+def test_an_attack_on_a_checkpoint_follows_its_training(tmp_path: Path) -> None:
+    made = training()
+    on_it = attack(CheckpointWeights(training=made.id, round=2))
+    record = answer(made, tmp_path)
+    attacked = answer(on_it, tmp_path)
+    assert attacked.status == "done"
+    assert attacked.source["weights"] == record.summary["checkpoints"]["2"]
+    assert left(tmp_path, made, on_it).waiting == ()
+    # another training under the same id: its weights are others, so the attack is asked again
+    altered(tmp_path, made, summary=record.summary | {"checkpoints": {"1": "1" * 64, "2": "2" * 64}})
+    assert left(tmp_path, on_it).waiting == (on_it,)
+    # a training that runs again takes its attacks along
+    altered(tmp_path, made, status="crashed", reason="it fell")
+    found = left(tmp_path, made, on_it)
+    assert found.waiting == (made, on_it)
+    assert "its training runs again" in found.again[on_it.id]
+    # and without a finished training nothing is attacked
+    assert "did not finish (it fell)" in str(answer(on_it, tmp_path).reason)
+
+
+def test_weights_are_checked_by_content(tmp_path: Path) -> None:
+    made = training()
+    answer(made, tmp_path)
+    path = tmp_path / "weights" / made.id / "round-2.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    record = answer(attack(CheckpointWeights(training=made.id, round=2)), tmp_path)
+    assert (record.status, "content changed" in str(record.reason)) == ("crashed", True)
+
+
+def test_asking_for_one_more_round_changes_no_id_and_trains_again(tmp_path: Path) -> None:
+    some, more = training(checkpoints=(2,)), training(checkpoints=(1, 2))
+    assert some.id == more.id
+    answer(some, tmp_path)
+    assert left(tmp_path, some).done == (some,)
+    assert "round-1.safetensors is missing" in left(tmp_path, more).again[more.id]
+
+
+def test_a_training_that_diverged_is_settled(tmp_path: Path) -> None:
+    cell = training(
+        model=entry("models", "mlp", activation="relu"),
+        federated=Federated(clients=10, per_round=2, batch=4, rate=1e30), rounds=3, checkpoints=(3,),
+    )  # fmt: skip
+    record = answer(cell, tmp_path)
+    assert (record.status, record.summary["diverged"]) == ("done", True)
+    assert left(tmp_path, cell).done == (cell,)
+    attacked = answer(
+        attack(CheckpointWeights(training=cell.id, round=3), model=cell.model, federated=cell.federated),
+        tmp_path,
+    )
+    assert (attacked.status, attacked.reason) == (
+        "n/a", f"training {cell.id[:8]} diverged before round 3",
+    )  # fmt: skip
+
+
+def test_cells_that_may_share_a_reading_go_together(tmp_path: Path) -> None:
+    federated = Federated(clients=10, per_round=2, batch=4)
+    cells = [
+        attack(defense=entry("defenses", defense), point=point, federated=federated)
+        for defense in ("none", "prune")
+        for point in ("type-2", "type-1", "type-0")
+    ]
+    groups = left(tmp_path, *cells).phases[1]
+    assert sorted(len(group) for group in groups) == [2, 4]
+    assert {cell.point for cell in min(groups, key=len)} == {"type-2"}
