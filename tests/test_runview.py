@@ -25,11 +25,24 @@ def record(**changes: Any) -> Record:
         "kind": "attack",
         "dataset": {**entry("digits"), "sha256": "0" * 64, "subset": None},
         "model": entry("dlg-lenet"),
-        "federated": {"algorithm": "fedsgd", "batch": 3},
+        "federated": {
+            "algorithm": "fedavg",
+            "clients": 100,
+            "per_round": 10,
+            "steps": 4,
+            "batch": 3,
+            "rate": 0.05,
+            "partition": "two-shard",
+            "client_examples": None,
+        },
         "defense": entry("prune", share=0.7),
         "attack": entry("cpl", outer=300),
         "weights": {"kind": "file", "sha256": "1" * 64, "path": "/somewhere"},
         "knowledge": "plain",
+        "labels": True,
+        "repeated_readings": 5,
+        "readings": 16,
+        "evaluations": 500,
         "point": "type-1",
         "seed": 0,
         "draw": 1,
@@ -49,9 +62,9 @@ def record(**changes: Any) -> Record:
 
 def test_name_says_the_cell_in_words() -> None:
     shown = view.view(record(), SHA)
-    assert shown.name == "digits dlg-lenet cpl/plain × prune(share=0.7) @ type-1"
+    assert shown.name == "cpl/plain × prune(share=0.7) @ type-1, digits dlg-lenet"
     training = record(cell={"kind": "training", **{k: entry(k) for k in ("dataset", "model", "defense")}})
-    assert view.view(training, SHA).name == "dataset model training × defense"
+    assert view.view(training, SHA).name == "training × defense, dataset model"
 
 
 def test_a_tag_for_every_axis() -> None:
@@ -59,10 +72,32 @@ def test_a_tag_for_every_axis() -> None:
     expected = {
         "cell": "a1", "record": SHA, "source": "5" * 64, "protocol": "1", "status": "done",
         "dataset": "digits", "model": "dlg-lenet", "defense": "prune", "attack": "cpl",
-        "point": "type-1", "knowledge": "plain", "seed": "0", "draw": "1", "weights": "file",
+        "point": "type-1", "knowledge": "plain", "seed": "0", "draw": "1",
+        "labels": "true", "repeated_readings": "5", "readings": "16", "evaluations": "500",
+        "federated": "fedavg", "clients": "100", "per_round": "10", "steps": "4", "batch": "3",
+        "rate": "0.05", "partition": "two-shard", "weights": "file", "weights_sha256": "1" * 64,
     }  # fmt: skip
     assert {key: tags.get(f"bench.{key}") for key in expected} == expected
     assert tags["environment.device"] == "cpu"
+    assert "bench.client_examples" not in tags
+
+
+def test_weights_of_a_training_name_it_and_its_round() -> None:
+    weights = {"kind": "checkpoint", "training": "2" * 64, "round": 0}
+    tags = view.view(record(cell={**record().cell, "weights": weights}), SHA).tags
+    found = {key: item for key, item in tags.items() if key.startswith("bench.weights")}
+    assert found == {
+        "bench.weights": "checkpoint", "bench.weights_training": "2" * 64, "bench.weights_round": "0",
+    }  # fmt: skip
+
+
+def test_no_more_tags_than_one_request_takes_and_the_axes_are_kept() -> None:
+    """100 a request; name, run, picture, description and `superseded` come on top."""
+    few = view.view(record(), SHA).tags
+    many = view.view(record(environment={f"a{i}": "x" for i in range(300)}), SHA).tags
+    assert len(many) + 5 <= 100
+    axes = {key: item for key, item in few.items() if key.startswith("bench.")}
+    assert axes.items() <= many.items()
 
 
 def test_parameters_are_flat_and_hold_no_hash_or_path() -> None:

@@ -105,7 +105,7 @@ def test_one_record_is_one_run_with_everything_in_it(run: Path) -> None:
     os.utime(path, (1_700_000_000, 1_700_000_000))
     assert upload.upload(run) == Uploaded(count=1)
     (found,) = uploaded(run)
-    assert found.info.run_name == "digits dlg-lenet cpl/plain × prune(share=0.7) @ type-1"
+    assert found.info.run_name == "cpl/plain × prune(share=0.7) @ type-1, digits dlg-lenet"
     assert found.info.status == "FINISHED"
     assert (found.info.start_time, found.info.end_time) == (1_699_999_997_500, 1_700_000_000_000)
     assert found.data.metrics == {"leak/asr": 0.5, "leak/psnr_db/median": 21.0, "cost/wall_seconds": 2.5}
@@ -114,6 +114,8 @@ def test_one_record_is_one_run_with_everything_in_it(run: Path) -> None:
     assert found.data.tags["bench.run"] == run.name
     (picture,) = target(run).client.list_artifacts(found.info.run_id)
     assert picture.path == found.data.tags["bench.picture"] == upload.PICTURE
+    address = f"(get-artifact?path={upload.PICTURE}&run_uuid={found.info.run_id})"
+    assert address in found.data.tags["mlflow.note.content"]
 
 
 def test_more_than_one_request_holds_goes_in_several(run: Path) -> None:
@@ -217,6 +219,35 @@ def test_private_pictures_stay_unless_asked_for(run: Path) -> None:
     upload.upload(run, only=["a2"], include_pictures=True)
     (named,) = (found for found in uploaded(run) if found.data.tags["bench.cell"] == "a2")
     assert [item.path for item in client.list_artifacts(named.info.run_id)] == [upload.PICTURE]
+
+
+@pytest.mark.parametrize("noted", [True, False])
+def test_a_withheld_picture_is_added_to_its_run_when_asked_for(run: Path, noted: bool) -> None:
+    write(run, "a1", summary={"private": True})
+    write(run, "a2")
+    upload.upload(run)
+    (before,) = (found for found in uploaded(run) if found.data.tags["bench.cell"] == "a1")
+    if not noted:
+        (run / "synced" / "a1.json").unlink()
+    asked = CliRunner().invoke(sync, [str(run), "--include-pictures"])
+    assert asked.exit_code == 0, asked.output
+    assert "1 uploaded, 1 there already" in asked.output
+    assert upload.upload(run, include_pictures=True) == Uploaded(skipped=2)
+    (after,) = (found for found in uploaded(run) if found.data.tags["bench.cell"] == "a1")
+    assert after.info.run_id == before.info.run_id
+    assert after.info.status == "FINISHED"
+    assert after.data.tags["bench.picture"] == upload.PICTURE
+    (picture,) = target(run).client.list_artifacts(after.info.run_id)
+    assert picture.path == upload.PICTURE
+
+
+def test_a_run_deleted_in_the_ui_gets_no_picture(run: Path) -> None:
+    write(run, "a1", summary={"private": True})
+    upload.upload(run)
+    (found,) = uploaded(run)
+    target(run).client.delete_run(found.info.run_id)
+    assert upload.upload(run, include_pictures=True) == Uploaded(skipped=1)
+    assert target(run).client.list_artifacts(found.info.run_id) == []
 
 
 def test_the_numbers_go_up_where_the_picture_cannot(run: Path) -> None:

@@ -11,7 +11,11 @@ import click
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path), required=False)
 @click.option("--tracking-uri", metavar="URI", help="An MLflow server; by default mlflow.db beside the run.")
-@click.option("--include-pictures", is_flag=True, help="Upload pictures of data marked private, too.")
+@click.option(
+    "--include-pictures",
+    is_flag=True,
+    help="Upload private data's pictures, too, also those withheld.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
 def command(run: Path | None, tracking_uri: str | None, include_pictures: bool, as_json: bool) -> None:
     """Upload the records of RUN (by default the newest below runs/) that the store has not.

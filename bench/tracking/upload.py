@@ -25,6 +25,7 @@ from bench.tracking.store import Note, Uploaded
 from bench.tracking.view import RunView
 
 PICTURE = "truth-above-reconstruction.png"
+WITHHELD = "withheld: private data"
 # MLflow asks once and waits this long: its own retries would repeat a `create_run` whose answer was
 # lost, where ours first looks what arrived.  A user's own settings win.
 _PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
@@ -154,7 +155,8 @@ def _send(target: Target, run: Path, cell_id: str) -> Literal["count", "skipped"
 
     The note on disk spares a search; the store's tags settle the rest, so that a crash between upload
     and note makes no second run.  A run left open by a crash is deleted; one of an older content of
-    the record is tagged `bench.superseded` with the new run's id.  One writer at a time per folder.
+    the record is tagged `bench.superseded` with the new run's id.  A picture that was withheld is added
+    to the run there once it may be.  One writer at a time per folder.
     Raises `RecordError`, `StoreError`.
     """
     path = records.record_path(run, cell_id)
@@ -165,29 +167,41 @@ def _send(target: Target, run: Path, cell_id: str) -> Literal["count", "skipped"
             if (
                 note
                 and (note.experiment, note.sha256) == (target.experiment, shown.sha256)
-                and _exists(target, note.run)
+                and (found := _noted(target, note.run))
             ):
-                return "skipped"
+                return "count" if _add_withheld(target, run, record, found) else "skipped"
             same, other = _versions(target, cell_id, shown.sha256)
-            new = same or _create(target, run, record, shown)
+            added = same is None or _add_withheld(target, run, record, same)
+            new = same.info.run_id if same else _create(target, run, record, shown)
             for run_id in other:
                 target.client.set_tag(run_id, "bench.superseded", new)
         except Exception as error:
             raise _failure(error, target.uri) from error
         note = Note(experiment=target.experiment, sha256=shown.sha256, run=new)
         store.write_note(run, cell_id, target.uri, note)
-        return "skipped" if same else "count"
+        return "count" if added else "skipped"
 
 
-def _exists(target: Target, run_id: str) -> bool:
-    """Whether the noted run is in the store: one deleted in the UI still is, a lost database's is not."""
+def _noted(target: Target, run_id: str) -> Any | None:
+    """The noted run, if it is in the store: one deleted in the UI still is, a lost database's is not."""
     try:
-        target.client.get_run(run_id)
+        return target.client.get_run(run_id)
     except Exception as error:
         if getattr(error, "error_code", "") == "RESOURCE_DOES_NOT_EXIST":
-            return False
+            return None
         raise
-    return True
+
+
+def _add_withheld(target: Target, run: Path, record: Record, found: Any) -> bool:
+    """Add the picture that an earlier upload withheld, if it may go now; whether it did."""
+    withheld = found.data.tags.get("bench.picture") == WITHHELD
+    if not (target.include_pictures and withheld) or found.info.lifecycle_stage == "deleted":
+        return False
+    image, why_not = _picture(target, run, record)
+    said = _log_picture(target.client, found.info.run_id, image) if image else why_not
+    if said:
+        target.client.set_tag(found.info.run_id, "bench.picture", said)
+    return said is None
 
 
 def _answers(target: Target) -> bool:
@@ -198,9 +212,9 @@ def _answers(target: Target) -> bool:
     return True
 
 
-def _versions(target: Target, cell_id: str, sha256: str) -> tuple[str | None, list[str]]:
+def _versions(target: Target, cell_id: str, sha256: str) -> tuple[Any | None, list[str]]:
     """The finished run of this very content, and those of other contents not yet superseded."""
-    same: str | None = None
+    same: Any | None = None
     other: list[str] = []
     condition = f"tags.`bench.cell` = '{cell_id}'"
     for found in target.client.search_runs([target.experiment_id], condition, max_results=100):
@@ -208,7 +222,7 @@ def _versions(target: Target, cell_id: str, sha256: str) -> tuple[str | None, li
             if found.info.status == "RUNNING":
                 target.client.delete_run(found.info.run_id)
             else:
-                same = found.info.run_id
+                same = found
         elif "bench.superseded" not in found.data.tags:
             other.append(found.info.run_id)
     return same, other
@@ -233,12 +247,8 @@ def _create(target: Target, run: Path, record: Record, shown: RunView) -> str:
     while params or metrics:
         client.log_batch(run_id, params=params[:_PARAMS], metrics=metrics[:_METRICS], synchronous=True)
         params, metrics = params[_PARAMS:], metrics[_METRICS:]
-    if image is not None:
-        try:
-            _log_picture(client, run_id, image)
-        except (ImportError, PermissionError) as error:
-            # The server keeps artifacts where this machine cannot write: the numbers still go up.
-            client.set_tag(run_id, "bench.picture", view.clean(f"not uploaded: {error}")[:1000])
+    if image and (refused := _log_picture(client, run_id, image)):
+        client.set_tag(run_id, "bench.picture", refused)
     client.set_terminated(run_id, shown.status, end_time=ended)
     return run_id
 
@@ -246,7 +256,7 @@ def _create(target: Target, run: Path, record: Record, shown: RunView) -> str:
 def _picture(target: Target, run: Path, record: Record) -> tuple[Image.Image | None, str | None]:
     """The record's strip, or why it has none here."""
     if view.is_private(record) and not target.include_pictures:
-        return None, "withheld: private data"
+        return None, WITHHELD
     try:
         image = strips.of_record(run, record)
     except (RecordError, ValueError) as error:
@@ -254,11 +264,23 @@ def _picture(target: Target, run: Path, record: Record) -> tuple[Image.Image | N
     return image, None if image else "none"
 
 
-def _log_picture(client: Any, run_id: str, image: Image.Image) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / PICTURE
-        image.save(path)
-        client.log_artifact(run_id, str(path))
+def _log_picture(client: Any, run_id: str, image: Image.Image) -> str | None:
+    """Upload the picture and show it in the run's description; or what was in the way."""
+    from mlflow.entities import RunTag
+
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / PICTURE
+            image.save(path)
+            client.log_artifact(run_id, str(path))
+    except (ImportError, PermissionError) as error:
+        # The server keeps artifacts where this machine cannot write: the numbers still go up.
+        return view.clean(f"not uploaded: {error}")[:1000]
+    # Relative to MLflow's page, wherever that is served.
+    description = f"![truth above, reconstruction below](get-artifact?path={PICTURE}&run_uuid={run_id})"
+    tags = [RunTag("bench.picture", PICTURE), RunTag("mlflow.note.content", description)]
+    client.log_batch(run_id, tags=tags, synchronous=True)
+    return None
 
 
 def _client(uri: str) -> Any:

@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,17 @@ from bench.tracking.store import digest
 
 # MLflow 3.17, utils/validation.py.
 _KEY, _PARAM, _TAG, _NAME = 250, 6000, 8000, 250
+_TAGS = 90  # of 100 in one request: the rest are for what the upload adds
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _NOT_A_KEY = re.compile(r"[^\w\-. :/]", re.ASCII)
 _ENDINGS = {"done": "FINISHED", "n/a": "KILLED", "crashed": "FAILED"}
 # Content hashes and paths say nothing to a reader of the parameter table; the tags have the hashes.
 _UNSHOWN = ("kind", "sha256", "path")
+_AXES = (
+    "point", "knowledge", "labels", "repeated_readings", "evaluations", "readings", "rounds", "seed", "draw",
+)  # fmt: skip
+_FEDERATED = ("clients", "per_round", "steps", "batch", "rate", "partition", "client_examples")
+_WEIGHTS = ("round", "training", "sha256")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +58,13 @@ def load(path: Path) -> tuple[Record, RunView]:
 
 def view(record: Record, sha256: str) -> RunView:
     """The view of a record whose file has this SHA-256; its texts, keys and numbers suit MLflow."""
+    # The cell's own come first: what is over the limit is some text of the environment or the summary.
+    tags = [(_key(key), _cut(value, _TAG)) for key, value in _tags(record, sha256).items() if value]
     return RunView(
         sha256=sha256,
         name=_name(record.cell)[:_NAME],
         status=_ENDINGS[record.status],
-        tags={_key(key): _cut(value, _TAG) for key, value in _tags(record, sha256).items() if value},
+        tags=dict(tags[:_TAGS]),
         params={_key(key): _cut(value, _PARAM) for key, value in _params(record.cell)},
         metrics=list(_metrics(record)),
         seconds=min(max(_finite(record.cost.get("wall_seconds")) or 0.0, 0.0), 1e9),
@@ -74,13 +82,16 @@ def is_private(record: Record) -> bool:
 
 
 def _name(cell: Mapping[str, Any]) -> str:
-    """`digits dlg-lenet cpl/plain × prune(share=0.7) @ type-1`."""
+    """`cpl/plain × prune(share=0.7) @ type-1, digits dlg-lenet`: first what tells cells apart.
+
+    MLflow's tables and charts cut a name after some twenty letters.
+    """
     where = f"{_entry_name(cell.get('dataset'))} {_entry_name(cell.get('model'))}"
     defense = _entry(cell.get("defense"))
     if "attack" not in cell:
-        return clean(f"{where} training × {defense}")
+        return clean(f"training × {defense}, {where}")
     attack = _entry_name(cell["attack"])
-    return clean(f"{where} {attack}/{cell.get('knowledge', 'plain')} × {defense} @ {cell.get('point')}")
+    return clean(f"{attack}/{cell.get('knowledge', 'plain')} × {defense} @ {cell.get('point')}, {where}")
 
 
 def _tags(record: Record, sha256: str) -> dict[str, str]:
@@ -101,14 +112,14 @@ def _tags(record: Record, sha256: str) -> dict[str, str]:
     for axis in ("dataset", "model", "defense", "attack"):
         if axis in cell:
             tags[f"bench.{axis}"] = _entry_name(cell[axis])
-    for axis in ("point", "knowledge", "seed", "draw"):
-        if axis in cell:
-            tags[f"bench.{axis}"] = str(cell[axis])
+    tags |= _fields(cell, _AXES, "bench.")
     federated, weights = cell.get("federated"), cell.get("weights")
     if isinstance(federated, dict):
         tags["bench.federated"] = str(federated.get("algorithm", ""))
+        tags |= _fields(federated, _FEDERATED, "bench.")
     if isinstance(weights, dict):
         tags["bench.weights"] = str(weights.get("kind", ""))
+        tags |= _fields(weights, _WEIGHTS, "bench.weights_")
     for prefix, group in (("environment", record.environment), ("summary", record.summary)):
         for key, value in group.items():
             if isinstance(value, str):
@@ -116,6 +127,12 @@ def _tags(record: Record, sha256: str) -> dict[str, str]:
             elif isinstance(value, list) and value and all(isinstance(item, str) for item in value):
                 tags[f"{prefix}.{key}"] = "; ".join(value)
     return tags
+
+
+def _fields(group: Mapping[str, Any], names: Iterable[str], prefix: str) -> dict[str, str]:
+    """Those of the fields that are set, as text: `true`, `3`, `iid`."""
+    set_ = {name: group[name] for name in names if group.get(name) is not None}
+    return {f"{prefix}{name}": item if isinstance(item, str) else _json(item) for name, item in set_.items()}
 
 
 def _params(cell: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
