@@ -30,7 +30,7 @@ _ENVIRONMENT = {
 _COLUMNS = (
     "metrics.`leak/asr`", "metrics.`leak/psnr_db_median`", "metrics.`utility/accuracy`",
     "tags.`bench.defense`", "tags.`bench.attack`", "tags.`bench.point`", "tags.`bench.knowledge`",
-    "tags.`bench.dataset`", "tags.`bench.reason`",
+    "tags.`bench.reason`",
 )  # fmt: skip
 _VIEW = "bench"
 # A proxy has no business between this process and this machine.
@@ -98,7 +98,10 @@ def runs_page(port: int, experiment: str) -> str:
 
 
 def compare_page(port: int, experiment: str) -> str | None:
-    """The latest finished runs side by side, or None where there are fewer than two."""
+    """Finished runs side by side, or None where there are fewer than two.
+
+    First, for each defense at each point, the attack that leaked most; the rest where there is room.
+    """
     number = _experiment_id(port, experiment)
     if number is None:
         return None
@@ -108,19 +111,23 @@ def compare_page(port: int, experiment: str) -> str | None:
         {
             "experiment_ids": [number],
             "filter": "attributes.status = 'FINISHED'",
-            "max_results": 4 * _COMPARED,
-            "order_by": ["attributes.start_time DESC"],
+            "max_results": 500,
+            "order_by": ["metrics.`leak/asr` DESC", "attributes.start_time DESC"],
         },
     ).get("runs", [])
     current = [
-        run["info"]["run_id"]
+        run["info"]
         for run in found
         if all(tag["key"] != "bench.superseded" for tag in run["data"].get("tags", []))
-    ][:_COMPARED]
-    if len(current) < 2:
+    ]
+    worst: dict[str, str] = {}  # by what stands after the attack in a run's name
+    for info in current:
+        worst.setdefault(info.get("run_name", "").partition(" × ")[2], info["run_id"])
+    chosen = list(dict.fromkeys([*worst.values(), *(info["run_id"] for info in current)]))[:_COMPARED]
+    if len(chosen) < 2:
         return None
-    chosen = urlencode({"runs": json.dumps(current), "experiments": json.dumps([number])}, quote_via=quote)
-    return f"http://{HOST}:{port}/#/compare-runs?{chosen}&workflowType=machine_learning"
+    query = urlencode({"runs": json.dumps(chosen), "experiments": json.dumps([number])}, quote_via=quote)
+    return f"http://{HOST}:{port}/#/compare-runs?{query}&workflowType=machine_learning"
 
 
 def _experiment_id(port: int, name: str) -> str | None:
