@@ -187,7 +187,10 @@ def _conclude(
     ]
     if not plugins:
         lines.append(
-            ("your own defense", f"bench run --matrix {matrix} --plugin my_defense.py --defense round-off   (README)")
+            (
+                "your own defense",
+                f"bench run --matrix {matrix} --plugin my_defense.py --defense round-off   (README)",
+            )
         )
     console.print()
     for name, text in lines:
