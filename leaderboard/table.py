@@ -27,13 +27,20 @@ class Worst:
     by_attack: dict[str, dict[Picture, bool]] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
     crashed: dict[str, str] = field(default_factory=dict)
-    lower_bound: bool = False
+    failed: set[Picture] = field(
+        default_factory=set
+    )  # on which some attack crashed, diverged or gave no number
     undistorted: bool = True  # whether every reading was bit-equal to the undefended one
 
     @property
     def asr(self) -> float | None:
         """Share of pictures leaked to the worst attacker; None where nothing was scored."""
         return sum(self.leaked.values()) / len(self.leaked) if self.leaked else None
+
+    @property
+    def lower_bound(self) -> bool:
+        """Whether a picture that nobody got back was met by a failed attack: the true rate may be higher."""
+        return any(not self.leaked[picture] for picture in self.failed)
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -109,12 +116,12 @@ def _add(worst: Worst, record: Record) -> None:
         return
     if record.status == "crashed":
         worst.crashed[attack] = record.reason or "no reason given"
-        worst.lower_bound = True
         for reading in range(cell["readings"]):  # a crash is no protection, and leaves no denominator smaller
             for number in range(_pictures(cell)):
-                worst.leaked.setdefault((cell["seed"], cell["draw"], reading, number), False)
+                key = (cell["seed"], cell["draw"], reading, number)
+                worst.leaked.setdefault(key, False)
+                worst.failed.add(key)
         return
-    worst.lower_bound |= bool(record.summary.get("lower_bound"))
     worst.undistorted &= record.summary.get("reading_snr_db_least") == SNR_CAP_DB
     own = worst.by_attack.setdefault(attack, {})
     for reading, victim in enumerate(record.victims):
@@ -122,6 +129,8 @@ def _add(worst: Worst, record: Record) -> None:
             key = (cell["seed"], cell["draw"], reading, number)
             own[key] = bool(picture["success"])
             worst.leaked[key] = worst.leaked.get(key, False) or own[key]
+            if picture["status"] in ("diverged", "nan"):
+                worst.failed.add(key)
 
 
 def _pictures(cell: Mapping[str, Any]) -> int:

@@ -12,7 +12,8 @@ from bench.scoring.intervals import wilson
 
 def record(
     hits: list[list[bool]] | None, *, attack: str = "cpl", defense: str = "none", point: str = "type-2",
-    seed: int = 0, draw: int = 0, status: Any = "done", snr: float = 120.0, protocol: int = 1, **federated: Any,
+    seed: int = 0, draw: int = 0, status: Any = "done", snr: float = 120.0, protocol: int = 1, said: str = "ok",
+    **federated: Any,
 ) -> Record:  # fmt: skip
     """A record whose pictures leaked as `hits` (reading, picture) says."""
     cell = AttackCell(
@@ -23,8 +24,8 @@ def record(
     return Record(
         id=cell.id, status=status, reason=None if status == "done" else "because",
         cell=cell.model_dump(mode="json"), source={"bench": {"protocol": protocol}},
-        summary={"lower_bound": False, "reading_snr_db_least": snr},
-        victims=[{"pictures": [{"success": hit} for hit in row]} for row in hits or []],
+        summary={"reading_snr_db_least": snr},
+        victims=[{"pictures": [{"success": hit, "status": said} for hit in row]} for row in hits or []],
         environment={}, cost={},
     )  # fmt: skip
 
@@ -53,6 +54,13 @@ def test_a_crash_keeps_its_pictures_in_the_denominator_and_marks_the_figure() ->
     assert worst.asr == 0.5
     assert worst.lower_bound
     assert worst.crashed == {"cpl": "because"}
+
+
+def test_a_failed_attack_is_no_protection_unless_another_got_the_picture() -> None:
+    diverged = record([[False], [False]], said="diverged")
+    assert only(diverged).lower_bound
+    assert not only(diverged, record([[True], [True]], attack="dlg")).lower_bound
+    assert only(diverged, record([[True], [False]], attack="dlg")).lower_bound
 
 
 def test_what_does_not_apply_counts_nowhere() -> None:
