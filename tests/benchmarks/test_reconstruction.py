@@ -37,7 +37,7 @@ def batched(name: str) -> Callable[[], Tensor]:
     """All victims at once: forward hooks and grouped convolutions."""
     model, weights, inputs, targets = problem(name)
     observed = group_gradients(model, weights, inputs, targets)
-    dummies = torch.rand_like(inputs)
+    dummies = torch.rand(inputs.shape, generator=torch.Generator().manual_seed(1))
 
     def evaluate() -> Tensor:
         x = dummies.clone().requires_grad_()
@@ -53,7 +53,7 @@ def one_at_a_time(name: str) -> Callable[[], Tensor]:
     model, weights, inputs, targets = problem(name)
     given = {key: value.requires_grad_() for key, value in weights.items()}
     observed = group_gradients(model, weights, inputs, targets)
-    dummies = torch.rand_like(inputs)
+    dummies = torch.rand(inputs.shape, generator=torch.Generator().manual_seed(1))
 
     def evaluate() -> Tensor:
         found = []
@@ -79,4 +79,6 @@ def test_one_evaluation(benchmark: Callable[..., Tensor], name: str, way: Callab
     assert callable(evaluate)
     found = benchmark(evaluate)
     expected = one_at_a_time(name)()
-    torch.testing.assert_close(found.reshape(expected.shape), expected, rtol=1e-3, atol=1e-5)
+    # Single precision: errors are relative to the largest value (exactness is tested in float64 elsewhere).
+    gap = (found.reshape(expected.shape) - expected).abs().max()
+    assert float(gap) < 1e-5 * float(expected.abs().max())
