@@ -36,10 +36,9 @@ class Cpl(MatchingAttack):
     def parts(self, reading: Reading, budget: Budget) -> Parts:
         tiled = self.start.startswith("tile") and reading.kind == "table"
         return Parts(
-            published=20 * self.outer,
             departures=_DEPARTURES,
             distance="l2", start="uniform" if tiled else self.start, labels="inferred",
             solver=Lbfgs(history=min(self.history, budget.evaluations), search=self.search),
-            plan=Plan(evaluations=min(20 * self.outer, budget.evaluations), restarts=self.restarts),
+            plan=Plan(evaluations=20 * self.outer, restarts=self.restarts),
             prior=Prior(squared=self.l2, absolute=self.l1),
         )  # fmt: skip

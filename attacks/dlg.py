@@ -27,8 +27,7 @@ class Dlg(MatchingAttack):
     def parts(self, reading: Reading, budget: Budget) -> Parts:
         del reading
         return Parts(
-            published=20 * self.outer,
             distance="l2", start="gaussian", labels="joint",
             solver=Lbfgs(history=min(self.history, budget.evaluations), search=self.search),
-            plan=Plan(evaluations=min(20 * self.outer, budget.evaluations), restarts=self.restarts),
+            plan=Plan(evaluations=20 * self.outer, restarts=self.restarts),
         )  # fmt: skip

@@ -26,7 +26,6 @@ class GradInv(MatchingAttack):
         steps = min(self.iterations, budget.evaluations)
         each = max(1, steps // (self.restarts + 1))
         return Parts(
-            published=self.iterations,
             departures=("restarts are chosen by the whole loss, the authors' without total variation",)
             if self.restarts
             else (),
@@ -35,6 +34,6 @@ class GradInv(MatchingAttack):
                 rate=self.rate, signed=self.signed, box=reading.value_range,
                 milestones=tuple(int(each // part) for part in (2.667, 1.6, 1.142)),
             ),
-            plan=Plan(evaluations=steps, restarts=self.restarts, hopeless=0.0, enough=0.0),
+            plan=Plan(evaluations=self.iterations, restarts=self.restarts, hopeless=0.0, enough=0.0),
             prior=Prior(total_variation=self.tv if reading.kind == "image" else 0.0),
         )  # fmt: skip

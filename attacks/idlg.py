@@ -32,11 +32,10 @@ class IDlg(MatchingAttack):
     def parts(self, reading: Reading, budget: Budget) -> Parts:
         del reading
         return Parts(
-            published=20 * self.outer,
             distance="l2", start="gaussian", labels="inferred",
             solver=Lbfgs(history=min(self.history, budget.evaluations), search=self.search),
             plan=Plan(
-                evaluations=min(20 * self.outer, budget.evaluations), restarts=self.restarts,
+                evaluations=20 * self.outer, restarts=self.restarts,
                 stop_loss=self.stop_loss, look_every=200,
             ),
         )  # fmt: skip

@@ -5,7 +5,7 @@ An attack of this kind says only which parts it takes and with which numbers.
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -44,15 +44,14 @@ class Prior:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """What one attack is made of; `labels = "joint"` optimises softmax(free vector) with the dummy
-    (Zhu et al. 2019), `"inferred"` reads them off the gradient first; `published` is the authors' count
-    of evaluations, from which the plan may depart; `departures` says in words what else is not theirs."""
+    (Zhu et al. 2019), `"inferred"` reads them off the gradient first.  The plan has the authors' count of
+    evaluations, which the budget caps; `departures` says in words what is not the authors'."""
 
     distance: Kind
     solver: Solver[Any]
     start: Start
     labels: Literal["joint", "inferred"]
     plan: Plan
-    published: int
     departures: tuple[str, ...] = ()
     prior: Prior = Prior()
 
@@ -84,16 +83,17 @@ class MatchingAttack(Attack):
 
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
         parts = self.parts(reading, budget)
+        plan = replace(parts.plan, evaluations=min(parts.plan.evaluations, budget.evaluations))
         observed = observations(reading)
         joint = parts.labels == "joint" and reading.labels is None
         mean = {name: torch.stack([o[name] for o in observed]).mean(0) for name in observed[0]}
         labels = None if joint else infer_labels(reading, mean)
         problem = _Matching(reading=reading, parts=parts, observed=observed, labels=labels, key=key)
         solutions = [
-            minimise(problem, parts.solver, parts.plan, rows)
+            minimise(problem, parts.solver, plan, rows)
             for rows in torch.arange(len(reading)).split(budget.chunk)
         ]
-        return _reconstruction(problem, solutions)
+        return _reconstruction(problem, solutions, tuple(_departures(parts, plan)))
 
 
 def observations(reading: Reading) -> list[dict[str, Tensor]]:
@@ -221,7 +221,7 @@ def narrow(tensors: Tensors, rows: Tensor) -> dict[str, Tensor]:
     return {name: value[rows.to(value.device)] for name, value in tensors.items()}
 
 
-def _reconstruction(problem: _Matching, solutions: list[Solution]) -> Reconstruction:
+def _reconstruction(problem: _Matching, solutions: list[Solution], notes: tuple[str, ...]) -> Reconstruction:
     x = torch.cat([solution.x for solution in solutions])
     loss = torch.cat([solution.loss for solution in solutions])
     evaluations = torch.cat([solution.evaluations for solution in solutions]).cpu()
@@ -241,16 +241,16 @@ def _reconstruction(problem: _Matching, solutions: list[Solution]) -> Reconstruc
             "nan" if not torch.isfinite(value) else "diverged" if value >= bound else "ok"
             for value, bound in zip(loss, scale, strict=True)
         ),
-        history=history, notes=tuple(_departures(problem.parts)),
+        history=history, notes=notes,
     )  # fmt: skip
 
 
-def _departures(parts: Parts) -> Iterator[str]:
+def _departures(parts: Parts, plan: Plan) -> Iterator[str]:
     """Where this is not what the authors ran, in words for the record."""
     yield "keeps the point of the attack's least own loss; the published loop keeps the last"
     yield from parts.departures
-    if parts.plan.evaluations < parts.published:
-        yield f"at most {parts.plan.evaluations} evaluations; the authors allow {parts.published}"
+    if plan.evaluations < parts.plan.evaluations:
+        yield f"at most {plan.evaluations} evaluations; the authors allow {parts.plan.evaluations}"
 
 
 def _at(history: tuple[tuple[int, Tensor], ...], mark: int) -> Tensor:

@@ -276,14 +276,14 @@ def score(
     )  # fmt: skip
     summary = {**scores.summary, "lpips_absent": no_lpips, "floors_from": "the public pictures given"}
     if public is not None:
-        return Scores(readings=scores.readings, summary=summary)
+        return replace(scores, summary=summary)
     unknown = dict.fromkeys(key for key in summary if key.startswith("identification"))
     summary |= {**unknown, "gallery": 0, "floors_from": NO_PUBLIC}
     readings = [
         {**row, "pictures": [{**picture, "identified": None} for picture in row["pictures"]]}
         for row in scores.readings
     ]
-    return Scores(readings=readings, summary=summary)
+    return replace(scores, readings=readings, summary=summary)
 
 
 def save_pictures(

@@ -130,24 +130,17 @@ def _by_hooks(
     deltas: tuple[Tensor | None, ...] = torch.autograd.grad(
         loss, [tap.outputs for tap in taps], create_graph=differentiable, allow_unused=True
     )
-    touched = _touched(taps, deltas)
-    found = {name: torch.zeros((groups, *tensor.shape), dtype=inputs.dtype, device=inputs.device)
-             for name, tensor in weights.items() if name not in touched}  # fmt: skip
+    found: dict[str, Tensor] = {}
     for tap, delta in zip(taps, deltas, strict=True):
         if delta is None:
             continue
         a = tap.inputs if differentiable else tap.inputs.detach()
         for name, value in _layer_gradients(tap, a, delta, groups).items():
             found[name] = found[name] + value if name in found else value
-    return {name: found[name] for name in weights}
-
-
-def _touched(taps: list[_Tap], deltas: tuple[Tensor | None, ...]) -> set[str]:
+    # a layer that the loss does not reach has no gradient
     return {
-        f"{tap.path}.{name}" if tap.path else name
-        for tap, delta in zip(taps, deltas, strict=True)
-        if delta is not None
-        for name, _ in tap.layer.named_parameters(recurse=False)
+        name: found[name] if name in found else inputs.new_zeros((groups, *tensor.shape))
+        for name, tensor in weights.items()
     }
 
 

@@ -25,6 +25,12 @@ class Point:
     unit: Literal["example", "step", "update", "sum"]
     source: str
 
+    def pictures(self, *, batch: int, steps: int, senders: int) -> int:
+        """Distinct examples behind one reading: B examples a local step, L steps, of `senders` clients."""
+        return {
+            "example": 1, "step": batch, "update": batch * steps, "sum": batch * steps * senders,
+        }[self.unit]  # fmt: skip
+
     def sees(self, stage: Stage) -> bool:
         """Whether a stage's work is in what this point shows."""
         return STAGES.index(stage) <= STAGES.index(self.after)

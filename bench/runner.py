@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bench import __version__, registry, rng, source
@@ -32,7 +33,7 @@ from bench.points import point
 from bench.readings import reading_hash, show, take_reading, to_device
 from bench.records import Record, write_arrays
 from bench.rng import Key
-from bench.scoring.assign import pair, paired
+from bench.scoring.assign import paired
 from bench.scoring.floors import floors
 from bench.scoring.lpips_metric import load as load_lpips
 from bench.scoring.reading import reading_cosine, reading_snr
@@ -116,11 +117,12 @@ def _attack(cell: AttackCell, place: Place, memory: Memory) -> Outcome:
     where = point(cell.point)
     data = _data(cell, place, memory)
     model, weights, round_ = _weights(cell, data, place)
-    setting = _setting(cell, data, rounds=round_ + 1)
+    clients = clients_of(cell, data)
+    setting = _setting(cell, clients, rounds=round_ + 1)
     defended = _stages(cell, setting, weights)
     if round_ and defended.states:
         raise NotApplicable("its state at that round would have to be replayed, which this version cannot")
-    victims, batches = draw_victims(cell, data, where, round_)
+    victims, batches = draw_victims(cell, data, clients, where, round_)
     reading = take_reading(cell, data, model, weights, victims, batches, defended, where, round_)
     attack: Attack = registry.instance("attacks", cell.attack.name, cell.attack.params)
     if reason := attack.refuses(reading):
@@ -146,12 +148,11 @@ def _attack(cell: AttackCell, place: Place, memory: Memory) -> Outcome:
         "conditions": _conditions(weights, undefended, round_, data, reading),
         "notes": list(reconstruction.notes),
     }
-    order = pair(truth.numpy(), reconstruction.inputs.numpy())
     arrays = write_arrays(
         place.run,
         {
             "truth": truth.numpy(),
-            "reconstruction": paired(reconstruction.inputs.numpy(), order),
+            "reconstruction": paired(reconstruction.inputs.numpy(), scores.order),
         },
     )
     rows = [
@@ -202,9 +203,10 @@ def _train(cell: TrainingCell, place: Place, memory: Memory) -> Outcome:
     architecture: Model = registry.instance("models", cell.model.name, cell.model.params)
     model = architecture.build(data.shape, data.classes).eval()
     weights = architecture.initial(model, cell.seed)
-    setting = _setting(cell, data, rounds=cell.rounds)
+    clients = clients_of(cell, data)
+    setting = _setting(cell, clients, rounds=cell.rounds)
     began = time.perf_counter()
-    trained = train(cell, data, model, weights, _stages(cell, setting, weights))
+    trained = train(cell, data, clients, model, weights, _stages(cell, setting, weights))
     seconds = time.perf_counter() - began
     summary = {
         "accuracy": trained.curve[-1][1] if not trained.diverged else 0.0,
@@ -251,11 +253,11 @@ def _weights(cell: AttackCell, data: Data, place: Place) -> tuple[nn.Module, dic
     return model, architecture.initial(model, cell.seed), 0
 
 
-def _setting(cell: AttackCell | TrainingCell, data: Data, *, rounds: int) -> Setting:
+def _setting(cell: AttackCell | TrainingCell, clients: NDArray[np.int64], *, rounds: int) -> Setting:
     federated = cell.federated
     return Setting(
         clients=federated.clients, per_round=federated.per_round, rounds=rounds, steps=federated.steps,
-        batch=federated.batch, client_examples=clients_of(cell, data).shape[1], rate=federated.rate,
+        batch=federated.batch, client_examples=clients.shape[1], rate=federated.rate,
     )  # fmt: skip
 
 
@@ -275,9 +277,10 @@ def _distortion(reading: Reading, undefended: Mapping[str, Tensor]) -> dict[str,
     """The reading against the undefended one, known to the harness alone."""
     plain = {name: value[:, None].numpy() for name, value in undefended.items()}
     seen = {name: value.numpy() for name, value in reading.values.items()}
+    snr = reading_snr(seen, plain)
     return {
-        "reading_snr_db_median": _finite(float(np.median(reading_snr(seen, plain)))),
-        "reading_snr_db_least": _finite(float(np.min(reading_snr(seen, plain)))),
+        "reading_snr_db_median": _finite(float(np.median(snr))),
+        "reading_snr_db_least": _finite(float(np.min(snr))),
         "reading_cosine_median": _finite(float(np.median(reading_cosine(seen, plain)))),
     }
 

@@ -91,7 +91,7 @@ class Reading:
     @property
     def pictures(self) -> int:
         """Distinct examples behind each reading, as far as the attacker knows."""
-        return self.senders * (1 if self.point.unit == "example" else self.batch * self.steps)
+        return self.point.pictures(batch=self.batch, steps=self.steps, senders=self.senders)
 
     def __len__(self) -> int:
         return len(self.indices)

@@ -36,8 +36,8 @@ def local_batches(
     A client goes through its examples in an order of its own each round, without replacement
     until all are used.
     """
-    federated = cell.federated
-    indices = np.stack([_order(cell, data, client, clients[client], round_) for client in chosen]).reshape(
+    federated, key = cell.federated, _key(cell, data)
+    indices = np.stack([_order(cell, key, client, clients[client], round_) for client in chosen]).reshape(
         len(chosen), federated.steps, federated.batch
     )
     return (
@@ -50,17 +50,17 @@ def local_batches(
     )
 
 
-def draw_victims(cell: AttackCell, data: Data, point: Point, round_: int) -> tuple[Victims, list[Batches]]:
-    """The victims of an attack cell and, per sender, the batches they are in.
+def draw_victims(
+    cell: AttackCell, data: Data, clients: NDArray[np.int64], point: Point, round_: int
+) -> tuple[Victims, list[Batches]]:
+    """The victims of an attack cell and, per sender, the batches they are in; `clients` as `clients_of` has them.
 
     The same for all points, defenses and attacks: clients in a keyed order, each with its batch of
     that round; at `aggregate` a reading takes K clients of that order.
     """
     senders = cell.federated.per_round if point.unit == "sum" else 1
-    key = _key(cell, data)
-    order = rng.generator(cell.seed, "victims", key).permutation(cell.federated.clients)
+    order = rng.generator(cell.seed, "victims", _key(cell, data)).permutation(cell.federated.clients)
     flat = np.resize(order, cell.readings * senders)
-    clients = clients_of(cell, data)
     batches, indices = local_batches(cell, data, clients, tuple(int(c) for c in flat), round_)
     shape = (cell.readings, senders)
     victims = Victims(
@@ -90,10 +90,10 @@ def pictures(victims: Victims, point: Point) -> tuple[torch.Tensor, torch.Tensor
 
 
 def _order(
-    cell: AttackCell | TrainingCell, data: Data, client: int, own: NDArray[np.int64], round_: int
+    cell: AttackCell | TrainingCell, key: str, client: int, own: NDArray[np.int64], round_: int
 ) -> NDArray[np.int64]:
     needed = cell.federated.steps * cell.federated.batch
-    draw = rng.generator(cell.seed, "batch", _key(cell, data), client, round_)
+    draw = rng.generator(cell.seed, "batch", key, client, round_)
     passes = [own[draw.permutation(len(own))] for _ in range(-(-needed // len(own)))]
     return np.concatenate(passes)[:needed]
 

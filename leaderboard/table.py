@@ -69,7 +69,6 @@ class Block:
     """One data set, model, weights and setting: rows are defenses, columns points."""
 
     title: str
-    suffix: str = ""
     rows: dict[str, dict[str, Worst]] = field(default_factory=dict)
 
     @property
@@ -134,9 +133,10 @@ def _add(worst: Worst, record: Record) -> None:
 
 
 def _pictures(cell: Mapping[str, Any]) -> int:
-    federated, unit = cell["federated"], POINTS[cell["point"]].unit
-    batch = federated["batch"] * (1 if unit == "step" else federated["steps"])
-    return int(1 if unit == "example" else batch * (federated["per_round"] if unit == "sum" else 1))
+    federated = cell["federated"]
+    return POINTS[cell["point"]].pictures(
+        batch=federated["batch"], steps=federated["steps"], senders=federated["per_round"]
+    )
 
 
 def _key(record: Record) -> str:
@@ -149,27 +149,21 @@ def _key(record: Record) -> str:
 
 def _told_apart(found: Mapping[str, Block]) -> list[Block]:
     """The blocks, with what differs between those of one title added to it."""
+    by_title: dict[str, list[tuple[Block, dict[str, str]]]] = {}
     for key, block in found.items():
-        twins = [other for other, same in found.items() if same.title == block.title and other != key]
-        asked, protocol = json.loads(key)
-        differs = sorted(
-            {
-                f"{name}={asked['federated'][name]}"
-                for twin in twins
-                for name in asked["federated"]
-                if json.loads(twin)[0]["federated"][name] != asked["federated"][name]
-            }
-            | {
-                f"readings={asked['readings']}"
-                for twin in twins
-                if json.loads(twin)[0]["readings"] != asked["readings"]
-            }
-            | {f"protocol {protocol}" for twin in twins if json.loads(twin)[1] != protocol}
-        )
-        block.suffix = " · " + " ".join(differs) if differs else ""
-    for block in found.values():
-        block.title += block.suffix
+        by_title.setdefault(block.title, []).append((block, _settings(key)))
+    for twins in by_title.values():
+        differing = [name for name in twins[0][1] if len({own[name] for _, own in twins}) > 1]
+        for block, own in twins:
+            block.title += " · " + " ".join(sorted(own[name] for name in differing)) if differing else ""
     return list(found.values())
+
+
+def _settings(key: str) -> dict[str, str]:
+    """What a title leaves out of a block's key, by name, in words."""
+    asked, protocol = json.loads(key)
+    shown = {**asked["federated"], "readings": asked["readings"]}
+    return {**{name: f"{name}={value}" for name, value in shown.items()}, "protocol": f"protocol {protocol}"}
 
 
 def _title(cell: Mapping[str, Any]) -> str:

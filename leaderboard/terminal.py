@@ -56,10 +56,12 @@ def _cell(worst: Worst, detail: bool) -> Text:
     style = "red" if worst.asr >= 0.5 else "yellow" if worst.asr > 0 or worst.lower_bound else "green"
     mark = "≥" if worst.lower_bound else ""
     text = Text(f"{mark}{_share(worst.asr)}", style=style)
+    if not detail:
+        return text
     interval, best = worst.interval, worst.best
-    if detail and interval is not None:
+    if interval is not None:
         text.append(f" [{_share(interval[0])}, {_share(interval[1])}]", style="dim")
-    if detail and best is not None and best[1] > 0:
+    if best is not None and best[1] > 0:
         text.append(f"\n{best[0].partition('(')[0]} {_share(best[1])}", style="dim")
     return text
 

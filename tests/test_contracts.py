@@ -16,9 +16,7 @@ from torch import Tensor, nn
 from bench import registry
 from bench.attacks.base import Attack
 from bench.attacks.dlg import Dlg
-from bench.attacks.matching import Parts
 from bench.attacks.priors_only import claim
-from bench.attacks.solvers.loop import Plan
 from bench.cli.check import command
 from bench.contracts import datasets
 from bench.contracts.base import Contract, ContractBroken, Outcome
@@ -364,8 +362,8 @@ class _OnePicture(_Attack):
 class _Spending(Dlg):
     """Twice the budget, and says so."""
 
-    def parts(self, reading: Reading, budget: Budget) -> Parts:
-        return replace(Dlg.parts(self, reading, budget), plan=Plan(evaluations=2 * budget.evaluations))
+    def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
+        return Dlg.reconstruct(self, reading, replace(budget, evaluations=2 * budget.evaluations), key)
 
 
 class _Lying(_Spending):

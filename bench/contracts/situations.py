@@ -18,7 +18,7 @@ from bench.models.base import Model
 from bench.points import point
 from bench.readings import take_reading
 from bench.trip import Reading, Victims
-from bench.victims import draw_victims, pictures
+from bench.victims import clients_of, draw_victims, pictures
 
 Tensors = Mapping[str, Tensor]
 
@@ -73,7 +73,7 @@ def situation(
         readings=readings, repeated_readings=observations,
     )  # fmt: skip
     tap = point(where)
-    victims, batches = draw_victims(cell, found, tap, 0)
+    victims, batches = draw_victims(cell, found, clients_of(cell, found), tap, 0)
     batches = [replace(one, inputs=one.inputs.double()) for one in batches]
     if same_label:
         victims, batches = _same_label(found, victims, batches[0])

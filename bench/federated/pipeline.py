@@ -4,14 +4,14 @@ example → step → (SGD, L times) → client → exchange → server → aggre
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from bench.cell import Federated
 from bench.federated.stages import Moment, Stages
-from bench.gradients import group_gradients, one_hot
+from bench.gradients import example_gradients, one_hot
 from bench.points import Stage
 
 Tensors = Mapping[str, Tensor]
@@ -50,9 +50,7 @@ def run_round(
     local = {name: value.expand(len(batches.clients), *value.shape) for name, value in weights.items()}
     total: dict[str, Tensor] = {name: torch.zeros_like(value) for name, value in local.items()}
     for step in range(federated.steps):
-        now = Moment(
-            seed=moment.seed, draw=moment.draw, round=moment.round, step=step, observation=moment.observation
-        )
+        now = replace(moment, step=step)
         per_example = _per_example(model, local, batches, step, classes, same=step == 0)
         per_example, stages = stages.apply("example", per_example, now, batches.clients)
         mean = {name: value.mean(1) for name, value in per_example.items()}
@@ -93,12 +91,10 @@ def _per_example(
     clients, examples = labels.shape
     if same:
         weights = {name: value[0] for name, value in local.items()}
-        flat = group_gradients(model, weights, inputs.flatten(0, 1)[:, None], targets.flatten(0, 1)[:, None])
+        flat = example_gradients(model, weights, inputs.flatten(0, 1), targets.flatten(0, 1))
         return {name: value.detach().unflatten(0, (clients, examples)) for name, value in flat.items()}
     parts = [
-        group_gradients(
-            model, {name: value[c] for name, value in local.items()}, inputs[c][:, None], targets[c][:, None]
-        )
+        example_gradients(model, {name: value[c] for name, value in local.items()}, inputs[c], targets[c])
         for c in range(clients)
     ]
     return {name: torch.stack([part[name].detach() for part in parts]) for name in local}

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -13,7 +14,7 @@ from bench.cell import TrainingCell
 from bench.datasets.base import Data, Split
 from bench.federated.pipeline import run_round, server_step
 from bench.federated.stages import Moment, Stages
-from bench.victims import clients_of, local_batches
+from bench.victims import local_batches
 
 Tensors = Mapping[str, Tensor]
 
@@ -29,14 +30,16 @@ class Trained:
 
 
 def train(
-    cell: TrainingCell, data: Data, model: nn.Module, weights: Tensors, stages: Stages,
+    cell: TrainingCell, data: Data, clients: NDArray[np.int64], model: nn.Module, weights: Tensors,
+    stages: Stages,
     progress: Callable[[int, float | None], None] = lambda round_, accuracy: None,
 ) -> Trained:  # fmt: skip
     """T rounds of K clients each, from `weights`; accuracy every `test_every` rounds and at the end.
 
+    `clients` (client, example) indexes the training split.
+
     Weights that are no longer finite end the training: that is a result, not a crash.
     """
-    clients = clients_of(cell, data)
     current = dict(weights)
     checkpoints = {0: current} if 0 in cell.checkpoints else {}
     curve = [(0, accuracy(model, current, data.test, cell.test_examples))]

@@ -40,12 +40,7 @@ def impossible(
 
 def pictures(point: str, federated: Federated) -> int:
     """Distinct examples behind one reading at a point."""
-    return {
-        "example": 1,
-        "step": federated.batch,
-        "update": federated.batch * federated.steps,
-        "sum": federated.batch * federated.steps * federated.per_round,
-    }[POINTS[point].unit]
+    return POINTS[point].pictures(batch=federated.batch, steps=federated.steps, senders=federated.per_round)
 
 
 def client_examples(federated: Federated, training: int) -> int:

@@ -35,10 +35,12 @@ Columns = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """`readings`, one dictionary each with its `pictures`, and the `summary`: JSON types, no NaN."""
+    """`readings`, one dictionary each with its `pictures`, and the `summary`: JSON types, no NaN; `order`
+    (reading, picture) the guess paired with each picture, -1 for missing."""
 
     readings: list[dict[str, Any]]
     summary: dict[str, Any]
+    order: NDArray[np.int64]
 
 
 def score(
@@ -172,7 +174,7 @@ def _assembled(
         )
     summary = summarise(columns, per_reading, floors, reconstruction.status)
     summary |= {"gallery": identification.gallery, "identification_chance": identification.chance}
-    return Scores(readings=readings, summary=summary)
+    return Scores(readings=readings, summary=summary, order=order)
 
 
 def _label_accuracy(labels: NDArray[np.int64], named: NDArray[Any]) -> Floats:
