@@ -1,8 +1,9 @@
-"""Gradient matching: distance + prior + solver + start + labels, and the loop over chunks.
+"""Gradient matching: distance + prior + solver + start + labels, many readings side by side.
 
 An attack of this kind says only which parts it takes and with which numbers.
 """
 
+import copy
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -12,13 +13,14 @@ import torch
 from torch import Tensor
 
 from bench.attacks.base import Attack, Objective
-from bench.attacks.parts.distance import Kind, distance, nothing
+from bench.attacks.parts.distance import Distance, Kind, Layers
 from bench.attacks.parts.labels import infer_labels, last_layer
-from bench.attacks.parts.prior import absolute, squared, total_variation
+from bench.attacks.parts.prior import absolute, edge_scale, edges, outside, squared, total_variation
 from bench.attacks.parts.start import Start, start
 from bench.attacks.solvers.base import Solver
-from bench.attacks.solvers.loop import Plan, Solution, minimise
+from bench.attacks.solvers.loop import Plan, Solution, continued, minimise
 from bench.gradients import group_gradients, one_hot
+from bench.parameters import parameter
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction
 
@@ -56,8 +58,16 @@ class Parts:
     prior: Prior = Prior()
 
 
+@dataclass(frozen=True, kw_only=True)
 class MatchingAttack(Attack):
-    """An attack by gradient matching."""
+    """An attack by gradient matching; these options are ours, and off as published."""
+
+    layers: Layers = parameter("equal", "weights of the tensors in the distance", source="ours")
+    mute: tuple[str, ...] = parameter((), "tensors left out: those whose names begin so", source="paper E")
+    scale_free: bool = parameter(False, "the reading may be shortened by an unknown factor", source="ours")
+    finish: bool = parameter(
+        False, "rows that single precision stops are taken on in double", source="ours"
+    )
 
     @abstractmethod
     def parts(self, reading: Reading, budget: Budget) -> Parts:
@@ -73,13 +83,22 @@ class MatchingAttack(Attack):
 
     def objective(self, reading: Reading) -> Objective:
         """The matching distance at given inputs and label probabilities, no prior."""
-        kind = self.parts(reading, Budget(evaluations=1)).distance
+        measure = self.distance(self.parts(reading, Budget(evaluations=1)), reading)
         observed = observations(reading)
 
         def at(inputs: Tensor, targets: Tensor) -> Tensor:
-            return _mismatch(kind, reading, observed, inputs, targets, differentiable=False)
+            return _mismatch(measure, reading, observed, inputs, targets, differentiable=False)
 
         return at
+
+    def distance(self, parts: Parts, reading: Reading) -> Distance:
+        """The distance of these parts; to one who knows of Laplace noise alone, L1 is its log-likelihood."""
+        noise = None if reading.description is None else reading.description.noise
+        laplace = noise is not None and noise.variance > 0 and noise.law == "laplace" and parts.distance == "l2"
+        return Distance(
+            kind="l1" if laplace and len(reading.rounds) == 1 else parts.distance,
+            layers=self.layers, mute=self.mute, scale_free=self.scale_free,
+        )  # fmt: skip
 
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
         parts = self.parts(reading, budget)
@@ -88,54 +107,93 @@ class MatchingAttack(Attack):
         joint = parts.labels == "joint" and reading.labels is None
         mean = {name: torch.stack([o[name] for o in observed]).mean(0) for name in observed[0]}
         labels = None if joint else infer_labels(reading, mean)
-        problem = _Matching(reading=reading, parts=parts, observed=observed, labels=labels, key=key)
-        solutions = [
-            minimise(problem, parts.solver, plan, rows)
-            for rows in torch.arange(len(reading)).split(budget.chunk)
-        ]
-        return _reconstruction(problem, solutions, tuple(_departures(parts, plan)))
+        problem = _Matching(
+            reading=reading, parts=parts, measure=self.distance(parts, reading), observed=observed,
+            labels=labels, key=key, known=Known.of(reading, len(observed)),
+        )  # fmt: skip
+        solution = minimise(problem, parts.solver, plan, torch.arange(len(reading)), width=budget.chunk)
+        if self.finish:
+            solution = _finished(problem, parts.solver, plan, solution, budget.chunk)
+        return _reconstruction(problem, solution, tuple(_departures(parts, plan)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What a described noise tells: the most probable candidate is sought, not the one that fits best.
+
+    With variance v of the noise on each coordinate of the mean observation, -2v log p is the squared
+    distance (Laplace's law: √(v/2) times it, the absolute one) plus `weight` times the prior's -log p:
+    neighbours differ as in public pictures, and values lie in the data's range.
+    """
+
+    variance: float
+    weight: float
+    scale: float
+
+    @classmethod
+    def of(cls, reading: Reading, observations: int) -> "Known | None":
+        """None where no noise is described, or no prior of neighbours is at hand."""
+        if reading.description is None or reading.description.noise.variance == 0:
+            return None
+        noise = reading.description.noise
+        averaged = len(reading.rounds) / observations
+        variance = noise.variance / averaged
+        single = noise.law == "laplace" and len(reading.rounds) == 1
+        weight = (variance / 2) ** 0.5 if single else 2 * variance
+        pictures = reading.kind == "image" and len(reading.public_inputs) > 1
+        return cls(
+            variance=variance, weight=weight if pictures else 0.0,
+            scale=edge_scale(reading.public_inputs[:256]) if pictures else 1.0,
+        )  # fmt: skip
+
+    def prior(self, x: Tensor, value_range: tuple[float, float]) -> Tensor | float:
+        if self.weight == 0:
+            return 0.0
+        return self.weight * (edges(x, self.scale) + outside(x, *value_range) / (2 * _BEYOND**2))
+
+
+_BEYOND = 0.05  # how far outside the data's range a value is taken to be one deviation off
 
 
 def observations(reading: Reading) -> list[dict[str, Tensor]]:
     """Each observation as one gradient, name → (reading, *shape), in gradient units.
 
     An update over L steps, w_0 - w_L = η Σ g, is read as the mean gradient: exact at L = 1.
-    Observations under the same weights are averaged: the mean is all they tell of the secret.
+    Observations under the same weights are averaged, the mean being all they tell of the secret, unless
+    the defense says that more than added noise is random.
     """
     scale = 1 / (reading.unit * reading.steps)
     values = {name: value * scale for name, value in reading.values.items()}
     count = len(reading.rounds)
     same = all((w == w[:1]).all() for w in reading.weights.values())
-    if same:
+    if same and (reading.description is None or reading.description.additive):
         return [{name: value.mean(1) for name, value in values.items()}]
     return [{name: value[:, n] for name, value in values.items()} for n in range(count)]
 
 
 def _mismatch(
-    kind: Kind, reading: Reading, observed: list[dict[str, Tensor]], inputs: Tensor, targets: Tensor,
+    measure: Distance, reading: Reading, observed: list[dict[str, Tensor]], inputs: Tensor, targets: Tensor,
     *, differentiable: bool,
 ) -> Tensor:  # fmt: skip
     total = torch.zeros(len(inputs), dtype=inputs.dtype, device=inputs.device)
+    same = len(observed) > 1 and all((w == w[:1]).all() for w in reading.weights.values())
+    gradients = None
     for number, target in enumerate(observed):
-        weights = {name: value[number] for name, value in reading.weights.items()}
-        sent = _sent(reading, weights, inputs, targets, target, differentiable)
-        total = total + distance(kind, sent, target)
+        if gradients is None or not same:
+            weights = {name: value[number] for name, value in reading.weights.items()}
+            gradients = _gradients(reading, weights, inputs, targets, differentiable)
+        sent = gradients
+        if reading.description is not None:
+            sent = reading.description.candidate(gradients, target)
+        total = total + measure(sent, target)
     return total / len(observed)
 
 
-def _sent(
-    reading: Reading,
-    weights: Tensors,
-    inputs: Tensor,
-    targets: Tensor,
-    observed: Tensors,
-    differentiable: bool,
+def _gradients(
+    reading: Reading, weights: Tensors, inputs: Tensor, targets: Tensor, differentiable: bool
 ) -> dict[str, Tensor]:
-    """What a client with these dummies would send, name → (reading, *shape), in gradient units.
-
-    The plain attacker takes the mean gradient; the one who knows the defense pushes each dummy's
-    gradient through the defense's description.
-    """
+    """The dummies' gradients: their mean, name → (reading, *shape); for the attacker who knows the defense
+    each one's own, (reading, example, *shape), to be pushed through the description."""
     if reading.description is None:
         return group_gradients(reading.model, weights, inputs, targets, differentiable=differentiable)
     count, examples = inputs.shape[:2]
@@ -143,8 +201,7 @@ def _sent(
         reading.model, weights, inputs.flatten(0, 1)[:, None], targets.flatten(0, 1)[:, None],
         differentiable=differentiable,
     )  # fmt: skip
-    per_example = {name: value.unflatten(0, (count, examples)) for name, value in flat.items()}
-    return reading.description.candidate(per_example, observed)
+    return {name: value.unflatten(0, (count, examples)) for name, value in flat.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,9 +210,12 @@ class _Matching:
 
     reading: Reading
     parts: Parts
+    measure: Distance
     observed: list[dict[str, Tensor]]
     labels: Tensor | None
     key: Key
+    known: Known | None
+    begin: Tensor | None = None  # (reading, variable): where to go on instead of the start
 
     @property
     def inputs(self) -> int:
@@ -168,6 +228,8 @@ class _Matching:
 
     def start(self, row: int, restart: int) -> Tensor:
         reading = self.reading
+        if self.begin is not None:
+            return self.begin[row]
         x = start(self.parts.start, reading, row, restart, self.key).flatten()
         if self.labels is None:
             draw = self.key.generator("label", reading.indices[row], restart)
@@ -176,8 +238,20 @@ class _Matching:
         return x.to(self.like)
 
     def scale(self, rows: Tensor) -> Tensor:
-        totals = [nothing(self.parts.distance, narrow(target, rows)) for target in self.observed]
+        totals = [self.measure.nothing(narrow(target, rows)) for target in self.observed]
         return torch.stack(totals).mean(0)
+
+    def floor(self, rows: Tensor) -> Tensor:
+        """What described noise leaves of the distance at the truth: its variance (Laplace: its mean
+        magnitude) on each coordinate that is not exactly zero."""
+        if self.known is None or self.measure.kind == "cosine":
+            return torch.zeros_like(self.scale(rows))
+        each = (self.known.variance / 2) ** 0.5 if self.measure.kind == "l1" else self.known.variance
+        counts = [
+            torch.stack([(v != 0).flatten(1).sum(1) for v in narrow(o, rows).values()]).sum(0)
+            for o in self.observed
+        ]
+        return each * torch.stack(counts).to(self.like).mean(0)
 
     def narrowed(self, rows: Tensor) -> "_Rows":
         return _Rows(
@@ -210,8 +284,10 @@ class _Rows:
         targets = self.targets if free is None else free.softmax(-1)
         assert targets is not None
         loss = _mismatch(
-            problem.parts.distance, problem.reading, self.observed, inputs, targets, differentiable=True
+            problem.measure, problem.reading, self.observed, inputs, targets, differentiable=True
         ) + problem.parts.prior(inputs)
+        if problem.known is not None:
+            loss = loss + problem.known.prior(inputs, problem.reading.value_range)
         (gradient,) = torch.autograd.grad(loss.sum(), x)
         return loss.detach(), gradient
 
@@ -221,27 +297,53 @@ def narrow(tensors: Tensors, rows: Tensor) -> dict[str, Tensor]:
     return {name: value[rows.to(value.device)] for name, value in tensors.items()}
 
 
-def _reconstruction(problem: _Matching, solutions: list[Solution], notes: tuple[str, ...]) -> Reconstruction:
-    x = torch.cat([solution.x for solution in solutions])
-    loss = torch.cat([solution.loss for solution in solutions])
-    evaluations = torch.cat([solution.evaluations for solution in solutions]).cpu()
-    inputs, free = problem.split(x)
+def _finished(
+    problem: _Matching, solver: Solver[Any], plan: Plan, solution: Solution, width: int
+) -> Solution:
+    """Rows that single precision stopped before their budget, taken on in double precision."""
+    rows = torch.nonzero(
+        (solution.evaluations < plan.evaluations) & torch.isfinite(solution.loss)
+        & (solution.loss > (plan.stop_loss or 0.0))
+    )[:, 0]  # fmt: skip
+    if not len(rows) or problem.like.dtype == torch.float64:
+        return solution
+    reading = problem.reading
+    double = replace(
+        problem,
+        reading=replace(
+            reading, model=copy.deepcopy(reading.model).double(),
+            values={name: value.double() for name, value in reading.values.items()},
+            weights={name: value.double() for name, value in reading.weights.items()},
+        ),
+        observed=[{name: value.double() for name, value in o.items()} for o in problem.observed],
+        begin=solution.x.double(),
+    )  # fmt: skip
+    more = minimise(
+        double, solver, replace(plan, restarts=0), rows, width=width, spent=solution.evaluations[rows]
+    )
+    return continued(solution, more, rows)
+
+
+def _reconstruction(problem: _Matching, solution: Solution, notes: tuple[str, ...]) -> Reconstruction:
+    inputs, free = problem.split(solution.x)
     labels = problem.labels if free is None else free.argmax(-1)
     assert labels is not None
-    scale = problem.scale(torch.arange(len(x)))
-    marks = sorted({mark for solution in solutions for mark, _ in solution.history})
-    history = tuple(
-        (mark, tuple(float(v) for s in solutions for v in _at(s.history, mark))) for mark in marks
-    )
+    bounds = problem.scale(torch.arange(len(inputs)))
+    evaluations = solution.evaluations.cpu()
+    shown = solution.trail.shape[1]
+    trail = problem.split(solution.trail.flatten(0, 1))[0].unflatten(0, (-1, shown))
     return Reconstruction(
-        inputs=inputs.cpu(), labels=labels.cpu(), loss=loss.cpu(), evaluations=evaluations,
-        outer=problem.parts.solver.outer(evaluations),
-        restarts=torch.cat([solution.restarts for solution in solutions]).cpu(),
+        inputs=inputs.cpu(), labels=labels.cpu(), loss=solution.loss.cpu(), evaluations=evaluations,
+        outer=problem.parts.solver.outer(evaluations), restarts=solution.restarts.cpu(),
         status=tuple(
             "nan" if not torch.isfinite(value) else "diverged" if value >= bound else "ok"
-            for value, bound in zip(loss, scale, strict=True)
+            for value, bound in zip(solution.loss, bounds, strict=True)
         ),
-        history=history, notes=notes,
+        history=tuple(
+            (mark, tuple(float(v) for v in row))
+            for mark, row in zip(solution.marks, solution.losses, strict=True)
+        ),
+        trail=trail.cpu(), notes=notes,
     )  # fmt: skip
 
 
@@ -251,8 +353,3 @@ def _departures(parts: Parts, plan: Plan) -> Iterator[str]:
     yield from parts.departures
     if plan.evaluations < parts.plan.evaluations:
         yield f"at most {plan.evaluations} evaluations; the authors allow {parts.plan.evaluations}"
-
-
-def _at(history: tuple[tuple[int, Tensor], ...], mark: int) -> Tensor:
-    """The losses at the last mark not after `mark`."""
-    return [losses for when, losses in history if when <= mark or when == history[0][0]][-1]

@@ -1,7 +1,7 @@
 """Records: one JSON file per finished cell, written atomically, after the arrays it names.
 
     RUN/records/<cell id>.json          cell, source, summary, victims, environment, cost
-    RUN/arrays/<sha256>.npz             truth, reconstruction, floors: float32, named by content
+    RUN/arrays/<sha256>.npz             truth, reconstruction, trail: float32, named by content
     RUN/kept/<cell id>.<n>.json         records of an older source, kept aside
 
 Records are the truth; MLflow, the leaderboard and the gate are views of them.

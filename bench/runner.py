@@ -8,7 +8,7 @@ import platform
 import resource
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -40,9 +40,10 @@ from bench.scoring.reading import reading_cosine, reading_snr
 from bench.scoring.score import score
 from bench.trip import Budget, Reading, Reconstruction
 from bench.victims import clients_of, draw_victims, pictures
-from bench.weights import checkpoint_path, checkpoint_sha256, fit, read_weights, write_weights
+from bench.weights import checkpoint_path, checkpoint_sha256, fit, read_about, read_weights, write_weights
 
 GALLERY = 1000
+TRAILS = 8  # readings whose way is kept: as many as a picture strip shows
 REUSE = 64  # reconstructions a worker remembers
 
 
@@ -139,20 +140,26 @@ def _attack(cell: AttackCell, place: Place, memory: Memory) -> Outcome:
     )  # fmt: skip
     bare = Stages(setting=setting, transforms={}, states={})
     undefended = show(cell, data, model, weights, batches, bare, where, round_)
+    trail, marks = _trail(reconstruction, scores.order)
     summary = {
         **scores.summary,
         **_distortion(reading, undefended),
         **_self_check(attack, reading, truth, labels, data, cell),
         "private": data.private,
         "lpips_absent": no_lpips,
-        "conditions": _conditions(weights, undefended, round_, data, reading),
+        "conditions": {
+            **_conditions(weights, undefended, round_, data, reading),
+            **_trained(cell, place),
+        },
         "notes": list(reconstruction.notes),
+        **marks,
     }
     arrays = write_arrays(
         place.run,
         {
             "truth": truth.numpy(),
             "reconstruction": paired(reconstruction.inputs.numpy(), scores.order),
+            **trail,
         },
     )
     rows = [
@@ -213,7 +220,9 @@ def _train(cell: TrainingCell, place: Place, memory: Memory) -> Outcome:
         "curve": [list(pair_) for pair_ in trained.curve],
         "diverged": trained.diverged,
         "checkpoints": {
-            str(round_): write_weights(checkpoint_path(place.run, cell.id, round_), tensors)
+            str(round_): write_weights(
+                checkpoint_path(place.run, cell.id, round_), tensors, _about(cell, round_, trained.curve)
+            )
             for round_, tensors in sorted(trained.checkpoints.items())
         },
         "epsilon": None,
@@ -222,6 +231,14 @@ def _train(cell: TrainingCell, place: Place, memory: Memory) -> Outcome:
     }
     per_round = round(seconds / cell.rounds, 4)
     return Outcome(summary=summary, cost={"seconds_per_round": per_round})
+
+
+def _about(cell: TrainingCell, round_: int, curve: Sequence[tuple[int, float]]) -> dict[str, Any]:
+    """What a checkpoint says of itself wherever its file goes; the accuracy where that round was tested."""
+    return {
+        "training": cell.id, "round": round_, "seed": cell.seed, "accuracy": dict(curve).get(round_),
+        "dataset": cell.dataset.name, "data_sha256": cell.dataset.sha256, "bench": __version__,
+    }  # fmt: skip
 
 
 def _data(cell: AttackCell | TrainingCell, place: Place, memory: Memory) -> Data:
@@ -251,6 +268,20 @@ def _weights(cell: AttackCell, data: Data, place: Place) -> tuple[nn.Module, dic
         sha256 = checkpoint_sha256(place.run, given.training, given.round)
         return model, fit(model, read_weights(path, sha256=sha256), where=str(path)), given.round
     return model, architecture.initial(model, cell.seed), 0
+
+
+def _trained(cell: AttackCell, place: Place) -> dict[str, Any]:
+    """Test accuracy of the weights and, of a file that says it, their training round."""
+    given = cell.weights
+    if isinstance(given, FileWeights):
+        about = read_about(Path(given.path))
+    elif isinstance(given, CheckpointWeights):
+        about = read_about(checkpoint_path(place.run, given.training, given.round))
+    else:
+        about = {}
+    round_, accuracy = about.get("round"), about.get("accuracy")
+    known = {"round": round_} if isinstance(round_, int) else {}
+    return {**known, "accuracy": accuracy if isinstance(accuracy, float) else None}
 
 
 def _setting(cell: AttackCell | TrainingCell, clients: NDArray[np.int64], *, rounds: int) -> Setting:
@@ -283,6 +314,21 @@ def _distortion(reading: Reading, undefended: Mapping[str, Tensor]) -> dict[str,
         "reading_snr_db_least": _finite(float(np.min(snr))),
         "reading_cosine_median": _finite(float(np.median(reading_cosine(seen, plain)))),
     }
+
+
+def _trail(found: Reconstruction, order: NDArray[np.int64]) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """The way to the first readings' pictures, for the arrays and the summary; nothing where none was kept.
+
+    Every mark is paired as the end is: a picture keeps its row from the start to the truth.
+    """
+    if found.trail is None or not found.history:
+        return {}, {}
+    way = found.trail[:, :TRAILS].cpu().numpy()
+    medians = [[mark, _finite(float(np.median(losses)))] for mark, losses in found.history]
+    return (
+        {"trail": np.stack([paired(at_mark, order[: way.shape[1]]) for at_mark in way])},
+        {"trail_evaluations": [mark for mark, _ in found.history], "loss_history": medians},
+    )
 
 
 def _self_check(
@@ -345,6 +391,14 @@ def _well_formed(found: Reconstruction, reading: Reading) -> None:
         raise PluginError(
             f"attack returned inputs {tuple(found.inputs.shape)} and {len(found.status)} statuses; "
             f"expected ({count}, pictures, {', '.join(map(str, reading.shape))}) and {count}"
+        )
+    way = found.trail
+    if way is not None and (
+        len(way) != len(found.history) or way.shape[1] > count or way.shape[2:] != found.inputs.shape[1:]
+    ):
+        raise PluginError(
+            f"attack returned a trail {tuple(way.shape)}; expected ({len(found.history)} marks as in its "
+            f"history, at most {count} readings, {', '.join(map(str, found.inputs.shape[1:]))})"
         )
 
 

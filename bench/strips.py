@@ -15,9 +15,10 @@ from PIL import Image
 
 from bench.records import Record, read_arrays, write_atomically
 
-COLUMNS = 8
-_SIDE, _GAP = 96, 6  # pixels: a readable picture, and the space between two
-_PAPER = np.array([255, 255, 255], np.uint8)
+PICTURES = 8  # at most, in one image
+GAP = 6  # pixels between two pictures
+PAPER = np.array([255, 255, 255], np.uint8)
+_SIDE = 96  # pixels: a readable picture
 _BROKEN = np.array([214, 39, 100], np.uint8)  # not a number: neither black nor white would be honest
 Floats = NDArray[np.floating[Any]]
 
@@ -36,14 +37,14 @@ def strip(truth: Floats, guess: Floats) -> Image.Image | None:
         )
     if 0 in truth.shape:
         return None
-    rows = [[_drawn(item) for item in _chosen(values)] for values in (truth, guess)]
+    rows = [[drawn(item) for item in chosen(values)] for values in (truth, guess)]
     height, width = rows[0][0].shape[:2]
     columns = len(rows[0])
-    page = np.full((2 * height + 3 * _GAP, columns * (width + _GAP) + _GAP, 3), _PAPER)
+    page = np.full((2 * height + 3 * GAP, columns * (width + GAP) + GAP, 3), PAPER)
     for row, tiles in enumerate(rows):
-        top = _GAP + row * (height + _GAP)
+        top = GAP + row * (height + GAP)
         for column, tile in enumerate(tiles):
-            left = _GAP + column * (width + _GAP)
+            left = GAP + column * (width + GAP)
             page[top : top + height, left : left + width] = tile
     return Image.fromarray(page)
 
@@ -68,13 +69,16 @@ def save(image: Image.Image, path: Path) -> None:
     write_atomically(path, buffer.getvalue())
 
 
-def _chosen(values: Floats) -> Floats:
-    """(reading, picture, *shape) → (column, *shape)."""
-    return np.swapaxes(values, 0, 1).reshape(-1, *values.shape[2:])[:COLUMNS]
+def chosen(values: Floats) -> Floats:
+    """Those shown, (reading, picture, *shape) → (at most eight, *shape): first pictures first."""
+    return np.swapaxes(values, 0, 1).reshape(-1, *values.shape[2:])[:PICTURES]
 
 
-def _drawn(item: Floats) -> NDArray[np.uint8]:
-    """One example (*shape) → pixels (height, width, 3), each value enlarged to a square."""
+def drawn(item: Floats) -> NDArray[np.uint8]:
+    """One example (*shape) in [0, 1] → pixels (height, width, 3), each value enlarged to a square.
+
+    Clipped; what is not finite has a colour of its own.
+    """
     colours = _colours(item)
     finite = np.isfinite(colours).all(-1, keepdims=True)
     shades = np.round(np.clip(np.where(finite, colours, 0), 0, 1) * 255)

@@ -40,14 +40,28 @@ class Victims:
         return len(self.clients)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noise:
+    """The law of what a defense adds to each coordinate of one observation, and its variance, in gradient
+    units squared; `variance` 0: nothing."""
+
+    law: Literal["gaussian", "laplace"] = "gaussian"
+    variance: float = 0.0
+
+
 class Description(Protocol):
     """What a defense says in public of what it does to a candidate's gradient, in stage order.
 
-    Attackers see this and never the defense: `candidate` maps the gradients that the dummies
-    would send, `per_example` (reading, example, *shape), to what the reading would then show
-    (reading, *shape), given what it does show.
+    Attackers see this and never the defense.  `candidate` maps the gradients that the dummies
+    would send, `per_example` (reading, example, *shape), to the mean of what the reading would then
+    show (reading, *shape), given what it does show; `noise` is what lies around that mean; `additive`
+    says that nothing else is random, so that observations of one secret may be averaged.
     """
 
+    @property
+    def noise(self) -> Noise: ...
+    @property
+    def additive(self) -> bool: ...
     def candidate(self, per_example: Tensors, observed: Tensors) -> dict[str, Tensor]: ...
 
 
@@ -112,7 +126,8 @@ class Reconstruction:
     `inputs` (reading, picture, *shape), as optimised, not clipped; `labels` (reading, picture),
     -1 where the attack names none; `loss` (reading,) the attack's own; `evaluations` and `outer`
     (reading,) used; `restarts` (reading,); `status` of each reading; `history` sparse
-    (evaluation, loss per reading) pairs.
+    (evaluation, least loss so far per reading) pairs, and `trail` (mark, reading, picture, *shape) the
+    pictures that had those losses, marks as in `history`, for the first readings at least.
     """
 
     inputs: Tensor
@@ -123,4 +138,5 @@ class Reconstruction:
     restarts: Tensor
     status: tuple[Status, ...]
     history: tuple[tuple[int, tuple[float, ...]], ...] = ()
+    trail: Tensor | None = None
     notes: tuple[str, ...] = field(default=())

@@ -1,12 +1,14 @@
 """Weights of a cell: an initialisation by key, a file by content hash, or round t of a training cell."""
 
 import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 from torch import Tensor, nn
@@ -16,6 +18,7 @@ from bench.errors import NotApplicable, RecordError, WeightsError
 from bench.records import write_atomically
 
 Tensors = Mapping[str, Tensor]
+_ABOUT = "about"  # the key of a checkpoint's metadata
 
 
 def file_sha256(path: Path) -> str:
@@ -81,11 +84,29 @@ def checkpoint_sha256(run: Path, training: str, round_: int) -> str:
     return str(found)
 
 
-def write_weights(path: Path, tensors: Tensors) -> str:
-    """Write safetensors atomically; returns the file's SHA-256."""
-    content = save_safetensors({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
+def write_weights(path: Path, tensors: Tensors, about: Mapping[str, Any] | None = None) -> str:
+    """Write safetensors atomically; returns the file's SHA-256.
+
+    `about`, JSON types, says what the weights are (`read_about`).  It goes in under one key: safetensors
+    writes several in any order, and a checkpoint's bytes must come out the same each time.
+    """
+    metadata = None if about is None else {_ABOUT: json.dumps(about, sort_keys=True)}
+    plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    content = save_safetensors(plain, metadata)
     write_atomically(path, content)
     return hashlib.sha256(content).hexdigest()
+
+
+def read_about(path: Path) -> dict[str, Any]:
+    """What `write_weights` was told of a file's weights; empty where it says nothing of the kind."""
+    if path.suffix != ".safetensors":
+        return {}
+    try:
+        with safe_open(path, "pt") as file:
+            found = json.loads((file.metadata() or {}).get(_ABOUT, "{}"))
+    except (OSError, ValueError, SafetensorError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def fit(module: nn.Module, found: Tensors, *, where: str) -> dict[str, Tensor]:

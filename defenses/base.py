@@ -66,6 +66,14 @@ class Transform(ABC):
         del tensors, observed, context
         return None
 
+    def noise(self, context: Context) -> tuple[Literal["gaussian", "laplace"], float] | None:
+        """The law and variance of what it adds to every coordinate, or None where it adds nothing.
+
+        What a transform with `random` draws beside that is no additive noise.
+        """
+        del context
+        return None
+
 
 class Stateful(Transform):
     """A transform with memory: its state is explicit, and belongs to the server or to each client."""

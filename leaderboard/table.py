@@ -9,66 +9,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.points import POINTS
+from bench.leaderboard.worst import Worst
 from bench.records import Record
-from bench.scoring.intervals import clustered_share, wilson
 
 POINT_ORDER = ("type-2", "type-2-step", "type-1", "type-0", "aggregate")
-SNR_CAP_DB = 120.0  # of `bench.scoring.reading`: the reading is the undefended one
-Picture = tuple[int, int, int, int]  # seed, draw, reading, picture
-
-
-@dataclass(slots=True)
-class Worst:
-    """One defense at one point: `leaked` picture → whether any attack succeeded; `by_attack` the same
-    for each; what did not count and why."""
-
-    leaked: dict[Picture, bool] = field(default_factory=dict)
-    by_attack: dict[str, dict[Picture, bool]] = field(default_factory=dict)
-    absent: dict[str, str] = field(default_factory=dict)
-    crashed: dict[str, str] = field(default_factory=dict)
-    failed: set[Picture] = field(
-        default_factory=set
-    )  # on which some attack crashed, diverged or gave no number
-    undistorted: bool = True  # whether every reading was bit-equal to the undefended one
-
-    @property
-    def asr(self) -> float | None:
-        """Share of pictures leaked to the worst attacker; None where nothing was scored."""
-        return sum(self.leaked.values()) / len(self.leaked) if self.leaked else None
-
-    @property
-    def lower_bound(self) -> bool:
-        """Whether a picture that nobody got back was met by a failed attack: the true rate may be higher."""
-        return any(not self.leaked[picture] for picture in self.failed)
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """95 %.  Clusters are weight seeds where there are several, else readings (a batch's pictures and
-        a reading's draws belong together); Wilson's where every cluster is one picture."""
-        if not self.leaked:
-            return None
-        seeds = [(picture[0],) for picture in self.leaked]
-        readings = [(picture[0], picture[2]) for picture in self.leaked]
-        clusters = seeds if len(set(seeds)) > 1 else readings
-        numbers = {cluster: number for number, cluster in enumerate(dict.fromkeys(clusters))}
-        values = list(self.leaked.values())
-        if len(numbers) in (1, len(values)):
-            return wilson(sum(values), len(values))
-        return clustered_share(values, [numbers[cluster] for cluster in clusters])
-
-    @property
-    def best(self) -> tuple[str, float] | None:
-        """The attack with the highest rate of its own, and that rate."""
-        rates = {name: sum(own.values()) / len(own) for name, own in self.by_attack.items() if own}
-        return max(rates.items(), key=lambda pair: pair[1]) if rates else None
 
 
 @dataclass(slots=True)
 class Block:
-    """One data set, model, weights and setting: rows are defenses, columns points."""
+    """One data set, model, weights and setting, which `key` spells out: rows are defenses, columns points."""
 
     title: str
+    key: str = ""
     rows: dict[str, dict[str, Worst]] = field(default_factory=dict)
 
     @property
@@ -84,10 +36,10 @@ def blocks(records: Iterable[Record]) -> list[Block]:
     for record in records:
         if record.cell.get("kind") != "attack":
             continue
-        key = _key(record)
-        block = found.setdefault(key, Block(_title(record.cell)))
+        key = question(record)
+        block = found.setdefault(key, Block(_title(record.cell), key))
         row = block.rows.setdefault(entry(record.cell["defense"]), {})
-        _add(row.setdefault(record.cell["point"], Worst()), record)
+        row.setdefault(record.cell["point"], Worst()).add(record, attack_name(record.cell))
     return _told_apart(found)
 
 
@@ -107,39 +59,18 @@ def entry(value: Mapping[str, Any]) -> str:
     return f"{value['name']}({shown})" if shown else str(value["name"])
 
 
-def _add(worst: Worst, record: Record) -> None:
-    cell = record.cell
-    attack = entry(cell["attack"]) + ("" if cell["knowledge"] == "plain" else f" · {cell['knowledge']}")
-    if record.status == "n/a":
-        worst.absent[attack] = record.reason or "no reason given"
-        return
-    if record.status == "crashed":
-        worst.crashed[attack] = record.reason or "no reason given"
-        for reading in range(cell["readings"]):  # a crash is no protection, and leaves no denominator smaller
-            for number in range(_pictures(cell)):
-                key = (cell["seed"], cell["draw"], reading, number)
-                worst.leaked.setdefault(key, False)
-                worst.failed.add(key)
-        return
-    worst.undistorted &= record.summary.get("reading_snr_db_least") == SNR_CAP_DB
-    own = worst.by_attack.setdefault(attack, {})
-    for reading, victim in enumerate(record.victims):
-        for number, picture in enumerate(victim["pictures"]):
-            key = (cell["seed"], cell["draw"], reading, number)
-            own[key] = bool(picture["success"])
-            worst.leaked[key] = worst.leaked.get(key, False) or own[key]
-            if picture["status"] in ("diverged", "nan"):
-                worst.failed.add(key)
+def attack_name(cell: Mapping[str, Any]) -> str:
+    """The cell's attack with its parameters, and what it knows where that is more than the reading."""
+    return entry(cell["attack"]) + ("" if cell["knowledge"] == "plain" else f" · {cell['knowledge']}")
 
 
-def _pictures(cell: Mapping[str, Any]) -> int:
-    federated = cell["federated"]
-    return POINTS[cell["point"]].pictures(
-        batch=federated["batch"], steps=federated["steps"], senders=federated["per_round"]
-    )
+def rank(defense: str, point: str) -> tuple[bool, str, int, str]:
+    """What tables sort by: no defense first, then by name; points from the inside out, then others."""
+    order = POINT_ORDER.index(point) if point in POINT_ORDER else len(POINT_ORDER)
+    return defense != "none", defense, order, point
 
 
-def _key(record: Record) -> str:
+def question(record: Record) -> str:
     """What figures must share to stand in one block: the question but for defense, attack and point, and
     the rules by which it was answered."""
     shared = ("dataset", "model", "weights", "federated", "labels", "repeated_readings", "readings")

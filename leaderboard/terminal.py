@@ -7,16 +7,18 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from bench.leaderboard.table import Block, Worst
+from bench.leaderboard.table import Block
+from bench.leaderboard.worst import Worst
 
 
 def render(found: Iterable[Block], *, detail: bool = True) -> RenderableType:
-    """One table a block; `detail` adds the interval and the best single attack to each figure."""
+    """One table a block; `detail` adds to each figure the interval, the best single attack with its
+    median PSNR, and that of the best guess without the gradient."""
     return Group(*(_table(block, detail) for block in found))
 
 
 def _table(block: Block, detail: bool) -> Table:
-    names = _distinct(list(block.rows))
+    names = distinct(list(block.rows))
     table = Table(title=escape(block.title), title_justify="left", title_style="bold")
     table.add_column("defense", min_width=18, overflow="fold")
     for point in block.points:
@@ -27,25 +29,23 @@ def _table(block: Block, detail: bool) -> Table:
     return table
 
 
-def _distinct(defenses: list[str]) -> dict[str, str]:
-    """Names as short as they can be: parameters only where two rows share a name, and only what differs."""
+def distinct(names: list[str]) -> dict[str, str]:
+    """Names as short as they can be: parameters only where two share a name, and only what differs."""
     found: dict[str, str] = {}
-    for full in defenses:
-        name = full.partition("(")[0]
-        same = [other for other in defenses if other.partition("(")[0] == name]
-        if len(same) == 1:
-            found[full] = name
-            continue
-        own = set(_params(full))
-        common = set.intersection(*(set(_params(other)) for other in same))
-        differing = [part for part in _params(full) if part in own - common]
-        found[full] = f"{name}({', '.join(differing)})"
+    for full in names:
+        name, params, knowledge = _parts(full)
+        same = [own for other, own, knows in map(_parts, names) if (other, knows) == (name, knowledge)]
+        common = set.intersection(*map(set, same))
+        differing = ", ".join(part for part in params if part not in common)
+        found[full] = (f"{name}({differing})" if len(same) > 1 else name) + knowledge
     return found
 
 
-def _params(full: str) -> list[str]:
-    inner = full.partition("(")[2].removesuffix(")")
-    return inner.split(", ") if inner else []
+def _parts(full: str) -> tuple[str, list[str], str]:
+    """A name, its parameters, and ` · adaptive` where that follows."""
+    head, mark, knowledge = full.partition(" · ")
+    name, _, inner = head.partition("(")
+    return name, inner.removesuffix(")").split(", ") if inner else [], mark + knowledge
 
 
 def _cell(worst: Worst, detail: bool) -> Text:
@@ -55,17 +55,36 @@ def _cell(worst: Worst, detail: bool) -> Text:
         return Text("n/a" if worst.absent else "…", style="dim")
     style = "red" if worst.asr >= 0.5 else "yellow" if worst.asr > 0 or worst.lower_bound else "green"
     mark = "≥" if worst.lower_bound else ""
-    text = Text(f"{mark}{_share(worst.asr)}", style=style)
+    text = Text(f"{mark}{share(worst.asr)}", style=style)
     if not detail:
         return text
     interval, best = worst.interval, worst.best
     if interval is not None:
-        text.append(f" [{_share(interval[0])}, {_share(interval[1])}]", style="dim")
+        text.append(f" [{share(interval[0])}, {share(interval[1])}]", style="dim")
     if best is not None and best[1] > 0:
-        text.append(f"\n{best[0].partition('(')[0]} {_share(best[1])}", style="dim")
+        text.append(f"\n{best[0].partition('(')[0]} {share(best[1])}", style="dim")
+    if worst.prior_psnr_db is not None:
+        text.append(f"\n{against_prior(worst)}", style="dim")
     return text
 
 
-def _share(value: float) -> str:
-    """A share in two places, without the nought that three columns have no room for: .68, 1.00."""
-    return f"{value:.2f}".removeprefix("0")
+def against_prior(worst: Worst) -> str:
+    """The best attack's median PSNR beside that of the best guess without the gradient: 31 dB, prior 12 dB."""
+    return f"{decibels(worst.best_psnr_db)}, prior {decibels(worst.prior_psnr_db)}"
+
+
+def decibels(value: float | None) -> str:
+    """A PSNR in whole decibels, a dash where the median picture failed."""
+    return "– dB" if value is None else f"{value:.0f} dB"
+
+
+def share(value: float) -> str:
+    """A share in two places, without the nought that three columns have no room for: .68, -.10, 1.00."""
+    return f"{value:.2f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.2f}"
+
+
+def three(value: float | None) -> str:
+    """A figure in three places without the nought, as the papers print RMSE; a dash where there is none."""
+    return (
+        "–" if value is None else f"{value:.3f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.3f}"
+    )

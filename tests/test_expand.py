@@ -1,5 +1,6 @@
 """Axes become cells as GitHub Actions would have it; what cannot run is said; none comes twice."""
 
+import hashlib
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from bench.cell import AttackCell, CheckpointWeights, TrainingCell
+from bench.cell import AttackCell, CheckpointWeights, FileWeights, TrainingCell
 from bench.errors import MatrixError
 from bench.matrix.combine import Choice, Extra, combine
 from bench.matrix.expand import Planned, expand
@@ -305,6 +306,39 @@ def test_a_training_has_the_cells_setting_and_seed_unless_it_names_its_own(plan:
     assert [(c.federated.batch, c.federated.steps, c.test_every, c.seed) for c in found] == [
         (2, 1, 5, 0), (2, 1, 5, 7), (3, 20, 1, 0), (3, 20, 1, 7),
     ]  # fmt: skip
+
+
+def test_a_weights_file_for_each_seed(plan: Any, tmp_path: Path) -> None:
+    for seed, content in enumerate((b"zero", b"one")):
+        (tmp_path / f"w-{seed}.safetensors").write_bytes(content)
+    found = attacks(plan(toml(weights='[{ file = "w-{seed}.safetensors" }]', seed="[0, 1]")))
+    weights = [cell.weights for cell in found]
+    assert [w.sha256 for w in weights if isinstance(w, FileWeights)] == [
+        hashlib.sha256(content).hexdigest() for content in (b"zero", b"one")
+    ]
+    assert [Path(w.path).name for w in weights if isinstance(w, FileWeights)] == [
+        "w-0.safetensors",
+        "w-1.safetensors",
+    ]
+    only = toml(weights='["init", { file = "w-{seed}.safetensors" }]')
+    rest = attacks(plan(only + '[[exclude]]\nweights = { file = "w-{seed}.safetensors" }'))
+    assert [cell.weights.kind for cell in rest] == ["init"]
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("w-{seed}", "'w-1' is not a file; mend the path, below "),
+        ("../w-{seed}", "'../w-0' lies outside the matrix's folder; copy it beside the matrix"),
+    ],
+)
+def test_a_seed_without_its_weights_file_is_a_fault(plan: Any, tmp_path: Path, name: str, fault: str) -> None:
+    (tmp_path / "w-0").write_bytes(b"zero")
+    with pytest.raises(MatrixError) as error:
+        plan(toml(weights=f'[{{ file = "{name}" }}]', seed="[0, 1]"))
+    assert (
+        str(error.value).splitlines()[0].startswith(f"{tmp_path / 'm.toml'}: axes.weights[0].file: {fault}")
+    )
 
 
 def test_data_are_resolved_once_and_named_by_content(tmp_path: Path) -> None:

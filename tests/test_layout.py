@@ -23,7 +23,7 @@ LAYERS = (
     ("federated", "scoring", "victims", "readings", "reading_files", "given"),
     ("matrix",),
     ("runner", "plan", "executor", "session"),
-    ("strips", "tracking", "leaderboard"),
+    ("strips", "trails", "tracking", "leaderboard"),
     ("given", "api", "contracts", "health"),
     ("cli",),
 )

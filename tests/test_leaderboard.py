@@ -1,11 +1,15 @@
 """Records → table: the worst case picture by picture, nothing dropped, nothing mixed."""
 
+import io
 from typing import Any
 
 import pytest
+from rich.console import Console, RenderableType
 
 from bench.cell import AttackCell, DataRef, Entry, Federated
-from bench.leaderboard.table import Worst, blocks, without_evidence
+from bench.leaderboard.table import blocks, without_evidence
+from bench.leaderboard.terminal import distinct, render, share
+from bench.leaderboard.worst import Worst
 from bench.records import Record
 from bench.scoring.intervals import wilson
 
@@ -35,6 +39,12 @@ def only(*found: Record) -> Worst:
     ((_, row),) = block.rows.items()
     ((_, worst),) = row.items()
     return worst
+
+
+def text(shown: RenderableType) -> str:
+    console = Console(width=120, color_system=None, record=True, quiet=False, file=io.StringIO())
+    console.print(shown)
+    return console.export_text()
 
 
 def test_a_picture_leaks_if_any_attack_gets_it() -> None:
@@ -110,3 +120,53 @@ def test_no_evidence_where_nothing_leaks_undefended() -> None:
         ]
     )
     assert without_evidence(block) == ("type-1",)
+
+
+def measured(
+    psnr_db: list[float | None], *, floor: float = 12.0, attack: str = "cpl", hits: list[bool] | None = None
+) -> Record:
+    """A record of single pictures with these PSNRs; without `hits` those of 20 dB and more leaked."""
+    leaked = [value is not None and value >= 20 for value in psnr_db] if hits is None else hits
+    found = record([[hit] for hit in leaked], attack=attack)
+    for victim, value in zip(found.victims, psnr_db, strict=True):
+        victim["pictures"][0] |= {"psnr_db": value, "best_floor_db": floor, "rmse": 0.1}
+    return found
+
+
+def test_the_prior_stands_beside_the_best_attack() -> None:
+    worst = only(
+        measured([31.0, 33.0, 10.0], floor=12.0), measured([9.0, 9.0, 9.0], floor=13.0, attack="dlg")
+    )
+    # The floor is the best guess that any attacker could make: one named the class, one did not.
+    assert (worst.best, worst.best_psnr_db, worst.prior_psnr_db) == (("cpl", 2 / 3), 31.0, 13.0)
+    assert "31 dB, prior 13 dB" in text(render(blocks([measured([31.0, 33.0, 10.0], floor=13.0)])))
+
+
+def test_a_failed_picture_is_worse_than_any_in_the_median() -> None:
+    worst = only(measured([None, None, 30.0]))
+    assert worst.best_psnr_db is None
+    assert "– dB, prior 12 dB" in text(render(blocks([measured([None, None, 30.0])])))
+
+
+@pytest.mark.parametrize("baseline", ["prior-mean", "prior-class-mean", "labels-only"])
+def test_a_prior_is_no_best_attack(baseline: str) -> None:
+    worst = only(measured([12.0, 12.0], attack=baseline), measured([3.0, 5.0], attack="dlg"))
+    assert (worst.best, worst.best_psnr_db, worst.prior_psnr_db) == (("dlg", 0.0), 4.0, 12.0)
+    assert only(measured([12.0, 12.0], attack=baseline)).best == (baseline, 0.0)
+
+
+def test_names_are_cut_to_what_differs() -> None:
+    assert distinct(["cpl(restarts=3, search=none)", "cpl(restarts=3, search=backtracking)", "dlg(a=1)"]) == {
+        "cpl(restarts=3, search=none)": "cpl(search=none)",
+        "cpl(restarts=3, search=backtracking)": "cpl(search=backtracking)",
+        "dlg(a=1)": "dlg",
+    }
+    assert distinct(["cpl(a=1)", "cpl(a=1) · adaptive"]) == {
+        "cpl(a=1)": "cpl",
+        "cpl(a=1) · adaptive": "cpl · adaptive",
+    }
+
+
+@pytest.mark.parametrize(("value", "shown"), [(0.0, ".00"), (0.684, ".68"), (-0.1, "-.10"), (1.0, "1.00")])
+def test_shares_are_short(value: float, shown: str) -> None:
+    assert share(value) == shown

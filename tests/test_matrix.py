@@ -354,6 +354,15 @@ def test_weights_from_a_file_stay_in_the_folder_and_go_by_content(
     assert "lies outside" in faults(axes(weights='[{ file = "out" }]'))[0]
 
 
+def test_a_suite_is_one_of_the_published_ones(parse: Any, faults: Any) -> None:
+    assert parse(axes()).suite is None
+    assert parse('suite = "plus"\n' + axes()).suite == "plus"
+    assert faults('suite = "standart"\n' + axes()) == [
+        "suite: unknown suite 'standart'; did you mean 'standard'?"
+    ]
+    assert "expected the name of a suite, got 3" in faults("suite = 3\n" + axes())[0]
+
+
 def test_a_file_or_preset_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(MatrixError, match=r"^no\.toml: there is no such file; give a TOML file"):
         read("no.toml", registry=REGISTRY)

@@ -6,15 +6,21 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import pytest
 
-from bench import registry
-from bench.cell import AttackCell
+from bench import PROTOCOL, registry
+from bench.cell import AttackCell, FileWeights, TrainingCell
+from bench.cli import run
 from bench.datasets.base import Dataset
 from bench.errors import MatrixError
+from bench.matrix.document import PRESETS
 from bench.matrix.expand import Planned, expand
+from bench.matrix.published import beside
 from bench.matrix.read import presets, read
+from bench.matrix.suites import SUITES, ranking, said
 from bench.plan import Resolver
+from bench.weights import fit, read_about, read_weights
 
 # Shape, classes and examples for training, five sixths of what is not for testing.
 SHAPES = {
@@ -66,7 +72,7 @@ def test_every_preset_reads_and_all_its_cells_can_run(name: str) -> None:
 
 
 def test_every_preset_says_what_it_asks() -> None:
-    assert {"quickstart", "resilience", "smoke"} <= set(NAMES)
+    assert {"quickstart", "resilience", *SUITES} <= set(NAMES)
     for name, title in presets():
         assert len(title) >= 20, name
 
@@ -100,16 +106,120 @@ def test_resilience_crosses_everything_with_batches_of_three_and_of_one() -> Non
     assert {(cell.readings, cell.federated.steps) for cell in found} == {(16, 1)}
 
 
-def test_smoke_is_the_suite_of_the_design() -> None:
-    found = cells("smoke")
-    assert {cell.dataset.name for cell in found} == {"digits", "mnist"}
-    assert {cell.point for cell in found} == {"type-2", "type-1"}
-    assert {cell.readings for cell in found} == {32}
-    assert {c.attack.name: c.evaluations for c in found if c.attack.name in ("cpl", "gradinv")} == {
-        "cpl": 300,
-        "gradinv": 500,
+# Attacks of a suite that match gradients, plain and adaptive, and those that do not.
+MATCHING = {"smoke": ("cpl", "gradinv"), "standard": ("dlg", "idlg", "cpl", "gradinv")}
+OTHERS = {"smoke": ("analytic", "labels-only"), "standard": ("analytic", "labels-only", "prior-mean")}
+MATCHING["plus"], OTHERS["plus"] = MATCHING["standard"], OTHERS["standard"]
+# Data × models and weights × points × seeds × draws, the same for every attack and defense.
+CONTEXTS = {"smoke": 2 * 1 * 2, "standard": 2 * 4 * 3 * 4 * 2, "plus": 2 * 4 * 3 * 4 * 2}
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_a_suite_asks_the_same_of_every_defense(name: str) -> None:
+    matrix = read(name, more_defenses=("prune",))
+    assert matrix.suite == name
+    found = [item.cell for item in expand(matrix, resolve=Shapes()) if isinstance(item.cell, AttackCell)]
+    knowledge = [(attack, knows) for attack in MATCHING[name] for knows in ("plain", "adaptive")]
+    knowledge += [(attack, "plain") for attack in OTHERS[name]]
+    assert Counter((c.defense.name, c.attack.name, c.knowledge) for c in found) == {
+        (defense, *pair): CONTEXTS[name] for defense in ("none", "prune") for pair in knowledge
     }
-    assert {cell.model.params["activation"] for cell in found} == {"sigmoid"}
+    assert {(c.federated.batch, c.federated.steps) for c in found} == {(3, 1)}
+
+
+@pytest.mark.parametrize(
+    ("name", "readings", "seeds", "budgets"),
+    [
+        ("smoke", 32, 1, {"mnist": 300, "digits": 300, "gradinv": 500}),
+        ("standard", 16, 4, {"mnist": 500, "cifar10": 1200, "gradinv": 1000}),
+        ("plus", 64, 4, {"mnist": 2500, "cifar10": 6000, "gradinv": 5000}),
+    ],
+)
+def test_readings_and_budgets_of_a_suite(
+    name: str, readings: int, seeds: int, budgets: dict[str, int]
+) -> None:
+    found = cells(name)
+    assert {cell.readings for cell in found} == {readings}
+    assert {cell.seed for cell in found} == set(range(seeds))
+    for cell in found:
+        assert cell.evaluations == budgets.get(cell.attack.name, budgets[cell.dataset.name])
+
+
+@pytest.mark.parametrize("name", ["standard", "plus"])
+def test_a_suite_attacks_untrained_and_trained_models(name: str) -> None:
+    states = set()
+    for cell in cells(name):
+        weights = cell.weights
+        file = Path(weights.path).name if isinstance(weights, FileWeights) else "init"
+        states.add((cell.dataset.name, cell.model.params["activation"], cell.seed, file))
+    assert states == {
+        (data, activation, seed, file)
+        for data in ("mnist", "cifar10")
+        for seed in range(4)
+        for activation, file in (
+            ("sigmoid", "init"),
+            ("relu", "init"),
+            ("relu", f"{data}-relu-early-{seed}.safetensors"),
+            ("relu", f"{data}-relu-late-{seed}.safetensors"),
+        )
+    }
+
+
+def test_the_shipped_checkpoints_are_those_of_their_training_and_fit_their_model() -> None:
+    """By id: setting, data and seed are those of checkpoints/training.  Above chance, .1, by 3σ."""
+    subset = {"mnist": None, "cifar10": "10000 of 50000 training, 1000 of 10000 test pictures"}
+    trained = {
+        (item.cell.dataset.name, item.cell.seed): item.cell
+        for item in planned("checkpoints/training")
+        if isinstance(item.cell, TrainingCell)
+    }
+    paths = sorted((PRESETS / "checkpoints").glob("*.safetensors"))
+    assert len(paths) == 16
+    accuracies = {}
+    for path in paths:
+        about, (data, _, stage, _) = read_about(path), path.stem.split("-")
+        cell = trained[data, about["seed"]]
+        assert path.stem == f"{data}-relu-{stage}-{about['seed']}"
+        assert about["dataset"] == data
+        assert about["round"] == cell.checkpoints[("early", "late").index(stage)]
+        known = cell.dataset.model_copy(update={"sha256": about["data_sha256"], "subset": subset[data]})
+        assert about["training"] == cell.model_copy(update={"dataset": known}).id
+        accuracies[data, stage, about["seed"]] = about["accuracy"]
+        model = registry.instance("models", cell.model.name, cell.model.params)
+        shape, classes, _ = SHAPES[data]
+        fit(model.build(shape, classes), read_weights(path), where=path.name)
+    for (data, stage, seed), accuracy in accuracies.items():
+        assert accuracy > 0.1 + 3 * (0.1 * 0.9 / 1000) ** 0.5
+        assert stage == "late" or accuracy < accuracies[data, "late", seed]
+
+
+def test_a_suite_is_ranked_as_shipped_alone(tmp_path: Path) -> None:
+    """By preset name or by the file itself; a copy, were it the same, or an option that changes it is not."""
+    shipped = PRESETS / "smoke.toml"
+    assert ranking("smoke", read("smoke").path)["ranked"]
+    found = ranking("smoke", read(shipped).path)
+    assert (found["ranked"], found["why_not"]) == (True, [])
+    assert said(found) == f"suite smoke, protocol {PROTOCOL}: ranked"
+    copy = tmp_path / "smoke.toml"
+    copy.write_bytes(shipped.read_bytes())
+    why = ["the matrix is not the shipped smoke.toml", "--readings changes what the suite asks"]
+    assert ranking("smoke", read(copy).path, ("--readings",))["why_not"] == why
+    assert not ranking("plus", shipped)["ranked"]
+
+
+def test_an_option_that_is_not_known_to_be_harmless_is_an_override() -> None:
+    """The command line as it is has none; one that is added counts until it is listed."""
+    more = click.Option(["--readings"], type=int)
+
+    def told(*arguments: str) -> list[str]:
+        wider = click.Command("run", params=[*run.command.params, more], callback=lambda **_: run.overrides())
+        found = wider.main(["--matrix", "smoke", *arguments], standalone_mode=False)
+        assert isinstance(found, list)
+        return found
+
+    everything = ("--defense", "prune", "--jobs", "1", "--device", "cpu", "--out", "x", "--data-dir", "y")
+    assert told(*everything, "--plugin", "p.py", "--no-tracking", "--json") == []
+    assert told("--readings", "3") == ["--readings"]
 
 
 def test_folders_are_part_of_a_presets_name(tmp_path: Path) -> None:

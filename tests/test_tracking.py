@@ -221,6 +221,28 @@ def test_private_pictures_stay_unless_asked_for(run: Path) -> None:
     assert [item.path for item in client.list_artifacts(named.info.run_id)] == [upload.PICTURE]
 
 
+def test_the_way_there_goes_up_beside_the_picture_and_stays_where_that_stays(run: Path) -> None:
+    shades = np.linspace(0, 1, 2 * 64, dtype=np.float32).reshape(2, 1, 1, 8, 8)
+    trail = np.stack([0 * shades, shades])
+    arrays = records.write_arrays(run, {"truth": shades, "reconstruction": shades, "trail": trail})
+    summary = {"trail_evaluations": [1, 30], "loss_history": [[1, 4.0], [30, 0.5]]}
+    write(run, "a1", arrays=arrays, summary=summary)
+    write(run, "a2", arrays=arrays, summary={**summary, "private": True})
+    assert upload.upload(run) == Uploaded(count=2)
+    client = target(run).client
+    found = {one.data.tags["bench.cell"]: one for one in uploaded(run)}
+    names = {item.path for item in client.list_artifacts(found["a1"].info.run_id)}
+    assert names == {upload.PICTURE, upload.TRAIL}
+    assert f"path={upload.TRAIL}&" in found["a1"].data.tags["mlflow.note.content"]
+    curve = client.get_metric_history(found["a1"].info.run_id, "leak/loss_history")
+    assert [(point.step, point.value) for point in curve] == [(1, 4.0), (30, 0.5)]
+    assert client.list_artifacts(found["a2"].info.run_id) == []
+
+    assert upload.upload(run, include_pictures=True) == Uploaded(count=1, skipped=1)
+    names = {item.path for item in client.list_artifacts(found["a2"].info.run_id)}
+    assert names == {upload.PICTURE, upload.TRAIL}
+
+
 @pytest.mark.parametrize("noted", [True, False])
 def test_a_withheld_picture_is_added_to_its_run_when_asked_for(run: Path, noted: bool) -> None:
     write(run, "a1", summary={"private": True})

@@ -1,9 +1,9 @@
 """Labels read off the last layer's gradient, without optimisation.
 
 One example (Zhao et al. 2020): cross entropy's gradient at the last bias is p - y, negative at the
-true class alone; at the weights it is (p - y) hᵀ, whose row of the true class alone has a negative
-sum where the features h are ≥ 0.  Batches: counts from the bias, (Σp - counts)/B, with p estimated
-on public pictures; or from the weights (Wainakh et al. 2021, LLG).
+true class alone; at the weights it is (p - y) hᵀ, whose sum over the true class's row is the largest
+in size (of three classes or more), alone negative where h ≥ 0.  Batches: counts from the bias,
+(Σp - counts)/B, with p estimated on public pictures; or from the weights (Wainakh et al. 2021, LLG).
 """
 
 from collections.abc import Mapping
@@ -32,6 +32,8 @@ def infer_labels(reading: Reading, gradients: Tensors) -> Tensor:
     bias = gradients.get(f"{found}.bias" if found else "bias")
     if reading.pictures == 1:
         signal = bias if bias is not None else weight.sum(2)
+        if bias is None and reading.classes > 2:  # 1 - p of one is Σ p of the others: whatever the sign of Σh
+            signal = -signal.abs()
         return signal.argmin(1, keepdim=True).cpu()
     if bias is not None:
         counts = _counts_from_bias(reading, bias)

@@ -1,6 +1,9 @@
-"""Priors on pictures, one figure per reading, added to the distance."""
+"""Priors on inputs, one figure per reading, added to the distance."""
 
+import torch
 from torch import Tensor
+
+_SOFT = 0.01  # grey levels below which a difference of neighbours counts as none: the root is smooth there
 
 
 def total_variation(x: Tensor) -> Tensor:
@@ -21,3 +24,22 @@ def squared(x: Tensor) -> Tensor:
 def absolute(x: Tensor) -> Tensor:
     """Mean magnitude, (reading,)."""
     return x.abs().flatten(1).mean(1)
+
+
+def outside(x: Tensor, low: float, high: float) -> Tensor:
+    """Summed squares of what lies outside the data's range, (reading,)."""
+    return ((low - x).clamp_min(0) ** 2 + (x - high).clamp_min(0) ** 2).flatten(1).sum(1)
+
+
+def edges(x: Tensor, scale: float) -> Tensor:
+    """-log density of a picture whose differences of neighbours follow Laplace's law of this scale, up to a
+    constant: Σ |∂x| / scale, smoothed at nought; (reading, picture, channel, h, w) → (reading,)."""
+    across, down = x[..., :, 1:] - x[..., :, :-1], x[..., 1:, :] - x[..., :-1, :]
+    parts = [((d * d + _SOFT**2).sqrt() - _SOFT).flatten(1).sum(1) for d in (across, down)]
+    return (parts[0] + parts[1]) / scale
+
+
+def edge_scale(public: Tensor) -> float:
+    """The scale of `edges` that public pictures (example, channel, h, w) make most likely: mean |∂x|."""
+    across, down = public[..., :, 1:] - public[..., :, :-1], public[..., 1:, :] - public[..., :-1, :]
+    return max(float(torch.cat([across.flatten(), down.flatten()]).abs().mean()), 1e-3)

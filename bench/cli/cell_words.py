@@ -145,6 +145,8 @@ def _conditions(given: dict[str, Any]) -> str:
         f"{given['mode']} mode",
         f"{given['pictures_per_reading']} pictures a reading",
     ]
+    accuracy = given.get("accuracy")
+    parts += [f"test accuracy {accuracy:.3f}"] if isinstance(accuracy, float) else []
     parts += [f"subset {given['subset']}"] if given["subset"] else []
     return ", ".join(parts + (["private data"] if given["private"] else []))
 

@@ -5,8 +5,14 @@ import sys
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 _EXIT_CRASHED = 1
+# Options that change no question of a matrix; any other, new ones too, makes a suite's run unranked.
+_FREE = (
+    "matrix_name", "cell_file", "out", "data_dir", "device", "jobs", "plugins", "defenses", "dry_run",
+    "tracking_uri", "no_tracking", "include_pictures", "as_json",
+)  # fmt: skip
 
 
 @click.command()
@@ -57,8 +63,11 @@ def command(
         registry.add_plugin(plugin)
     from bench.cli import repeat
     from bench.matrix.expand import expand
+    from bench.matrix.published import keep
     from bench.matrix.read import read
+    from bench.matrix.suites import ranking, said
     from bench.plan import Resolver, schedule
+    from bench.records import write_atomically
     from bench.runner import Place
     from bench.session import chosen_device, default_jobs, open_run
 
@@ -77,6 +86,11 @@ def command(
         _dry_run(todo, jobs, run, as_json)
         return
     place = Place(run=open_run(run), data_dir=data_dir, device=chosen_device(device))
+    keep(place.run, matrix.published)
+    suite = None
+    if matrix.suite is not None:
+        suite = ranking(matrix.suite, matrix.path, overrides())
+        write_atomically(run / f"suite-{matrix.suite}.json", f"{json.dumps(suite, indent=1)}\n".encode())
 
     from bench.cli.watching import watched
 
@@ -86,8 +100,20 @@ def command(
         title=matrix.title, matrix=matrix_name, tracking_uri=store, include_pictures=include_pictures,
     )  # fmt: skip
     if as_json:
-        click.echo(json.dumps(result, indent=1))
+        click.echo(json.dumps({**result, "suite": suite}, indent=1))
+    elif suite is not None:
+        click.echo(said(suite))
     sys.exit(_EXIT_CRASHED if result["crashed"] else 0)
+
+
+def overrides() -> list[str]:
+    """The options of this command line that change what a matrix asks, as they were spelt."""
+    context = click.get_current_context()
+    given = (
+        option for option in context.command.params
+        if context.get_parameter_source(option.name or "") is not ParameterSource.DEFAULT
+    )  # fmt: skip
+    return [option.opts[0] for option in given if option.name not in _FREE]
 
 
 def _dry_run(todo: "object", jobs: int, run: Path, as_json: bool) -> None:

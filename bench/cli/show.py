@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
+
     from bench.records import Record
 
 _COLUMNS = ("cell", "data set", "model", "defense", "point", "attack", "status", "ASR or accuracy")
@@ -18,52 +20,69 @@ _HEADING = 18  # columns
 @click.argument("run", type=click.Path(path_type=Path), required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--open", "opened", is_flag=True, help="Open the picture, too.")
-def command(cell: str | None, run: Path | None, as_json: bool, opened: bool) -> None:
+@click.option("--attacks", "table", flag_value="attacks", help="How each attack fares on each data set.")
+@click.option("--knowledge", "table", flag_value="knowledge", help="Plain beside adaptive attackers.")
+def command(cell: str | None, run: Path | None, as_json: bool, opened: bool, table: str | None) -> None:
     """List the cells of RUN (by default the newest below runs/), or show one of them.
 
     A cell is named by the first digits of its id.  Its picture, truth above reconstruction, is
-    written to RUN/pictures.
+    written to RUN/pictures, and beside it the way there over the iterations, where the attack kept it.
 
     \b
     bench show                  all cells of the newest run
     bench show runs/smoke       of that one
     bench show 3f2a             one cell
+    bench show runs/x --attacks     every attack of that run: rates, figures, cost
+    bench show runs/x --knowledge   what knowing the defense gains
     """
     from bench.cli import lookup
     from bench.tracking import store
 
     if cell is not None and run is None and (Path(cell) / "records").is_dir():
         run, cell = Path(cell), None
+    if table is not None and cell is not None:
+        raise click.UsageError(f"--{table} is a table of a whole run; leave {cell} out")
     run = store.checked_run(run)
+    if table is not None:
+        _table(run, table, as_json)
+        return
     if cell is None:
         _list(run, as_json)
         return
     record = lookup.by_prefix(run, cell)
-    picture = _draw(run, record)
+    picture, trail = _draw(run, record)
     if as_json:
-        content = {**json.loads(record.json()), "picture": None if picture is None else str(picture)}
+        paths = {"picture": picture, "over_iterations": trail}
+        shown = {name: None if path is None else str(path) for name, path in paths.items()}
+        content = {**json.loads(record.json()), **shown}
         click.echo(json.dumps(content, indent=1))
     else:
-        _tell(record, picture)
+        _tell(record, picture, trail)
     if opened and picture is not None:
         click.launch(str(picture))
 
 
-def _draw(run: Path, record: "Record") -> Path | None:
-    """Write the cell's picture below its run and return its path; None where it has none."""
-    from bench import strips
+def _draw(run: Path, record: "Record") -> tuple[Path | None, Path | None]:
+    """Write the cell's picture and its trail below its run and return their paths; None for one it has not."""
+    from bench import strips, trails
     from bench.cli import lookup
 
     with lookup.understood(record):
-        image = strips.of_record(run, record)
+        picture, trail = strips.of_record(run, record), trails.of_record(run, record)
+    folder = run / "pictures"
+    return _saved(picture, folder / f"{record.id}.png"), _saved(trail, folder / f"{record.id}-iterations.png")
+
+
+def _saved(image: "Image | None", path: Path) -> Path | None:
+    from bench import strips
+
     if image is None:
         return None
-    path = run / "pictures" / f"{record.id}.png"
     strips.save(image, path)
     return path
 
 
-def _tell(record: "Record", picture: Path | None) -> None:
+def _tell(record: "Record", picture: Path | None, trail: Path | None) -> None:
     from bench.cli import lookup
     from bench.cli.cell_words import lines
     from bench.tracking.view import clean, view
@@ -74,6 +93,40 @@ def _tell(record: "Record", picture: Path | None) -> None:
     for heading, text in told:
         click.echo(f"{f'{heading}:' if heading else '':<{_HEADING}}{clean(str(text))}")
     click.echo(f"{'picture:':<{_HEADING}}{picture or 'none: this cell reconstructed nothing'}")
+    if trail is not None:
+        click.echo(f"{'over iterations:':<{_HEADING}}{trail}")
+
+
+def _table(run: Path, table: str, as_json: bool) -> None:
+    """Print the run's table of attacks or of what knowing the defense gains."""
+    from rich.console import Console, RenderableType
+
+    from bench.cli import lookup
+    from bench.cli.columns import width
+    from bench.errors import RecordError
+    from bench.leaderboard import attacks, knowledge
+    from bench.matrix import published
+
+    found, said = list(lookup.every(run)), published.kept(run)
+    rows: list[Any]
+    shown: RenderableType
+    try:
+        if table == "attacks":
+            rows = attacks.attacks(found, said)
+            shown, empty = attacks.render(rows), f"no attack was run in {run}"
+        else:
+            rows = knowledge.knowledge(found)
+            shown, empty = knowledge.render(rows), f"no attack of {run} was asked both plain and adaptive"
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+        raise RecordError(
+            f"{run}: a record's fields are not a record's ({type(error).__name__}: {error}); run it again"
+        ) from None
+    if as_json:
+        click.echo(json.dumps({"run": str(run), table: [row.json() for row in rows]}, indent=1))
+    elif rows:
+        Console(width=max(width(), 80), highlight=False).print(shown)
+    else:
+        click.echo(empty)
 
 
 def _list(run: Path, as_json: bool) -> None:

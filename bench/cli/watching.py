@@ -17,6 +17,7 @@ from bench import records, strips
 from bench.cli.words import duration
 from bench.errors import RecordError
 from bench.executor import AnyCell
+from bench.leaderboard import knowledge
 from bench.leaderboard.table import blocks, without_evidence
 from bench.leaderboard.terminal import render
 from bench.plan import Schedule
@@ -153,6 +154,9 @@ def _conclude(
     found = blocks(tally.found)
     console.print()
     console.print(render(found))
+    if told := knowledge.knowledge(tally.found):
+        console.print()
+        console.print(knowledge.render(told))
     trained = [record for record in tally.found if record.cell["kind"] == "training"]
     for record in trained:
         console.print(
@@ -200,7 +204,8 @@ def _conclude(
 def _legend() -> RenderableType:
     return Text(
         "Each figure is the share of pictures that the worst attacker got back, with its 95 % interval and the "
-        "best single attack.  A picture counts as leaked if any attack reaches PSNR ≥ 20 dB and beats the best "
+        "best single attack; below it that attack's median PSNR beside that of the best guess without the "
+        "gradient (prior).  A picture counts as leaked if any attack reaches PSNR ≥ 20 dB and beats the best "
         "guess without the gradient by 3 dB.  0 protects, 1 leaks everything.  type-2 is one example's gradient "
         "inside the client, type-1 the client's update as it leaves, type-0 the same at the server.  "
         "≥: some attacks failed, so the true figure may be higher.",
@@ -229,6 +234,7 @@ def _result(tally: _Tally, place: Place, uploaded: Any) -> dict[str, Any]:
         {
             "block": block.title, "defense": defense, "point": point, "asr": worst.asr,
             "interval": worst.interval, "best_attack": worst.best, "lower_bound": worst.lower_bound,
+            "psnr_db_median": worst.best_psnr_db, "prior_psnr_db_median": worst.prior_psnr_db,
             "pictures": len(worst.leaked), "absent": worst.absent, "crashed": worst.crashed,
         }
         for block in blocks(tally.found)
@@ -238,6 +244,7 @@ def _result(tally: _Tally, place: Place, uploaded: Any) -> dict[str, Any]:
     return {
         "run": str(Path(place.run).resolve()), "cells": len(tally.found), "done": tally.count("done"),
         "not_applicable": tally.count("n/a"), "crashed": tally.count("crashed"), "table": table,
+        "knowledge": [row.json() for row in knowledge.knowledge(tally.found)],
         "uploaded": None if uploaded is None else {"count": uploaded.count, "left": uploaded.left},
         "seconds": round(time.monotonic() - tally.began, 1),
     }  # fmt: skip

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import Tensor
 
 from bench.defenses.base import Context, Transform
 from bench.federated.stages import Stages
 from bench.points import STAGES, Point, Stage
+from bench.trip import Noise
 
 Tensors = Mapping[str, Tensor]
 
@@ -31,6 +33,8 @@ class Composition:
     parts: tuple[tuple[Stage, tuple[Transform, ...]], ...]
     contexts: Mapping[Stage, Context]
     unit: float
+    noise: Noise = Noise()
+    additive: bool = True
 
     def candidate(self, per_example: Tensors, observed: Tensors) -> dict[str, Tensor]:
         """`per_example` (reading, example, *shape), `observed` (reading, *shape) in gradient units →
@@ -57,7 +61,7 @@ class Composition:
         return found
 
     def __repr__(self) -> str:
-        return f"Composition({self.parts!r}, unit={self.unit})"
+        return f"Composition({self.parts!r}, unit={self.unit}, noise={self.noise})"
 
 
 def describe(stages: Stages, point: Point, *, round_: int, unit: float, probe: Tensors) -> Composition | None:
@@ -82,6 +86,50 @@ def describe(stages: Stages, point: Point, *, round_: int, unit: float, probe: T
         for transform in stages.transforms.get(stage, ()):
             if transform.candidate(given, given, contexts[stage]) is None:
                 return None
+    parts = tuple((stage, stages.transforms.get(stage, ())) for stage in seen)
     return Composition(
-        parts=tuple((stage, stages.transforms.get(stage, ())) for stage in seen), contexts=contexts, unit=unit
-    )
+        parts=parts, contexts=contexts, unit=unit,
+        noise=_noise(
+            parts, contexts, unit,
+            batch=1 if point.unit == "example" else stages.setting.batch,
+            steps=stages.setting.steps if point.unit in ("update", "sum") else 1,
+        ),
+        additive=_additive(parts, contexts),
+    )  # fmt: skip
+
+
+_Parts = tuple[tuple[Stage, tuple[Transform, ...]], ...]
+
+
+def _noise(
+    parts: _Parts, contexts: Mapping[Stage, Context], unit: float, *, batch: int, steps: int
+) -> Noise:
+    """The sum of what all transforms add, in gradient units; means over batch and steps divide by B and L.
+
+    What comes after a noise shortens or drops it at most: the sum is then an upper bound.  A single
+    Laplace noise keeps its law; sums and means of several are taken as Gaussian.
+    """
+    found: list[tuple[Literal["gaussian", "laplace"], float]] = []
+    for stage, transforms in parts:
+        if stage == "step":
+            found = [(law if batch == 1 else "gaussian", variance / batch) for law, variance in found]
+        if stage == "client" and steps > 1:
+            found = [("gaussian", variance / steps) for _, variance in found]
+        scale = unit if stage in ("client", "exchange", "server") else 1.0
+        for transform in transforms:
+            if (added := transform.noise(contexts[stage])) is not None and added[1] > 0:
+                found.append((added[0], added[1] / scale**2))
+    law = found[0][0] if len(found) == 1 else "gaussian"
+    return Noise(law=law, variance=sum(variance for _, variance in found))
+
+
+def _additive(parts: _Parts, contexts: Mapping[Stage, Context]) -> bool:
+    """Whether additive noise is all that is random, and nothing but noise comes after it."""
+    noised = False
+    for stage, transforms in parts:
+        for transform in transforms:
+            adds = transform.noise(contexts[stage]) is not None
+            if (transform.random and not adds) or (noised and not adds):
+                return False
+            noised |= adds
+    return True

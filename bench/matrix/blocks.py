@@ -68,7 +68,7 @@ def exclude(border: Border, content: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The patterns of each entry; a key that is no axis of this matrix is a fault, as it is at GitHub."""
     part, asked = replace(border, part=True), content.get("axes", {})
     found = []
-    for where, table in _tables(part, content, "exclude"):
+    for where, table in tables(part, content, "exclude"):
         part.known(where, table, AXES)
         patterns = {}
         for name in AXES:
@@ -87,7 +87,7 @@ def exclude(border: Border, content: Mapping[str, Any]) -> list[dict[str, Any]]:
 def include(border: Border, content: Mapping[str, Any]) -> list[dict[str, Extra]]:
     """The values of each entry, and what of them the file spells out."""
     found = []
-    for where, table in _tables(border, content, "include"):
+    for where, table in tables(border, content, "include"):
         border.known(where, table, AXES)
         extras = {}
         for name in AXES:
@@ -101,7 +101,7 @@ def include(border: Border, content: Mapping[str, Any]) -> list[dict[str, Extra]
 def trainings(border: Border, content: Mapping[str, Any]) -> tuple[Training, ...]:
     """The product of each `[[train]]` block."""
     found: list[Training] = []
-    for where, table in _tables(border, content, "train"):
+    for where, table in tables(border, content, "train"):
         border.known(where, table, (*TRAIN_AXES, "checkpoints", *OPTIONS))
         for name in ("dataset", "model", "rounds"):
             if name not in table:
@@ -119,7 +119,8 @@ def trainings(border: Border, content: Mapping[str, Any]) -> tuple[Training, ...
     return tuple(found)
 
 
-def _tables(border: Border, content: Mapping[str, Any], key: str) -> list[tuple[str, dict[str, Any]]]:
+def tables(border: Border, content: Mapping[str, Any], key: str) -> list[tuple[str, dict[str, Any]]]:
+    """The entries of an array of tables, each with where it stands."""
     entries = content.get(key, [])
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         border.bad(key, "tables", entries, f"[[{key}]]")

@@ -14,7 +14,7 @@ from bench.matrix.combine import Combination
 from bench.matrix.faults import Faults
 from bench.matrix.feasible import impossible
 from bench.matrix.read import Matrix
-from bench.matrix.weights import Trained
+from bench.matrix.weights import SeededFile, Trained
 
 _NONE = Entry(name="none")
 
@@ -88,11 +88,12 @@ class _Plan:
 def expand(matrix: Matrix, *, resolve: Resolver, registry: Registry = _registry) -> tuple[Planned, ...]:
     """Every cell of the matrix once: trainings first, then attacks, in the order of the axes.
 
-    A combination that cannot run is planned with its reason.  Raises `MatrixError` where an entry
-    of `include` that stands alone cannot run, or where nothing can.
+    A combination that cannot run is planned with its reason.  Raises `MatrixError` where a seed lacks its
+    weights file, where an entry of `include` that stands alone cannot run, or where nothing can.
     """
     plan, faults = _Plan(resolve=resolve, registry=registry), Faults(matrix.file)
-    asked = [_asked(plan, row, matrix.settings) for row in matrix.combinations]
+    asked = [_asked(plan, row, matrix.settings, faults) for row in matrix.combinations]
+    faults.settle()
     for block in matrix.trainings:
         plan.training(_training(plan, block), set(block.checkpoints))
     planned: dict[str, Planned] = {}
@@ -115,8 +116,10 @@ def expand(matrix: Matrix, *, resolve: Resolver, registry: Registry = _registry)
     return tuple(planned.values())
 
 
-def _asked(plan: _Plan, row: Combination, settings: Mapping[str, int]) -> AttackCell:
-    """The attack cell of a combination; asks for the training that its weights wait for."""
+def _asked(plan: _Plan, row: Combination, settings: Mapping[str, int], faults: Faults) -> AttackCell:
+    """The attack cell of a combination; asks for the training that its weights wait for.
+
+    Where a seed has no weights file, that is a fault, and the cell is of no use."""
     fields = {**settings, **{axis: choice.value for axis, choice in row.choices.items()}}
     fields["dataset"] = plan.data(fields["dataset"])
     fields.setdefault("federated", Federated())
@@ -124,6 +127,8 @@ def _asked(plan: _Plan, row: Combination, settings: Mapping[str, int]) -> Attack
     grants = fields.pop("grants", Grants())
     fields |= {"labels": grants.labels, "repeated_readings": grants.repeated_readings}
     weights = fields.get("weights", InitialWeights())
+    if isinstance(weights, SeededFile):
+        fields["weights"] = weights.of(fields.get("seed", 0), faults) or InitialWeights()
     if isinstance(weights, Trained):
         options: dict[str, Any] = dict(weights.options)
         cell = TrainingCell(

@@ -3,6 +3,7 @@
 [axes]        lists, multiplied; an entry is a name, or a table with parameters and `sweep`
 [[exclude]]   drops combinations; [[include]] adds to them or stands alone (`bench.matrix.combine`)
 [[train]]     trainings asked for themselves: each block a product of its own axes
+[[published]] what others report of these cells, shown beside them (`bench.matrix.published`)
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,8 @@ from bench.matrix.border import Border, Registry, entry
 from bench.matrix.combine import Combination, combine
 from bench.matrix.document import PRESETS, document, located, preset_names
 from bench.matrix.faults import Faults
+from bench.matrix.published import Published, published
+from bench.matrix.suites import suite
 
 SETTINGS = ("evaluations", "readings", "chunk")  # may stand at the top, for every combination
 _NEEDED = tuple(name for name in AXES if name in REQUIRED)
@@ -24,13 +27,16 @@ _NEEDED = tuple(name for name in AXES if name in REQUIRED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matrix:
-    """A matrix that was checked whole; `file` starts every message about it."""
+    """A matrix that was checked whole; `file` starts every message about it, and `path` is where it was found."""
 
     file: str
+    path: Path
     title: str
+    suite: str | None
     settings: Mapping[str, int]
     combinations: tuple[Combination, ...]
     trainings: tuple[Training, ...]
+    published: tuple[Published, ...] = ()
 
 
 def presets(folder: Path = PRESETS) -> tuple[tuple[str, str], ...]:
@@ -59,10 +65,11 @@ def read(
     path = located(source, faults, folder)
     content = document(path, faults)
     border = Border(faults=faults, registry=registry, folder=path.parent)
-    border.known("", content, ("title", "axes", "exclude", "include", "train", *SETTINGS))
+    border.known("", content, ("title", "suite", "axes", "exclude", "include", "train", "published", *SETTINGS))
     title = content.get("title", "")
     if not isinstance(title, str) or len(title) > 200 or not title.isprintable():
         border.bad("title", "one line of at most 200 characters", title, 'title = "what this asks"')
+    of_suite = suite(border, content.get("suite"))
     settings = blocks.settings(border, content, SETTINGS)
     if more_defenses:
         content["axes"] = _wider(border, content.get("axes", {}), more_defenses)
@@ -74,6 +81,7 @@ def read(
     axes = blocks.axes(border, table, AXES, "axes")
     exclude, include = blocks.exclude(border, content), blocks.include(border, content)
     trainings = blocks.trainings(border, content)
+    reported = published(border, blocks.tables(border, content, "published"))
     if isinstance(table, dict) and table:
         given = table.keys() | {name for entry in include for name in entry}
         _lacking(faults, [name for name in _NEEDED if name not in given])
@@ -86,8 +94,9 @@ def read(
         faults.add("", "there is nothing to run", "give [axes], [[include]] or [[train]]")
     faults.settle()
     return Matrix(
-        file=faults.file, title=title, settings=settings, combinations=combinations, trainings=trainings
-    )
+        file=faults.file, path=path, title=title, suite=of_suite, settings=settings,
+        combinations=combinations, trainings=trainings, published=reported,
+    )  # fmt: skip
 
 
 def _wider(border: Border, table: Any, names: Sequence[str]) -> Any:

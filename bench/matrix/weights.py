@@ -1,16 +1,18 @@
-"""The axis `weights`: untrained, from a file beside the matrix, or round t of a training."""
+"""The axis `weights`: untrained, from a file beside the matrix (one for each seed), or round t of a training."""
 
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from bench.cell import Entry, Federated, FileWeights, InitialWeights, TrainingCell
 from bench.matrix.border import Border, entry, whole
 from bench.matrix.combine import Choice
-from bench.matrix.faults import quoted
+from bench.matrix.faults import Faults, quoted
 from bench.matrix.federated import federated
 
+SEED = "{seed}"  # in a file's name
 # Of a training: how it is measured, not how it runs.
 OPTIONS = {name: TrainingCell.model_fields[name].default for name in ("test_every", "test_examples")}
 
@@ -24,6 +26,20 @@ class Trained:
     defense: Entry
     federated: Federated | None
     options: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeededFile:
+    """A file for each seed: `raw` has `{seed}` in it, which the seed of a cell stands for; `key` is where
+    the matrix has it, `folder` the matrix's."""
+
+    raw: str
+    key: str
+    folder: Path
+
+    def of(self, seed: int, faults: Faults) -> FileWeights | None:
+        """The file of one seed, or None and a fault."""
+        return _found(faults, self.folder, self.key, self.raw.replace(SEED, str(seed)))
 
 
 def weights(border: Border, key: str, raw: Any) -> Choice | None:
@@ -45,22 +61,31 @@ def _file(border: Border, key: str, raw: Any) -> Choice | None:
     if not isinstance(raw, str) or not raw or "\0" in raw:
         border.bad(key, "a path", raw, '"w.safetensors"')
         return None
-    folder = border.folder.resolve()
+    plain = {"name": "file", "file": raw}
+    if SEED in raw:
+        return Choice(plain, SeededFile(raw=raw, key=key, folder=border.folder))
+    found = _found(border.faults, border.folder, key, raw)
+    return None if found is None else Choice(plain, found)
+
+
+def _found(faults: Faults, beside: Path, key: str, raw: str) -> FileWeights | None:
+    """The file by content, below the folder `beside`; None and a fault where it is not or lies elsewhere."""
+    folder = beside.resolve()
     try:
         path = (folder / raw).resolve()
         if not path.is_relative_to(folder):
             what = f"{quoted(raw)} lies outside the matrix's folder"
-            border.faults.add(key, what, "copy it beside the matrix")
+            faults.add(key, what, "copy it beside the matrix")
             return None
         if not path.is_file():
-            border.faults.add(key, f"{quoted(raw)} is not a file", f"mend the path, below {folder}")
+            faults.add(key, f"{quoted(raw)} is not a file", f"mend the path, below {folder}")
             return None
         with path.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     except (OSError, RuntimeError) as error:  # not readable, a name too long, a circle of links
-        border.faults.add(key, f"{quoted(raw)} cannot be read ({error})", "mend the path")
+        faults.add(key, f"{quoted(raw)} cannot be read ({error})", "mend the path")
         return None
-    return Choice({"name": "file", "file": raw}, FileWeights(sha256=sha256, path=str(path)))
+    return FileWeights(sha256=sha256, path=str(path))
 
 
 def _trained(border: Border, key: str, raw: Mapping[str, Any]) -> Choice | None:

@@ -10,21 +10,22 @@ import sqlite3
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from PIL import Image
 
-from bench import records, strips
+from bench import records, strips, trails
 from bench.errors import RecordError
 from bench.records import Record
 from bench.tracking import store, view
 from bench.tracking.store import Note, Uploaded
 from bench.tracking.view import RunView
 
-PICTURE = "truth-above-reconstruction.png"
+PICTURE, TRAIL = "truth-above-reconstruction.png", "over-iterations.png"
+_CAPTIONS = {PICTURE: "truth above, reconstruction below", TRAIL: "over the iterations, truth last"}
 WITHHELD = "withheld: private data"
 # MLflow asks once and waits this long: its own retries would repeat a `create_run` whose answer was
 # lost, where ours first looks what arrived.  A user's own settings win.
@@ -197,8 +198,8 @@ def _add_withheld(target: Target, run: Path, record: Record, found: Any) -> bool
     withheld = found.data.tags.get("bench.picture") == WITHHELD
     if not (target.include_pictures and withheld) or found.info.lifecycle_stage == "deleted":
         return False
-    image, why_not = _picture(target, run, record)
-    said = _log_picture(target.client, found.info.run_id, image) if image else why_not
+    images, why_not = _pictures(target, run, record)
+    said = why_not or _log_pictures(target.client, found.info.run_id, images)
     if said:
         target.client.set_tag(found.info.run_id, "bench.picture", said)
     return said is None
@@ -234,7 +235,7 @@ def _create(target: Target, run: Path, record: Record, shown: RunView) -> str:
 
     client = target.client
     ended = int(records.record_path(run, record.id).stat().st_mtime * 1000)
-    image, why_not = _picture(target, run, record)
+    images, why_not = _pictures(target, run, record)
     tags = {**shown.tags, "bench.run": view.clean(run.resolve().name), "bench.picture": why_not or PICTURE}
     run_id: str = client.create_run(
         target.experiment_id,
@@ -247,37 +248,40 @@ def _create(target: Target, run: Path, record: Record, shown: RunView) -> str:
     while params or metrics:
         client.log_batch(run_id, params=params[:_PARAMS], metrics=metrics[:_METRICS], synchronous=True)
         params, metrics = params[_PARAMS:], metrics[_METRICS:]
-    if image and (refused := _log_picture(client, run_id, image)):
+    if images and (refused := _log_pictures(client, run_id, images)):
         client.set_tag(run_id, "bench.picture", refused)
     client.set_terminated(run_id, shown.status, end_time=ended)
     return run_id
 
 
-def _picture(target: Target, run: Path, record: Record) -> tuple[Image.Image | None, str | None]:
-    """The record's strip, or why it has none here."""
+def _pictures(target: Target, run: Path, record: Record) -> tuple[dict[str, Image.Image], str | None]:
+    """The record's strip, and its trail if it has one, by file name; or why there is none here."""
     if view.is_private(record) and not target.include_pictures:
-        return None, WITHHELD
+        return {}, WITHHELD
     try:
-        image = strips.of_record(run, record)
+        drawn = {PICTURE: strips.of_record(run, record), TRAIL: trails.of_record(run, record)}
     except (RecordError, ValueError) as error:
-        return None, view.clean(f"not drawn: {error}")[:1000]
-    return image, None if image else "none"
+        return {}, view.clean(f"not drawn: {error}")[:1000]
+    images = {name: image for name, image in drawn.items() if image}
+    return images, None if PICTURE in images else "none"
 
 
-def _log_picture(client: Any, run_id: str, image: Image.Image) -> str | None:
-    """Upload the picture and show it in the run's description; or what was in the way."""
+def _log_pictures(client: Any, run_id: str, images: Mapping[str, Image.Image]) -> str | None:
+    """Upload the pictures and show them in the run's description; or what was in the way."""
     from mlflow.entities import RunTag
 
     try:
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / PICTURE
-            image.save(path)
-            client.log_artifact(run_id, str(path))
+            for name, image in images.items():
+                image.save(Path(folder) / name)
+                client.log_artifact(run_id, str(Path(folder) / name))
     except (ImportError, PermissionError) as error:
         # The server keeps artifacts where this machine cannot write: the numbers still go up.
         return view.clean(f"not uploaded: {error}")[:1000]
     # Relative to MLflow's page, wherever that is served.
-    description = f"![truth above, reconstruction below](get-artifact?path={PICTURE}&run_uuid={run_id})"
+    description = "\n\n".join(
+        f"![{_CAPTIONS[name]}](get-artifact?path={name}&run_uuid={run_id})" for name in images
+    )
     tags = [RunTag("bench.picture", PICTURE), RunTag("mlflow.note.content", description)]
     client.log_batch(run_id, tags=tags, synchronous=True)
     return None

@@ -22,6 +22,9 @@ class Noise(Transform):
     def variance(self, context: Context) -> float:
         """The variance of the noise on each noised coordinate, in this round."""
 
+    def noise(self, context: Context) -> tuple[Literal["gaussian", "laplace"], float]:
+        return self.law, self.variance(context)
+
     def candidate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
         """The candidate itself, the mean of what the reading would show."""
         del observed, context

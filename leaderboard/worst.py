@@ -1,0 +1,152 @@
+"""Records of one question → the worst-case attack success rate, picture by picture, and what it is held
+against: the best guess without the gradient."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bench.points import POINTS
+from bench.records import Record
+from bench.scoring.intervals import clustered_share, wilson
+from bench.scoring.summary import median
+
+SNR_CAP_DB = 120.0  # of `bench.scoring.reading`: the reading is the undefended one
+BASELINES = ("prior-", "labels-only")  # attackers whose pictures owe nothing to the gradient
+Picture = tuple[int, int, int, int]  # seed, draw, reading, picture
+
+
+@dataclass(slots=True)
+class Worst:
+    """One defense at one point: `leaked` picture → whether any attack succeeded; `by_attack` the same
+    for each, `psnr_db` and `rmse` its figures (NaN where it failed); `prior_db` the best guess without
+    the gradient; what did not count and why."""
+
+    leaked: dict[Picture, bool] = field(default_factory=dict)
+    by_attack: dict[str, dict[Picture, bool]] = field(default_factory=dict)
+    psnr_db: dict[str, dict[Picture, float]] = field(default_factory=dict)
+    rmse: dict[str, dict[Picture, float]] = field(default_factory=dict)
+    prior_db: dict[Picture, float] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
+    crashed: dict[str, str] = field(default_factory=dict)
+    failed: set[Picture] = field(
+        default_factory=set
+    )  # on which some attack crashed, diverged or gave no number
+    undistorted: bool = True  # whether every reading was bit-equal to the undefended one
+
+    def add(self, record: Record, attack: str) -> None:
+        """Count one cell, of the attack of that name."""
+        cell = record.cell
+        if record.status == "n/a":
+            self.absent[attack] = record.reason or "no reason given"
+            return
+        if record.status == "crashed":
+            self.crashed[attack] = record.reason or "no reason given"
+            for reading in range(
+                cell["readings"]
+            ):  # a crash is no protection, and leaves no denominator smaller
+                for number in range(_pictures(cell)):
+                    key = (cell["seed"], cell["draw"], reading, number)
+                    self.leaked.setdefault(key, False)
+                    self.failed.add(key)
+            return
+        self.undistorted &= record.summary.get("reading_snr_db_least") == SNR_CAP_DB
+        own = self.by_attack.setdefault(attack, {})
+        psnr, rmse = self.psnr_db.setdefault(attack, {}), self.rmse.setdefault(attack, {})
+        for key, picture in pictures(record):
+            own[key] = bool(picture["success"])
+            self.leaked[key] = self.leaked.get(key, False) or own[key]
+            psnr[key], rmse[key] = number_of(picture, "psnr_db"), number_of(picture, "rmse")
+            prior = np.fmax(number_of(picture, "best_floor_db"), self.prior_db.get(key, np.nan))
+            self.prior_db[key] = float(prior)
+            if picture["status"] in ("diverged", "nan"):
+                self.failed.add(key)
+
+    @property
+    def asr(self) -> float | None:
+        """Share of pictures leaked to the worst attacker; None where nothing was scored."""
+        return sum(self.leaked.values()) / len(self.leaked) if self.leaked else None
+
+    @property
+    def lower_bound(self) -> bool:
+        """Whether a picture that nobody got back was met by a failed attack: the true rate may be higher."""
+        return any(not self.leaked[picture] for picture in self.failed)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """95 %, with what belongs together counted together (`clusters`)."""
+        return share_interval(self.leaked)
+
+    @property
+    def best(self) -> tuple[str, float] | None:
+        """The attack with the highest rate of its own, of equal ones that of the highest median PSNR, and
+        that rate; a baseline only where there is nothing else."""
+        rates = {name: sum(own.values()) / len(own) for name, own in self.by_attack.items() if own}
+        attacks = [name for name in rates if not name.startswith(BASELINES)] or list(rates)
+        if not attacks:
+            return None
+        name = max(attacks, key=lambda one: (rates[one], self._median_db(one)))
+        return name, rates[name]
+
+    @property
+    def best_psnr_db(self) -> float | None:
+        """Median PSNR of the best attack in dB, a failed picture worse than any; None where it is no number."""
+        return None if self.best is None else median(_array(self.psnr_db[self.best[0]]), -np.inf)
+
+    @property
+    def best_rmse(self) -> float | None:
+        """Median RMSE of the best attack, a failed picture worse than any; None where it is no number."""
+        return None if self.best is None else median(_array(self.rmse[self.best[0]]), np.inf)
+
+    @property
+    def prior_psnr_db(self) -> float | None:
+        """Median PSNR in dB of the best guess without the gradient on each picture, which any success has
+        to beat by 3 dB; None where nobody guessed."""
+        return median(_array(self.prior_db), -np.inf) if self.prior_db else None
+
+    def _median_db(self, attack: str) -> float:
+        found = median(_array(self.psnr_db[attack]), -np.inf)
+        return -np.inf if found is None else found
+
+
+def pictures(record: Record) -> Iterable[tuple[Picture, Mapping[str, Any]]]:
+    """Every picture of a cell's record with its key."""
+    for reading, victim in enumerate(record.victims):
+        for number, picture in enumerate(victim["pictures"]):
+            yield (record.cell["seed"], record.cell["draw"], reading, number), picture
+
+
+def clusters(keys: Sequence[Picture]) -> list[int] | None:
+    """The cluster of each picture, by number: the weight seed where there are several, else the reading (a
+    batch's pictures and a reading's draws belong together); None where every cluster is one picture, or
+    there is one alone."""
+    seeds = [(key[0],) for key in keys]
+    found = seeds if len(set(seeds)) > 1 else [(key[0], key[2]) for key in keys]
+    numbers = {cluster: number for number, cluster in enumerate(dict.fromkeys(found))}
+    return None if len(numbers) in (1, len(keys)) else [numbers[cluster] for cluster in found]
+
+
+def share_interval(hits: Mapping[Picture, bool]) -> tuple[float, float] | None:
+    """The 95 % interval of a share of pictures; Wilson's where there are no clusters to resample."""
+    if not hits:
+        return None
+    values, together = list(hits.values()), clusters(list(hits))
+    return wilson(sum(values), len(values)) if together is None else clustered_share(values, together)
+
+
+def number_of(picture: Mapping[str, Any], name: str) -> float:
+    """One figure of a picture; NaN where the record has none."""
+    value = picture.get(name)
+    return np.nan if value is None else float(value)
+
+
+def _array(values: Mapping[Picture, float]) -> Any:
+    return np.array(list(values.values()), np.float64)
+
+
+def _pictures(cell: Mapping[str, Any]) -> int:
+    federated = cell["federated"]
+    return POINTS[cell["point"]].pictures(
+        batch=federated["batch"], steps=federated["steps"], senders=federated["per_round"]
+    )

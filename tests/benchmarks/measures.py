@@ -1,0 +1,221 @@
+"""Our attacks against the published loops, in turn in one process: readings, timings and ratios.
+
+Both sides have the same gradient, start, label and stop rule.  `table.py` prints the rows,
+`test_attacks.py` asserts on them.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from bench import api, registry
+from bench.attacks.base import Attack
+from bench.attacks.matching import MatchingAttack, Parts
+from bench.attacks.parts.start import Start, start
+from bench.datasets.loading import load
+from bench.rng import Key
+from bench.scoring.metrics import psnr_db
+from bench.trip import Budget, Reading, Reconstruction
+
+sys.path.insert(0, str(Path(__file__).parent))
+from baselines import Found, published_gradinv, published_lbfgs
+
+STARTS: dict[str, Start] = {"idlg": "gaussian", "cpl": "tile-2"}
+STOP_LOSS = 1e-6
+INNER = 20  # evaluations of one outer step; both sides look at the loss after each
+SUCCESS_DB = 20
+KEY = Key(seed=0)
+Row = dict[str, Any]  # text and numbers by name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """Victims of one data set on `dlg-lenet`: `reading` holds all, `truth` (victim, *shape)."""
+
+    name: str
+    model: nn.Module
+    reading: Reading
+    truth: Tensor
+    labels: Tensor
+
+    def some(self, rows: range) -> Reading:
+        """The reading of some victims alone, under the indices (so from the starts) that they have."""
+        values = {name: value[rows.start : rows.stop] for name, value in self.reading.values.items()}
+        return replace(self.reading, values=values, indices=tuple(rows))
+
+    def gradient(self, victim: int) -> dict[str, Tensor]:
+        return {name: value[victim, 0] for name, value in self.reading.values.items()}
+
+    def weights(self) -> dict[str, Tensor]:
+        return {name: value[0] for name, value in self.reading.weights.items()}
+
+
+def case(name: str, victims: int, data_dir: Path | None) -> Case:
+    """The first `victims` training pictures and their gradients at the weights of seed 0.
+
+    Raises `MissingDataError` where the data are not there.
+    """
+    data = load(registry.instance("datasets", name, {}), name, data_dir)
+    truth = torch.from_numpy(data.training.floats(slice(0, victims)))
+    labels = torch.from_numpy(data.training.labels[:victims].copy())
+    model = api.build("dlg-lenet", shape=data.shape, classes=data.classes)
+    each = [api.gradient(model, truth[n : n + 1], labels[n : n + 1]) for n in range(victims)]
+    together = {name: torch.stack([found[name] for found in each]) for name in each[0]}
+    reading = api.reading(
+        together, model=model, shape=data.shape, classes=data.classes, public=data.public.floats(slice(0, 64))
+    )
+    return Case(name=name, model=model, reading=reading, truth=truth, labels=labels)
+
+
+def attack(name: str, *, stop: bool = True, **params: Any) -> Attack:
+    """A registered attack; with `stop`, under the stop rule that the baseline has."""
+    found: Attack = registry.instance("attacks", name, params)
+    if not stop or not isinstance(found, MatchingAttack):
+        return found
+    kind: Any = type(found)
+
+    class Stopped(kind):  # type: ignore[misc]  # its parts, but for the plan's stop
+        def parts(self, reading: Reading, budget: Budget) -> Parts:
+            parts: Parts = kind.parts(self, reading, budget)
+            return replace(parts, plan=replace(parts.plan, stop_loss=STOP_LOSS, look_every=INNER))
+
+    return Stopped(**params)
+
+
+T = TypeVar("T")
+
+
+def timed(work: Callable[[], T]) -> tuple[float, T]:
+    begin = time.perf_counter()
+    found = work()
+    return time.perf_counter() - begin, found
+
+
+def reconstruction(
+    given: Case, name: str, *, victims: int = 32, sample: int = 6, outer: int = 60, rounds: int = 2
+) -> Row:
+    """`victims` of ours at once against `sample` of them one at a time; ours `rounds` times, interleaved."""
+    ours_seconds: list[float] = []
+    theirs: list[tuple[float, Found]] = []
+    found: Reconstruction | None = None
+    for turn in range(rounds):
+        seconds, found = timed(partial(_ours, given, name, range(victims), outer))
+        ours_seconds.append(seconds)
+        theirs += [timed(partial(_theirs, given, name, v, outer)) for v in range(turn, sample, rounds)]
+    assert found is not None
+    order = [v for turn in range(rounds) for v in range(turn, sample, rounds)]
+    our_db = _psnr(given.truth[:victims], found.inputs[:, 0])
+    their_db = _psnr(given.truth[order], torch.stack([f.picture for _, f in theirs]))
+    ours_ms = [1e3 * s / victims for s in ours_seconds]
+    theirs_ms = 1e3 * sum(s for s, _ in theirs) / len(theirs)
+    our_wins, their_wins = float((our_db >= SUCCESS_DB).mean()), float((their_db >= SUCCESS_DB).mean())
+    our_evaluations = float(found.evaluations.double().mean())
+    their_evaluations = sum(f.evaluations for _, f in theirs) / len(theirs)
+    per_evaluation = [1e3 * s / f.evaluations for s, f in theirs]
+    return {
+        "data": given.name, "attack": name, "victims": victims, "sample": len(theirs),
+        "ours ms": median(ours_ms), "ours low": min(ours_ms), "ours high": max(ours_ms),
+        "theirs ms": theirs_ms, "ratio": theirs_ms / median(ours_ms),
+        "ours ms/success": median(ours_ms) / our_wins if our_wins else float("inf"),
+        "theirs ms/success": theirs_ms / their_wins if their_wins else float("inf"),
+        "ours ms/evaluation": median(ours_ms) / our_evaluations,
+        "theirs ms/evaluation": median(per_evaluation), "theirs IQR": _iqr(per_evaluation),
+        "ratio/evaluation": median(per_evaluation) * our_evaluations / median(ours_ms),
+        "ours evaluations": our_evaluations, "theirs evaluations": their_evaluations,
+        "ours ASR": our_wins, "theirs ASR": their_wins,
+        "ours ASR on sample": float((our_db[:sample] >= SUCCESS_DB).mean()),
+        "ours dB": median(our_db.tolist()), "ours dB on sample": median(our_db[:sample].tolist()),
+        "theirs dB": median(their_db.tolist()),
+    }  # fmt: skip
+
+
+def alone(given: Case, name: str, *, sample: int = 3, outer: int = 60) -> Row:
+    """One victim by our engine against the published loop, in turn; ms per evaluation, medians."""
+    ours, theirs, totals = [], [], []
+    for victim in range(sample):
+        our_seconds, found = timed(partial(_ours, given, name, range(victim, victim + 1), outer))
+        their_seconds, published = timed(partial(_theirs, given, name, victim, outer))
+        ours.append(1e3 * our_seconds / int(found.evaluations[0]))
+        theirs.append(1e3 * their_seconds / published.evaluations)
+        totals.append(their_seconds / our_seconds)
+    return {
+        "data": given.name, "attack": name, "sample": sample, "ours ms/evaluation": median(ours),
+        "theirs ms/evaluation": median(theirs), "ratio/evaluation": median(theirs) / median(ours),
+        "ratio": median(totals),
+    }  # fmt: skip
+
+
+def gradinv(given: Case, *, signed: bool, victims: int = 32, iterations: int = 100, rounds: int = 3) -> Row:
+    """Milliseconds per iteration and victim, ours at once against one picture at a time, in turn."""
+    ours, theirs = [], []
+    chosen = attack("gradinv", stop=False, signed=signed)
+    for victim in range(rounds):
+        budget = Budget(evaluations=iterations, chunk=victims)
+        seconds, _ = timed(partial(chosen.reconstruct, given.some(range(victims)), budget, KEY))
+        ours.append(1e3 * seconds / iterations / victims)
+        seconds, _ = timed(partial(_theirs_gradinv, given, victim, iterations, signed))
+        theirs.append(1e3 * seconds / iterations)
+    return {
+        "data": given.name, "attack": "gradinv, signed" if signed else "gradinv", "victims": victims,
+        "ours ms/iteration": median(ours), "theirs ms/iteration": median(theirs),
+        "ratio": median(theirs) / median(ours), "ours low": min(ours), "ours high": max(ours),
+        "theirs low": min(theirs), "theirs high": max(theirs),
+    }  # fmt: skip
+
+
+def scaling(given: Case, name: str, counts: tuple[int, ...], *, evaluations: int = 60) -> Iterator[Row]:
+    """Milliseconds per evaluation and victim with ever more victims in one chunk; nothing stops early."""
+    chosen = attack(name, stop=False, **({"stop_loss": 0.0} if name == "idlg" else {}))
+    for count in counts:
+        budget = Budget(evaluations=evaluations, chunk=count)
+        seconds, found = timed(partial(chosen.reconstruct, given.some(range(count)), budget, KEY))
+        spent = int(found.evaluations.sum())
+        yield {
+            "data": given.name,
+            "attack": name,
+            "victims": count,
+            "ours ms/evaluation": 1e3 * seconds / spent,
+        }
+
+
+def _ours(given: Case, name: str, rows: range, outer: int) -> Reconstruction:
+    budget = Budget(evaluations=INNER * outer, chunk=32)
+    return attack(name).reconstruct(given.some(rows), budget, KEY)
+
+
+def _theirs(given: Case, name: str, victim: int, outer: int) -> Found:
+    first = start(STARTS[name], given.reading, victim, 0, KEY)[0]
+    label = int(given.labels[victim])
+    return published_lbfgs(
+        given.model, given.weights(), given.gradient(victim), label, first, outer, STOP_LOSS
+    )
+
+
+def _theirs_gradinv(given: Case, victim: int, iterations: int, signed: bool) -> Found:
+    first = start("gaussian", given.reading, victim, 0, KEY)[0]
+    label = int(given.labels[victim])
+    return published_gradinv(
+        given.model, given.weights(), given.gradient(victim), label, first, iterations, signed=signed
+    )
+
+
+def _psnr(truth: Tensor, guess: Tensor) -> NDArray[np.float64]:
+    """dB per victim, (victim, *shape) twice → (victim,)."""
+    return psnr_db(truth[:, None].numpy(), guess[:, None].numpy())[:, 0]
+
+
+def _iqr(values: list[float]) -> float:
+    if len(values) < 2:
+        return 0.0
+    low, _, high = quantiles(values, n=4)
+    return high - low

@@ -1,0 +1,67 @@
+"""The speed table alone, without pytest: `python -P tests/benchmarks/table.py --data mnist`.
+
+One thread; ratios are of this run, so quote them and not the milliseconds.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+import measures
+
+PARTS = ("reconstruction", "alone", "gradinv", "scaling")
+COUNTS = (16, 32, 64, 128, 256)
+SAMPLES = {"mnist": 6, "cifar10": 4}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", nargs="+", choices=SAMPLES, default=list(SAMPLES))
+    parser.add_argument("--attacks", nargs="+", choices=measures.STARTS, default=list(measures.STARTS))
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--sample", type=int, help="victims that the published loop takes")
+    parser.add_argument("--outer", type=int, default=60, help="outer steps at most, of 20 evaluations")
+    parser.add_argument("--rounds", type=int, default=2, help="times that ours runs")
+    parser.add_argument("--data-dir", type=Path, help="looked at before BENCH_DATA")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    for data in args.data:
+        given = measures.case(data, max(COUNTS) if "scaling" in args.parts else 32, args.data_dir)
+        _warm(given)
+        sample = args.sample or SAMPLES[data]
+        for attack in args.attacks:
+            if "reconstruction" in args.parts:
+                row = measures.reconstruction(
+                    given, attack, sample=sample, outer=args.outer, rounds=args.rounds
+                )
+                show("reconstruction", row)
+            if "alone" in args.parts:
+                show("one victim alone", measures.alone(given, attack, outer=args.outer))
+        if "gradinv" in args.parts:
+            for signed in (True, False):
+                show("gradinv", measures.gradinv(given, signed=signed))
+        if "scaling" in args.parts:
+            for row in measures.scaling(given, "cpl", COUNTS):
+                show("scaling", row)
+
+
+def line(row: measures.Row) -> str:
+    return ", ".join(
+        f"{key} {value:.3g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()
+    )
+
+
+def show(title: str, row: measures.Row) -> None:
+    print(f"{title}: {line(row)}", flush=True)
+
+
+def _warm(given: measures.Case) -> None:
+    """The first calls of the library are slow and belong to neither side."""
+    measures.reconstruction(given, "cpl", victims=32, sample=1, outer=1, rounds=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,285 @@
+"""The tables of what knowing gains and of how each attack fares, from records made by hand."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from rich.console import Console, RenderableType
+
+from bench import records
+from bench.cell import AttackCell, DataRef, Entry, Federated
+from bench.cli.show import command
+from bench.errors import MatrixError, RecordError
+from bench.leaderboard.attacks import attacks
+from bench.leaderboard.attacks import render as render_attacks
+from bench.leaderboard.knowledge import UNDESCRIBED, Knowing, knowledge, render
+from bench.matrix.published import Published, beside, keep, kept
+from bench.matrix.read import read
+from bench.records import Record
+from bench.scoring.intervals import paired, wilson
+
+
+def record(
+    hits: list[list[bool]], *, knowledge: Any = "plain", attack: str = "cpl", defense: str = "prune",
+    dataset: str = "digits", point: str = "type-2", seed: int = 0, described: bool | None = True,
+    status: Any = "done", rmse: float = 0.1, said: str = "ok", evaluations: int = 40, **params: Any,
+) -> Record:  # fmt: skip
+    """A record whose pictures leaked as `hits` (reading, picture) says; those that did not have RMSE .5."""
+    cell = AttackCell(
+        dataset=DataRef(name=dataset, sha256="0" * 64), model=Entry(name="dlg-lenet"), seed=seed,
+        federated=Federated(), defense=Entry(name=defense), attack=Entry(name=attack, params=params),
+        point=point, readings=len(hits), knowledge=knowledge,
+    )  # fmt: skip
+    victims = [
+        {
+            "evaluations": evaluations, "outer": evaluations // 20,
+            "pictures": [
+                {"success": hit, "status": said, "rmse": rmse if hit else 0.5, "psnr_db": 25.0 if hit else 6.0,
+                 "best_floor_db": 11.0}
+                for hit in row
+            ],
+        }
+        for row in hits
+    ]  # fmt: skip
+    return Record(
+        id=cell.id, status=status, reason=None if status == "done" else "because",
+        cell=cell.model_dump(mode="json"), source={"bench": {"protocol": 1}},
+        summary={"reading_snr_db_least": 3.0, "conditions": {"described": described}},
+        victims=victims if status == "done" else [], environment={}, cost={},
+    )  # fmt: skip
+
+
+def single(*hits: bool) -> list[list[bool]]:
+    return [[hit] for hit in hits]
+
+
+def row(*found: Record) -> Knowing:
+    (only,) = knowledge(found)
+    return only
+
+
+def text(shown: RenderableType) -> str:
+    console = Console(width=160, color_system=None, file=io.StringIO())
+    console.print(shown)
+    file: Any = console.file
+    return str(file.getvalue())
+
+
+def test_the_change_is_paired_picture_by_picture() -> None:
+    before, after = [True] + [False] * 15, [True] * 12 + [False] * 4
+    found = row(record(single(*before)), record(single(*after), knowledge="adaptive", rmse=0.02))
+    assert found.change == paired(np.array(after), np.array(before))
+    assert (found.plain.asr, found.adaptive.asr) == (1 / 16, 12 / 16)
+    assert (found.plain.best_rmse, found.adaptive.best_rmse) == (0.5, 0.02)
+    shown = text(render([found]))
+    assert "+.69 [" in shown
+    assert ".500 → .020" in shown
+    assert "6 dB → 25 dB" in shown
+    assert "prior 11 dB" in shown
+
+
+def test_seeds_are_resampled_whole() -> None:
+    """Knowledge that gains everything under two seeds and nothing under two others is not surely a gain."""
+    records_ = [
+        made
+        for seed in range(4)
+        for made in (
+            record(single(*[False] * 8), seed=seed),
+            record(single(*[seed < 2] * 8), seed=seed, knowledge="adaptive"),
+        )
+    ]
+    change = row(*records_).change
+    assert change is not None
+    alone = paired(np.repeat([True, True, False, False], 8), np.zeros(32, bool))
+    assert change[0] == alone[0] == 0.5
+    assert change[1] <= 0 < alone[1]
+
+
+def test_only_attacks_that_were_asked_both_ways_count() -> None:
+    found = row(
+        record(single(False, False)), record(single(True, False), knowledge="adaptive"),
+        record(single(True, True), attack="labels-only"),
+        record(single(False), attack="idlg", status="n/a"),
+        record(single(True, True), attack="idlg", knowledge="adaptive"),
+    )  # fmt: skip
+    assert (found.plain.asr, found.adaptive.asr) == (0.0, 0.5)
+
+
+def test_one_kind_alone_makes_no_table() -> None:
+    assert knowledge([record(single(True))]) == []
+    assert knowledge([record(single(True), knowledge="adaptive")]) == []
+
+
+def test_a_defense_that_describes_nothing_is_marked() -> None:
+    found = row(record(single(True)), record(single(True), knowledge="adaptive", described=False))
+    assert found.undescribed
+    assert UNDESCRIBED in " ".join(text(render([found])).split())
+    assert not row(
+        record(single(True), described=False), record(single(True), knowledge="adaptive")
+    ).undescribed
+
+
+def test_each_defense_point_and_data_set_has_its_row() -> None:
+    found = knowledge(
+        record(single(True), knowledge=kind, **{name: value})
+        for kind in ("plain", "adaptive")
+        for name, value in (
+            ("defense", "none"),
+            ("defense", "prune"),
+            ("point", "type-1"),
+            ("dataset", "mnist"),
+        )
+    )
+    asked = {(each.block.partition(" · ")[0], each.defense, each.point) for each in found}
+    assert asked == {
+        ("digits", "none", "type-2"), ("digits", "prune", "type-2"), ("digits", "prune", "type-1"),
+        ("mnist", "prune", "type-2"),
+    }  # fmt: skip
+
+
+def test_a_crash_is_no_gain() -> None:
+    found = row(
+        record(single(False, False)), record(single(False, False), knowledge="adaptive", status="crashed")
+    )
+    assert found.adaptive.lower_bound
+    assert found.change is not None
+    assert found.change[0] == 0.0
+
+
+def test_figures_of_an_attack_over_its_seeds() -> None:
+    (found,) = attacks(
+        [
+            record(single(True, True, False), rmse=0.1, evaluations=40),
+            record(single(True, False, False), seed=1, rmse=0.3, evaluations=60, said="diverged"),
+        ]
+    )
+    assert (found.dataset, found.attack, found.pictures, found.asr) == ("digits", "cpl", 6, 0.5)
+    assert found.rmse == pytest.approx(0.4)  # .1 .1 .3 .5 .5 .5
+    assert found.rmse_of_successes == pytest.approx(0.1)
+    assert (found.evaluations, found.outer, found.diverged) == (50.0, 2.5, 0.5)
+    assert (found.psnr_db, found.prior_psnr_db) == (15.5, 11.0)
+    assert found.interval is not None
+    low, high = wilson(3, 6)
+    assert found.interval[0] <= low < high <= found.interval[1]
+
+
+def test_without_a_success_there_is_no_rmse_of_successes() -> None:
+    (found,) = attacks([record(single(False, False))])
+    assert (found.asr, found.rmse, found.rmse_of_successes) == (0.0, 0.5, None)
+
+
+def test_a_crashed_attack_has_a_row_without_figures_and_one_that_does_not_apply_has_none() -> None:
+    (found,) = attacks(
+        [record(single(True), status="crashed"), record(single(False), attack="dlg", status="n/a")]
+    )
+    assert (found.attack, found.asr, found.diverged, found.crashed) == ("cpl", None, None, 1)
+    assert "crashed" in text(render_attacks([found]))
+
+
+PAPER = Published(
+    where={"attack": {"name": "cpl"}, "dataset": {"name": "mnist"}, "point": "type-2"},
+    figures={"asr": 0.686, "rmse": 0.145, "iterations": 18.4}, source="a paper, Table I",
+)  # fmt: skip
+
+
+def test_what_is_published_stands_below_what_is_measured() -> None:
+    found = attacks([record(single(True), dataset=name, restarts=3) for name in ("digits", "mnist")], [PAPER])
+    assert [each.published for each in found] == [None, PAPER]
+    shown = text(render_attacks(found))
+    assert shown.count("paper .686") == shown.count("paper .145") == shown.count("paper 18.4") == 1
+    assert "paper: a paper, Table I" in shown
+    assert found[1].json()["published"] == {**PAPER.figures, "source": "a paper, Table I"}
+
+
+def test_published_figures_stay_with_the_run(tmp_path: Path) -> None:
+    assert kept(tmp_path) == ()
+    keep(tmp_path, ())
+    assert not list(tmp_path.iterdir())
+    keep(tmp_path, [PAPER])
+    assert kept(tmp_path) == (PAPER,)
+    (tmp_path / "published.json").write_text('[{"where": 3}]')
+    with pytest.raises(RecordError, match="no published figures"):
+        kept(tmp_path)
+
+
+MATRIX = """
+title = "one"
+[axes]
+dataset = ["digits"]
+model = ["dlg-lenet"]
+attack = ["cpl"]
+point = ["type-2"]
+[[published]]
+"""
+
+
+def matrix(tmp_path: Path, published: str) -> Path:
+    path = tmp_path / "one.toml"
+    path.write_text(MATRIX + published, "utf-8")
+    return path
+
+
+def test_a_matrix_says_what_is_published(tmp_path: Path) -> None:
+    given = 'attack = { name = "cpl", search = "none" }\npoint = "type-2"\nasr = 1\nsource = "a paper"'
+    (found,) = read(matrix(tmp_path, given)).published
+    assert found == Published(
+        where={"attack": {"name": "cpl", "search": "none"}, "point": "type-2"}, figures={"asr": 1.0},
+        source="a paper",
+    )  # fmt: skip
+    full, point = record(single(True), search="none", restarts=3).cell, "type-2"
+    assert beside([found], full) is found
+    assert beside([found], {**full, "attack": {"name": "cpl", "params": {"search": "backtracking"}}}) is None
+    assert beside([found], {**full, "point": point.replace("2", "1")}) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ('attack = "cpl"\nasr = 1', "published[0].source: expected one line"),
+        ('attack = "cpl"\nsource = "x"', "published[0]: gives no figure"),
+        ('asr = 1\nsource = "x"', "published[0]: names no axis"),
+        ('attack = "cpl"\nasr = 1.5\nsource = "x"', "published[0].asr: out of range, got 1.5; give 0 to 1"),
+        ('attack = "cpl"\nasr = "1"\nsource = "x"', "published[0].asr: expected a number"),
+        ('attack = "cpl"\nasr = true\nsource = "x"', "published[0].asr: expected a number"),
+        ('attack = "clp"\nasr = 1\nsource = "x"', "published[0].attack: unknown attack 'clp'; did you mean 'cpl'?"),
+        ('attack = "cpl"\nasrs = 1\nsource = "x"', "published[0].asrs: unknown key; did you mean 'asr'?"),
+        ('attack = { name = "cpl", sweep = { restarts = [1] } }\nasr = 1\nsource = "x"', "attack.sweep: a sweep"),
+    ],
+)  # fmt: skip
+def test_a_wrong_entry_is_a_fault(tmp_path: Path, given: str, fault: str) -> None:
+    with pytest.raises(MatrixError) as raised:
+        read(matrix(tmp_path, given))
+    assert fault in str(raised.value)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    for kind in ("plain", "adaptive"):
+        records.write(tmp_path, record(single(True, False), knowledge=kind, dataset="mnist"))
+    keep(tmp_path, [PAPER])
+    return tmp_path
+
+
+def shown(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(command, [*map(str, arguments)])
+
+
+def test_bench_show_prints_both_tables(run: Path) -> None:
+    result = shown(run, "--attacks")
+    assert result.exit_code == 0, result.exception
+    assert "paper .686" in result.output
+    result = shown(run, "--knowledge")
+    assert result.exit_code == 0, result.exception
+    assert "what knowing the defense gains" in result.output
+    assert '"change"' in shown(run, "--knowledge", "--json").output
+    assert '"rmse_of_successes"' in shown(run, "--attacks", "--json").output
+
+
+def test_a_table_is_of_a_run_and_says_so_where_it_has_no_rows(run: Path, tmp_path_factory: Any) -> None:
+    assert "leave 3f2a out" in shown("3f2a", run, "--attacks").output
+    other = tmp_path_factory.mktemp("other")
+    records.write(other, record(single(True)))
+    assert "no attack of" in shown(other, "--knowledge").output

@@ -1,0 +1,238 @@
+"""Unrolled local steps against plain autograd, one reading at a time, and against the pipeline itself."""
+
+from collections.abc import Callable, Mapping
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from bench.attacks.parts.local import unrolled_update
+from bench.cell import Federated
+from bench.defenses.base import Defense, Setting
+from bench.defenses.fed_cdp import FedCdp
+from bench.defenses.none import NoDefense
+from bench.errors import BenchError, NotApplicable
+from bench.federated.pipeline import Batches, run_round
+from bench.federated.stages import Moment, Stages, stages
+from bench.gradients import one_hot
+from bench.models.base import Model
+from bench.models.cnn import FedCnn
+from bench.models.lenet import CplLenet, DlgLenet
+from bench.models.mlp import Mlp
+
+READINGS, STEPS, BATCH, CLASSES, RATE = 3, 3, 2, 4, 0.3
+SHAPE = (1, 12, 12)
+
+
+def _of(model: Model) -> Callable[[], nn.Module]:
+    return lambda: model.build(SHAPE, CLASSES)
+
+
+def _flat(*layers: Callable[[], nn.Module], units: int) -> Callable[[], nn.Module]:
+    return lambda: nn.Sequential(*(layer() for layer in layers), nn.Flatten(), nn.Linear(units, CLASSES))
+
+
+# a LayerNorm goes one reading at a time by autograd, all others by vmap
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "dlg-lenet": _of(DlgLenet()),
+    "cpl-lenet": _of(CplLenet(activation="tanh")),
+    "mlp sigmoid": _of(Mlp(hidden=(9, 8))),
+    "mlp tanh": _of(Mlp(hidden=(9, 8), activation="tanh")),
+    "mlp relu": _of(Mlp(hidden=(9, 8), activation="relu")),
+    "fed-cnn": _of(FedCnn()),
+    "every option of a convolution": _flat(
+        lambda: nn.Conv2d(1, 3, (3, 2), stride=(2, 1), padding=(1, 2), dilation=(1, 2)),
+        nn.Sigmoid, lambda: nn.Conv2d(3, 2, 3, stride=3, bias=False), lambda: nn.ReLU(inplace=True), units=16,
+    ),
+    "depthwise": _flat(
+        lambda: nn.Conv2d(1, 4, 3), nn.Tanh, lambda: nn.Conv2d(4, 4, 3, groups=2), units=256,
+    ),
+    "group norm": _flat(lambda: nn.Conv2d(1, 4, 3), lambda: nn.GroupNorm(2, 4), nn.Tanh, units=400),
+    "layer norm": _flat(nn.Flatten, lambda: nn.Linear(144, 6), lambda: nn.LayerNorm(6), nn.Tanh, units=6),
+}  # fmt: skip
+
+
+def _problem(
+    name: str, steps: int = STEPS, batch: int = BATCH
+) -> tuple[nn.Module, dict[str, Tensor], Tensor, Tensor]:
+    torch.manual_seed(0)
+    model = MODELS[name]().double()
+    weights = {key: value.detach() + 0.1 * torch.randn_like(value) for key, value in model.named_parameters()}
+    inputs = torch.rand(READINGS, steps * batch, *SHAPE, dtype=torch.float64)
+    targets = torch.rand(READINGS, steps * batch, CLASSES, dtype=torch.float64).mul(3).softmax(-1)
+    return model, weights, inputs.requires_grad_(), targets.requires_grad_()
+
+
+def _textbook(
+    model: nn.Module, weights: Mapping[str, Tensor], inputs: Tensor, targets: Tensor, steps: int,
+    bound: float | None = None,
+) -> dict[str, Tensor]:  # fmt: skip
+    """(w_0 - w_L) / (η L) of each reading by itself, examples one by one if their gradients are clipped."""
+    rows = []
+    for x, y in zip(inputs, targets, strict=True):
+        now = {name: value.clone().requires_grad_() for name, value in weights.items()}
+        batch = len(x) // steps
+        for step in range(steps):
+            part = slice(step * batch, (step + 1) * batch)
+            groups = [part] if bound is None else [slice(n, n + 1) for n in range(part.start, part.stop)]
+            found = []
+            for group in groups:
+                loss = F.cross_entropy(functional_call(model, now, (x[group],)), y[group])
+                gradient = torch.autograd.grad(loss, list(now.values()), create_graph=True)
+                if bound is not None:
+                    gradient = tuple(g * min(1.0, bound / g.norm()) for g in gradient)
+                found.append(gradient)
+            mean = [torch.stack(each).mean(0) for each in zip(*found, strict=True)]
+            now = {key: value - RATE * g for (key, value), g in zip(now.items(), mean, strict=True)}
+        rows.append({key: (weights[key] - value) / (RATE * steps) for key, value in now.items()})
+    return {key: torch.stack([row[key] for row in rows]) for key in weights}
+
+
+def _agree(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], x: Tensor, y: Tensor) -> None:
+    """The same values, and the same derivatives of a sum of linear and square parts."""
+    assert list(found) == list(expected)
+    torch.manual_seed(1)
+    directions = {key: torch.rand_like(value) for key, value in expected.items()}
+
+    def derivatives(of: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        total = torch.stack([(directions[k] * v + v.square()).sum() for k, v in of.items()]).sum()
+        return torch.autograd.grad(total, (x, y))
+
+    for key, value in expected.items():
+        torch.testing.assert_close(found[key], value, rtol=1e-10, atol=1e-10)
+    for ours, theirs in zip(derivatives(found), derivatives(expected), strict=True):
+        assert theirs.abs().max() > 1e-5  # the oracle says something
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_values_and_derivatives_are_plain_autograds(name: str) -> None:
+    model, weights, x, y = _problem(name)
+    found = unrolled_update(model, weights, x, y, steps=STEPS, rate=RATE)
+    _agree(found, _textbook(model, weights, x, y, STEPS), x, y)
+
+
+def test_the_later_steps_count() -> None:
+    """The oracle above is not blind to them: the update is not the gradient of all pictures at once."""
+    model, weights, x, y = _problem("dlg-lenet")
+    unrolled = unrolled_update(model, weights, x, y, steps=STEPS, rate=RATE)
+    at_once = unrolled_update(model, weights, x, y, steps=1, rate=RATE)
+    gaps = [(unrolled[name] - at_once[name]).norm() / at_once[name].norm() for name in weights]
+    assert min(gaps) > 0.01
+    still = unrolled_update(model, weights, x, y, steps=STEPS, rate=0.0)
+    for name in weights:
+        torch.testing.assert_close(still[name], at_once[name], rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["dlg-lenet", "fed-cnn", "group norm", "layer norm"])
+def test_gradients_can_be_clipped_example_by_example_inside_the_steps(name: str) -> None:
+    model, weights, x, y = _problem(name)
+    bound = 0.3
+    seen: list[int] = []
+
+    def clip(step: int, per_example: dict[str, Tensor]) -> dict[str, Tensor]:
+        seen.append(step)
+        norms = {key: value.flatten(2).norm(dim=2) for key, value in per_example.items()}
+        factors = {key: (bound / norm).clamp(max=1.0) for key, norm in norms.items()}
+        assert all(
+            value.shape == (READINGS, BATCH, *weights[key].shape) for key, value in per_example.items()
+        )
+        return {
+            key: torch.einsum("rb,rb...->r...", factors[key], value) / BATCH
+            for key, value in per_example.items()
+        }
+
+    found = unrolled_update(model, weights, x, y, steps=STEPS, rate=RATE, between=clip)
+    assert seen == [0, 1, 2]
+    _agree(found, _textbook(model, weights, x, y, STEPS, bound), x, y)
+    plain = unrolled_update(model, weights, x, y, steps=STEPS, rate=RATE)
+    assert any((plain[key] - found[key]).norm() > 0.01 for key in weights)  # the bound binds
+
+
+def _round(
+    defense: Defense, model: nn.Module, weights: dict[str, Tensor], inputs: Tensor, labels: Tensor
+) -> tuple[dict[str, Tensor], Stages]:
+    """What the server gets from each client, in gradient units."""
+    federated = Federated(
+        algorithm="fedavg", clients=READINGS, per_round=READINGS, steps=STEPS, batch=BATCH, rate=RATE
+    )
+    setting = Setting(
+        clients=READINGS, per_round=READINGS, rounds=1, steps=STEPS, batch=BATCH, client_examples=10, rate=RATE
+    )  # fmt: skip
+    before = stages(defense, setting, {name: tuple(value.shape) for name, value in weights.items()})
+    batches = Batches(
+        clients=tuple(range(READINGS)), inputs=inputs.unflatten(1, (STEPS, BATCH)),
+        labels=labels.unflatten(1, (STEPS, BATCH)),
+    )  # fmt: skip
+    taps = run_round(
+        model, weights, batches, federated, before, Moment(seed=0, draw=0, round=0), classes=CLASSES
+    )
+    return {name: value / (RATE * STEPS) for name, value in taps.shown["server"].items()}, before
+
+
+@pytest.mark.parametrize("defended", [False, True], ids=["no defense", "fed-cdp without noise"])
+def test_at_the_truth_it_is_what_the_pipeline_sends(defended: bool) -> None:
+    model, weights, x, _ = _problem("dlg-lenet")
+    labels = torch.arange(READINGS * STEPS * BATCH).reshape(READINGS, -1) % CLASSES
+    defense: Defense = FedCdp(clip=0.3, sigma=0.0) if defended else NoDefense()
+    sent, before = _round(defense, model, weights, x.detach(), labels)
+
+    def through(step: int, per_example: dict[str, Tensor]) -> dict[str, Tensor]:
+        moment = Moment(seed=0, draw=0, round=0, step=step)
+        shown, _ = before.apply("example", per_example, moment, tuple(range(READINGS)))
+        return {name: value.mean(1) for name, value in shown.items()}
+
+    found = unrolled_update(
+        model, weights, x, one_hot(labels, CLASSES, torch.float64), steps=STEPS, rate=RATE,
+        between=through if defended else None,
+    )  # fmt: skip
+    for name, value in sent.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["dlg-lenet", "group norm", "layer norm"])
+def test_without_a_graph_the_values_are_the_same_and_nothing_is_kept(name: str) -> None:
+    model, weights, x, y = _problem(name)
+    expected = unrolled_update(model, weights, x, y, steps=STEPS, rate=RATE)
+    with torch.no_grad():
+        silent = unrolled_update(model, weights, x, y, steps=STEPS, rate=RATE)
+    constant = unrolled_update(model, weights, x.detach(), y.detach(), steps=STEPS, rate=RATE)
+    for key, value in expected.items():
+        assert value.requires_grad
+        for found in (silent[key], constant[key]):
+            assert not found.requires_grad
+            torch.testing.assert_close(found, value.detach(), rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["every option of a convolution", "mlp tanh"])
+def test_second_derivatives_of_the_update_pass_gradgradcheck(name: str) -> None:
+    model, weights, x, y = _problem(name, steps=2, batch=1)
+    x, y = x[:2].detach().requires_grad_(), y[:2].detach()
+
+    def some(inputs: Tensor) -> Tensor:
+        found = unrolled_update(model, weights, inputs, y, steps=2, rate=RATE)
+        return torch.stack([value.square().sum() for value in found.values()])
+
+    assert torch.autograd.gradgradcheck(some, (x,), fast_mode=True)
+
+
+def test_the_modules_own_weights_neither_count_nor_change() -> None:
+    model, weights, x, y = _problem("dlg-lenet")
+    before = unrolled_update(model, weights, x, y, steps=STEPS, rate=RATE)
+    for parameter in model.parameters():
+        parameter.data.fill_(9.0)
+    after = unrolled_update(model, weights, x, y, steps=STEPS, rate=RATE)
+    assert all(torch.equal(before[key], after[key]) for key in weights)
+    assert all((value == 9).all() and value.grad is None for value in model.parameters())
+
+
+def test_batches_of_unlike_size_and_mixed_examples_are_refused() -> None:
+    model, weights, x, y = _problem("mlp tanh")
+    with pytest.raises(BenchError, match="6 pictures are not 4 local batches"):
+        unrolled_update(model, weights, x, y, steps=4, rate=RATE)
+    mixing = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(144), nn.Linear(144, CLASSES)).double()
+    own = {key: value.detach() for key, value in mixing.named_parameters()}
+    with pytest.raises(NotApplicable, match="mixes the examples"):
+        unrolled_update(mixing, own, x, y, steps=STEPS, rate=RATE)
