@@ -152,6 +152,7 @@ class Known:
         return self.weight * (edges(x, self.scale) + outside(x, *value_range) / (2 * _BEYOND**2))
 
 
+_PUBLIC = 16  # public pictures whose gradients say how long one usually is
 _BEYOND = 0.05  # how far outside the data's range a value is taken to be one deviation off
 
 
@@ -252,6 +253,21 @@ class _Matching:
             for o in self.observed
         ]
         return each * torch.stack(counts).to(self.like).mean(0)
+
+    def units(self, rows: Tensor) -> Tensor:
+        """1 as published; to one who knows the defense, the energy of undefended public gradients over the
+        reading's own: a gradient clipped short must not meet the solver's absolute tolerances."""
+        scale = self.scale(rows)
+        reading = self.reading
+        if reading.description is None or self.measure.kind == "cosine" or not len(reading.public_labels):
+            return torch.ones_like(scale)
+        count = min(_PUBLIC, len(reading.public_inputs))
+        inputs = reading.public_inputs[:count].to(self.like)[:, None]
+        targets = one_hot(reading.public_labels[:count], reading.classes, self.like.dtype)[:, None]
+        weights = {name: value[0] for name, value in reading.weights.items()}
+        public = group_gradients(reading.model, weights, inputs, targets.to(self.like.device))
+        usual = self.measure.nothing(public).mean() / reading.pictures
+        return (usual / scale.clamp_min(torch.finfo(scale.dtype).tiny)).clamp_min(1)
 
     def narrowed(self, rows: Tensor) -> "_Rows":
         return _Rows(

@@ -201,10 +201,26 @@ class _GroupedCorrelation(torch.autograd.Function):
         stride, padding, dilation, groups = ctx.options
         for_a = for_delta = None
         if ctx.needs_input_grad[0]:
-            for_a = _convolution_backward(delta, a, r, ctx.options, (True, False))[0]
+            for_a = _spread(delta, r, a, ctx.options)
         if ctx.needs_input_grad[1]:
             for_delta = F.conv2d(a, r, None, stride, padding, dilation, groups)
         return for_a, for_delta, None, None
+
+
+def _spread(delta: Tensor, r: Tensor, a: Tensor, options: Any) -> Tensor:
+    """Rᵀδ, shaped like `a`: with few input channels folding columns beats the library's grouped backward."""
+    stride, padding, dilation, groups = options
+    channels = a.shape[1] // groups
+    if channels > 3:
+        return _convolution_backward(delta, a, r, options, (True, False))[0]
+    examples, positions = a.shape[0], delta.shape[-2] * delta.shape[-1]
+    columns = r.reshape(groups, -1, channels * r.shape[-2] * r.shape[-1]).mT @ delta.reshape(
+        examples, groups, -1, positions
+    )
+    folded: Tensor = F.fold(
+        columns.flatten(0, 1), a.shape[-2:], r.shape[-2:], dilation=dilation, padding=padding, stride=stride
+    )
+    return folded.reshape(a.shape)
 
 
 def _convolution_backward(

@@ -306,8 +306,11 @@ def _shapes(weights: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
 
 def _distortion(reading: Reading, undefended: Mapping[str, Tensor]) -> dict[str, Any]:
     """The reading against the undefended one, known to the harness alone."""
-    plain = {name: value[:, None].numpy() for name, value in undefended.items()}
     seen = {name: value.numpy() for name, value in reading.values.items()}
+    plain = {
+        name: value[:, None].expand(-1, len(reading.rounds), *value.shape[1:]).numpy()
+        for name, value in undefended.items()
+    }
     snr = reading_snr(seen, plain)
     return {
         "reading_snr_db_median": _finite(float(np.median(snr))),

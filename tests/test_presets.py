@@ -222,6 +222,32 @@ def test_an_option_that_is_not_known_to_be_harmless_is_an_override() -> None:
     assert told("--readings", "3") == ["--readings"]
 
 
+def test_table_1_has_the_papers_figures_beside_every_cell() -> None:
+    matrix = read("fed-alpha-cdp/table-1")
+    entries = [
+        beside(matrix.published, cell.model_dump(mode="json")) for cell in cells("fed-alpha-cdp/table-1")
+    ]
+    assert len(entries) == 3 * 5
+    assert None not in entries
+    assert len({id(entry) for entry in entries}) == len(matrix.published) == 3 * 3
+
+
+def test_rounds_trains_each_model_once() -> None:
+    trained = [item.cell for item in planned("rounds") if isinstance(item.cell, TrainingCell)]
+    assert [cell.model.params["activation"] for cell in trained] == ["sigmoid", "relu"]
+    assert {cell.checkpoints for cell in trained} == {(0, 1, 5, 20)}
+    assert len(cells("rounds")) == 2 * 4 * 2 * (1 + 3)
+
+
+def test_batch_and_starts_ask_every_value_once() -> None:
+    asked = Counter((c.federated.batch, c.federated.partition) for c in cells("batch"))
+    assert asked == {(batch, kind): 2 for batch in (1, 2, 4, 8) for kind in ("iid", "two-shard")}
+    starts = Counter((c.attack.params["start"], c.attack.params["search"]) for c in cells("starts"))
+    assert len(starts) == 8 * 2
+    assert set(starts.values()) == {2}
+    assert {cell.attack.params["restarts"] for cell in cells("starts")} == {0}
+
+
 def test_folders_are_part_of_a_presets_name(tmp_path: Path) -> None:
     (tmp_path / "paper").mkdir()
     text = (

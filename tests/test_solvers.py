@@ -181,6 +181,12 @@ class _Problem:
     def scale(self, rows: Tensor) -> Tensor:
         return torch.ones(len(rows), dtype=torch.float64)
 
+    def floor(self, rows: Tensor) -> Tensor:
+        return torch.zeros(len(rows), dtype=torch.float64)
+
+    def units(self, rows: Tensor) -> Tensor:
+        return torch.ones(len(rows), dtype=torch.float64)
+
     def narrowed(self, rows: Tensor) -> Evaluate:
         def some(x: Tensor) -> tuple[Tensor, Tensor]:
             for row in rows.tolist():
@@ -294,16 +300,28 @@ def test_a_gradient_that_is_no_number_ends_a_row_and_a_restart_mends_it() -> Non
 
 def test_the_history_is_the_least_loss_at_powers_of_two_and_at_the_end() -> None:
     found = _minimise(_Problem(*_quadratic()), Adam(rate=0.1), Plan(evaluations=21))
-    assert [mark for mark, _ in found.history] == [1, 2, 4, 8, 16, 21]
-    losses = torch.stack([loss for _, loss in found.history])
-    assert bool((losses.diff(dim=0) <= 0).all())
-    torch.testing.assert_close(losses[-1], found.loss)
+    assert found.marks == (1, 2, 4, 8, 16, 21)
+    assert bool((found.losses.diff(dim=0) <= 0).all())
+    torch.testing.assert_close(found.losses[-1], found.loss)
+    torch.testing.assert_close(found.trail[-1], found.x)
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=ids)
+@pytest.mark.parametrize("width", [1, 2])
+def test_rows_that_wait_for_room_are_as_those_that_do_not(solver: Solver[Any], width: int) -> None:
+    plan = Plan(evaluations=20, restarts=1, hopeless=1e-2, enough=1e-4)
+    together = _minimise(_Problem(*_matching()), solver, plan)
+    one_by_one = minimise(_Problem(*_matching()), solver, plan, ROWS, width=width)
+    assert torch.allclose(one_by_one.x, together.x, rtol=1e-9, atol=1e-9)
+    assert one_by_one.evaluations.tolist() == together.evaluations.tolist()
+    assert one_by_one.marks == together.marks
+    assert torch.allclose(one_by_one.losses, together.losses, rtol=1e-9, atol=1e-9)
+    assert torch.allclose(one_by_one.trail, together.trail, rtol=1e-9, atol=1e-9)
 
 
 def test_the_history_names_no_evaluation_twice() -> None:
     found = _minimise(_Problem(*_quadratic()), Adam(rate=0.1), Plan(evaluations=16))
-    marks = [mark for mark, _ in found.history]
-    assert marks == sorted(set(marks)) == [1, 2, 4, 8, 16]
+    assert found.marks == (1, 2, 4, 8, 16)
 
 
 def test_a_loss_below_the_stop_ends_a_row_when_it_is_looked_at() -> None:

@@ -36,8 +36,8 @@ class LbfgsState(State):
     y: Tensor
     sy: Tensor  # (row, slot, slot): s_i·y_j, float64
     yy: Tensor
-    stamps: Tensor  # (row, slot): when the slot was written, -1 where empty
-    pushes: Tensor
+    filled: Tensor  # (row, slot): whether the slot holds a pair
+    clock: Tensor  # (row,): steps so far of the oldest row; all rows write the slot clock mod m
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +64,8 @@ class Lbfgs(Solver[LbfgsState]):
             trial=x.clone(), finished=full(0, dtype=torch.bool), x=x.clone(), loss=full(torch.inf),
             gradient=full(0, n), d=full(0, n), t=full(0), slope=full(0), shrinks=full(0, dtype=whole),
             scale=full(1), s=full(0, m, n), y=full(0, m, n), sy=full(0, m, m, dtype=torch.float64),
-            yy=full(0, m, m, dtype=torch.float64), stamps=full(-1, m, dtype=whole),
-            pushes=full(0, dtype=whole),
+            yy=full(0, m, m, dtype=torch.float64), filled=full(0, m, dtype=torch.bool),
+            clock=full(0, dtype=whole),
         )  # fmt: skip
 
     def step(self, state: LbfgsState, loss: Tensor, gradient: Tensor) -> LbfgsState:
@@ -86,7 +86,7 @@ class Lbfgs(Solver[LbfgsState]):
         lost = shrinks == _SHRINKS
         stuck = shrinks > 2 * _SHRINKS
         if lost.any():
-            state.stamps[lost], state.s[lost], state.y[lost] = -1, 0, 0
+            state.filled[lost], state.s[lost], state.y[lost] = False, 0, 0
             state.sy[lost], state.yy[lost] = 0, 0
             scale = torch.where(lost, 1, scale)
         keep = ~accepted & ~lost
@@ -106,7 +106,7 @@ class Lbfgs(Solver[LbfgsState]):
             trial=x + t[:, None] * d, finished=finished, x=x,
             loss=torch.where(accepted, loss, state.loss), gradient=g, d=d, t=t, slope=slope,
             shrinks=shrinks, scale=scale, s=state.s, y=state.y, sy=state.sy, yy=state.yy,
-            stamps=state.stamps, pushes=state.pushes + push.long(),
+            filled=state.filled, clock=state.clock,
         )  # fmt: skip
 
     def outer(self, evaluations: Tensor) -> Tensor:
@@ -128,46 +128,38 @@ class Lbfgs(Solver[LbfgsState]):
     ) -> tuple[Tensor, Tensor]:
         """d = -H g and γ, after the pair (s, y) has entered the history of the rows in `push`.
 
-        Writes the history in place: the state that `step` was given is not used again.
+        Writes the history in place: the state that `step` was given is not used again.  All rows write
+        the same slot at the same time; where a row has no pair, its slot holds zeros.
         """
-        rows = torch.nonzero(push)[:, 0]
-        slot = state.pushes % self.history
-        if len(rows):
-            at = (rows, slot[rows])
-            state.s[at], state.y[at], state.stamps[at] = s[rows], y[rows], state.pushes[rows]
-        used = int((state.stamps.amax(1) + 1).clamp_max(self.history).max())
-        if not used:
-            return -g, state.scale
-        s_all, y_all = state.s[:, :used], state.y[:, :used]
-        columns = torch.stack([g, s, y], 2)
-        with_s, with_y = (s_all @ columns).double(), (y_all @ columns).double()
-        if len(rows):
-            at_row, at_slot = rows, slot[rows]
-            state.sy[at_row, at_slot, :used] = with_y[rows, :, 1]  # s_new·y_j
-            state.sy[at_row, :used, at_slot] = with_s[rows, :, 2]  # s_i·y_new
-            state.yy[at_row, at_slot, :used] = with_y[rows, :, 2]
-            state.yy[at_row, :used, at_slot] = with_y[rows, :, 2]
         scale = torch.where(push, ys / (y * y).sum(1).clamp_min(1e-30), state.scale)
-        gamma = scale.double()[:, None]
+        if not push.any() and not state.filled.any():
+            return -scale[:, None] * g, scale
+        clock = int(state.clock.max())
+        state.clock.fill_(clock + 1)
+        slot, used = clock % self.history, min(clock + 1, self.history)
+        s, y = torch.where(push[:, None], s, 0), torch.where(push[:, None], y, 0)
+        state.s[:, slot], state.y[:, slot], state.filled[:, slot] = s, y, push
+        s_all, y_all = state.s[:, :used], state.y[:, :used]
+        columns = torch.stack([g, s, y], 1).mT  # each column contiguous: (row, variable, 3)
+        with_s, with_y = (s_all @ columns).double(), (y_all @ columns).double()
+        state.sy[:, slot, :used] = with_y[:, :, 1]  # s_new·y_j
+        state.sy[:, :used, slot] = with_s[:, :, 2]  # s_i·y_new
+        state.yy[:, slot, :used] = state.yy[:, :used, slot] = with_y[:, :, 2]
 
-        # in order of age, oldest first; empty slots are zero rows with a unit diagonal
-        order = state.stamps[:, :used].argsort(1)
-        grid = order[:, :, None].expand(-1, -1, used)
-        grid_t = order[:, None, :].expand(-1, used, -1)
-        sy = state.sy[:, :used, :used].gather(1, grid).gather(2, grid_t)
-        yy = state.yy[:, :used, :used].gather(1, grid).gather(2, grid_t)
-        empty = (state.stamps[:, :used].gather(1, order) < 0).double()
-        diagonal = sy.diagonal(dim1=1, dim2=2)
-        r = sy.triu() + torch.diag_embed(empty)
-        p = with_s[:, :, 0].gather(1, order)[:, :, None]
-        q = with_y[:, :, 0].gather(1, order)
-        u = torch.linalg.solve_triangular(r, p, upper=True)[:, :, 0]
-        right = diagonal * u + gamma * (yy @ u[:, :, None])[:, :, 0] - gamma * q
+        # R = the upper triangle of SᵀY in order of age: a turn of the slots; empty ones have a unit diagonal
+        oldest = (slot + 1) % used
+        r = state.sy[:, :used, :used].roll((-oldest, -oldest), (1, 2))
+        diagonal = r.diagonal(dim1=1, dim2=2)
+        d_plain = diagonal.clone()
+        diagonal.add_((~state.filled[:, :used]).roll(-oldest, 1))
+        p, q = with_s[:, :, 0].roll(-oldest, 1), with_y[:, :, 0].roll(-oldest, 1)
+        gamma = scale.double()[:, None]
+        u = torch.linalg.solve_triangular(r, p[:, :, None], upper=True)[:, :, 0]
+        by_slot = u.roll(oldest, 1)
+        yyu = (state.yy[:, :used, :used] @ by_slot[:, :, None])[:, :, 0].roll(-oldest, 1)
+        right = d_plain * u + gamma * (yyu - q)
         v = torch.linalg.solve_triangular(r.mT, right[:, :, None], upper=False)[:, :, 0]
-        back = torch.empty_like(order).scatter_(
-            1, order, torch.arange(used, device=order.device).expand_as(order)
-        )
-        along_s = v.gather(1, back).to(g.dtype)[:, None, :]
-        along_y = (gamma * u).gather(1, back).to(g.dtype)[:, None, :]
+        along_s = v.roll(oldest, 1).to(g.dtype)[:, None, :]
+        along_y = (gamma * by_slot).to(g.dtype)[:, None, :]
         d = -(scale[:, None] * g + (along_s @ s_all)[:, 0] - (along_y @ y_all)[:, 0])
         return d, scale

@@ -26,6 +26,9 @@ class Problem(Protocol):
     def floor(self, rows: Tensor) -> Tensor:
         """The loss (row,) that the noise behind a reading leaves at the truth: below it is no more to learn."""
 
+    def units(self, rows: Tensor) -> Tensor:
+        """By how much (row,) solvers, whose tolerances are absolute, see the loss enlarged."""
+
 
 class Evaluate(Protocol):
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -80,7 +83,7 @@ def minimise(
     count = len(rows)
     width = min(count, width or count)
     scale = problem.scale(rows)
-    floor = 2 * problem.floor(rows)
+    floor, units = 2 * problem.floor(rows), problem.units(rows)
     hopeless = torch.maximum(plan.hopeless * scale, floor)
     enough = torch.maximum(plan.enough * scale, floor)
     device = scale.device
@@ -109,7 +112,7 @@ def minimise(
         run_best[active] = torch.where(finite, torch.minimum(run_best[active], loss), run_best[active])
         record.note(active, spent[active], best, best_x)
 
-        state = solver.step(state, loss, gradient)
+        state = solver.step(state, units[active] * loss, units[active, None] * gradient)
         out_of_budget = spent[active] >= plan.evaluations
         ended = ~finite | state.finished
         if plan.stop_loss is not None:

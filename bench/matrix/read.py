@@ -65,7 +65,9 @@ def read(
     path = located(source, faults, folder)
     content = document(path, faults)
     border = Border(faults=faults, registry=registry, folder=path.parent)
-    border.known("", content, ("title", "suite", "axes", "exclude", "include", "train", "published", *SETTINGS))
+    border.known(
+        "", content, ("title", "suite", "axes", "exclude", "include", "train", "published", *SETTINGS)
+    )
     title = content.get("title", "")
     if not isinstance(title, str) or len(title) > 200 or not title.isprintable():
         border.bad("title", "one line of at most 200 characters", title, 'title = "what this asks"')
