@@ -65,9 +65,7 @@ class MatchingAttack(Attack):
     layers: Layers = parameter("equal", "weights of the tensors in the distance", source="ours")
     mute: tuple[str, ...] = parameter((), "tensors left out: those whose names begin so", source="paper E")
     scale_free: bool = parameter(False, "the reading may be shortened by an unknown factor", source="ours")
-    finish: bool = parameter(
-        False, "rows that single precision stops are taken on in double", source="ours"
-    )
+    finish: bool = parameter(False, "rows that single precision stops are taken on in double", source="ours")
 
     @abstractmethod
     def parts(self, reading: Reading, budget: Budget) -> Parts:
@@ -94,7 +92,9 @@ class MatchingAttack(Attack):
     def distance(self, parts: Parts, reading: Reading) -> Distance:
         """The distance of these parts; to one who knows of Laplace noise alone, L1 is its log-likelihood."""
         noise = None if reading.description is None else reading.description.noise
-        laplace = noise is not None and noise.variance > 0 and noise.law == "laplace" and parts.distance == "l2"
+        laplace = (
+            noise is not None and noise.variance > 0 and noise.law == "laplace" and parts.distance == "l2"
+        )
         return Distance(
             kind="l1" if laplace and len(reading.rounds) == 1 else parts.distance,
             layers=self.layers, mute=self.mute, scale_free=self.scale_free,

@@ -101,9 +101,7 @@ def describe(stages: Stages, point: Point, *, round_: int, unit: float, probe: T
 _Parts = tuple[tuple[Stage, tuple[Transform, ...]], ...]
 
 
-def _noise(
-    parts: _Parts, contexts: Mapping[Stage, Context], unit: float, *, batch: int, steps: int
-) -> Noise:
+def _noise(parts: _Parts, contexts: Mapping[Stage, Context], unit: float, *, batch: int, steps: int) -> Noise:
     """The sum of what all transforms add, in gradient units; means over batch and steps divide by B and L.
 
     What comes after a noise shortens or drops it at most: the sum is then an upper bound.  A single
