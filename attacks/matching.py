@@ -15,6 +15,7 @@ from torch import Tensor
 from bench.attacks.base import Attack, Objective
 from bench.attacks.parts.distance import Distance, Kind, Layers
 from bench.attacks.parts.labels import infer_labels, last_layer
+from bench.attacks.parts.local import unrolled_update
 from bench.attacks.parts.prior import absolute, edge_scale, edges, outside, squared, total_variation
 from bench.attacks.parts.start import Start, start
 from bench.attacks.solvers.base import Solver
@@ -67,6 +68,11 @@ class MatchingAttack(Attack):
     scale_free: bool = parameter(False, "the reading may be shortened by an unknown factor", source="ours")
     finish: bool = parameter(False, "rows that single precision stops are taken on in double", source="ours")
 
+    local: Literal["one-gradient", "unrolled"] = parameter(
+        "one-gradient", "how L > 1 local steps are read: their mean as one gradient, or each step simulated",
+        source="Geiping et al. 2020, §6",
+    )  # fmt: skip
+
     @abstractmethod
     def parts(self, reading: Reading, budget: Budget) -> Parts:
         """The parts, for this reading and within this budget."""
@@ -77,7 +83,12 @@ class MatchingAttack(Attack):
         inferred = reading.labels is None and self.parts(reading, Budget(evaluations=1)).labels == "inferred"
         if inferred and last_layer(reading.model, reading.classes) is None:
             return "the model has no last linear layer to read labels off; grant labels, or take dlg"
+        if self._unrolls(reading) and reading.description is not None and reading.description.inside_steps:
+            return "it cannot yet unroll local steps with a described defense inside them; take one-gradient"
         return None
+
+    def _unrolls(self, reading: Reading) -> bool:
+        return self.local == "unrolled" and reading.steps > 1 and reading.senders == 1
 
     def objective(self, reading: Reading) -> Objective:
         """The matching distance at given inputs and label probabilities, no prior."""
@@ -85,7 +96,10 @@ class MatchingAttack(Attack):
         observed = observations(reading)
 
         def at(inputs: Tensor, targets: Tensor) -> Tensor:
-            return _mismatch(measure, reading, observed, inputs, targets, differentiable=False)
+            return _mismatch(
+                measure, reading, observed, inputs, targets, differentiable=False,
+                unrolled=self._unrolls(reading),
+            )  # fmt: skip
 
         return at
 
@@ -102,19 +116,23 @@ class MatchingAttack(Attack):
 
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
         parts = self.parts(reading, budget)
-        plan = replace(parts.plan, evaluations=min(parts.plan.evaluations, budget.evaluations))
+        each = (
+            reading.steps if self._unrolls(reading) else 1
+        )  # an evaluation unrolled over L steps counts as L
+        allowed = min(parts.plan.evaluations, budget.evaluations)
+        plan = replace(parts.plan, evaluations=max(1, allowed // each))
         observed = observations(reading)
         joint = parts.labels == "joint" and reading.labels is None
         mean = {name: torch.stack([o[name] for o in observed]).mean(0) for name in observed[0]}
         labels = None if joint else infer_labels(reading, mean)
         problem = _Matching(
             reading=reading, parts=parts, measure=self.distance(parts, reading), observed=observed,
-            labels=labels, key=key, known=Known.of(reading, len(observed)),
+            labels=labels, key=key, known=Known.of(reading, len(observed)), unrolled=each > 1,
         )  # fmt: skip
         solution = minimise(problem, parts.solver, plan, torch.arange(len(reading)), width=budget.chunk)
         if self.finish:
             solution = _finished(problem, parts.solver, plan, solution, budget.chunk)
-        return _reconstruction(problem, solution, tuple(_departures(parts, plan)))
+        return _reconstruction(problem, solution, tuple(_departures(parts, allowed)), each)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +192,7 @@ def observations(reading: Reading) -> list[dict[str, Tensor]]:
 
 def _mismatch(
     measure: Distance, reading: Reading, observed: list[dict[str, Tensor]], inputs: Tensor, targets: Tensor,
-    *, differentiable: bool,
+    *, differentiable: bool, unrolled: bool = False,
 ) -> Tensor:  # fmt: skip
     total = torch.zeros(len(inputs), dtype=inputs.dtype, device=inputs.device)
     same = len(observed) > 1 and all((w == w[:1]).all() for w in reading.weights.values())
@@ -182,7 +200,7 @@ def _mismatch(
     for number, target in enumerate(observed):
         if gradients is None or not same:
             weights = {name: value[number] for name, value in reading.weights.items()}
-            gradients = _gradients(reading, weights, inputs, targets, differentiable)
+            gradients = _gradients(reading, weights, inputs, targets, differentiable, unrolled)
         sent = gradients
         if reading.description is not None:
             sent = reading.description.candidate(gradients, target)
@@ -191,10 +209,15 @@ def _mismatch(
 
 
 def _gradients(
-    reading: Reading, weights: Tensors, inputs: Tensor, targets: Tensor, differentiable: bool
+    reading: Reading, weights: Tensors, inputs: Tensor, targets: Tensor, differentiable: bool, unrolled: bool
 ) -> dict[str, Tensor]:
     """The dummies' gradients: their mean, name → (reading, *shape); for the attacker who knows the defense
     each one's own, (reading, example, *shape), to be pushed through the description."""
+    if unrolled:
+        update = unrolled_update(
+            reading.model, weights, inputs, targets, steps=reading.steps, rate=reading.rate
+        )
+        return update if reading.description is None else {name: v[:, None] for name, v in update.items()}
     if reading.description is None:
         return group_gradients(reading.model, weights, inputs, targets, differentiable=differentiable)
     count, examples = inputs.shape[:2]
@@ -216,6 +239,7 @@ class _Matching:
     labels: Tensor | None
     key: Key
     known: Known | None
+    unrolled: bool = False
     begin: Tensor | None = None  # (reading, variable): where to go on instead of the start
 
     @property
@@ -300,7 +324,13 @@ class _Rows:
         targets = self.targets if free is None else free.softmax(-1)
         assert targets is not None
         loss = _mismatch(
-            problem.measure, problem.reading, self.observed, inputs, targets, differentiable=True
+            problem.measure,
+            problem.reading,
+            self.observed,
+            inputs,
+            targets,
+            differentiable=True,
+            unrolled=problem.unrolled,
         ) + problem.parts.prior(inputs)
         if problem.known is not None:
             loss = loss + problem.known.prior(inputs, problem.reading.value_range)
@@ -340,12 +370,15 @@ def _finished(
     return continued(solution, more, rows)
 
 
-def _reconstruction(problem: _Matching, solution: Solution, notes: tuple[str, ...]) -> Reconstruction:
+def _reconstruction(
+    problem: _Matching, solution: Solution, notes: tuple[str, ...], each: int
+) -> Reconstruction:
+    """The claim; `each` evaluations count for one of the solver's."""
     inputs, free = problem.split(solution.x)
     labels = problem.labels if free is None else free.argmax(-1)
     assert labels is not None
     bounds = problem.scale(torch.arange(len(inputs)))
-    evaluations = solution.evaluations.cpu()
+    evaluations = each * solution.evaluations.cpu()
     shown = solution.trail.shape[1]
     trail = problem.split(solution.trail.flatten(0, 1))[0].unflatten(0, (-1, shown))
     return Reconstruction(
@@ -356,16 +389,16 @@ def _reconstruction(problem: _Matching, solution: Solution, notes: tuple[str, ..
             for value, bound in zip(solution.loss, bounds, strict=True)
         ),
         history=tuple(
-            (mark, tuple(float(v) for v in row))
+            (each * mark, tuple(float(v) for v in row))
             for mark, row in zip(solution.marks, solution.losses, strict=True)
         ),
         trail=trail.cpu(), notes=notes,
     )  # fmt: skip
 
 
-def _departures(parts: Parts, plan: Plan) -> Iterator[str]:
+def _departures(parts: Parts, allowed: int) -> Iterator[str]:
     """Where this is not what the authors ran, in words for the record."""
     yield "keeps the point of the attack's least own loss; the published loop keeps the last"
     yield from parts.departures
-    if plan.evaluations < parts.plan.evaluations:
-        yield f"at most {plan.evaluations} evaluations; the authors allow {parts.plan.evaluations}"
+    if allowed < parts.plan.evaluations:
+        yield f"at most {allowed} evaluations; the authors allow {parts.plan.evaluations}"

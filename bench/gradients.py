@@ -58,7 +58,7 @@ def group_gradients(
         found = _by_hooks(model, weights, inputs, targets, differentiable)
         if found is not None:
             return found
-    if differentiable and not _twice_under_vmap(model):
+    if differentiable and not twice_under_vmap(model):
         return _one_by_one(model, weights, inputs, targets)
     return _by_func(model, weights, inputs, targets, differentiable)
 
@@ -233,7 +233,7 @@ def _convolution_backward(
     return result
 
 
-def _twice_under_vmap(model: nn.Module) -> bool:
+def twice_under_vmap(model: nn.Module) -> bool:
     """Whether `torch.func` is known to give right derivatives of this model's gradients."""
     owners = {
         type(layer) for layer in model.modules() if next(layer.parameters(recurse=False), None) is not None

@@ -55,13 +55,16 @@ class Description(Protocol):
     Attackers see this and never the defense.  `candidate` maps the gradients that the dummies
     would send, `per_example` (reading, example, *shape), to the mean of what the reading would then
     show (reading, *shape), given what it does show; `noise` is what lies around that mean; `additive`
-    says that nothing else is random, so that observations of one secret may be averaged.
+    says that nothing else is random, so that observations of one secret may be averaged; `inside_steps`
+    that it acts within a client's local steps.
     """
 
     @property
     def noise(self) -> Noise: ...
     @property
     def additive(self) -> bool: ...
+    @property
+    def inside_steps(self) -> bool: ...
     def candidate(self, per_example: Tensors, observed: Tensors) -> dict[str, Tensor]: ...
 
 

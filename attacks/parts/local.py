@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from bench.errors import BenchError
-from bench.gradients import _twice_under_vmap, group_gradients, soft_cross_entropy
+from bench.gradients import group_gradients, soft_cross_entropy, twice_under_vmap
 
 Tensors = Mapping[str, Tensor]
 # (local step, each example's gradient, name → (reading, example, *shape)) → that step's mean gradient
@@ -81,7 +81,7 @@ def _mean_gradients(
         for name, value in own.items()
     }
     with torch.enable_grad():
-        if _twice_under_vmap(model):
+        if twice_under_vmap(model):
             found = vmap(grad(_loss), in_dims=(0, None, 0, 0))(given, model, inputs, targets)
         else:
             found = _one_by_one(given, model, inputs, targets, graph)

@@ -36,6 +36,10 @@ class Composition:
     noise: Noise = Noise()
     additive: bool = True
 
+    @property
+    def inside_steps(self) -> bool:
+        return any(transforms for stage, transforms in self.parts if stage in ("example", "step"))
+
     def candidate(self, per_example: Tensors, observed: Tensors) -> dict[str, Tensor]:
         """`per_example` (reading, example, *shape), `observed` (reading, *shape) in gradient units →
         (reading, *shape): exact for one local step."""
