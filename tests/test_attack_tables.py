@@ -123,15 +123,11 @@ def test_a_defense_that_describes_nothing_is_marked() -> None:
 
 
 def test_each_defense_point_and_data_set_has_its_row() -> None:
+    varied: tuple[dict[str, Any], ...] = (
+        {"defense": "none"}, {"defense": "prune"}, {"point": "type-1"}, {"dataset": "mnist"},
+    )  # fmt: skip
     found = knowledge(
-        record(single(True), knowledge=kind, **{name: value})
-        for kind in ("plain", "adaptive")
-        for name, value in (
-            ("defense", "none"),
-            ("defense", "prune"),
-            ("point", "type-1"),
-            ("dataset", "mnist"),
-        )
+        record(single(True), knowledge=kind, **one) for kind in ("plain", "adaptive") for one in varied
     )
     asked = {(each.block.partition(" · ")[0], each.defense, each.point) for each in found}
     assert asked == {

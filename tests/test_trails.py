@@ -60,7 +60,7 @@ def test_rows_are_pictures_columns_the_marks_and_the_truth_is_last() -> None:
 def test_every_column_has_its_label_and_no_two_touch() -> None:
     marks = (1, 16, 1024, 2_000_000)
     page = pixels(trails.over_iterations(flat([[0]]), flat(np.zeros((4, 1, 1))), marks))
-    ink = (page[HEAD - LINE : HEAD] < 255).any(axis=(0, 2))
+    ink = np.asarray((page[HEAD - LINE : HEAD] < 255).any(axis=(0, 2)))
     widths = [ink[left(n, 4) : left(n, 4) + SIDE].sum() for n in range(5)]
     assert min(widths) > 0
     assert widths[0] < widths[1] < widths[2] < widths[3], "a longer number takes more room"
@@ -75,7 +75,7 @@ def test_every_column_has_its_label_and_no_two_touch() -> None:
 def test_narrow_pictures_get_columns_as_wide_as_their_labels() -> None:
     thin = np.zeros((1, 1, 1, 48, 4))
     page = pixels(trails.over_iterations(thin, np.zeros((2, *thin.shape)), (1_000_000, 2_000_000)))
-    ink = (page[HEAD - LINE : HEAD] < 255).any(axis=(0, 2))
+    ink = np.asarray((page[HEAD - LINE : HEAD] < 255).any(axis=(0, 2)))
     blank = np.flatnonzero(~ink)
     runs = np.split(blank, np.flatnonzero(np.diff(blank) > 1) + 1)
     assert sum(len(run) >= GAP for run in runs) >= 2, "a gap between any two of three labels"
