@@ -27,7 +27,9 @@ class Cpl(MatchingAttack):
     start: Start = parameter("tile-2", "first dummy; tables start uniform", source="Wei et al. 2020")
     history: int = parameter(100, "pairs kept by L-BFGS", source="Wei et al. 2020", low=1)
     search: Literal["none", "backtracking"] = parameter(
-        "none", "step rule: full steps as published, or backtracking (ours)", source="Wei et al. 2020"
+        "none",
+        "step rule: full steps as published; or ours, which also sees faint readings at usual size",
+        source="Wei et al. 2020",
     )
     restarts: int = parameter(0, "fresh starts inside the budget", source="Wei et al. 2020", low=0)
     l2: float = parameter(0.0, "weight of the mean square of the dummy", source="Wei et al. 2020", low=0)
@@ -39,6 +41,7 @@ class Cpl(MatchingAttack):
             departures=_DEPARTURES,
             distance="l2", start="uniform" if tiled else self.start, labels="inferred",
             solver=Lbfgs(history=min(self.history, budget.evaluations), search=self.search),
+            scaled=self.search == "backtracking",
             plan=Plan(evaluations=20 * self.outer, restarts=self.restarts),
             prior=Prior(squared=self.l2, absolute=self.l1),
         )  # fmt: skip

@@ -20,7 +20,9 @@ class Dlg(MatchingAttack):
     outer: int = parameter(300, "outer steps at most", unit="20 evaluations", source="Zhu et al. 2019", low=1)
     history: int = parameter(100, "pairs kept by L-BFGS", source="Zhu et al. 2019", low=1)
     search: Literal["none", "backtracking"] = parameter(
-        "none", "step rule: full steps as published, or backtracking (ours)", source="Zhu et al. 2019"
+        "none",
+        "step rule: full steps as published; or ours, which also sees faint readings at usual size",
+        source="Zhu et al. 2019",
     )
     restarts: int = parameter(0, "fresh starts inside the budget", source="Zhu et al. 2019", low=0)
 
@@ -29,5 +31,6 @@ class Dlg(MatchingAttack):
         return Parts(
             distance="l2", start="gaussian", labels="joint",
             solver=Lbfgs(history=min(self.history, budget.evaluations), search=self.search),
+            scaled=self.search == "backtracking",
             plan=Plan(evaluations=20 * self.outer, restarts=self.restarts),
         )  # fmt: skip

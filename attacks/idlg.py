@@ -25,7 +25,9 @@ class IDlg(MatchingAttack):
     )
     history: int = parameter(100, "pairs kept by L-BFGS", source="Zhao et al. 2020", low=1)
     search: Literal["none", "backtracking"] = parameter(
-        "none", "step rule: full steps as published, or backtracking (ours)", source="Zhao et al. 2020"
+        "none",
+        "step rule: full steps as published; or ours, which also sees faint readings at usual size",
+        source="Zhao et al. 2020",
     )
     restarts: int = parameter(0, "fresh starts inside the budget", source="Zhao et al. 2020", low=0)
 
@@ -34,6 +36,7 @@ class IDlg(MatchingAttack):
         return Parts(
             distance="l2", start="gaussian", labels="inferred",
             solver=Lbfgs(history=min(self.history, budget.evaluations), search=self.search),
+            scaled=self.search == "backtracking",
             plan=Plan(
                 evaluations=20 * self.outer, restarts=self.restarts,
                 stop_loss=self.stop_loss, look_every=200,

@@ -57,6 +57,7 @@ class Parts:
     plan: Plan
     departures: tuple[str, ...] = ()
     prior: Prior = Prior()
+    scaled: bool = False  # whether solvers, whose tolerances are absolute, see a faint reading at usual size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,11 +280,13 @@ class _Matching:
         return each * torch.stack(counts).to(self.like).mean(0)
 
     def units(self, rows: Tensor) -> Tensor:
-        """1 as published; to one who knows the defense, the energy of undefended public gradients over the
-        reading's own: a gradient clipped short must not meet the solver's absolute tolerances."""
+        """1 as published; else the energy of undefended public gradients over the reading's own, where that is
+        fainter: one clipped short, or of a picture that the model is sure of, must not meet the solver's
+        absolute tolerances at once."""
         scale = self.scale(rows)
         reading = self.reading
-        if reading.description is None or self.measure.kind == "cosine" or not len(reading.public_labels):
+        ours = self.parts.scaled or reading.description is not None
+        if not ours or self.measure.kind == "cosine" or not len(reading.public_labels):
             return torch.ones_like(scale)
         count = min(_PUBLIC, len(reading.public_inputs))
         inputs = reading.public_inputs[:count].to(self.like)[:, None]
