@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bench.attacks.base import Attack
-from bench.attacks.matching import observations
+from bench.attacks.matching import mean_of, observations
 from bench.attacks.parts.labels import infer_labels
 from bench.parameters import parameter
 from bench.rng import Key
@@ -56,7 +56,7 @@ class Analytic(Attack):
         found = _first_layer(reading)
         assert found is not None
         observed = observations(reading)
-        mean = {name: torch.stack([one[name] for one in observed]).mean(0) for name in observed[0]}
+        mean = mean_of(observed)
         claims = [
             self._one_reading(reading, found, _table(found, observed, row)) for row in range(len(reading))
         ]

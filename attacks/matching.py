@@ -124,8 +124,7 @@ class MatchingAttack(Attack):
         plan = replace(parts.plan, evaluations=max(1, allowed // each))
         observed = observations(reading)
         joint = parts.labels == "joint" and reading.labels is None
-        mean = {name: torch.stack([o[name] for o in observed]).mean(0) for name in observed[0]}
-        labels = None if joint else infer_labels(reading, mean)
+        labels = None if joint else infer_labels(reading, mean_of(observed))
         problem = _Matching(
             reading=reading, parts=parts, measure=self.distance(parts, reading), observed=observed,
             labels=labels, key=key, known=Known.of(reading, len(observed)), unrolled=each > 1,
@@ -185,10 +184,19 @@ def observations(reading: Reading) -> list[dict[str, Tensor]]:
     scale = 1 / (reading.unit * reading.steps)
     values = {name: value * scale for name, value in reading.values.items()}
     count = len(reading.rounds)
-    same = all((w == w[:1]).all() for w in reading.weights.values())
-    if same and (reading.description is None or reading.description.additive):
+    if _frozen(reading) and (reading.description is None or reading.description.additive):
         return [{name: value.mean(1) for name, value in values.items()}]
     return [{name: value[:, n] for name, value in values.items()} for n in range(count)]
+
+
+def mean_of(observed: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The mean of several observations, name → (reading, *shape)."""
+    return {name: torch.stack([one[name] for one in observed]).mean(0) for name in observed[0]}
+
+
+def _frozen(reading: Reading) -> bool:
+    """Whether all observations were made under the same weights."""
+    return all(bool((w == w[:1]).all()) for w in reading.weights.values())
 
 
 def _mismatch(
@@ -196,10 +204,10 @@ def _mismatch(
     *, differentiable: bool, unrolled: bool = False,
 ) -> Tensor:  # fmt: skip
     total = torch.zeros(len(inputs), dtype=inputs.dtype, device=inputs.device)
-    same = len(observed) > 1 and all((w == w[:1]).all() for w in reading.weights.values())
+    frozen = len(observed) > 1 and _frozen(reading)
     gradients = None
     for number, target in enumerate(observed):
-        if gradients is None or not same:
+        if gradients is None or not frozen:
             weights = {name: value[number] for name, value in reading.weights.items()}
             gradients = _gradients(reading, weights, inputs, targets, differentiable, unrolled)
         sent = gradients

@@ -11,8 +11,7 @@ def total_variation(x: Tensor) -> Tensor:
 
     Geiping et al. 2020, §4: anisotropic, mean over the pixels.
     """
-    across = (x[..., :, 1:] - x[..., :, :-1]).abs().flatten(1).mean(1)
-    down = (x[..., 1:, :] - x[..., :-1, :]).abs().flatten(1).mean(1)
+    across, down = (d.abs().flatten(1).mean(1) for d in _differences(x))
     return across + down
 
 
@@ -34,12 +33,16 @@ def outside(x: Tensor, low: float, high: float) -> Tensor:
 def edges(x: Tensor, scale: float) -> Tensor:
     """-log density of a picture whose differences of neighbours follow Laplace's law of this scale, up to a
     constant: Σ |∂x| / scale, smoothed at nought; (reading, picture, channel, h, w) → (reading,)."""
-    across, down = x[..., :, 1:] - x[..., :, :-1], x[..., 1:, :] - x[..., :-1, :]
-    parts = [((d * d + _SOFT**2).sqrt() - _SOFT).flatten(1).sum(1) for d in (across, down)]
+    parts = [((d * d + _SOFT**2).sqrt() - _SOFT).flatten(1).sum(1) for d in _differences(x)]
     return (parts[0] + parts[1]) / scale
 
 
 def edge_scale(public: Tensor) -> float:
     """The scale of `edges` that public pictures (example, channel, h, w) make most likely: mean |∂x|."""
-    across, down = public[..., :, 1:] - public[..., :, :-1], public[..., 1:, :] - public[..., :-1, :]
-    return max(float(torch.cat([across.flatten(), down.flatten()]).abs().mean()), 1e-3)
+    gaps = torch.cat([d.flatten() for d in _differences(public)])
+    return max(float(gaps.abs().mean()), 1e-3)
+
+
+def _differences(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Of neighbours across and down, (..., height, width)."""
+    return x[..., :, 1:] - x[..., :, :-1], x[..., 1:, :] - x[..., :-1, :]

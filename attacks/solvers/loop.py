@@ -193,8 +193,10 @@ class _Record:
 
 
 def continued(first: Solution, more: Solution, rows: Tensor) -> Solution:
-    """`first` with what `more` made of the positions `rows`, where that is better; both counts are added up
-    by the caller's `spent`."""
+    """`first` with what `more` made of the positions `rows`, where that is better.
+
+    `more` began with the evaluations of `first` as spent, so that its counts are the totals.
+    """
     x, loss, evaluations = first.x.clone(), first.loss.clone(), first.evaluations.clone()
     better = more.loss.to(loss) < loss[rows]
     x[rows[better]], loss[rows[better]] = more.x[better].to(x), more.loss[better].to(loss)

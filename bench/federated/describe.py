@@ -131,7 +131,7 @@ def _additive(parts: _Parts, contexts: Mapping[Stage, Context]) -> bool:
     for stage, transforms in parts:
         for transform in transforms:
             adds = transform.noise(contexts[stage]) is not None
-            if (transform.random and not adds) or (noised and not adds):
+            if not adds and (transform.random or noised):
                 return False
             noised |= adds
     return True
