@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from bench.attacks.base import Attack, Objective
+from bench.attacks.parts.curvature import PUBLIC, stretch
 from bench.attacks.parts.distance import Distance, Kind, Layers
 from bench.attacks.parts.labels import infer_labels, last_layer
 from bench.attacks.parts.local import unrolled_update
@@ -57,7 +58,7 @@ class Parts:
     plan: Plan
     departures: tuple[str, ...] = ()
     prior: Prior = Prior()
-    scaled: bool = False  # whether solvers, whose tolerances are absolute, see a faint reading at usual size
+    scaled: bool = False  # whether solvers see faint readings and input values in units of usual size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +130,8 @@ class MatchingAttack(Attack):
             reading=reading, parts=parts, measure=self.distance(parts, reading), observed=observed,
             labels=labels, key=key, known=Known.of(reading, len(observed)), unrolled=each > 1,
         )  # fmt: skip
+        if problem.ours:
+            problem = replace(problem, stretch=stretch(reading, problem.like, key).repeat(reading.pictures))
         solution = minimise(problem, parts.solver, plan, torch.arange(len(reading)), width=budget.chunk)
         if self.finish:
             solution = _finished(problem, parts.solver, plan, solution, budget.chunk)
@@ -170,7 +173,6 @@ class Known:
         return self.weight * (edges(x, self.scale) + outside(x, *value_range) / (2 * _BEYOND**2))
 
 
-_PUBLIC = 16  # public pictures whose gradients say how long one usually is
 _BEYOND = 0.05  # how far outside the data's range a value is taken to be one deviation off
 
 
@@ -239,7 +241,8 @@ def _gradients(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Matching:
-    """The objective of `loop.minimise`: variables are the dummies, and the label logits if joint."""
+    """The objective of `loop.minimise`: variables are the dummies over `stretch` (where given), and the label
+    logits if joint."""
 
     reading: Reading
     parts: Parts
@@ -249,6 +252,7 @@ class _Matching:
     key: Key
     known: Known | None
     unrolled: bool = False
+    stretch: Tensor | None = None  # (input value,)
     begin: Tensor | None = None  # (reading, variable): where to go on instead of the start
 
     @property
@@ -260,11 +264,19 @@ class _Matching:
     def like(self) -> Tensor:
         return next(iter(self.reading.values.values()))
 
+    @property
+    def ours(self) -> bool:
+        """Whether the solver gets our units: as its attack asks, and for one who knows the defense."""
+        asked = self.parts.scaled or self.reading.description is not None
+        return asked and self.measure.kind != "cosine"
+
     def start(self, row: int, restart: int) -> Tensor:
         reading = self.reading
         if self.begin is not None:
             return self.begin[row]
         x = start(self.parts.start, reading, row, restart, self.key).flatten()
+        if self.stretch is not None:
+            x = x / self.stretch.to(x)
         if self.labels is None:
             draw = self.key.generator("label", reading.indices[row], restart)
             free = torch.from_numpy(draw.standard_normal((reading.pictures, reading.classes)))
@@ -293,10 +305,9 @@ class _Matching:
         absolute tolerances at once."""
         scale = self.scale(rows)
         reading = self.reading
-        ours = self.parts.scaled or reading.description is not None
-        if not ours or self.measure.kind == "cosine" or not len(reading.public_labels):
+        if not self.ours or not len(reading.public_labels) or bool((reading.public_labels < 0).any()):
             return torch.ones_like(scale)
-        count = min(_PUBLIC, len(reading.public_inputs))
+        count = min(PUBLIC, len(reading.public_inputs))
         inputs = reading.public_inputs[:count].to(self.like)[:, None]
         targets = one_hot(reading.public_labels[:count], reading.classes, self.like.dtype)[:, None]
         weights = {name: value[0] for name, value in reading.weights.items()}
@@ -316,7 +327,10 @@ class _Matching:
     def split(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Variables (row, variable) as inputs (row, picture, *shape) and label logits, if joint."""
         reading = self.reading
-        inputs = x[:, : self.inputs].reshape(len(x), reading.pictures, *reading.shape)
+        inputs = x[:, : self.inputs]
+        if self.stretch is not None:
+            inputs = inputs * self.stretch
+        inputs = inputs.reshape(len(x), reading.pictures, *reading.shape)
         if self.labels is not None:
             return inputs, None
         return inputs, x[:, self.inputs :].reshape(len(x), reading.pictures, reading.classes)
@@ -373,6 +387,7 @@ def _finished(
             weights={name: value.double() for name, value in reading.weights.items()},
         ),
         observed=[{name: value.double() for name, value in o.items()} for o in problem.observed],
+        stretch=None if problem.stretch is None else problem.stretch.double(),
         begin=solution.x.double(),
     )  # fmt: skip
     more = minimise(

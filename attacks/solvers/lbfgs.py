@@ -17,6 +17,7 @@ from bench.attacks.solvers.base import Solver, State
 
 _CURVATURE = 1e-10  # torch.optim.LBFGS: a pair enters the history when y·s is above this
 _ARMIJO = 1e-4
+_CACHE = 8 << 20  # bytes of history that stay near one core between its two readings
 _SHRINKS = 15  # trials along one direction before a row falls back to steepest descent
 
 
@@ -73,13 +74,21 @@ class Lbfgs(Solver[LbfgsState]):
         accepted = first | self._accepts(state, loss)
         moved = accepted & ~first
 
-        s = torch.where(moved[:, None], state.trial - state.x, 0)
-        y = torch.where(moved[:, None], gradient - state.gradient, 0)
-        x = torch.where(accepted[:, None], state.trial, state.x)
-        g = torch.where(accepted[:, None], gradient, state.gradient)
-        ys = (y * s).sum(1)
+        # the accepted gradient g and the newest pair (s, y), side by side; passes over them cost as much as work
+        columns = gradient.new_empty((len(gradient), 3, gradient.shape[1]))
+        torch.sub(state.trial, state.x, out=columns[:, 1])
+        torch.sub(gradient, state.gradient, out=columns[:, 2])
+        x, columns[:, 0] = state.trial, gradient
+        if not accepted.all():
+            x = torch.where(accepted[:, None], x, state.x)
+            columns[:, 0] = torch.where(accepted[:, None], gradient, state.gradient)
+        g = columns[:, 0]
+        ys = _dot(columns[:, 1], columns[:, 2])
         push = moved & (ys > _CURVATURE)
-        d, scale = self._direction(state, s, y, g, ys, push)
+        stride = _greatest(columns[:, 1])
+        if not push.all():
+            columns[:, 1:] = torch.where(push[:, None, None], columns[:, 1:], 0)
+        d, scale = self._direction(state, columns, ys, push)
 
         # where rows shrink their step: after too many trials, steepest descent with no history
         shrinks = torch.where(accepted, 0, state.shrinks + 1)
@@ -90,20 +99,24 @@ class Lbfgs(Solver[LbfgsState]):
             state.sy[lost], state.yy[lost] = 0, 0
             scale = torch.where(lost, 1, scale)
         keep = ~accepted & ~lost
-        d = torch.where(keep[:, None], state.d, torch.where(lost[:, None], -g, d))
-        slope = torch.where(keep, state.slope, (g * d).sum(1))
-        gentle = (self.rate / g.abs().sum(1).clamp_min(1e-30)).clamp_max(self.rate)
-        t = torch.where(first | lost, gentle, torch.full_like(loss, self.rate))
-        t = torch.where(keep, state.t * self._shrink(state, loss), t)
+        if keep.any():
+            d = torch.where(keep[:, None], state.d, d)
+        t = torch.where(keep, state.t * self._shrink(state, loss), self.rate)
+        gentle = first | lost
+        if gentle.any():
+            d = torch.where(lost[:, None], -g, d)
+            t = torch.where(gentle, (self.rate / g.abs().sum(1).clamp_min(1e-30)).clamp_max(self.rate), t)
+        slope = torch.where(keep, state.slope, _dot(g, d))
 
         change = torch.where(accepted, loss - state.loss, torch.inf).abs()
-        still = moved & ((s.abs().amax(1) <= self.tolerance_change) | (change < self.tolerance_change))
-        flat = accepted & ((g.abs().amax(1) <= self.tolerance_gradient) | (slope > -self.tolerance_change))
-        finished = state.finished | flat | stuck | ~torch.isfinite(g).all(1)
+        still = moved & ((stride <= self.tolerance_change) | (change < self.tolerance_change))
+        steepest = _greatest(g)
+        flat = accepted & ((steepest <= self.tolerance_gradient) | (slope > -self.tolerance_change))
+        finished = state.finished | flat | stuck | ~torch.isfinite(steepest)
         if self.search == "backtracking":
             finished = finished | still
         return LbfgsState(
-            trial=x + t[:, None] * d, finished=finished, x=x,
+            trial=torch.addcmul(x, t[:, None], d), finished=finished, x=x,
             loss=torch.where(accepted, loss, state.loss), gradient=g, d=d, t=t, slope=slope,
             shrinks=shrinks, scale=scale, s=state.s, y=state.y, sy=state.sy, yy=state.yy,
             filled=state.filled, clock=state.clock,
@@ -124,42 +137,70 @@ class Lbfgs(Solver[LbfgsState]):
         return torch.where(torch.isfinite(factor), factor, 0.1).clamp(0.1, 0.5)
 
     def _direction(
-        self, state: LbfgsState, s: Tensor, y: Tensor, g: Tensor, ys: Tensor, push: Tensor
+        self, state: LbfgsState, columns: Tensor, ys: Tensor, push: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """d = -H g and γ, after the pair (s, y) has entered the history of the rows in `push`.
+        """d = -H g and γ, after the newest pairs (s, y) have entered the history of the rows in `push`.
 
-        Writes the history in place: the state that `step` was given is not used again.  All rows write
-        the same slot at the same time; where a row has no pair, its slot holds zeros.
+        `columns` (row, 3, variable): g, s and y, the pair zero outside `push`.  Writes the history in place:
+        the state that `step` was given is not used again.  All rows write the same slot at the same time.
         """
-        scale = torch.where(push, ys / (y * y).sum(1).clamp_min(1e-30), state.scale)
+        g, s, y = columns.unbind(1)
+        scale = torch.where(push, ys / _dot(y, y).clamp_min(1e-30), state.scale)
         if not push.any() and not state.filled.any():
             return -scale[:, None] * g, scale
         clock = int(state.clock.max())
         state.clock.fill_(clock + 1)
         slot, used = clock % self.history, min(clock + 1, self.history)
-        s, y = torch.where(push[:, None], s, 0), torch.where(push[:, None], y, 0)
         state.s[:, slot], state.y[:, slot], state.filled[:, slot] = s, y, push
-        s_all, y_all = state.s[:, :used], state.y[:, :used]
-        columns = torch.stack([g, s, y], 1).mT  # each column contiguous: (row, variable, 3)
-        with_s, with_y = (s_all @ columns).double(), (y_all @ columns).double()
-        state.sy[:, slot, :used] = with_y[:, :, 1]  # s_new·y_j
-        state.sy[:, :used, slot] = with_s[:, :, 2]  # s_i·y_new
-        state.yy[:, slot, :used] = state.yy[:, :used, slot] = with_y[:, :, 2]
+        rows = len(g)
+        some = rows if g.is_cuda else max(1, _CACHE // (2 * used * g[0].nbytes))
+        blocks = [
+            _compact(
+                columns[at], state.s[at, :used], state.y[at, :used], state.sy[at, :used, :used],
+                state.yy[at, :used, :used], state.filled[at, :used], scale[at], slot,
+            )
+            for at in (slice(first, first + some) for first in range(0, rows, some))
+        ]  # fmt: skip
+        return torch.cat(blocks), scale
 
-        # R = the upper triangle of SᵀY in order of age: a turn of the slots; empty ones have a unit diagonal
-        oldest = (slot + 1) % used
-        r = state.sy[:, :used, :used].roll((-oldest, -oldest), (1, 2))
-        diagonal = r.diagonal(dim1=1, dim2=2)
-        d_plain = diagonal.clone()
-        diagonal.add_((~state.filled[:, :used]).roll(-oldest, 1))
-        p, q = with_s[:, :, 0].roll(-oldest, 1), with_y[:, :, 0].roll(-oldest, 1)
-        gamma = scale.double()[:, None]
-        u = torch.linalg.solve_triangular(r, p[:, :, None], upper=True)[:, :, 0]
-        by_slot = u.roll(oldest, 1)
-        yyu = (state.yy[:, :used, :used] @ by_slot[:, :, None])[:, :, 0].roll(-oldest, 1)
-        right = d_plain * u + gamma * (yyu - q)
-        v = torch.linalg.solve_triangular(r.mT, right[:, :, None], upper=False)[:, :, 0]
-        along_s = v.roll(oldest, 1).to(g.dtype)[:, None, :]
-        along_y = (gamma * by_slot).to(g.dtype)[:, None, :]
-        d = -(scale[:, None] * g + (along_s @ s_all)[:, 0] - (along_y @ y_all)[:, 0])
-        return d, scale
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    """(row, variable) twice → (row,), with no product in between to store."""
+    return (a[:, None] @ b[:, :, None])[:, 0, 0]
+
+
+def _greatest(a: Tensor) -> Tensor:
+    """The greatest magnitude of each row, not finite where one of its values is not."""
+    return torch.linalg.vector_norm(a, torch.inf, dim=1)
+
+
+def _compact(
+    columns: Tensor, s: Tensor, y: Tensor, sy: Tensor, yy: Tensor, filled: Tensor, scale: Tensor, slot: int
+) -> Tensor:
+    """-H g of some rows, whose history (row, slot, variable) is read twice: so few that it stays in cache.
+
+    `columns` (row, 3, variable) are g and the newest pair, which lies in `slot`; the products of pairs
+    `sy`, `yy` are brought up to date in place.
+    """
+    with_s, with_y = (columns @ s.mT).double(), (columns @ y.mT).double()
+    sy[:, slot] = with_y[:, 1]  # s_new·y_j
+    sy[:, :, slot] = with_s[:, 2]  # s_i·y_new
+    yy[:, slot] = yy[:, :, slot] = with_y[:, 2]
+
+    # R = the upper triangle of SᵀY in order of age: a turn of the slots; empty ones have a unit diagonal
+    oldest = (slot + 1) % s.shape[1]
+    r = sy.roll((-oldest, -oldest), (1, 2))
+    diagonal = r.diagonal(dim1=1, dim2=2)
+    d_plain = diagonal.clone()
+    diagonal.add_((~filled).roll(-oldest, 1))
+    p, q = with_s[:, 0].roll(-oldest, 1), with_y[:, 0].roll(-oldest, 1)
+    gamma = scale.double()[:, None]
+    u = torch.linalg.solve_triangular(r, p[:, :, None], upper=True)[:, :, 0]
+    by_slot = u.roll(oldest, 1)
+    yyu = (yy @ by_slot[:, :, None])[:, :, 0].roll(-oldest, 1)
+    right = d_plain * u + gamma * (yyu - q)
+    v = torch.linalg.solve_triangular(r.mT, right[:, :, None], upper=False)[:, :, 0]
+    g = columns[:, 0]
+    along_s = v.roll(oldest, 1).to(g.dtype)[:, None, :]
+    along_y = (gamma * by_slot).to(g.dtype)[:, None, :]
+    return -(scale[:, None] * g + (along_s @ s)[:, 0] - (along_y @ y)[:, 0])
