@@ -54,6 +54,8 @@ def group_gradients(
                 f"{path} is {type(layer).__name__} {mode}, which mixes the examples of a batch; "
                 "use GroupNorm, or eval mode with running statistics"
             )
+    if differentiable and len(inputs) == 1:
+        return _one_by_one(model, weights, inputs, targets)  # nothing to share: plain autograd is fastest
     if _hookable(model):
         found = _by_hooks(model, weights, inputs, targets, differentiable)
         if found is not None:
@@ -162,12 +164,21 @@ def _layer_gradients(tap: _Tap, a: Tensor, delta: Tensor, groups: int) -> dict[s
     return found
 
 
+_FEW = 8  # examples below which the library's grouped convolutions are slower than unfolded columns
+
+
 def conv_weight_gradient(a: Tensor, delta: Tensor, layer: nn.Conv2d, groups: int) -> Tensor:
-    """Each group's weight gradient of a convolution, groups as groups of one library convolution.
+    """Each group's weight gradient of a convolution: of few examples, products with unfolded
+    columns, of many, groups of one library convolution.
 
     `a` (group·example, channel, height, width), `delta` (group·example, out, h, w) →
     (group, out, channel, k, k).
     """
+    if len(a) < _FEW:
+        columns = F.unfold(a, layer.kernel_size, layer.dilation, layer.padding, layer.stride)
+        each = delta.flatten(2) @ columns.mT  # (group·example, out, channel·k·k)
+        summed = each if groups == len(a) else each.reshape(groups, -1, *each.shape[1:]).sum(1)
+        return summed.reshape(groups, *layer.weight.shape)
     options = (layer.stride, layer.padding, layer.dilation, groups)
     flat: Tensor = _GroupedCorrelation.apply(  # type: ignore[no-untyped-call]
         _as_groups(a, groups), _as_groups(delta, groups), layer.kernel_size, options

@@ -17,7 +17,7 @@ from bench.attacks.solvers.base import Solver, State
 
 _CURVATURE = 1e-10  # torch.optim.LBFGS: a pair enters the history when y·s is above this
 _ARMIJO = 1e-4
-_CACHE = 8 << 20  # bytes of history that stay near one core between its two readings
+_CACHE = 12 << 20  # bytes of history that stay near one core between its two readings
 _SHRINKS = 15  # trials along one direction before a row falls back to steepest descent
 
 
@@ -83,9 +83,9 @@ class Lbfgs(Solver[LbfgsState]):
             x = torch.where(accepted[:, None], x, state.x)
             columns[:, 0] = torch.where(accepted[:, None], gradient, state.gradient)
         g = columns[:, 0]
-        ys = _dot(columns[:, 1], columns[:, 2])
+        ys = torch.linalg.vecdot(columns[:, 1], columns[:, 2])
         push = moved & (ys > _CURVATURE)
-        stride = _greatest(columns[:, 1])
+        stride = columns[:, 1].abs().amax(1)
         if not push.all():
             columns[:, 1:] = torch.where(push[:, None, None], columns[:, 1:], 0)
         d, scale = self._direction(state, columns, ys, push)
@@ -106,11 +106,11 @@ class Lbfgs(Solver[LbfgsState]):
         if gentle.any():
             d = torch.where(lost[:, None], -g, d)
             t = torch.where(gentle, (self.rate / g.abs().sum(1).clamp_min(1e-30)).clamp_max(self.rate), t)
-        slope = torch.where(keep, state.slope, _dot(g, d))
+        slope = torch.where(keep, state.slope, torch.linalg.vecdot(g, d))
 
         change = torch.where(accepted, loss - state.loss, torch.inf).abs()
         still = moved & ((stride <= self.tolerance_change) | (change < self.tolerance_change))
-        steepest = _greatest(g)
+        steepest = g.abs().amax(1)  # not finite where one of its values is not
         flat = accepted & ((steepest <= self.tolerance_gradient) | (slope > -self.tolerance_change))
         finished = state.finished | flat | stuck | ~torch.isfinite(steepest)
         if self.search == "backtracking":
@@ -145,7 +145,7 @@ class Lbfgs(Solver[LbfgsState]):
         the state that `step` was given is not used again.  All rows write the same slot at the same time.
         """
         g, s, y = columns.unbind(1)
-        scale = torch.where(push, ys / _dot(y, y).clamp_min(1e-30), state.scale)
+        scale = torch.where(push, ys / torch.linalg.vecdot(y, y).clamp_min(1e-30), state.scale)
         if not push.any() and not state.filled.any():
             return -scale[:, None] * g, scale
         clock = int(state.clock.max())
@@ -162,16 +162,6 @@ class Lbfgs(Solver[LbfgsState]):
             for at in (slice(first, first + some) for first in range(0, rows, some))
         ]  # fmt: skip
         return torch.cat(blocks), scale
-
-
-def _dot(a: Tensor, b: Tensor) -> Tensor:
-    """(row, variable) twice → (row,), with no product in between to store."""
-    return (a[:, None] @ b[:, :, None])[:, 0, 0]
-
-
-def _greatest(a: Tensor) -> Tensor:
-    """The greatest magnitude of each row, not finite where one of its values is not."""
-    return torch.linalg.vector_norm(a, torch.inf, dim=1)
 
 
 def _compact(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from bench.defenses.base import Context, Tensors, Transform
-from bench.defenses.transforms.rows import joined, parted
+from bench.defenses.transforms.rows import joined, parted, rows, spread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +28,33 @@ class KeepLargest(Transform):
         return _masked(tensors, _first(magnitudes, self.share, context.lead))
 
     def candidate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """The candidate where the reading is not zero: which coordinates were kept is in plain sight."""
-        del context
-        return _masked(tensors, {name: observed[name] != 0 for name in tensors})
+        """The candidate where the reading is not zero: which coordinates were kept is in plain sight.
+
+        Elsewhere what it has beyond the least magnitude kept: those that were zeroed had no more.  (Not
+        where one reading is the mean of several rows: its zeros say it of each, its magnitudes of none.)
+        """
+        kept = {name: observed[name] != 0 for name in tensors}
+        masked = _masked(tensors, kept)
+        if any(tensors[name].shape != observed[name].shape for name in tensors):
+            return masked
+        least = _least_kept(masked, observed, context.lead)
+        return {
+            name: torch.where(kept[name], tensor, tensor - tensor.clamp(-bound, bound))
+            for name, tensor in tensors.items()
+            for bound in (spread(least, tensor),)
+        }
+
+
+def _least_kept(masked: Tensors, observed: Tensors, lead: int) -> Tensor:
+    """The least magnitude that each row kept, (*lead,): the reading's, times what a clip behind may have taken."""
+    bounds = []
+    for name, tensor in masked.items():
+        seen, ours = rows(observed[name], lead), rows(tensor, lead)
+        norm = torch.linalg.vector_norm(seen, dim=-1)
+        taken = torch.linalg.vector_norm(ours, dim=-1) / norm.clamp_min(torch.finfo(norm.dtype).tiny)
+        magnitudes = seen.abs().where(seen != 0, seen.new_tensor(torch.inf))
+        bounds.append(magnitudes.amin(-1) * taken.clamp_min(1))
+    return torch.stack(bounds).amin(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
