@@ -72,19 +72,25 @@ class InitialWeights(Frozen):
 
 
 class FileWeights(Frozen):
-    """Weights from a file, by content hash; `path` is only where it was found, not the question."""
+    """Weights from a file, by content hash; `path` is only where it was found, not the question.
+
+    `series` names what the files of several seeds have in common, so that tables can count them together.
+    """
 
     kind: Literal["file"] = "file"
     sha256: Sha256
     path: str
+    series: str = ""
 
 
 class CheckpointWeights(Frozen):
-    """Weights after round `round` of a training cell, by that cell's id."""
+    """Weights after round `round` of a training cell, by that cell's id; `series` is the id that it would
+    have with seed 0."""
 
     kind: Literal["checkpoint"] = "checkpoint"
     training: Sha256
     round: Annotated[int, Field(ge=0)]
+    series: str = ""
 
 
 Weights = Annotated[InitialWeights | FileWeights | CheckpointWeights, Field(discriminator="kind")]
@@ -100,13 +106,14 @@ class _Cell(Frozen):
     def canonical(self) -> str:
         """The canonical JSON: sorted keys, no spaces.
 
-        Where a weights file was found, and which rounds of a training are kept, are not part of the
-        question: a cell's id does not depend on what else is in the matrix.
+        Where a weights file was found, its series, and which rounds of a training are kept, are not part of
+        the question: a cell's id does not depend on what else is in the matrix.
         """
         content = self.model_dump(mode="json")
         content.pop("checkpoints", None)
         if isinstance(content.get("weights"), dict):
             content["weights"].pop("path", None)
+            content["weights"].pop("series", None)
         return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @property

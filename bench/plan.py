@@ -155,7 +155,7 @@ def _missing(found: records.Record, cell: AnyCell, run: Path) -> str | None:
 
 
 def _group(cell: AttackCell) -> str:
-    """Cells whose readings can be equal: they differ in defense and point alone."""
+    """Cells whose readings can be equal: they differ in defense, point and knowledge alone."""
     unit = point(cell.point).unit if cell.federated.batch > 1 else ""
-    alike = {"defense": Entry(name="any"), "point": unit, "draw": 0}
+    alike = {"defense": Entry(name="any"), "point": unit, "knowledge": "plain", "draw": 0}
     return cell.model_copy(update=alike).canonical()

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from bench.cell import AttackCell
 from bench.datasets.base import Data
-from bench.federated.describe import describe
+from bench.federated.describe import describe, untouched
 from bench.federated.pipeline import Batches, Tensors, run_round, sent_unit
 from bench.federated.stages import Moment, Stages
 from bench.points import Point
@@ -44,7 +44,7 @@ def take_reading(
         labels=pictures(victims, point)[1].sort(1).values if cell.labels else None,
         repeated_readings=cell.repeated_readings,
     )  # fmt: skip
-    if cell.knowledge == "plain":
+    if cell.knowledge == "plain" or untouched(stages, point):
         return reading
     probe = {name: value[0, 0] for name, value in reading.values.items()}
     return replace(

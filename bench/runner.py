@@ -25,6 +25,7 @@ from bench.datasets.base import Data
 from bench.datasets.loading import load
 from bench.defenses.base import Defense, Setting
 from bench.errors import BenchError, NotApplicable, PluginError
+from bench.federated.describe import untouched
 from bench.federated.stages import Stages, stages
 from bench.federated.training import train
 from bench.gradients import one_hot
@@ -149,6 +150,8 @@ def _attack(cell: AttackCell, place: Place, memory: Memory) -> Outcome:
         "lpips_absent": no_lpips,
         "conditions": {
             **_conditions(weights, undefended, round_, data, reading),
+            "described": cell.knowledge == "adaptive"
+            and (reading.description is not None or untouched(defended, where)),
             **_trained(cell, place),
         },
         "notes": list(reconstruction.notes),
@@ -367,7 +370,6 @@ def _conditions(
         "pictures_per_reading": reading.pictures,
         "subset": data.subset,
         "private": data.private,
-        "described": reading.description is not None,
     }
 
 

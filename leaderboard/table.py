@@ -75,6 +75,8 @@ def question(record: Record) -> str:
     the rules by which it was answered."""
     shared = ("dataset", "model", "weights", "federated", "labels", "repeated_readings", "readings")
     asked = {name: record.cell[name] for name in shared}
+    if series := asked["weights"].get("series"):  # the same question at several seeds
+        asked["weights"] = {"series": series, "round": asked["weights"].get("round")}
     return json.dumps([asked, record.source.get("bench", {}).get("protocol")], sort_keys=True)
 
 
@@ -104,9 +106,9 @@ def _title(cell: Mapping[str, Any]) -> str:
         parts[0] += f" ({cell['dataset']['subset']})"
     parts.append(entry(cell["model"]))
     if weights["kind"] == "checkpoint":
-        parts.append(f"round {weights['round']} of {weights['training'][:8]}")
+        parts.append(f"round {weights['round']} of {(weights.get('series') or weights['training'])[:8]}")
     elif weights["kind"] == "file":
-        parts.append(f"weights {weights['sha256'][:8]}")
+        parts.append(f"weights {weights.get('series') or weights['sha256'][:8]}")
     else:
         parts.append("untrained")
     parts.append(f"{federated['algorithm']} B={federated['batch']} L={federated['steps']}")

@@ -206,6 +206,13 @@ def _oracle(
     return {name: torch.stack([row[n] for row in rows]) for n, name in enumerate(weights)}
 
 
+@pytest.fixture(params=[0, 10**6], ids=["grouped", "unfolded"])
+def _both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weight gradients of convolutions as groups of one library call, and as products of columns."""
+    monkeypatch.setattr(gradients, "_FEW", request.param)
+
+
+@pytest.mark.usefixtures("_both_ways")
 @pytest.mark.parametrize("name", CASES)
 def test_each_groups_gradient_is_autograds(name: str) -> None:
     model, weights, inputs, targets = _problem(name)
@@ -234,6 +241,7 @@ def test_which_models_the_hooks_serve(name: str, monkeypatch: pytest.MonkeyPatch
     assert bool(calls) != CASES[name][2]
 
 
+@pytest.mark.usefixtures("_both_ways")
 @pytest.mark.parametrize("name", CASES)
 def test_derivatives_to_inputs_and_targets_are_autograds(name: str) -> None:
     model, weights, inputs, targets = _problem(name)
@@ -253,6 +261,20 @@ def test_derivatives_to_inputs_and_targets_are_autograds(name: str) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-13)
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_a_group_alone_is_the_group_in_company(name: str) -> None:
+    model, weights, inputs, targets = _problem(name)
+    x, y = inputs.clone().requires_grad_(), targets
+    together = group_gradients(model, weights, x, y, differentiable=True)
+    alone = group_gradients(model, weights, x[:1], y[:1], differentiable=True)
+    for key, value in alone.items():
+        torch.testing.assert_close(value, together[key][:1], rtol=1e-9, atol=1e-13)
+    totals = [sum(v[:1].square().sum() for v in found.values()) for found in (together, alone)]
+    ours, theirs = (torch.autograd.grad(total, x)[0] for total in totals)
+    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-13)
+
+
+@pytest.mark.usefixtures("_both_ways")
 @pytest.mark.parametrize("name", ["mixed", "GroupNorm", "LayerNorm"])
 def test_the_whole_map_passes_gradcheck(name: str) -> None:
     model, weights, inputs, targets = _problem(name, groups=2, examples=1)
@@ -265,6 +287,7 @@ def test_the_whole_map_passes_gradcheck(name: str) -> None:
     assert torch.autograd.gradcheck(some, (inputs.requires_grad_(), targets.requires_grad_()))
 
 
+@pytest.mark.usefixtures("_both_ways")
 @pytest.mark.parametrize(
     "options",
     [

@@ -1,6 +1,7 @@
 """Records → table: the worst case picture by picture, nothing dropped, nothing mixed."""
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -108,6 +109,19 @@ def test_settings_are_never_mixed(field: dict[str, Any]) -> None:
 def test_protocols_are_never_mixed() -> None:
     found = blocks([record([[True]]), record([[False]], protocol=2)])
     assert ["protocol 1" in found[0].title, "protocol 2" in found[1].title] == [True, True]
+
+
+def test_weights_of_one_series_are_one_question_at_several_seeds() -> None:
+    def on(seed: int, series: str) -> Record:
+        found = record([[True], [False]], seed=seed)
+        where = {"kind": "file", "sha256": f"{seed:064}", "path": f"{seed}", "series": series}
+        return replace(found, cell={**found.cell, "weights": where})
+
+    (block,) = blocks([on(0, "late-{seed}.safetensors"), on(1, "late-{seed}.safetensors")])
+    assert len(block.rows["none"]["type-2"].leaked) == 4
+    assert "weights late-{seed}.safetensors" in block.title
+    assert len(list(blocks([on(0, "late-{seed}"), on(1, "early-{seed}")]))) == 2
+    assert len(list(blocks([on(0, ""), on(1, "")]))) == 2  # files of no series are told apart by content
 
 
 def test_no_evidence_where_nothing_leaks_undefended() -> None:

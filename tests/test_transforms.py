@@ -317,6 +317,36 @@ def test_the_truth_as_candidate_of_a_mask_is_the_reading(mask):
     assert all(torch.equal(mapped[name], observed[name]) for name in truth)
 
 
+def test_a_dropped_coordinate_counts_by_what_it_exceeds_the_kept_ones():
+    truth = {"w": torch.tensor([[4.0, -3.0, 0.5, 1.0]])}
+    observed = KeepLargest(share=0.5).apply(truth, context(1))
+    guess = {"w": torch.tensor([[4.0, -3.0, -5.0, 2.0]])}  # 5 is 2 above the least kept, 2 is not
+    mapped = KeepLargest(share=0.5).candidate(guess, observed, context(1))
+    assert mapped["w"].tolist() == [[4.0, -3.0, -2.0, 0.0]]
+
+
+def test_a_clip_behind_the_mask_moves_the_bound_with_it():
+    """Pruned to (4, -3), then clipped to norm 1: the least kept is .6 there, 3 in the candidate's units."""
+    truth = {"w": torch.tensor([[4.0, -3.0, 0.5, 1.0]])}
+    mask, clip = KeepLargest(share=0.5), Clip(bound=1.0)
+    observed = clip.apply(mask.apply(truth, context(1)), context(1))
+    guess = {"w": torch.tensor([[4.0, -3.0, -5.0, 2.0]])}
+    torch.testing.assert_close(
+        mask.candidate(guess, observed, context(1))["w"], torch.tensor([[4.0, -3, -2, 0]])
+    )
+    torch.testing.assert_close(
+        mask.candidate(truth, observed, context(1))["w"], torch.tensor([[4.0, -3, 0, 0]])
+    )
+
+
+def test_a_mean_of_several_rows_bounds_none_of_them():
+    """The mean of two pruned rows: what is zero there was dropped in both; its magnitudes are of neither."""
+    truth = {"w": torch.tensor([[[4.0, -3.0, 0.5, 1.0], [4.0, -5.0, 1.0, 2.0]]])}
+    observed = {"w": KeepLargest(share=0.5).apply(truth, context(2))["w"].mean(1, keepdim=True)}
+    mapped = KeepLargest(share=0.5).candidate({"w": 9 * truth["w"]}, observed, context(2))
+    assert mapped["w"][..., 2:].abs().max() == 0
+
+
 # --- low rank
 
 

@@ -68,6 +68,11 @@ class Composition:
         return f"Composition({self.parts!r}, unit={self.unit}, noise={self.noise})"
 
 
+def untouched(stages: Stages, point: Point) -> bool:
+    """Whether no transform acts on what `point` shows: there is nothing to know."""
+    return not any(stages.has(stage) for stage in STAGES if point.sees(stage))
+
+
 def describe(stages: Stages, point: Point, *, round_: int, unit: float, probe: Tensors) -> Composition | None:
     """The description of everything that `point` shows, or None where a transform describes nothing, or
     where it acts on each client of a mean that alone is shown.  `unit` is what one unit of the mean

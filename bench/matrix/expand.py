@@ -137,7 +137,8 @@ def _asked(plan: _Plan, row: Combination, settings: Mapping[str, int], faults: F
             rounds=weights.rounds, **options,
         )  # fmt: skip
         training = plan.training(cell, {weights.round})
-        fields["weights"] = CheckpointWeights(training=training, round=weights.round)
+        series = cell.model_copy(update={"seed": 0}).id
+        fields["weights"] = CheckpointWeights(training=training, round=weights.round, series=series)
     return AttackCell(**fields)
 
 

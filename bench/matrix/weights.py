@@ -39,7 +39,8 @@ class SeededFile:
 
     def of(self, seed: int, faults: Faults) -> FileWeights | None:
         """The file of one seed, or None and a fault."""
-        return _found(faults, self.folder, self.key, self.raw.replace(SEED, str(seed)))
+        found = _found(faults, self.folder, self.key, self.raw.replace(SEED, str(seed)))
+        return None if found is None else found.model_copy(update={"series": self.raw})
 
 
 def weights(border: Border, key: str, raw: Any) -> Choice | None:
