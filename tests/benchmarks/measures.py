@@ -114,8 +114,8 @@ def reconstruction(
         theirs += [timed(partial(_theirs, given, name, v, outer)) for v in range(turn, sample, rounds)]
     assert found is not None
     order = [v for turn in range(rounds) for v in range(turn, sample, rounds)]
-    our_db = _psnr(given.truth[:victims], found.inputs[:, 0])
-    their_db = _psnr(given.truth[order], torch.stack([f.picture for _, f in theirs]))
+    our_db = psnr(given.truth[:victims], found.inputs[:, 0])
+    their_db = psnr(given.truth[order], torch.stack([f.picture for _, f in theirs]))
     ours_ms = [1e3 * s / victims for s in ours_seconds]
     theirs_ms = 1e3 * sum(s for s, _ in theirs) / len(theirs)
     our_wins, their_wins = float((our_db >= SUCCESS_DB).mean()), float((their_db >= SUCCESS_DB).mean())
@@ -209,7 +209,7 @@ def _theirs_gradinv(given: Case, victim: int, iterations: int, signed: bool) -> 
     )
 
 
-def _psnr(truth: Tensor, guess: Tensor) -> NDArray[np.float64]:
+def psnr(truth: Tensor, guess: Tensor) -> NDArray[np.float64]:
     """dB per victim, (victim, *shape) twice → (victim,)."""
     return psnr_db(truth[:, None].numpy(), guess[:, None].numpy())[:, 0]
 

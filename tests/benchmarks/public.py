@@ -1,0 +1,105 @@
+"""GradInv against a public implementation on the same gradients, labels, starts and budget:
+`python -P tests/benchmarks/public.py --data mnist --signed hard`.
+
+The peer is `breaching` (Geiping and others), `pip install --no-deps breaching==0.1.2 hydra-core omegaconf
+antlr4-python3-runtime==4.9.3` beside our pins; it is no dependency of the project.  Same objective: total variation of weight 1e-4, which
+it also counts across the picture's border.
+"""
+
+import argparse
+import logging
+import sys
+from functools import partial
+from pathlib import Path
+from statistics import median
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parent))
+import measures
+
+from bench.attacks.parts.start import start
+from bench.trip import Budget
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", default="mnist")
+    parser.add_argument("--signed", choices=("hard", "no"), default="hard")
+    parser.add_argument("--victims", type=int, default=50)
+    parser.add_argument("--iterations", type=int, default=1000)
+    parser.add_argument("--data-dir", type=Path)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    logging.disable(logging.CRITICAL)
+    given = measures.case(args.data, args.victims, args.data_dir)
+    attack = measures.attack("gradinv", stop=False, signed=args.signed == "hard")
+    budget = Budget(evaluations=args.iterations, chunk=args.victims)
+    our_seconds, found = measures.timed(
+        partial(attack.reconstruct, given.some(range(args.victims)), budget, measures.KEY)
+    )
+    peer = Peer(given, args.iterations, args.signed)
+    theirs = [measures.timed(partial(peer, victim)) for victim in range(args.victims)]
+    our_db = measures.psnr(given.truth, found.inputs[:, 0])
+    their_db = measures.psnr(given.truth, torch.stack([picture for _, picture in theirs]))
+    gap = our_db - their_db
+    resampled = np.random.default_rng(0).choice(gap, (2000, len(gap)))
+    low, high = np.quantile(np.median(resampled, 1), [0.025, 0.975])
+    ours_ms = 1e3 * our_seconds / args.iterations / args.victims
+    theirs_ms = 1e3 * median(seconds for seconds, _ in theirs) / args.iterations
+    print(
+        f"{args.data}, signed {args.signed}, {args.victims} victims, {args.iterations} iterations: median dB ours "
+        f"{np.median(our_db):.1f}, theirs {np.median(their_db):.1f}; ours minus theirs, median of pairs "
+        f"{np.median(gap):+.2f} [{low:+.2f}, {high:+.2f}]; ASR {np.mean(our_db >= 20):.2f} / "
+        f"{np.mean(their_db >= 20):.2f}; ms an iteration and victim {ours_ms:.2f} / {theirs_ms:.2f}, "
+        f"{theirs_ms / ours_ms:.1f} times"
+    )
+
+
+class Peer:
+    """The peer's attacker, set as its own configuration of the paper but for weight and length."""
+
+    def __init__(self, given: measures.Case, iterations: int, signed: str) -> None:
+        import breaching  # type: ignore[import-not-found]
+
+        self.given = given
+        cfg: Any = breaching.get_attack_config("invertinggradients")
+        cfg.optim.max_iterations, cfg.optim.callback = iterations, iterations
+        cfg.optim.signed = signed if signed == "hard" else None
+        cfg.regularization.total_variation.scale = 1e-4
+        loss: Any = torch.nn.CrossEntropyLoss()
+        self.attacker = breaching.attacks.prepare_attack(
+            given.model, loss, cfg, {"device": torch.device("cpu"), "dtype": torch.float}
+        )
+        channels = given.truth.shape[1]
+        for variation in self.attacker.regularizers:  # it expects three channels
+            variation.weight, variation.groups = variation.weight[: 2 * channels], channels
+
+    def __call__(self, victim: int) -> Tensor:
+        """The picture (*shape) that it makes of one victim."""
+        given = self.given
+        names = [name for name, _ in given.model.named_parameters()]
+        observed, weights = given.gradient(victim), given.weights()
+        payload = {
+            "parameters": [weights[name] for name in names], "buffers": [],
+            "metadata": SimpleNamespace(shape=tuple(given.truth.shape[1:]), modality="vision"),
+        }  # fmt: skip
+        shared = {
+            "gradients": [observed[name] for name in names], "buffers": None,
+            "metadata": {
+                "num_data_points": 1, "labels": given.labels[victim : victim + 1], "local_hyperparams": None,
+            },
+        }  # fmt: skip
+        first = start("gaussian", given.reading, victim, 0, measures.KEY)
+        with torch.enable_grad():
+            found, _ = self.attacker.reconstruct([payload], [shared], {}, initial_data=first)
+        picture: Tensor = found["data"][0].detach()
+        return picture
+
+
+if __name__ == "__main__":
+    main()
