@@ -21,7 +21,10 @@ class IDlg(MatchingAttack):
         300, "outer steps at most", unit="20 evaluations", source="Zhao et al. 2020", low=1
     )
     stop_loss: float = parameter(
-        1e-6, "stop below this loss, looked at every 10 outer steps", source="Zhao et al. 2020", low=0
+        1e-6,
+        "stop below this loss, looked at every 10 outer steps; our step rule sees it as it sees losses",
+        source="Zhao et al. 2020",
+        low=0,
     )
     history: int = parameter(100, "pairs kept by L-BFGS", source="Zhao et al. 2020", low=1)
     search: Literal["none", "backtracking"] = parameter(

@@ -372,10 +372,9 @@ def _finished(
     problem: _Matching, solver: Solver[Any], plan: Plan, solution: Solution, width: int
 ) -> Solution:
     """Rows that single precision stopped before their budget, taken on in double precision."""
-    rows = torch.nonzero(
-        (solution.evaluations < plan.evaluations) & torch.isfinite(solution.loss)
-        & (solution.loss > (plan.stop_loss or 0.0))
-    )[:, 0]  # fmt: skip
+    seen = problem.units(torch.arange(len(solution.loss))) * solution.loss
+    unfinished = (seen > (plan.stop_loss or 0.0)) & torch.isfinite(seen)
+    rows = torch.nonzero((solution.evaluations < plan.evaluations) & unfinished)[:, 0]
     if not len(rows) or problem.like.dtype == torch.float64:
         return solution
     reading = problem.reading

@@ -40,8 +40,8 @@ class Plan:
     """How long a row may go on.
 
     `evaluations` and `restarts` per row, restarts inside the budget.  A run ends when its solver
-    says so, when it is no number, when its loss falls below `stop_loss` (looked at every
-    `look_every` evaluations), or, while restarts are left, when its fair share of the budget is
+    says so, when it is no number, when its loss, in the problem's units, falls below `stop_loss` (looked at
+    every `look_every` evaluations), or, while restarts are left, when its fair share of the budget is
     spent and its loss is still above `hopeless`·scale.  A run that ends above `enough`·scale is
     restarted while there is budget.  Both bounds are at least twice the floor that noise leaves.
     """
@@ -112,11 +112,12 @@ def minimise(
         run_best[active] = torch.where(finite, torch.minimum(run_best[active], loss), run_best[active])
         record.note(active, spent[active], best, best_x)
 
-        state = solver.step(state, units[active] * loss, units[active, None] * gradient)
+        seen = units[active] * loss
+        state = solver.step(state, seen, units[active, None] * gradient)
         out_of_budget = spent[active] >= plan.evaluations
         ended = ~finite | state.finished
         if plan.stop_loss is not None:
-            ended = ended | ((loss < plan.stop_loss) & (spent[active] % plan.look_every == 0))
+            ended = ended | ((seen < plan.stop_loss) & (spent[active] % plan.look_every == 0))
         left = restarts[active] < plan.restarts
         ended = ended | (left & (run_spent[active] >= share[active]) & (run_best[active] > hopeless[active]))
         again = ended & ~out_of_budget & left & (run_best[active] > enough[active])

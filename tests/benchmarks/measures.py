@@ -4,6 +4,7 @@ Both sides have the same gradient, start, label and stop rule.  `table.py` print
 `test_attacks.py` asserts on them.
 """
 
+import multiprocessing
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -34,6 +35,7 @@ STARTS: dict[str, Start] = {"idlg": "gaussian", "cpl": "tile-2"}
 STOP_LOSS = 1e-6
 INNER = 20  # evaluations of one outer step; both sides look at the loss after each
 SUCCESS_DB = 20
+OURS = {"search": "backtracking", "restarts": 3}  # our step rule: same objective, start, label and stop
 KEY = Key(seed=0)
 Row = dict[str, Any]  # text and numbers by name
 
@@ -72,8 +74,9 @@ def case(name: str, victims: int, data_dir: Path | None) -> Case:
     each = [api.gradient(model, truth[n : n + 1], labels[n : n + 1]) for n in range(victims)]
     together = {name: torch.stack([found[name] for found in each]) for name in each[0]}
     reading = api.reading(
-        together, model=model, shape=data.shape, classes=data.classes, public=data.public.floats(slice(0, 64))
-    )
+        together, model=model, shape=data.shape, classes=data.classes,
+        public=data.public.floats(slice(0, 64)), public_labels=data.public.labels[:64],
+    )  # fmt: skip
     return Case(name=name, model=model, reading=reading, truth=truth, labels=labels)
 
 
@@ -102,14 +105,18 @@ def timed(work: Callable[[], T]) -> tuple[float, T]:
 
 
 def reconstruction(
-    given: Case, name: str, *, victims: int = 32, sample: int = 6, outer: int = 60, rounds: int = 2
-) -> Row:
-    """`victims` of ours at once against `sample` of them one at a time; ours `rounds` times, interleaved."""
+    given: Case, name: str, *, victims: int = 32, sample: int = 6, outer: int = 300, rounds: int = 2,
+    published: bool = False,
+) -> Row:  # fmt: skip
+    """`victims` of ours at once against `sample` of them one at a time; ours `rounds` times, interleaved.
+
+    `published`: ours takes the published full steps, too; else our step rule.
+    """
     ours_seconds: list[float] = []
     theirs: list[tuple[float, Found]] = []
     found: Reconstruction | None = None
     for turn in range(rounds):
-        seconds, found = timed(partial(_ours, given, name, range(victims), outer))
+        seconds, found = timed(partial(_ours, given, name, range(victims), outer, published))
         ours_seconds.append(seconds)
         theirs += [timed(partial(_theirs, given, name, v, outer)) for v in range(turn, sample, rounds)]
     assert found is not None
@@ -123,7 +130,8 @@ def reconstruction(
     their_evaluations = sum(f.evaluations for _, f in theirs) / len(theirs)
     per_evaluation = [1e3 * s / f.evaluations for s, f in theirs]
     return {
-        "data": given.name, "attack": name, "victims": victims, "sample": len(theirs),
+        "data": given.name, "attack": name, "steps": "full" if published else "ours", "victims": victims,
+        "sample": len(theirs),
         "ours ms": median(ours_ms), "ours low": min(ours_ms), "ours high": max(ours_ms),
         "theirs ms": theirs_ms, "ratio": theirs_ms / median(ours_ms),
         "ours ms/success": median(ours_ms) / our_wins if our_wins else float("inf"),
@@ -139,17 +147,19 @@ def reconstruction(
     }  # fmt: skip
 
 
-def alone(given: Case, name: str, *, sample: int = 3, outer: int = 60) -> Row:
-    """One victim by our engine against the published loop, in turn; ms per evaluation, medians."""
+def alone(given: Case, name: str, *, sample: int = 3, outer: int = 300, published: bool = False) -> Row:
+    """One victim by our engine against the published loop, in turn; ms per evaluation, medians; `ratio` is
+    of whole reconstructions."""
     ours, theirs, totals = [], [], []
     for victim in range(sample):
-        our_seconds, found = timed(partial(_ours, given, name, range(victim, victim + 1), outer))
+        our_seconds, found = timed(partial(_ours, given, name, range(victim, victim + 1), outer, published))
         their_seconds, published = timed(partial(_theirs, given, name, victim, outer))
         ours.append(1e3 * our_seconds / int(found.evaluations[0]))
         theirs.append(1e3 * their_seconds / published.evaluations)
         totals.append(their_seconds / our_seconds)
     return {
-        "data": given.name, "attack": name, "sample": sample, "ours ms/evaluation": median(ours),
+        "data": given.name, "attack": name, "steps": "full" if published else "ours", "sample": sample,
+        "ours ms/evaluation": median(ours),
         "theirs ms/evaluation": median(theirs), "ratio/evaluation": median(theirs) / median(ours),
         "ratio": median(totals),
     }  # fmt: skip
@@ -188,9 +198,55 @@ def scaling(given: Case, name: str, counts: tuple[int, ...], *, evaluations: int
         }
 
 
-def _ours(given: Case, name: str, rows: range, outer: int) -> Reconstruction:
+def strength(given: Case, name: str, *, victims: int = 100, outer: int = 300, finish: bool = False) -> Row:
+    """How many of `victims` ours gets back, and how well, under the baseline's stop or, with `finish`, to
+    the end: until no step in double precision gets on."""
+    chosen = attack(
+        name, stop=not finish, finish=finish, **OURS, **({"stop_loss": 0.0} if name == "idlg" else {})
+    )
     budget = Budget(evaluations=INNER * outer, chunk=32)
-    return attack(name).reconstruct(given.some(rows), budget, KEY)
+    seconds, found = timed(partial(chosen.reconstruct, given.some(range(victims)), budget, KEY))
+    db = psnr(given.truth[:victims], found.inputs[:, 0])
+    return {
+        "data": given.name, "attack": name, "to the end": finish, "victims": victims,
+        "ASR": float((db >= SUCCESS_DB).mean()), "dB": median(db.tolist()), "dB least": float(db.min()),
+        "evaluations": float(found.evaluations.double().mean()), "restarts": int(found.restarts.sum()),
+        "ms": 1e3 * seconds / victims,
+    }  # fmt: skip
+
+
+def workers(
+    name: str, attack_name: str, *, count: int, victims: int = 32, outer: int, data_dir: Path | None
+) -> Row:
+    """Milliseconds a victim of `count` processes with one thread and `victims` each, that begin together."""
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(count)
+    with context.Pool(count, _join, (barrier,)) as pool:
+        seconds = pool.starmap(_share, [(name, attack_name, victims, outer, data_dir)] * count, chunksize=1)
+    return {
+        "data": name, "attack": attack_name, "workers": count, "victims": count * victims,
+        "ms a victim": 1e3 * max(seconds) / count / victims,
+    }  # fmt: skip
+
+
+_barriers: list[Any] = []  # of a worker: the one at which all wait before they begin
+
+
+def _join(barrier: Any) -> None:
+    _barriers.append(barrier)
+
+
+def _share(name: str, attack_name: str, victims: int, outer: int, data_dir: Path | None) -> float:
+    torch.set_num_threads(1)
+    given = case(name, victims, data_dir)
+    _ours(given, attack_name, range(victims), 1, False)
+    _barriers[0].wait()
+    return timed(partial(_ours, given, attack_name, range(victims), outer, False))[0]
+
+
+def _ours(given: Case, name: str, rows: range, outer: int, published: bool) -> Reconstruction:
+    budget = Budget(evaluations=INNER * outer, chunk=32)
+    return attack(name, **({} if published else OURS)).reconstruct(given.some(rows), budget, KEY)
 
 
 def _theirs(given: Case, name: str, victim: int, outer: int) -> Found:

@@ -2,8 +2,8 @@
 `python -P tests/benchmarks/public.py --data mnist --signed hard`.
 
 The peer is `breaching` (Geiping and others), `pip install --no-deps breaching==0.1.2 hydra-core omegaconf
-antlr4-python3-runtime==4.9.3` beside our pins; it is no dependency of the project.  Same objective: total variation of weight 1e-4, which
-it also counts across the picture's border.
+antlr4-python3-runtime==4.9.3` beside our pins; it is no dependency of the project.  Same objective: total
+variation of weight 1e-4, which it also counts across the picture's border.
 """
 
 import argparse

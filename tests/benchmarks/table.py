@@ -12,9 +12,10 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 import measures
 
-PARTS = ("reconstruction", "alone", "gradinv", "scaling")
+PARTS = ("reconstruction", "alone", "strength", "workers", "gradinv", "scaling")
 COUNTS = (16, 32, 64, 128, 256)
-SAMPLES = {"mnist": 6, "cifar10": 4}
+SAMPLES = {"mnist": 6, "cifar10": 3}
+GRADINV = (32, 128)
 
 
 def main() -> None:
@@ -23,26 +24,39 @@ def main() -> None:
     parser.add_argument("--attacks", nargs="+", choices=measures.STARTS, default=list(measures.STARTS))
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--sample", type=int, help="victims that the published loop takes")
-    parser.add_argument("--outer", type=int, default=60, help="outer steps at most, of 20 evaluations")
+    parser.add_argument("--outer", type=int, default=300, help="outer steps at most, of 20 evaluations")
     parser.add_argument("--rounds", type=int, default=2, help="times that ours runs")
+    parser.add_argument("--published", action="store_true", help="ours takes full steps, too")
     parser.add_argument("--data-dir", type=Path, help="looked at before BENCH_DATA")
     args = parser.parse_args()
     torch.set_num_threads(1)
     for data in args.data:
-        given = measures.case(data, max(COUNTS) if "scaling" in args.parts else 32, args.data_dir)
+        given = measures.case(data, max(COUNTS), args.data_dir)
         _warm(given)
         sample = args.sample or SAMPLES[data]
         for attack in args.attacks:
             if "reconstruction" in args.parts:
                 row = measures.reconstruction(
-                    given, attack, sample=sample, outer=args.outer, rounds=args.rounds
-                )
+                    given, attack, sample=sample, outer=args.outer, rounds=args.rounds,
+                    published=args.published,
+                )  # fmt: skip
                 show("reconstruction", row)
             if "alone" in args.parts:
-                show("one victim alone", measures.alone(given, attack, outer=args.outer))
+                row = measures.alone(given, attack, outer=args.outer, published=args.published)
+                show("one victim alone", row)
+            if "strength" in args.parts:
+                for finish in (False, True):
+                    show("strength", measures.strength(given, attack, outer=args.outer, finish=finish))
+            if "workers" in args.parts:
+                for count in (1, 2):
+                    row = measures.workers(
+                        data, attack, count=count, outer=args.outer, data_dir=args.data_dir
+                    )
+                    show("workers", row)
         if "gradinv" in args.parts:
             for signed in (True, False):
-                show("gradinv", measures.gradinv(given, signed=signed))
+                for victims in GRADINV:
+                    show("gradinv", measures.gradinv(given, signed=signed, victims=victims))
         if "scaling" in args.parts:
             for row in measures.scaling(given, "cpl", COUNTS):
                 show("scaling", row)
