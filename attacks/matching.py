@@ -129,6 +129,7 @@ class MatchingAttack(Attack):
         problem = _Matching(
             reading=reading, parts=parts, measure=self.distance(parts, reading), observed=observed,
             labels=labels, key=key, known=Known.of(reading, len(observed)), unrolled=each > 1,
+            shuffled=each > 1 and labels is not None,
         )  # fmt: skip
         if problem.ours:
             problem = replace(problem, stretch=stretch(reading, problem.like, key).repeat(reading.pictures))
@@ -252,6 +253,7 @@ class _Matching:
     key: Key
     known: Known | None
     unrolled: bool = False
+    shuffled: bool = False  # whether restarts try the labels in other orders
     stretch: Tensor | None = None  # (input value,)
     begin: Tensor | None = None  # (reading, variable): where to go on instead of the start
 
@@ -315,14 +317,27 @@ class _Matching:
         usual = self.measure.nothing(public).mean() / reading.pictures
         return (usual / scale.clamp_min(torch.finfo(scale.dtype).tiny)).clamp_min(1)
 
-    def narrowed(self, rows: Tensor) -> "_Rows":
+    def narrowed(self, rows: Tensor, restarts: Tensor) -> "_Rows":
+        labels = self.ordered(rows, restarts)
         return _Rows(
             problem=self,
             observed=[narrow(target, rows) for target in self.observed],
             targets=None
-            if self.labels is None
-            else one_hot(self.labels[rows], self.reading.classes, self.like.dtype).to(self.like.device),
+            if labels is None
+            else one_hot(labels, self.reading.classes, self.like.dtype).to(self.like.device),
         )
+
+    def ordered(self, rows: Tensor, restarts: Tensor) -> Tensor | None:
+        """The labels (row, picture) as a run takes them.  In which order a client's local steps saw them is not
+        in its update: the first run takes them in ascending order, each restart in a random one."""
+        if self.labels is None or not self.shuffled:
+            return None if self.labels is None else self.labels[rows.cpu()]
+        found = []
+        for row, restart in zip(rows.tolist(), restarts.tolist(), strict=True):
+            draw = self.key.generator("label-order", self.reading.indices[row], restart)
+            count = self.reading.pictures
+            found.append(self.labels[row][draw.permutation(count) if restart else torch.arange(count)])
+        return torch.stack(found)
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Variables (row, variable) as inputs (row, picture, *shape) and label logits, if joint."""
@@ -386,6 +401,7 @@ def _finished(
             weights={name: value.double() for name, value in reading.weights.items()},
         ),
         observed=[{name: value.double() for name, value in o.items()} for o in problem.observed],
+        labels=problem.ordered(torch.arange(len(solution.runs)), solution.runs), shuffled=False,
         stretch=None if problem.stretch is None else problem.stretch.double(),
         begin=solution.x.double(),
     )  # fmt: skip
@@ -400,7 +416,7 @@ def _reconstruction(
 ) -> Reconstruction:
     """The claim; `each` evaluations count for one of the solver's."""
     inputs, free = problem.split(solution.x)
-    labels = problem.labels if free is None else free.argmax(-1)
+    labels = problem.ordered(torch.arange(len(inputs)), solution.runs) if free is None else free.argmax(-1)
     assert labels is not None
     bounds = problem.scale(torch.arange(len(inputs)))
     evaluations = each * solution.evaluations.cpu()

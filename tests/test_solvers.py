@@ -187,7 +187,9 @@ class _Problem:
     def units(self, rows: Tensor) -> Tensor:
         return torch.ones(len(rows), dtype=torch.float64)
 
-    def narrowed(self, rows: Tensor) -> Evaluate:
+    def narrowed(self, rows: Tensor, restarts: Tensor) -> Evaluate:
+        del restarts
+
         def some(x: Tensor) -> tuple[Tensor, Tensor]:
             for row in rows.tolist():
                 self.counts[row] = self.counts.get(row, 0) + 1

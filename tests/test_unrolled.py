@@ -1,6 +1,7 @@
 """Unrolled local steps against plain autograd, one reading at a time, and against the pipeline itself."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from bench import api, registry
 from bench.attacks.parts.local import unrolled_update
 from bench.cell import Federated
 from bench.defenses.base import Defense, Setting
@@ -21,6 +23,8 @@ from bench.models.base import Model
 from bench.models.cnn import FedCnn
 from bench.models.lenet import CplLenet, DlgLenet
 from bench.models.mlp import Mlp
+from bench.rng import Key
+from bench.trip import Budget
 
 READINGS, STEPS, BATCH, CLASSES, RATE = 3, 3, 2, 4, 0.3
 SHAPE = (1, 12, 12)
@@ -236,3 +240,28 @@ def test_batches_of_unlike_size_and_mixed_examples_are_refused() -> None:
     own = {key: value.detach() for key, value in mixing.named_parameters()}
     with pytest.raises(NotApplicable, match="mixes the examples"):
         unrolled_update(mixing, own, x, y, steps=STEPS, rate=RATE)
+
+
+def test_restarts_try_the_labels_in_other_orders() -> None:
+    """Two local steps at a high rate, on labels whose ascending order is the wrong one: without a restart the
+    update is not explained, with some it is, and the labels are given back as they were used."""
+    torch.manual_seed(1)
+    model = Mlp(hidden=(12,), activation="tanh").build((4,), CLASSES)
+    weights = {name: value.detach() for name, value in model.named_parameters()}
+    x, y = torch.rand(1, 2, 4), torch.tensor([[3, 0]])
+    sent = unrolled_update(model, weights, x, one_hot(y, CLASSES, torch.float32), steps=2, rate=2.0)
+    bare = api.reading(
+        sent, model=model, shape=(4,), classes=CLASSES, batch=1, steps=2, public=torch.rand(16, 4), labels=y
+    )
+    reading = replace(bare, unit=1.0 / 2, rate=2.0)
+    once, often = (
+        registry.instance(
+            "attacks", "cpl",
+            {"local": "unrolled", "search": "backtracking", "restarts": restarts, "start": "uniform"},
+        ).reconstruct(reading, Budget(evaluations=4000, chunk=1), Key(seed=0))
+        for restarts in (0, 8)
+    )  # fmt: skip
+    assert once.labels.tolist() == [[0, 3]]
+    assert often.labels.tolist() == [[3, 0]]
+    assert often.loss[0] < 1e-3 * once.loss[0]
+    assert (often.inputs - x).abs().max() < 1e-2

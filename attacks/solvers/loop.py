@@ -17,8 +17,8 @@ class Problem(Protocol):
     def start(self, row: int, restart: int) -> Tensor:
         """Where a row begins on that restart: (variable,)."""
 
-    def narrowed(self, rows: Tensor) -> "Evaluate":
-        """The objective of some rows alone."""
+    def narrowed(self, rows: Tensor, restarts: Tensor) -> "Evaluate":
+        """The objective of some rows alone, each on that restart."""
 
     def scale(self, rows: Tensor) -> Tensor:
         """The loss (row,) of a candidate that explains nothing: losses are judged against it."""
@@ -56,7 +56,8 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """Per row: the point of least loss over all runs, that loss, evaluations, restarts used.
+    """Per row: the point of least loss over all runs, that loss, evaluations, restarts used; `runs` the
+    restart on which the point was found.
 
     `marks` evaluation counts, powers of two and the last; `losses` (mark, row) the least loss so far by
     each row's own count; `trail` (mark, row, variable) the points that had it, of the first rows alone.
@@ -66,6 +67,7 @@ class Solution:
     loss: Tensor
     evaluations: Tensor
     restarts: Tensor
+    runs: Tensor
     marks: tuple[int, ...]
     losses: Tensor
     trail: Tensor
@@ -89,7 +91,7 @@ def minimise(
     device = scale.device
     spent = torch.zeros(count, dtype=torch.long, device=device) if spent is None else spent.to(device)
     begun = spent.clone()
-    restarts, run_spent = torch.zeros_like(spent), torch.zeros_like(spent)
+    restarts, run_spent, runs = torch.zeros_like(spent), torch.zeros_like(spent), torch.zeros_like(spent)
     share = torch.div(plan.evaluations - begun, plan.restarts + 1, rounding_mode="floor")
 
     active = torch.arange(width, device=device)  # positions in `rows`
@@ -101,7 +103,7 @@ def minimise(
     run_best = best.clone()
     record = _Record(plan.evaluations, best_x)
     state = solver.init(x)
-    evaluate = problem.narrowed(rows[active])
+    evaluate = problem.narrowed(rows[active], restarts[active])
     while len(active):
         loss, gradient = evaluate(state.trial)
         finite = torch.isfinite(loss) & torch.isfinite(gradient.abs().amax(1))
@@ -109,6 +111,7 @@ def minimise(
         run_spent[active] += 1
         better = finite & (loss < best[active])
         best_x[active[better]], best[active[better]] = state.trial[better], loss[better]
+        runs[active[better]] = restarts[active[better]]
         run_best[active] = torch.where(finite, torch.minimum(run_best[active], loss), run_best[active])
         record.note(active, spent[active], best, best_x)
 
@@ -144,11 +147,11 @@ def minimise(
             keep = torch.ones_like(done)
             keep[gone] = False
             active, state = active[keep], select(state, torch.nonzero(keep)[:, 0])
-        if len(slots) and len(active):
-            evaluate = problem.narrowed(rows[active])
+        if len(active):
+            evaluate = problem.narrowed(rows[active], restarts[active])
     marks, kept = record.until(int(spent.max()) if count else 0)
     return Solution(
-        x=best_x, loss=best, evaluations=spent, restarts=restarts,
+        x=best_x, loss=best, evaluations=spent, restarts=restarts, runs=runs,
         marks=marks, losses=record.losses[kept], trail=record.trail[kept],
     )  # fmt: skip
 
