@@ -62,14 +62,15 @@ class Case:
         return {name: value[0] for name, value in self.reading.weights.items()}
 
 
-def case(name: str, victims: int, data_dir: Path | None) -> Case:
-    """The first `victims` training pictures and their gradients at the weights of seed 0.
+def case(name: str, victims: int, data_dir: Path | None, split: str = "training") -> Case:
+    """The first `victims` pictures of a split and their gradients at the weights of seed 0.
 
     Raises `MissingDataError` where the data are not there.
     """
     data = load(registry.instance("datasets", name, {}), name, data_dir)
-    truth = torch.from_numpy(data.training.floats(slice(0, victims)))
-    labels = torch.from_numpy(data.training.labels[:victims].copy())
+    pictures = getattr(data, split)
+    truth = torch.from_numpy(pictures.floats(slice(0, victims)))
+    labels = torch.from_numpy(pictures.labels[:victims].copy())
     model = api.build("dlg-lenet", shape=data.shape, classes=data.classes)
     each = [api.gradient(model, truth[n : n + 1], labels[n : n + 1]) for n in range(victims)]
     together = {name: torch.stack([found[name] for found in each]) for name in each[0]}
