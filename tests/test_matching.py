@@ -1,0 +1,114 @@
+"""Promise: what matching adds to its parts: noise that is known, and rows taken on in double precision."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from bench import api, registry
+from bench.attacks.matching import Known, observations
+from bench.models.lenet import DlgLenet
+from bench.models.mlp import Mlp
+from bench.rng import Key
+from bench.trip import Budget, Noise, Reading, Reconstruction
+
+KEY = Key(seed=0)
+
+
+@dataclass(frozen=True)
+class _Says:
+    """A description: the candidate as it is, with this noise around it."""
+
+    noise: Noise
+    additive: bool = True
+    inside_steps: bool = False
+
+    def candidate(self, per_example: dict[str, Tensor], observed: dict[str, Tensor]) -> dict[str, Tensor]:
+        del observed
+        return {name: value.mean(1) for name, value in per_example.items()}
+
+
+def table_reading(victims: int = 3) -> tuple[Reading, Tensor]:
+    torch.manual_seed(2)
+    model = Mlp(hidden=(12,), activation="tanh").build((6,), 3)
+    x, y = torch.rand(victims, 6), torch.arange(victims) % 3
+    each = [api.gradient(model, x[n : n + 1], y[n : n + 1]) for n in range(victims)]
+    together = {name: torch.stack([found[name] for found in each]) for name in each[0]}
+    return api.reading(together, model=model, shape=(6,), classes=3, public=torch.rand(16, 6)), x
+
+
+def run(reading: Reading, evaluations: int, **params: object) -> Reconstruction:
+    attack = registry.instance("attacks", "cpl", {"search": "backtracking", "start": "uniform", **params})
+    found: Reconstruction = attack.reconstruct(reading, Budget(evaluations=evaluations, chunk=2), KEY)
+    return found
+
+
+def test_rows_that_single_precision_stops_get_on_in_double() -> None:
+    reading, x = table_reading()
+    single, double = run(reading, 400), run(reading, 400, finish=True)
+    assert (double.evaluations <= 400).all()
+    assert (double.evaluations >= single.evaluations).all()
+    assert (double.loss <= single.loss).all()
+    assert (double.loss < single.loss).any(), "double precision sees below single's rounding"
+    assert double.inputs.dtype == torch.float32
+    errors = [(found.inputs[:, 0] - x).abs().amax(1) for found in (single, double)]
+    assert (errors[1] <= errors[0] + 1e-6).all()
+    assert double.labels.tolist() == single.labels.tolist()
+
+
+def test_nothing_is_left_to_finish_without_budget() -> None:
+    reading, _ = table_reading()
+    single, double = run(reading, 3), run(reading, 3, finish=True)
+    assert torch.equal(single.inputs, double.inputs)
+    assert torch.equal(single.evaluations, double.evaluations)
+
+
+@pytest.mark.parametrize(("law", "count"), [("gaussian", 1), ("gaussian", 4), ("laplace", 1), ("laplace", 4)])
+def test_the_weight_of_the_prior_is_that_of_the_most_probable_picture(law: str, count: int) -> None:
+    """-2v log p of the noise is the squared distance, so the prior's -log p weighs 2v; Laplace's absolute
+    distance over its scale b = √(v/2), so b.  A mean of several is Gaussian with v over their number."""
+    model = DlgLenet().build((1, 12, 12), 4)
+    x, y = torch.rand(1, 1, 12, 12), torch.tensor([1])
+    one = {name: value[None] for name, value in api.gradient(model, x, y).items()}
+    bare = api.reading(one, model=model, shape=(1, 12, 12), classes=4, public=torch.rand(8, 1, 12, 12))
+    many = replace(
+        bare, rounds=(0,) * count, description=_Says(Noise(law=law, variance=0.02)),  # type: ignore[arg-type]
+        values={name: value.expand(-1, count, *value.shape[2:]) for name, value in bare.values.items()},
+        weights={name: value.expand(count, *value.shape[1:]) for name, value in bare.weights.items()},
+    )  # fmt: skip
+    seen = observations(many)
+    assert len(seen) == 1, "what differs by added noise alone is averaged"
+    known = Known.of(many, len(seen))
+    assert known is not None
+    assert known.variance == pytest.approx(0.02 / count)
+    expected = (0.02 / 2) ** 0.5 if law == "laplace" and count == 1 else 2 * 0.02 / count
+    assert known.weight == pytest.approx(expected)
+    assert Known.of(bare, 1) is None
+    flat = torch.full((1, 1, 1, 12, 12), 0.5)
+    assert float(known.prior(flat, (0.0, 1.0))) == 0, "no edges, nothing out of range"
+    assert float(known.prior(flat + 1, (0.0, 1.0))) > 0
+    assert float(known.prior(torch.rand_like(flat), (0.0, 1.0))) > 0
+
+
+def test_knowing_the_noise_keeps_the_attacker_from_fitting_it() -> None:
+    """Eight noisy readings of a flat picture: the plain attacker reads the noise, the one who knows it does not."""
+    torch.manual_seed(0)
+    model = DlgLenet().build((1, 12, 12), 4)
+    x, y = torch.full((1, 1, 12, 12), 0.4), torch.tensor([1])
+    clean = api.gradient(model, x, y)
+    noisy = {name: value[None] + 0.02 * torch.randn(8, *value.shape) for name, value in clean.items()}
+    public = torch.rand(8, 1, 1, 1).expand(8, 1, 12, 12).contiguous()
+    plain = api.reading(
+        noisy,
+        model=model,
+        shape=(1, 12, 12),
+        classes=4,
+        public=public,
+        labels=torch.ones(8, dtype=torch.long),
+    )
+    knowing = replace(plain, description=_Says(Noise(law="gaussian", variance=0.02**2)))
+    errors = [
+        float((run(reading, 150).inputs[:, 0] - x).square().mean().sqrt()) for reading in (plain, knowing)
+    ]
+    assert errors[1] < errors[0] / 2
