@@ -21,7 +21,7 @@ class Dlg(MatchingAttack):
     history: int = parameter(100, "pairs kept by L-BFGS", source="Zhu et al. 2019", low=1)
     search: Literal["none", "backtracking"] = parameter(
         "none",
-        "step rule: full steps as published; or ours, which also sees faint readings at usual size",
+        "step rule: full steps as published; or ours, which sees losses and inputs in units of usual size",
         source="Zhu et al. 2019",
     )
     restarts: int = parameter(0, "fresh starts inside the budget", source="Zhu et al. 2019", low=0)

@@ -29,7 +29,7 @@ class IDlg(MatchingAttack):
     history: int = parameter(100, "pairs kept by L-BFGS", source="Zhao et al. 2020", low=1)
     search: Literal["none", "backtracking"] = parameter(
         "none",
-        "step rule: full steps as published; or ours, which also sees faint readings at usual size",
+        "step rule: full steps as published; or ours, which sees losses and inputs in units of usual size",
         source="Zhao et al. 2020",
     )
     restarts: int = parameter(0, "fresh starts inside the budget", source="Zhao et al. 2020", low=0)

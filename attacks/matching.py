@@ -136,7 +136,7 @@ class MatchingAttack(Attack):
         solution = minimise(problem, parts.solver, plan, torch.arange(len(reading)), width=budget.chunk)
         if self.finish:
             solution = _finished(problem, parts.solver, plan, solution, budget.chunk)
-        return _reconstruction(problem, solution, tuple(_departures(parts, allowed)), each)
+        return _reconstruction(problem, solution, tuple(_departures(problem, allowed)), each)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -437,9 +437,12 @@ def _reconstruction(
     )  # fmt: skip
 
 
-def _departures(parts: Parts, allowed: int) -> Iterator[str]:
+def _departures(problem: "_Matching", allowed: int) -> Iterator[str]:
     """Where this is not what the authors ran, in words for the record."""
+    parts = problem.parts
     yield "keeps the point of the attack's least own loss; the published loop keeps the last"
+    if problem.ours:
+        yield "the solver sees losses and input values in units of their usual size"
     yield from parts.departures
     if allowed < parts.plan.evaluations:
         yield f"at most {allowed} evaluations; the authors allow {parts.plan.evaluations}"

@@ -96,6 +96,9 @@ class CheckpointWeights(Frozen):
 Weights = Annotated[InitialWeights | FileWeights | CheckpointWeights, Field(discriminator="kind")]
 
 
+UNASKED = ("path", "series")  # of weights: fields that are no part of the question
+
+
 class _Cell(Frozen):
     dataset: DataRef
     model: Entry
@@ -112,8 +115,7 @@ class _Cell(Frozen):
         content = self.model_dump(mode="json")
         content.pop("checkpoints", None)
         if isinstance(content.get("weights"), dict):
-            content["weights"].pop("path", None)
-            content["weights"].pop("series", None)
+            content["weights"] = {k: v for k, v in content["weights"].items() if k not in UNASKED}
         return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @property

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from bench.leaderboard.table import attack_name, blocks, entry, question, rank
+from bench.leaderboard.table import attack_name, blocks, entry, of_one_series, question, rank
 from bench.leaderboard.terminal import decibels, distinct, share, three
 from bench.leaderboard.worst import number_of, pictures, share_interval
 from bench.matrix.published import Published, beside
@@ -57,7 +57,7 @@ def attacks(records: Iterable[Record], published: Sequence[Published] = ()) -> l
     """A row for each attack, data set, defense and point, over all seeds and draws, by name, no defense
     first; what does not apply has none.  A crashed cell has no figures and is counted."""
     found: dict[tuple[str, ...], list[Record]] = {}
-    for record in records:
+    for record in of_one_series(records):
         if record.cell.get("kind") == "attack" and record.status != "n/a":
             cell = record.cell
             asked = (attack_name(cell), entry(cell["defense"]), cell["point"])

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from bench.leaderboard.table import blocks, entry, question, rank
+from bench.leaderboard.table import blocks, entry, of_one_series, question, rank
 from bench.leaderboard.terminal import decibels, distinct, share, three
 from bench.leaderboard.worst import Worst, clusters
 from bench.records import Record
@@ -61,7 +61,7 @@ def knowledge(records: Iterable[Record]) -> list[Knowing]:
     where the records hold only one kind.  By title of the block, no defense first.  An attack that does not
     apply one way counts in neither."""
     asked: dict[str, dict[_Asked, list[Record]]] = {"plain": {}, "adaptive": {}}
-    for record in records:
+    for record in of_one_series(records):
         if record.cell.get("kind") == "attack" and record.status != "n/a":
             kind = asked.setdefault(record.cell["knowledge"], {})
             kind.setdefault(_asked(record), []).append(record)

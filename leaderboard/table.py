@@ -6,7 +6,7 @@ attacks.  Records only: no torch, no data.
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bench.leaderboard.worst import Worst
@@ -33,7 +33,7 @@ class Block:
 def blocks(records: Iterable[Record]) -> list[Block]:
     """The blocks of a run's attack records, in the order in which their records come."""
     found: dict[str, Block] = {}
-    for record in records:
+    for record in of_one_series(records):
         if record.cell.get("kind") != "attack":
             continue
         key = question(record)
@@ -41,6 +41,30 @@ def blocks(records: Iterable[Record]) -> list[Block]:
         row = block.rows.setdefault(entry(record.cell["defense"]), {})
         row.setdefault(record.cell["point"], Worst()).add(record, attack_name(record.cell))
     return _told_apart(found)
+
+
+def of_one_series(records: Iterable[Record]) -> list[Record]:
+    """The records; where one seed of a series of weights was asked with different content (a file was
+    replaced), that series names nothing, and its weights are told apart by content again."""
+    listed = list(records)
+    content: dict[tuple[Any, ...], set[str]] = {}
+    for record in listed:
+        weights = record.cell.get("weights", {})
+        if weights.get("series"):
+            seed = (weights["series"], weights.get("round"), record.cell["seed"], _settled(record.cell))
+            content.setdefault(seed, set()).add(weights.get("sha256") or weights["training"])
+    torn = {seed[0] for seed, found in content.items() if len(found) > 1}
+    return [
+        replace(record, cell={**record.cell, "weights": {**record.cell["weights"], "series": ""}})
+        if record.cell.get("weights", {}).get("series") in torn
+        else record
+        for record in listed
+    ]
+
+
+def _settled(cell: Mapping[str, Any]) -> str:
+    """What a series of weights may depend on beside the seed."""
+    return json.dumps([cell["dataset"], cell["model"]], sort_keys=True)
 
 
 def without_evidence(block: Block) -> tuple[str, ...]:

@@ -122,6 +122,9 @@ def test_weights_of_one_series_are_one_question_at_several_seeds() -> None:
     assert "weights late-{seed}.safetensors" in block.title
     assert len(list(blocks([on(0, "late-{seed}"), on(1, "early-{seed}")]))) == 2
     assert len(list(blocks([on(0, ""), on(1, "")]))) == 2  # files of no series are told apart by content
+    changed = on(0, "late-{seed}.safetensors")
+    changed.cell["weights"]["sha256"] = "f" * 64  # the file of one seed was replaced between two runs
+    assert len(list(blocks([on(0, "late-{seed}.safetensors"), changed]))) == 2
 
 
 def test_no_evidence_where_nothing_leaks_undefended() -> None:

@@ -89,6 +89,7 @@ def minimise(
     hopeless = torch.maximum(plan.hopeless * scale, floor)
     enough = torch.maximum(plan.enough * scale, floor)
     device = scale.device
+    rows = rows.to(device)
     spent = torch.zeros(count, dtype=torch.long, device=device) if spent is None else spent.to(device)
     begun = spent.clone()
     restarts, run_spent, runs = torch.zeros_like(spent), torch.zeros_like(spent), torch.zeros_like(spent)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bench import source
+from bench.cell import UNASKED
 from bench.leaderboard.table import entry
 from bench.records import Record
 from bench.scoring.intervals import mcnemar, paired
@@ -81,7 +82,7 @@ def questions(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Difference
         elif both:
             inner = questions(one, other)
             yield from (Difference(field=_joined(key, each.field), a=each.a, b=each.b) for each in inner)
-        elif key != "path":  # where weights were found is no part of the question
+        elif key not in UNASKED:
             yield Difference(field=key, a=one, b=other)
 
 
@@ -111,7 +112,7 @@ def unpaired(a: Record, b: Record) -> str | None:
 
 def _weights(record: Record) -> tuple[Any, ...]:
     """What makes the weights: the model, and its seed, file or training round."""
-    given = {key: value for key, value in record.cell["weights"].items() if key != "path"}
+    given = {key: value for key, value in record.cell["weights"].items() if key not in UNASKED}
     return record.cell["model"], given, record.cell["seed"] if given["kind"] == "init" else None
 
 

@@ -1,6 +1,7 @@
 """Our attacks against the published loops, in turn in one process: readings, timings and ratios.
 
-Both sides have the same gradient, start, label and stop rule.  `table.py` prints the rows,
+Both sides have the same gradient, start, label and stop rule (ours sees losses in its units, so that it stops
+later on a faint reading).  `table.py` prints the rows,
 `test_attacks.py` asserts on them.
 """
 
@@ -154,9 +155,9 @@ def alone(given: Case, name: str, *, sample: int = 3, outer: int = 300, publishe
     ours, theirs, totals = [], [], []
     for victim in range(sample):
         our_seconds, found = timed(partial(_ours, given, name, range(victim, victim + 1), outer, published))
-        their_seconds, published = timed(partial(_theirs, given, name, victim, outer))
+        their_seconds, loop = timed(partial(_theirs, given, name, victim, outer))
         ours.append(1e3 * our_seconds / int(found.evaluations[0]))
-        theirs.append(1e3 * their_seconds / published.evaluations)
+        theirs.append(1e3 * their_seconds / loop.evaluations)
         totals.append(their_seconds / our_seconds)
     return {
         "data": given.name, "attack": name, "steps": "full" if published else "ours", "sample": sample,
