@@ -175,6 +175,7 @@ def conv_weight_gradient(a: Tensor, delta: Tensor, layer: nn.Conv2d, groups: int
     (group, out, channel, k, k).
     """
     if len(a) < _FEW:
+        assert not isinstance(layer.padding, str)  # `_hookable` leaves those aside
         columns = F.unfold(a, layer.kernel_size, layer.dilation, layer.padding, layer.stride)
         each = delta.flatten(2) @ columns.mT  # (group·example, out, channel·k·k)
         summed = each if groups == len(a) else each.reshape(groups, -1, *each.shape[1:]).sum(1)

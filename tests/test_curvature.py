@@ -20,7 +20,7 @@ class _Weighed(nn.Module):
 
     def __init__(self, factors: Tensor) -> None:
         super().__init__()
-        self.register_buffer("factors", factors)
+        self.factors = factors
         self.last = nn.Linear(len(factors), 3)
 
     def forward(self, x: Tensor) -> Tensor:

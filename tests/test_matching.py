@@ -1,5 +1,6 @@
 """Promise: what matching adds to its parts: noise that is known, and rows taken on in double precision."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import pytest
@@ -24,7 +25,9 @@ class _Says:
     additive: bool = True
     inside_steps: bool = False
 
-    def candidate(self, per_example: dict[str, Tensor], observed: dict[str, Tensor]) -> dict[str, Tensor]:
+    def candidate(
+        self, per_example: Mapping[str, Tensor], observed: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
         del observed
         return {name: value.mean(1) for name, value in per_example.items()}
 

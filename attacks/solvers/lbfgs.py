@@ -193,4 +193,5 @@ def _compact(
     g = columns[:, 0]
     along_s = v.roll(oldest, 1).to(g.dtype)[:, None, :]
     along_y = (gamma * by_slot).to(g.dtype)[:, None, :]
-    return -(scale[:, None] * g + (along_s @ s)[:, 0] - (along_y @ y)[:, 0])
+    d: Tensor = -(scale[:, None] * g + (along_s @ s)[:, 0] - (along_y @ y)[:, 0])
+    return d

@@ -36,7 +36,10 @@ STARTS: dict[str, Start] = {"idlg": "gaussian", "cpl": "tile-2"}
 STOP_LOSS = 1e-6
 INNER = 20  # evaluations of one outer step; both sides look at the loss after each
 SUCCESS_DB = 20
-OURS = {"search": "backtracking", "restarts": 3}  # our step rule: same objective, start, label and stop
+OURS: dict[str, Any] = {
+    "search": "backtracking",
+    "restarts": 3,
+}  # our step rule: same objective, start, label and stop
 KEY = Key(seed=0)
 Row = dict[str, Any]  # text and numbers by name
 
