@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from bench.attacks.solvers import lbfgs
 from bench.attacks.solvers.adam import Adam
 from bench.attacks.solvers.base import Solver
 from bench.attacks.solvers.lbfgs import Lbfgs, LbfgsState
@@ -111,6 +112,15 @@ def test_lbfgs_with_a_short_history_drops_the_oldest_pairs_as_torch_does(history
 
     ours = _trials(Lbfgs(search="none", history=history), x, evaluate, 15)
     assert float((ours - _reference(torchs, x, evaluate, 15)).abs().max()) < 1e-9
+
+
+@pytest.mark.parametrize("room", [1, 2 * 2 * 40 * 8], ids=["one row a block", "blocks that grow smaller"])
+def test_blocks_of_rows_change_no_step(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, evaluate = _quadratic()
+    together = _trials(Lbfgs(search="backtracking"), 10 * x, evaluate, 30)
+    monkeypatch.setattr(lbfgs, "_CACHE", room)
+    apart = _trials(Lbfgs(search="backtracking"), 10 * x, evaluate, 30)
+    assert float((together - apart).abs().max()) < 1e-9
 
 
 @pytest.mark.parametrize("problem", [_quadratic, _matching])
