@@ -122,7 +122,7 @@ class MatchingAttack(Attack):
             reading.steps if self._unrolls(reading) else 1
         )  # an evaluation unrolled over L steps counts as L
         allowed = min(parts.plan.evaluations, budget.evaluations)
-        plan = replace(parts.plan, evaluations=max(1, allowed // each))
+        plan = replace(parts.plan, evaluations=max(1, allowed // each), leave_stalled=self.finish)
         observed = observations(reading)
         joint = parts.labels == "joint" and reading.labels is None
         labels = None if joint else infer_labels(reading, mean_of(observed))
@@ -406,7 +406,12 @@ def _finished(
         begin=solution.x.double(),
     )  # fmt: skip
     more = minimise(
-        double, solver, replace(plan, restarts=0), rows, width=width, spent=solution.evaluations[rows]
+        double,
+        solver,
+        replace(plan, restarts=0, leave_stalled=False),
+        rows,
+        width=width,
+        spent=solution.evaluations[rows],
     )
     return continued(solution, more, rows)
 

@@ -266,6 +266,19 @@ def test_each_start_gets_its_share_and_the_best_point_of_all_runs_is_kept() -> N
         assert found.loss[row] <= firsts.min()
 
 
+@pytest.mark.parametrize("leave", [False, True])
+def test_a_stalled_run_is_left_for_what_comes_after_if_asked(leave: bool) -> None:
+    """Every loss is .5 too high: the solver converges, and ends above `enough`."""
+    x, evaluate = _quadratic()
+    lifted = _Problem(x, lambda point: (evaluate(point)[0] + 0.5, evaluate(point)[1]))
+    plan = Plan(evaluations=400, restarts=2, hopeless=0.9, leave_stalled=leave)
+    found = _minimise(lifted, Lbfgs(search="backtracking"), plan)
+    assert found.restarts.tolist() == ([0] * 3 if leave else [2] * 3)
+    worthless = _Problem(x, lambda point: (evaluate(point)[0] + 1.5, evaluate(point)[1]))
+    found = _minimise(worthless, Lbfgs(search="backtracking"), plan)
+    assert found.restarts.tolist() == [2] * 3, "no better than nothing: begun anew"
+
+
 def test_a_run_that_is_good_enough_is_not_restarted() -> None:
     problem = _Problem(*_quadratic())
     found = _minimise(problem, Lbfgs(search="backtracking"), Plan(evaluations=100, restarts=3))

@@ -43,7 +43,8 @@ class Plan:
     says so, when it is no number, when its loss, in the problem's units, falls below `stop_loss` (looked at
     every `look_every` evaluations), or, while restarts are left, when its fair share of the budget is
     spent and its loss is still above `hopeless`·scale.  A run that ends above `enough`·scale is
-    restarted while there is budget.  Both bounds are at least twice the floor that noise leaves.
+    restarted while there is budget; one that its solver ended is not where `leave_stalled`, unless it is
+    no better than nothing.  Both bounds are at least twice the floor that noise leaves.
     """
 
     evaluations: int
@@ -52,6 +53,7 @@ class Plan:
     look_every: int = 1
     hopeless: float = 1e-2
     enough: float = 1e-4
+    leave_stalled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +127,8 @@ def minimise(
         left = restarts[active] < plan.restarts
         ended = ended | (left & (run_spent[active] >= share[active]) & (run_best[active] > hopeless[active]))
         again = ended & ~out_of_budget & left & (run_best[active] > enough[active])
+        if plan.leave_stalled:
+            again = again & (~state.finished | ~finite | (run_best[active] >= scale[active]))
         done = (ended & ~again) | out_of_budget
         if not (again.any() or done.any()):
             continue
