@@ -45,8 +45,8 @@ def main() -> None:
                 row = measures.alone(given, attack, outer=args.outer, published=args.published)
                 show("one victim alone", row)
             if "strength" in args.parts:
-                for finish in (False, True):
-                    show("strength", measures.strength(given, attack, outer=args.outer, finish=finish))
+                for stop in (True, False):
+                    show("strength", measures.strength(given, attack, outer=args.outer, stop=stop))
             if "workers" in args.parts:
                 for count in (1, 2):
                     row = measures.workers(
