@@ -1,7 +1,6 @@
 """Our attacks against the published loops, in turn in one process: readings, timings and ratios.
 
-Both sides have the same gradient, start, label and stop rule (ours sees losses in its units, so that it stops
-later on a faint reading).  `table.py` prints the rows,
+Both sides have the same gradient, start, label and stop rule.  `table.py` prints the rows,
 `test_attacks.py` asserts on them.
 """
 
@@ -56,6 +55,11 @@ class Case:
         """The reading of some victims alone, under the indices (so from the starts) that they have."""
         values = {name: value[rows.start : rows.stop] for name, value in self.reading.values.items()}
         return replace(self.reading, values=values, indices=tuple(rows))
+
+    def with_published_stop(self) -> "Case":
+        """The case without what our units are read off, so that a stop looks at the loss as the baseline's does."""
+        unknown = torch.full_like(self.reading.public_labels, -1)
+        return replace(self, reading=replace(self.reading, public_labels=unknown))
 
     def gradient(self, victim: int) -> dict[str, Tensor]:
         return {name: value[victim, 0] for name, value in self.reading.values.items()}
@@ -113,8 +117,9 @@ def reconstruction(
 ) -> Row:  # fmt: skip
     """`victims` of ours at once against `sample` of them one at a time; ours `rounds` times, interleaved.
 
-    `published`: ours takes the published full steps, too; else our step rule.
+    `published`: ours takes the published full steps, too; else our step rule.  Both stop by the same loss.
     """
+    given = given.with_published_stop()
     ours_seconds: list[float] = []
     theirs: list[tuple[float, Found]] = []
     found: Reconstruction | None = None
@@ -153,6 +158,7 @@ def reconstruction(
 def alone(given: Case, name: str, *, sample: int = 3, outer: int = 300, published: bool = False) -> Row:
     """One victim by our engine against the published loop, in turn; ms per evaluation, medians; `ratio` is
     of whole reconstructions."""
+    given = given.with_published_stop()
     ours, theirs, totals = [], [], []
     for victim in range(sample):
         our_seconds, found = timed(partial(_ours, given, name, range(victim, victim + 1), outer, published))

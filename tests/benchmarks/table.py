@@ -14,7 +14,7 @@ import measures
 
 PARTS = ("reconstruction", "alone", "strength", "workers", "gradinv", "scaling")
 COUNTS = (16, 32, 64, 128, 256)
-SAMPLES = {"mnist": 6, "cifar10": 3}
+SAMPLES = {"mnist": 32, "cifar10": 4}
 GRADINV = (32, 128)
 
 
