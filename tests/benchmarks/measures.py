@@ -245,7 +245,7 @@ def _join(barrier: Any) -> None:
 
 def _share(name: str, attack_name: str, victims: int, outer: int, data_dir: Path | None) -> float:
     torch.set_num_threads(1)
-    given = case(name, victims, data_dir)
+    given = case(name, victims, data_dir).with_published_stop()
     _ours(given, attack_name, range(victims), 1, False)
     _barriers[0].wait()
     return timed(partial(_ours, given, attack_name, range(victims), outer, False))[0]
