@@ -80,11 +80,14 @@ def decibels(value: float | None) -> str:
 
 def share(value: float) -> str:
     """A share in two places, without the nought that three columns have no room for: .68, -.10, 1.00."""
-    return f"{value:.2f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.2f}"
+    return _bare(value, 2)
 
 
 def three(value: float | None) -> str:
     """A figure in three places without the nought, as the papers print RMSE; a dash where there is none."""
-    return (
-        "–" if value is None else f"{value:.3f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.3f}"
-    )
+    return "–" if value is None else _bare(value, 3)
+
+
+def _bare(value: float, places: int) -> str:
+    text = f"{value:.{places}f}"
+    return text.replace("0.", ".", 1) if abs(value) < 1 else text

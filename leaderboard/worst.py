@@ -30,9 +30,7 @@ class Worst:
     prior_db: dict[Picture, float] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
     crashed: dict[str, str] = field(default_factory=dict)
-    failed: set[Picture] = field(
-        default_factory=set
-    )  # on which some attack crashed, diverged or gave no number
+    failed: set[Picture] = field(default_factory=set)  # some attack crashed, diverged or gave no number
     undistorted: bool = True  # whether every reading was bit-equal to the undefended one
 
     def add(self, record: Record, attack: str) -> None:
@@ -43,9 +41,8 @@ class Worst:
             return
         if record.status == "crashed":
             self.crashed[attack] = record.reason or "no reason given"
-            for reading in range(
-                cell["readings"]
-            ):  # a crash is no protection, and leaves no denominator smaller
+            # a crash is no protection, and leaves no denominator smaller
+            for reading in range(cell["readings"]):
                 for number in range(_pictures(cell)):
                     key = (cell["seed"], cell["draw"], reading, number)
                     self.leaked.setdefault(key, False)

@@ -37,6 +37,7 @@ INNER = 20  # evaluations of one outer step; both sides look at the loss after e
 SUCCESS_DB = 20
 # Our step rule as the suites take it: same objective, start, label and stop.
 OURS: dict[str, Any] = {"search": "backtracking", "restarts": 3, "finish": True}
+ENDLESS: dict[str, dict[str, Any]] = {"idlg": {"stop_loss": 0.0}}  # what takes an attack's own stop away
 KEY = Key(seed=0)
 Row = dict[str, Any]  # text and numbers by name
 
@@ -194,7 +195,7 @@ def gradinv(given: Case, *, signed: bool, victims: int = 32, iterations: int = 1
 
 def scaling(given: Case, name: str, counts: tuple[int, ...], *, evaluations: int = 60) -> Iterator[Row]:
     """Milliseconds per evaluation and victim with ever more victims in one chunk; nothing stops early."""
-    chosen = attack(name, stop=False, **({"stop_loss": 0.0} if name == "idlg" else {}))
+    chosen = attack(name, stop=False, **ENDLESS.get(name, {}))
     for count in counts:
         budget = Budget(evaluations=evaluations, chunk=count)
         seconds, found = timed(partial(chosen.reconstruct, given.some(range(count)), budget, KEY))
@@ -210,7 +211,7 @@ def scaling(given: Case, name: str, counts: tuple[int, ...], *, evaluations: int
 def strength(given: Case, name: str, *, victims: int = 100, outer: int = 300, stop: bool = True) -> Row:
     """How many of `victims` ours gets back, and how well, under the baseline's stop or to the end: until no
     step in double precision gets on."""
-    chosen = attack(name, stop=stop, **OURS, **({"stop_loss": 0.0} if name == "idlg" else {}))
+    chosen = attack(name, stop=stop, **OURS, **ENDLESS.get(name, {}))
     budget = Budget(evaluations=INNER * outer, chunk=32)
     seconds, found = timed(partial(chosen.reconstruct, given.some(range(victims)), budget, KEY))
     db = psnr(given.truth[:victims], found.inputs[:, 0])
