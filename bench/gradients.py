@@ -204,7 +204,7 @@ class _GroupedCorrelation(torch.autograd.Function):
         ctx.save_for_backward(a, delta)
         ctx.options = options
         weight = delta.new_empty((delta.shape[1], a.shape[1] // options[3], *kernel))
-        return _convolution_backward(delta, a, weight, options, (False, True))[1]
+        return convolution_backward(delta, a, weight, options, (False, True))[1]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
@@ -224,7 +224,7 @@ def _spread(delta: Tensor, r: Tensor, a: Tensor, options: Any) -> Tensor:
     stride, padding, dilation, groups = options
     channels = a.shape[1] // groups
     if channels > 3:
-        return _convolution_backward(delta, a, r, options, (True, False))[0]
+        return convolution_backward(delta, a, r, options, (True, False))[0]
     examples, positions = a.shape[0], delta.shape[-2] * delta.shape[-1]
     columns = r.reshape(groups, -1, channels * r.shape[-2] * r.shape[-1]).mT @ delta.reshape(
         examples, groups, -1, positions
@@ -235,7 +235,7 @@ def _spread(delta: Tensor, r: Tensor, a: Tensor, options: Any) -> Tensor:
     return folded.reshape(a.shape)
 
 
-def _convolution_backward(
+def convolution_backward(
     delta: Tensor, a: Tensor, weight: Tensor, options: Any, mask: tuple[bool, bool]
 ) -> tuple[Tensor, Tensor, Tensor]:
     stride, padding, dilation, groups = options

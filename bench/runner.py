@@ -27,7 +27,7 @@ from bench.defenses.base import Defense, Setting
 from bench.errors import BenchError, NotApplicable, PluginError
 from bench.federated.describe import untouched
 from bench.federated.stages import Stages, stages
-from bench.federated.training import train
+from bench.federated.training import Course, begin, train
 from bench.gradients import one_hot
 from bench.models.base import Model
 from bench.points import point
@@ -216,7 +216,8 @@ def _train(cell: TrainingCell, place: Place, memory: Memory) -> Outcome:
     clients = clients_of(cell, data)
     setting = _setting(cell, clients, rounds=cell.rounds)
     began = time.perf_counter()
-    trained = train(cell, data, clients, model, weights, _stages(cell, setting, weights))
+    course = Course(cell=cell, data=data, clients=clients, model=model, device=torch.device(place.device))
+    trained = train(course, begin(course, weights, _stages(cell, setting, weights)))
     seconds = time.perf_counter() - began
     summary = {
         "accuracy": trained.curve[-1][1] if not trained.diverged else 0.0,

@@ -39,7 +39,11 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """Where in the training a transform acts: `lead` leading axes, round t, local step, its draws."""
+    """Where in the training a transform acts: `lead` leading axes, round t, local step, its draws.
+
+    At stage `step` `norms` are those of the examples as they left stage `example`, name → (client, example);
+    elsewhere, and for an attacker's candidate, there are none.
+    """
 
     lead: int
     stage: Stage
@@ -47,12 +51,24 @@ class Context:
     step: int
     setting: Setting
     draws: Draws
+    norms: Tensors | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """What happens to rows, told from their tensors' norms alone: each tensor of a row times its factor,
+    name → (row axes), plus N(0, deviation²) on every coordinate, a number or (row axes).
+    """
+
+    factors: Tensors
+    deviation: Tensor | float = 0.0
 
 
 class Transform(ABC):
     """One step of a defense.  Concrete ones are frozen dataclasses, checked in `__post_init__`."""
 
     random: ClassVar[bool] = False
+    batchwise: ClassVar[bool] = False  # an example's result depends on the others of its batch
 
     @abstractmethod
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
@@ -64,6 +80,13 @@ class Transform(ABC):
         Differentiable in `tensors`.  None: it describes nothing, and the attacker stays plain.
         """
         del tensors, observed, context
+        return None
+
+    def by_norms(self, norms: Tensors, context: Context) -> Scaled | None:
+        """What `apply` does to rows whose tensors have these norms, name → (row axes), where that is all
+        it needs to know; training then forms no example's gradient.  None: it needs the tensors.
+        """
+        del norms, context
         return None
 
     def noise(self, context: Context) -> tuple[Literal["gaussian", "laplace"], float] | None:
@@ -89,6 +112,13 @@ class Stateful(Transform):
         self, tensors: Tensors, state: Tensors, context: Context
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The tensors after it, and the state for next time; a client's state has the clients' axis first."""
+
+    def update_by_norms(
+        self, norms: Tensors, state: Tensors, context: Context
+    ) -> tuple[Scaled, dict[str, Tensor]] | None:
+        """As `by_norms`, and the state for next time."""
+        del norms, state, context
+        return None
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
         raise TypeError("a transform with state is applied by `update`")

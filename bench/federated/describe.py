@@ -7,6 +7,7 @@ from typing import Literal
 from torch import Tensor
 
 from bench.defenses.base import Context, Transform
+from bench.federated.draws import NoDraws
 from bench.federated.stages import Stages
 from bench.points import STAGES, Point, Stage
 from bench.trip import Noise
@@ -15,15 +16,6 @@ Tensors = Mapping[str, Tensor]
 
 
 _OF_A_CLIENT = ("step", "client", "exchange", "server")
-
-
-class _NoDraws:
-    """An attacker knows the law of the draws, never a draw."""
-
-    def normal(self, name: str, like: Tensor) -> Tensor:
-        raise RuntimeError(f"a candidate must not draw ({name})")
-
-    uniform = normal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +76,7 @@ def describe(stages: Stages, point: Point, *, round_: int, unit: float, probe: T
     contexts: dict[Stage, Context] = {
         stage: Context(
             lead=2 if stage == "example" else 1,  # a candidate keeps the readings' axis at `aggregate`
-            stage=stage, round=round_, step=0, setting=stages.setting, draws=_NoDraws(),
+            stage=stage, round=round_, step=0, setting=stages.setting, draws=NoDraws(),
         )
         for stage in seen
     }  # fmt: skip

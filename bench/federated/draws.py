@@ -9,6 +9,15 @@ from torch import Tensor
 from bench.rng import Field, generator
 
 
+class NoDraws:
+    """For who may know the law of the draws and never a draw."""
+
+    def normal(self, name: str, like: Tensor) -> Tensor:
+        raise RuntimeError(f"nothing may be drawn here ({name})")
+
+    uniform = normal
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedDraws:
     """Draws keyed by (seed, draw, round, local step, stage, which random transform, observation) and,
@@ -40,3 +49,40 @@ class KeyedDraws:
             else:
                 source.random(out=drawn[number], dtype=np.float32)
         return torch.from_numpy(drawn).reshape(like.shape).to(like)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamDraws:
+    """Draws for training, where keyed ones would cost more than the gradients: a stream for each client of a
+    round, on its device, read in the order of local steps, stages and variables.
+
+    No two clients of a round share a stream, and none depends on who else is in the chunk.
+    """
+
+    streams: tuple[torch.Generator, ...]
+
+    @classmethod
+    def of(
+        cls, seed: int, draw: int, round_: int, clients: tuple[int, ...], device: torch.device
+    ) -> "StreamDraws":
+        first = int(generator(seed, "defense in training", draw, round_).integers(2**32))
+        # The CPU's generator takes 32 bits: counting up from one of them keeps a round's clients apart.
+        return cls(
+            streams=tuple(torch.Generator(device).manual_seed((first + client) % 2**32) for client in clients)
+        )
+
+    def normal(self, name: str, like: Tensor) -> Tensor:
+        """Standard normals in the shape of `like` (client, …)."""
+        del name
+        drawn = torch.empty(like.shape, dtype=like.dtype, device=like.device)
+        for row, stream in zip(drawn, self.streams, strict=True):
+            row.normal_(generator=stream)
+        return drawn
+
+    def uniform(self, name: str, like: Tensor) -> Tensor:
+        """Uniform in [0, 1), in the shape of `like` (client, …)."""
+        del name
+        drawn = torch.empty(like.shape, dtype=like.dtype, device=like.device)
+        for row, stream in zip(drawn, self.streams, strict=True):
+            row.uniform_(generator=stream)
+        return drawn

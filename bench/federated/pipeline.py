@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.cell import Federated
+from bench.defenses.transforms.rows import norms
 from bench.federated.stages import Moment, Stages
 from bench.gradients import example_gradients, one_hot
 from bench.points import Stage
@@ -25,6 +26,9 @@ class Batches:
     clients: tuple[int, ...]
     inputs: Tensor
     labels: Tensor
+
+    def to(self, device: torch.device) -> "Batches":
+        return replace(self, inputs=self.inputs.to(device), labels=self.labels.to(device))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +58,8 @@ def run_round(
         per_example = _per_example(model, local, batches, step, classes, same=step == 0)
         per_example, stages = stages.apply("example", per_example, now, batches.clients)
         mean = {name: value.mean(1) for name, value in per_example.items()}
-        mean, stages = stages.apply("step", mean, now, batches.clients)
+        left = norms(per_example, 2) if stages.has("step") else None
+        mean, stages = stages.apply("step", mean, now, batches.clients, norms=left)
         if step == 0:
             shown["example"] = {name: value[:, 0] for name, value in per_example.items()}
             shown["step"] = mean

@@ -1,7 +1,13 @@
-"""A plain multi-round training over the one pipeline: curve, checkpoints, final accuracy."""
+"""Multi-round training with the defense on: curve, checkpoints, and a state from which it goes on bit for bit.
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+A round's clients are cut into chunks that stay in the processor's caches; chunks run on as many threads as
+torch may use, and are put together in the clients' order, so that no number depends on the threads.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -12,66 +18,142 @@ from torch.func import functional_call
 from bench import rng
 from bench.cell import TrainingCell
 from bench.datasets.base import Data, Split
-from bench.federated.pipeline import run_round, server_step
+from bench.federated.clients import Network, local_updates, network
+from bench.federated.draws import StreamDraws
+from bench.federated.pipeline import server_step
 from bench.federated.stages import Moment, Stages
+from bench.points import Stage
 from bench.victims import local_batches
 
 Tensors = Mapping[str, Tensor]
+CHUNK = 10  # clients at once: more spill out of the caches, fewer pay more calls (BENCHMARKS.md)
+_SENT: tuple[Stage, ...] = ("client", "exchange", "server")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
-    """`curve` (round, accuracy on test examples); `checkpoints` round → weights; `weights` at the end."""
+class Progress:
+    """A training between two rounds: `round` rounds are done."""
 
-    curve: tuple[tuple[int, float], ...]
-    checkpoints: Mapping[int, dict[str, Tensor]]
+    round: int
     weights: dict[str, Tensor]
-    diverged: bool
+    stages: Stages
+    curve: tuple[tuple[int, float], ...] = ()
+    checkpoints: Mapping[int, dict[str, Tensor]] = field(default_factory=dict)
+    diverged: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """What a training is of: cell, data, who holds what (client, example), the model, and where it runs."""
+
+    cell: TrainingCell
+    data: Data
+    clients: NDArray[np.int64]
+    model: nn.Module
+    device: torch.device = torch.device("cpu")
+    chunk: int = CHUNK
+
+
+def begin(course: Course, weights: Tensors, stages: Stages) -> Progress:
+    """Before round 0: the initial weights, tested."""
+    cell = course.cell
+    current = {name: value.to(course.device) for name, value in weights.items()}
+    return Progress(
+        round=0, weights=current, stages=stages,
+        curve=((0, accuracy(course.model, current, course.data.test, cell.test_examples)),),
+        checkpoints={0: current} if 0 in cell.checkpoints else {},
+    )  # fmt: skip
 
 
 def train(
-    cell: TrainingCell, data: Data, clients: NDArray[np.int64], model: nn.Module, weights: Tensors,
-    stages: Stages,
-    progress: Callable[[int, float | None], None] = lambda round_, accuracy: None,
-) -> Trained:  # fmt: skip
-    """T rounds of K clients each, from `weights`; accuracy every `test_every` rounds and at the end.
+    course: Course, start: Progress, told: Callable[[Progress], bool] = lambda progress: True
+) -> Progress:
+    """The rounds that are left, of K clients each; accuracy every `test_every` rounds and at the end.
 
-    `clients` (client, example) indexes the training split.
-
-    Weights that are no longer finite end the training: that is a result, not a crash.
+    `told` hears of every round and says whether to go on.  Weights that are no longer finite end the
+    training: that is a result, not a crash.
     """
-    current = dict(weights)
-    checkpoints = {0: current} if 0 in cell.checkpoints else {}
-    curve = [(0, accuracy(model, current, data.test, cell.test_examples))]
-    for round_ in range(cell.rounds):
-        drawn = rng.generator(cell.seed, "participants", round_).permutation(cell.federated.clients)
-        chosen = tuple(int(c) for c in np.sort(drawn[: cell.federated.per_round]))
-        batches, _ = local_batches(cell, data, clients, chosen, round_)
-        taps = run_round(
-            model, current, batches, cell.federated, stages,
-            Moment(seed=cell.seed, draw=0, round=round_), classes=data.classes,
+    cell, now, of = course.cell, start, network(course.model.to(course.device))
+    while now.round < cell.rounds and not now.diverged:
+        now = _tested(course, _round(course, of, now))
+        if not told(now):
+            break
+    return now
+
+
+def _tested(course: Course, now: Progress) -> Progress:
+    cell = course.cell
+    if not all(bool(torch.isfinite(value).all()) for value in now.weights.values()):
+        return replace(now, diverged=True)
+    if now.round in cell.checkpoints:
+        now = replace(now, checkpoints={**now.checkpoints, now.round: now.weights})
+    if now.round % cell.test_every == 0 or now.round == cell.rounds:
+        found = accuracy(course.model, now.weights, course.data.test, cell.test_examples)
+        now = replace(now, curve=(*now.curve, (now.round, found)))
+    return now
+
+
+def _round(course: Course, of: Network, before: Progress) -> Progress:
+    cell = course.cell
+    chosen = participants(cell, before.round)
+    moment = Moment(seed=cell.seed, draw=0, round=before.round)
+    update, stages = updates(course, of, before, chosen, moment)
+    for stage in _SENT:
+        update, stages = stages.apply(stage, update, moment, chosen)
+    mean = {name: value.mean(0) for name, value in update.items()}
+    mean, stages = stages.apply("aggregate", mean, moment)
+    weights = server_step(before.weights, mean, cell.federated)
+    return replace(before, round=before.round + 1, weights=weights, stages=stages)
+
+
+def participants(cell: TrainingCell, round_: int) -> tuple[int, ...]:
+    """The K clients of a round, by key, in ascending order."""
+    drawn = rng.generator(cell.seed, "participants", round_).permutation(cell.federated.clients)
+    return tuple(int(client) for client in np.sort(drawn[: cell.federated.per_round]))
+
+
+def updates(
+    course: Course, of: Network, before: Progress, chosen: tuple[int, ...], moment: Moment
+) -> tuple[dict[str, Tensor], Stages]:
+    """What the chosen clients would send before stage `client`, name → (client, *shape), and all states."""
+
+    def part(clients: tuple[int, ...]) -> tuple[dict[str, Tensor], Stages]:
+        batches, _ = local_batches(course.cell, course.data, course.clients, clients, before.round)
+        draws = StreamDraws.of(moment.seed, moment.draw, moment.round, clients, course.device)
+        return local_updates(
+            of, before.weights, batches.to(course.device), course.cell.federated, before.stages.of(clients),
+            moment, draws,
         )  # fmt: skip
-        stages = taps.stages
-        current = server_step(current, taps.shown["aggregate"], cell.federated)
-        done = round_ + 1
-        if not all(torch.isfinite(value).all() for value in current.values()):
-            return Trained(curve=tuple(curve), checkpoints=checkpoints, weights=current, diverged=True)
-        if done in cell.checkpoints:
-            checkpoints[done] = current
-        tested = done % cell.test_every == 0 or done == cell.rounds
-        if tested:
-            curve.append((done, accuracy(model, current, data.test, cell.test_examples)))
-        progress(done, curve[-1][1] if tested else None)
-    return Trained(curve=tuple(curve), checkpoints=checkpoints, weights=current, diverged=False)
+
+    chunks = [chosen[start : start + course.chunk] for start in range(0, len(chosen), course.chunk)]
+    with _threads(course.device) as many:
+        found = list(many(part, chunks))
+    update = {name: torch.cat([sent[name] for sent, _ in found]) for name in before.weights}
+    return update, before.stages.joined(tuple(stages for _, stages in found))
+
+
+@contextmanager
+def _threads(device: torch.device) -> Iterator[Callable[..., Iterator[tuple[dict[str, Tensor], Stages]]]]:
+    """A `map` over chunks: on a processor with several threads one chunk each, of one thread."""
+    count = torch.get_num_threads()
+    if device.type != "cpu" or count == 1:
+        yield map
+        return
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(count) as pool:
+            yield pool.map
+    finally:
+        torch.set_num_threads(count)
 
 
 def accuracy(model: nn.Module, weights: Tensors, test: Split, examples: int) -> float:
     """Share of the first `examples` test examples that are classified right."""
     count = min(examples, len(test))
-    inputs = torch.from_numpy(test.floats(slice(0, count)))
+    inputs = torch.from_numpy(test.floats(slice(0, count))).to(next(iter(weights.values())).device)
     right = 0
     with torch.no_grad():
         for start in range(0, count, 500):
             logits = functional_call(model, dict(weights), (inputs[start : start + 500],))
-            right += int((logits.argmax(-1).numpy() == test.labels[start : start + 500][: len(logits)]).sum())
+            right += int((logits.argmax(-1).cpu().numpy() == test.labels[start : start + len(logits)]).sum())
     return right / count

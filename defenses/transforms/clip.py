@@ -7,9 +7,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bench.defenses.base import Context, Tensors, Transform
+from bench.defenses.base import Context, Scaled, Tensors, Transform
 from bench.defenses.schedules import Schedule, value_at
-from bench.defenses.transforms.rows import rows, spread
+from bench.defenses.transforms.rows import joint, norms, scaled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,18 +28,10 @@ class Clip(Transform):
             _checked(self.bound)
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
-        bound = _checked(value_at(self.bound, context.round))
-        norms = {
-            name: torch.linalg.vector_norm(rows(tensor, context.lead), dim=-1)
-            for name, tensor in tensors.items()
-        }
-        if self.per == "flat":
-            # The norm of the norms: unlike a root of a sum, its derivative at zero is finite.
-            joint = torch.linalg.vector_norm(torch.stack(tuple(norms.values())), dim=0)
-            norms = dict.fromkeys(tensors, joint)
-        return {
-            name: tensor * spread(_factor(norms[name], bound), tensor) for name, tensor in tensors.items()
-        }
+        return scaled(tensors, self.by_norms(norms(tensors, context.lead), context), context)
+
+    def by_norms(self, norms: Tensors, context: Context) -> Scaled:
+        return Scaled(clip_factors(norms, _checked(value_at(self.bound, context.round)), self.per))
 
     def candidate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
         """The candidate, clipped likewise."""
@@ -47,8 +39,17 @@ class Clip(Transform):
         return self.apply(tensors, context)
 
 
-def _factor(norm: Tensor, bound: float) -> Tensor:
-    """min(1, C/‖g‖): exactly 1 within the bound (C divided by itself), no division by zero."""
+def clip_factors(norms: Tensors, bound: float | Tensor, per: Literal["tensor", "flat"]) -> dict[str, Tensor]:
+    """min(1, C/‖g‖) of each tensor of each row, name → (row axes); `bound` a number, or one that fits them."""
+    if per == "flat":
+        return dict.fromkeys(norms, _factor(joint(norms), bound))
+    return {name: _factor(norm, bound) for name, norm in norms.items()}
+
+
+def _factor(norm: Tensor, bound: float | Tensor) -> Tensor:
+    """Exactly 1 within the bound (C divided by itself), no division by zero."""
+    if isinstance(bound, Tensor):
+        return bound / torch.maximum(norm, bound)
     return torch.full_like(norm, bound) / norm.clamp(min=bound)
 
 

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from bench.defenses.base import Context, Tensors, Transform
+from bench.defenses.base import Context, Scaled, Tensors, Transform
 from bench.defenses.schedules import Schedule, value_at
 
 
@@ -57,6 +57,10 @@ class GaussianNoise(Noise):
         if self.on == "all":
             return noised
         return {name: torch.where(tensor == 0, tensor, noised[name]) for name, tensor in tensors.items()}
+
+    def by_norms(self, norms: Tensors, context: Context) -> Scaled | None:
+        del norms
+        return Scaled({}, math.sqrt(self.variance(context))) if self.on == "all" else None
 
     def variance(self, context: Context) -> float:
         return (self.scale * _checked("deviation", value_at(self.deviation, context.round))) ** 2

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from bench.defenses.base import Context, Scaled
+
 
 def rows(tensor: Tensor, lead: int) -> Tensor:
     """(*lead, *shape) → (*lead, coordinate): one vector a row; a scalar parameter is one coordinate."""
@@ -29,3 +31,32 @@ def spread(factor: Tensor, tensor: Tensor) -> Tensor:
     """One number a row, (*lead), shaped to multiply (*lead, *shape), in the tensor's dtype."""
     ones = (1,) * (tensor.dim() - factor.dim())
     return factor.reshape((*factor.shape, *ones)).to(tensor.dtype)
+
+
+def norms(tensors: Mapping[str, Tensor], lead: int) -> dict[str, Tensor]:
+    """The norm of each tensor of each row: name → (*lead)."""
+    return {name: torch.linalg.vector_norm(rows(tensor, lead), dim=-1) for name, tensor in tensors.items()}
+
+
+def joint(norms: Mapping[str, Tensor]) -> Tensor:
+    """The norm of all tensors of a row together, (*lead), from each one's.
+
+    The norm of the norms: unlike a root of a sum, its derivative at zero is finite.
+    """
+    return torch.linalg.vector_norm(torch.stack(tuple(norms.values())), dim=0)
+
+
+def scaled(tensors: Mapping[str, Tensor], told: Scaled, context: Context) -> dict[str, Tensor]:
+    """The tensors after what `told` says: factors first, then noise, which is drawn where there is some."""
+    found = {
+        name: tensor * spread(told.factors[name], tensor) if name in told.factors else tensor
+        for name, tensor in tensors.items()
+    }
+    if isinstance(told.deviation, float) and told.deviation == 0:
+        return found
+    return {name: _noised(name, tensor, told.deviation, context) for name, tensor in found.items()}
+
+
+def _noised(name: str, tensor: Tensor, deviation: Tensor | float, context: Context) -> Tensor:
+    size = deviation if isinstance(deviation, float) else spread(deviation, tensor)
+    return tensor + size * context.draws.normal(name, tensor)

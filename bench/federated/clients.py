@@ -1,0 +1,185 @@
+"""Clients' local training, many at once: L steps at weights of their own, with the defense's stages inside.
+
+This is `bench.federated.pipeline` for when nobody reads: the same steps and stages, no taps, draws from a
+stream for each client.  Where every transform at stage `example` follows from norms
+(`Transform.by_norms`), no example's gradient is formed for its sake, and independent noise on each of B
+examples is drawn once, on their mean, with the variance that the mean of B draws has.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from bench.cell import Federated
+from bench.defenses.base import Context, Draws, Stateful
+from bench.federated.draws import NoDraws
+from bench.federated.pipeline import Batches
+from bench.federated.stacks import stack
+from bench.federated.stages import Moment, Stages
+
+Tensors = Mapping[str, Tensor]
+
+
+Answer = TypeVar("Answer")
+
+
+class Gradients(Protocol):
+    """The gradients of one local step of many clients, formed as far as they are asked for."""
+
+    def mean(self) -> dict[str, Tensor]: ...
+    def each(self) -> dict[str, Tensor]: ...
+    def norms(self) -> dict[str, Tensor]: ...
+    def weighted(self, factors: Tensors) -> dict[str, Tensor]: ...
+
+
+class Network(Protocol):
+    """What gives every client's gradients at its own weights: name → (client, *shape)."""
+
+    def gradients(self, weights: Tensors, inputs: Tensor, labels: Tensor) -> Gradients: ...
+
+
+def network(model: nn.Module) -> Network:
+    """The fastest exact way there is for this model."""
+    return stack(model) or ByFunc(model)
+
+
+@dataclass(frozen=True, slots=True)
+class ByFunc:
+    """Any model: `torch.func`'s gradient, mapped over examples and clients."""
+
+    model: nn.Module
+
+    def gradients(self, weights: Tensors, inputs: Tensor, labels: Tensor) -> "Formed":
+        def loss(given: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+            return nn.functional.cross_entropy(functional_call(self.model, given, (x[None],)), y[None])
+
+        of_batch = vmap(grad(loss), in_dims=(None, 0, 0))
+        found: dict[str, Tensor] = vmap(of_batch)(dict(weights), inputs, labels)
+        return Formed({name: value.detach() for name, value in found.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Formed:
+    """Gradients of each example, formed: name → (client, example, *shape)."""
+
+    found: dict[str, Tensor]
+
+    def mean(self) -> dict[str, Tensor]:
+        return {name: value.mean(1) for name, value in self.found.items()}
+
+    def each(self) -> dict[str, Tensor]:
+        return self.found
+
+    def norms(self) -> dict[str, Tensor]:
+        return {name: value.flatten(2).norm(dim=-1) for name, value in self.found.items()}
+
+    def weighted(self, factors: Tensors) -> dict[str, Tensor]:
+        return {
+            name: torch.einsum("kb,kb...->k...", factors[name], value) / value.shape[1]
+            for name, value in self.found.items()
+        }
+
+
+def local_updates(
+    of: Network, weights: Tensors, batches: Batches, federated: Federated, stages: Stages, moment: Moment,
+    draws: Draws,
+) -> tuple[dict[str, Tensor], Stages]:  # fmt: skip
+    """What these clients would send before stage `client`, name → (client, *shape), and their states after.
+
+    `stages` hold the states of these clients alone (`Stages.of`).
+    """
+    clients = batches.clients
+    local = {n: v.expand(len(clients), *v.shape).clone() for n, v in weights.items()}
+    by_norms = follows_from_norms(stages)
+    with torch.no_grad():
+        for step in range(federated.steps):
+            now = replace(moment, step=step)
+            found = of.gradients(local, batches.inputs[:, step], batches.labels[:, step])
+            norms = None
+            if not stages.has("example"):
+                mean = found.mean()
+                norms = found.norms() if stages.has("step") else None
+            elif by_norms:
+                mean, norms, stages = _by_norms(found, stages, now, clients, draws)
+            else:
+                each, stages = stages.apply("example", found.each(), now, clients, draws)
+                mean = {name: value.mean(1) for name, value in each.items()}
+                norms = Formed(each).norms() if stages.has("step") else None
+            mean, stages = stages.apply("step", mean, now, clients, draws, norms)
+            if federated.algorithm == "fedsgd":
+                return mean, stages
+            for name, value in local.items():
+                value.sub_(mean[name], alpha=federated.rate)
+        return {name: weights[name] - value for name, value in local.items()}, stages
+
+
+def follows_from_norms(stages: Stages) -> bool:
+    """Whether all that happens at stage `example` is told from norms, noise last and nothing after it
+    asking for the norms that it leaves."""
+    transforms = stages.transforms.get("example", ())
+    random = [transform.random for transform in transforms]
+    if any(random[:-1]) or (any(random) and stages.has("step")):
+        return False
+    return all(_answers(stages, position) for position in range(len(transforms)))
+
+
+def _by_norms(
+    found: Gradients, stages: Stages, moment: Moment, clients: tuple[int, ...], draws: Draws
+) -> tuple[dict[str, Tensor], dict[str, Tensor], Stages]:
+    """Stage `example` and the mean after it, with the norms of what the examples then are but for noise."""
+    norms = found.norms()
+    factors = {name: torch.ones_like(norm) for name, norm in norms.items()}
+    deviation: Tensor | float = 0.0
+    states = dict(stages.states)
+    for position, transform in enumerate(stages.transforms["example"]):
+        context = Context(
+            lead=2, stage="example", round=moment.round, step=moment.step, setting=stages.setting, draws=draws
+        )
+        if isinstance(transform, Stateful):
+            place, rows = ("example", position), stages.places(clients)
+            state = {key: value[rows] for key, value in states[place].items()}
+            told, moved = _sure(transform.update_by_norms(norms, state, context))
+            states[place] = {k: v.index_copy(0, rows, moved[k]) for k, v in states[place].items()}
+        else:
+            told = _sure(transform.by_norms(norms, context))
+        factors = {name: value * told.factors.get(name, 1.0) for name, value in factors.items()}
+        norms = {name: value * told.factors.get(name, 1.0) for name, value in norms.items()}
+        deviation = told.deviation
+    mean = found.weighted(factors)
+    examples = next(iter(norms.values())).shape[1]
+    of_mean = _of_mean(deviation, examples)
+    if isinstance(of_mean, Tensor) or of_mean > 0:
+        for name, value in mean.items():
+            value.add_(_rowwise(of_mean, value) * draws.normal(name, value))
+    return mean, norms, replace(stages, states=states)
+
+
+def _of_mean(deviation: Tensor | float, examples: int) -> Tensor | float:
+    """The deviation of the mean of independent noise of `deviation`, a number or (client, example)."""
+    if isinstance(deviation, Tensor):
+        return deviation.square().sum(1).sqrt() / examples
+    return deviation / examples**0.5
+
+
+def _rowwise(size: Tensor | float, like: Tensor) -> Tensor | float:
+    return size.reshape(-1, *[1] * (like.dim() - 1)) if isinstance(size, Tensor) else size
+
+
+def _sure(answer: Answer | None) -> Answer:
+    assert answer is not None  # `follows_from_norms` asked
+    return answer
+
+
+def _answers(stages: Stages, position: int) -> bool:
+    """Each transform is asked once, of one client's one example with a gradient of norm 1."""
+    transform = stages.transforms["example"][position]
+    context = Context(lead=2, stage="example", round=0, step=0, setting=stages.setting, draws=NoDraws())
+    norms = {"any": torch.ones(1, 1)}
+    if isinstance(transform, Stateful):
+        state = {key: value[:1] for key, value in stages.states["example", position].items()}
+        return transform.update_by_norms(norms, state, context) is not None
+    return transform.by_norms(norms, context) is not None

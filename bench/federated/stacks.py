@@ -1,0 +1,322 @@
+"""Many clients' networks as one tensor program: gradients of every client at its own weights, at once.
+
+Clients' weights part after the first local step, so that every product is batched over clients: a
+convolution as groups of one library convolution, or, of few input channels, as a product with unfolded
+columns; a linear layer as a batched product.  Activations are laid out (example, client, …), so that
+grouped convolutions read them as they lie.  As in `bench.gradients`, one `autograd.grad` gives δ = ∂loss/∂z
+of every layer with weights, and gradients are bilinear maps of (a, δ): their mean over a client's batch, each
+example's own, or, without forming each, norms and weighted sums of them.
+
+A model is a stack where it is an `nn.Sequential` of convolutions, linear layers, pooling and layers without
+parameters; any other goes by `torch.func` (`bench.federated.clients`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bench.gradients import convolution_backward
+
+Tensors = Mapping[str, Tensor]
+_FEW_CHANNELS = 3  # input channels up to which unfolded columns beat a grouped convolution (BENCHMARKS.md)
+# Layers without parameters that treat each example by itself, whatever leading axes there are.
+_PLAIN = (nn.ReLU, nn.Sigmoid, nn.Tanh, nn.ELU, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.Identity)
+# A layer's own work: (inputs, weights of all clients) → outputs, and the columns that its gradient reads.
+_Forward = Callable[[Tensor, Tensors], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """A convolution or a linear layer of the stack, by the names of its parameters."""
+
+    weight: str
+    bias: str | None
+    module: nn.Conv2d | nn.Linear
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A model read as a sequence of layers with weights and plain functions between them."""
+
+    parts: tuple["_Layer | Callable[[Tensor], Tensor]", ...]
+
+    def gradients(self, weights: Tensors, inputs: Tensor, labels: Tensor) -> "StackGradients":
+        """Every client's gradients at its own weights.
+
+        `weights` name → (client, *shape), `inputs` (client, example, *shape), `labels` (client, example).
+        """
+        x = inputs.transpose(0, 1)
+        seen: list[tuple[_Layer, Tensor]] = []
+        outputs: list[Tensor] = []
+        with torch.enable_grad():
+            for part in self.parts:
+                if not isinstance(part, _Layer):
+                    x = part(x)
+                    continue
+                z, read = _forward(part, x, weights)
+                if not z.requires_grad:  # the first layer: nothing before it needs a gradient
+                    z.requires_grad_()
+                seen.append((part, read.detach()))
+                outputs.append(z)
+                x = z
+            targets = labels.T.reshape(-1)
+            loss = F.cross_entropy(x.flatten(0, 1), targets, reduction="sum")
+        deltas = torch.autograd.grad(loss, outputs)
+        return StackGradients(
+            terms=tuple(_Term(layer, read, delta) for (layer, read), delta in zip(seen, deltas, strict=True))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Term:
+    """What a layer's gradients are made of: what it read and δ, both (example, client, …)."""
+
+    layer: _Layer
+    read: Tensor
+    delta: Tensor
+
+
+class StackGradients:
+    """A batch's gradients, formed as far as they are asked for; names come in the model's order."""
+
+    def __init__(self, terms: Sequence[_Term]) -> None:
+        self._terms = terms
+        self._formed: dict[str, Tensor] = {}
+
+    def mean(self) -> dict[str, Tensor]:
+        """name → (client, *shape), the mean over a client's batch."""
+        found: dict[str, Tensor] = {}
+        for term in self._terms:
+            examples = len(term.delta)
+            found[term.layer.weight] = _summed(term) / examples
+            if term.layer.bias is not None:
+                found[term.layer.bias] = _bias(term).mean(0)
+        return found
+
+    def each(self) -> dict[str, Tensor]:
+        """name → (client, example, *shape)."""
+        found: dict[str, Tensor] = {}
+        for term in self._terms:
+            found[term.layer.weight] = self._each(term).transpose(0, 1)
+            if term.layer.bias is not None:
+                found[term.layer.bias] = _bias(term).transpose(0, 1)
+        return found
+
+    def norms(self) -> dict[str, Tensor]:
+        """name → (client, example): the norm of each example's gradient of that tensor."""
+        found: dict[str, Tensor] = {}
+        for term in self._terms:
+            if isinstance(term.layer.module, nn.Linear):  # ‖δ aᵀ‖ = ‖δ‖‖a‖
+                size = term.delta.norm(dim=-1) * term.read.norm(dim=-1)
+            else:
+                size = self._each(term).flatten(2).norm(dim=-1)
+            found[term.layer.weight] = size.T
+            if term.layer.bias is not None:
+                found[term.layer.bias] = _bias(term).norm(dim=-1).T
+        return found
+
+    def weighted(self, factors: Tensors) -> dict[str, Tensor]:
+        """name → (client, *shape): the mean of the examples' gradients, each times its factor
+        (client, example)."""
+        found: dict[str, Tensor] = {}
+        for term in self._terms:
+            name, examples = term.layer.weight, len(term.delta)
+            share = factors[name].T / examples
+            if isinstance(term.layer.module, nn.Linear):
+                scaled = term.delta * share[..., None]
+                found[name] = torch.einsum("bko,bkf->kof", scaled, term.read)
+            else:
+                flat = self._each(term).flatten(2).transpose(0, 1)  # (client, example, numbers)
+                summed = share.T[:, None] @ flat
+                found[name] = summed.reshape(-1, *term.layer.module.weight.shape)
+            if term.layer.bias is not None:
+                share = factors[term.layer.bias].T / examples
+                found[term.layer.bias] = (_bias(term) * share[..., None]).sum(0)
+        return found
+
+    def _each(self, term: _Term) -> Tensor:
+        """(example, client, *shape), formed once."""
+        name = term.layer.weight
+        if name not in self._formed:
+            self._formed[name] = _of_each(term)
+        return self._formed[name]
+
+
+def stack(model: nn.Module) -> Stack | None:
+    """The model as a stack, or None where it is none."""
+    if not isinstance(model, nn.Sequential):
+        return None
+    parts: list[_Layer | Callable[[Tensor], Tensor]] = []
+    owners: set[int] = set()
+    for path, module in model.named_children():
+        part = _part(path, module)
+        if part is None or any(id(item) in owners for item in module.parameters()):
+            return None  # tied weights have one gradient, not two
+        owners.update(id(item) for item in module.parameters())
+        parts.append(part)
+    if not any(isinstance(part, _Layer) for part in parts):
+        return None
+    return Stack(tuple(_pool_first(parts)))
+
+
+def _part(path: str, module: nn.Module) -> "_Layer | Callable[[Tensor], Tensor] | None":
+    if type(module) is nn.Linear or (type(module) is nn.Conv2d and _plain(module)):
+        bias = None if module.bias is None else f"{path}.bias"
+        return _Layer(f"{path}.weight", bias, module)
+    if isinstance(module, nn.MaxPool2d):
+        return _max_pool(module)
+    if isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) == (1, -1):
+        return _flatten
+    if type(module) in _PLAIN:
+        return _out_of_place(module)
+    if isinstance(module, nn.Dropout) and not module.training:
+        return nn.Identity()
+    return None
+
+
+def _plain(module: nn.Conv2d) -> bool:
+    return module.groups == 1 and module.padding_mode == "zeros" and not isinstance(module.padding, str)
+
+
+def _out_of_place(module: nn.Module) -> Callable[[Tensor], Tensor]:
+    """An activation that overwrites its input would take z away from the gradient."""
+    if getattr(module, "inplace", False):
+        return lambda x: module(x.clone())
+    return module
+
+
+def _flatten(x: Tensor) -> Tensor:
+    return x.flatten(2)
+
+
+def _pool_first(parts: Sequence[Any]) -> list[Any]:
+    """ReLU after max-pooling instead of before it: the same numbers and derivatives, on a quarter of them."""
+    found = list(parts)
+    for n in range(len(found) - 1):
+        if type(found[n]) is nn.ReLU and isinstance(found[n + 1], _MaxPool):
+            found[n], found[n + 1] = found[n + 1], found[n]
+    return found
+
+
+# --- forward -------------------------------------------------------------------------------------------
+
+
+def _forward(layer: _Layer, x: Tensor, weights: Tensors) -> tuple[Tensor, Tensor]:
+    """z (example, client, …), and what the weight's gradient reads: the inputs, or their columns."""
+    weight = weights[layer.weight]
+    bias = None if layer.bias is None else weights[layer.bias]
+    module = layer.module
+    if isinstance(module, nn.Linear):
+        z = torch.einsum("bkf,kof->bko", x, weight)
+        return (z if bias is None else z + bias), x
+    examples, clients, channels = x.shape[:3]
+    assert not isinstance(module.padding, str)  # `_plain` leaves those aside
+    if channels <= _FEW_CHANNELS:
+        columns = F.unfold(
+            x.flatten(0, 1), module.kernel_size, module.dilation, module.padding, module.stride
+        ).unflatten(0, (examples, clients))
+        flat = columns.mT @ weight.flatten(2).mT  # (example, client, position, out): channels last
+        if bias is not None:
+            flat = flat + bias[:, None]
+        return flat.unflatten(2, _out_size(x.shape[-2:], module)).movedim(-1, 2), columns
+    z = F.conv2d(
+        x.flatten(1, 2), weight.flatten(0, 1), None if bias is None else bias.flatten(),
+        module.stride, module.padding, module.dilation, clients,
+    )  # fmt: skip
+    return z.unflatten(1, (clients, -1)), x
+
+
+def _out_size(size: Sequence[int], module: nn.Conv2d) -> tuple[int, int]:
+    found = [
+        (length + 2 * int(pad) - dilation * (kernel - 1) - 1) // stride + 1
+        for length, pad, dilation, kernel, stride in zip(
+            size, module.padding, module.dilation, module.kernel_size, module.stride, strict=True
+        )
+    ]
+    return found[0], found[1]
+
+
+# --- gradients of one layer's weight ---------------------------------------------------------------------
+
+
+def _summed(term: _Term) -> Tensor:
+    """(client, *shape): the sum over a client's examples."""
+    module, a, delta = term.layer.module, term.read, term.delta
+    if isinstance(module, nn.Linear):
+        return torch.einsum("bko,bkf->kof", delta, a)
+    if a.dim() == 4:  # columns
+        return _of_each(term).sum(0)
+    clients = a.shape[1]
+    return _grouped(module, a.flatten(1, 2), delta.flatten(1, 2), clients).unflatten(0, (clients, -1))
+
+
+def _of_each(term: _Term) -> Tensor:
+    """(example, client, *shape)."""
+    module, a, delta = term.layer.module, term.read, term.delta
+    examples, clients = delta.shape[:2]
+    if isinstance(module, nn.Linear):
+        return delta[..., None] * a[:, :, None]
+    if a.dim() == 4:  # columns
+        by_position = delta.movedim(2, -1).flatten(2, 3)  # (example, client, position, out)
+        return (a @ by_position).mT.unflatten(-1, module.weight.shape[1:])
+    groups = examples * clients
+    flat = _grouped(module, a.flatten(0, 2)[None], delta.flatten(0, 2)[None], groups)
+    return flat.unflatten(0, (examples, clients, -1))
+
+
+def _grouped(module: nn.Conv2d, a: Tensor, delta: Tensor, groups: int) -> Tensor:
+    """(group·out, channel, k, k) of a (example, group·channel, h, w) and δ alike, summed over examples."""
+    weight = delta.new_empty((delta.shape[1], a.shape[1] // groups, *module.kernel_size))
+    options = (module.stride, module.padding, module.dilation, groups)
+    return convolution_backward(delta, a, weight, options, (False, True))[1]
+
+
+def _bias(term: _Term) -> Tensor:
+    """(example, client, out)."""
+    return term.delta if isinstance(term.layer.module, nn.Linear) else term.delta.sum((-2, -1))
+
+
+# --- pooling -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _MaxPool:
+    """Max-pooling in channels-last order: the library's is ten times as fast there, copies included."""
+
+    options: tuple[Any, ...]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        pooled: Tensor = _ChannelsLastPool.apply(x.flatten(0, 1), self.options)  # type: ignore[no-untyped-call]
+        return pooled.unflatten(0, x.shape[:2])
+
+
+def _max_pool(module: nn.MaxPool2d) -> _MaxPool | None:
+    if module.return_indices:
+        return None
+    shape = (module.kernel_size, module.stride, module.padding, module.dilation)
+    pairs = tuple(list(value) if isinstance(value, tuple) else [value, value] for value in shape)
+    return _MaxPool((*pairs, module.ceil_mode))
+
+
+class _ChannelsLastPool(torch.autograd.Function):
+    """The library's max-pooling with the order of both directions settled: left to itself, its backward
+    copies its result twice where the gradient comes channels-first."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, options: tuple[Any, ...]) -> Tensor:
+        x = x.contiguous(memory_format=torch.channels_last)
+        pooled, indices = torch.ops.aten.max_pool2d_with_indices(x, *options)
+        ctx.save_for_backward(x, indices)
+        ctx.options = options
+        result: Tensor = pooled.contiguous()
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        x, indices = ctx.saved_tensors
+        g = grads[0].contiguous(memory_format=torch.channels_last)
+        return torch.ops.aten.max_pool2d_with_indices_backward(g, x, *ctx.options, indices), None
