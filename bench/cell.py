@@ -99,6 +99,9 @@ Weights = Annotated[InitialWeights | FileWeights | CheckpointWeights, Field(disc
 UNASKED = ("path", "series")  # of weights: fields that are no part of the question
 
 
+_UNLESS_ASKED = ("until_accuracy", "until_epsilon")  # fields that came later: none asked, the same question
+
+
 class _Cell(Frozen):
     dataset: DataRef
     model: Entry
@@ -113,6 +116,9 @@ class _Cell(Frozen):
         the question: a cell's id does not depend on what else is in the matrix.
         """
         content = self.model_dump(mode="json")
+        for name in _UNLESS_ASKED:
+            if content.get(name) is None:
+                content.pop(name, None)
         content.pop("checkpoints", None)
         if isinstance(content.get("weights"), dict):
             content["weights"] = {k: v for k, v in content["weights"].items() if k not in UNASKED}
@@ -132,6 +138,10 @@ class TrainingCell(_Cell):
     checkpoints: tuple[int, ...] = ()
     test_every: Annotated[int, Field(ge=1)] = 5
     test_examples: Annotated[int, Field(ge=1)] = 2000
+    until_accuracy: Annotated[float | None, Field(gt=0, le=1, description="stop once reached")] = None
+    until_epsilon: Annotated[
+        float | None, Field(gt=0, description="stop before it is passed, by the paper's count")
+    ] = None
 
 
 class AttackCell(_Cell):

@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -21,10 +21,12 @@ import torch
 from bench import registry
 from bench.cell import AttackCell, TrainingCell
 from bench.records import Record, write
-from bench.runner import Memory, Place, answering, environment, run_cell
+from bench.runner import Memory, Place, Step, answering, environment, run_cell
 
 AnyCell = AttackCell | TrainingCell
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+# glibc hands large blocks back to the system after each use, and gets them page by page again: let it keep them.
+_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
 
 
 @dataclass(slots=True)
@@ -38,11 +40,15 @@ class _Worker:
 def run_cells(
     groups: Iterable[Sequence[AnyCell]], place: Place, *, jobs: int, plugins: Sequence[str] = (),
     started: Callable[[AnyCell], None] = lambda cell: None,
+    stepped: Callable[[AnyCell, Step], None] = lambda cell, step: None,
     finished: Callable[[Record], None] = lambda record: None,
 ) -> None:  # fmt: skip
-    """Run every cell of every group, each to a record on disk; `finished` is told of each."""
+    """Run every cell of every group, each to a record on disk; `finished` is told of each, `stepped` of how
+    far a training is.  Cores that no group is left for go to the others' trainings as threads."""
     waiting = [list(group) for group in groups if group]
-    workers = [_start(place, plugins) for _ in range(min(jobs, len(waiting)))]
+    count = min(jobs, len(waiting))
+    place = replace(place, threads=jobs // count if count else 1)
+    workers = [_start(place, plugins) for _ in range(count)]
     try:
         while True:
             for worker in workers:
@@ -55,6 +61,10 @@ def run_cells(
                 if worker.pipe not in ready and worker.process.sentinel not in ready:
                     continue
                 record = _collect(worker, place)
+                if isinstance(record, Step):
+                    assert worker.busy is not None
+                    stepped(worker.busy, record)
+                    continue
                 worker.busy = None
                 finished(record)
                 if not worker.process.is_alive():
@@ -81,10 +91,10 @@ def _feed(worker: _Worker, waiting: list[list[AnyCell]], started: Callable[[AnyC
         worker.pipe.send(cell)
 
 
-def _collect(worker: _Worker, place: Place) -> Record:
+def _collect(worker: _Worker, place: Place) -> Record | Step:
     assert worker.busy is not None
     try:
-        record: Record = worker.pipe.recv()
+        record: Record | Step = worker.pipe.recv()
     except (EOFError, OSError):
         worker.process.join(10)
         record = lost(worker.busy, place, f"its worker process died (exit code {worker.process.exitcode})")
@@ -103,6 +113,8 @@ def lost(cell: AnyCell, place: Place, reason: str, status: Any = "crashed") -> R
 def _start(place: Place, plugins: Sequence[str]) -> _Worker:
     for name in _THREADS:  # read when the worker imports its numerical libraries
         os.environ[name] = "1"
+    for name, size in _MEMORY.items():
+        os.environ.setdefault(name, size)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -124,7 +136,7 @@ def _work(pipe: "Connection[Any, Any]", place: Place, plugins: tuple[str, ...], 
             cell = pipe.recv()
         except EOFError:
             return
-        record = run_cell(cell, place, memory)
+        record = run_cell(cell, place, memory, told=pipe.send)
         write(place.run, record)
         pipe.send(record)
 

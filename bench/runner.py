@@ -8,7 +8,7 @@ import platform
 import resource
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,14 @@ from bench.datasets.base import Data
 from bench.datasets.loading import load
 from bench.defenses.base import Defense, Setting
 from bench.errors import BenchError, NotApplicable, PluginError
+from bench.federated import resume
 from bench.federated.describe import untouched
+from bench.federated.privacy import NO_MECHANISM, Account, account, at_point
 from bench.federated.stages import Stages, stages
-from bench.federated.training import Course, begin, train
+from bench.federated.training import Course, Progress, begin, train
 from bench.gradients import one_hot
 from bench.models.base import Model
-from bench.points import point
+from bench.points import Point, point
 from bench.readings import reading_hash, show, take_reading, to_device
 from bench.records import Record, write_arrays
 from bench.rng import Key
@@ -45,6 +47,7 @@ from bench.weights import checkpoint_path, checkpoint_sha256, fit, read_about, r
 
 GALLERY = 1000
 TRAILS = 8  # readings whose way is kept: as many as a picture strip shows
+SAVED_EVERY = 60.0  # seconds between two saved states of a training
 REUSE = 64  # reconstructions a worker remembers
 
 
@@ -55,6 +58,22 @@ class Place:
     run: Path
     data_dir: Path | None = None
     device: str = "cpu"
+    threads: int = 1  # that a training's chunks may take
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """How far a training cell is: rounds done of all, accuracy as last tested, ε so far (the paper's count)."""
+
+    round: int
+    rounds: int
+    accuracy: float
+    epsilon: float | None
+    seconds_left: float
+
+
+def _unheard(step: Step) -> None:
+    del step
 
 
 @dataclass(slots=True)
@@ -65,12 +84,17 @@ class Memory:
     reconstructions: dict[tuple[Any, ...], tuple[Reconstruction, str]] = field(default_factory=dict)
 
 
-def run_cell(cell: AttackCell | TrainingCell, place: Place, memory: Memory) -> Record:
-    """Run one cell to a record; whatever goes wrong inside is a status of the record, with its reason."""
+def run_cell(
+    cell: AttackCell | TrainingCell, place: Place, memory: Memory, told: Callable[[Step], None] = _unheard
+) -> Record:
+    """Run one cell to a record; whatever goes wrong inside is a status of the record, with its reason.
+
+    `told` hears of every round of a training.
+    """
     began, cpu = time.perf_counter(), time.process_time()
     try:
         if isinstance(cell, TrainingCell):
-            outcome = _train(cell, place, memory)
+            outcome = _train(cell, place, memory, told)
         else:
             outcome = _attack(cell, place, memory)
     except NotApplicable as reason:
@@ -146,6 +170,7 @@ def _attack(cell: AttackCell, place: Place, memory: Memory) -> Outcome:
         **scores.summary,
         **_distortion(reading, undefended),
         **_self_check(attack, reading, truth, labels, data, cell),
+        **_at_point(cell, setting, where, reading, len(weights), round_),
         "private": data.private,
         "lpips_absent": no_lpips,
         "conditions": {
@@ -208,7 +233,8 @@ def _within_memory(attack: Attack, reading: Reading, cell: AttackCell) -> Recons
             notes.append(f"out of memory: went on with {chunk} readings at once")
 
 
-def _train(cell: TrainingCell, place: Place, memory: Memory) -> Outcome:
+def _train(cell: TrainingCell, place: Place, memory: Memory, told: Callable[[Step], None]) -> Outcome:
+    """Train, from where an earlier run of the same code was cut off; saved every `SAVED_EVERY` seconds."""
     data = _data(cell, place, memory)
     architecture: Model = registry.instance("models", cell.model.name, cell.model.params)
     model = architecture.build(data.shape, data.classes).eval()
@@ -216,12 +242,36 @@ def _train(cell: TrainingCell, place: Place, memory: Memory) -> Outcome:
     clients = clients_of(cell, data)
     setting = _setting(cell, clients, rounds=cell.rounds)
     began = time.perf_counter()
-    course = Course(cell=cell, data=data, clients=clients, model=model, device=torch.device(place.device))
-    trained = train(course, begin(course, weights, _stages(cell, setting, weights)))
+    course = Course(
+        cell=cell, data=data, clients=clients, model=model, device=torch.device(place.device),
+        threads=place.threads,
+    )  # fmt: skip
+    spent = account(_defense(cell), setting, tensors=len(weights), examples=len(data.training))
+    answers, kept = answering(cell, place.run), resume.place(place.run, cell.id)
+    start = resume.load(kept, begin(course, weights, _stages(cell, setting, weights)), answers)
+    saved = began
+
+    def after(now: Progress) -> bool:
+        nonlocal saved
+        if (at := time.perf_counter()) - saved > SAVED_EVERY:
+            resume.save(kept, now, answers)
+            saved = at
+        each = (at - began) / (now.round - start.round)
+        told(
+            Step(
+                round=now.round, rounds=cell.rounds, accuracy=now.curve[-1][1],
+                epsilon=spent.so_far(now.round) if spent else None,
+                seconds_left=each * (cell.rounds - now.round),
+            )
+        )  # fmt: skip
+        return _goes_on(cell, spent, now)
+
+    trained = train(course, start, after)
     seconds = time.perf_counter() - began
     summary = {
         "accuracy": trained.curve[-1][1] if not trained.diverged else 0.0,
         "curve": [list(pair_) for pair_ in trained.curve],
+        "rounds": trained.round,
         "diverged": trained.diverged,
         "checkpoints": {
             str(round_): write_weights(
@@ -229,12 +279,35 @@ def _train(cell: TrainingCell, place: Place, memory: Memory) -> Outcome:
             )
             for round_, tensors in sorted(trained.checkpoints.items())
         },
-        "epsilon": None,
-        "epsilon_absent": "accounting is not part of this version",
+        **_privacy(spent, trained.round),
+        "upload_bytes": sum(value.numel() * value.element_size() for value in weights.values()),
         "private": data.private,
     }
-    per_round = round(seconds / cell.rounds, 4)
+    kept.unlink(missing_ok=True)
+    per_round = round(seconds / max(1, trained.round - start.round), 4)
     return Outcome(summary=summary, cost={"seconds_per_round": per_round})
+
+
+def _goes_on(cell: TrainingCell, spent: Account | None, now: Progress) -> bool:
+    """Whether another round stays within what the cell asks: an accuracy to reach, an ε not to pass."""
+    if cell.until_accuracy is not None and now.curve[-1][1] >= cell.until_accuracy:
+        return False
+    if cell.until_epsilon is None or spent is None:
+        return True
+    return spent.so_far(now.round + 1) <= cell.until_epsilon
+
+
+def _privacy(spent: Account | None, rounds: int) -> dict[str, Any]:
+    """ε by every convention; the headline is the tight one, of the released model."""
+    if spent is None:
+        return {"privacy": [], "epsilon": None, "epsilon_absent": NO_MECHANISM}
+    found = spent.released(rounds)
+    headline = found[-1]
+    return {
+        "privacy": [one.json() for one in found],
+        "epsilon": headline.epsilon,
+        "epsilon_absent": headline.absent,
+    }
 
 
 def _about(cell: TrainingCell, round_: int, curve: Sequence[tuple[int, float]]) -> dict[str, Any]:
@@ -296,10 +369,14 @@ def _setting(cell: AttackCell | TrainingCell, clients: NDArray[np.int64], *, rou
     )  # fmt: skip
 
 
+def _defense(cell: AttackCell | TrainingCell) -> Defense:
+    found: Defense = registry.instance("defenses", cell.defense.name, cell.defense.params)
+    return found
+
+
 def _stages(cell: AttackCell | TrainingCell, setting: Setting, weights: Mapping[str, Tensor]) -> Stages:
-    defense: Defense = registry.instance("defenses", cell.defense.name, cell.defense.params)
     try:
-        return stages(defense, setting, _shapes(weights))
+        return stages(_defense(cell), setting, _shapes(weights))
     except ValueError as error:
         raise NotApplicable(f"{cell.defense.name}: {error}") from None
 
@@ -320,6 +397,20 @@ def _distortion(reading: Reading, undefended: Mapping[str, Tensor]) -> dict[str,
         "reading_snr_db_median": _finite(float(np.median(snr))),
         "reading_snr_db_least": _finite(float(np.min(snr))),
         "reading_cosine_median": _finite(float(np.median(reading_cosine(seen, plain)))),
+    }
+
+
+def _at_point(
+    cell: AttackCell, setting: Setting, where: Point, reading: Reading, tensors: int, round_: int
+) -> dict[str, Any]:
+    """ε at the tap: what bounds any attacker there, or why nothing does."""
+    found, absent = at_point(
+        _defense(cell), setting, where, tensors=tensors, round_=round_, observations=len(reading.rounds)
+    )
+    return {
+        "privacy": [] if found is None else [found.json()],
+        "epsilon": None if found is None else found.epsilon,
+        "epsilon_absent": absent if found is None else found.absent,
     }
 
 
@@ -380,7 +471,7 @@ def environment(place: Place) -> dict[str, Any]:
     return {
         "bench": __version__, "torch": torch.__version__, "numpy": np.__version__,
         "python": platform.python_version(), "platform": platform.platform(),
-        "device": device.type, "threads": torch.get_num_threads(),
+        "device": device.type, "threads": place.threads,
         "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
         "cores": os.cpu_count(),
     }  # fmt: skip

@@ -12,14 +12,15 @@ from bench.errors import BenchError
 from bench.executor import AnyCell, lost, run_cells
 from bench.plan import Schedule
 from bench.records import Record
-from bench.runner import Place
+from bench.runner import Place, Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """What a run tells: a cell begins, a record is on disk."""
+    """What a run tells: a cell begins, a training is so far, a record is on disk."""
 
     started: Callable[[AnyCell], None] = lambda cell: None
+    stepped: Callable[[AnyCell, Step], None] = lambda cell, step: None
     finished: Callable[[Record], None] = lambda record: None
 
 
@@ -33,7 +34,10 @@ def carry_out(
         records.write(place.run, record)
         watch.finished(record)
     for phase in schedule.phases:
-        run_cells(phase, place, jobs=jobs, plugins=plugins, started=watch.started, finished=watch.finished)
+        run_cells(
+            phase, place, jobs=jobs, plugins=plugins, started=watch.started, stepped=watch.stepped,
+            finished=watch.finished,
+        )  # fmt: skip
 
 
 def default_jobs() -> int:

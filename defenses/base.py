@@ -12,6 +12,7 @@ from typing import ClassVar, Literal, Protocol
 
 from torch import Tensor
 
+from bench.defenses.accounting.mechanism import Mechanism
 from bench.points import Stage
 
 Tensors = Mapping[str, Tensor]
@@ -101,7 +102,7 @@ class Transform(ABC):
 class Stateful(Transform):
     """A transform with memory: its state is explicit, and belongs to the server or to each client."""
 
-    owner: ClassVar[Literal["server", "client"]]
+    owner: Literal["server", "client"]  # of the class, or of one of its instances
 
     @abstractmethod
     def initial(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
@@ -137,3 +138,8 @@ class Defense(ABC):
     @abstractmethod
     def transforms(self, setting: Setting) -> Mapping[Stage, Sequence[Transform]]:
         """The transforms of each stage, in order."""
+
+    def mechanism(self, setting: Setting) -> Mechanism | None:
+        """What its noise is to an accountant; None: no noise that is calibrated to a bound, and no ε."""
+        del setting
+        return None

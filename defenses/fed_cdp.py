@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from bench.defenses.accounting.mechanism import Mechanism
 from bench.defenses.base import Defense, Setting, Transform
 from bench.defenses.transforms.clip import Clip
 from bench.defenses.transforms.noise import GaussianNoise
@@ -44,3 +45,31 @@ class FedCdp(Defense):
             return {"example": (clip, GaussianNoise(deviation=whole))}
         deviation = whole if self.noise == "batch" else whole / setting.batch
         return {"example": (clip,), "step": (GaussianNoise(deviation=deviation),)}
+
+    def mechanism(self, setting: Setting) -> Mechanism:
+        return of_examples(
+            (self.sigma,) * setting.rounds,
+            setting,
+            noise=self.noise,
+            per_tensor=self.clipping == "per-tensor",
+        )
+
+
+def of_examples(
+    sigmas: tuple[float, ...], setting: Setting, *, noise: Literal["per-example", "batch", "code"],
+    per_tensor: bool, by_step: bool = False, caveats: tuple[str, ...] = (),
+) -> Mechanism:  # fmt: skip
+    """The mechanism of noise σ_t·C in local steps, by where it goes.
+
+    On the sum of B clipped gradients lies noise of σC·√B, σC·B or σC; replacing one example moves it by 2C.
+    The aggregate holds K clients' noise, and one client's example.
+    """
+    batch = setting.batch
+    on_sum = {"per-example": batch**0.5, "batch": float(batch), "code": 1.0}[noise]
+    alone: dict[Stage, float] = {"example": 0.5} if noise == "per-example" else {}
+    after: tuple[Stage, ...] = ("step", "client", "exchange", "server")
+    return Mechanism(
+        unit="example", sigmas=sigmas, released=on_sum, per_tensor=per_tensor, by_step=by_step,
+        rows=alone | dict.fromkeys(after, on_sum / 2) | {"aggregate": on_sum / 2 * setting.per_round**0.5},
+        caveats=caveats,
+    )  # fmt: skip

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from bench.defenses.accounting.mechanism import Mechanism
 from bench.defenses.base import Defense, Setting, Transform
 from bench.defenses.transforms.clip import Clip
 from bench.defenses.transforms.noise import GaussianNoise
@@ -42,3 +43,26 @@ class FedSdp(Defense):
             return {self.at: (clip,), "aggregate": (GaussianNoise(deviation=whole / setting.per_round),)}
         part = whole / math.sqrt(setting.per_round) if self.noise == "share" else whole
         return {self.at: (clip, GaussianNoise(deviation=part))}
+
+    def mechanism(self, setting: Setting) -> Mechanism:
+        return of_updates(
+            (self.sigma,) * setting.rounds, setting, at=self.at, noise=self.noise,
+            caveats=("the server is trusted until it has sanitised an update",) if self.at == "server" else (),
+        )  # fmt: skip
+
+
+def of_updates(
+    sigmas: tuple[float, ...], setting: Setting, *, at: Literal["server", "client"],
+    noise: Literal["share", "each", "mean"], caveats: tuple[str, ...] = (),
+) -> Mechanism:  # fmt: skip
+    """The mechanism of noise σ_t·C on updates clipped to C, by what it is added to.
+
+    On the sum of K clipped updates lies noise of σC, or √K times it (`each`); replacing one moves it by 2C.
+    """
+    many = setting.per_round**0.5
+    on_sum, alone = {"share": (1.0, 1 / many), "each": (many, 1.0), "mean": (1.0, 0.0)}[noise]
+    after: tuple[Stage, ...] = ("client", "exchange", "server") if at == "client" else ("server",)
+    rows: dict[Stage, float] = dict.fromkeys(after, alone / 2) if alone else {}
+    return Mechanism(
+        unit="client", sigmas=sigmas, released=on_sum, rows={**rows, "aggregate": on_sum / 2}, caveats=caveats
+    )

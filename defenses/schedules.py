@@ -100,6 +100,23 @@ class Cyclic:
         return self.initial / 2 * (math.cos(math.pi * (round % period) / period) + 1)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsPublished:
+    """σ_t = √(2 ln(1.25/δ))/ε_t with ε_t = exp(1.664 t/10001 - 1.1809), δ = 1e-5: the schedule in the
+    accounting script of Fed-αCDP's authors, for 10 001 local steps, from 15.78 to 2.99.
+
+    `steps` is how long this training is in what it counts by: t runs over the same range.
+    """
+
+    steps: int
+
+    def __post_init__(self) -> None:
+        _at_least("steps", self.steps, 1)
+
+    def __call__(self, round: int) -> float:
+        return math.sqrt(2 * math.log(1.25e5)) / math.exp(1.664 * round / self.steps - 1.1809)
+
+
 def _at_least(name: str, value: float, least: int) -> None:
     if not least <= value < math.inf:
         raise ValueError(f"{name} must be a finite number of at least {least}, got {value}")

@@ -51,6 +51,7 @@ OWNERS = {
     "lpips": "bench.scoring.lpips_metric",
     "torchvision": "bench.scoring.lpips_metric",
     "pooch": "bench.datasets.fetch",
+    "dp_accounting": "bench.defenses.accounting.pld",
 }
 # Imports inside functions, beside those of commands: what is optional or slow, and why it may be.
 INSIDE_FUNCTIONS = {
@@ -59,6 +60,7 @@ INSIDE_FUNCTIONS = {
     ("bench.tracking.upload", "mlflow"),  # 3 s, and its telemetry is turned off before
     ("bench.datasets.digits", "sklearn"),  # a second that other data sets need not pay
     ("bench.datasets.cancer", "sklearn"),
+    ("bench.defenses.accounting.pld", "dp_accounting"),  # optional where ε is filled in later; a second
     ("bench.health.storage", "bench.datasets.loading"),  # numpy may be what is broken
 }
 IMPORTERS = {"bench.cli.main", "bench.plugins", "bench.registry"}  # may call importlib.import_module

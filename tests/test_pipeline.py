@@ -191,7 +191,7 @@ def test_keyed_draws_are_standard_and_differ_in_every_field() -> None:
 class Count(Stateful):
     """Adds how often this owner was here before."""
 
-    owner: ClassVar = "client"
+    owner = "client"
 
     def initial(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
         del shapes

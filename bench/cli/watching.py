@@ -22,7 +22,7 @@ from bench.leaderboard.table import blocks, without_evidence
 from bench.leaderboard.terminal import render
 from bench.plan import Schedule
 from bench.records import Record
-from bench.runner import Place
+from bench.runner import Place, Step
 from bench.session import Watch, carry_out
 from bench.tracking import store
 from bench.tracking.uploader import Uploader
@@ -91,6 +91,9 @@ def watched(
         def started(cell: AnyCell) -> None:
             bar.update(task, doing=f"{cell.dataset.name} · {cell.defense.name}")
 
+        def stepped(cell: AnyCell, step: Step) -> None:
+            bar.update(task, doing=training(cell, step))
+
         def finished(record: Record) -> None:
             tally.add(record)
             _draw(place.run, record)
@@ -101,9 +104,8 @@ def watched(
             show()
 
         try:
-            carry_out(
-                todo, place, jobs=jobs, plugins=plugins, watch=Watch(started=started, finished=finished)
-            )
+            watch = Watch(started=started, stepped=stepped, finished=finished)
+            carry_out(todo, place, jobs=jobs, plugins=plugins, watch=watch)
         except KeyboardInterrupt:
             live.stop()
             console.print(
@@ -118,6 +120,15 @@ def watched(
     if not quiet:
         _conclude(console, tally, place, matrix, uploaded, plugins, tracking_uri)
     return _result(tally, place, uploaded)
+
+
+def training(cell: AnyCell, step: Step) -> str:
+    """How far a training is, on one line."""
+    spent = "" if step.epsilon is None else f" · ε {step.epsilon:.2f} (paper)"
+    return (
+        f"{cell.dataset.name} · {cell.defense.name} · round {step.round}/{step.rounds} · "
+        f"accuracy {step.accuracy:.3f}{spent} · {duration(step.seconds_left)} left"
+    )
 
 
 def _announce(console: Console, title: str, todo: Schedule, place: Place, jobs: int) -> None:

@@ -16,7 +16,7 @@ from torch.func import functional_call, grad, vmap
 
 from bench.cell import Federated
 from bench.defenses.base import Context, Draws, Stateful
-from bench.federated.draws import NoDraws
+from bench.federated.draws import StreamDraws
 from bench.federated.pipeline import Batches
 from bench.federated.stacks import stack
 from bench.federated.stages import Moment, Stages
@@ -177,7 +177,8 @@ def _sure(answer: Answer | None) -> Answer:
 def _answers(stages: Stages, position: int) -> bool:
     """Each transform is asked once, of one client's one example with a gradient of norm 1."""
     transform = stages.transforms["example"][position]
-    context = Context(lead=2, stage="example", round=0, step=0, setting=stages.setting, draws=NoDraws())
+    draws = StreamDraws.of(0, 0, 0, (0,), torch.device("cpu"))
+    context = Context(lead=2, stage="example", round=0, step=0, setting=stages.setting, draws=draws)
     norms = {"any": torch.ones(1, 1)}
     if isinstance(transform, Stateful):
         state = {key: value[:1] for key, value in stages.states["example", position].items()}

@@ -152,7 +152,9 @@ def stack(model: nn.Module) -> Stack | None:
         return None
     parts: list[_Layer | Callable[[Tensor], Tensor]] = []
     owners: set[int] = set()
-    for path, module in model.named_children():
+    for path, module in model.named_modules(remove_duplicate=False):
+        if not path or "." in path:
+            continue  # the whole, and what lies inside its parts
         part = _part(path, module)
         if part is None or any(id(item) in owners for item in module.parameters()):
             return None  # tied weights have one gradient, not two

@@ -1,7 +1,7 @@
 """Multi-round training with the defense on: curve, checkpoints, and a state from which it goes on bit for bit.
 
-A round's clients are cut into chunks that stay in the processor's caches; chunks run on as many threads as
-torch may use, and are put together in the clients' order, so that no number depends on the threads.
+A round's clients are cut into chunks that stay in the processor's caches; chunks run on several threads, and
+are put together in the clients' order, so that no number depends on the threads.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -52,6 +52,7 @@ class Course:
     model: nn.Module
     device: torch.device = torch.device("cpu")
     chunk: int = CHUNK
+    threads: int = 1
 
 
 def begin(course: Course, weights: Tensors, stages: Stages) -> Progress:
@@ -126,25 +127,26 @@ def updates(
         )  # fmt: skip
 
     chunks = [chosen[start : start + course.chunk] for start in range(0, len(chosen), course.chunk)]
-    with _threads(course.device) as many:
+    with _threads(course.threads if course.device.type == "cpu" else 1) as many:
         found = list(many(part, chunks))
     update = {name: torch.cat([sent[name] for sent, _ in found]) for name in before.weights}
     return update, before.stages.joined(tuple(stages for _, stages in found))
 
 
 @contextmanager
-def _threads(device: torch.device) -> Iterator[Callable[..., Iterator[tuple[dict[str, Tensor], Stages]]]]:
-    """A `map` over chunks: on a processor with several threads one chunk each, of one thread."""
-    count = torch.get_num_threads()
-    if device.type != "cpu" or count == 1:
-        yield map
-        return
+def _threads(count: int) -> Iterator[Callable[..., Iterator[tuple[dict[str, Tensor], Stages]]]]:
+    """A `map` over chunks: each chunk is one thread's, and the library's own threads rest meanwhile, since
+    how it shares out a product shows in the last bit."""
+    before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
+        if count == 1:
+            yield map
+            return
         with ThreadPoolExecutor(count) as pool:
             yield pool.map
     finally:
-        torch.set_num_threads(count)
+        torch.set_num_threads(before)
 
 
 def accuracy(model: nn.Module, weights: Tensors, test: Split, examples: int) -> float:

@@ -1,0 +1,59 @@
+"""What a training spends, and what a reading shows: a defense's mechanism in its federated setting."""
+
+from dataclasses import dataclass, replace
+
+from bench.defenses.accounting.mechanism import Mechanism, Sampling, sampling_of
+from bench.defenses.accounting.report import Spent, at_tap, paper_epsilon, released
+from bench.defenses.base import Defense, Setting
+from bench.points import Point
+
+NO_MECHANISM = "it adds no noise that is calibrated to a bound on what one row can change"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """A defense's mechanism, how its rows are sampled, and M, the number of its tensors."""
+
+    mechanism: Mechanism
+    sampling: Sampling
+    tensors: int
+
+    def released(self, rounds: int) -> tuple[Spent, ...]:
+        """What the models of so many rounds spend, by every convention that has a figure."""
+        return released(self.mechanism, replace(self.sampling, rounds=rounds), tensors=self.tensors)
+
+    def so_far(self, rounds: int) -> float:
+        """The paper's count after so many rounds: quick enough to be asked after each."""
+        return paper_epsilon(self.mechanism, replace(self.sampling, rounds=rounds)) if rounds else 0.0
+
+
+def account(defense: Defense, setting: Setting, *, tensors: int, examples: int) -> Account | None:
+    """None where the defense has no mechanism; `examples` is |D|, the whole training split."""
+    mechanism = defense.mechanism(setting)
+    if mechanism is None:
+        return None
+    sampling = sampling_of(
+        mechanism.unit, clients=setting.clients, per_round=setting.per_round, rounds=setting.rounds,
+        steps=setting.steps, batch=setting.batch, client_examples=setting.client_examples, examples=examples,
+    )  # fmt: skip
+    return Account(mechanism=mechanism, sampling=sampling, tensors=tensors)
+
+
+def at_point(
+    defense: Defense, setting: Setting, where: Point, *, tensors: int, round_: int, observations: int
+) -> tuple[Spent | None, str | None]:
+    """What an attacker at a point learns at most of one row, or why nothing bounds it.
+
+    An update of L local steps holds an example L·B/|D_i| times, at least once; each observation again.
+    """
+    mechanism = defense.mechanism(setting)
+    if mechanism is None:
+        return None, NO_MECHANISM
+    inside = mechanism.unit == "example" and where.unit in ("update", "sum")
+    passes = -(-setting.steps * setting.batch // setting.client_examples) if inside else 1
+    found = at_tap(mechanism, where.after, tensors=tensors, uses=passes * observations, round_=round_)
+    if found is None:
+        return None, f"nothing protects one {mechanism.unit} by itself at {where.name}"
+    if mechanism.unit == "client" and where.unit in ("example", "step"):
+        return None, f"it speaks of a client's update, not of what {where.name} shows"
+    return found, None

@@ -1,0 +1,67 @@
+"""A training that was cut off goes on from its last saved round, bit for bit."""
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+from torch import Tensor
+
+from bench.errors import WeightsError
+from bench.federated.stages import Stages, State
+from bench.federated.training import Progress
+from bench.points import Stage
+from bench.weights import read_about, read_weights, write_weights
+
+_FILE = "going-on.safetensors"
+_WEIGHTS, _STATE, _KEPT = "weights", "state", "checkpoint"
+
+
+def place(run: Path, training: str) -> Path:
+    """Where an unfinished training is kept."""
+    return run / "weights" / training / _FILE
+
+
+def save(path: Path, now: Progress, source: Any) -> None:
+    """All that the rounds after this one depend on, in one file, whole or not at all."""
+    tensors = {f"{_WEIGHTS}/{name}": value for name, value in now.weights.items()}
+    for (stage, position), state in now.stages.states.items():
+        tensors |= {f"{_STATE}/{stage}/{position}/{key}": value for key, value in state.items()}
+    for round_, kept in now.checkpoints.items():
+        tensors |= {f"{_KEPT}/{round_}/{name}": value for name, value in kept.items()}
+    about = {"round": now.round, "curve": [list(point) for point in now.curve], "source": source}
+    write_weights(path, tensors, json.loads(json.dumps(about)))
+
+
+def load(path: Path, before: Progress, source: Any) -> Progress:
+    """The training as it was saved, or `before` where nothing is, or what is was made by other code."""
+    about = read_about(path) if path.exists() else {}
+    if about.get("source") != json.loads(json.dumps(source)):
+        return before
+    try:
+        tensors = read_weights(path)
+    except WeightsError:
+        return before
+    device = next(iter(before.weights.values())).device
+    weights: dict[str, Tensor] = {}
+    states: dict[tuple[Stage, int], State] = {}
+    kept: dict[int, dict[str, Tensor]] = {}
+    for full, value in tensors.items():
+        kind, _, rest = full.partition("/")
+        if kind == _WEIGHTS:
+            weights[rest] = value.to(device)
+        elif kind == _STATE:
+            stage, position, key = rest.split("/", 2)
+            states.setdefault((cast(Stage, stage), int(position)), {})[key] = value
+        else:
+            round_, _, name = rest.partition("/")
+            kept.setdefault(int(round_), {})[name] = value
+    ordered = {name: weights[name] for name in before.weights}
+    stages: Stages = _with(before.stages, states)
+    return Progress(
+        round=about["round"], weights=ordered, stages=stages, checkpoints=kept,
+        curve=tuple((int(round_), float(accuracy)) for round_, accuracy in about["curve"]),
+    )  # fmt: skip
+
+
+def _with(stages: Stages, states: dict[tuple[Stage, int], State]) -> Stages:
+    return Stages(setting=stages.setting, transforms=stages.transforms, states=states)

@@ -1,0 +1,57 @@
+"""Composition as paper A's Table XI has it: base, advanced, and its zCDP; and the Gaussian mechanism exactly."""
+
+import math
+
+from scipy.optimize import brentq
+from scipy.special import log_ndtr
+
+SERIES_ROUNDING = 3  # paper A rounds a step's ε to this many digits before it goes on
+
+
+def classic(sigma: float, delta: float) -> float:
+    """ε = √(2 ln(1.25/δ))/σ of one Gaussian step (Dwork & Roth 2014, theorem A.1), proved for ε < 1 alone."""
+    return math.sqrt(2 * math.log(1.25 / delta)) / sigma
+
+
+def amplified(epsilon: float, q: float) -> float:
+    """ln(1 + q(e^ε - 1)): of a step on a sample taken at rate q."""
+    return math.log1p(q * math.expm1(epsilon))
+
+
+def base(epsilon: float, steps: int) -> float:
+    """Basic composition: steps·ε."""
+    return steps * epsilon
+
+
+def advanced(epsilon: float, steps: int, delta: float) -> float:
+    """√(2·steps·ln(1/δ))·ε + steps·ε(e^ε - 1) (Dwork & Roth 2014, theorem 3.20), `delta` on top of the steps'."""
+    return math.sqrt(2 * steps * math.log(1 / delta)) * epsilon + steps * epsilon * math.expm1(epsilon)
+
+
+def zcdp_of_paper(sigma: float, q: float, steps: int, delta: float) -> float:
+    """ρ + 2√(ρ ln(1/δ)) with ρ = steps·q²/σ², as paper A counts.
+
+    That is twice the Gaussian's ρ, and amplification by q² is no theorem for zCDP: it reproduces a figure.
+    """
+    rho = steps * q**2 / sigma**2
+    return rho + 2 * math.sqrt(rho * math.log(1 / delta))
+
+
+def gaussian(multiplier: float, delta: float) -> float:
+    """The least ε of one Gaussian mechanism whose noise is `multiplier` times its sensitivity, exactly
+    (Balle & Wang 2018, theorem 8): δ(ε) = Φ(1/2m - εm) - e^ε Φ(-1/2m - εm)."""
+    if multiplier <= 0:
+        return math.inf
+
+    def excess(epsilon: float) -> float:
+        first = float(log_ndtr(0.5 / multiplier - epsilon * multiplier))
+        second = epsilon + float(log_ndtr(-0.5 / multiplier - epsilon * multiplier))
+        gap = second - first
+        return -math.inf if gap >= 0 else first + math.log1p(-math.exp(gap)) - math.log(delta)
+
+    if excess(0.0) <= 0:
+        return 0.0
+    high = 1.0
+    while excess(high) > 0:
+        high *= 2
+    return float(brentq(lambda e: max(excess(e), -1e3), 0.0, high, xtol=1e-12))

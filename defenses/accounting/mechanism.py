@@ -1,0 +1,57 @@
+"""What a defense's noise is to an accountant, and how its data are sampled."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from bench.points import Stage
+
+Unit = Literal["example", "client"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mechanism:
+    """Gaussian noise on clipped rows: examples' gradients, or clients' updates.
+
+    `sigmas` are the multipliers σ_t as the paper counts them, one a round, or one a local step (`by_step`).
+    `released` is what noise over sensitivity comes to in the sum that a step releases, in
+    units of σ, neighbours by adding or removing a row; `rows` the same for what is seen after a stage alone,
+    neighbours by replacing one, and only for stages after which one is protected.  With `per_tensor` each of
+    M tensors is clipped by itself, and a row's sensitivity is √M times the bound.  `caveats`: what no
+    accountant covers.
+    """
+
+    unit: Unit
+    sigmas: tuple[float, ...]
+    released: float
+    rows: Mapping[Stage, float]
+    by_step: bool = False
+    per_tensor: bool = False
+    caveats: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How often a row takes part: at rate `q` in each of `per_round` steps a round, of `rounds`.
+
+    `stated` is another rate that the paper states for the same, where there is one.
+    """
+
+    q: float
+    per_round: int
+    rounds: int
+    stated: float | None = None
+
+
+def sampling_of(
+    unit: Unit, *, clients: int, per_round: int, rounds: int, steps: int, batch: int, client_examples: int,
+    examples: int,
+) -> Sampling:  # fmt: skip
+    """Paper A's: an example by B/|D_i| in every local step (it states B·K/|D|, of all `examples`), a client
+    by K/N in every round."""
+    if unit == "client":
+        return Sampling(q=per_round / clients, per_round=1, rounds=rounds)
+    return Sampling(
+        q=min(1.0, batch / client_examples), per_round=steps, rounds=rounds,
+        stated=min(1.0, batch * per_round / examples),
+    )  # fmt: skip

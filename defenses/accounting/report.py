@@ -1,0 +1,149 @@
+"""ε with all that it means: unit, adversary, convention, sampling, adjacency, and what it leaves out."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from bench.defenses.accounting import composition, pld, rdp
+from bench.defenses.accounting.mechanism import Mechanism, Sampling, Unit
+from bench.points import Stage
+
+Convention = Literal["paper", "tight", "tap"]
+DELTA = 1e-5
+RELEASED = "sees the released models"
+TAP = "sees who takes part, and what the point shows"
+_NOT_POISSON = "drawn without replacement in shuffled order, which is not Poisson sampling"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """One figure for ε at δ, or why there is none (`absent`).
+
+    `multiplier` is noise over sensitivity, its first and last value; `q` and `steps` are what was composed.
+    """
+
+    convention: Convention
+    accountant: str
+    unit: Unit
+    adversary: str
+    epsilon: float | None
+    delta: float
+    q: float
+    steps: int
+    multiplier: tuple[float, float]
+    sampling: str
+    adjacency: str
+    caveats: tuple[str, ...] = ()
+    absent: str | None = None
+
+    def json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def released(
+    mechanism: Mechanism, sampling: Sampling, *, tensors: int, delta: float = DELTA, tight: bool = True
+) -> tuple[Spent, ...]:
+    """What the released models spend: the paper's count, at its own and at its stated rate, and the tight one.
+
+    `tensors` is M.  The rounds are those of `sampling`, which may be fewer than the mechanism plans.
+    """
+    found = [_paper(mechanism, sampling, sampling.q, delta)]
+    if sampling.stated is not None and not math.isclose(sampling.stated, sampling.q):
+        found.append(_paper(mechanism, sampling, sampling.stated, delta))
+    if tight:
+        found.append(_tight(mechanism, sampling, tensors, delta))
+    return tuple(found)
+
+
+def paper_epsilon(mechanism: Mechanism, sampling: Sampling, delta: float = DELTA) -> float:
+    """Paper A's figure: the moments accountant with σ as stated; of clients with one step more than rounds."""
+    spent = _steps(mechanism, sampling, 1.0)
+    if mechanism.unit == "client":
+        last = list(spent)[-1]
+        spent = {**spent, last: spent[last] + 1}
+    return rdp.epsilon(spent, delta, q=sampling.q, old=True)
+
+
+def at_tap(
+    mechanism: Mechanism, stage: Stage, *, tensors: int, uses: int = 1, round_: int = 0, delta: float = DELTA
+) -> Spent | None:
+    """What is spent on someone who reads after `stage` and knows who takes part, over `uses` of the row from
+    that round on; None where no row is protected there."""
+    if stage not in mechanism.rows:
+        return None
+    factor = mechanism.rows[stage] / _root(mechanism, tensors)
+    sigmas = _from(mechanism.sigmas, round_, uses)
+    each = [sigma * factor for sigma in sigmas]
+    whole = 0.0 if min(each) == 0 else sum(value**-2 for value in each) ** -0.5
+    found = composition.gaussian(whole, delta)
+    return Spent(
+        convention="tap", accountant="Gaussian mechanism, exactly", unit=mechanism.unit, adversary=TAP,
+        **_finite(found), delta=delta, q=1.0, steps=uses, multiplier=(each[0], each[-1]), sampling="none",
+        adjacency="one replaced", caveats=_caveats(mechanism, tensors),
+    )  # fmt: skip
+
+
+def _paper(mechanism: Mechanism, sampling: Sampling, q: float, delta: float) -> Spent:
+    at_rate = Sampling(q=q, per_round=sampling.per_round, rounds=sampling.rounds)
+    found = paper_epsilon(mechanism, at_rate, delta)
+    says = "as if each row were clipped whole and the noise were σC on the sum"
+    return Spent(
+        convention="paper", accountant="moments accountant (RDP, old conversion)", unit=mechanism.unit,
+        adversary=RELEASED, **_finite(found), delta=delta, q=q,
+        steps=sampling.per_round * sampling.rounds + (mechanism.unit == "client"),
+        multiplier=_ends(mechanism, sampling, 1.0), sampling="as Poisson", adjacency="one added or removed",
+        caveats=(says, *mechanism.caveats),
+    )  # fmt: skip
+
+
+def _tight(mechanism: Mechanism, sampling: Sampling, tensors: int, delta: float) -> Spent:
+    factor = mechanism.released / _root(mechanism, tensors)
+    shared = {
+        "convention": "tight", "accountant": "privacy loss distributions (dp-accounting)",
+        "unit": mechanism.unit, "adversary": RELEASED, "delta": delta, "q": sampling.q,
+        "steps": sampling.per_round * sampling.rounds,
+        "multiplier": _ends(mechanism, sampling, factor), "sampling": "as Poisson",
+        "adjacency": "one added or removed", "caveats": (*_caveats(mechanism, tensors), _NOT_POISSON),
+    }  # fmt: skip
+    if not pld.available():
+        return Spent(epsilon=None, absent="dp-accounting is not installed here", **shared)  # type: ignore[arg-type]
+    spent = _steps(mechanism, sampling, factor)
+    found = math.inf if 0.0 in spent else pld.epsilon(spent, delta, q=sampling.q)
+    return Spent(**_finite(found), **shared)  # type: ignore[arg-type]
+
+
+def _steps(mechanism: Mechanism, sampling: Sampling, factor: float) -> dict[float, int]:
+    """How many steps at each multiplier, in the rounds of `sampling`."""
+    if mechanism.by_step:
+        planned, each = mechanism.sigmas[: sampling.rounds * sampling.per_round], 1
+    else:
+        planned, each = mechanism.sigmas[: sampling.rounds], sampling.per_round
+    return rdp.multiplicities([sigma * factor for sigma in planned], each)
+
+
+def _ends(mechanism: Mechanism, sampling: Sampling, factor: float) -> tuple[float, float]:
+    spent = list(_steps(mechanism, sampling, factor))
+    return spent[0], spent[-1]
+
+
+def _from(sigmas: tuple[float, ...], start: int, count: int) -> list[float]:
+    """`count` values from `start` on; what lies after the end repeats the last."""
+    return [sigmas[min(start + n, len(sigmas) - 1)] for n in range(count)]
+
+
+def _root(mechanism: Mechanism, tensors: int) -> float:
+    return math.sqrt(tensors) if mechanism.per_tensor else 1.0
+
+
+def _caveats(mechanism: Mechanism, tensors: int) -> tuple[str, ...]:
+    if not mechanism.per_tensor:
+        return mechanism.caveats
+    return (f"{tensors} tensors clipped by themselves: sensitivity √{tensors}·C", *mechanism.caveats)
+
+
+def _finite(epsilon: float) -> Mapping[str, Any]:
+    """No guarantee is absent with its reason, never infinite."""
+    if math.isfinite(epsilon):
+        return {"epsilon": epsilon}
+    return {"epsilon": None, "absent": "no noise at some step: no ε holds"}

@@ -1,0 +1,93 @@
+"""Clipping coordinate by coordinate to what the gradients were before (Pichapati et al. 2019)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from bench.defenses.base import Context, Stateful, Tensors
+from bench.defenses.transforms.rows import joint, norms, spread
+
+_MEAN, _SPREAD = "mean/", "variance/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptiveClip(Stateful):
+    """w = (g - a)/b clipped to norm 1, all coordinates together; noise of deviation `multiplier` on w;
+    g̃ = b·w + a.  Then a ← .99a + .01g̃; v = (g̃ - a)² - b²·multiplier², within [h1, h2]; s² ← .9s² + .1v;
+    b_i = √s_i·√Σs.  Where several rows share a state, g̃ and v are their means.
+
+    `as_cited`: s ← .9s + .1v and noise of deviation multiplier², as in the repository that paper A cites.
+    """
+
+    random: ClassVar[bool] = True
+
+    owner: Literal["server", "client"]
+    multiplier: float
+    low: float  # h1
+    high: float  # h2
+    as_cited: bool = False
+
+    def initial(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+        """a = 0, s = √(h1·h2); what is kept of s is s², and s itself where `as_cited`."""
+        start = (self.low * self.high) ** (0.5 if self.as_cited else 1.0)
+        return {_MEAN + name: torch.zeros(shape) for name, shape in shapes.items()} | {
+            _SPREAD + name: torch.full(shape, start) for name, shape in shapes.items()
+        }
+
+    def update(
+        self, tensors: Tensors, state: Tensors, context: Context
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        lead = context.lead
+        # rows that share a state: a batch's examples, or all clients of the round
+        shared = 1 if self.owner == "client" else 0
+        between = range(shared, lead)
+        means, widths = self._read(tensors, state, lead, shared)
+        clipped = _unit({n: (v - means[n]) / widths[n] for n, v in tensors.items()}, lead)
+        deviation = self.multiplier**2 if self.as_cited else self.multiplier
+        found = {
+            name: widths[name] * (value + deviation * context.draws.normal(name, value)) + means[name]
+            for name, value in clipped.items()
+        }
+        moved: dict[str, Tensor] = {}
+        for name, value in found.items():
+            added = (widths[name] * deviation).square()
+            v = ((value - means[name]).square() - added).clamp(self.low, self.high)
+            mean, old = value.mean(tuple(between)) if between else value, state[_MEAN + name]
+            v = v.mean(tuple(between)) if between else v
+            moved[_MEAN + name] = 0.99 * old + 0.01 * mean.to(old)
+            moved[_SPREAD + name] = 0.9 * state[_SPREAD + name] + 0.1 * v.to(old)
+        return found, moved
+
+    def candidate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
+        """The candidate under the state before round 0."""
+        del observed
+        shapes = {name: tuple(value.shape[context.lead :]) for name, value in tensors.items()}
+        means, widths = self._read(tensors, self.initial(shapes), context.lead, 0)
+        inside = _unit({n: (v - means[n]) / widths[n] for n, v in tensors.items()}, context.lead)
+        return {name: widths[name] * value + means[name] for name, value in inside.items()}
+
+    def _read(
+        self, tensors: Tensors, state: Tensors, lead: int, shared: int
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """a and b, name → broadcast against the rows; `shared` leading axes are the state's own."""
+
+        def over_rows(name: str, value: Tensor) -> Tensor:
+            shape = (*value.shape[:shared], *[1] * (lead - shared), *value.shape[shared:])
+            return value.reshape(shape).to(tensors[name])
+
+        s = {n: state[_SPREAD + n] if self.as_cited else state[_SPREAD + n].sqrt() for n in tensors}
+        total = sum((value.flatten(shared).sum(-1) for value in s.values()), torch.zeros(()))
+        widths = {n: value.sqrt() * spread(total.sqrt(), value) for n, value in s.items()}
+        return (
+            {name: over_rows(name, state[_MEAN + name]) for name in tensors},
+            {name: over_rows(name, value) for name, value in widths.items()},
+        )
+
+
+def _unit(tensors: Tensors, lead: int) -> dict[str, Tensor]:
+    """Rows clipped to norm 1."""
+    factor = 1 / joint(norms(tensors, lead)).clamp(min=1.0)
+    return {name: value * spread(factor, value) for name, value in tensors.items()}

@@ -1,0 +1,302 @@
+"""The fast round of training is the pipeline's round: same stages, same states, same noise in law."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bench import registry
+from bench.cell import DataRef, Entry, Federated, TrainingCell
+from bench.contracts.defenses import variants
+from bench.contracts.situations import data, setting_of
+from bench.defenses.base import Defense, Scaled, Stateful, Transform
+from bench.federated import draws, resume
+from bench.federated.clients import follows_from_norms, local_updates, network
+from bench.federated.draws import StreamDraws
+from bench.federated.pipeline import Batches, run_round
+from bench.federated.stages import Moment, Stages, stages
+from bench.federated.training import Course, Progress, begin, train
+from bench.runner import Memory, Place, run_cell
+from bench.victims import clients_of
+
+CLIENTS = (1, 4, 7)
+
+
+class Zeros:
+    """Noise without its noise: what is left must agree to rounding."""
+
+    def normal(self, name: str, like: Tensor) -> Tensor:
+        del name
+        return torch.zeros_like(like)
+
+    def uniform(self, name: str, like: Tensor) -> Tensor:
+        del name
+        return torch.full_like(like, 0.3)
+
+
+def federated(steps: int, batch: int = 3) -> Federated:
+    algorithm = "fedsgd" if steps == 1 else "fedavg"
+    return Federated(
+        algorithm=algorithm, clients=12, per_round=3, steps=steps, batch=batch, rate=0.1, client_examples=50
+    )
+
+
+def model_of(name: str = "fed-cnn") -> tuple[nn.Module, dict[str, Tensor]]:
+    architecture = registry.instance("models", name, {})
+    module = architecture.build((1, 16, 16), 10).eval().double()
+    return module, {key: value.double() for key, value in architecture.initial(module, 0).items()}
+
+
+def batches(steps: int, batch: int = 3, clients: tuple[int, ...] = CLIENTS) -> Batches:
+    source = torch.Generator().manual_seed(5)
+    shape = (len(clients), steps, batch)
+    inputs = torch.rand((*shape, 1, 16, 16), generator=source, dtype=torch.float64)
+    return Batches(clients=clients, inputs=inputs, labels=torch.randint(10, shape, generator=source))
+
+
+def staged(defense: Defense, setting: Federated, weights: Mapping[str, Tensor]) -> Stages:
+    return stages(defense, setting_of(setting), {key: tuple(value.shape) for key, value in weights.items()})
+
+
+def choices() -> list[tuple[str, Defense]]:
+    """Every registered defense with each choice of each of its parameters; the clip bounds bite."""
+    found = []
+    for name in sorted(registry.names("defenses")):
+        small = {"clip": 0.05} if name in ("fed-cdp", "fed-alpha-cdp", "fed-sdp", "quantile") else {}
+        default = registry.instance("defenses", name, small)
+        for variant in variants(default):
+            for second in variants(variant):
+                found.append((name, second))
+    return list({repr(defense): (name, defense) for name, defense in found}.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "defense"), choices(), ids=lambda value: value if isinstance(value, str) else ""
+)
+@pytest.mark.parametrize("steps", [1, 3])
+def test_the_fast_round_is_the_pipelines(
+    name: str, defense: Defense, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del name
+    setting = federated(steps)
+    module, weights = model_of()
+    try:
+        defended = staged(defense, setting, weights)
+    except ValueError:
+        return  # it refuses so small a setting, which its contract checks
+    given, moment = batches(steps), Moment(seed=2, draw=0, round=0)
+    monkeypatch.setattr(draws.KeyedDraws, "normal", Zeros.normal)
+    monkeypatch.setattr(draws.KeyedDraws, "uniform", Zeros.uniform)
+    slow = run_round(module, weights, given, setting, defended, moment, classes=10)
+    sent, after = local_updates(
+        network(module), weights, given, setting, defended.of(CLIENTS), moment, Zeros()
+    )
+    after = defended.joined((after,))
+    for stage in ("client", "exchange", "server"):
+        sent, after = after.apply(stage, sent, moment, CLIENTS)  # type: ignore[arg-type]
+    for key in weights:
+        torch.testing.assert_close(sent[key], slow.shown["server"][key], rtol=1e-8, atol=1e-12)
+    for place, state in slow.stages.states.items():
+        for key, value in state.items():
+            torch.testing.assert_close(after.states[place][key], value, rtol=1e-8, atol=1e-12)
+
+
+NORM_BASED = ("fed-cdp", "fed-alpha-cdp")
+
+
+@pytest.mark.parametrize("name", NORM_BASED)
+@pytest.mark.parametrize("noise", ["per-example", "batch", "code"])
+def test_noise_on_the_mean_has_the_variance_of_noise_on_each_example(name: str, noise: str) -> None:
+    """One draw on the mean, and one for each example: the same mean and variance, within five standard
+    errors of 3·1.5·10⁵ coordinates."""
+    setting = federated(1, batch=4)
+    module, weights = model_of()
+    defense = registry.instance("defenses", name, {"clip": 0.05, "sigma": 2.0, "noise": noise})
+    defended = staged(defense, setting, weights).of(CLIENTS)
+    given, moment = batches(1, 4), Moment(seed=2, draw=0, round=0)
+    assert follows_from_norms(defended)
+
+    def drawn(fast: bool, patch: pytest.MonkeyPatch, with_noise: bool = True) -> Tensor:
+        if not fast:
+            patch.setattr("bench.federated.clients.follows_from_norms", lambda stages: False)
+        source = StreamDraws.of(3, 0, int(fast), CLIENTS, torch.device("cpu")) if with_noise else Zeros()
+        sent, _ = local_updates(network(module), weights, given, setting, defended, moment, source)
+        return torch.cat([value.flatten(1) for value in sent.values()], 1)
+
+    with pytest.MonkeyPatch.context() as patch:
+        quiet, fast = drawn(True, patch, with_noise=False), drawn(True, patch)
+        slow = drawn(False, patch)
+    for client in range(len(CLIENTS)):
+        one, other = fast[client] - quiet[client], slow[client] - quiet[client]
+        count = one.numel()
+        error = 5 * (2 / count) ** 0.5
+        assert abs(float(one.var() / other.var()) - 1) < 2**0.5 * error
+        assert abs(float(one.mean())) < 5 * float(one.std()) / count**0.5
+        assert abs(float(torch.corrcoef(torch.stack([one, other]))[0, 1])) < 5 / count**0.5
+
+
+def transforms() -> list[Transform]:
+    setting = setting_of(federated(1))
+    found = [
+        item
+        for _, defense in choices()
+        for item in _accepted(defense, setting)
+        if not isinstance(item, Stateful)
+    ]
+    return list({repr(item): item for item in found}.values())
+
+
+def _accepted(defense: Defense, setting: object) -> list[Transform]:
+    try:
+        return list(defense.transforms(setting).get("example", ()))  # type: ignore[arg-type]
+    except ValueError:
+        return []
+
+
+def test_what_is_told_from_norms_is_what_is_done() -> None:
+    """With unit draws `apply` gives factor times gradient plus deviation."""
+    from bench.defenses.base import Context
+    from bench.defenses.transforms.rows import norms
+
+    class Ones(Zeros):
+        def normal(self, name: str, like: Tensor) -> Tensor:
+            del name
+            return torch.ones_like(like)
+
+    given = {
+        "a": torch.randn(2, 3, 4, 5, dtype=torch.float64),
+        "b": torch.randn(2, 3, 6, dtype=torch.float64),
+    }
+    asked = 0
+    for item in transforms():
+        context = Context(
+            lead=2, stage="example", round=0, step=0, setting=setting_of(federated(1)), draws=Ones()
+        )
+        told = item.by_norms(norms(given, 2), context)
+        if told is None:
+            continue
+        asked += 1
+        after = item.apply(given, context)
+        for key, value in given.items():
+            expected = value * _wide(told.factors.get(key, 1.0), value) + _wide(told.deviation, value)
+            torch.testing.assert_close(after[key], expected, rtol=1e-12, atol=1e-14)
+    assert asked >= 4
+    assert Scaled({}).deviation == 0
+
+
+def _wide(value: Tensor | float, like: Tensor) -> Tensor | float:
+    return (
+        value.reshape(*value.shape, *[1] * (like.dim() - value.dim())) if isinstance(value, Tensor) else value
+    )
+
+
+def course(defense: str = "fed-cdp", *, rounds: int = 4, **options: object) -> tuple[Course, Progress]:
+    found = data("digits")
+    params = {"sigma": 0.5} if defense != "none" else {}
+    setting = Federated(
+        algorithm="fedavg", clients=20, per_round=7, steps=3, batch=4, rate=0.1, client_examples=40
+    )
+    cell = TrainingCell(
+        dataset=DataRef(name="digits", sha256=found.sha256), model=Entry(name="dlg-lenet"),
+        federated=setting, defense=Entry(name=defense, params=params), rounds=rounds, test_every=2,
+        checkpoints=(1,), seed=3,
+    )  # fmt: skip
+    architecture = registry.instance("models", "dlg-lenet", {"width": 0.1})
+    module = architecture.build(found.shape, found.classes).eval()
+    weights = architecture.initial(module, 3)
+    of = Course(cell=cell, data=found, clients=clients_of(cell, found), model=module, **options)  # type: ignore[arg-type]
+    return of, begin(of, weights, staged(registry.instance("defenses", defense, params), setting, weights))
+
+
+def apart(one: Progress, other: Progress) -> float:
+    return max(float((one.weights[key] - other.weights[key]).abs().max()) for key in one.weights)
+
+
+@pytest.mark.parametrize("defense", ["none", "fed-cdp", "adaclip"])
+def test_threads_change_no_bit_and_chunks_no_more_than_rounding(defense: str) -> None:
+    """The bound on chunks, 2e-6 after four rounds of three steps, is single precision's."""
+    whole = train(*course(defense, chunk=3))
+    assert apart(whole, train(*course(defense, chunk=3, threads=2))) == 0
+    for chunk in (1, 2, 7):
+        assert apart(whole, train(*course(defense, chunk=chunk))) < 2e-6, chunk
+
+
+@pytest.mark.parametrize("defense", ["none", "adaclip", "quantile"])
+def test_a_training_that_was_cut_off_goes_on_bit_for_bit(defense: str, tmp_path: object) -> None:
+    of, start = course(defense)
+    whole = train(of, start)
+    path = resume.place(tmp_path, "a")  # type: ignore[arg-type]
+    half = train(of, start, lambda now: now.round < 2)
+    resume.save(path, half, {"source": 1})
+    again = resume.load(path, start, {"source": 1})
+    assert (again.round, again.curve) == (2, half.curve)
+    end = train(of, again)
+    assert apart(whole, end) == 0
+    assert end.curve == whole.curve
+    assert list(end.checkpoints) == [1]
+    for key, value in whole.checkpoints[1].items():
+        assert torch.equal(end.checkpoints[1][key], value)
+    assert resume.load(path, start, {"source": 2}) is start  # other code: from the beginning
+    path.write_bytes(path.read_bytes()[:100])
+    assert resume.load(path, start, {"source": 1}) is start
+
+
+def test_a_training_stops_at_its_accuracy_and_before_its_epsilon(tmp_path: object) -> None:
+    of, _ = course("fed-cdp", rounds=12)
+    place = Place(run=tmp_path)  # type: ignore[arg-type]
+    plain = of.cell.model_copy(update={"test_every": 1})
+    full = run_cell(plain, place, Memory())
+    assert full.summary["rounds"] == 12
+    spent = [one for one in full.summary["privacy"] if one["convention"] == "paper"]
+    assert full.summary["epsilon"] is not None
+    assert full.summary["epsilon_absent"] is None
+    assert spent[0]["steps"] == 36
+    half = full.summary["curve"][6][1]
+    reached = run_cell(plain.model_copy(update={"until_accuracy": max(half, 0.01)}), place, Memory())
+    assert reached.summary["rounds"] <= 6
+    assert reached.summary["accuracy"] >= half
+    limit = spent[0]["epsilon"] * 0.8
+    stopped = run_cell(plain.model_copy(update={"until_epsilon": limit}), place, Memory())
+    assert 0 < stopped.summary["rounds"] < 12
+    assert stopped.summary["privacy"][0]["epsilon"] <= limit
+    undefended = of.cell.model_copy(update={"defense": Entry(name="none"), "rounds": 1})
+    bare = run_cell(undefended, place, Memory())
+    assert bare.summary["epsilon"] is None
+    assert "calibrated" in bare.summary["epsilon_absent"]
+
+
+def test_streams_of_a_round_are_apart_and_alone_as_in_company() -> None:
+    cpu = torch.device("cpu")
+    like = torch.zeros(3, 20000)
+    together = StreamDraws.of(1, 0, 4, (2, 3, 9), cpu).normal("w", like)
+    alone = StreamDraws.of(1, 0, 4, (3,), cpu).normal("w", like[:1])
+    assert torch.equal(alone[0], together[1])
+    seen = np.corrcoef(
+        torch.cat([together, StreamDraws.of(1, 0, 5, (2,), cpu).normal("w", like[:1])]).numpy()
+    )
+    assert np.abs(seen - np.eye(4)).max() < 5 / 20000**0.5
+    assert abs(float(together.var()) - 1) < 5 * (2 / 60000) ** 0.5
+    flat = StreamDraws.of(1, 0, 4, (2, 3, 9), cpu).uniform("w", like)
+    assert float(flat.min()) >= 0
+    assert float(flat.max()) < 1
+
+
+def test_a_state_of_the_server_inside_local_steps_is_refused() -> None:
+    from bench.defenses.transforms.quantile import QuantileClip
+
+    class Wrong(Defense):
+        reference = "test"
+        stages = ("example",)
+
+        def transforms(self, setting: object) -> Mapping[str, list[Transform]]:  # type: ignore[override]
+            del setting
+            return {
+                "example": [QuantileClip(owner="server", initial_bound=1.0, multiplier=1.0, count_noise=1.0)]
+            }
+
+    with pytest.raises(ValueError, match="server's state at stage 'example'"):
+        staged(Wrong(), federated(1), {"w": torch.zeros(2)})
+    assert replace(Moment(seed=0, draw=0, round=0), step=1).step == 1

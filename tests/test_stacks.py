@@ -1,0 +1,103 @@
+"""Every client's gradients at its own weights, against plain float64 autograd and against opacus."""
+
+import pytest
+import torch
+from opacus import GradSampleModule
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from bench import registry
+from bench.federated.clients import ByFunc, network
+from bench.federated.stacks import Stack, stack
+
+CLIENTS, EXAMPLES, CLASSES = 3, 4, 5
+OPTIONS = nn.Sequential(
+    nn.Conv2d(2, 4, (3, 2), stride=(2, 1), padding=(1, 0)), nn.ReLU(inplace=True),
+    nn.Conv2d(4, 6, 3, dilation=2, padding=2, bias=False), nn.MaxPool2d(3, stride=2, padding=1), nn.ReLU(),
+    nn.Conv2d(6, 4, 1), nn.Tanh(), nn.MaxPool2d(2, ceil_mode=True), nn.Dropout(), nn.Flatten(),
+    nn.Linear(36, 7), nn.Sigmoid(), nn.Linear(7, CLASSES, bias=False),
+)  # fmt: skip
+
+
+def built(name: str) -> tuple[nn.Module, tuple[int, ...]]:
+    if name == "options":
+        return OPTIONS.eval(), (2, 17, 10)
+    if name == "group norm":  # parameters outside convolutions and linear layers: by `torch.func`
+        layers = nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(144, CLASSES)
+        )
+        return layers.eval(), (1, 8, 8)
+    model = registry.instance("models", name, {"width": 4} if name == "convnet8" else {})
+    shape = (3, 20, 20) if "image" in model.takes else (30,)
+    return model.build(shape, CLASSES).eval(), shape
+
+
+def case(name: str) -> tuple[nn.Module, dict[str, Tensor], Tensor, Tensor]:
+    torch.manual_seed(1)
+    model, shape = built(name)
+    model = model.double()
+    weights = {
+        key: torch.stack([value.detach() * (1 + 0.1 * client) for client in range(CLIENTS)])
+        for key, value in model.named_parameters()
+    }
+    inputs = torch.rand(CLIENTS, EXAMPLES, *shape, dtype=torch.float64)
+    return model, weights, inputs, torch.randint(CLASSES, (CLIENTS, EXAMPLES))
+
+
+def slow(model: nn.Module, weights: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """One example after another: name → (client, example, *shape)."""
+    rows: dict[str, list[Tensor]] = {name: [] for name in weights}
+    for client in range(CLIENTS):
+        own = {name: value[client].clone().requires_grad_() for name, value in weights.items()}
+        for x, y in zip(inputs[client], labels[client], strict=True):
+            loss = nn.functional.cross_entropy(functional_call(model, own, (x[None].clone(),)), y[None])
+            for name, found in zip(own, torch.autograd.grad(loss, list(own.values())), strict=True):
+                rows[name].append(found)
+    return {name: torch.stack(found).unflatten(0, (CLIENTS, EXAMPLES)) for name, found in rows.items()}
+
+
+NAMES = [*sorted(registry.names("models")), "options", "group norm"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_are_autograds_in_every_form(name: str) -> None:
+    model, weights, inputs, labels = case(name)
+    expected = slow(model, weights, inputs, labels)
+    found = network(model).gradients(weights, inputs, labels)
+    factors = {key: torch.rand(CLIENTS, EXAMPLES, dtype=torch.float64) for key in weights}
+    forms = (
+        (found.each(), expected),
+        (found.mean(), {k: v.mean(1) for k, v in expected.items()}),
+        (found.norms(), {k: v.flatten(2).norm(dim=-1) for k, v in expected.items()}),
+        (
+            found.weighted(factors),
+            {k: torch.einsum("kb,kb...->k...", factors[k], v) / EXAMPLES for k, v in expected.items()},
+        ),
+    )
+    for got, right in forms:
+        assert list(got) == list(weights)
+        for key, value in right.items():
+            torch.testing.assert_close(got[key], value, rtol=1e-10, atol=1e-13)
+
+
+def test_models_of_the_project_are_stacks_and_others_fall_back() -> None:
+    for name in sorted(registry.names("models")):
+        assert isinstance(network(built(name)[0]), Stack), name
+    assert isinstance(network(built("group norm")[0]), ByFunc)
+    tied = nn.Linear(6, 6)
+    assert stack(nn.Sequential(tied, nn.ReLU(), tied)) is None
+    assert stack(nn.Sequential(nn.Linear(6, 6), nn.Dropout()).train()) is None
+
+
+@pytest.mark.parametrize("name", ["fed-cnn", "mlp"])
+def test_gradients_are_those_of_opacus(name: str) -> None:
+    model, weights, inputs, labels = case(name)
+    found = network(model).gradients(weights, inputs, labels).each()
+    inputs.requires_grad_()  # its hooks ask for it
+    for client in range(CLIENTS):
+        model.load_state_dict({key: value[client] for key, value in weights.items()})
+        watched = GradSampleModule(model.train(), loss_reduction="sum")
+        nn.functional.cross_entropy(watched(inputs[client]), labels[client], reduction="sum").backward()
+        for key, parameter in model.named_parameters():
+            torch.testing.assert_close(found[key][client], parameter.grad_sample, rtol=1e-10, atol=1e-13)
+        watched.to_standard_module()
