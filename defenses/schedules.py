@@ -103,9 +103,9 @@ class Cyclic:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsPublished:
     """σ_t = √(2 ln(1.25/δ))/ε_t with ε_t = exp(1.664 t/10001 - 1.1809), δ = 1e-5: the schedule in the
-    accounting script of Fed-αCDP's authors, for 10 001 local steps, from 15.78 to 2.99.
+    accounting script of Fed-αCDP's authors, for t = 1 to 10 000 local steps, from 15.78 to 2.99.
 
-    `steps` is how long this training is in what it counts by: t runs over the same range.
+    `steps` is how long this training is in what it counts by: t/10001 runs over the same range.
     """
 
     steps: int
@@ -114,7 +114,7 @@ class AsPublished:
         _at_least("steps", self.steps, 1)
 
     def __call__(self, round: int) -> float:
-        return math.sqrt(2 * math.log(1.25e5)) / math.exp(1.664 * round / self.steps - 1.1809)
+        return math.sqrt(2 * math.log(1.25e5)) / math.exp(1.664 * (round + 1) / (self.steps + 1) - 1.1809)
 
 
 def _at_least(name: str, value: float, least: int) -> None:

@@ -14,6 +14,7 @@ from bench.contracts.base import DECLARED, Contract, ContractSkipped, one_line, 
 from bench.contracts.situations import Tensors, data, differing, gap, model, setting_of
 from bench.defenses.base import Context, Defense, Transform
 from bench.defenses.transforms.noise import Noise
+from bench.defenses.transforms.rows import norms
 from bench.federated.describe import describe
 from bench.federated.draws import KeyedDraws
 from bench.federated.pipeline import Batches, Taps, run_round, sent_unit
@@ -64,8 +65,12 @@ class _Round:
     def apply(
         self, stage: Stage, tensors: Tensors, *, draw: int = 0, clients: tuple[int, ...] = CLIENTS
     ) -> dict[str, Tensor]:
-        moment = Moment(seed=3, draw=draw, round=0)
-        return self.stages.apply(stage, tensors, moment, clients)[0]
+        """At stage `step` the examples' norms are those of `at`, of these of `CLIENTS`."""
+        moment, left = Moment(seed=3, draw=draw, round=0), None
+        if stage == "step":
+            rows = [CLIENTS.index(client) for client in clients]
+            left = {name: value[rows] for name, value in norms(self.at("example"), 2).items()}
+        return self.stages.apply(stage, tensors, moment, clients, norms=left)[0]
 
     @property
     def wired(self) -> tuple[Stage, ...]:
@@ -364,6 +369,7 @@ def _context(found: _Round, stage: Stage) -> Context:
     return Context(
         lead=lead, stage=stage, round=0, step=0, setting=found.stages.setting,
         draws=KeyedDraws(seed=3, fields=(0, 0, 0, stage), rows=rows if lead else ((),)),
+        norms=norms(found.at("example"), 2) if stage == "step" else None,
     )  # fmt: skip
 
 

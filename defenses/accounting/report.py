@@ -13,6 +13,7 @@ Convention = Literal["paper", "tight", "tap"]
 DELTA = 1e-5
 RELEASED = "sees the released models"
 TAP = "sees who takes part, and what the point shows"
+_WIDE = 50.0  # ε beyond which a distribution's grid takes minutes and tells no one anything
 _NOT_POISSON = "drawn without replacement in shuffled order, which is not Poisson sampling"
 
 
@@ -99,8 +100,12 @@ def _paper(mechanism: Mechanism, sampling: Sampling, q: float, delta: float) -> 
 
 def _tight(mechanism: Mechanism, sampling: Sampling, tensors: int, delta: float) -> Spent:
     factor = mechanism.released / _root(mechanism, tensors)
+    spent = _steps(mechanism, sampling, factor)
+    bound = rdp.epsilon(spent, delta, q=sampling.q, old=False)
+    wide = bound > _WIDE
     shared = {
-        "convention": "tight", "accountant": "privacy loss distributions (dp-accounting)",
+        "convention": "tight",
+        "accountant": "RDP (too large for a distribution)" if wide else "privacy loss distributions (dp-accounting)",
         "unit": mechanism.unit, "adversary": RELEASED, "delta": delta, "q": sampling.q,
         "steps": sampling.per_round * sampling.rounds,
         "multiplier": _ends(mechanism, sampling, factor), "sampling": "as Poisson",
@@ -108,8 +113,7 @@ def _tight(mechanism: Mechanism, sampling: Sampling, tensors: int, delta: float)
     }  # fmt: skip
     if not pld.available():
         return Spent(epsilon=None, absent="dp-accounting is not installed here", **shared)  # type: ignore[arg-type]
-    spent = _steps(mechanism, sampling, factor)
-    found = math.inf if 0.0 in spent else pld.epsilon(spent, delta, q=sampling.q)
+    found = bound if wide else pld.epsilon(spent, delta, q=sampling.q)
     return Spent(**_finite(found), **shared)  # type: ignore[arg-type]
 
 

@@ -1,0 +1,237 @@
+"""Accountants against paper A's figures, closed forms, numerical integrals and dp-accounting."""
+
+import dataclasses
+import math
+
+import mpmath
+import numpy as np
+import pytest
+
+from bench.defenses.accounting import composition, pld, rdp
+from bench.defenses.accounting.mechanism import Mechanism, sampling_of
+from bench.defenses.accounting.report import at_tap, released
+from bench.defenses.adaclip import AdaClip
+from bench.defenses.base import Setting
+from bench.defenses.fed_alpha_cdp import FedAlphaCdp
+from bench.defenses.fed_cdp import FedCdp
+from bench.defenses.fed_sdp import FedSdp
+from bench.defenses.gaussian import Gaussian
+from bench.defenses.quantile import Quantile
+from bench.federated.privacy import NO_MECHANISM, account, at_point
+from bench.points import point
+
+DELTA = 1e-5
+PAPER = Setting(
+    clients=1000, per_round=100, rounds=100, steps=100, batch=5, client_examples=500, rate=0.05
+)  # paper A's MNIST
+
+
+@pytest.mark.parametrize(
+    ("steps", "printed"),
+    [(10000, 0.823), (6000, 0.636), (1000, 0.276), (1100, 0.285), (6700, 0.672), (3400, 0.478), (500, 0.184),
+     (100, 0.084)],
+)  # fmt: skip
+def test_fed_cdp_spends_what_tables_6_and_7_print(steps: int, printed: float) -> None:
+    assert round(rdp.epsilon({6.0: steps}, DELTA, q=0.01, old=True), 3) == printed
+
+
+@pytest.mark.parametrize(("steps", "printed"), [(101, 0.854), (61, 0.668), (11, 0.302)])
+def test_fed_sdp_spends_what_table_6_prints(steps: int, printed: float) -> None:
+    """.3025 for Adult, which the paper prints as .303: to three decimals both roundings stand."""
+    found = rdp.epsilon({6.0: steps}, DELTA, q=0.1, old=True)
+    assert abs(found - printed) < 0.0006
+
+
+def test_table_6s_cancer_is_one_figure_of_two() -> None:
+    assert round(rdp.epsilon({6.0: 300}, DELTA, q=0.01, old=True), 3) == 0.147
+    # .138, which it prints for the others, fits no setting that was found
+
+
+@pytest.mark.parametrize(
+    ("q", "steps", "expected"),
+    [
+        (500 / 60000, 10000, 0.684),
+        (0.008, 10000, 0.656),
+        (300 / 2267, 6000, 9.79),
+        (300 / 36631, 1000, 0.215),
+    ],
+)
+def test_the_rates_that_the_paper_states_give_other_figures(q: float, steps: int, expected: float) -> None:
+    assert rdp.epsilon({6.0: steps}, DELTA, q=q, old=True) == pytest.approx(expected, abs=0.006)
+
+
+def test_table_11s_compositions() -> None:
+    step = round(composition.classic(6, DELTA), composition.SERIES_ROUNDING)
+    assert step == 0.807
+    sampled = composition.amplified(step, 0.01)
+    assert composition.base(sampled, 10000) == pytest.approx(123.354, abs=0.001)
+    assert round(composition.advanced(sampled, 10000, DELTA), 3) == 7.450
+    assert round(composition.zcdp_of_paper(6, 0.01, 10000, DELTA), 3) == 1.159
+    assert round(rdp.epsilon({6.0: 10000}, DELTA, q=0.01, old=True), 3) == 0.823
+
+
+@pytest.mark.parametrize(("q", "sigma"), [(0.01, 6.0), (0.01, 0.7), (0.5, 2.0), (0.3, 0.08)])
+def test_rdp_is_its_integral(q: float, sigma: float) -> None:
+    """At whole and fractional orders, to ten digits; dp-accounting's fractional orders are off by up to a fifth."""
+    found = dict(zip(rdp.ORDERS, rdp.rdp(q, sigma), strict=True))
+    for order in (1.25, 2.5, 4.0):
+
+        def inside(x: float, order: float = order) -> float:
+            ratio = 1 - q + q * mpmath.exp((2 * x - 1) / (2 * sigma**2))
+            return mpmath.npdf(x, 0, sigma) * ratio**order
+
+        cuts = [-20 * sigma, -5 * sigma, 0, order / 2, order, order + 5 * sigma, order + 20 * sigma]
+        exact = float(mpmath.log(mpmath.quad(inside, cuts)) / (order - 1))
+        assert found[order] == pytest.approx(exact, rel=1e-8)
+
+
+def test_rdp_at_its_ends() -> None:
+    orders = np.array(rdp.ORDERS)
+    np.testing.assert_allclose(rdp.rdp(1.0, 3.0), orders / 18)
+    assert not rdp.rdp(0.0, 3.0).any()
+    assert np.isinf(rdp.rdp(0.1, 0.0)).all()
+    assert math.isinf(rdp.epsilon({0.0: 1}, DELTA, q=0.1, old=True))
+
+
+def test_the_gaussian_mechanism_is_exact() -> None:
+    """δ(ε) of its own answer is δ; and it is below every bound."""
+    for multiplier in (0.1, 0.5, 1.0, 3.0, 30.0):
+        found = composition.gaussian(multiplier, DELTA)
+        low = mpmath.ncdf(0.5 / multiplier - found * multiplier)
+        high = mpmath.e**found * mpmath.ncdf(-0.5 / multiplier - found * multiplier)
+        assert float(low - high) == pytest.approx(DELTA, rel=1e-6)
+        assert found <= rdp.epsilon({multiplier: 1}, DELTA, q=1.0, old=False) + 1e-9
+    assert math.isinf(composition.gaussian(0.0, DELTA))
+    assert composition.gaussian(1e9, DELTA) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("multiplier", "expected"),
+    [(6 / 2, 1.27), (6 / (2 * math.sqrt(3)), 2.34), (6 / (2 * math.sqrt(10)), 4.65), (0.5 / 2, 24.4)],
+)
+def test_at_the_tap(multiplier: float, expected: float) -> None:
+    assert composition.gaussian(multiplier, DELTA) == pytest.approx(expected, rel=5e-3)
+
+
+@pytest.mark.parametrize(
+    ("q", "steps", "expected"),
+    [(0.01, 10000, 0.601), (0.01, 6000, 0.455), (0.01, 1000, 0.172), (0.01, 300, 0.090), (0.1, 100, 0.616),
+     (0.1, 60, 0.470), (0.1, 10, 0.186), (0.1, 3, 0.102)],
+)  # fmt: skip
+def test_tight(q: float, steps: int, expected: float) -> None:
+    found = pld.epsilon({6.0: steps}, DELTA, q=q)
+    assert found == pytest.approx(expected, abs=6e-4)
+    assert found < rdp.epsilon({6.0: steps}, DELTA, q=q, old=False)
+
+
+def sampling(mechanism: Mechanism, rounds: int = 100):
+    return sampling_of(
+        mechanism.unit, clients=1000, per_round=100, rounds=rounds, steps=100, batch=5, client_examples=500,
+        examples=60000,
+    )  # fmt: skip
+
+
+def figures(mechanism: Mechanism, rounds: int = 100, tensors: int = 3) -> dict[str, float | None]:
+    found = released(mechanism, sampling(mechanism, rounds), tensors=tensors)
+    return {f"{one.convention} {one.q:.3g}": one.epsilon for one in found}
+
+
+def test_a_report_speaks_of_what_is_released() -> None:
+    """Only noise over B on clipped whole gradients is σ's own; the other readings spend less, and tensors
+    clipped by themselves more."""
+    own = figures(FedCdp(noise="code", clipping="flat").mechanism(PAPER))
+    assert own["paper 0.01"] == pytest.approx(0.823, abs=5e-4)
+    assert own["paper 0.00833"] == pytest.approx(0.684, abs=5e-4)
+    assert own["tight 0.01"] == pytest.approx(0.601, abs=5e-4)
+    per_tensor = figures(FedCdp(noise="code").mechanism(PAPER))
+    assert per_tensor["paper 0.01"] == own["paper 0.01"]
+    assert per_tensor["tight 0.01"] == pytest.approx(pld.epsilon({6 / math.sqrt(3): 10000}, DELTA, q=0.01))
+    each = figures(FedCdp(noise="per-example", clipping="flat").mechanism(PAPER))
+    assert each["tight 0.01"] == pytest.approx(pld.epsilon({6 * math.sqrt(5): 10000}, DELTA, q=0.01))
+    clients = figures(FedSdp(at="client").mechanism(PAPER))
+    assert clients["paper 0.1"] == pytest.approx(0.854, abs=5e-4)
+    assert clients["tight 0.1"] == pytest.approx(0.616, abs=5e-4)
+
+
+@pytest.mark.parametrize(
+    ("decay", "expected"), [("linear", 0.575), ("staircase", 0.536), ("exponential", 0.637)]
+)
+def test_no_schedule_from_15_to_4_85_spends_what_the_paper_says(decay: str, expected: float) -> None:
+    """Rounds count from 0 here: a step earlier on each schedule than the figures quoted."""
+    found = figures(FedAlphaCdp(sigma=15.0, decay=decay).mechanism(PAPER))["paper 0.01"]  # type: ignore[arg-type]
+    assert found == pytest.approx(expected, abs=0.005)
+    assert found < 0.65
+
+
+def test_the_authors_script_spends_it_by_round_95() -> None:
+    mechanism = FedAlphaCdp(decay="as-published", by="step").mechanism(PAPER)
+    assert mechanism.sigmas[0] == pytest.approx(15.78, abs=0.005)
+    assert mechanism.sigmas[-1] == pytest.approx(2.99, abs=0.005)
+    before, at = (figures(mechanism, rounds)["paper 0.01"] for rounds in (94, 95))
+    assert before is not None
+    assert at is not None
+    assert before < 0.818
+    assert at == pytest.approx(0.8227, abs=5e-4)
+
+
+def test_at_the_tap_by_stage() -> None:
+    mechanism = FedCdp(noise="per-example", clipping="flat").mechanism(PAPER)
+    one = at_tap(mechanism, "example", tensors=3)
+    assert one is not None
+    assert one.epsilon == pytest.approx(1.27, abs=0.005)
+    ten = at_tap(mechanism, "example", tensors=3, uses=10)
+    assert ten is not None
+    assert ten.epsilon == pytest.approx(4.65, abs=0.005)
+    assert at_tap(FedCdp(noise="code").mechanism(PAPER), "example", tensors=3) is None
+    assert at_tap(FedSdp(at="client").mechanism(PAPER), "step", tensors=3) is None
+    assert at_tap(FedSdp(at="server").mechanism(PAPER), "client", tensors=3) is None
+    assert at_tap(FedSdp(noise="mean").mechanism(PAPER), "server", tensors=3) is None
+
+
+def test_what_no_epsilon_covers_says_why() -> None:
+    found, absent = at_point(FedSdp(at="client"), PAPER, point("type-2"), tensors=3, round_=0, observations=1)
+    assert (found, absent) == (None, "nothing protects one client by itself at type-2")
+    found, absent = at_point(Gaussian(), PAPER, point("type-1"), tensors=3, round_=0, observations=1)
+    assert (found, absent) == (None, NO_MECHANISM)
+    assert account(Gaussian(), PAPER, tensors=3, examples=50000) is None
+    assert AdaClip(variant="as-cited").mechanism(PAPER) is None
+    silent = figures(FedAlphaCdp(sigma=2.0, decay="linear", final=0.0).mechanism(PAPER))
+    assert silent["paper 0.01"] is not None  # the last of a hundred rounds still has noise
+    none = released(FedCdp(sigma=0.0).mechanism(PAPER), sampling(FedCdp().mechanism(PAPER)), tensors=3)
+    assert all(one.epsilon is None and one.absent == "no noise at some step: no ε holds" for one in none)
+
+
+def test_quantile_spends_its_sigma_with_the_correction_and_more_without() -> None:
+    """σ = 6 of K = 100 is 7.5 beside a count of multiplier 10; with K = 60 nothing is left."""
+    assert Quantile().main_multiplier(100) == pytest.approx(7.5)
+    with pytest.raises(ValueError, match="leaves nothing for the main noise"):
+        Quantile().main_multiplier(60)
+    with pytest.raises(ValueError, match="leaves nothing"):
+        Quantile(at="example", sigma=0.5).main_multiplier(5)
+    exact = figures(Quantile().mechanism(PAPER))
+    assert exact["tight 0.1"] == pytest.approx(0.616, abs=5e-4)
+    bare = Quantile(correction="none").mechanism(PAPER).sigmas[0]
+    assert bare == pytest.approx((6**-2 + 10**-2) ** -0.5)
+
+
+def test_spending_grows_with_rounds_and_falls_with_noise() -> None:
+    spent = account(FedCdp(), PAPER, tensors=3, examples=60000)
+    assert spent is not None
+    curve = [spent.so_far(rounds) for rounds in (0, 1, 10, 50, 100)]
+    assert curve == sorted(curve)
+    assert curve[0] == 0
+    louder = account(dataclasses.replace(FedCdp(), sigma=7.0), PAPER, tensors=3, examples=60000)
+    assert louder is not None
+    assert louder.so_far(100) < curve[-1]
+
+
+def test_many_multipliers_are_interpolated_to_seven_digits() -> None:
+    sigmas = [15.0 * 0.9995**step for step in range(2000)]
+    plain = sum((rdp.rdp(0.01, sigma) for sigma in sigmas[::20]), np.zeros(len(rdp.ORDERS)))
+    found = rdp._interpolated(dict.fromkeys(sigmas[::20], 1), 0.01)
+    # the largest orders turn from small to huge within a few per cent of σ, and are never the best there
+    low = np.array(rdp.ORDERS) <= 63
+    np.testing.assert_allclose(found[low], plain[low], rtol=1e-7)
+    np.testing.assert_allclose(found, plain, rtol=2e-3)
+    alike = dict.fromkeys(sigmas, 1)
+    assert pld.epsilon(alike, DELTA, q=0.01) < rdp.epsilon(alike, DELTA, q=0.01, old=False)
