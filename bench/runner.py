@@ -26,6 +26,7 @@ from bench.datasets.loading import load
 from bench.defenses.base import Defense, Setting
 from bench.errors import BenchError, NotApplicable, PluginError
 from bench.federated import resume
+from bench.federated.cost import cost as cost_of
 from bench.federated.describe import untouched
 from bench.federated.privacy import NO_MECHANISM, Account, account, at_point
 from bench.federated.stages import Stages, stages
@@ -284,8 +285,19 @@ def _train(cell: TrainingCell, place: Place, memory: Memory, told: Callable[[Ste
         "private": data.private,
     }
     kept.unlink(missing_ok=True)
-    per_round = round(seconds / max(1, trained.round - start.round), 4)
-    return Outcome(summary=summary, cost={"seconds_per_round": per_round})
+    return Outcome(summary=summary, cost=_training_cost(course, start, seconds, trained.round - start.round))
+
+
+def _training_cost(course: Course, start: Progress, seconds: float, rounds: int) -> dict[str, Any]:
+    """Time of a round, and of one client's step beside the undefended one's."""
+    found = cost_of(course, start)
+    return {
+        "seconds_per_round": round(seconds / max(1, rounds), 4),
+        "milliseconds_per_step": round(found.milliseconds, 4),
+        "undefended_milliseconds_per_step": round(found.undefended, 4),
+        "overhead": round(found.ratio, 3),
+        "overhead_quartiles": [round(found.low, 3), round(found.high, 3)],
+    }
 
 
 def _goes_on(cell: TrainingCell, spent: Account | None, now: Progress) -> bool:

@@ -20,6 +20,9 @@ _FREE = (
 @click.option(
     "--cell", "cell_file", type=click.Path(path_type=Path), help="Repeat one published record's cell."
 )
+@click.option(
+    "--scale", metavar="NAME", help="Of a preset that comes in several sizes: small (default) or full."
+)
 @click.option("--out", type=click.Path(path_type=Path), help="Run folder [default: runs/NAME].")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Folder of data sets; else BENCH_DATA.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
@@ -38,9 +41,9 @@ _FREE = (
 @click.option("--include-pictures", is_flag=True, help="Send pictures of private data to MLflow, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
-    matrix_name: str | None, cell_file: Path | None, out: Path | None, data_dir: Path | None, device: str,
-    jobs: int | None, plugins: tuple[str, ...], defenses: tuple[str, ...], dry_run: bool,
-    tracking_uri: str | None, no_tracking: bool, include_pictures: bool, as_json: bool,
+    matrix_name: str | None, cell_file: Path | None, scale: str | None, out: Path | None,
+    data_dir: Path | None, device: str, jobs: int | None, plugins: tuple[str, ...],
+    defenses: tuple[str, ...], dry_run: bool, tracking_uri: str | None, no_tracking: bool, include_pictures: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Run a matrix: attacks × defenses × data sets × interception points.
 
@@ -55,8 +58,9 @@ def command(
     """
     if (matrix_name is None) == (cell_file is None):
         raise click.UsageError("give --matrix FILE|PRESET or --cell RECORD; `bench run --matrix quickstart`")
-    if cell_file is not None and defenses:
-        raise click.UsageError("--defense adds to a matrix; leave it out, or give --matrix")
+    if cell_file is not None and (defenses or scale):
+        option = "--defense" if defenses else "--scale"
+        raise click.UsageError(f"{option} is of a matrix; leave it out, or give --matrix")
     from bench import registry
 
     for plugin in plugins:
@@ -74,11 +78,12 @@ def command(
     if cell_file is not None:
         sys.exit(repeat.repeat(cell_file, data_dir, chosen_device(device), as_json))
     assert matrix_name is not None
-    matrix = read(matrix_name, more_defenses=defenses)
+    matrix = read(matrix_name, more_defenses=defenses, scale=scale)
     resolver = Resolver(data_dir)
     planned = expand(matrix, resolve=resolver)
     run = out or Path("runs") / (
-        Path(matrix_name).stem if matrix_name.endswith(".toml") else matrix_name.replace("/", "-")
+        (Path(matrix_name).stem if matrix_name.endswith(".toml") else matrix_name.replace("/", "-"))
+        + (f"-{scale}" if scale else "")
     )
     todo = schedule(planned, run, resolver)
     jobs = jobs or default_jobs()
@@ -95,9 +100,11 @@ def command(
     from bench.cli.watching import watched
 
     store = None if no_tracking else (tracking_uri or "")
+    title = matrix.title + (f" ({matrix.scale} scale)" if matrix.scale else "")
     result = watched(
         todo, place, ids=[item.cell.id for item in planned], jobs=jobs, plugins=plugins, quiet=as_json,
-        title=matrix.title, matrix=matrix_name, tracking_uri=store, include_pictures=include_pictures,
+        title=title, matrix=matrix_name, tracking_uri=store, include_pictures=include_pictures,
+        published=matrix.published,
     )  # fmt: skip
     if as_json:
         click.echo(json.dumps({**result, "suite": suite}, indent=1))

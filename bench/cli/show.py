@@ -21,6 +21,7 @@ _HEADING = 18  # columns
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--open", "opened", is_flag=True, help="Open the picture, too.")
 @click.option("--attacks", "table", flag_value="attacks", help="How each attack fares on each data set.")
+@click.option("--trainings", "table", flag_value="trainings", help="Accuracy, ε and time under each defense.")
 @click.option("--knowledge", "table", flag_value="knowledge", help="Plain beside adaptive attackers.")
 def command(cell: str | None, run: Path | None, as_json: bool, opened: bool, table: str | None) -> None:
     """List the cells of RUN (by default the newest below runs/), or show one of them.
@@ -33,6 +34,7 @@ def command(cell: str | None, run: Path | None, as_json: bool, opened: bool, tab
     bench show runs/smoke       of that one
     bench show 3f2a             one cell
     bench show runs/x --attacks     every attack of that run: rates, figures, cost
+    bench show runs/x --trainings   what each defense costs in accuracy, ε and time
     bench show runs/x --knowledge   what knowing the defense gains
     """
     from bench.cli import lookup
@@ -98,13 +100,13 @@ def _tell(record: "Record", picture: Path | None, trail: Path | None) -> None:
 
 
 def _table(run: Path, table: str, as_json: bool) -> None:
-    """Print the run's table of attacks or of what knowing the defense gains."""
+    """Print the run's table of attacks, of trainings, or of what knowing the defense gains."""
     from rich.console import Console, RenderableType
 
     from bench.cli import lookup
     from bench.cli.columns import width
     from bench.errors import RecordError
-    from bench.leaderboard import attacks, knowledge
+    from bench.leaderboard import attacks, knowledge, trainings
     from bench.matrix import published
 
     found, said = list(lookup.every(run)), published.kept(run)
@@ -114,6 +116,9 @@ def _table(run: Path, table: str, as_json: bool) -> None:
         if table == "attacks":
             rows = attacks.attacks(found, said)
             shown, empty = attacks.render(rows), f"no attack was run in {run}"
+        elif table == "trainings":
+            rows = trainings.trainings(found, said)
+            shown, empty = trainings.render(rows, said), f"nothing was trained in {run}"
         else:
             rows = knowledge.knowledge(found)
             shown, empty = knowledge.render(rows), f"no attack of {run} was asked both plain and adaptive"

@@ -17,9 +17,10 @@ from bench import records, strips
 from bench.cli.words import duration
 from bench.errors import RecordError
 from bench.executor import AnyCell
-from bench.leaderboard import knowledge
+from bench.leaderboard import knowledge, trainings
 from bench.leaderboard.table import blocks, without_evidence
 from bench.leaderboard.terminal import render
+from bench.matrix.published import Published
 from bench.plan import Schedule
 from bench.records import Record
 from bench.runner import Place, Step
@@ -57,6 +58,7 @@ class _Tally:
 def watched(
     todo: Schedule, place: Place, *, ids: Sequence[str], jobs: int, plugins: Sequence[str], quiet: bool,
     title: str, matrix: str, tracking_uri: str | None, include_pictures: bool,
+    published: Sequence[Published] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """Carry out a schedule under the user's eyes; returns the result as JSON types.
 
@@ -118,7 +120,7 @@ def watched(
     order = {cell_id: position for position, cell_id in enumerate(ids)}
     tally.found.sort(key=lambda record: order[record.id])
     if not quiet:
-        _conclude(console, tally, place, matrix, uploaded, plugins, tracking_uri)
+        _conclude(console, tally, place, matrix, uploaded, plugins, tracking_uri, published)
     return _result(tally, place, uploaded)
 
 
@@ -160,20 +162,17 @@ def _draw(run: Path, record: Record) -> None:
 
 def _conclude(
     console: Console, tally: _Tally, place: Place, matrix: str, uploaded: Any, plugins: Sequence[str],
-    tracking_uri: str | None,
+    tracking_uri: str | None, published: Sequence[Published],
 ) -> None:  # fmt: skip
     found = blocks(tally.found)
     console.print()
-    console.print(render(found))
+    if found:
+        console.print(render(found))
+    if trained := trainings.trainings(tally.found, published):
+        console.print(trainings.render(trained, published))
     if told := knowledge.knowledge(tally.found):
         console.print()
         console.print(knowledge.render(told))
-    trained = [record for record in tally.found if record.cell["kind"] == "training"]
-    for record in trained:
-        console.print(
-            f"trained {record.cell['dataset']['name']} {record.cell['model']['name']} under "
-            f"{record.cell['defense']['name']}: accuracy {record.summary.get('accuracy')}"
-        )
     if found:
         console.print(_legend())
     for block in found:

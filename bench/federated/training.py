@@ -27,7 +27,7 @@ from bench.victims import local_batches
 
 Tensors = Mapping[str, Tensor]
 CHUNK = 10  # clients at once: more spill out of the caches, fewer pay more calls (BENCHMARKS.md)
-_SENT: tuple[Stage, ...] = ("client", "exchange", "server")
+SENT: tuple[Stage, ...] = ("client", "exchange", "server")  # stages of an update on its way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ def _round(course: Course, of: Network, before: Progress) -> Progress:
     chosen = participants(cell, before.round)
     moment = Moment(seed=cell.seed, draw=0, round=before.round)
     update, stages = updates(course, of, before, chosen, moment)
-    for stage in _SENT:
+    for stage in SENT:
         update, stages = stages.apply(stage, update, moment, chosen)
     mean = {name: value.mean(0) for name, value in update.items()}
     mean, stages = stages.apply("aggregate", mean, moment)

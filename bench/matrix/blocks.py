@@ -6,8 +6,9 @@ from math import prod
 from typing import Any
 
 from bench.matrix.axes import MOST, choices, one, pattern, size
-from bench.matrix.border import Border, whole
+from bench.matrix.border import Border, number, whole
 from bench.matrix.combine import Choice, Extra, combine
+from bench.matrix.faults import nearest, quoted
 from bench.matrix.weights import OPTIONS
 
 MOST_RULES = 200  # entries of `include` or of `exclude`
@@ -17,6 +18,10 @@ AXES = (
     "draw", "seed", "evaluations", "readings", "chunk",
 )  # fmt: skip
 TRAIN_AXES = ("dataset", "model", "federated", "defense", "rounds", "seed")
+UNTIL = {
+    "until_accuracy": 1.0,
+    "until_epsilon": 1e6,
+}  # where a training may stop → the most that can be asked
 # Axes without a default, with an example.
 REQUIRED = {
     "dataset": '["digits"]', "model": '["dlg-lenet"]', "attack": '["dlg"]', "point": '["type-2"]',
@@ -30,7 +35,7 @@ class Training:
 
     choices: Mapping[str, Choice]
     checkpoints: tuple[int, ...]
-    options: Mapping[str, int]
+    options: Mapping[str, int | float]
 
 
 def settings(border: Border, table: Mapping[str, Any], names: Iterable[str], key: str = "") -> dict[str, int]:
@@ -98,16 +103,21 @@ def include(border: Border, content: Mapping[str, Any]) -> list[dict[str, Extra]
     return found
 
 
-def trainings(border: Border, content: Mapping[str, Any]) -> tuple[Training, ...]:
-    """The product of each `[[train]]` block."""
+def trainings(border: Border, content: Mapping[str, Any], scale: str | None) -> tuple[Training, ...]:
+    """The product of each `[[train]]` block that is for this scale, or for all."""
     found: list[Training] = []
     for where, table in tables(border, content, "train"):
-        border.known(where, table, (*TRAIN_AXES, "checkpoints", *OPTIONS))
+        border.known(where, table, (*TRAIN_AXES, "checkpoints", "scale", *OPTIONS, *UNTIL))
+        if not _at_scale(border, where, table, content, scale):
+            continue
         for name in ("dataset", "model", "rounds"):
             if name not in table:
                 border.faults.add(where, f"lacks {name}", f"add e.g. {name} = {REQUIRED[name]}")
         own = axes(border, table, TRAIN_AXES, where)
-        options = {**OPTIONS, **settings(border, table, OPTIONS, f"{where}.")}
+        options: dict[str, int | float] = {**OPTIONS, **settings(border, table, OPTIONS, f"{where}.")}
+        for name in (name for name in UNTIL if name in table):
+            limit = number(border, f"{where}.{name}", table[name], 1e-6, UNTIL[name])
+            options |= {} if limit is None else {name: limit}
         last = min((choice.value for choice in own.get("rounds", [])), default=1)
         kept = _checkpoints(border, f"{where}.checkpoints", table.get("checkpoints", []), last)
         if not border.faults:
@@ -117,6 +127,26 @@ def trainings(border: Border, content: Mapping[str, Any]) -> tuple[Training, ...
             border.faults.add("train", f"more than {MOST} trainings", "split the matrix")
             break
     return tuple(found)
+
+
+def scales(border: Border, content: Mapping[str, Any]) -> tuple[str, ...]:
+    """The scales that a matrix comes in, the first if none is asked for."""
+    raw = content.get("scales", [])
+    if isinstance(raw, list) and all(isinstance(name, str) and name.isidentifier() for name in raw):
+        return tuple(dict.fromkeys(raw))
+    border.bad("scales", "a list of names", raw, 'scales = ["small", "full"]')
+    return ()
+
+
+def _at_scale(
+    border: Border, where: str, table: Mapping[str, Any], content: Mapping[str, Any], scale: str | None
+) -> bool:
+    asked, there = table.get("scale"), scales(border, content)
+    if asked is None:
+        return True
+    if asked not in there:
+        border.faults.add(f"{where}.scale", f"unknown scale {quoted(asked)}", nearest(str(asked), there))
+    return bool(asked == scale)
 
 
 def tables(border: Border, content: Mapping[str, Any], key: str) -> list[tuple[str, dict[str, Any]]]:

@@ -54,6 +54,17 @@ def whole(border: Border, key: str, raw: Any, least: int) -> int | None:
     return raw
 
 
+def number(border: Border, key: str, raw: Any, low: float, high: float) -> float | None:
+    """A number within these bounds, or None and a fault."""
+    if isinstance(raw, bool) or not isinstance(raw, int | float):
+        border.bad(key, "a number", raw, f"{low:g}")
+    elif not low <= raw <= high:
+        border.faults.add(key, f"out of range, got {quoted(raw)}", f"give {low:g} to {high:g}")
+    else:
+        return float(raw)
+    return None
+
+
 def entry(border: Border, axis: str, key: str, raw: Any) -> Choice | None:
     """A registered name, alone or as `name` of a table that holds its parameters."""
     table = {"name": raw} if isinstance(raw, str) else raw

@@ -13,14 +13,16 @@ from typing import Any
 
 from bench.errors import RecordError
 from bench.matrix.axes import one, pattern
-from bench.matrix.border import Border
+from bench.matrix.border import Border, number
 from bench.matrix.combine import agrees
-from bench.matrix.faults import quoted
 from bench.records import write_atomically
 
 AXES = ("dataset", "model", "attack", "knowledge", "point", "defense", "federated")
-# Figure → its least and greatest value.
-FIGURES = {"asr": (0.0, 1.0), "rmse": (0.0, 10.0), "iterations": (0.0, 1e9)}
+# Figure → its least and greatest value; the last four are of trainings.
+FIGURES = {
+    "asr": (0.0, 1.0), "rmse": (0.0, 10.0), "iterations": (0.0, 1e9), "accuracy": (0.0, 1.0),
+    "epsilon": (0.0, 1e6), "rounds": (0.0, 1e9), "milliseconds": (0.0, 1e9),
+}  # fmt: skip
 FILE = "published.json"
 
 
@@ -44,13 +46,18 @@ def published(border: Border, entries: Iterable[tuple[str, dict[str, Any]]]) -> 
             choice = one(part, axis, f"{key}.{axis}", table[axis]) if axis in table else None
             if choice is not None:
                 where[axis] = pattern(table[axis], choice.plain)
-        figures = {name: _figure(part, f"{key}.{name}", table[name]) for name in FIGURES if name in table}
+        given = {
+            name: number(part, f"{key}.{name}", table[name], *FIGURES[name])
+            for name in FIGURES
+            if name in table
+        }
+        figures = {name: value for name, value in given.items() if value is not None}
         source = table.get("source")
         if not isinstance(source, str) or not source or len(source) > 200 or not source.isprintable():
             part.bad(f"{key}.source", "one line of at most 200 characters", source, 'source = "paper, table"')
         if not set(table) & set(AXES):
             part.faults.add(key, "names no axis", f"say which cells, by {', '.join(AXES)}")
-        if not figures:
+        if not given:
             part.faults.add(key, "gives no figure", f"give one of {', '.join(FIGURES)}")
         found.append(Published(where=where, figures=figures, source=str(source)))
     return tuple(found)
@@ -58,7 +65,7 @@ def published(border: Border, entries: Iterable[tuple[str, dict[str, Any]]]) -> 
 
 def beside(entries: Iterable[Published], cell: Mapping[str, Any]) -> Published | None:
     """The first entry that speaks of a cell (as its record holds it), or None."""
-    plain = {axis: _plain(cell[axis]) for axis in AXES}
+    plain = {axis: _plain(cell[axis]) for axis in AXES if axis in cell}
     return next((entry for entry in entries if agrees(entry.where, plain)), None)
 
 
@@ -83,17 +90,6 @@ def kept(run: Path) -> tuple[Published, ...]:
 def _read(entry: Any) -> Published:
     figures = {name: float(entry["figures"][name]) for name in FIGURES if name in entry["figures"]}
     return Published(where=dict(entry["where"]), figures=figures, source=str(entry["source"]))
-
-
-def _figure(border: Border, key: str, raw: Any) -> float:
-    low, high = FIGURES[key.rpartition(".")[2]]
-    if isinstance(raw, bool) or not isinstance(raw, int | float):
-        border.bad(key, "a number", raw, f"{low:g}")
-    elif not low <= raw <= high:
-        border.faults.add(key, f"out of range, got {quoted(raw)}", f"give {low:g} to {high:g}")
-    else:
-        return float(raw)
-    return low
 
 
 def _plain(value: Any) -> Any:

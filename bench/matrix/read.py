@@ -17,7 +17,7 @@ from bench.matrix.blocks import AXES, REQUIRED, Training
 from bench.matrix.border import Border, Registry, entry
 from bench.matrix.combine import Combination, combine
 from bench.matrix.document import PRESETS, document, located, preset_names
-from bench.matrix.faults import Faults
+from bench.matrix.faults import Faults, nearest, quoted
 from bench.matrix.published import Published, published
 from bench.matrix.suites import suite
 
@@ -37,6 +37,7 @@ class Matrix:
     combinations: tuple[Combination, ...]
     trainings: tuple[Training, ...]
     published: tuple[Published, ...] = ()
+    scale: str | None = None
 
 
 def presets(folder: Path = PRESETS) -> tuple[tuple[str, str], ...]:
@@ -51,13 +52,15 @@ def read(
     source: str | Path,
     *,
     more_defenses: Sequence[str] = (),
+    scale: str | None = None,
     registry: Registry = _registry,
     folder: Path = PRESETS,
 ) -> Matrix:
     """The matrix of a path (a `Path`, or a text that ends in `.toml`), or of a preset in `folder`.
 
     `more_defenses` are names that join the axis `defense` with their default parameters, as if they
-    stood at its end; an axis that the file leaves out starts with `none`.
+    stood at its end; an axis that the file leaves out starts with `none`.  `scale` is one of those that
+    the file names in `scales`, None the first of them.
 
     Raises `MatrixError` with every fault, one a line: `FILE: key: what; remedy`.
     """
@@ -66,8 +69,9 @@ def read(
     content = document(path, faults)
     border = Border(faults=faults, registry=registry, folder=path.parent)
     border.known(
-        "", content, ("title", "suite", "axes", "exclude", "include", "train", "published", *SETTINGS)
-    )
+        "", content,
+        ("title", "suite", "scales", "axes", "exclude", "include", "train", "published", *SETTINGS),
+    )  # fmt: skip
     title = content.get("title", "")
     if not isinstance(title, str) or len(title) > 200 or not title.isprintable():
         border.bad("title", "one line of at most 200 characters", title, 'title = "what this asks"')
@@ -82,7 +86,8 @@ def read(
             faults.add(f"axes.{name}", "given here and at the top", "keep one of the two")
     axes = blocks.axes(border, table, AXES, "axes")
     exclude, include = blocks.exclude(border, content), blocks.include(border, content)
-    trainings = blocks.trainings(border, content)
+    chosen = _scale(border, blocks.scales(border, content), scale)
+    trainings = blocks.trainings(border, content, chosen)
     reported = published(border, blocks.tables(border, content, "published"))
     if isinstance(table, dict) and table:
         given = table.keys() | {name for entry in include for name in entry}
@@ -98,7 +103,18 @@ def read(
     return Matrix(
         file=faults.file, path=path, title=title, suite=of_suite, settings=settings,
         combinations=combinations, trainings=trainings, published=reported,
+        scale=chosen,
     )  # fmt: skip
+
+
+def _scale(border: Border, there: Sequence[str], asked: str | None) -> str | None:
+    """The scale asked for, else the first there is."""
+    if asked is None:
+        return there[0] if there else None
+    if asked not in there:
+        remedy = nearest(asked, there, "it comes in") if there else "leave it out: this matrix comes in one"
+        border.faults.add("--scale", f"unknown scale {quoted(asked)}", remedy)
+    return asked
 
 
 def _wider(border: Border, table: Any, names: Sequence[str]) -> Any:

@@ -1,0 +1,192 @@
+"""Records → rows: what training under a defense costs in accuracy, ε and time, paper beside measured."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from bench.leaderboard.table import entry
+from bench.leaderboard.terminal import distinct, three
+from bench.matrix.published import AXES, Published, beside
+from bench.records import Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """One question of training, over its seeds.
+
+    `accuracy` is the median at the end, `least` and `most` over the seeds; a diverged one counts as 0.
+    `rounds` are those that ran.  `epsilon` is the tight one, of the released model; `epsilon_paper` counted
+    as paper A counts; `caveats` what neither covers.  `overhead` is the time of a client's step over that
+    of the undefended one, taken in turn.
+    """
+
+    dataset: str
+    model: str
+    defense: str
+    setting: str
+    asked: str
+    seeds: int
+    accuracy: float | None
+    least: float | None
+    most: float | None
+    diverged: int
+    rounds: int | None
+    epsilon: float | None
+    epsilon_paper: float | None
+    epsilon_absent: str | None
+    caveats: tuple[str, ...]
+    milliseconds: float | None
+    overhead: float | None
+    crashed: int
+    published: Published | None
+
+    def json(self) -> dict[str, Any]:
+        """The row as JSON types."""
+        found = {name: getattr(self, name) for name in self.__slots__ if name != "published"}
+        said = self.published
+        return {**found, "published": None if said is None else {**said.figures, "source": said.source}}
+
+
+def trainings(records: Iterable[Record], published: Sequence[Published] = ()) -> list[Trained]:
+    """A row for each training but for its seed, in the order in which their records come."""
+    found: dict[tuple[str, ...], list[Record]] = {}
+    for record in records:
+        cell = record.cell
+        if cell.get("kind") == "training" and record.status != "n/a":
+            limits = [
+                f"{name} {cell[name]:g}" for name in ("until_accuracy", "until_epsilon") if cell.get(name)
+            ]
+            asked = (f"T={cell['rounds']}", *limits)
+            key = (
+                entry(cell["dataset"]), entry(cell["model"]), entry(cell["defense"]), _setting(cell["federated"]),
+                " ".join(asked).replace("_", " "),
+            )  # fmt: skip
+            found.setdefault(key, []).append(record)
+    return [_row(key, own, published) for key, own in found.items()]
+
+
+def missing(rows: Sequence[Trained], published: Sequence[Published]) -> list[Published]:
+    """Published figures of trainings that no row stands beside: what this scale does not run."""
+    seen = {id(row.published) for row in rows}
+    of_trainings = (
+        one for one in published if {"accuracy", "epsilon", "rounds", "milliseconds"} & set(one.figures)
+    )
+    return [one for one in of_trainings if id(one) not in seen and "attack" not in one.where]
+
+
+def render(rows: Sequence[Trained], published: Sequence[Published] = ()) -> RenderableType:
+    """A table for each data set and setting; published figures stand dim below the measured ones."""
+    by_title: dict[str, list[Trained]] = {}
+    for row in rows:
+        by_title.setdefault(f"{row.dataset} · {row.model} · {row.setting}", []).append(row)
+    notes = dict.fromkeys(text for row in rows for text in row.caveats)
+    sources = dict.fromkeys(row.published.source for row in rows if row.published)
+    left = missing(rows, published)
+    parts: list[RenderableType] = [_table(title, own) for title, own in by_title.items()]
+    parts += [Text(f"ε: {note}", style="dim") for note in notes]
+    parts += [Text(f"paper: {source}", style="dim") for source in sources]
+    parts += [Text(f"not run at this scale: {_where(one)}: {_said(one)}", style="dim") for one in left]
+    return Group(*parts)
+
+
+def _row(key: tuple[str, ...], records: Sequence[Record], published: Sequence[Published]) -> Trained:
+    done = [record for record in records if record.status == "done"]
+    summaries = [record.summary for record in done]
+    values = [float(summary["accuracy"]) for summary in summaries]
+    spent = summaries[0].get("privacy", []) if summaries else []
+    of_paper = [one["epsilon"] for one in spent if one["convention"] == "paper"]
+    return Trained(
+        dataset=key[0], model=key[1], defense=key[2], setting=key[3], asked=key[4], seeds=len(records),
+        accuracy=median(values) if values else None, least=min(values, default=None),
+        most=max(values, default=None), diverged=sum(bool(summary["diverged"]) for summary in summaries),
+        rounds=int(median(summary["rounds"] for summary in summaries)) if summaries else None,
+        epsilon=summaries[0].get("epsilon") if summaries else None,
+        epsilon_paper=of_paper[0] if of_paper else None,
+        epsilon_absent=summaries[0].get("epsilon_absent") if summaries else None,
+        caveats=tuple(dict.fromkeys(text for one in spent for text in one["caveats"])),
+        milliseconds=_median(record.cost.get("milliseconds_per_step") for record in done),
+        overhead=_median(record.cost.get("overhead") for record in done),
+        crashed=len(records) - len(done), published=beside(published, records[0].cell),
+    )  # fmt: skip
+
+
+def _median(values: Iterable[Any]) -> float | None:
+    there = [float(value) for value in values if value is not None]
+    return median(there) if there else None
+
+
+def _setting(federated: Mapping[str, Any]) -> str:
+    size = f" |D|={federated['client_examples']}" if federated.get("client_examples") else ""
+    return (
+        f"{federated['algorithm']} N={federated['clients']} K={federated['per_round']} L={federated['steps']} "
+        f"B={federated['batch']} η={federated['rate']:g} {federated['partition']}{size}"
+    )
+
+
+def _table(title: str, rows: Sequence[Trained]) -> Table:
+    table = Table(
+        title=escape(title), title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
+    table.add_column("defense", overflow="fold")
+    for heading in ("accuracy", "rounds", "ε paper", "ε tight", "ms/step", "× none"):
+        table.add_column(heading, no_wrap=True)
+    short = distinct(list(dict.fromkeys(row.defense for row in rows)))
+    asked = len({row.asked for row in rows}) > 1
+    for row in rows:
+        said = row.published.figures if row.published else {}
+        name = short[row.defense] + (f" · {row.asked}" if asked else "")
+        table.add_row(
+            escape(name), _beside(_accuracy(row), said.get("accuracy")),
+            _beside(Text("–" if row.rounds is None else str(row.rounds)), said.get("rounds"), "g"),
+            _beside(Text(_epsilon(row.epsilon_paper)), said.get("epsilon"), ".3f"),
+            _epsilon(row.epsilon),
+            _beside(Text(_short(row.milliseconds)), said.get("milliseconds"), "g"), _short(row.overhead),
+        )  # fmt: skip
+    return table
+
+
+def _accuracy(row: Trained) -> Text:
+    if row.accuracy is None:
+        return Text("crashed", style="red")
+    text = Text(three(row.accuracy))
+    if row.seeds > 1 and row.least is not None and row.most is not None:
+        text.append(f" {three(row.least)}–{three(row.most)}", style="dim")
+    if row.diverged:
+        text.append(f" {row.diverged} diverged", style="yellow")
+    return text
+
+
+def _beside(measured: Text, value: float | None, form: str = "") -> Text:
+    if value is not None:
+        measured.append(f"\npaper {format(value, form) if form else three(value)}", style="dim")
+    return measured
+
+
+def _epsilon(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}"
+
+
+def _short(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
+def _where(one: Published) -> str:
+    return ", ".join(f"{axis} {_words(one.where[axis])}" for axis in AXES if axis in one.where)
+
+
+def _words(value: Any) -> str:
+    if not isinstance(value, Mapping):
+        return str(value)
+    inner = ", ".join(f"{key}={item}" for key, item in value.items() if key != "name")
+    return f"{value['name']}({inner})" if "name" in value and inner else str(value.get("name", inner))
+
+
+def _said(one: Published) -> str:
+    return ", ".join(f"{name} {value:g}" for name, value in one.figures.items())
