@@ -314,7 +314,7 @@ def _privacy(spent: Account | None, rounds: int) -> dict[str, Any]:
     if spent is None:
         return {"privacy": [], "epsilon": None, "epsilon_absent": NO_MECHANISM}
     found = spent.released(rounds)
-    headline = found[-1]
+    headline = next(one for one in found if one.convention == "tight")
     return {
         "privacy": [one.json() for one in found],
         "epsilon": headline.epsilon,

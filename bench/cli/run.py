@@ -43,7 +43,8 @@ _FREE = (
 def command(
     matrix_name: str | None, cell_file: Path | None, scale: str | None, out: Path | None,
     data_dir: Path | None, device: str, jobs: int | None, plugins: tuple[str, ...],
-    defenses: tuple[str, ...], dry_run: bool, tracking_uri: str | None, no_tracking: bool, include_pictures: bool, as_json: bool,
+    defenses: tuple[str, ...], dry_run: bool, tracking_uri: str | None, no_tracking: bool,
+    include_pictures: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Run a matrix: attacks × defenses × data sets × interception points.
 

@@ -1,6 +1,7 @@
 """Composition as paper A's Table XI has it: base, advanced, and its zCDP; and the Gaussian mechanism exactly."""
 
 import math
+from collections.abc import Mapping
 
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
@@ -35,6 +36,23 @@ def zcdp_of_paper(sigma: float, q: float, steps: int, delta: float) -> float:
     """
     rho = steps * q**2 / sigma**2
     return rho + 2 * math.sqrt(rho * math.log(1 / delta))
+
+
+def of_paper(spent: Mapping[float, float], q: float, delta: float) -> dict[str, float]:
+    """Base, advanced and zCDP, with how many steps at each multiplier σ: sums over the steps, where the three
+    formulas above have products."""
+    each = [
+        (amplified(round(classic(sigma, delta), SERIES_ROUNDING), q), sigma, count)
+        for sigma, count in spent.items()
+    ]
+    squares = sum(count * epsilon**2 for epsilon, _, count in each)
+    rho = sum(count * q**2 / sigma**2 for _, sigma, count in each)
+    return {
+        "base": sum(count * epsilon for epsilon, _, count in each),
+        "advanced": math.sqrt(2 * squares * math.log(1 / delta))
+        + sum(count * epsilon * math.expm1(epsilon) for epsilon, _, count in each),
+        "zCDP": rho + 2 * math.sqrt(rho * math.log(1 / delta)),
+    }
 
 
 def gaussian(multiplier: float, delta: float) -> float:

@@ -12,7 +12,7 @@ from bench.points import Stage
 Convention = Literal["paper", "tight", "tap"]
 DELTA = 1e-5
 RELEASED = "sees the released models"
-TAP = "sees who takes part, and what the point shows"
+TAP = "sees who takes part, at the tap"
 _WIDE = 50.0  # ε beyond which a distribution's grid takes minutes and tells no one anything
 _NOT_POISSON = "drawn without replacement in shuffled order, which is not Poisson sampling"
 
@@ -49,12 +49,28 @@ def released(
 
     `tensors` is M.  The rounds are those of `sampling`, which may be fewer than the mechanism plans.
     """
-    found = [_paper(mechanism, sampling, sampling.q, delta)]
+    found = [_paper(mechanism, sampling, sampling.q, delta), *_table_11(mechanism, sampling, delta)]
     if sampling.stated is not None and not math.isclose(sampling.stated, sampling.q):
         found.append(_paper(mechanism, sampling, sampling.stated, delta))
     if tight:
         found.append(_tight(mechanism, sampling, tensors, delta))
     return tuple(found)
+
+
+def figures(
+    sigma: float, *, q: float, steps: int, tensors: int = 1, uses: int = 1, delta: float = DELTA
+) -> tuple[Spent, ...]:
+    """Every convention for noise σC on the sum of clipped examples, in so many steps at rate `q`.
+
+    With `tensors` above 1 each is clipped by itself; `uses` counts what the tap shows of one example.
+    """
+    mechanism = Mechanism(
+        unit="example", sigmas=(sigma,), released=1.0, rows={"step": 0.5}, per_tensor=tensors > 1
+    )
+    sampling = Sampling(q=q, per_round=steps, rounds=1)
+    tap = at_tap(mechanism, "step", tensors=tensors, uses=uses, delta=delta)
+    assert tap is not None  # a step's mean is protected
+    return (*released(mechanism, sampling, tensors=tensors, delta=delta), tap)
 
 
 def paper_epsilon(mechanism: Mechanism, sampling: Sampling, delta: float = DELTA) -> float:
@@ -96,6 +112,28 @@ def _paper(mechanism: Mechanism, sampling: Sampling, q: float, delta: float) -> 
         multiplier=_ends(mechanism, sampling, 1.0), sampling="as Poisson", adjacency="one added or removed",
         caveats=(says, *mechanism.caveats),
     )  # fmt: skip
+
+
+def _table_11(mechanism: Mechanism, sampling: Sampling, delta: float) -> list[Spent]:
+    """The three other accountants of paper A's Table XI, each with what it claims too much."""
+    spent, q = _steps(mechanism, sampling, 1.0), sampling.q
+    if 0.0 in spent:
+        return []
+    whole = composition.of_paper(spent, q, delta)
+    says = {
+        "base": "δ adds up over the steps, too, and the classic Gaussian formula holds for ε < 1 alone",
+        "advanced": "δ adds up over the steps, too, and the classic Gaussian formula holds for ε < 1 alone",
+        "zCDP": "counts twice the Gaussian's ρ; amplification by q² is no theorem for zCDP",
+    }
+    return [
+        Spent(
+            convention="paper", accountant=f"{name} composition" if name != "zCDP" else name,
+            unit=mechanism.unit, adversary=RELEASED, epsilon=value, delta=delta, q=q,
+            steps=int(sum(spent.values())), multiplier=_ends(mechanism, sampling, 1.0), sampling="as Poisson",
+            adjacency="one added or removed", caveats=(says[name],),
+        )
+        for name, value in whole.items()
+    ]  # fmt: skip
 
 
 def _tight(mechanism: Mechanism, sampling: Sampling, tensors: int, delta: float) -> Spent:
