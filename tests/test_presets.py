@@ -14,8 +14,9 @@ from bench.cell import AttackCell, FileWeights, TrainingCell
 from bench.cli import run
 from bench.datasets.base import Dataset
 from bench.errors import MatrixError
-from bench.matrix.document import PRESETS
+from bench.matrix.document import PRESETS, document
 from bench.matrix.expand import Planned, expand
+from bench.matrix.faults import Faults
 from bench.matrix.published import beside
 from bench.matrix.read import presets, read
 from bench.matrix.suites import SUITES, ranking, said
@@ -66,9 +67,30 @@ def test_the_facts_above_are_those_of_the_data_that_come_along(name: str) -> Non
     assert (facts.shape, facts.classes, facts.training) == SHAPES[name]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_preset_reads_and_all_its_cells_can_run(name: str) -> None:
-    assert {item.impossible for item in planned(name)} == {None}
+def scales(name: str) -> list[str | None]:
+    return [*document(PRESETS / f"{name}.toml", Faults(name)).get("scales", [None])]
+
+
+@pytest.mark.parametrize(("name", "scale"), [(name, scale) for name in NAMES for scale in scales(name)])
+def test_every_preset_reads_and_all_its_cells_can_run(name: str, scale: str | None) -> None:
+    found = expand(read(name, scale=scale), resolve=Shapes())
+    assert {item.impossible for item in found} == {None}
+
+
+def test_paper_a_comes_whole_and_in_two_sizes() -> None:
+    tables = {f"fed-alpha-cdp/table-{number}" for number in (1, *range(3, 12))}
+    assert tables | {"fed-alpha-cdp/figure-3", "fed-alpha-cdp/figure-4", "fed-alpha-cdp/full-size"} <= set(
+        NAMES
+    )
+    for name in sorted(tables - {"fed-alpha-cdp/table-1", "fed-alpha-cdp/table-3"}):
+        small, full = (
+            [item.cell for item in expand(read(name, scale=scale), resolve=Shapes())]
+            for scale in scales(name)
+        )
+        assert all(isinstance(cell, TrainingCell) for cell in (*small, *full))
+        assert max(cell.federated.steps for cell in small) == 20
+        assert {cell.federated.steps for cell in full} == {100}
+        assert read(name).published, name
 
 
 def test_every_preset_says_what_it_asks() -> None:
@@ -236,7 +258,10 @@ def test_rounds_trains_each_model_once() -> None:
     trained = [item.cell for item in planned("rounds") if isinstance(item.cell, TrainingCell)]
     assert [cell.model.params["activation"] for cell in trained] == ["sigmoid", "relu"]
     assert {cell.checkpoints for cell in trained} == {(0, 1, 5, 20)}
-    assert len(cells("rounds")) == 2 * 4 * 2 * (1 + 3)
+    unrolled = [cell for cell in cells("rounds") if cell.attack.params["local"] == "unrolled"]
+    assert len(cells("rounds")) == 2 * 4 * 2 * (1 + 3) + len(unrolled)
+    assert len(unrolled) == 2 * 4 * 2
+    assert {cell.federated.steps for cell in unrolled} == {3}
 
 
 def test_batch_and_starts_ask_every_value_once() -> None:

@@ -154,7 +154,11 @@ def _by_norms(
     of_mean = _of_mean(deviation, examples)
     if isinstance(of_mean, Tensor) or of_mean > 0:
         for name, value in mean.items():
-            value.add_(_rowwise(of_mean, value) * draws.normal(name, value))
+            drawn = draws.normal(name, value)
+            if isinstance(of_mean, Tensor):
+                value.addcmul_(of_mean.reshape(-1, *[1] * (value.dim() - 1)), drawn)
+            else:
+                value.add_(drawn, alpha=of_mean)
     return mean, norms, replace(stages, states=states)
 
 
@@ -163,10 +167,6 @@ def _of_mean(deviation: Tensor | float, examples: int) -> Tensor | float:
     if isinstance(deviation, Tensor):
         return deviation.square().sum(1).sqrt() / examples
     return deviation / examples**0.5
-
-
-def _rowwise(size: Tensor | float, like: Tensor) -> Tensor | float:
-    return size.reshape(-1, *[1] * (like.dim() - 1)) if isinstance(size, Tensor) else size
 
 
 def _sure(answer: Answer | None) -> Answer:

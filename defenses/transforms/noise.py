@@ -52,7 +52,8 @@ class GaussianNoise(Noise):
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
         deviation = math.sqrt(self.variance(context))
         noised = {
-            name: tensor + deviation * context.draws.normal(name, tensor) for name, tensor in tensors.items()
+            name: torch.add(tensor, context.draws.normal(name, tensor), alpha=deviation)
+            for name, tensor in tensors.items()
         }
         if self.on == "all":
             return noised

@@ -1,0 +1,168 @@
+"""What a client's local step costs: ours beside opacus, a per-client `vmap(grad)` and a plain loop, taken in turn.
+
+`python -P tests/benchmarks/training.py`: paper A's model on MNIST, B = 5, one thread; ratios of one run.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from statistics import median, quantiles
+
+import torch
+from opacus import GradSampleModule
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from bench import registry
+from bench.cell import Federated
+from bench.defenses.base import Setting
+from bench.federated.clients import local_updates, network
+from bench.federated.draws import StreamDraws
+from bench.federated.pipeline import Batches
+from bench.federated.stages import Moment, stages
+
+CLIP, SIGMA, RATE, BATCH = 4.0, 0.5, 0.05, 5
+FLOPS = 14.2e6 * BATCH  # of one step: 7.1 million multiply-adds an example, forward and backward
+DEFENSES = {
+    "none": ("none", {}),
+    "fed-sdp": ("fed-sdp", {"at": "client"}),
+    "fed-cdp": ("fed-cdp", {"sigma": SIGMA, "noise": "code"}),
+    "fed-cdp on each example": ("fed-cdp", {"sigma": SIGMA}),
+    "fed-alpha-cdp": ("fed-alpha-cdp", {"sigma": SIGMA, "noise": "code"}),
+    "quantile, per example": ("quantile", {"sigma": SIGMA, "at": "example", "correction": "none"}),
+    "adaclip, per example": ("adaclip", {"sigma": SIGMA, "at": "example"}),
+}
+Once = Callable[[], None]
+
+
+def case(steps: int, clients: int) -> tuple[nn.Module, dict[str, Tensor], Batches, Federated]:
+    model = registry.instance("models", "fed-cnn", {})
+    module = model.build((1, 28, 28), 10).eval()
+    source = torch.Generator().manual_seed(0)
+    shape = (clients, steps, BATCH)
+    batches = Batches(
+        clients=tuple(range(clients)), inputs=torch.rand((*shape, 1, 28, 28), generator=source),
+        labels=torch.randint(10, shape, generator=source),
+    )  # fmt: skip
+    federated = Federated(
+        algorithm="fedavg",
+        clients=1000,
+        per_round=100,
+        steps=steps,
+        batch=BATCH,
+        rate=RATE,
+        client_examples=500,
+    )
+    return module, model.initial(module, 0), batches, federated
+
+
+def ours(name: str, steps: int, clients: int) -> Once:
+    module, weights, batches, federated = case(steps, clients)
+    entry, params = DEFENSES[name]
+    setting = Setting(
+        clients=1000, per_round=100, rounds=100, steps=steps, batch=BATCH, client_examples=500, rate=RATE
+    )
+    shapes = {key: tuple(value.shape) for key, value in weights.items()}
+    defended = stages(registry.instance("defenses", entry, params), setting, shapes).of(batches.clients)
+    of, moment = network(module), Moment(seed=0, draw=0, round=0)
+
+    def once() -> None:
+        draws = StreamDraws.of(0, 0, 0, batches.clients, torch.device("cpu"))
+        local_updates(of, weights, batches, federated, defended, moment, draws)
+
+    return once
+
+
+def one_by_one(steps: int, clients: int, step: Callable[[nn.Module, Tensor, Tensor], None]) -> Once:
+    """Client after client, each from the shared weights."""
+    module, weights, batches, _ = case(steps, clients)
+    held = module if step is not opacus_step else GradSampleModule(module.train(), loss_reduction="sum")
+
+    def once() -> None:
+        for client in range(clients):
+            module.load_state_dict(weights)
+            for n in range(steps):
+                step(held, batches.inputs[client, n], batches.labels[client, n])
+
+    return once
+
+
+def plain_step(module: nn.Module, inputs: Tensor, labels: Tensor) -> None:
+    loss = nn.functional.cross_entropy(module(inputs), labels)
+    gradients = torch.autograd.grad(loss, list(module.parameters()))
+    with torch.no_grad():
+        for parameter, found in zip(module.parameters(), gradients, strict=True):
+            parameter -= RATE * found
+
+
+def opacus_step(module: nn.Module, inputs: Tensor, labels: Tensor) -> None:
+    """Per-example gradients by opacus' hooks, clipped tensor by tensor, noise over B."""
+    module.zero_grad()
+    nn.functional.cross_entropy(module(inputs), labels, reduction="sum").backward()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter -= RATE * clipped(parameter.grad_sample)
+            parameter.grad_sample = None
+
+
+def vmap_step(module: nn.Module, inputs: Tensor, labels: Tensor) -> None:
+    def loss(given: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(functional_call(module, given, (x[None],)), y[None])
+
+    given = {name: value.detach() for name, value in module.named_parameters()}
+    found = vmap(grad(loss), in_dims=(None, 0, 0))(given, inputs, labels)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            parameter -= RATE * clipped(found[name])
+
+
+def clipped(each: Tensor) -> Tensor:
+    factor = CLIP / each.flatten(1).norm(dim=1).clamp(min=CLIP)
+    mean = torch.einsum("b,b...->...", factor, each) / len(each)
+    return mean + SIGMA * CLIP / len(each) * torch.randn_like(mean)
+
+
+def contenders(steps: int, clients: int) -> dict[str, Once]:
+    found = {name: ours(name, steps, clients) for name in DEFENSES}
+    found["a plain loop, no defense"] = one_by_one(steps, clients, plain_step)
+    found["opacus, fed-cdp"] = one_by_one(steps, clients, opacus_step)
+    found["vmap(grad), fed-cdp"] = one_by_one(steps, clients, vmap_step)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--clients", type=int, default=10)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    runs = contenders(args.steps, args.clients)
+    taken: dict[str, list[float]] = {name: [] for name in runs}
+    for number in range(args.rounds + 1):
+        for name, once in runs.items():
+            began = time.perf_counter()
+            once()
+            if number:  # the first calls of the library are slow
+                taken[name].append((time.perf_counter() - began) / args.steps / args.clients * 1e3)
+    large = torch.rand(1000, 1000)
+    began = time.perf_counter()
+    for _ in range(5):
+        large @ large
+    peak = 5 * 2e9 / (time.perf_counter() - began)
+    for name, values in taken.items():
+        ratios = [value / base for value, base in zip(values, taken["none"], strict=True)]
+        low, _, high = quantiles(ratios, n=4)
+        share = FLOPS / (median(values) * 1e-3) / peak
+        print(
+            f"{name:26} {median(values):7.3f} ms a client-step, {median(ratios):5.2f} times none "
+            f"[{low:.2f}, {high:.2f}], {share:4.0%} of a large product's rate",
+            flush=True,
+        )
+    for peer in ("opacus, fed-cdp", "vmap(grad), fed-cdp"):
+        pairs = [theirs / mine for theirs, mine in zip(taken[peer], taken["fed-cdp"], strict=True)]
+        print(f"{peer}: {median(pairs):.1f} times ours")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+"""Trainings as people see them: scales and limits of a matrix, the table, progress, `bench privacy`."""
+
+import json
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from bench.cell import TrainingCell
+from bench.cli.main import cli
+from bench.errors import MatrixError
+from bench.executor import AnyCell, run_cells
+from bench.leaderboard.trainings import missing, render, trainings
+from bench.matrix.expand import expand
+from bench.matrix.published import Published
+from bench.matrix.read import read
+from bench.plan import Resolver, schedule
+from bench.records import Record, records
+from bench.runner import Place, Step
+
+MATRIX = """
+title = "two sizes"
+scales = ["small", "full"]
+
+[[train]]
+scale = "small"
+dataset = ["digits"]
+model = [{ name = "dlg-lenet", width = 0.1 }]
+federated = [{ algorithm = "fedavg", clients = 20, per_round = 4, steps = 3, batch = 4, client_examples = 40 }]
+defense = ["none", { name = "fed-cdp", sigma = 1.0, noise = "code" }]
+rounds = [4]
+test_every = 2
+
+[[train]]
+scale = "full"
+dataset = ["digits"]
+model = ["dlg-lenet"]
+rounds = [9]
+until_accuracy = 0.5
+until_epsilon = 2
+
+[[published]]
+dataset = "digits"
+defense = "none"
+accuracy = 0.98
+source = "a paper, Table VI"
+
+[[published]]
+dataset = "digits"
+defense = "fed-sdp"
+accuracy = 0.91
+epsilon = 0.8
+source = "a paper, Table VI"
+"""
+PAPER = Published(
+    where={"dataset": {"name": "digits"}, "defense": {"name": "none"}}, figures={"accuracy": 0.98}, source="P"
+)
+
+
+@pytest.fixture(scope="module")
+def matrix(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("matrix") / "sizes.toml"
+    path.write_text(MATRIX)
+    return path
+
+
+@pytest.fixture(scope="module")
+def ran(matrix: Path) -> tuple[Path, str]:
+    run = matrix.parent / "run"
+    done = CliRunner().invoke(
+        cli, ["run", "--matrix", str(matrix), "--out", str(run), "--jobs", "2", "--no-tracking"]
+    )
+    assert done.exit_code == 0, done.output
+    return run, done.output
+
+
+def cells(matrix: Path, scale: str | None) -> list[TrainingCell]:
+    found = [item.cell for item in expand(read(matrix, scale=scale), resolve=Resolver(None))]
+    return [cell for cell in found if isinstance(cell, TrainingCell)]
+
+
+def test_a_scale_picks_its_trainings_and_the_first_is_the_default(matrix: Path) -> None:
+    assert read(matrix).scale == "small"
+    assert cells(matrix, None) == cells(matrix, "small")
+    assert [cell.rounds for cell in cells(matrix, "small")] == [4, 4]
+    (full,) = cells(matrix, "full")
+    assert (full.rounds, full.until_accuracy, full.until_epsilon) == (9, 0.5, 2.0)
+
+
+def test_a_limit_is_part_of_the_question_and_its_absence_is_none(matrix: Path) -> None:
+    (full,) = cells(matrix, "full")
+    free = full.model_copy(update={"until_accuracy": None, "until_epsilon": None})
+    assert free.id != full.id
+    assert "until" not in free.canonical()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ('scale = "full"', 'scale = "ful"', "train[1].scale: unknown scale 'ful'; did you mean 'full'?"),
+        ("until_accuracy = 0.5", "until_accuracy = 1.5", "train[1].until_accuracy: out of range, got 1.5"),
+        ("until_epsilon = 2", 'until_epsilon = "2"', "train[1].until_epsilon: expected a number"),
+        ('scales = ["small", "full"]', 'scales = "small"', "scales: expected a list of names"),
+    ],
+)
+def test_faults_of_scales_and_limits_are_one_line(
+    matrix: Path, tmp_path: Path, old: str, new: str, fault: str
+) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text(MATRIX.replace(old, new))
+    with pytest.raises(MatrixError) as told:
+        read(path, scale="full" if "until" in old else None)
+    assert fault in str(told.value)
+
+
+def test_an_unknown_scale_names_those_there_are(matrix: Path, tmp_path: Path) -> None:
+    with pytest.raises(MatrixError, match="--scale: unknown scale 'ful'; did you mean 'full'"):
+        read(matrix, scale="ful")
+    plain = tmp_path / "plain.toml"
+    plain.write_text(
+        MATRIX.replace('scales = ["small", "full"]', "")
+        .replace('scale = "small"', "")
+        .replace('scale = "full"', "")
+    )
+    with pytest.raises(MatrixError, match="this matrix comes in one"):
+        read(plain, scale="full")
+
+
+def test_the_table_has_the_paper_beside_and_says_what_was_not_run(ran: tuple[Path, str]) -> None:
+    run, output = ran
+    assert "two sizes (small scale)" in output
+    assert "paper .980" in output
+    assert "not run at this scale: dataset digits, defense fed-sdp" in " ".join(output.split())
+    found = {row.defense.partition("(")[0]: row for row in trainings(records(run), [PAPER])}
+    none, noised = found["none"], found["fed-cdp"]
+    assert none.published is PAPER
+    assert none.rounds == noised.rounds == 4
+    assert none.epsilon is None
+    assert none.epsilon_absent is not None
+    assert noised.epsilon is not None
+    assert noised.epsilon_paper is not None
+    assert any("√" in text for text in noised.caveats)
+    assert noised.overhead is not None
+    assert noised.milliseconds is not None
+    assert missing(list(found.values()), [PAPER]) == []
+    shown = CliRunner().invoke(cli, ["show", str(run), "--trainings", "--json"])
+    assert {row["defense"] for row in json.loads(shown.output)["trainings"]} == {
+        row.defense for row in found.values()
+    }
+
+
+def test_the_table_fits_80_columns(ran: tuple[Path, str]) -> None:
+    stream = StringIO()
+    Console(file=stream, width=80).print(render(trainings(records(ran[0]), [PAPER]), [PAPER]))
+    text = stream.getvalue()
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    for heading in ("accuracy", "rounds", "ε paper", "ε tight", "ms/step", "× none"):
+        assert heading in text
+
+
+def test_several_seeds_are_one_row_with_their_span(ran: tuple[Path, str]) -> None:
+    (one, *_) = [record for record in records(ran[0]) if record.cell["defense"]["name"] == "none"]
+    other = Record(
+        **{
+            **_plain(one),
+            "id": "0" * 64,
+            "cell": {**one.cell, "seed": 1},
+            "summary": {**one.summary, "accuracy": 0.5, "diverged": True},
+        }
+    )
+    (row,) = trainings([one, other])
+    assert row.seeds == 2
+    assert (row.least, row.most) == tuple(sorted((0.5, one.summary["accuracy"])))
+    assert row.diverged == 1
+
+
+def _plain(record: Record) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in Record.__dataclass_fields__}
+
+
+def test_a_training_tells_every_round_and_takes_the_cores_that_are_left(matrix: Path, tmp_path: Path) -> None:
+    planned = expand(read(matrix), resolve=Resolver(None))[1:]
+    todo = schedule(planned, tmp_path, Resolver(None))
+    told: list[tuple[str, Step]] = []
+    found: list[Record] = []
+
+    def stepped(cell: AnyCell, step: Step) -> None:
+        told.append((cell.id, step))
+
+    for phase in todo.phases:
+        run_cells(phase, Place(run=tmp_path), jobs=2, stepped=stepped, finished=found.append)
+    (record,) = found
+    assert record.environment["threads"] == 2
+    assert [step.round for _, step in told] == [1, 2, 3, 4]
+    assert {name for name, _ in told} == {record.id}
+    spent = [step.epsilon for _, step in told]
+    assert None not in spent
+    assert spent == sorted(spent)  # type: ignore[type-var]
+    assert not list((tmp_path / "weights").rglob("going-on*"))
+
+
+def test_bench_privacy_answers_with_every_convention() -> None:
+    asked = ["privacy", "--sigma", "6", "--delta", "1e-5", "--q", ".01", "--steps", "10000"]
+    found = json.loads(CliRunner().invoke(cli, [*asked, "--json"]).output)["figures"]
+    by_name = {one["accountant"].split(" ")[0]: one["epsilon"] for one in found}
+    assert by_name["moments"] == pytest.approx(0.8227, abs=1e-4)
+    assert by_name["base"] == pytest.approx(123.353, abs=1e-2)
+    assert by_name["advanced"] == pytest.approx(7.450, abs=1e-3)
+    assert by_name["zCDP"] == pytest.approx(1.159, abs=1e-3)
+    assert by_name["privacy"] == pytest.approx(0.601, abs=1e-3)
+    assert by_name["Gaussian"] == pytest.approx(1.271, abs=1e-3)
+    assert {one["convention"] for one in found} == {"paper", "tight", "tap"}
+    assert all(one["adversary"] and one["adjacency"] and one["sampling"] for one in found)
+    words = CliRunner().invoke(cli, asked).output
+    for text in ("0.8227", "0.601", "of an attacker who", "sees the released models", "at the tap"):
+        assert text in words
+    wrong = CliRunner().invoke(cli, ["privacy", "--sigma", "0", "--q", ".1", "--steps", "1"])
+    assert wrong.exit_code == 2
+    assert "--sigma" in wrong.output
