@@ -38,9 +38,14 @@ class Zeros:
 
 
 def federated(steps: int, batch: int = 3) -> Federated:
-    algorithm = "fedsgd" if steps == 1 else "fedavg"
     return Federated(
-        algorithm=algorithm, clients=12, per_round=3, steps=steps, batch=batch, rate=0.1, client_examples=50
+        algorithm="fedsgd" if steps == 1 else "fedavg",
+        clients=12,
+        per_round=3,
+        steps=steps,
+        batch=batch,
+        rate=0.1,
+        client_examples=50,
     )
 
 

@@ -99,5 +99,6 @@ def test_gradients_are_those_of_opacus(name: str) -> None:
         watched = GradSampleModule(model.train(), loss_reduction="sum")
         nn.functional.cross_entropy(watched(inputs[client]), labels[client], reduction="sum").backward()
         for key, parameter in model.named_parameters():
-            torch.testing.assert_close(found[key][client], parameter.grad_sample, rtol=1e-10, atol=1e-13)
+            each = parameter.grad_sample  # type: ignore[attr-defined]
+            torch.testing.assert_close(found[key][client], each, rtol=1e-10, atol=1e-13)
         watched.to_standard_module()

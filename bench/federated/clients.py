@@ -6,6 +6,7 @@ stream for each client.  Where every transform at stage `example` follows from n
 examples is drawn once, on their mean, with the variance that the mean of B draws has.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
@@ -20,6 +21,7 @@ from bench.federated.draws import StreamDraws
 from bench.federated.pipeline import Batches
 from bench.federated.stacks import stack
 from bench.federated.stages import Moment, Stages
+from bench.points import Stage
 
 Tensors = Mapping[str, Tensor]
 
@@ -140,7 +142,8 @@ def _by_norms(
             lead=2, stage="example", round=moment.round, step=moment.step, setting=stages.setting, draws=draws
         )
         if isinstance(transform, Stateful):
-            place, rows = ("example", position), stages.places(clients)
+            place: tuple[Stage, int] = ("example", position)
+            rows = stages.places(clients)
             state = {key: value[rows] for key, value in states[place].items()}
             told, moved = _sure(transform.update_by_norms(norms, state, context))
             states[place] = {k: v.index_copy(0, rows, moved[k]) for k, v in states[place].items()}
@@ -165,8 +168,9 @@ def _by_norms(
 def _of_mean(deviation: Tensor | float, examples: int) -> Tensor | float:
     """The deviation of the mean of independent noise of `deviation`, a number or (client, example)."""
     if isinstance(deviation, Tensor):
-        return deviation.square().sum(1).sqrt() / examples
-    return deviation / examples**0.5
+        whole: Tensor = deviation.square().sum(1).sqrt()
+        return whole / examples
+    return deviation / math.sqrt(examples)
 
 
 def _sure(answer: Answer | None) -> Answer:

@@ -229,17 +229,17 @@ def _forward(layer: _Layer, x: Tensor, weights: Tensors) -> tuple[Tensor, Tensor
         x.flatten(1, 2), weight.flatten(0, 1), None if bias is None else bias.flatten(),
         module.stride, module.padding, module.dilation, clients,
     )  # fmt: skip
-    return z.unflatten(1, (clients, -1)), x
+    return z.reshape(examples, clients, -1, *z.shape[2:]), x
 
 
 def _out_size(size: Sequence[int], module: nn.Conv2d) -> tuple[int, int]:
-    found = [
-        (length + 2 * int(pad) - dilation * (kernel - 1) - 1) // stride + 1
-        for length, pad, dilation, kernel, stride in zip(
-            size, module.padding, module.dilation, module.kernel_size, module.stride, strict=True
-        )
-    ]
-    return found[0], found[1]
+    height, width = (
+        (length + 2 * int(module.padding[n]) - module.dilation[n] * (module.kernel_size[n] - 1) - 1)
+        // module.stride[n]
+        + 1
+        for n, length in enumerate(size)
+    )
+    return height, width
 
 
 # --- gradients of one layer's weight ---------------------------------------------------------------------
@@ -253,7 +253,8 @@ def _summed(term: _Term) -> Tensor:
     if a.dim() == 4:  # columns
         return _of_each(term).sum(0)
     clients = a.shape[1]
-    return _grouped(module, a.flatten(1, 2), delta.flatten(1, 2), clients).unflatten(0, (clients, -1))
+    flat: Tensor = _grouped(module, a.flatten(1, 2), delta.flatten(1, 2), clients)
+    return _parted(flat, (clients, -1))
 
 
 def _of_each(term: _Term) -> Tensor:
@@ -264,10 +265,16 @@ def _of_each(term: _Term) -> Tensor:
         return delta[..., None] * a[:, :, None]
     if a.dim() == 4:  # columns
         by_position = delta.movedim(2, -1).flatten(2, 3)  # (example, client, position, out)
-        return (a @ by_position).mT.unflatten(-1, module.weight.shape[1:])
+        flat: Tensor = (a @ by_position).mT
+        return flat.reshape(*flat.shape[:-1], *module.weight.shape[1:])
     groups = examples * clients
     flat = _grouped(module, a.flatten(0, 2)[None], delta.flatten(0, 2)[None], groups)
-    return flat.unflatten(0, (examples, clients, -1))
+    return _parted(flat, (examples, clients, -1))
+
+
+def _parted(flat: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """The first axis in these."""
+    return flat.reshape(*sizes, *flat.shape[1:])
 
 
 def _grouped(module: nn.Conv2d, a: Tensor, delta: Tensor, groups: int) -> Tensor:
@@ -293,7 +300,7 @@ class _MaxPool:
 
     def __call__(self, x: Tensor) -> Tensor:
         pooled: Tensor = _ChannelsLastPool.apply(x.flatten(0, 1), self.options)  # type: ignore[no-untyped-call]
-        return pooled.unflatten(0, x.shape[:2])
+        return _parted(pooled, tuple(x.shape[:2]))
 
 
 def _max_pool(module: nn.MaxPool2d) -> _MaxPool | None:

@@ -36,7 +36,8 @@ def _interpolated(spent: Mapping[float, float], q: float) -> NDArray[np.float64]
     first, last = math.floor(at.min() / _MESH) - 2, math.ceil(at.max() / _MESH) + 2
     nodes = _MESH * np.arange(first, last + 1)
     logs = np.log(np.stack([rdp(q, float(np.exp(node))) for node in nodes]))
-    return np.array(list(spent.values())) @ np.exp(CubicSpline(nodes, logs)(at))
+    curves: NDArray[np.float64] = np.exp(CubicSpline(nodes, logs)(at))
+    return np.asarray(np.array(list(spent.values())) @ curves, np.float64)
 
 
 def converted(total: NDArray[np.float64], delta: float, *, old: bool) -> float:

@@ -43,7 +43,8 @@ def joint(norms: Mapping[str, Tensor]) -> Tensor:
 
     The norm of the norms: unlike a root of a sum, its derivative at zero is finite.
     """
-    return torch.linalg.vector_norm(torch.stack(tuple(norms.values())), dim=0)
+    whole: Tensor = torch.linalg.vector_norm(torch.stack(tuple(norms.values())), dim=0)
+    return whole
 
 
 def scaled(tensors: Mapping[str, Tensor], told: Scaled, context: Context) -> dict[str, Tensor]:

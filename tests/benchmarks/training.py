@@ -7,6 +7,7 @@ import argparse
 import time
 from collections.abc import Callable
 from statistics import median, quantiles
+from typing import Any
 
 import torch
 from opacus import GradSampleModule
@@ -23,7 +24,7 @@ from bench.federated.stages import Moment, stages
 
 CLIP, SIGMA, RATE, BATCH = 4.0, 0.5, 0.05, 5
 FLOPS = 14.2e6 * BATCH  # of one step: 7.1 million multiply-adds an example, forward and backward
-DEFENSES = {
+DEFENSES: dict[str, tuple[str, dict[str, Any]]] = {
     "none": ("none", {}),
     "fed-sdp": ("fed-sdp", {"at": "client"}),
     "fed-cdp": ("fed-cdp", {"sigma": SIGMA, "noise": "code"}),
@@ -92,7 +93,7 @@ def plain_step(module: nn.Module, inputs: Tensor, labels: Tensor) -> None:
     gradients = torch.autograd.grad(loss, list(module.parameters()))
     with torch.no_grad():
         for parameter, found in zip(module.parameters(), gradients, strict=True):
-            parameter -= RATE * found
+            parameter.sub_(found, alpha=RATE)
 
 
 def opacus_step(module: nn.Module, inputs: Tensor, labels: Tensor) -> None:
@@ -101,8 +102,8 @@ def opacus_step(module: nn.Module, inputs: Tensor, labels: Tensor) -> None:
     nn.functional.cross_entropy(module(inputs), labels, reduction="sum").backward()
     with torch.no_grad():
         for parameter in module.parameters():
-            parameter -= RATE * clipped(parameter.grad_sample)
-            parameter.grad_sample = None
+            parameter.sub_(clipped(parameter.grad_sample), alpha=RATE)  # type: ignore[attr-defined]
+            parameter.grad_sample = None  # type: ignore[attr-defined]
 
 
 def vmap_step(module: nn.Module, inputs: Tensor, labels: Tensor) -> None:
@@ -113,7 +114,7 @@ def vmap_step(module: nn.Module, inputs: Tensor, labels: Tensor) -> None:
     found = vmap(grad(loss), in_dims=(None, 0, 0))(given, inputs, labels)
     with torch.no_grad():
         for name, parameter in module.named_parameters():
-            parameter -= RATE * clipped(found[name])
+            parameter.sub_(clipped(found[name]), alpha=RATE)
 
 
 def clipped(each: Tensor) -> Tensor:
