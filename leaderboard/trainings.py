@@ -1,5 +1,6 @@
 """Records → rows: what training under a defense costs in accuracy, ε and time, paper beside measured."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -55,7 +56,7 @@ class Trained:
 
 
 def trainings(records: Iterable[Record], published: Sequence[Published] = ()) -> list[Trained]:
-    """A row for each training but for its seed, in the order in which their records come."""
+    """A row for each training but for its seed, by data set and setting, no defense first, then by name."""
     found: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
         cell = record.cell
@@ -69,7 +70,22 @@ def trainings(records: Iterable[Record], published: Sequence[Published] = ()) ->
                 " ".join(asked).replace("_", " "),
             )  # fmt: skip
             found.setdefault(key, []).append(record)
-    return [_row(key, own, published) for key, own in found.items()]
+    rows = [_row(key, own, published) for key, own in found.items()]
+    return sorted(
+        rows,
+        key=lambda row: (
+            _natural(row.dataset),
+            _natural(row.setting),
+            row.defense != "none",
+            _natural(row.defense),
+        ),
+    )
+
+
+def _natural(text: str) -> list[tuple[float, str]]:
+    """For sorting: numbers in a text by their value."""
+    parts = re.split(r"(\d+(?:\.\d+)?)", text)
+    return [(float(part), "") if n % 2 else (0.0, part) for n, part in enumerate(parts)]
 
 
 def missing(rows: Sequence[Trained], published: Sequence[Published]) -> list[Published]:
@@ -134,14 +150,15 @@ def _table(title: str, rows: Sequence[Trained]) -> Table:
     table = Table(
         title=escape(title), title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
     )
-    table.add_column("defense", overflow="fold")
+    table.add_column("defense", overflow="fold", min_width=18)
     for heading in ("accuracy", "rounds", "ε paper", "ε tight", "ms/step", "× none"):
         table.add_column(heading, no_wrap=True)
     short = distinct(list(dict.fromkeys(row.defense for row in rows)))
     asked = len({row.asked for row in rows}) > 1
     for row in rows:
         said = row.published.figures if row.published else {}
-        name = short[row.defense] + (f" · {row.asked}" if asked else "")
+        # a space before the parameters, so that a narrow column breaks there and not inside a word
+        name = short[row.defense].replace("(", " (", 1) + (f" · {row.asked}" if asked else "")
         table.add_row(
             escape(name), _beside(_accuracy(row), said.get("accuracy")),
             _beside(Text("–" if row.rounds is None else str(row.rounds)), said.get("rounds"), "g"),

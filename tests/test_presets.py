@@ -88,7 +88,7 @@ def test_paper_a_comes_whole_and_in_two_sizes() -> None:
             for scale in scales(name)
         )
         assert all(isinstance(cell, TrainingCell) for cell in (*small, *full))
-        assert max(cell.federated.steps for cell in small) == 20
+        assert {cell.federated.steps for cell in small if cell.model.name == "fed-cnn"} == {20}
         assert {cell.federated.steps for cell in full} == {100}
         assert read(name).published, name
 
