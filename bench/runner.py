@@ -48,7 +48,6 @@ from bench.weights import checkpoint_path, checkpoint_sha256, fit, read_about, r
 
 GALLERY = 1000
 TRAILS = 8  # readings whose way is kept: as many as a picture strip shows
-SAVED_EVERY = 60.0  # seconds between two saved states of a training
 REUSE = 64  # reconstructions a worker remembers
 
 
@@ -60,6 +59,7 @@ class Place:
     data_dir: Path | None = None
     device: str = "cpu"
     threads: int = 1  # that a training's chunks may take
+    saved_every: float = 60.0  # seconds between two saved states of a training
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +235,7 @@ def _within_memory(attack: Attack, reading: Reading, cell: AttackCell) -> Recons
 
 
 def _train(cell: TrainingCell, place: Place, memory: Memory, told: Callable[[Step], None]) -> Outcome:
-    """Train, from where an earlier run of the same code was cut off; saved every `SAVED_EVERY` seconds."""
+    """Train, from where an earlier run of the same code was cut off."""
     data = _data(cell, place, memory)
     architecture: Model = registry.instance("models", cell.model.name, cell.model.params)
     model = architecture.build(data.shape, data.classes).eval()
@@ -254,7 +254,7 @@ def _train(cell: TrainingCell, place: Place, memory: Memory, told: Callable[[Ste
 
     def after(now: Progress) -> bool:
         nonlocal saved
-        if (at := time.perf_counter()) - saved > SAVED_EVERY:
+        if (at := time.perf_counter()) - saved > place.saved_every:
             resume.save(kept, now, answers)
             saved = at
         each = (at - began) / (now.round - start.round)

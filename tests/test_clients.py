@@ -1,7 +1,11 @@
 """The fast round of training is the pipeline's round: same stages, same states, same noise in law."""
 
+import subprocess
+import sys
+import time
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +25,7 @@ from bench.federated.stages import Moment, Stages, stages
 from bench.federated.training import Course, Progress, begin, train
 from bench.runner import Memory, Place, run_cell
 from bench.victims import clients_of
+from bench.weights import read_about
 
 CLIENTS = (1, 4, 7)
 
@@ -230,10 +235,10 @@ def test_threads_change_no_bit_and_chunks_no_more_than_rounding(defense: str) ->
 
 
 @pytest.mark.parametrize("defense", ["none", "adaclip", "quantile"])
-def test_a_training_that_was_cut_off_goes_on_bit_for_bit(defense: str, tmp_path: object) -> None:
+def test_a_training_that_was_cut_off_goes_on_bit_for_bit(defense: str, tmp_path: Path) -> None:
     of, start = course(defense)
     whole = train(of, start)
-    path = resume.place(tmp_path, "a")  # type: ignore[arg-type]
+    path = resume.place(tmp_path, "a")
     half = train(of, start, lambda now: now.round < 2)
     resume.save(path, half, {"source": 1})
     again = resume.load(path, start, {"source": 1})
@@ -249,9 +254,9 @@ def test_a_training_that_was_cut_off_goes_on_bit_for_bit(defense: str, tmp_path:
     assert resume.load(path, start, {"source": 1}) is start
 
 
-def test_a_training_stops_at_its_accuracy_and_before_its_epsilon(tmp_path: object) -> None:
+def test_a_training_stops_at_its_accuracy_and_before_its_epsilon(tmp_path: Path) -> None:
     of, _ = course("fed-cdp", rounds=12)
-    place = Place(run=tmp_path)  # type: ignore[arg-type]
+    place = Place(run=tmp_path)
     plain = of.cell.model_copy(update={"test_every": 1})
     full = run_cell(plain, place, Memory())
     assert full.summary["rounds"] == 12
@@ -305,3 +310,40 @@ def test_a_state_of_the_server_inside_local_steps_is_refused() -> None:
     with pytest.raises(ValueError, match="server's state at stage 'example'"):
         staged(Wrong(), federated(1), {"w": torch.zeros(2)})
     assert replace(Moment(seed=0, draw=0, round=0), step=1).step == 1
+
+
+SLOWLY = """
+import sys, time
+from pathlib import Path
+from bench.cell import TrainingCell
+from bench.runner import Memory, Place, run_cell
+
+def told(step):
+    if step.round >= 2:
+        time.sleep(600)  # until it is killed
+
+cell = TrainingCell.model_validate_json(sys.argv[1], strict=False)
+run_cell(cell, Place(run=Path(sys.argv[2]), saved_every=0.0), Memory(), told=told)
+"""
+
+
+def test_a_training_whose_process_is_killed_goes_on_and_ends_the_same(tmp_path: Path) -> None:
+    """A real process, killed with SIGKILL between two rounds: same curve, same checkpoints, bit for bit."""
+    of, _ = course("fed-cdp")
+    cell = of.cell.model_copy(update={"checkpoints": (1, 4)})
+    place = Place(run=tmp_path / "cut", saved_every=0.0)
+    child = subprocess.Popen([sys.executable, "-P", "-c", SLOWLY, cell.model_dump_json(), str(place.run)])
+    path = resume.place(place.run, cell.id)
+    deadline = time.monotonic() + 120
+    while not path.exists() or read_about(path).get("round", 0) < 2:
+        assert child.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    child.kill()
+    child.wait()
+    heard: list[int] = []
+    again = run_cell(cell, place, Memory(), told=lambda step: heard.append(step.round))
+    whole = run_cell(cell, Place(run=tmp_path / "whole"), Memory())
+    assert heard == [3, 4]
+    assert again.summary == whole.summary
+    assert not path.exists()

@@ -52,6 +52,7 @@ def _attack(record: Record) -> Iterator[Line]:
     if record.status == "done":
         yield from _leak(record.summary)
         yield from _recognition(record.summary)
+        yield from _spent(record.summary)
         yield "conditions", _conditions(record.summary["conditions"])
 
 
@@ -71,10 +72,31 @@ def _training(record: Record) -> Iterator[Line]:
     )
     yield "curve", f"{sparkline([value for _, value in curve])}  0 to 100 %"
     yield from (("", f"round {round_:>4}  {percent(value)}") for round_, value in curve)
-    epsilon = summary.get("epsilon")
-    yield "ε", figure(epsilon) if epsilon is not None else f"absent: {summary.get('epsilon_absent')}"
+    yield from _spent(summary)
+    if record.cost.get("overhead") is not None:
+        low, high = record.cost["overhead_quartiles"]
+        yield (
+            "cost",
+            f"{record.cost['milliseconds_per_step']:.2f} ms a client's local step, {record.cost['overhead']:.2f} times "
+            f"the undefended one's ({low:.2f} to {high:.2f}); {summary['upload_bytes']} bytes sent a round",
+        )
     for round_, sha256 in sorted(summary["checkpoints"].items(), key=lambda item: int(item[0])):
         yield "checkpoint", f"weights/{record.id}/round-{round_}.safetensors (sha256 {sha256[:8]})"
+
+
+def _spent(summary: dict[str, Any]) -> Iterator[Line]:
+    """Every figure for ε with what it means, or why there is none."""
+    figures = summary.get("privacy") or []
+    if not figures:
+        yield "ε", f"absent: {summary.get('epsilon_absent')}"
+    for one in figures:
+        value = f"absent: {one['absent']}" if one["epsilon"] is None else f"{one['epsilon']:.4g}"
+        yield (
+            f"ε {one['convention']}",
+            f"{value} at δ = {one['delta']:g} of one {one['unit']}, for an attacker who {one['adversary']} "
+            f"({one['accountant']}; q = {one['q']:g}, {one['steps']} steps, {one['adjacency']})",
+        )
+        yield from (("", f"not in it: {note}") for note in one["caveats"])
 
 
 def _leak(summary: dict[str, Any]) -> Iterator[Line]:
