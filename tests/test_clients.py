@@ -210,7 +210,7 @@ def course(defense: str = "fed-cdp", *, rounds: int = 4, **options: object) -> t
         algorithm="fedavg", clients=20, per_round=7, steps=3, batch=4, rate=0.1, client_examples=40
     )
     cell = TrainingCell(
-        dataset=DataRef(name="digits", sha256=found.sha256), model=Entry(name="dlg-lenet"),
+        dataset=DataRef(name="digits", sha256=found.sha256), model=Entry(name="dlg-lenet", params={"width": 0.1}),
         federated=setting, defense=Entry(name=defense, params=params), rounds=rounds, test_every=2,
         checkpoints=(1,), seed=3,
     )  # fmt: skip

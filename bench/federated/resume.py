@@ -27,7 +27,8 @@ def save(path: Path, now: Progress, source: Any) -> None:
     for (stage, position), state in now.stages.states.items():
         tensors |= {f"{_STATE}/{stage}/{position}/{key}": value for key, value in state.items()}
     for round_, kept in now.checkpoints.items():
-        tensors |= {f"{_KEPT}/{round_}/{name}": value for name, value in kept.items()}
+        # copies: of the round that was last done they are the weights themselves, and no file holds one twice
+        tensors |= {f"{_KEPT}/{round_}/{name}": value.clone() for name, value in kept.items()}
     about = {"round": now.round, "curve": [list(point) for point in now.curve], "source": source}
     write_weights(path, tensors, json.loads(json.dumps(about)))
 
