@@ -9,7 +9,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 import training
 
-PEERS = ("a plain loop, no defense", "opacus, fed-cdp", "vmap(grad), fed-cdp")
+PEERS = ("a plain loop, no defense", "opacus, fed-cdp", "opacus' optimizer, flat", "vmap(grad), fed-cdp")
 
 
 @pytest.mark.slow
