@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
+_LARGE = 700.0  # exponents up to which double precision holds the exponential
 SERIES_ROUNDING = 3  # paper A rounds a step's ε to this many digits before it goes on
 
 
@@ -16,6 +17,8 @@ def classic(sigma: float, delta: float) -> float:
 
 def amplified(epsilon: float, q: float) -> float:
     """ln(1 + q(e^ε - 1)): of a step on a sample taken at rate q."""
+    if epsilon > _LARGE:
+        return epsilon + math.log(q)
     return math.log1p(q * math.expm1(epsilon))
 
 
@@ -26,7 +29,12 @@ def base(epsilon: float, steps: int) -> float:
 
 def advanced(epsilon: float, steps: int, delta: float) -> float:
     """√(2·steps·ln(1/δ))·ε + steps·ε(e^ε - 1) (Dwork & Roth 2014, theorem 3.20), `delta` on top of the steps'."""
-    return math.sqrt(2 * steps * math.log(1 / delta)) * epsilon + steps * epsilon * math.expm1(epsilon)
+    return math.sqrt(2 * steps * math.log(1 / delta)) * epsilon + steps * epsilon * _gain(epsilon)
+
+
+def _gain(epsilon: float) -> float:
+    """e^ε - 1, infinite where it is too large to be held."""
+    return math.expm1(epsilon) if epsilon <= _LARGE else math.inf
 
 
 def zcdp_of_paper(sigma: float, q: float, steps: int, delta: float) -> float:
@@ -50,7 +58,7 @@ def of_paper(spent: Mapping[float, float], q: float, delta: float) -> dict[str, 
     return {
         "base": sum(count * epsilon for epsilon, _, count in each),
         "advanced": math.sqrt(2 * squares * math.log(1 / delta))
-        + sum(count * epsilon * math.expm1(epsilon) for epsilon, _, count in each),
+        + sum(count * epsilon * _gain(epsilon) for epsilon, _, count in each),
         "zCDP": rho + 2 * math.sqrt(rho * math.log(1 / delta)),
     }
 

@@ -128,7 +128,7 @@ def _table_11(mechanism: Mechanism, sampling: Sampling, delta: float) -> list[Sp
     return [
         Spent(
             convention="paper", accountant=f"{name} composition" if name != "zCDP" else name,
-            unit=mechanism.unit, adversary=RELEASED, epsilon=value, delta=delta, q=q,
+            unit=mechanism.unit, adversary=RELEASED, **_finite(value), delta=delta, q=q,
             steps=int(sum(spent.values())), multiplier=_ends(mechanism, sampling, 1.0), sampling="as Poisson",
             adjacency="one added or removed", caveats=(says[name],),
         )
@@ -188,4 +188,4 @@ def _finite(epsilon: float) -> Mapping[str, Any]:
     """No guarantee is absent with its reason, never infinite."""
     if math.isfinite(epsilon):
         return {"epsilon": epsilon}
-    return {"epsilon": None, "absent": "no noise at some step: no ε holds"}
+    return {"epsilon": None, "absent": "no noise at some step, or too little to count: no ε holds"}
