@@ -85,19 +85,31 @@ def watched(
         )
         live = stack.enter_context(Live(console=console, transient=True, refresh_per_second=2))
 
+        table: RenderableType = Text("")
+        under_way: dict[str, str] = {}  # trainings, a line each below the bar
+
         def show() -> None:
             bar.update(task, completed=len(tally.found), failed=tally.count("crashed"), left=tally.left())
             if console.is_terminal and not quiet:
-                live.update(Group(render(blocks(tally.found), detail=False), bar))
+                live.update(Group(table, bar, *(Text(line, style="dim") for line in under_way.values())))
+
+        show()  # the bar stands from the beginning
 
         def started(cell: AnyCell) -> None:
             bar.update(task, doing=f"{cell.dataset.name} · {cell.defense.name}")
 
         def stepped(cell: AnyCell, step: Step) -> None:
-            bar.update(task, doing=training(cell, step))
+            under_way[cell.id] = line = training(cell, step)
+            long = step.seconds_left > 60 and step.round % max(1, step.rounds // 10) == 0
+            if long and not console.is_terminal and not quiet:
+                console.print(line)
+            show()
 
         def finished(record: Record) -> None:
+            nonlocal table
+            under_way.pop(record.id, None)
             tally.add(record)
+            table = render(blocks(tally.found), detail=False)
             _draw(place.run, record)
             if uploader is not None:
                 uploader.notify(record.id)
