@@ -25,7 +25,7 @@ from bench.datasets.base import Data
 from bench.datasets.loading import load
 from bench.defenses.base import Defense, Setting
 from bench.errors import BenchError, NotApplicable, PluginError
-from bench.federated import resume
+from bench.federated import replay, resume
 from bench.federated.cost import cost as cost_of
 from bench.federated.describe import untouched
 from bench.federated.privacy import NO_MECHANISM, Account, account, at_point
@@ -148,7 +148,7 @@ def _attack(cell: AttackCell, place: Place, memory: Memory) -> Outcome:
     setting = _setting(cell, clients, rounds=round_ + 1)
     defended = _stages(cell, setting, weights)
     if round_ and defended.states:
-        raise NotApplicable("its state at that round would have to be replayed, which this version cannot")
+        defended = _replayed(cell, place, data, model, weights, defended, round_)
     victims, batches = draw_victims(cell, data, clients, where, round_)
     reading = take_reading(cell, data, model, weights, victims, batches, defended, where, round_)
     attack: Attack = registry.instance("attacks", cell.attack.name, cell.attack.params)
@@ -196,6 +196,26 @@ def _attack(cell: AttackCell, place: Place, memory: Memory) -> Outcome:
         for n, row in enumerate(scores.readings)
     ]
     return Outcome(summary=summary, victims=rows, arrays=arrays, cost=cost)
+
+
+def _replayed(
+    cell: AttackCell, place: Place, data: Data, model: nn.Module, weights: Mapping[str, Tensor],
+    defended: Stages, round_: int,
+) -> Stages:  # fmt: skip
+    """The defense with its states at the checkpoint's round, followed over the training that made it."""
+    training = replay.reference(place.run, cell)
+    if training is None:
+        return defended
+    clients = clients_of(training, data)
+    architecture: Model = registry.instance("models", training.model.name, training.model.params)
+    course = Course(cell=training, data=data, clients=clients, model=model)
+    of_training = training.model_copy(update={"defense": cell.defense})
+    stages_ = _stages(of_training, _setting(training, clients, rounds=training.rounds), weights)
+    kept = replay.kept_at(checkpoint_path(place.run, training.id, round_), cell)
+    found = replay.states_at(
+        course, architecture.initial(model, training.seed), stages_, round_, kept, dict(weights)
+    )
+    return replace(defended, states=found.states)
 
 
 def _reconstruct(

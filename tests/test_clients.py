@@ -17,10 +17,12 @@ from bench.cell import DataRef, Entry, Federated, TrainingCell
 from bench.contracts.defenses import variants
 from bench.contracts.situations import data, setting_of
 from bench.defenses.base import Defense, Scaled, Stateful, Transform
+from bench.errors import NotApplicable
 from bench.federated import draws, resume
 from bench.federated.clients import follows_from_norms, local_updates, network
 from bench.federated.draws import StreamDraws
 from bench.federated.pipeline import Batches, run_round
+from bench.federated.replay import states_at
 from bench.federated.stages import Moment, Stages, stages
 from bench.federated.training import Course, Progress, begin, train
 from bench.runner import Memory, Place, run_cell
@@ -347,3 +349,36 @@ def test_a_training_whose_process_is_killed_goes_on_and_ends_the_same(tmp_path: 
     assert heard == [3, 4]
     assert again.summary == whole.summary
     assert not path.exists()
+
+
+@pytest.mark.parametrize("at", ["example", "client"])
+@pytest.mark.parametrize("name", ["adaclip", "quantile"])
+def test_a_state_is_followed_over_an_undefended_training_without_moving_it(
+    name: str, at: str, tmp_path: Path
+) -> None:
+    """Beside the training the defense sees its gradients and changes no bit; under its own it is its own."""
+    params = {"at": at, **({"correction": "none"} if name == "quantile" else {})}
+    of, start = course("none")
+    defense = registry.instance("defenses", name, params)
+    before = staged(defense, of.cell.federated, start.weights)
+    whole = train(of, start)
+    kept = tmp_path / "states.safetensors"
+    found = states_at(of, start.weights, before, of.cell.rounds, kept, whole.weights)
+    moved = [
+        not torch.equal(value, before.states[place][key])
+        for place, state in found.states.items()
+        for key, value in state.items()
+    ]
+    assert any(moved)
+    again = states_at(of, start.weights, before, of.cell.rounds, kept, whole.weights)  # read from the file
+    for place, state in found.states.items():
+        for key, value in state.items():
+            assert torch.equal(again.states[place][key], value)
+    own = replace(of, cell=of.cell.model_copy(update={"defense": Entry(name=name, params=params)}))
+    under = train(own, begin(own, start.weights, before))
+    same = states_at(own, start.weights, before, of.cell.rounds, tmp_path / "own.safetensors", under.weights)
+    for place, state in under.stages.states.items():
+        for key, value in state.items():
+            assert torch.equal(same.states[place][key], value)
+    with pytest.raises(NotApplicable, match="ends at other weights"):
+        states_at(of, start.weights, before, 2, tmp_path / "no.safetensors", whole.weights)

@@ -109,7 +109,8 @@ def local_updates(
                 mean, norms, stages = _by_norms(found, stages, now, clients, draws)
             else:
                 each, stages = stages.apply("example", found.each(), now, clients, draws)
-                mean = {name: value.mean(1) for name, value in each.items()}
+                # an observer must not change a bit: the sum's own order of adding up
+                mean = found.mean() if stages.observing else Formed(each).mean()
                 norms = Formed(each).norms() if stages.has("step") else None
             mean, stages = stages.apply("step", mean, now, clients, draws, norms)
             if federated.algorithm == "fedsgd":
@@ -152,6 +153,8 @@ def _by_norms(
         factors = {name: value * told.factors.get(name, 1.0) for name, value in factors.items()}
         norms = {name: value * told.factors.get(name, 1.0) for name, value in norms.items()}
         deviation = told.deviation
+    if stages.observing:
+        return found.mean(), found.norms(), replace(stages, states=states)
     mean = found.weighted(factors)
     examples = next(iter(norms.values())).shape[1]
     of_mean = _of_mean(deviation, examples)

@@ -1,6 +1,8 @@
 """A training that was cut off goes on from its last saved round, bit for bit."""
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,8 +26,7 @@ def place(run: Path, training: str) -> Path:
 def save(path: Path, now: Progress, source: Any) -> None:
     """All that the rounds after this one depend on, in one file, whole or not at all."""
     tensors = {f"{_WEIGHTS}/{name}": value for name, value in now.weights.items()}
-    for (stage, position), state in now.stages.states.items():
-        tensors |= {f"{_STATE}/{stage}/{position}/{key}": value for key, value in state.items()}
+    tensors |= tensors_of(now.stages)
     for round_, kept in now.checkpoints.items():
         # copies: of the round that was last done they are the weights themselves, and no file holds one twice
         tensors |= {f"{_KEPT}/{round_}/{name}": value.clone() for name, value in kept.items()}
@@ -44,25 +45,37 @@ def load(path: Path, before: Progress, source: Any) -> Progress:
         return before
     device = next(iter(before.weights.values())).device
     weights: dict[str, Tensor] = {}
-    states: dict[tuple[Stage, int], State] = {}
     kept: dict[int, dict[str, Tensor]] = {}
     for full, value in tensors.items():
         kind, _, rest = full.partition("/")
         if kind == _WEIGHTS:
             weights[rest] = value.to(device)
-        elif kind == _STATE:
-            stage, position, key = rest.split("/", 2)
-            states.setdefault((cast(Stage, stage), int(position)), {})[key] = value
-        else:
+        elif kind == _KEPT:
             round_, _, name = rest.partition("/")
             kept.setdefault(int(round_), {})[name] = value
     ordered = {name: weights[name] for name in before.weights}
-    stages: Stages = _with(before.stages, states)
+    stages = replace(before.stages, states=states_of(tensors))
     return Progress(
         round=about["round"], weights=ordered, stages=stages, checkpoints=kept,
         curve=tuple((int(round_), float(accuracy)) for round_, accuracy in about["curve"]),
     )  # fmt: skip
 
 
-def _with(stages: Stages, states: dict[tuple[Stage, int], State]) -> Stages:
-    return Stages(setting=stages.setting, transforms=stages.transforms, states=states)
+def tensors_of(stages: Stages) -> dict[str, Tensor]:
+    """A defense's states by name, for a file."""
+    return {
+        f"{_STATE}/{stage}/{position}/{key}": value
+        for (stage, position), state in stages.states.items()
+        for key, value in state.items()
+    }
+
+
+def states_of(tensors: Mapping[str, Tensor]) -> dict[tuple[Stage, int], State]:
+    """The states in a file of `tensors_of`; what else is in it is left."""
+    states: dict[tuple[Stage, int], State] = {}
+    for full, value in tensors.items():
+        kind, _, rest = full.partition("/")
+        if kind == _STATE:
+            stage, position, key = rest.split("/", 2)
+            states.setdefault((cast(Stage, stage), int(position)), {})[key] = value
+    return states

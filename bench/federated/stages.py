@@ -32,13 +32,15 @@ class Moment:
 class Stages:
     """A defense's transforms in its setting, with the state of those that have one.
 
-    `members` names the clients whose states these are, in their order; None: all N.
+    `members` names the clients whose states these are, in their order; None: all N.  Stages that are
+    `observing` move their states on and leave the tensors as they are.
     """
 
     setting: Setting
     transforms: Mapping[Stage, tuple[Transform, ...]]
     states: States
     members: tuple[int, ...] | None = None
+    observing: bool = False
 
     def has(self, stage: Stage) -> bool:
         return bool(self.transforms.get(stage))
@@ -74,7 +76,7 @@ class Stages:
                 continue
             found, moved = transform.update(found, {k: v[at] for k, v in state.items()}, context)
             states[stage, position] = {k: v.index_copy(0, at, moved[k]) for k, v in state.items()}
-        return found, replace(self, states=states)
+        return dict(tensors) if self.observing else found, replace(self, states=states)
 
     def of(self, clients: tuple[int, ...]) -> "Stages":
         """The same stages with the states of these clients alone: what they do does not copy all N's."""

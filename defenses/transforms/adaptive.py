@@ -61,9 +61,11 @@ class AdaptiveClip(Stateful):
             moved[_SPREAD + name] = 0.9 * state[_SPREAD + name] + 0.1 * v.to(old)
         return found, moved
 
-    def candidate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """The candidate under the state before round 0."""
+    def candidate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
+        """The candidate under the state before round 0; nothing of later rounds."""
         del observed
+        if context.round:
+            return None
         shapes = {name: tuple(value.shape[context.lead :]) for name, value in tensors.items()}
         means, widths = self._read(tensors, self.initial(shapes), context.lead, 0)
         inside = _unit({n: (v - means[n]) / widths[n] for n, v in tensors.items()}, context.lead)

@@ -56,8 +56,10 @@ class QuantileClip(Stateful):
         del context
         return "gaussian", (self.multiplier * self.initial_bound) ** 2
 
-    def candidate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """The candidate, clipped to C as it starts."""
+    def candidate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
+        """The candidate, clipped to C as it starts; nothing of later rounds, where C is what data made it."""
         del observed
+        if context.round:
+            return None
         found = norms(tensors, context.lead)
         return scaled(tensors, Scaled(clip_factors(found, self.initial_bound, "flat")), context)
