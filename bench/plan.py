@@ -149,8 +149,11 @@ def _missing(found: records.Record, cell: AnyCell, run: Path) -> str | None:
         return None
     named = [run / "arrays" / f"{found.arrays}.npz"] if found.arrays else []
     if isinstance(cell, TrainingCell):
-        rounds = found.summary["checkpoints"] if found.summary["diverged"] else cell.checkpoints
-        named += [checkpoint_path(run, cell.id, int(round_)) for round_ in rounds]
+        ran = found.summary.get("rounds", cell.rounds)  # a training that stopped has no later rounds
+        rounds = {*map(int, found.summary["checkpoints"])}
+        if not found.summary["diverged"]:
+            rounds |= {round_ for round_ in cell.checkpoints if round_ <= ran}
+        named += [checkpoint_path(run, cell.id, round_) for round_ in sorted(rounds)]
     return next((str(path.relative_to(run)) for path in named if not path.exists()), None)
 
 

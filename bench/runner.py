@@ -48,6 +48,7 @@ from bench.weights import checkpoint_path, checkpoint_sha256, fit, read_about, r
 
 GALLERY = 1000
 TRAILS = 8  # readings whose way is kept: as many as a picture strip shows
+UNTRAINED_ROUNDS = 100  # T of a cell whose weights are of no training here (paper A, §7)
 REUSE = 64  # reconstructions a worker remembers
 
 
@@ -145,7 +146,7 @@ def _attack(cell: AttackCell, place: Place, memory: Memory) -> Outcome:
     data = _data(cell, place, memory)
     model, weights, round_ = _weights(cell, data, place)
     clients = clients_of(cell, data)
-    setting = _setting(cell, clients, rounds=round_ + 1)
+    setting = _setting(cell, clients, rounds=_planned_rounds(cell, place))
     defended = _stages(cell, setting, weights)
     if round_ and defended.states:
         defended = _replayed(cell, place, data, model, weights, defended, round_)
@@ -196,6 +197,12 @@ def _attack(cell: AttackCell, place: Place, memory: Memory) -> Outcome:
         for n, row in enumerate(scores.readings)
     ]
     return Outcome(summary=summary, victims=rows, arrays=arrays, cost=cost)
+
+
+def _planned_rounds(cell: AttackCell, place: Place) -> int:
+    """T, which schedules are planned over: the training's own, or paper A's where there is none."""
+    training = replay.training_of(place.run, cell)
+    return UNTRAINED_ROUNDS if training is None else training.rounds
 
 
 def _replayed(
@@ -267,14 +274,17 @@ def _train(cell: TrainingCell, place: Place, memory: Memory, told: Callable[[Ste
         cell=cell, data=data, clients=clients, model=model, device=torch.device(place.device),
         threads=place.threads,
     )  # fmt: skip
+    defended = _stages(cell, setting, weights)
     spent = account(_defense(cell), setting, tensors=len(weights), examples=len(data.training))
     answers, kept = answering(cell, place.run), resume.place(place.run, cell.id)
-    start = resume.load(kept, begin(course, weights, _stages(cell, setting, weights)), answers)
+    start = resume.load(kept, begin(course, weights, defended), answers, cell.checkpoints)
     saved = began
 
     def after(now: Progress) -> bool:
         nonlocal saved
-        if (at := time.perf_counter()) - saved > place.saved_every:
+        goes_on = _goes_on(cell, spent, now)
+        at = time.perf_counter()
+        if goes_on and not now.diverged and at - saved > place.saved_every:
             resume.save(kept, now, answers)
             saved = at
         each = (at - began) / (now.round - start.round)
@@ -285,9 +295,9 @@ def _train(cell: TrainingCell, place: Place, memory: Memory, told: Callable[[Ste
                 seconds_left=each * (cell.rounds - now.round),
             )
         )  # fmt: skip
-        return _goes_on(cell, spent, now)
+        return goes_on
 
-    trained = train(course, start, after)
+    trained = train(course, start, after) if _goes_on(cell, spent, start) else start
     seconds = time.perf_counter() - began
     summary = {
         "accuracy": trained.curve[-1][1] if not trained.diverged else 0.0,
@@ -333,6 +343,12 @@ def _privacy(spent: Account | None, rounds: int) -> dict[str, Any]:
     """ε by every convention; the headline is the tight one, of the released model."""
     if spent is None:
         return {"privacy": [], "epsilon": None, "epsilon_absent": NO_MECHANISM}
+    if not rounds:
+        return {
+            "privacy": [],
+            "epsilon": None,
+            "epsilon_absent": "no round ran: the first would pass the limit",
+        }
     found = spent.released(rounds)
     headline = next(one for one in found if one.convention == "tight")
     return {

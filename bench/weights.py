@@ -79,6 +79,8 @@ def checkpoint_sha256(run: Path, training: str, round_: int) -> str:
     found = made.summary["checkpoints"].get(str(round_))
     if found is None and made.summary["diverged"]:
         raise NotApplicable(f"{where} diverged before round {round_}")
+    if found is None and made.summary.get("rounds", round_) < round_:
+        raise NotApplicable(f"{where} stopped after round {made.summary['rounds']}, before round {round_}")
     if found is None:
         raise WeightsError(f"{where} did not keep round {round_}; run its matrix again")
     return str(found)

@@ -89,8 +89,8 @@ class FedAlphaCdp(Defense):
         if self.decay == "linear":
             return Linear(initial=self.sigma, slope=fall / count)
         if self.decay == "exponential":
-            if not self.final:
-                raise ValueError("final must be above 0 with the exponential decay, got 0")
+            if not self.final or not self.sigma:
+                raise ValueError("sigma and final must be above 0 with the exponential decay")
             return Exponential(initial=self.sigma, decay=math.log(self.sigma / self.final) / count)
         if self.decay == "staircase":
             every = min(self.every, count)

@@ -67,6 +67,11 @@ def of_examples(
     batch = setting.batch
     on_sum = {"per-example": batch**0.5, "batch": float(batch), "code": 1.0}[noise]
     alone: dict[Stage, float] = {"example": 0.5} if noise == "per-example" else {}
+    if setting.steps * batch > setting.client_examples and setting.client_examples % batch:
+        caveats = (
+            *caveats,
+            "a batch between two passes may hold one example twice, which counts as once here",
+        )
     after: tuple[Stage, ...] = ("step", "client", "exchange", "server")
     return Mechanism(
         unit="example", sigmas=sigmas, released=on_sum, per_tensor=per_tensor, by_step=by_step,

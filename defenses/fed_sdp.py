@@ -45,15 +45,12 @@ class FedSdp(Defense):
         return {self.at: (clip, GaussianNoise(deviation=part))}
 
     def mechanism(self, setting: Setting) -> Mechanism:
-        return of_updates(
-            (self.sigma,) * setting.rounds, setting, at=self.at, noise=self.noise,
-            caveats=("the server is trusted until it has sanitised an update",) if self.at == "server" else (),
-        )  # fmt: skip
+        return of_updates((self.sigma,) * setting.rounds, setting, at=self.at, noise=self.noise)
 
 
 def of_updates(
     sigmas: tuple[float, ...], setting: Setting, *, at: Literal["server", "client"],
-    noise: Literal["share", "each", "mean"], caveats: tuple[str, ...] = (),
+    noise: Literal["share", "each", "mean"],
 ) -> Mechanism:  # fmt: skip
     """The mechanism of noise σ_t·C on updates clipped to C, by what it is added to.
 
@@ -64,5 +61,6 @@ def of_updates(
     after: tuple[Stage, ...] = ("client", "exchange", "server") if at == "client" else ("server",)
     rows: dict[Stage, float] = dict.fromkeys(after, alone / 2) if alone else {}
     return Mechanism(
-        unit="client", sigmas=sigmas, released=on_sum, rows={**rows, "aggregate": on_sum / 2}, caveats=caveats
-    )
+        unit="client", sigmas=sigmas, released=on_sum, rows={**rows, "aggregate": on_sum / 2},
+        caveats=("the server is trusted until it has sanitised an update",) if at == "server" else (),
+    )  # fmt: skip

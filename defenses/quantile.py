@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from bench.defenses.accounting.mechanism import Mechanism
@@ -58,8 +58,16 @@ class Quantile(Defense):
 
     def mechanism(self, setting: Setting) -> Mechanism:
         rows = setting.batch if self.at == "example" else setting.per_round
-        both = (self.main_multiplier(rows) ** -2 + (rows / 10) ** -2) ** -0.5
-        return of_rows((both,) * setting.rounds, setting, at=self.at, noise=self.noise)
+        # of the sum of rows and the noised count together; with noise on each row the sum carries √n of it
+        many = math.sqrt(rows) if self.noise == "each" else 1.0
+        both = ((many * self.main_multiplier(rows)) ** -2 + (rows / 10) ** -2) ** -0.5
+        found = of_rows((both / many,) * setting.rounds, setting, at=self.at, noise=self.noise)
+        # one row by itself shows its own noise, and nothing of the count
+        alone = self.main_multiplier(rows) / (1.0 if self.noise == "each" else math.sqrt(rows)) / 2
+        seen: tuple[Stage, ...] = ("example",) if self.at == "example" else ("client", "exchange", "server")
+        return replace(
+            found, rows={k: alone * many / both if k in seen else v for k, v in found.rows.items()}
+        )
 
     def main_multiplier(self, rows: int) -> float:
         """The multiplier of the main noise beside a count of `rows`; raises ValueError where none is left."""

@@ -116,16 +116,17 @@ def _row(key: tuple[str, ...], records: Sequence[Record], published: Sequence[Pu
     done = [record for record in records if record.status == "done"]
     summaries = [record.summary for record in done]
     values = [float(summary["accuracy"]) for summary in summaries]
-    spent = summaries[0].get("privacy", []) if summaries else []
+    longest = max(summaries, key=lambda summary: int(summary["rounds"]), default={})  # it spent the most
+    spent = longest.get("privacy", [])
     shown = [one for one in spent if one["convention"] == "tight" or one is spent[0]]
     return Trained(
         dataset=key[0], model=key[1], defense=key[2], setting=key[3], asked=key[4], seeds=len(records),
         accuracy=median(values) if values else None, least=min(values, default=None),
         most=max(values, default=None), diverged=sum(bool(summary["diverged"]) for summary in summaries),
         rounds=int(median(summary["rounds"] for summary in summaries)) if summaries else None,
-        epsilon=summaries[0].get("epsilon") if summaries else None,
+        epsilon=longest.get("epsilon"),
         epsilon_paper=spent[0]["epsilon"] if spent else None,
-        epsilon_absent=summaries[0].get("epsilon_absent") if summaries else None,
+        epsilon_absent=longest.get("epsilon_absent"),
         caveats=tuple(dict.fromkeys(text for one in shown for text in one["caveats"])),
         milliseconds=_median(record.cost.get("milliseconds_per_step") for record in done),
         overhead=_median(record.cost.get("overhead") for record in done),

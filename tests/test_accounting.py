@@ -201,7 +201,7 @@ def test_at_the_tap_by_stage() -> None:
 
 def test_what_no_epsilon_covers_says_why() -> None:
     found, absent = at_point(FedSdp(at="client"), PAPER, point("type-2"), tensors=3, round_=0, observations=1)
-    assert (found, absent) == (None, "nothing protects one client by itself at type-2")
+    assert (found, absent) == (None, "it speaks of a client's update, not of what type-2 shows")
     found, absent = at_point(Gaussian(), PAPER, point("type-1"), tensors=3, round_=0, observations=1)
     assert (found, absent) == (None, NO_MECHANISM)
     assert account(Gaussian(), PAPER, tensors=3, examples=50000) is None
@@ -257,3 +257,33 @@ def test_a_cycle_that_ends_in_next_to_no_noise_has_figures_or_says_why_not() -> 
         assert one.epsilon is None or math.isfinite(one.epsilon)
         assert (one.epsilon is None) == (one.absent is not None)
     assert composition.amplified(1000.0, 0.01) == pytest.approx(1000 + math.log(0.01))
+
+
+def test_noise_on_each_row_and_a_noised_count_are_counted_together() -> None:
+    """K = 100, σ = 6: the count's multiplier is 10, whatever the main noise is added to."""
+    for noise, main in (("share", 7.5), ("each", 75.0)):
+        mechanism = Quantile(noise=noise).mechanism(PAPER)  # type: ignore[arg-type]
+        whole = (main**-2 + 10.0**-2) ** -0.5
+        assert mechanism.sigmas[0] * mechanism.released == pytest.approx(whole)
+        alone = 7.5 / 2 / (10 if noise == "share" else 1)  # C·7.5/√K or C·7.5 on a row that moves by 2C
+        assert mechanism.rows["client"] * mechanism.sigmas[0] == pytest.approx(alone)
+
+
+@pytest.mark.parametrize(("name", "inside"), [("type-2", False), ("type-1", True)])
+def test_a_schedule_by_step_is_read_at_the_steps_that_a_point_shows(name: str, inside: bool) -> None:
+    defense = FedAlphaCdp(sigma=15.0, decay="linear", by="step", clipping="flat")
+    setting = dataclasses.replace(PAPER, steps=10)
+    sigmas = defense.mechanism(setting).sigmas
+    found, absent = at_point(defense, setting, point(name), tensors=3, round_=20, observations=1)
+    assert absent is None
+    assert found is not None
+    shown = sigmas[209] * math.sqrt(5) / 2 if inside else sigmas[200] / 2
+    assert found.multiplier[0] == pytest.approx(shown)
+
+
+def test_observations_of_one_round_are_all_at_its_noise() -> None:
+    defense = FedAlphaCdp(sigma=15.0, decay="linear", clipping="flat")
+    found, _ = at_point(defense, PAPER, point("type-2"), tensors=3, round_=50, observations=4)
+    assert found is not None
+    sigma = defense.mechanism(PAPER).sigmas[50]
+    assert found.epsilon == pytest.approx(composition.gaussian(sigma / 2 / 2, DELTA))

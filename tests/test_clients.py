@@ -382,3 +382,61 @@ def test_a_state_is_followed_over_an_undefended_training_without_moving_it(
             assert torch.equal(same.states[place][key], value)
     with pytest.raises(NotApplicable, match="ends at other weights"):
         states_at(of, start.weights, before, 2, tmp_path / "no.safetensors", whole.weights)
+
+
+class Residual(nn.Module):
+    """No sequence of layers, and a norm with weights: by `torch.func`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(64, 16), nn.LayerNorm(16), nn.Linear(16, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = self.first(x.flatten(1))
+        out: Tensor = self.last(found + torch.relu(self.norm(found)))
+        return out
+
+
+def test_a_model_that_is_no_stack_trains_the_same_on_threads() -> None:
+    """`torch.func` swaps weights into the one module: chunks must not do that at once."""
+    of, _ = course("none", chunk=1)
+    torch.manual_seed(0)
+    module = Residual().eval()
+    weights = {name: value.detach().clone() for name, value in module.named_parameters()}
+    of = replace(of, model=module)
+    before = staged(registry.instance("defenses", "none", {}), of.cell.federated, weights)
+    one = train(of, begin(of, weights, before))
+    for _ in range(3):
+        threads = replace(of, threads=4)
+        assert apart(one, train(threads, begin(threads, weights, before))) == 0
+
+
+def test_a_training_that_stops_between_two_tests_is_tested_where_it_stops() -> None:
+    of, start = course("none", rounds=9)
+    end = train(of, start, lambda now: now.round < 3)
+    assert [round_ for round_, _ in end.curve] == [0, 2, 3]
+
+
+def test_a_limit_that_the_first_round_would_pass_lets_none_run(tmp_path: Path) -> None:
+    of, _ = course("fed-cdp", rounds=3)
+    cell = of.cell.model_copy(update={"until_epsilon": 0.01})
+    found = run_cell(cell, Place(run=tmp_path), Memory())
+    assert (found.status, found.summary["rounds"], found.summary["epsilon"]) == ("done", 0, None)
+    assert "the first would pass" in found.summary["epsilon_absent"]
+
+
+def test_a_saved_training_without_a_round_that_is_now_wanted_begins_anew(tmp_path: Path) -> None:
+    of, start = course("none")
+    path = resume.place(tmp_path, "a")
+    resume.save(path, train(of, start, lambda now: now.round < 3), 1)
+    assert resume.load(path, start, 1, (1,)).round == 3
+    assert resume.load(path, start, 1, (1, 4)).round == 3
+    assert resume.load(path, start, 1, (1, 2)) is start
+
+
+def test_a_defense_that_refuses_the_setting_is_n_a_in_a_training(tmp_path: Path) -> None:
+    of, _ = course("none")
+    cell = of.cell.model_copy(update={"defense": Entry(name="quantile", params={"sigma": 6.0})})
+    found = run_cell(cell, Place(run=tmp_path), Memory())
+    assert found.status == "n/a"
+    assert "leaves nothing for the main noise" in (found.reason or "")

@@ -49,11 +49,17 @@ def at_point(
     mechanism = defense.mechanism(setting)
     if mechanism is None:
         return None, NO_MECHANISM
-    inside = mechanism.unit == "example" and where.unit in ("update", "sum")
-    passes = -(-setting.steps * setting.batch // setting.client_examples) if inside else 1
-    found = at_tap(mechanism, where.after, tensors=tensors, uses=passes * observations, round_=round_)
-    if found is None:
-        return None, f"nothing protects one {mechanism.unit} by itself at {where.name}"
     if mechanism.unit == "client" and where.unit in ("example", "step"):
         return None, f"it speaks of a client's update, not of what {where.name} shows"
+    inside = mechanism.unit == "example" and where.unit in ("update", "sum")
+    passes = -(-setting.steps * setting.batch // setting.client_examples) if inside else 1
+    at = round_
+    if mechanism.by_step:  # of the local steps that the point shows, the one with the least noise
+        shown = range(
+            round_ * setting.steps, (round_ + 1) * setting.steps if inside else round_ * setting.steps + 1
+        )
+        at = min(shown, key=lambda step: mechanism.sigmas[min(step, len(mechanism.sigmas) - 1)])
+    found = at_tap(mechanism, where.after, tensors=tensors, uses=passes * observations, at=at)
+    if found is None:
+        return None, f"nothing protects one {mechanism.unit} by itself at {where.name}"
     return found, None

@@ -15,20 +15,28 @@ from bench.federated.training import Course, begin, train
 from bench.weights import read_weights, write_weights
 
 
-def reference(run: Path, cell: AttackCell) -> TrainingCell | None:
-    """The training whose checkpoint a cell attacks; None where its weights are no checkpoint's.
-
-    Raises `NotApplicable` where that training is of other data, or of so many clients or under such a defense
-    that this defense's state cannot be followed over it.
-    """
+def training_of(run: Path, cell: AttackCell) -> TrainingCell | None:
+    """The training whose checkpoint a cell attacks; None where its weights are no checkpoint's, or it has no
+    record (which is told where the weights are read)."""
     given = cell.weights
-    if not isinstance(given, CheckpointWeights) or given.round == 0:
+    if not isinstance(given, CheckpointWeights):
         return None
     try:
         made = records.read(records.record_path(run, given.training))
     except RecordError:
-        return None  # told where the weights are read
-    found = TrainingCell.model_validate(made.cell, strict=False)
+        return None
+    return TrainingCell.model_validate(made.cell, strict=False)
+
+
+def reference(run: Path, cell: AttackCell) -> TrainingCell | None:
+    """The training over which a defense's state is followed; None where nothing was trained.
+
+    Raises `NotApplicable` where that training is of other data, or of so many clients or under such a defense
+    that this defense's state cannot be followed over it.
+    """
+    found = training_of(run, cell)
+    if found is None:
+        return None
     if found.dataset != cell.dataset or found.model != cell.model:
         raise NotApplicable("its state cannot be followed over a training of other data or another model")
     if found.federated.clients != cell.federated.clients:

@@ -34,8 +34,9 @@ def save(path: Path, now: Progress, source: Any) -> None:
     write_weights(path, tensors, json.loads(json.dumps(about)))
 
 
-def load(path: Path, before: Progress, source: Any) -> Progress:
-    """The training as it was saved, or `before` where nothing is, or what is was made by other code."""
+def load(path: Path, before: Progress, source: Any, wanted: tuple[int, ...] = ()) -> Progress:
+    """The training as it was saved, or `before` where nothing is, where what is was made by other code, or
+    where it did not keep a round that is now `wanted`."""
     about = read_about(path) if path.exists() else {}
     if about.get("source") != json.loads(json.dumps(source)):
         return before
@@ -53,6 +54,8 @@ def load(path: Path, before: Progress, source: Any) -> Progress:
         elif kind == _KEPT:
             round_, _, name = rest.partition("/")
             kept.setdefault(int(round_), {})[name] = value
+    if any(round_ <= about["round"] and round_ not in kept for round_ in wanted):
+        return before
     ordered = {name: weights[name] for name in before.weights}
     stages = replace(before.stages, states=states_of(tensors))
     return Progress(

@@ -21,6 +21,7 @@ from bench.datasets.base import Data, Split
 from bench.federated.clients import Network, local_updates, network
 from bench.federated.draws import StreamDraws
 from bench.federated.pipeline import server_step
+from bench.federated.stacks import Stack
 from bench.federated.stages import Moment, Stages
 from bench.points import Stage
 from bench.victims import local_batches
@@ -58,6 +59,7 @@ class Course:
 def begin(course: Course, weights: Tensors, stages: Stages) -> Progress:
     """Before round 0: the initial weights, tested."""
     cell = course.cell
+    course.model.to(course.device)
     current = {name: value.to(course.device) for name, value in weights.items()}
     return Progress(
         round=0, weights=current, stages=stages,
@@ -79,7 +81,7 @@ def train(
         now = _tested(course, _round(course, of, now))
         if not told(now):
             break
-    return now
+    return now if now.diverged or now.curve[-1][0] == now.round else _with_accuracy(course, now)
 
 
 def _tested(course: Course, now: Progress) -> Progress:
@@ -89,9 +91,13 @@ def _tested(course: Course, now: Progress) -> Progress:
     if now.round in cell.checkpoints:
         now = replace(now, checkpoints={**now.checkpoints, now.round: now.weights})
     if now.round % cell.test_every == 0 or now.round == cell.rounds:
-        found = accuracy(course.model, now.weights, course.data.test, cell.test_examples)
-        now = replace(now, curve=(*now.curve, (now.round, found)))
+        now = _with_accuracy(course, now)
     return now
+
+
+def _with_accuracy(course: Course, now: Progress) -> Progress:
+    found = accuracy(course.model, now.weights, course.data.test, course.cell.test_examples)
+    return replace(now, curve=(*now.curve, (now.round, found)))
 
 
 def _round(course: Course, of: Network, before: Progress) -> Progress:
@@ -127,7 +133,9 @@ def updates(
         )  # fmt: skip
 
     chunks = [chosen[start : start + course.chunk] for start in range(0, len(chosen), course.chunk)]
-    with _threads(course.threads if course.device.type == "cpu" else 1) as many:
+    # `torch.func` swaps weights into the one module there is: no two threads may do that at once
+    alone = course.device.type != "cpu" or not isinstance(of, Stack)
+    with _threads(1 if alone else course.threads) as many:
         found = list(many(part, chunks))
     update = {name: torch.cat([sent[name] for sent, _ in found]) for name in before.weights}
     return update, before.stages.joined(tuple(stages for _, stages in found))

@@ -83,20 +83,19 @@ def paper_epsilon(mechanism: Mechanism, sampling: Sampling, delta: float = DELTA
 
 
 def at_tap(
-    mechanism: Mechanism, stage: Stage, *, tensors: int, uses: int = 1, round_: int = 0, delta: float = DELTA
+    mechanism: Mechanism, stage: Stage, *, tensors: int, uses: int = 1, at: int = 0, delta: float = DELTA
 ) -> Spent | None:
-    """What is spent on someone who reads after `stage` and knows who takes part, over `uses` of the row from
-    that round on; None where no row is protected there."""
+    """What is spent on someone who reads after `stage` and knows who takes part, over `uses` of the row at
+    the multiplier σ number `at`; None where no row is protected there."""
     if stage not in mechanism.rows:
         return None
     factor = mechanism.rows[stage] / _root(mechanism, tensors)
-    sigmas = _from(mechanism.sigmas, round_, uses)
-    each = [sigma * factor for sigma in sigmas]
-    whole = 0.0 if min(each) == 0 else sum(value**-2 for value in each) ** -0.5
+    each = mechanism.sigmas[min(at, len(mechanism.sigmas) - 1)] * factor
+    whole = each / math.sqrt(uses)
     found = composition.gaussian(whole, delta)
     return Spent(
         convention="tap", accountant="Gaussian mechanism, exactly", unit=mechanism.unit, adversary=TAP,
-        **_finite(found), delta=delta, q=1.0, steps=uses, multiplier=(each[0], each[-1]), sampling="none",
+        **_finite(found), delta=delta, q=1.0, steps=uses, multiplier=(each, each), sampling="none",
         adjacency="one replaced", caveats=_caveats(mechanism, tensors),
     )  # fmt: skip
 
@@ -167,11 +166,6 @@ def _steps(mechanism: Mechanism, sampling: Sampling, factor: float) -> dict[floa
 def _ends(mechanism: Mechanism, sampling: Sampling, factor: float) -> tuple[float, float]:
     spent = list(_steps(mechanism, sampling, factor))
     return spent[0], spent[-1]
-
-
-def _from(sigmas: tuple[float, ...], start: int, count: int) -> list[float]:
-    """`count` values from `start` on; what lies after the end repeats the last."""
-    return [sigmas[min(start + n, len(sigmas) - 1)] for n in range(count)]
 
 
 def _root(mechanism: Mechanism, tensors: int) -> float:

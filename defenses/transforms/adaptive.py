@@ -1,5 +1,6 @@
 """Clipping coordinate by coordinate to what the gradients were before (Pichapati et al. 2019)."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -16,8 +17,9 @@ _MEAN, _SPREAD = "mean/", "variance/"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptiveClip(Stateful):
     """w = (g - a)/b clipped to norm 1, all coordinates together; noise of deviation `multiplier` on w;
-    g̃ = b·w + a.  Then a ← .99a + .01g̃; v = (g̃ - a)² - b²·multiplier², within [h1, h2]; s² ← .9s² + .1v;
-    b_i = √s_i·√Σs.  Where several rows share a state, g̃ and v are their means.
+    g̃ = b·w + a.  Then, with the a and b that were used, v = (g̃ - a)² - b²·multiplier²/n within [h1, h2];
+    a ← .99a + .01g̃; s² ← .9s² + .1v; b_i = √s_i·√Σs.  Where n rows share a state, g̃ there is their mean: what
+    is kept comes from what the noise protects and from nothing else.
 
     `as_cited`: s ← .9s + .1v and noise of deviation multiplier², as in the repository that paper A cites.
     """
@@ -53,12 +55,13 @@ class AdaptiveClip(Stateful):
         }
         moved: dict[str, Tensor] = {}
         for name, value in found.items():
-            added = (widths[name] * deviation).square()
-            v = ((value - means[name]).square() - added).clamp(self.low, self.high)
-            mean, old = value.mean(tuple(between)) if between else value, state[_MEAN + name]
-            v = v.mean(tuple(between)) if between else v
+            old = state[_MEAN + name]
+            rows = math.prod(value.shape[axis] for axis in between)
+            mean = value.mean(tuple(between)) if between else value
+            width = widths[name].reshape(old.shape).to(old)
+            v = (mean.to(old) - old).square() - (width * deviation).square() / rows
             moved[_MEAN + name] = 0.99 * old + 0.01 * mean.to(old)
-            moved[_SPREAD + name] = 0.9 * state[_SPREAD + name] + 0.1 * v.to(old)
+            moved[_SPREAD + name] = 0.9 * state[_SPREAD + name] + 0.1 * v.clamp(self.low, self.high)
         return found, moved
 
     def candidate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:

@@ -47,7 +47,7 @@ class QuantileClip(Stateful):
         of_row = (bound[:, None] if self.owner == "client" else bound).expand(whole.shape)
         shares = context.draws.normal("within", whole[..., None])[..., 0] / whole.shape[-1] ** 0.5
         within = (whole <= of_row).to(whole.dtype) + self.count_noise * shares
-        share = within.mean(-1).to(torch.float64)
+        share = within.mean(-1).to(state["bound"])
         moved = state["bound"] * torch.exp(-self.rate * (share - self.quantile))
         return Scaled(clip_factors(norms, of_row, "flat"), self.multiplier * of_row), {"bound": moved}
 
