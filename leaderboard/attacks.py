@@ -120,8 +120,10 @@ def _table(title: str, rows: list[Fared]) -> Table:
     table = Table(
         title=escape(told), title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
     )
-    for heading in ("data set", "attack", *names):
-        table.add_column(heading, overflow="fold")
+    # Names of their own columns would be squeezed to nothing beside seven figures: then they stand in one.
+    headings = ("data set", "attack") if not names else (" · ".join(("data set", "attack", *names)),)
+    for heading in headings:
+        table.add_column(heading, overflow="fold", min_width=8 if not names else 12)
     for heading in ("ASR", "RMSE", "of leaked", "PSNR", "evals", "outer", "diverged"):
         table.add_column(heading, no_wrap=True)
     short = {
@@ -131,10 +133,11 @@ def _table(title: str, rows: list[Fared]) -> Table:
     for row in rows:
         said = row.published.figures if row.published else {}
         varied = (getattr(row, name) for name in names)
+        told_of = [row.dataset, short["attack"][row.attack], *(short["defense"].get(v, v) for v in varied)]
         table.add_row(
-            escape(row.dataset), escape(short["attack"][row.attack]),
-            *(escape(short["defense"].get(name, name)) for name in varied),
-            _beside(_rate(row), said.get("asr")), _beside(Text(three(row.rmse)), said.get("rmse")),
+            *(map(escape, told_of) if not names else [escape(" · ".join(told_of))]),
+            _beside(_rate(row, "\n" if names else " "), said.get("asr")),
+            _beside(Text(three(row.rmse)), said.get("rmse")),
             three(row.rmse_of_successes),
             Text.assemble(decibels(row.psnr_db), (f"\nprior {decibels(row.prior_psnr_db)}", "dim")),
             _whole(row.evaluations), _beside(Text(_whole(row.outer)), said.get("iterations"), "g"),
@@ -143,11 +146,11 @@ def _table(title: str, rows: list[Fared]) -> Table:
     return table
 
 
-def _rate(row: Fared) -> Text:
+def _rate(row: Fared, gap: str) -> Text:
     if row.asr is None or row.interval is None:
         return Text("crashed" if row.crashed else "–", style="red" if row.crashed else "dim")
     text = Text(share(row.asr))
-    text.append(f" [{share(row.interval[0])}, {share(row.interval[1])}]", style="dim")
+    text.append(f"{gap}[{share(row.interval[0])}, {share(row.interval[1])}]", style="dim")
     return text
 
 

@@ -279,3 +279,17 @@ def test_a_table_is_of_a_run_and_says_so_where_it_has_no_rows(run: Path, tmp_pat
     other = tmp_path_factory.mktemp("other")
     records.write(other, record(single(True)))
     assert "no attack of" in shown(other, "--knowledge").output
+
+
+def test_names_are_not_squeezed_away_where_defenses_and_points_differ() -> None:
+    """At 80 columns, with every name that can vary varying; a figure's last letters may go, a name may not."""
+    fared = [
+        record([[True, False]], attack="cpl", defense=defense, point=point)
+        for defense in ("none", "fed-sdp")
+        for point in ("type-2", "type-1")
+    ]
+    stream = io.StringIO()
+    Console(file=stream, width=80).print(render_attacks(attacks(fared)))
+    told = stream.getvalue()
+    for name in ("cpl", "fed-sdp", "none", "type-2", "type-1", "outer"):
+        assert name in told
