@@ -88,16 +88,21 @@ def _hookable(model: nn.Module) -> bool:
         own = list(layer.parameters(recurse=False))
         if not own:
             continue
-        plain = type(layer) is nn.Linear or (
-            type(layer) is nn.Conv2d
-            and layer.groups == 1
-            and layer.padding_mode == "zeros"
-            and not isinstance(layer.padding, str)
-        )
-        if not plain or any(id(item) in seen for item in own):
+        if not bilinear(layer) or any(id(item) in seen for item in own):
             return False
         seen.update(id(item) for item in own)
     return bool(seen)
+
+
+def bilinear(layer: nn.Module) -> bool:
+    """Whether the gradient of the layer's weight is a plain bilinear map of (a, δ): a linear layer, or a
+    convolution without groups, padded with a number of zeros."""
+    return type(layer) is nn.Linear or (
+        type(layer) is nn.Conv2d
+        and layer.groups == 1
+        and layer.padding_mode == "zeros"
+        and not isinstance(layer.padding, str)
+    )
 
 
 def _by_hooks(

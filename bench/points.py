@@ -15,6 +15,8 @@ from bench.errors import BenchError
 Stage = Literal["example", "step", "client", "exchange", "server", "aggregate"]
 STAGES: tuple[Stage, ...] = ("example", "step", "client", "exchange", "server", "aggregate")
 
+SENT: tuple[Stage, ...] = ("client", "exchange", "server")  # of an update on its way, one client's still
+
 
 @dataclass(frozen=True, slots=True)
 class Point:

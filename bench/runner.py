@@ -23,6 +23,7 @@ from bench.attacks.base import Attack
 from bench.cell import AttackCell, CheckpointWeights, FileWeights, TrainingCell
 from bench.datasets.base import Data
 from bench.datasets.loading import load
+from bench.defenses.accounting.report import Spent
 from bench.defenses.base import Defense, Setting
 from bench.errors import BenchError, NotApplicable, PluginError
 from bench.federated import replay, resume
@@ -48,7 +49,7 @@ from bench.weights import checkpoint_path, checkpoint_sha256, fit, read_about, r
 
 GALLERY = 1000
 TRAILS = 8  # readings whose way is kept: as many as a picture strip shows
-UNTRAINED_ROUNDS = 100  # T of a cell whose weights are of no training here (paper A, §7)
+UNTRAINED_ROUNDS = 100  # T that schedules are planned over where no training gives one (paper A, §7)
 REUSE = 64  # reconstructions a worker remembers
 
 
@@ -74,10 +75,6 @@ class Step:
     seconds_left: float
 
 
-def _unheard(step: Step) -> None:
-    del step
-
-
 @dataclass(slots=True)
 class Memory:
     """What a worker keeps between cells: loaded data, and reconstructions by what was asked of whom."""
@@ -87,8 +84,9 @@ class Memory:
 
 
 def run_cell(
-    cell: AttackCell | TrainingCell, place: Place, memory: Memory, told: Callable[[Step], None] = _unheard
-) -> Record:
+    cell: AttackCell | TrainingCell, place: Place, memory: Memory,
+    told: Callable[[Step], None] = lambda step: None,
+) -> Record:  # fmt: skip
     """Run one cell to a record; whatever goes wrong inside is a status of the record, with its reason.
 
     `told` hears of every round of a training.
@@ -146,10 +144,11 @@ def _attack(cell: AttackCell, place: Place, memory: Memory) -> Outcome:
     data = _data(cell, place, memory)
     model, weights, round_ = _weights(cell, data, place)
     clients = clients_of(cell, data)
-    setting = _setting(cell, clients, rounds=_planned_rounds(cell, place))
+    training = replay.training_of(place.run, cell)
+    setting = _setting(cell, clients, rounds=training.rounds if training else UNTRAINED_ROUNDS)
     defended = _stages(cell, setting, weights)
-    if round_ and defended.states:
-        defended = _replayed(cell, place, data, model, weights, defended, round_)
+    if training and round_ and defended.states:
+        defended = _replayed(cell, training, place, data, model, weights, defended, round_)
     victims, batches = draw_victims(cell, data, clients, where, round_)
     reading = take_reading(cell, data, model, weights, victims, batches, defended, where, round_)
     attack: Attack = registry.instance("attacks", cell.attack.name, cell.attack.params)
@@ -199,20 +198,12 @@ def _attack(cell: AttackCell, place: Place, memory: Memory) -> Outcome:
     return Outcome(summary=summary, victims=rows, arrays=arrays, cost=cost)
 
 
-def _planned_rounds(cell: AttackCell, place: Place) -> int:
-    """T, which schedules are planned over: the training's own, or paper A's where there is none."""
-    training = replay.training_of(place.run, cell)
-    return UNTRAINED_ROUNDS if training is None else training.rounds
-
-
 def _replayed(
-    cell: AttackCell, place: Place, data: Data, model: nn.Module, weights: Mapping[str, Tensor],
-    defended: Stages, round_: int,
+    cell: AttackCell, training: TrainingCell, place: Place, data: Data, model: nn.Module,
+    weights: Mapping[str, Tensor], defended: Stages, round_: int,
 ) -> Stages:  # fmt: skip
     """The defense with its states at the checkpoint's round, followed over the training that made it."""
-    training = replay.reference(place.run, cell)
-    if training is None:
-        return defended
+    replay.followable(training, cell)
     clients = clients_of(training, data)
     architecture: Model = registry.instance("models", training.model.name, training.model.params)
     course = Course(cell=training, data=data, clients=clients, model=model)
@@ -342,19 +333,19 @@ def _goes_on(cell: TrainingCell, spent: Account | None, now: Progress) -> bool:
 def _privacy(spent: Account | None, rounds: int) -> dict[str, Any]:
     """ε by every convention; the headline is the tight one, of the released model."""
     if spent is None:
-        return {"privacy": [], "epsilon": None, "epsilon_absent": NO_MECHANISM}
+        return _figures((), None, NO_MECHANISM)
     if not rounds:
-        return {
-            "privacy": [],
-            "epsilon": None,
-            "epsilon_absent": "no round ran: the first would pass the limit",
-        }
+        return _figures((), None, "no round ran: the first would pass the limit")
     found = spent.released(rounds)
-    headline = next(one for one in found if one.convention == "tight")
+    return _figures(found, next(one for one in found if one.convention == "tight"), None)
+
+
+def _figures(found: Sequence[Spent], headline: Spent | None, absent: str | None) -> dict[str, Any]:
+    """ε as a record has it: every figure, the headline's, and why there is none."""
     return {
         "privacy": [one.json() for one in found],
-        "epsilon": headline.epsilon,
-        "epsilon_absent": headline.absent,
+        "epsilon": None if headline is None else headline.epsilon,
+        "epsilon_absent": absent if headline is None else headline.absent,
     }
 
 
@@ -455,11 +446,7 @@ def _at_point(
     found, absent = at_point(
         _defense(cell), setting, where, tensors=tensors, round_=round_, observations=len(reading.rounds)
     )
-    return {
-        "privacy": [] if found is None else [found.json()],
-        "epsilon": None if found is None else found.epsilon,
-        "epsilon_absent": absent if found is None else found.absent,
-    }
+    return _figures(() if found is None else (found,), found, absent)
 
 
 def _trail(found: Reconstruction, order: NDArray[np.int64]) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:

@@ -9,7 +9,7 @@ from bench.defenses.base import Defense, Setting, Transform
 from bench.defenses.transforms.clip import Clip
 from bench.defenses.transforms.noise import GaussianNoise
 from bench.parameters import parameter
-from bench.points import Stage
+from bench.points import SENT, Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ def of_examples(
             *caveats,
             "a batch between two passes may hold one example twice, which counts as once here",
         )
-    after: tuple[Stage, ...] = ("step", "client", "exchange", "server")
+    after: tuple[Stage, ...] = ("step", *SENT)
     return Mechanism(
         unit="example", sigmas=sigmas, released=on_sum, per_tensor=per_tensor, by_step=by_step,
         rows=alone | dict.fromkeys(after, on_sum / 2) | {"aggregate": on_sum / 2 * setting.per_round**0.5},

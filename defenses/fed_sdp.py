@@ -10,7 +10,7 @@ from bench.defenses.base import Defense, Setting, Transform
 from bench.defenses.transforms.clip import Clip
 from bench.defenses.transforms.noise import GaussianNoise
 from bench.parameters import parameter
-from bench.points import Stage
+from bench.points import SENT, Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ def of_updates(
     """
     many = setting.per_round**0.5
     on_sum, alone = {"share": (1.0, 1 / many), "each": (many, 1.0), "mean": (1.0, 0.0)}[noise]
-    after: tuple[Stage, ...] = ("client", "exchange", "server") if at == "client" else ("server",)
+    after: tuple[Stage, ...] = SENT if at == "client" else ("server",)
     rows: dict[Stage, float] = dict.fromkeys(after, alone / 2) if alone else {}
     return Mechanism(
         unit="client", sigmas=sigmas, released=on_sum, rows={**rows, "aggregate": on_sum / 2},

@@ -10,7 +10,7 @@ from bench.defenses.adaclip import of_rows
 from bench.defenses.base import Defense, Setting, Transform
 from bench.defenses.transforms.quantile import QuantileClip
 from bench.parameters import parameter
-from bench.points import Stage
+from bench.points import SENT, Stage
 
 _SOURCE = "Andrew et al. 2021"
 
@@ -64,7 +64,7 @@ class Quantile(Defense):
         found = of_rows((both / many,) * setting.rounds, setting, at=self.at, noise=self.noise)
         # one row by itself shows its own noise, and nothing of the count
         alone = self.main_multiplier(rows) / (1.0 if self.noise == "each" else math.sqrt(rows)) / 2
-        seen: tuple[Stage, ...] = ("example",) if self.at == "example" else ("client", "exchange", "server")
+        seen: tuple[Stage, ...] = ("example",) if self.at == "example" else SENT
         return replace(
             found, rows={k: alone * many / both if k in seen else v for k, v in found.rows.items()}
         )

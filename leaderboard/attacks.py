@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.leaderboard.table import attack_name, blocks, entry, of_one_series, question, rank
-from bench.leaderboard.terminal import decibels, distinct, share, three
+from bench.leaderboard.terminal import dash, decibels, distinct, share, three, with_paper
 from bench.leaderboard.worst import number_of, pictures, share_interval
-from bench.matrix.published import Published, beside
+from bench.matrix.published import Published, beside, row_json
 from bench.records import Record
 from bench.scoring.summary import median
 
@@ -48,9 +48,7 @@ class Fared:
 
     def json(self) -> dict[str, Any]:
         """The row as JSON types."""
-        plain = {name: getattr(self, name) for name in self.__slots__ if name != "published"}
-        said = self.published
-        return {**plain, "published": None if said is None else {**said.figures, "source": said.source}}
+        return row_json(self)
 
 
 def attacks(records: Iterable[Record], published: Sequence[Published] = ()) -> list[Fared]:
@@ -136,11 +134,11 @@ def _table(title: str, rows: list[Fared]) -> Table:
         told_of = [row.dataset, short["attack"][row.attack], *(short["defense"].get(v, v) for v in varied)]
         table.add_row(
             *(map(escape, told_of) if not names else [escape(" · ".join(told_of))]),
-            _beside(_rate(row, "\n" if names else " "), said.get("asr")),
-            _beside(Text(three(row.rmse)), said.get("rmse")),
+            with_paper(_rate(row, "\n" if names else " "), said.get("asr")),
+            with_paper(Text(three(row.rmse)), said.get("rmse")),
             three(row.rmse_of_successes),
             Text.assemble(decibels(row.psnr_db), (f"\nprior {decibels(row.prior_psnr_db)}", "dim")),
-            _whole(row.evaluations), _beside(Text(_whole(row.outer)), said.get("iterations"), "g"),
+            dash(row.evaluations), with_paper(Text(dash(row.outer)), said.get("iterations"), "g"),
             "–" if row.diverged is None else share(row.diverged),
         )  # fmt: skip
     return table
@@ -152,17 +150,6 @@ def _rate(row: Fared, gap: str) -> Text:
     text = Text(share(row.asr))
     text.append(f"{gap}[{share(row.interval[0])}, {share(row.interval[1])}]", style="dim")
     return text
-
-
-def _beside(measured: Text, value: float | None, form: str = "") -> Text:
-    """The measured figure with the published one below it."""
-    if value is not None:
-        measured.append(f"\npaper {format(value, form) if form else three(value)}", style="dim")
-    return measured
-
-
-def _whole(value: float | None) -> str:
-    return "–" if value is None else f"{value:g}"
 
 
 def _dataset(cell: dict[str, Any]) -> str:

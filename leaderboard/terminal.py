@@ -88,6 +88,18 @@ def three(value: float | None) -> str:
     return "–" if value is None else _bare(value, 3)
 
 
+def dash(value: float | None, form: str = "g") -> str:
+    """A figure in this format; a dash where there is none."""
+    return "–" if value is None else format(value, form)
+
+
+def with_paper(measured: Text, value: float | None, form: str = "") -> Text:
+    """The measured figure with the published one dim below it; without `form` in three places."""
+    if value is not None:
+        measured.append(f"\npaper {format(value, form) if form else three(value)}", style="dim")
+    return measured
+
+
 def _bare(value: float, places: int) -> str:
     text = f"{value:.{places}f}"
     return text.replace("0.", ".", 1) if abs(value) < 1 else text

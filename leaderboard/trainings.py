@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.leaderboard.table import entry
-from bench.leaderboard.terminal import distinct, three
-from bench.matrix.published import AXES, Published, beside
+from bench.leaderboard.terminal import dash, distinct, three, with_paper
+from bench.matrix.published import AXES, Published, beside, row_json
 from bench.records import Record
 
 
@@ -50,9 +50,7 @@ class Trained:
 
     def json(self) -> dict[str, Any]:
         """The row as JSON types."""
-        found = {name: getattr(self, name) for name in self.__slots__ if name != "published"}
-        said = self.published
-        return {**found, "published": None if said is None else {**said.figures, "source": said.source}}
+        return row_json(self)
 
 
 def trainings(records: Iterable[Record], published: Sequence[Published] = ()) -> list[Trained]:
@@ -161,11 +159,11 @@ def _table(title: str, rows: Sequence[Trained]) -> Table:
         # a space before the parameters, so that a narrow column breaks there and not inside a word
         name = short[row.defense].replace("(", " (", 1) + (f" · {row.asked}" if asked else "")
         table.add_row(
-            escape(name), _beside(_accuracy(row), said.get("accuracy")),
-            _beside(Text("–" if row.rounds is None else str(row.rounds)), said.get("rounds"), "g"),
-            _beside(Text(_epsilon(row.epsilon_paper)), said.get("epsilon"), ".3f"),
-            _epsilon(row.epsilon),
-            _beside(Text(_short(row.milliseconds)), said.get("milliseconds"), "g"), _short(row.overhead),
+            escape(name), with_paper(_accuracy(row), said.get("accuracy")),
+            with_paper(Text(dash(row.rounds, "d")), said.get("rounds"), "g"),
+            with_paper(Text(dash(row.epsilon_paper, ".3g")), said.get("epsilon"), ".3f"),
+            dash(row.epsilon, ".3g"),
+            with_paper(Text(dash(row.milliseconds, ".2f")), said.get("milliseconds"), "g"), dash(row.overhead, ".2f"),
         )  # fmt: skip
     return table
 
@@ -179,20 +177,6 @@ def _accuracy(row: Trained) -> Text:
     if row.diverged:
         text.append(f" {row.diverged} diverged", style="yellow")
     return text
-
-
-def _beside(measured: Text, value: float | None, form: str = "") -> Text:
-    if value is not None:
-        measured.append(f"\npaper {format(value, form) if form else three(value)}", style="dim")
-    return measured
-
-
-def _epsilon(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3g}"
-
-
-def _short(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f}"
 
 
 def _where(one: Published) -> str:

@@ -20,7 +20,7 @@ from bench.federated.draws import KeyedDraws
 from bench.federated.pipeline import Batches, Taps, run_round, sent_unit
 from bench.federated.stages import Moment, Stages, stages
 from bench.gradients import group_gradients, one_hot
-from bench.points import Stage, point
+from bench.points import SENT, Stage, point
 
 STAGES: tuple[Stage, ...] = get_args(Stage)
 CLIENTS = (1, 4, 7)
@@ -58,7 +58,7 @@ class _Round:
         }
         if stage != "example":
             found = {name: value.mean(1) for name, value in found.items()}
-        if stage in ("client", "exchange", "server", "aggregate"):
+        if stage in (*SENT, "aggregate"):
             found = {name: sent_unit(self.federated) * value for name, value in found.items()}
         return {name: value.mean(0) for name, value in found.items()} if stage == "aggregate" else found
 

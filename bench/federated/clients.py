@@ -17,6 +17,7 @@ from torch.func import functional_call, grad, vmap
 
 from bench.cell import Federated
 from bench.defenses.base import Context, Draws, Stateful
+from bench.defenses.transforms.rows import norms, spread
 from bench.federated.draws import StreamDraws
 from bench.federated.pipeline import Batches
 from bench.federated.stacks import stack
@@ -77,7 +78,7 @@ class Formed:
         return self.found
 
     def norms(self) -> dict[str, Tensor]:
-        return {name: value.flatten(2).norm(dim=-1) for name, value in self.found.items()}
+        return norms(self.found, 2)
 
     def weighted(self, factors: Tensors) -> dict[str, Tensor]:
         return {
@@ -101,18 +102,17 @@ def local_updates(
         for step in range(federated.steps):
             now = replace(moment, step=step)
             found = of.gradients(local, batches.inputs[:, step], batches.labels[:, step])
-            norms = None
             if not stages.has("example"):
                 mean = found.mean()
-                norms = found.norms() if stages.has("step") else None
+                left = found.norms() if stages.has("step") else None
             elif by_norms:
-                mean, norms, stages = _by_norms(found, stages, now, clients, draws)
+                mean, left, stages = _by_norms(found, stages, now, clients, draws)
             else:
                 each, stages = stages.apply("example", found.each(), now, clients, draws)
                 # an observer must not change a bit: the sum's own order of adding up
                 mean = found.mean() if stages.observing else Formed(each).mean()
-                norms = Formed(each).norms() if stages.has("step") else None
-            mean, stages = stages.apply("step", mean, now, clients, draws, norms)
+                left = Formed(each).norms() if stages.has("step") else None
+            mean, stages = stages.apply("step", mean, now, clients, draws, left)
             if federated.algorithm == "fedsgd":
                 return mean, stages
             for name, value in local.items():
@@ -134,8 +134,8 @@ def _by_norms(
     found: Gradients, stages: Stages, moment: Moment, clients: tuple[int, ...], draws: Draws
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], Stages]:
     """Stage `example` and the mean after it, with the norms of what the examples then are but for noise."""
-    norms = found.norms()
-    factors = {name: torch.ones_like(norm) for name, norm in norms.items()}
+    given = left = found.norms()
+    factors = {name: torch.ones_like(norm) for name, norm in given.items()}
     deviation: Tensor | float = 0.0
     states = dict(stages.states)
     for position, transform in enumerate(stages.transforms["example"]):
@@ -146,26 +146,26 @@ def _by_norms(
             place: tuple[Stage, int] = ("example", position)
             rows = stages.places(clients)
             state = {key: value[rows] for key, value in states[place].items()}
-            told, moved = _sure(transform.update_by_norms(norms, state, context))
+            told, moved = _sure(transform.update_by_norms(left, state, context))
             states[place] = {k: v.index_copy(0, rows, moved[k]) for k, v in states[place].items()}
         else:
-            told = _sure(transform.by_norms(norms, context))
+            told = _sure(transform.by_norms(left, context))
         factors = {name: value * told.factors.get(name, 1.0) for name, value in factors.items()}
-        norms = {name: value * told.factors.get(name, 1.0) for name, value in norms.items()}
+        left = {name: value * told.factors.get(name, 1.0) for name, value in left.items()}
         deviation = told.deviation
     if stages.observing:
-        return found.mean(), found.norms(), replace(stages, states=states)
+        return found.mean(), given, replace(stages, states=states)
     mean = found.weighted(factors)
-    examples = next(iter(norms.values())).shape[1]
+    examples = next(iter(given.values())).shape[1]
     of_mean = _of_mean(deviation, examples)
     if isinstance(of_mean, Tensor) or of_mean > 0:
         for name, value in mean.items():
             drawn = draws.normal(name, value)
             if isinstance(of_mean, Tensor):
-                value.addcmul_(of_mean.reshape(-1, *[1] * (value.dim() - 1)), drawn)
+                value.addcmul_(spread(of_mean, value), drawn)
             else:
                 value.add_(drawn, alpha=of_mean)
-    return mean, norms, replace(stages, states=states)
+    return mean, left, replace(stages, states=states)
 
 
 def _of_mean(deviation: Tensor | float, examples: int) -> Tensor | float:
@@ -186,8 +186,8 @@ def _answers(stages: Stages, position: int) -> bool:
     transform = stages.transforms["example"][position]
     draws = StreamDraws.of(0, 0, 0, (0,), torch.device("cpu"))
     context = Context(lead=2, stage="example", round=0, step=0, setting=stages.setting, draws=draws)
-    norms = {"any": torch.ones(1, 1)}
+    one = {"any": torch.ones(1, 1)}
     if isinstance(transform, Stateful):
         state = {key: value[:1] for key, value in stages.states["example", position].items()}
-        return transform.update_by_norms(norms, state, context) is not None
-    return transform.by_norms(norms, context) is not None
+        return transform.update_by_norms(one, state, context) is not None
+    return transform.by_norms(one, context) is not None

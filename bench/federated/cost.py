@@ -6,7 +6,8 @@ from statistics import median, quantiles
 
 from bench.federated.clients import network
 from bench.federated.stages import Moment, Stages
-from bench.federated.training import SENT, Course, Progress, participants, updates
+from bench.federated.training import Course, Progress, participants, updates
+from bench.points import SENT
 
 PAIRS = 7
 STEPS = 10  # local steps at most: enough to be steady, few beside a training's

@@ -9,13 +9,13 @@ from torch import Tensor
 from bench.defenses.base import Context, Transform
 from bench.federated.draws import NoDraws
 from bench.federated.stages import Stages
-from bench.points import STAGES, Point, Stage
+from bench.points import SENT, STAGES, Point, Stage
 from bench.trip import Noise
 
 Tensors = Mapping[str, Tensor]
 
 
-_OF_A_CLIENT = ("step", "client", "exchange", "server")
+_OF_A_CLIENT = ("step", *SENT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Composition:
         for stage, transforms in self.parts:
             if stage == "step":
                 found = {name: value.mean(1) for name, value in found.items()}
-            sent = stage in ("client", "exchange", "server")
+            sent = stage in SENT
             scale = self.unit if sent else 1.0
             seen = batch if stage == "example" else observed
             if transforms and scale != 1.0:
@@ -114,7 +114,7 @@ def _noise(parts: _Parts, contexts: Mapping[Stage, Context], unit: float, *, bat
             found = [(law if batch == 1 else "gaussian", variance / batch) for law, variance in found]
         if stage == "client" and steps > 1:
             found = [("gaussian", variance / steps) for _, variance in found]
-        scale = unit if stage in ("client", "exchange", "server") else 1.0
+        scale = unit if stage in SENT else 1.0
         for transform in transforms:
             if (added := transform.noise(contexts[stage])) is not None and added[1] > 0:
                 found.append((added[0], added[1] / scale**2))

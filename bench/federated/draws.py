@@ -1,5 +1,6 @@
 """Where a defense's randomness comes from: a key per row, so that no order matters."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,15 +75,15 @@ class StreamDraws:
     def normal(self, name: str, like: Tensor) -> Tensor:
         """Standard normals in the shape of `like` (client, …)."""
         del name
-        drawn = torch.empty(like.shape, dtype=like.dtype, device=like.device)
-        for row, stream in zip(drawn, self.streams, strict=True):
-            row.normal_(generator=stream)
-        return drawn
+        return self._fill(like, Tensor.normal_)
 
     def uniform(self, name: str, like: Tensor) -> Tensor:
         """Uniform in [0, 1), in the shape of `like` (client, …)."""
         del name
+        return self._fill(like, Tensor.uniform_)
+
+    def _fill(self, like: Tensor, law: Callable[..., Tensor]) -> Tensor:
         drawn = torch.empty(like.shape, dtype=like.dtype, device=like.device)
         for row, stream in zip(drawn, self.streams, strict=True):
-            row.uniform_(generator=stream)
+            law(row, generator=stream)
         return drawn

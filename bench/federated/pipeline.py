@@ -13,7 +13,7 @@ from bench.cell import Federated
 from bench.defenses.transforms.rows import norms
 from bench.federated.stages import Moment, Stages
 from bench.gradients import example_gradients, one_hot
-from bench.points import Stage
+from bench.points import SENT, Stage
 
 Tensors = Mapping[str, Tensor]
 
@@ -67,8 +67,7 @@ def run_round(
         local = {name: value - federated.rate * mean[name] for name, value in local.items()}
     unit = sent_unit(federated)
     update = {name: unit * value for name, value in total.items()}
-    sent: tuple[Stage, ...] = ("client", "exchange", "server")
-    for stage in sent:
+    for stage in SENT:
         update, stages = stages.apply(stage, update, moment, batches.clients)
         shown[stage] = update
     mean = {name: value.mean(0) for name, value in update.items()}

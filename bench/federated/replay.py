@@ -28,15 +28,9 @@ def training_of(run: Path, cell: AttackCell) -> TrainingCell | None:
     return TrainingCell.model_validate(made.cell, strict=False)
 
 
-def reference(run: Path, cell: AttackCell) -> TrainingCell | None:
-    """The training over which a defense's state is followed; None where nothing was trained.
-
-    Raises `NotApplicable` where that training is of other data, or of so many clients or under such a defense
-    that this defense's state cannot be followed over it.
-    """
-    found = training_of(run, cell)
-    if found is None:
-        return None
+def followable(found: TrainingCell, cell: AttackCell) -> None:
+    """Raises `NotApplicable` where the training is of other data, or of so many clients or under such a defense
+    that the state of the cell's defense cannot be followed over it."""
     if found.dataset != cell.dataset or found.model != cell.model:
         raise NotApplicable("its state cannot be followed over a training of other data or another model")
     if found.federated.clients != cell.federated.clients:
@@ -46,7 +40,6 @@ def reference(run: Path, cell: AttackCell) -> TrainingCell | None:
         )
     if found.defense.name != "none" and found.defense != cell.defense:
         raise NotApplicable("its state cannot be followed over a training under another defense")
-    return found
 
 
 def states_at(
@@ -65,8 +58,9 @@ def states_at(
     if kept.exists():
         return replace(stages, states=states_of(read_weights(kept)))
     watching = replace(stages, observing=course.cell.defense.name == "none")
-    short = course.cell.model_copy(update={"rounds": round_, "test_every": round_, "test_examples": 1})
-    end = train(replace(course, cell=short), begin(course, initial, watching))
+    untested = {"rounds": round_, "test_every": round_, "test_examples": 1}
+    short = replace(course, cell=course.cell.model_copy(update=untested))
+    end = train(short, begin(short, initial, watching))
     if not all(bool((end.weights[name] == value).all()) for name, value in expected.items()):
         raise NotApplicable(
             "its training, run again, ends at other weights: made on another machine or by other code"

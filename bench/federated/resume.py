@@ -31,7 +31,7 @@ def save(path: Path, now: Progress, source: Any) -> None:
         # copies: of the round that was last done they are the weights themselves, and no file holds one twice
         tensors |= {f"{_KEPT}/{round_}/{name}": value.clone() for name, value in kept.items()}
     about = {"round": now.round, "curve": [list(point) for point in now.curve], "source": source}
-    write_weights(path, tensors, json.loads(json.dumps(about)))
+    write_weights(path, tensors, about)
 
 
 def load(path: Path, before: Progress, source: Any, wanted: tuple[int, ...] = ()) -> Progress:

@@ -19,14 +19,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bench.gradients import convolution_backward
+from bench.gradients import bilinear, convolution_backward
 
 Tensors = Mapping[str, Tensor]
 _FEW_CHANNELS = 3  # input channels up to which unfolded columns beat a grouped convolution (BENCHMARKS.md)
 # Layers without parameters that treat each example by itself, whatever leading axes there are.
 _PLAIN = (nn.ReLU, nn.Sigmoid, nn.Tanh, nn.ELU, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.Identity)
-# A layer's own work: (inputs, weights of all clients) → outputs, and the columns that its gradient reads.
-_Forward = Callable[[Tensor, Tensors], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +164,7 @@ def stack(model: nn.Module) -> Stack | None:
 
 
 def _part(path: str, module: nn.Module) -> "_Layer | Callable[[Tensor], Tensor] | None":
-    if type(module) is nn.Linear or (type(module) is nn.Conv2d and _plain(module)):
+    if isinstance(module, nn.Linear | nn.Conv2d) and bilinear(module):
         bias = None if module.bias is None else f"{path}.bias"
         return _Layer(f"{path}.weight", bias, module)
     if isinstance(module, nn.MaxPool2d):
@@ -178,10 +176,6 @@ def _part(path: str, module: nn.Module) -> "_Layer | Callable[[Tensor], Tensor] 
     if isinstance(module, nn.Dropout) and not module.training:
         return nn.Identity()
     return None
-
-
-def _plain(module: nn.Conv2d) -> bool:
-    return module.groups == 1 and module.padding_mode == "zeros" and not isinstance(module.padding, str)
 
 
 def _out_of_place(module: nn.Module) -> Callable[[Tensor], Tensor]:
@@ -216,7 +210,7 @@ def _forward(layer: _Layer, x: Tensor, weights: Tensors) -> tuple[Tensor, Tensor
         z = torch.einsum("bkf,kof->bko", x, weight)
         return (z if bias is None else z + bias), x
     examples, clients, channels = x.shape[:3]
-    assert not isinstance(module.padding, str)  # `_plain` leaves those aside
+    assert not isinstance(module.padding, str)  # `bilinear` leaves those aside
     if channels <= _FEW_CHANNELS:
         columns = F.unfold(
             x.flatten(0, 1), module.kernel_size, module.dilation, module.padding, module.stride

@@ -23,12 +23,11 @@ from bench.federated.draws import StreamDraws
 from bench.federated.pipeline import server_step
 from bench.federated.stacks import Stack
 from bench.federated.stages import Moment, Stages
-from bench.points import Stage
+from bench.points import SENT
 from bench.victims import local_batches
 
 Tensors = Mapping[str, Tensor]
 CHUNK = 10  # clients at once: more spill out of the caches, fewer pay more calls (BENCHMARKS.md)
-SENT: tuple[Stage, ...] = ("client", "exchange", "server")  # stages of an update on its way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +75,7 @@ def train(
     `told` hears of every round and says whether to go on.  Weights that are no longer finite end the
     training: that is a result, not a crash.
     """
-    cell, now, of = course.cell, start, network(course.model.to(course.device))
+    cell, now, of = course.cell, start, network(course.model)
     while now.round < cell.rounds and not now.diverged:
         now = _tested(course, _round(course, of, now))
         if not told(now):

@@ -103,12 +103,14 @@ def include(border: Border, content: Mapping[str, Any]) -> list[dict[str, Extra]
     return found
 
 
-def trainings(border: Border, content: Mapping[str, Any], scale: str | None) -> tuple[Training, ...]:
-    """The product of each `[[train]]` block that is for this scale, or for all."""
+def trainings(
+    border: Border, content: Mapping[str, Any], there: Sequence[str] = (), scale: str | None = None
+) -> tuple[Training, ...]:
+    """The product of each `[[train]]` block that is for this scale of those `there` are, or for all."""
     found: list[Training] = []
     for where, table in tables(border, content, "train"):
         border.known(where, table, (*TRAIN_AXES, "checkpoints", "scale", *OPTIONS, *UNTIL))
-        if not _at_scale(border, where, table, content, scale):
+        if not _at_scale(border, where, table.get("scale"), there, scale):
             continue
         for name in ("dataset", "model", "rounds"):
             if name not in table:
@@ -138,10 +140,7 @@ def scales(border: Border, content: Mapping[str, Any]) -> tuple[str, ...]:
     return ()
 
 
-def _at_scale(
-    border: Border, where: str, table: Mapping[str, Any], content: Mapping[str, Any], scale: str | None
-) -> bool:
-    asked, there = table.get("scale"), scales(border, content)
+def _at_scale(border: Border, where: str, asked: Any, there: Sequence[str], scale: str | None) -> bool:
     if asked is None:
         return True
     if asked not in there:

@@ -69,6 +69,13 @@ def beside(entries: Iterable[Published], cell: Mapping[str, Any]) -> Published |
     return next((entry for entry in entries if agrees(entry.where, plain)), None)
 
 
+def row_json(row: Any) -> dict[str, Any]:
+    """A table's row, a dataclass with a field `published`, as JSON types."""
+    plain = {name: getattr(row, name) for name in row.__slots__ if name != "published"}
+    said: Published | None = row.published
+    return {**plain, "published": None if said is None else {**said.figures, "source": said.source}}
+
+
 def keep(run: Path, entries: Iterable[Published]) -> None:
     """Write the entries beside the run's records; nothing where there are none."""
     content = [asdict(entry) for entry in entries]

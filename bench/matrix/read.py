@@ -86,8 +86,9 @@ def read(
             faults.add(f"axes.{name}", "given here and at the top", "keep one of the two")
     axes = blocks.axes(border, table, AXES, "axes")
     exclude, include = blocks.exclude(border, content), blocks.include(border, content)
-    chosen = _scale(border, blocks.scales(border, content), scale)
-    trainings = blocks.trainings(border, content, chosen)
+    scales = blocks.scales(border, content)
+    chosen = _scale(border, scales, scale)
+    trainings = blocks.trainings(border, content, scales, chosen)
     reported = published(border, blocks.tables(border, content, "published"))
     if isinstance(table, dict) and table:
         given = table.keys() | {name for entry in include for name in entry}

@@ -42,7 +42,10 @@ def zcdp_of_paper(sigma: float, q: float, steps: int, delta: float) -> float:
 
     That is twice the Gaussian's ρ, and amplification by q² is no theorem for zCDP: it reproduces a figure.
     """
-    rho = steps * q**2 / sigma**2
+    return _of_rho(steps * q**2 / sigma**2, delta)
+
+
+def _of_rho(rho: float, delta: float) -> float:
     return rho + 2 * math.sqrt(rho * math.log(1 / delta))
 
 
@@ -59,7 +62,7 @@ def of_paper(spent: Mapping[float, float], q: float, delta: float) -> dict[str, 
         "base": sum(count * epsilon for epsilon, _, count in each),
         "advanced": math.sqrt(2 * squares * math.log(1 / delta))
         + sum(count * epsilon * _gain(epsilon) for epsilon, _, count in each),
-        "zCDP": rho + 2 * math.sqrt(rho * math.log(1 / delta)),
+        "zCDP": _of_rho(rho, delta),
     }
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from bench.defenses.accounting import composition, pld, rdp
@@ -43,18 +43,16 @@ class Spent:
 
 
 def released(
-    mechanism: Mechanism, sampling: Sampling, *, tensors: int, delta: float = DELTA, tight: bool = True
+    mechanism: Mechanism, sampling: Sampling, *, tensors: int, delta: float = DELTA
 ) -> tuple[Spent, ...]:
     """What the released models spend: the paper's count, at its own and at its stated rate, and the tight one.
 
     `tensors` is M.  The rounds are those of `sampling`, which may be fewer than the mechanism plans.
     """
-    found = [_paper(mechanism, sampling, sampling.q, delta), *_table_11(mechanism, sampling, delta)]
+    found = [_paper(mechanism, sampling, delta), *_table_11(mechanism, sampling, delta)]
     if sampling.stated is not None and not math.isclose(sampling.stated, sampling.q):
-        found.append(_paper(mechanism, sampling, sampling.stated, delta))
-    if tight:
-        found.append(_tight(mechanism, sampling, tensors, delta))
-    return tuple(found)
+        found.append(_paper(mechanism, replace(sampling, q=sampling.stated), delta))
+    return (*found, _tight(mechanism, sampling, tensors, delta))
 
 
 def figures(
@@ -100,15 +98,14 @@ def at_tap(
     )  # fmt: skip
 
 
-def _paper(mechanism: Mechanism, sampling: Sampling, q: float, delta: float) -> Spent:
-    at_rate = Sampling(q=q, per_round=sampling.per_round, rounds=sampling.rounds)
-    found = paper_epsilon(mechanism, at_rate, delta)
+def _paper(mechanism: Mechanism, sampling: Sampling, delta: float) -> Spent:
+    found = paper_epsilon(mechanism, sampling, delta)
     says = "as if each row were clipped whole and the noise were σC on the sum"
     return Spent(
         convention="paper", accountant="moments accountant (RDP, old conversion)", unit=mechanism.unit,
-        adversary=RELEASED, **_finite(found), delta=delta, q=q,
+        adversary=RELEASED, **_finite(found), delta=delta, q=sampling.q,
         steps=sampling.per_round * sampling.rounds + (mechanism.unit == "client"),
-        multiplier=_ends(mechanism, sampling, 1.0), sampling="as Poisson", adjacency="one added or removed",
+        multiplier=_ends(_steps(mechanism, sampling, 1.0)), sampling="as Poisson", adjacency="one added or removed",
         caveats=(says, *mechanism.caveats),
     )  # fmt: skip
 
@@ -119,16 +116,17 @@ def _table_11(mechanism: Mechanism, sampling: Sampling, delta: float) -> list[Sp
     if 0.0 in spent:
         return []
     whole = composition.of_paper(spent, q, delta)
+    classic = "δ adds up over the steps, too, and the classic Gaussian formula holds for ε < 1 alone"
     says = {
-        "base": "δ adds up over the steps, too, and the classic Gaussian formula holds for ε < 1 alone",
-        "advanced": "δ adds up over the steps, too, and the classic Gaussian formula holds for ε < 1 alone",
+        "base": classic,
+        "advanced": classic,
         "zCDP": "counts twice the Gaussian's ρ; amplification by q² is no theorem for zCDP",
     }
     return [
         Spent(
             convention="paper", accountant=f"{name} composition" if name != "zCDP" else name,
             unit=mechanism.unit, adversary=RELEASED, **_finite(value), delta=delta, q=q,
-            steps=int(sum(spent.values())), multiplier=_ends(mechanism, sampling, 1.0), sampling="as Poisson",
+            steps=int(sum(spent.values())), multiplier=_ends(spent), sampling="as Poisson",
             adjacency="one added or removed", caveats=(says[name],),
         )
         for name, value in whole.items()
@@ -145,7 +143,7 @@ def _tight(mechanism: Mechanism, sampling: Sampling, tensors: int, delta: float)
         "accountant": "RDP (too large for a distribution)" if wide else "privacy loss distributions (dp-accounting)",
         "unit": mechanism.unit, "adversary": RELEASED, "delta": delta, "q": sampling.q,
         "steps": sampling.per_round * sampling.rounds,
-        "multiplier": _ends(mechanism, sampling, factor), "sampling": "as Poisson",
+        "multiplier": _ends(spent), "sampling": "as Poisson",
         "adjacency": "one added or removed", "caveats": (*_caveats(mechanism, tensors), _NOT_POISSON),
     }  # fmt: skip
     if not pld.available():
@@ -163,9 +161,10 @@ def _steps(mechanism: Mechanism, sampling: Sampling, factor: float) -> dict[floa
     return rdp.multiplicities([sigma * factor for sigma in planned], each)
 
 
-def _ends(mechanism: Mechanism, sampling: Sampling, factor: float) -> tuple[float, float]:
-    spent = list(_steps(mechanism, sampling, factor))
-    return spent[0], spent[-1]
+def _ends(spent: Mapping[float, int]) -> tuple[float, float]:
+    """The first and the last multiplier."""
+    multipliers = list(spent)
+    return multipliers[0], multipliers[-1]
 
 
 def _root(mechanism: Mechanism, tensors: int) -> float:

@@ -8,8 +8,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from bench.defenses.base import Context, Stateful, Tensors
-from bench.defenses.transforms.rows import joint, norms, spread
+from bench.defenses.base import Context, Scaled, Stateful, Tensors
+from bench.defenses.transforms.clip import clip_factors
+from bench.defenses.transforms.rows import norms, scaled, spread
 
 _MEAN, _SPREAD = "mean/", "variance/"
 
@@ -47,7 +48,7 @@ class AdaptiveClip(Stateful):
         shared = 1 if self.owner == "client" else 0
         between = range(shared, lead)
         means, widths = self._read(tensors, state, lead, shared)
-        clipped = _unit({n: (v - means[n]) / widths[n] for n, v in tensors.items()}, lead)
+        clipped = _unit({n: (v - means[n]) / widths[n] for n, v in tensors.items()}, context)
         deviation = self.multiplier**2 if self.as_cited else self.multiplier
         found = {
             name: widths[name] * (value + deviation * context.draws.normal(name, value)) + means[name]
@@ -71,7 +72,7 @@ class AdaptiveClip(Stateful):
             return None
         shapes = {name: tuple(value.shape[context.lead :]) for name, value in tensors.items()}
         means, widths = self._read(tensors, self.initial(shapes), context.lead, 0)
-        inside = _unit({n: (v - means[n]) / widths[n] for n, v in tensors.items()}, context.lead)
+        inside = _unit({n: (v - means[n]) / widths[n] for n, v in tensors.items()}, context)
         return {name: widths[name] * value + means[name] for name, value in inside.items()}
 
     def _read(
@@ -92,7 +93,6 @@ class AdaptiveClip(Stateful):
         )
 
 
-def _unit(tensors: Tensors, lead: int) -> dict[str, Tensor]:
-    """Rows clipped to norm 1."""
-    factor = 1 / joint(norms(tensors, lead)).clamp(min=1.0)
-    return {name: value * spread(factor, value) for name, value in tensors.items()}
+def _unit(tensors: Tensors, context: Context) -> dict[str, Tensor]:
+    """Rows clipped to norm 1, all coordinates together."""
+    return scaled(tensors, Scaled(clip_factors(norms(tensors, context.lead), 1.0, "flat")), context)
