@@ -28,7 +28,7 @@ from bench.defenses.base import Defense, Setting
 from bench.errors import BenchError, NotApplicable, PluginError
 from bench.federated import replay, resume
 from bench.federated.cost import cost as cost_of
-from bench.federated.describe import untouched
+from bench.federated.describe import is_random, untouched
 from bench.federated.privacy import NO_MECHANISM, Account, account, at_point
 from bench.federated.stages import Stages, stages
 from bench.federated.training import Course, Progress, begin, train
@@ -167,9 +167,10 @@ def _attack(cell: AttackCell, place: Place, memory: Memory) -> Outcome:
     bare = Stages(setting=setting, transforms={}, states={})
     undefended = show(cell, data, model, weights, batches, bare, where, round_)
     trail, marks = _trail(reconstruction, scores.order)
+    distorted, distortion = _distortion(reading, undefended)
     summary = {
         **scores.summary,
-        **_distortion(reading, undefended),
+        **distortion,
         **_self_check(attack, reading, truth, labels, data, cell),
         **_at_point(cell, setting, where, reading, len(weights), round_),
         "private": data.private,
@@ -178,6 +179,7 @@ def _attack(cell: AttackCell, place: Place, memory: Memory) -> Outcome:
             **_conditions(weights, undefended, round_, data, reading),
             "described": cell.knowledge == "adaptive"
             and (reading.description is not None or untouched(defended, where)),
+            "random": is_random(defended, where),
             **_trained(cell, place),
         },
         "notes": list(reconstruction.notes),
@@ -192,7 +194,12 @@ def _attack(cell: AttackCell, place: Place, memory: Memory) -> Outcome:
         },
     )
     rows = [
-        {**row, "clients": list(victims.clients[n]), "examples": examples[n].flatten().tolist()}
+        {
+            **row,
+            **distorted[n],
+            "clients": list(victims.clients[n]),
+            "examples": examples[n].flatten().tolist(),
+        }
         for n, row in enumerate(scores.readings)
     ]
     return Outcome(summary=summary, victims=rows, arrays=arrays, cost=cost)
@@ -424,18 +431,24 @@ def _shapes(weights: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(value.shape) for name, value in weights.items()}
 
 
-def _distortion(reading: Reading, undefended: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The reading against the undefended one, known to the harness alone."""
+def _distortion(
+    reading: Reading, undefended: Mapping[str, Tensor]
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Each reading against the undefended one, known to the harness alone, and all of them in short."""
     seen = {name: value.numpy() for name, value in reading.values.items()}
     plain = {
         name: value[:, None].expand(-1, len(reading.rounds), *value.shape[1:]).numpy()
         for name, value in undefended.items()
     }
-    snr = reading_snr(seen, plain)
-    return {
+    snr, cosine = reading_snr(seen, plain), reading_cosine(seen, plain)
+    each = [
+        {"reading_snr_db": _finite(float(one)), "reading_cosine": _finite(float(other))}
+        for one, other in zip(snr, cosine, strict=True)
+    ]
+    return each, {
         "reading_snr_db_median": _finite(float(np.median(snr))),
         "reading_snr_db_least": _finite(float(np.min(snr))),
-        "reading_cosine_median": _finite(float(np.median(reading_cosine(seen, plain)))),
+        "reading_cosine_median": _finite(float(np.median(cosine))),
     }
 
 

@@ -65,6 +65,12 @@ def untouched(stages: Stages, point: Point) -> bool:
     return not any(stages.has(stage) for stage in STAGES if point.sees(stage))
 
 
+def is_random(stages: Stages, point: Point) -> bool:
+    """Whether what `point` shows depends on a draw of the defense's: one reading is then one of many."""
+    seen = (stage for stage in STAGES if point.sees(stage))
+    return any(transform.random for stage in seen for transform in stages.transforms.get(stage, ()))
+
+
 def describe(stages: Stages, point: Point, *, round_: int, unit: float, probe: Tensors) -> Composition | None:
     """The description of everything that `point` shows, or None where a transform describes nothing, or
     where it acts on each client of a mean that alone is shown.  `unit` is what one unit of the mean
