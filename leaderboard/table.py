@@ -101,7 +101,12 @@ def question(record: Record) -> str:
     asked = {name: record.cell[name] for name in shared}
     if series := asked["weights"].get("series"):  # the same question at several seeds
         asked["weights"] = {"series": series, "round": asked["weights"].get("round")}
-    return json.dumps([asked, record.source.get("bench", {}).get("protocol")], sort_keys=True)
+    return json.dumps([asked, protocol(record)], sort_keys=True)
+
+
+def protocol(record: Record) -> Any:
+    """The version of the rules by which a record was answered."""
+    return record.source.get("bench", {}).get("protocol")
 
 
 def _told_apart(found: Mapping[str, Block]) -> list[Block]:

@@ -64,7 +64,7 @@ def trainings(records: Iterable[Record], published: Sequence[Published] = ()) ->
             ]
             asked = (f"T={cell['rounds']}", *limits)
             key = (
-                entry(cell["dataset"]), entry(cell["model"]), entry(cell["defense"]), _setting(cell["federated"]),
+                entry(cell["dataset"]), entry(cell["model"]), entry(cell["defense"]), setting(cell["federated"]),
                 " ".join(asked).replace("_", " "),
             )  # fmt: skip
             found.setdefault(key, []).append(record)
@@ -137,7 +137,8 @@ def _median(values: Iterable[Any]) -> float | None:
     return median(there) if there else None
 
 
-def _setting(federated: Mapping[str, Any]) -> str:
+def setting(federated: Mapping[str, Any]) -> str:
+    """A federated setting in the papers' letters: `fedavg N=100 K=10 L=20 B=5 η=0.05 iid`."""
     size = f" |D|={federated['client_examples']}" if federated.get("client_examples") else ""
     return (
         f"{federated['algorithm']} N={federated['clients']} K={federated['per_round']} L={federated['steps']} "

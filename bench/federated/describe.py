@@ -57,7 +57,9 @@ class Composition:
         return found
 
     def __repr__(self) -> str:
-        return f"Composition({self.parts!r}, unit={self.unit}, noise={self.noise})"
+        """What it does: equal where a later tap adds no transform, so that equal readings are attacked once."""
+        acting = tuple((stage, transforms) for stage, transforms in self.parts if transforms)
+        return f"Composition({acting!r}, unit={self.unit}, noise={self.noise})"
 
 
 def untouched(stages: Stages, point: Point) -> bool:
