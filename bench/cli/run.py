@@ -62,55 +62,33 @@ def command(
     if cell_file is not None and (defenses or scale):
         option = "--defense" if defenses else "--scale"
         raise click.UsageError(f"{option} is of a matrix; leave it out, or give --matrix")
-    from bench import registry
-
-    for plugin in plugins:
-        registry.add_plugin(plugin)
-    from bench.cli import repeat
-    from bench.matrix.expand import expand
-    from bench.matrix.published import keep
-    from bench.matrix.read import read
-    from bench.matrix.suites import ranking, said
-    from bench.plan import Resolver, schedule
-    from bench.records import write_atomically
-    from bench.runner import Place
-    from bench.session import chosen_device, default_jobs, open_run
+    from bench.leaderboard.baseline import Asked
 
     if cell_file is not None:
+        from bench import registry
+        from bench.cli import repeat
+        from bench.session import chosen_device
+
+        for plugin in plugins:
+            registry.add_plugin(plugin)
         sys.exit(repeat.repeat(cell_file, data_dir, chosen_device(device), as_json))
+    from bench.cli import running
+    from bench.matrix.suites import said
+
     assert matrix_name is not None
-    matrix = read(matrix_name, more_defenses=defenses, scale=scale)
-    resolver = Resolver(data_dir)
-    planned = expand(matrix, resolve=resolver)
-    run = out or Path("runs") / (
-        (Path(matrix_name).stem if matrix_name.endswith(".toml") else matrix_name.replace("/", "-"))
-        + (f"-{scale}" if scale else "")
-    )
-    todo = schedule(planned, run, resolver)
-    jobs = jobs or default_jobs()
+    asked = Asked(matrix=matrix_name, scale=scale, defenses=defenses, plugins=plugins)
+    planned = running.plan(asked, out=out, data_dir=data_dir, jobs=jobs)
     if dry_run:
-        _dry_run(todo, jobs, run, as_json)
+        _dry_run(planned.todo, planned.jobs, planned.run, as_json)
         return
-    place = Place(run=open_run(run), data_dir=data_dir, device=chosen_device(device))
-    keep(place.run, matrix.published)
-    suite = None
-    if matrix.suite is not None:
-        suite = ranking(matrix.suite, matrix.path, overrides())
-        write_atomically(run / f"suite-{matrix.suite}.json", f"{json.dumps(suite, indent=1)}\n".encode())
-
-    from bench.cli.watching import watched
-
-    store = None if no_tracking else (tracking_uri or "")
-    title = matrix.title + (f" ({matrix.scale} scale)" if matrix.scale else "")
-    result = watched(
-        todo, place, ids=[item.cell.id for item in planned], jobs=jobs, plugins=plugins, quiet=as_json,
-        title=title, matrix=matrix_name, tracking_uri=store, include_pictures=include_pictures,
-        published=matrix.published,
+    result = running.carry_out(
+        planned, device=device, quiet=as_json, tracking_uri=None if no_tracking else (tracking_uri or ""),
+        include_pictures=include_pictures, overrides=overrides(),
     )  # fmt: skip
     if as_json:
-        click.echo(json.dumps({**result, "suite": suite}, indent=1))
-    elif suite is not None:
-        click.echo(said(suite))
+        click.echo(json.dumps(result, indent=1))
+    elif result["suite"] is not None:
+        click.echo(said(result["suite"]))
     sys.exit(_EXIT_CRASHED if result["crashed"] else 0)
 
 

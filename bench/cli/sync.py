@@ -2,7 +2,7 @@
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
@@ -18,11 +18,12 @@ import click
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
 def command(run: Path | None, tracking_uri: str | None, include_pictures: bool, as_json: bool) -> None:
-    """Upload the records of RUN (by default the newest below runs/) that the store has not.
+    """Upload the records of RUN (by default the newest below runs/) that the store has not, and its rows.
 
     Exit code 1 where some could not be uploaded: they are kept, and the next sync tries again.
     """
-    from bench.tracking import store, upload
+    from bench.errors import RecordError
+    from bench.tracking import row_upload, store, upload
 
     run = store.checked_run(run)
     uri = store.checked_uri(run, tracking_uri)
@@ -33,6 +34,12 @@ def command(run: Path | None, tracking_uri: str | None, include_pictures: bool, 
             click.echo(f"\r{state.left} left \x1b[K", nl=False, err=True)
 
     done = upload.upload(run, uri, include_pictures=include_pictures, progress=progress)
+    if not done.left:
+        try:
+            target = upload.open_target(run, uri, include_pictures=include_pictures)
+            done = replace(done, rows=row_upload.send(target, run))
+        except (upload.StoreError, RecordError) as error:
+            done = replace(done, reason=done.reason or str(error))
     if live:
         click.echo("\r\x1b[K", nl=False, err=True)
     if as_json:
@@ -40,7 +47,7 @@ def command(run: Path | None, tracking_uri: str | None, include_pictures: bool, 
     else:
         click.echo(
             f"{run} → {store.shown(uri)}: {done.count} uploaded, {done.skipped} there already, "
-            f"{done.failed} failed, {done.left} left"
+            f"{done.failed} failed, {done.left} left; {done.rows} rows of the board written"
         )
         if done.reason:
             click.echo(f"bench: {done.reason}", err=True)

@@ -33,13 +33,18 @@ def command(run: Path | None, port: int, no_browser: bool) -> None:
     try:
         click.echo("starting MLflow's UI, 10 to 20 seconds …")
         with server.serving(uri, free, database.with_name("mlflow-ui.log")) as process:
-            page = server.runs_page(free, store.experiment_name(run))
-            click.echo(f"runs:    {page}")
-            if compared := server.compare_page(free, store.experiment_name(run)):
-                click.echo(f"compare: {compared}")
+            experiment = store.experiment_name(run)
+            pages = {
+                "charts": server.charts_page(free, experiment),
+                "compare": server.compare_page(free, experiment),
+                "runs": server.runs_page(free, experiment),
+            }
+            for name, page in pages.items():
+                if page:
+                    click.echo(f"{name + ':':8} {page}")
             click.echo("Ctrl-C ends it")
             if not no_browser:
-                webbrowser.open(page)
+                webbrowser.open(next(page for page in pages.values() if page))
             if process.wait():
                 raise BenchError(f"MLflow's server ended; see {database.with_name('mlflow-ui.log')}")
     except KeyboardInterrupt:

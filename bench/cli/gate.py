@@ -1,0 +1,163 @@
+"""`bench gate`: has a defense become weaker since the baseline?  For people, and for CI."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from bench.leaderboard.baseline import Baseline
+    from bench.leaderboard.gate import Verdict
+    from bench.records import Record
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path), required=False)
+@click.option("--baseline", type=click.Path(path_type=Path), help="The file to compare with.")
+@click.option("--write-baseline", type=click.Path(path_type=Path), help="Make that file of RUN, and end.")
+@click.option(
+    "--margin", "margins", multiple=True, metavar="METRIC=NUMBER",
+    help="What is tolerated, in place of the baseline's (when writing: of the default) [repeatable].",
+)  # fmt: skip
+@click.option("--out", type=click.Path(path_type=Path), help="Where to run the matrix [default: runs/gate].")
+@click.option("--data-dir", type=click.Path(path_type=Path), help="Folder of data sets; else BENCH_DATA.")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@click.option("--jobs", type=click.IntRange(1), help="Worker processes, one thread each [default: cores].")
+@click.option("--junit", type=click.Path(path_type=Path), help="Write the verdict as JUnit XML.")
+@click.option("--markdown", type=click.Path(path_type=Path), help="Write it as Markdown.")
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+def command(
+    run: Path | None, baseline: Path | None, write_baseline: Path | None, margins: tuple[str, ...],
+    out: Path | None, data_dir: Path | None, device: str, jobs: int | None, junit: Path | None,
+    markdown: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Compare RUN with a baseline; without RUN the matrix that the baseline names is run first.
+
+    Exit code 0: no metric worsened by its margin.  1: a defense is weaker.  3: it cannot be told, with what
+    is needed.  2: a mistake in the question.  Where GITHUB_STEP_SUMMARY is set the verdict is added there.
+
+    \b
+    bench run --matrix gate --plugin my_defense.py --defense my-defense
+    bench gate runs/gate --write-baseline gate.json
+    bench gate --baseline gate.json             later, and in CI
+    bench gate runs/other --baseline gate.json  of a run that is there
+    """
+    if (baseline is None) == (write_baseline is None):
+        raise click.UsageError("give --baseline FILE to compare, or --write-baseline FILE to make one")
+    from bench.leaderboard import baseline as baselines
+
+    wanted = dict(_margin(text) for text in margins)
+    if write_baseline is not None:
+        _write(run, write_baseline, wanted)
+        return
+    assert baseline is not None
+    before = baselines.read(baseline)
+    if run is None:
+        run = _run(before, baseline, out, data_dir, device, jobs)
+    found = _verdict(before, run, {**before.margins, **wanted})
+    _report(found, junit, markdown, as_json)
+    sys.exit(found.exit_code)
+
+
+def _margin(text: str) -> tuple[str, float]:
+    name, mark, number = text.partition("=")
+    try:
+        if mark:
+            return name, float(number)
+    except ValueError:
+        pass
+    raise click.UsageError(f"--margin {text}: it must be METRIC=NUMBER, e.g. --margin asr=0.05")
+
+
+def _write(run: Path | None, path: Path, margins: dict[str, float]) -> None:
+    from bench.leaderboard import baseline as baselines
+    from bench.leaderboard.gate import verdict
+    from bench.tracking import store
+
+    run = store.checked_run(run)
+    made = baselines.of_run(_records(run), baselines.read_asked(run), margins)
+    # Against itself it must pass, or it is too small to be of use: better said now than in CI.
+    found = verdict(made.records, made.records, made.margins)
+    baselines.write(path, made)
+    click.echo(f"{path}: {len(made.records)} cells of {run}, {path.stat().st_size / 1e6:.1f} MB")
+    if found.exit_code:
+        click.echo("against itself it does not pass, so it never will:")
+        _print(found)
+    if made.asked is None:
+        click.echo(
+            f"{run} does not say what it was asked: `bench gate` needs a finished run beside this baseline"
+        )
+
+
+def _run(
+    before: "Baseline", path: Path, out: Path | None, data_dir: Path | None, device: str, jobs: int | None
+) -> Path:
+    """Run the matrix that the baseline names; returns the run's folder."""
+    from bench.cli import running
+    from bench.errors import BenchError
+
+    if before.asked is None:
+        raise BenchError(
+            f"{path}: it names no matrix; run one and give its folder: bench gate RUN --baseline …"
+        )
+    planned = running.plan(before.asked, out=out or Path("runs") / "gate", data_dir=data_dir, jobs=jobs)
+    running.carry_out(planned, device=device, quiet=True, tracking_uri=None)
+    return planned.run
+
+
+def _verdict(before: "Baseline", run: Path, margins: dict[str, float]) -> "Verdict":
+    from bench import source
+    from bench.errors import BenchError
+    from bench.leaderboard.gate import verdict
+    from bench.tracking import store
+
+    after = _records(store.checked_run(run))
+    then = {record.id: record for record in before.records}
+    changes = dict.fromkeys(
+        f"{record.cell[kind]['name']}: {line}" if (kind := line.partition(":")[0]) in record.cell else line
+        for record in after
+        if record.id in then
+        for line in source.changed(then[record.id].source, record.source)
+    )
+    try:
+        return verdict(before.records, after, margins, tuple(changes))
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+        raise BenchError(
+            f"{run} or the baseline: a record's fields are not a record's ({type(error).__name__}: {error}); "
+            "run it again"
+        ) from None
+
+
+def _records(run: Path) -> "list[Record]":
+    from bench.cli import lookup
+
+    return list(lookup.every(run))
+
+
+def _report(found: "Verdict", junit: Path | None, markdown: Path | None, as_json: bool) -> None:
+    from bench.leaderboard import gate_reports
+    from bench.records import write_atomically
+
+    if junit is not None:
+        write_atomically(junit, gate_reports.junit(found).encode())
+    if markdown is not None:
+        write_atomically(markdown, gate_reports.markdown(found).encode())
+    if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
+        with Path(summary).open("a", encoding="utf-8") as file:
+            file.write(gate_reports.markdown(found) + "\n")
+    if as_json:
+        click.echo(json.dumps(found.json(), indent=1))
+    else:
+        _print(found)
+
+
+def _print(found: "Verdict") -> None:
+    from rich.console import Console
+
+    from bench.cli.columns import width
+    from bench.leaderboard import gate_reports
+
+    Console(width=max(width(), 80), highlight=False).print(gate_reports.render(found))

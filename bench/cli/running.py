@@ -1,0 +1,76 @@
+"""A matrix from what was typed to records: the part that `bench run` and `bench gate` share."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench import registry
+from bench.cli.watching import watched
+from bench.leaderboard.baseline import Asked, keep_asked
+from bench.matrix.expand import Planned, expand
+from bench.matrix.published import keep
+from bench.matrix.read import Matrix, read
+from bench.matrix.suites import ranking
+from bench.plan import Resolver, Schedule, schedule
+from bench.records import write_atomically
+from bench.runner import Place
+from bench.session import chosen_device, default_jobs, open_run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a matrix asks, and what of it is left to do in `run`."""
+
+    asked: Asked
+    matrix: Matrix
+    cells: tuple[Planned, ...]
+    todo: Schedule
+    run: Path
+    data_dir: Path | None
+    jobs: int
+
+
+def plan(asked: Asked, *, out: Path | None, data_dir: Path | None, jobs: int | None) -> Plan:
+    """Read the matrix and see what is done; raises `BenchError` for a mistake in the question."""
+    for plugin in asked.plugins:
+        registry.add_plugin(plugin)
+    matrix = read(asked.matrix, more_defenses=asked.defenses, scale=asked.scale)
+    resolver = Resolver(data_dir)
+    cells = expand(matrix, resolve=resolver)
+    run = out or Path("runs") / _name(asked)
+    return Plan(
+        asked=asked, matrix=matrix, cells=cells, todo=schedule(cells, run, resolver), run=run,
+        data_dir=data_dir, jobs=jobs or default_jobs(),
+    )  # fmt: skip
+
+
+def carry_out(
+    planned: Plan, *, device: str, quiet: bool, tracking_uri: str | None, include_pictures: bool = False,
+    overrides: list[str] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Run what is left under the user's eyes; the result as JSON types, `suite` among it.
+
+    `tracking_uri` None: no MLflow; "": the default store.  `overrides` are options that make a suite unranked.
+    """
+    matrix, asked = planned.matrix, planned.asked
+    place = Place(run=open_run(planned.run), data_dir=planned.data_dir, device=chosen_device(device))
+    keep(place.run, matrix.published)
+    keep_asked(place.run, asked)
+    suite = None
+    if matrix.suite is not None:
+        suite = ranking(matrix.suite, matrix.path, overrides or [])
+        path = place.run / f"suite-{matrix.suite}.json"
+        write_atomically(path, f"{json.dumps(suite, indent=1)}\n".encode())
+    title = matrix.title + (f" ({matrix.scale} scale)" if matrix.scale else "")
+    result = watched(
+        planned.todo, place, ids=[item.cell.id for item in planned.cells], jobs=planned.jobs,
+        plugins=asked.plugins, quiet=quiet, title=title, matrix=asked.matrix, tracking_uri=tracking_uri,
+        include_pictures=include_pictures, published=matrix.published,
+    )  # fmt: skip
+    return {**result, "suite": suite}
+
+
+def _name(asked: Asked) -> str:
+    name = Path(asked.matrix).stem if asked.matrix.endswith(".toml") else asked.matrix.replace("/", "-")
+    return name + (f"-{asked.scale}" if asked.scale else "")

@@ -1,0 +1,314 @@
+"""The gate: what passes, what is weaker, what cannot be told; the same verdict in every form."""
+
+import json
+import textwrap
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from bench.cell import AttackCell, DataRef, Entry, Federated, TrainingCell
+from bench.cli.gate import command as gate
+from bench.cli.main import cli
+from bench.errors import BenchError
+from bench.leaderboard import baseline, gate_reports
+from bench.leaderboard.baseline import Asked
+from bench.leaderboard.gate import METRICS, Compared, Verdict, verdict
+from bench.records import Record
+
+SEEDS, READINGS = 8, 8
+Hits = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+def attacked(
+    hits: Sequence[Sequence[bool]], *, seed: int = 0, defense: str = "prune", snr: float = 10.0,
+    cosine: float = 0.5, attack: str = "cpl", status: Any = "done", protocol: int = 1, first: int = 0,
+) -> Record:  # fmt: skip
+    cell = AttackCell(
+        dataset=DataRef(name="digits", sha256="0" * 64), model=Entry(name="dlg-lenet"), seed=seed,
+        federated=Federated(batch=1), defense=Entry(name=defense), attack=Entry(name=attack), point="type-2",
+        readings=len(hits),
+    )  # fmt: skip
+    victims = [
+        {
+            "clients": [first + n], "examples": [n], "reading_snr_db": snr, "reading_cosine": cosine,
+            "pictures": [{"success": bool(hit), "status": "ok", "rmse": 0.1 if hit else 0.4} for hit in row],
+        }
+        for n, row in enumerate(hits)
+    ]  # fmt: skip
+    return Record(
+        id=cell.id, status=status, reason=None if status == "done" else "because",
+        cell=cell.model_dump(mode="json"), source={"bench": {"protocol": protocol}},
+        summary={"conditions": {"weights_norm": 3.0}}, victims=victims, environment={}, cost={},
+    )  # fmt: skip
+
+
+def trained(seed: int, accuracy: float, overhead: float | None = 1.2, defense: str = "prune") -> Record:
+    cell = TrainingCell(
+        dataset=DataRef(name="digits", sha256="0" * 64), model=Entry(name="mlp"), seed=seed, rounds=5,
+        federated=Federated(batch=1), defense=Entry(name=defense),
+    )  # fmt: skip
+    return Record(
+        id=cell.id, status="done", cell=cell.model_dump(mode="json"), source={"bench": {"protocol": 1}},
+        summary={"accuracy": accuracy}, victims=[], environment={}, cost={"overhead": overhead},
+    )  # fmt: skip
+
+
+def run(rate: float = 0.0, *, draw: int = 0, **options: Any) -> list[Record]:
+    """A run of eight weight seeds whose pictures leak with this rate, independently."""
+    leaked = np.random.default_rng(draw).random((SEEDS, READINGS, 1)) < rate
+    return [attacked(hits.tolist(), seed=seed, **options) for seed, hits in enumerate(leaked)]
+
+
+def of(found: Verdict, metric: str) -> Compared:
+    (row,) = (row for row in found.compared if row.metric == metric)
+    return row
+
+
+def test_the_same_twice_passes() -> None:
+    found = verdict(run(0.3), run(0.3))
+    assert (found.outcome, found.exit_code) == ("pass", 0)
+    assert [row.metric for row in found.compared] == ["asr", "rmse", "reading_snr", "reading_cosine"]
+    assert of(found, "asr").upper < 0.10
+
+
+@pytest.mark.parametrize(("margin", "needed"), [(0.10, 32), (0.05, 64)])
+def test_too_few_pictures_cannot_tell(margin: float, needed: int) -> None:
+    few = run()[: needed // READINGS - 1]
+    found = verdict(few, few, {"asr": margin})
+    assert found.exit_code == 3
+    assert (of(found, "asr").outcome, of(found, "asr").needed) == ("cannot tell", needed)
+    enough = run()[: needed // READINGS]
+    assert of(verdict(enough, enough, {"asr": margin}), "asr").outcome == "pass"
+
+
+def test_a_clear_rise_is_weaker_and_names_the_attack() -> None:
+    found = verdict(run(0.1), run(0.9, draw=1))
+    assert found.exit_code == 1
+    row = of(found, "asr")
+    assert row.outcome == "weaker" and row.lower > 0 and row.worse >= row.margin
+    assert row.attacks == ("cpl",)
+
+
+def test_a_rise_within_chance_cannot_tell_and_says_how_many_more() -> None:
+    found = verdict(run(0.30), run(0.42, draw=1))
+    row = of(found, "asr")
+    assert row.outcome == "cannot tell" and row.needed is not None and row.needed > row.pairs
+    assert found.exit_code == 3
+
+
+def test_protection_that_grew_passes() -> None:
+    assert of(verdict(run(0.9), run(0.1, draw=1)), "asr").outcome == "pass"
+
+
+def test_a_picture_leaks_to_the_worst_attacker_not_to_one() -> None:
+    """Each attack alone gets a half before and after; afterwards they get different halves."""
+    half = [[True]] * 4 + [[False]] * 4
+    other = half[::-1]
+    before = [attacked(half, seed=s, attack=a) for s in range(8) for a in ("cpl", "dlg")]
+    after = [attacked(h, seed=s, attack=a) for s in range(8) for a, h in (("cpl", half), ("dlg", other))]
+    row = of(verdict(before, after), "asr")
+    assert (row.before, row.after, row.outcome) == (0.5, 1.0, "weaker")
+
+
+def test_a_reading_that_became_clearer_is_seen_where_nothing_leaks() -> None:
+    """σ halved: 6 dB more in every reading."""
+    found = verdict(run(snr=-8.0), run(snr=-2.0))
+    assert of(found, "reading_snr").outcome == "weaker"
+    assert of(found, "asr").outcome == "pass" and found.exit_code == 1
+    assert of(verdict(run(cosine=0.2), run(cosine=0.26)), "reading_cosine").outcome == "weaker"
+    assert of(verdict(run(cosine=0.2), run(cosine=0.24)), "reading_cosine").outcome == "pass"
+
+
+def test_attackers_that_got_worse_are_no_protection() -> None:
+    before, after = run(1.0, defense="none"), run(0.2, defense="none")
+    found = verdict([*before, *run()], [*after, *run()])
+    row = of(found, "undefended_asr")
+    assert row.outcome == "cannot tell" and "attacks got weaker" in str(row.why)
+    assert found.exit_code == 3
+
+
+def test_what_is_missing_or_failed_is_never_a_pass() -> None:
+    before = run()
+    gone = verdict(before, before[1:])
+    assert gone.exit_code == 3 and "not in the run" in gone.unpaired[0][1]
+    crashed = verdict(before, [replace(before[0], status="crashed", reason="boom"), *before[1:]])
+    assert crashed.exit_code == 3 and crashed.unpaired[0][1] == "crashed now: boom"
+    others = verdict(before, run(first=5))
+    assert others.exit_code == 3 and not others.compared and "other victims" in others.unpaired[0][1]
+    heavier = [replace(r, summary={"conditions": {"weights_norm": 4.0}}) for r in before]
+    assert "other weights" in verdict(before, heavier).unpaired[0][1]
+    assert verdict([], []).exit_code == 3
+    absent = [replace(record, status="n/a") for record in before]
+    assert verdict([*before, *run(defense="x", status="n/a")], before).outcome == "pass" and absent
+
+
+def test_protocols_do_not_mix() -> None:
+    with pytest.raises(BenchError, match="baseline is of protocol 1, the run of 2"):
+        verdict(run(), run(protocol=2))
+
+
+def test_accuracy_and_time_are_paired_by_seed() -> None:
+    before = [trained(seed, 0.8 + 0.01 * seed) for seed in range(8)]
+    worse = [trained(seed, 0.7 + 0.01 * seed, overhead=2.9) for seed in range(8)]
+    found = verdict(before, worse)
+    assert {row.metric: row.outcome for row in found.compared} == {"accuracy": "weaker", "overhead": "weaker"}
+    # two timings say little of how timings vary: no comparison, rather than one that always fails
+    assert [row.metric for row in verdict(before[:2], worse[:2]).compared] == ["accuracy"]
+    assert not verdict([trained(0, 0.9, defense="none")], [trained(0, 0.1, defense="none")]).compared
+
+
+def test_many_places_are_corrected_for() -> None:
+    """200 places without a change, 5 dB of noise in each reading: uncorrected a twentieth would be called."""
+    generator = np.random.default_rng(5)
+
+    def noisy() -> list[Record]:
+        return [
+            attacked([[False]] * 4, seed=seed, defense=f"d{place}", snr=float(generator.normal(0, 5)))
+            for place in range(200)
+            for seed in range(8)
+        ]
+
+    rows = [row for row in verdict(noisy(), noisy()).compared if row.metric == "reading_snr"]
+    assert len(rows) == 200
+    assert sum(row.outcome == "weaker" for row in rows) == 0
+    assert sum(row.worse >= row.margin for row in rows) > 5  # the margin alone would have called these
+
+
+def test_wrong_margins_are_a_users_mistake() -> None:
+    with pytest.raises(BenchError, match="no such metric; there are asr"):
+        verdict(run(), run(), {"ars": 0.1})
+    with pytest.raises(BenchError, match="must be above 0"):
+        verdict(run(), run(), {"asr": 0.0})
+
+
+HOSTILE = "<script>|x\x1b[31m`"
+
+
+def test_every_report_says_the_same_and_takes_any_name() -> None:
+    before = [*run(0.1, defense=HOSTILE), *run(0.2)[:2], *run(0.1, defense="gone")]
+    after = [*run(0.9, defense=HOSTILE, draw=1), *run(0.2)[:2]]
+    found = verdict(before, after, sources=(HOSTILE,))
+    content = found.json()
+    json.dumps(content, allow_nan=False)
+    root = ElementTree.fromstring(gate_reports.junit(found))
+    cases = root.findall(".//testcase")
+    assert len(cases) == len(content["compared"]) + len(content["unpaired"])
+    outcomes = [row["outcome"] for row in content["compared"]]
+    assert len(root.findall(".//failure")) == outcomes.count("weaker") > 0
+    assert len(root.findall(".//error")) == outcomes.count("cannot tell") + len(content["unpaired"]) > 0
+    shown = gate_reports.markdown(found)
+    assert "<script>" not in shown
+    table = [line for line in shown.splitlines() if line.startswith("| weaker")]
+    assert len(table) == outcomes.count("weaker")
+    assert all(line.replace(r"\|", "").count("|") == 9 for line in table)
+
+
+def test_a_baseline_is_read_as_it_was_written(tmp_path: Path) -> None:
+    asked = Asked(matrix="gate", defenses=("prune",), plugins=("mine.py",))
+    made = baseline.of_run([*run(0.4), trained(0, 0.9)], asked, {"asr": 0.05})
+    baseline.write(tmp_path / "b.json", made)
+    again = baseline.read(tmp_path / "b.json")
+    assert again == made
+    assert again.margins == {**{name: m.margin for name, m in METRICS.items()}, "asr": 0.05}
+    assert verdict(again.records, run(0.4)).compared[:2] == verdict(run(0.4), run(0.4)).compared[:2]
+    with pytest.raises(BenchError, match="no finished cell"):
+        baseline.of_run([], None, {})
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "not a baseline"), ("[]", "not a baseline"), ('{"baseline": 9}', "schema 9"),
+        ('{"baseline": 1, "margins": 3}', "not a baseline"), ("[" * 100000, "not a baseline"),
+        ('{"baseline": 1, "margins": {}, "asked": null, "records": [{"id": 3}]}', "not a baseline"),
+        ("\x00\xff", "not a baseline"),
+    ],
+)  # fmt: skip
+def test_a_damaged_baseline_is_one_line(tmp_path: Path, content: str, said: str) -> None:
+    path = tmp_path / "b.json"
+    path.write_bytes(content.encode("latin-1"))
+    with pytest.raises(BenchError, match=said) as raised:
+        baseline.read(path)
+    assert "\n" not in str(raised.value) and "--write-baseline" in str(raised.value)
+    with pytest.raises(BenchError, match="no such file"):
+        baseline.read(tmp_path / "none.json")
+
+
+PLUGIN = """
+from dataclasses import dataclass
+from bench.defenses.base import Defense
+from bench.defenses.transforms.noise import GaussianNoise
+
+@dataclass(frozen=True, kw_only=True)
+class MyNoise(Defense):
+    reference = "a test"
+    stages = ("client",)
+
+    def transforms(self, setting):
+        return {"client": (GaussianNoise(deviation=DEVIATION),)}
+"""
+MATRIX = """
+title = "gate in small"
+readings = 8
+evaluations = 1
+
+[axes]
+dataset = ["digits"]
+model = ["dlg-lenet"]
+seed = [0, 1, 2, 3]
+attack = ["prior-mean"]
+point = ["type-1"]
+federated = [{ batch = 1 }]
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder as a user has it: a matrix and a defense in a file."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    (tmp_path / "m.toml").write_text(MATRIX)
+    (tmp_path / "mine.py").write_text(PLUGIN.replace("DEVIATION", "0.1"))
+    return tmp_path
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(gate, list(arguments))
+
+
+def test_a_weakened_defense_fails_the_gate_from_the_command_line(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real run, a baseline of it, the same again, then σ halved in the file, name and parameters unchanged."""
+    typed = "run --matrix m.toml --plugin mine.py --defense my-noise --no-tracking --jobs 1 --out runs/first"
+    assert CliRunner().invoke(cli, typed.split()).exit_code == 0
+    made = call("runs/first", "--write-baseline", "b.json")
+    assert made.exit_code == 0 and "64 cells" not in made.output and "itself" not in made.output
+    assert call("runs/first", "--baseline", "b.json").exit_code == 0
+    (project / "mine.py").write_text(PLUGIN.replace("DEVIATION", "0.05"))
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(project / "summary.md"))
+    found = call("--baseline", "b.json", "--jobs", "1", "--junit", "j.xml", "--markdown", "v.md", "--json")
+    assert found.exit_code == 1, found.output
+    content = json.loads(found.stdout)
+    assert [row["metric"] for row in content["compared"] if row["outcome"] == "weaker"][:1] == ["reading_snr"]
+    assert any("my-noise" in line for line in content["sources"])
+    assert ElementTree.parse("j.xml").getroot().tag == "testsuites"
+    assert (project / "summary.md").read_text().strip() == (project / "v.md").read_text().strip()
+    assert call("runs/gate", "--baseline", "b.json").exit_code == 1
+
+
+def test_mistakes_at_the_command_line(project: Path) -> None:
+    assert call().exit_code == 2
+    assert call("--baseline", "a", "--write-baseline", "b").exit_code == 2
+    assert call("--baseline", "b.json", "--margin", "asr").exit_code == 2
+    assert isinstance(call("--baseline", "b.json").exception, BenchError)
+    baseline.write(project / "b.json", baseline.of_run(run(), None, {}))
+    assert "names no matrix" in str(call("--baseline", "b.json").exception)
+    lines = textwrap.dedent(call("--help").output)
+    assert "Exit code 0" in lines

@@ -1,0 +1,85 @@
+"""One-sided bounds of a paired rise: closed forms, coverage by simulation, Holm's steps."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from bench.scoring.rises import holm, of_numbers, of_shares
+
+
+def test_equal_clusters_give_students_bound() -> None:
+    """With clusters of equal size the bound is the one-sample t bound of the cluster means."""
+    generator = np.random.default_rng(0)
+    after, before = generator.normal(size=(2, 8, 5))
+    found = of_numbers(after.ravel(), before.ravel(), np.repeat(np.arange(8), 5))
+    means = (after - before).mean(axis=1)
+    expected = stats.ttest_1samp(means, 0.0, alternative="greater")
+    assert found.p == pytest.approx(expected.pvalue)
+    assert found.lower() == pytest.approx(expected.confidence_interval(0.95).low)
+    assert found.upper() == pytest.approx(
+        stats.ttest_1samp(means, 0.0, alternative="less").confidence_interval(0.95).high
+    )
+    assert (found.pairs, found.clusters) == (40, 8)
+
+
+def test_the_bound_at_level_one_less_p_is_nought() -> None:
+    generator = np.random.default_rng(1)
+    hits = generator.random((2, 60)) < [[0.6], [0.35]]
+    clusters = np.arange(60) // 6
+    for found in (of_shares(*hits, clusters), of_numbers(*hits.astype(float), clusters)):
+        assert found.p < 0.5
+        assert found.lower(1 - found.p) == pytest.approx(0, abs=1e-9)
+
+
+def test_agreement_of_few_pairs_is_no_certainty() -> None:
+    """32 pairs of which none changed: z/(n + 2) either way, never [0, 0]."""
+    same = np.zeros(32, bool)
+    found = of_shares(same, same, np.arange(32) // 4)
+    width = stats.norm.ppf(0.95) / 34
+    assert (found.estimate, found.upper(), found.lower()) == pytest.approx((0, width, -width))
+    figures = of_numbers(np.full(32, 0.3), np.full(32, 0.1), np.arange(32) // 4)
+    assert figures.lower() == figures.upper() == pytest.approx(0.2)
+    assert figures.p == 0
+
+
+def test_one_cluster_bounds_nothing() -> None:
+    found = of_numbers([1.0, 2.0], [0.0, 0.0], [0, 0])
+    assert (found.lower(), found.upper(), found.p) == (-np.inf, np.inf, 1.0)
+
+
+def test_bounds_cover_as_often_as_they_say() -> None:
+    """Normal cluster effects, 8 clusters of 4: a one-sided 95 % bound fails in 5 % of 4000 trials, ± 1 %."""
+    generator = np.random.default_rng(2)
+    clusters, missed = np.repeat(np.arange(8), 4), 0
+    for _ in range(4000):
+        rise = 0.2 + np.repeat(generator.normal(size=8), 4) + generator.normal(size=32)
+        missed += of_numbers(rise, np.zeros(32), clusters).lower() > 0.2
+    assert missed / 4000 == pytest.approx(0.05, abs=0.01)
+
+
+def test_no_rise_of_shares_is_called_one_in_more_than_a_twentieth() -> None:
+    """Independent pictures that leak with .5 before and after, seeds with an effect of their own."""
+    generator = np.random.default_rng(3)
+    clusters, called = np.repeat(np.arange(8), 8), 0
+    for _ in range(2000):
+        rate = np.clip(0.5 + np.repeat(generator.normal(size=8), 8) * 0.1, 0, 1)
+        before, after = generator.random((2, 64)) < rate
+        called += of_shares(after, before, clusters).lower() > 0
+    assert called / 2000 < 0.05
+
+
+def test_holm_as_its_paper_has_it() -> None:
+    """m = 4, p sorted .005, .01, .03, .04: adjusted .02, .03, .06, .06."""
+    adjusted, levels = zip(*holm([0.01, 0.04, 0.03, 0.005]), strict=True)
+    assert adjusted == pytest.approx((0.03, 0.06, 0.06, 0.02))
+    assert levels == pytest.approx((1 - 0.05 / 3, 0.95, 1 - 0.05 / 2, 1 - 0.05 / 4))
+    assert holm([]) == []
+
+
+def test_what_is_no_pairs_is_refused() -> None:
+    with pytest.raises(ValueError, match="finite figures"):
+        of_numbers([], [], [])
+    with pytest.raises(ValueError, match="finite figures"):
+        of_numbers([np.nan], [0.0], [0])
+    with pytest.raises(ValueError, match="booleans"):
+        of_shares([1, 0], [0, 0], [0, 1])
