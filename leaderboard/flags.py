@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bench.leaderboard.table import attack_name
+from bench.leaderboard.terminal import distinct
 from bench.leaderboard.worst import BASELINES, Worst
 from bench.records import Record
 
@@ -27,9 +28,9 @@ def coverage(worst: Worst, asked: Iterable[str]) -> list[Flag]:
     """What is missing for the row to be complete: attacks not run, cells that crashed, too few pictures."""
     ran = {*worst.by_attack, *worst.absent, *worst.crashed}
     missing = [name for name in asked if name not in ran]
-    found = [Flag("missing", f"not run: {', '.join(missing)}")] if missing else []
+    found = [Flag("missing", f"not run: {_names(missing)}")] if missing else []
     if worst.crashed:
-        found.append(Flag("crashed", f"crashed: {', '.join(sorted(worst.crashed))}"))
+        found.append(Flag("crashed", f"crashed: {_names(worst.crashed)}"))
     if len(worst.leaked) < FEW:
         found.append(Flag("few", f"{len(worst.leaked)} pictures; at least {FEW} are needed"))
     return found
@@ -55,10 +56,10 @@ def doubts(worst: Worst, records: Sequence[Record], *, read_often: bool, evidenc
         found.append(Flag("only-plain", "only attacks that do not know the defense were run"))
     if stuck := _stuck(worst, attacks):
         found.append(
-            Flag("stuck", f"own loss did not fall: {', '.join(stuck)}; it may be the attack that fails")
+            Flag("stuck", f"own loss did not fall: {_names(stuck)}; it may be the attack that fails")
         )
     if blind := _blind(attacks):
-        found.append(Flag("blind", f"does not tell the truth from public pictures: {', '.join(blind)}"))
+        found.append(Flag("blind", f"does not tell the truth from public pictures: {_names(blind)}"))
     if (restarts := _restarts(worst, attacks)) is not None:
         found.append(restarts)
     prior, best = worst.prior_psnr_db, worst.best_psnr_db
@@ -107,3 +108,8 @@ def _restarts(worst: Worst, records: Iterable[Record]) -> Flag | None:
     return Flag(
         "restarts", f"{leaked} of {tried} readings that were restarted came back: more restarts may help"
     )
+
+
+def _names(attacks: Iterable[str]) -> str:
+    """Attacks as short as they can be told apart."""
+    return ", ".join(distinct(sorted(attacks)).values())

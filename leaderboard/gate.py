@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from bench.errors import BenchError
+from bench.leaderboard.costs import UNDEFENDED
 from bench.leaderboard.table import blocks, entry, protocol, question, rank
 from bench.leaderboard.trainings import setting
 from bench.leaderboard.worst import BASELINES, Picture, Worst, clusters
@@ -23,7 +24,6 @@ from bench.scoring.rises import Rise, holm, of_numbers, of_shares
 
 Outcome = Literal["pass", "weaker", "cannot tell"]
 EXIT: Mapping[Outcome, int] = {"pass": 0, "weaker": 1, "cannot tell": 3}
-UNDEFENDED = "none"
 # One-sided bounds of a share need this many pictures over its margin, even where no picture changed.
 _PICTURES_TIMES_MARGIN = 3.2
 _FEWEST_TIMED = 3  # trainings: with fewer, how much timings vary is not known

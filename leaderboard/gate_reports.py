@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.leaderboard.gate import METRICS, Compared, Verdict
+from bench.leaderboard.markdown import cell
 from bench.leaderboard.terminal import distinct
 
 _HEADLINE = {
@@ -51,7 +52,7 @@ def render(verdict: Verdict) -> RenderableType:
 
 def markdown(verdict: Verdict) -> str:
     """For a pull request or `GITHUB_STEP_SUMMARY`: the headline and what did not pass."""
-    lines = [f"### {_cell(headline(verdict))}", ""]
+    lines = [f"### {cell(headline(verdict))}", ""]
     rows = [row for row in verdict.compared if row.outcome != "pass"]
     rows.sort(key=lambda row: row.outcome != "weaker")
     if rows:
@@ -61,15 +62,13 @@ def markdown(verdict: Verdict) -> str:
             "|---|---|---|---|---|---|---|---|",
         ]
         lines += [
-            f"| {row.outcome} | {_cell(short[row.defense])} | {_cell(f'{row.point}, {row.title}')} | {row.metric} | "
+            f"| {row.outcome} | {cell(short[row.defense])} | {cell(f'{row.point}, {row.title}')} | {row.metric} | "
             f"{_figure(row, row.before)} | {_figure(row, row.after)} | {_worse(row)} | {_figure(row, row.margin)} |"
             for row in rows[:_SHOWN]
         ]  # fmt: skip
         lines += [""] + ([f"{len(rows) - _SHOWN} more", ""] if len(rows) > _SHOWN else [])
-    lines += [
-        f"- not compared: {_cell(place)}: {_cell(reason)}" for place, reason in verdict.unpaired[:_SHOWN]
-    ]
-    lines += [f"- changed since the baseline: {_cell(line)}" for line in verdict.sources]
+    lines += [f"- not compared: {cell(place)}: {cell(reason)}" for place, reason in verdict.unpaired[:_SHOWN]]
+    lines += [f"- changed since the baseline: {cell(line)}" for line in verdict.sources]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -186,8 +185,3 @@ def _suite(
 def _xml(text: str) -> str:
     """Text without the characters that XML has no way to write (ElementTree lets them through)."""
     return _NOT_XML.sub("?", text)
-
-
-def _cell(text: str) -> str:
-    """Text that Markdown shows as it is, on one line of a table."""
-    return re.sub(r"([\\`*_{}\[\]<>|#~])", r"\\\1", " ".join(text.split())).replace("<", "&lt;")

@@ -1,0 +1,267 @@
+"""Records → board: complete rows first, costs beside, and every doubt raised by a defense broken on purpose."""
+
+import csv
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from bench.cell import AttackCell, DataRef, Entry, Federated, TrainingCell
+from bench.cli.leaderboard import command as leaderboard
+from bench.errors import BenchError
+from bench.leaderboard import board_text
+from bench.leaderboard.board import Row, board
+from bench.records import Record, write
+
+DATA = DataRef(name="digits", sha256="0" * 64)
+PICTURES = 32
+
+
+def attacked(
+    leaked: int = 0, *, defense: str = "none", attack: str = "cpl", point: str = "type-2", status: Any = "done",
+    knowledge: Any = "plain", psnr: float | None = None, prior: float = 12.0, said: str = "ok", restarts: int = 0,
+    readings: int = PICTURES, repeated: int = 1, draw: int = 0, snr: float | None = None, seed: int = 0,
+    summary: dict[str, Any] | None = None, protocol: int = 1, model: str = "dlg-lenet",
+) -> Record:  # fmt: skip
+    """A cell of one picture a reading, of which the first `leaked` leak."""
+    cell = AttackCell(
+        dataset=DATA, model=Entry(name=model), federated=Federated(batch=1), defense=Entry(name=defense),
+        attack=Entry(name=attack), point=point, readings=readings, knowledge=knowledge, draw=draw, seed=seed,
+        repeated_readings=repeated,
+    )  # fmt: skip
+    hits = [n < leaked for n in range(readings)]
+    victims = [
+        {
+            "restarts": restarts,
+            "pictures": [
+                {
+                    "success": hit, "status": said, "psnr_db": psnr if psnr is not None else (30.0 if hit else 8.0),
+                    "rmse": 0.03 if hit else 0.4, "ssim": 0.9, "lpips": None, "best_floor_db": prior,
+                }
+            ],
+        }
+        for hit in hits
+    ]  # fmt: skip
+    undistorted = defense == "none" if snr is None else snr == 120.0
+    return Record(
+        id=cell.id, status=status, reason=None if status == "done" else "because",
+        cell=cell.model_dump(mode="json"), source={"bench": {"protocol": protocol}},
+        summary={"reading_snr_db_least": 120.0 if undistorted else 0.0, "conditions": {}, **(summary or {})},
+        victims=victims if status == "done" else [], environment={}, cost={},
+    )  # fmt: skip
+
+
+def trained(
+    accuracy: float, *, defense: str = "none", seed: int = 0, rounds: int = 10, model: str = "dlg-lenet",
+    epsilon: float | None = None, overhead: float | None = None, **federated: Any,
+) -> Record:  # fmt: skip
+    cell = TrainingCell(
+        dataset=DATA, model=Entry(name=model), federated=Federated(**federated), defense=Entry(name=defense),
+        rounds=rounds, seed=seed,
+    )  # fmt: skip
+    tight = {"convention": "tight", "unit": "client", "delta": 1e-5, "epsilon": epsilon}
+    return Record(
+        id=cell.id, status="done", cell=cell.model_dump(mode="json"), source={}, victims=[], environment={},
+        summary={
+            "accuracy": accuracy, "diverged": False, "rounds": rounds, "epsilon": epsilon,
+            "epsilon_absent": None if epsilon is not None else "it adds no noise",
+            "privacy": [] if epsilon is None else [tight], "curve": [[0, 0.1], [rounds, accuracy]],
+        },
+        cost={} if overhead is None else {"overhead": overhead},
+    )  # fmt: skip
+
+
+def by_defense(rows: list[Row]) -> dict[str, Row]:
+    return {row.defense: row for row in rows}
+
+
+def codes(row: Row) -> list[str]:
+    return [flag.code for flag in row.flags]
+
+
+def test_a_row_has_every_point_its_worst_case_and_the_best_attack() -> None:
+    rows = board(
+        [
+            attacked(32), attacked(8, attack="dlg"),
+            attacked(32, point="type-1"), attacked(0, attack="dlg", point="type-1"),
+            attacked(4, defense="prune"), attacked(8, attack="dlg", defense="prune"),
+            attacked(2, defense="prune", point="type-1"), attacked(0, attack="dlg", defense="prune", point="type-1"),
+        ]
+    )  # fmt: skip
+    prune = by_defense(rows)["prune"]
+    assert prune.complete and list(prune.points) == ["type-2", "type-1"]
+    at = prune.worst
+    assert at is not None and at.point == "type-2" and at.asr == 0.25
+    assert at.best is not None and (at.best.attack, at.best.asr, at.best.ssim, at.best.lpips) == (
+        "dlg",
+        0.25,
+        0.9,
+        None,
+    )
+    assert at.by_attack == {"cpl": 0.125, "dlg": 0.25}
+    assert at.reached[:2] == (0.25, 0.25) and at.reached[-1] == 0.0
+    assert [row.rank for row in rows] == [1, 2] and rows[0].defense == "prune"
+    json.dumps(prune.json(), allow_nan=False)
+
+
+def test_an_incomplete_row_ranks_below_every_complete_one() -> None:
+    full = [
+        attacked(32),
+        attacked(32, attack="dlg"),
+        attacked(30, defense="weak"),
+        attacked(1, defense="weak", attack="dlg"),
+    ]
+    for broken, code in (
+        ([attacked(0, defense="new")], "missing"),
+        ([attacked(0, defense="new"), attacked(defense="new", attack="dlg", status="crashed")], "crashed"),
+        (
+            [attacked(0, defense="new", readings=32), attacked(0, defense="new", attack="dlg", readings=32)],
+            None,
+        ),
+    ):
+        rows = board([*full, *broken])
+        new = by_defense(rows)["new"]
+        assert new.complete == (code is None)
+        assert rows[-1 if code else 0].defense == "new"
+        assert code is None or codes(new)[0] == code
+    few = by_defense(board([attacked(0, readings=31)]))["none"]
+    assert codes(few)[0] == "few" and not few.complete
+    # a combination that cannot be asked is no gap
+    settled = [*full, attacked(0, defense="new"), attacked(defense="new", attack="dlg", status="n/a")]
+    assert by_defense(board(settled))["new"].complete
+
+
+def test_costs_are_of_the_same_data_model_and_defense() -> None:
+    records = [
+        attacked(32), attacked(4, defense="prune"),
+        *(trained(a, seed=s) for s, a in enumerate((0.9, 0.8))),
+        *(trained(a, seed=s, defense="prune", epsilon=3.0, overhead=1.4) for s, a in enumerate((0.7, 0.75))),
+        trained(0.2, defense="prune", model="mlp"),
+        # longer, but nothing undefended beside it: its accuracy would have no loss
+        trained(0.99, defense="prune", rounds=50),
+    ]  # fmt: skip
+    cost = by_defense(board(records))["prune"].cost
+    assert cost is not None
+    assert (cost.accuracy, cost.seeds, cost.epsilon, cost.epsilon_unit) == (0.725, 2, 3.0, "client")
+    assert cost.loss == pytest.approx(0.125)  # the median of .2 and .05, each against the same seed
+    assert cost.overhead == 1.4 and cost.curve == ((0, 0.1), (10, pytest.approx(0.725)))
+    none = by_defense(board(records))["none"].cost
+    assert none is not None and none.loss == 0.0 and none.epsilon is None and none.epsilon_absent
+
+
+def test_the_front_holds_what_nothing_beats_in_both() -> None:
+    records = [
+        attacked(32), trained(0.9),
+        attacked(10, defense="good"), trained(0.8, defense="good"),
+        attacked(10, defense="dear"), trained(0.7, defense="dear"),  # leaks as much and loses more
+        attacked(0, defense="strong"), trained(0.3, defense="strong"),
+        attacked(0, defense="untrained"),
+        attacked(0, defense="few", readings=8), trained(0.9, defense="few"),
+    ]  # fmt: skip
+    front = {row.defense for row in board(records) if row.pareto}
+    assert front == {"none", "good", "strong"}
+
+
+def test_protocols_never_share_a_board() -> None:
+    rows = board([attacked(32), attacked(32, protocol=2)])
+    assert len({row.title for row in rows}) == 2 and [row.rank for row in rows] == [1, 1]
+
+
+def test_random_defenses_are_the_mean_over_draws_and_say_what_leaks_once() -> None:
+    leak = {"conditions": {"random": True}}
+    records = [
+        attacked(8, defense="noise", draw=0, summary=leak), attacked(4, defense="noise", draw=1, summary=leak),
+        attacked(7, defense="noise", attack="dlg", draw=0, summary=leak),
+        attacked(9, defense="noise", attack="dlg", draw=1, summary=leak),
+    ]  # fmt: skip
+    at = by_defense(board(records))["noise"].worst
+    assert at is not None
+    assert at.asr == (8 + 9) / 64 and at.at_least_once == 9 / 32
+    # chosen on the first draw, quoted on the other: no luck of the best of two
+    assert at.best is not None and (at.best.attack, at.best.asr) == ("cpl", 4 / 32)
+
+
+RANDOM = {"conditions": {"random": True}}
+FLAGGED: dict[str, list[Record]] = {
+    "no-evidence": [attacked(0), attacked(0, defense="d")],
+    "failed": [attacked(32), attacked(0, defense="d", said="diverged")],
+    "read-once": [attacked(32), attacked(0, defense="d", summary=RANDOM)],
+    "only-plain": [attacked(32), attacked(0, defense="d")],
+    "stuck": [attacked(32), attacked(0, defense="d", summary={"loss_history": [[1, 1.0], [64, 0.95]]})],
+    "blind": [attacked(32), attacked(0, defense="d", summary={"recognises_truth": False})],
+    "restarts": [attacked(32), attacked(9, defense="d", restarts=1)],
+    "prior": [attacked(32), attacked(0, defense="d", prior=14.0)],
+}
+CLEARED: dict[str, list[Record]] = {
+    "no-evidence": [attacked(32), attacked(0, defense="d")],
+    "failed": [attacked(32), attacked(32, defense="d", said="diverged")],
+    "read-once": [
+        attacked(32), attacked(0, defense="d", summary=RANDOM), attacked(0, defense="d", summary=RANDOM, repeated=10)
+    ],
+    "only-plain": [attacked(32), attacked(0, defense="d"), attacked(0, defense="d", knowledge="adaptive")],
+    "stuck": [attacked(32), attacked(0, defense="d", summary={"loss_history": [[1, 1.0], [64, 0.2]]})],
+    "blind": [attacked(32), attacked(0, defense="d", summary={"recognises_truth": True})],
+    "restarts": [attacked(32), attacked(9, defense="d", restarts=0)],
+    "prior": [attacked(32), attacked(17, defense="d", prior=14.0)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", FLAGGED)
+def test_a_doubt_is_raised_and_only_then(code: str) -> None:
+    assert code in codes(by_defense(board(FLAGGED[code]))["d"])
+    assert all(code not in codes(row) for row in board(CLEARED[code]) if row.defense == "d")
+    # a doubt says what a figure is worth; it does not make the row incomplete
+    assert by_defense(board(FLAGGED[code]))["d"].complete
+
+
+def test_under_noise_nobodys_loss_falls_and_that_is_no_failure() -> None:
+    summary = {"loss_history": [[1, 1.0], [64, 0.95]], "distance_at_truth": 0.93, "distance_at_public": 0.99}
+    assert "stuck" not in codes(
+        by_defense(board([attacked(32), attacked(0, defense="d", summary=summary)]))["d"]
+    )
+
+
+HOSTILE = "=<script>|\x1b[31m](x)"
+
+
+def test_every_form_has_the_same_rows_and_takes_any_name() -> None:
+    rows = board(
+        [attacked(32), attacked(4, defense=HOSTILE), trained(0.9), trained(0.8, defense=HOSTILE, epsilon=2.0)]
+    )
+    table = list(csv.DictReader(io.StringIO(board_text.to_csv(rows))))
+    assert [line["type-2 asr"] for line in table] == [str(row.points["type-2"].asr) for row in rows]
+    assert [line["accuracy_lost"] for line in table] == ["0.09999999999999998", "0.0"]
+    assert table[0]["defense"] == f"'{HOSTILE}"
+    shown = board_text.markdown(rows)
+    assert "<script>" not in shown and "](x)" not in shown
+    lines = [line for line in shown.splitlines() if line.startswith("|")]
+    assert len({line.replace(r"\|", "").count("|") for line in lines}) == 1 and len(lines) == 2 + len(rows)
+    console = Console(width=100, color_system=None, record=True, file=io.StringIO())
+    console.print(board_text.render(rows))
+    told = console.export_text()
+    assert ".12 " in told and ".80" in told and "<script>" in told
+
+
+def test_the_command_writes_what_it_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    one, other = tmp_path / "runs" / "a", tmp_path / "runs" / "b"
+    for record in (attacked(32), attacked(4, defense="prune")):
+        write(one, record)
+    later = attacked(8, defense="prune")
+    write(other, later)
+    files = ["--csv", "b.csv", "--markdown", "b.md", "--json"]
+    result = CliRunner().invoke(leaderboard, [str(one), str(other), *files])
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)["rows"]
+    assert {row["defense"]: row["points"]["type-2"]["asr"] for row in rows} == {"none": 1.0, "prune": 0.25}
+    assert (tmp_path / "b.csv").read_text().count("\n") == 3 and "prune" in (tmp_path / "b.md").read_text()
+    assert "prune" in CliRunner().invoke(leaderboard, ["show", str(one)]).output
+    assert isinstance(CliRunner().invoke(leaderboard, ["nowhere"]).exception, BenchError)
+    write(one, replace(attacked(3, defense="bad"), summary={"conditions": 3}))
+    broken = CliRunner().invoke(leaderboard, [str(one)]).exception
+    assert isinstance(broken, BenchError) and "fields are not a record's" in str(broken)
