@@ -11,7 +11,7 @@ import hashlib
 import io
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -56,7 +56,9 @@ class Record:
 def write_atomically(path: Path, content: bytes) -> None:
     """Write to a temporary file beside `path`, flush to disk, and rename: whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
+    temporary = path.with_name(f".{secrets.token_hex(8)}.part")
+    # Not `tempfile`: its files are for their owner alone, and a run folder is read by others.
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
@@ -64,7 +66,7 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
