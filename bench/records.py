@@ -12,6 +12,8 @@ import io
 import json
 import os
 import secrets
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -76,11 +78,7 @@ def write_arrays(run: Path, arrays: Arrays) -> str:
         name: np.ascontiguousarray(a, np.float32 if np.asarray(a).dtype.kind == "f" else None)
         for name, a in sorted(arrays.items())
     }
-    digest = hashlib.sha256()
-    for name, array in stored.items():
-        digest.update(f"{name}{array.dtype.str}{array.shape}".encode())
-        digest.update(array.tobytes())
-    sha256 = digest.hexdigest()
+    sha256 = arrays_hash(stored)
     path = run / "arrays" / f"{sha256}.npz"
     if not path.exists():
         buffer = io.BytesIO()
@@ -89,13 +87,23 @@ def write_arrays(run: Path, arrays: Arrays) -> str:
     return sha256
 
 
+def arrays_hash(arrays: Arrays) -> str:
+    """The hash that names these arrays: over names, types, shapes and contents, by name."""
+    digest = hashlib.sha256()
+    for name, array in sorted(arrays.items()):
+        digest.update(f"{name}{array.dtype.str}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
 def read_arrays(run: Path, sha256: str) -> dict[str, NDArray[Any]]:
     """The arrays of that content hash; raises `RecordError` where they are missing or damaged."""
     path = run / "arrays" / f"{sha256}.npz"
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        # opened here: for a damaged file numpy leaves its own open
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, KeyError) as error:
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         raise RecordError(f"{path}: cannot be read ({error}); run the cell again") from None
 
 
@@ -126,10 +134,19 @@ def _source(path: Path) -> dict[str, Any] | None:
 def read(path: Path) -> Record:
     """One record; raises `RecordError` with the file and the remedy."""
     try:
-        content = json.loads(path.read_text("utf-8"))
+        text = path.read_text("utf-8")
     except FileNotFoundError:
         raise RecordError(f"{path}: no such record") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
+        raise RecordError(f"{path}: not a record ({error}); delete it and run again") from None
+    return parse(text, str(path))
+
+
+def parse(text: str, path: str) -> Record:
+    """The record that a file's text holds; raises `RecordError` that names `path`."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise RecordError(f"{path}: not a record ({error}); delete it and run again") from None
     if not isinstance(content, dict) or any(key not in content for key in _KEYS):
         raise RecordError(f"{path}: not a record: it needs {', '.join(_KEYS)}")

@@ -23,6 +23,7 @@ _VIEWS = (
     "tracking",
     "contracts",
     "leaderboard",
+    "verify.py",
 )  # what they say of a record is no part of its answer
 
 

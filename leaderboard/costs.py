@@ -69,8 +69,10 @@ def _cost(setting: str, records: Sequence[Record], undefended: Mapping[str, Sequ
     plain = {record.cell["seed"]: float(record.summary["accuracy"]) for record in undefended.get(setting, ())}
     accuracies = {record.cell["seed"]: float(record.summary["accuracy"]) for record in records}
     losses = [plain[seed] - accuracy for seed, accuracy in accuracies.items() if seed in plain]
-    longest = max((record.summary for record in records), key=lambda summary: int(summary["rounds"]))
-    tight = next((one for one in longest.get("privacy", ()) if one["convention"] == "tight"), {})
+    longest = max((record.summary for record in records), key=lambda summary: int(summary.get("rounds", 0)))
+    tight: Mapping[str, Any] = next(
+        (one for one in longest.get("privacy", ()) if one["convention"] == "tight"), {}
+    )
     overheads = [r.cost["overhead"] for r in records if r.cost.get("overhead") is not None]
     return Cost(
         setting=_said(records[0].cell), seeds=len(accuracies), accuracy=median(accuracies.values()),

@@ -24,7 +24,7 @@ LAYERS = (
     ("matrix",),
     ("runner", "plan", "executor", "session"),
     ("strips", "trails", "tracking", "leaderboard"),
-    ("given", "api", "contracts", "health"),
+    ("given", "api", "verify", "contracts", "health"),
     ("cli",),
 )
 # What these must never import, however far away; names outside `bench` count by their top level.
@@ -52,6 +52,8 @@ OWNERS = {
     "torchvision": "bench.scoring.lpips_metric",
     "pooch": "bench.datasets.fetch",
     "dp_accounting": "bench.defenses.accounting.pld",
+    "altair": "bench.leaderboard.charts",
+    "vl_convert": "bench.leaderboard.charts",
 }
 # Imports inside functions, beside those of commands: what is optional or slow, and why it may be.
 INSIDE_FUNCTIONS = {

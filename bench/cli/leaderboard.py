@@ -120,7 +120,14 @@ def _rows(runs: tuple[Path, ...]) -> "tuple[list[Row], dict[Path, list[Record]]]
 
 
 def _page(path: Path, rows: "list[Row]", places: "dict[Path, list[Record]]", include_pictures: bool) -> None:
-    raise NotImplementedError
+    from bench.leaderboard import page, thumbnails
+
+    names = ", ".join(folder.resolve().name for folder in places)  # a published page names no folders
+    pictures = thumbnails.of_rows(rows, _folders(places), include_pictures=include_pictures)
+    text = page.render(
+        rows, thumbnails=pictures, title="Gradient leakage leaderboard", said=[f"Runs: {names}"]
+    )
+    _written(path, text)
 
 
 def _picture(

@@ -95,7 +95,7 @@ def import_command(file: Path, run: Path, as_json: bool) -> None:
 
 @click.command()
 @click.argument("file", type=_FILE)
-@click.option("--cells", type=click.IntRange(1), default=8, show_default=True, help="How many to run again.")
+@click.option("--cells", type=click.IntRange(1), default=12, show_default=True, help="How many to run again.")
 @click.option("--seed", type=click.IntRange(0), help="Draw as a former verification did [default: by lot].")
 @click.option("--data-dir", type=_FILE, help="Folder of data sets; else BENCH_DATA.")
 @click.option("--weights", type=_FILE, metavar="FOLDER", help="Where to look for weights files, by content.")

@@ -34,12 +34,15 @@ def command(run: Path | None, tracking_uri: str | None, include_pictures: bool, 
             click.echo(f"\r{state.left} left \x1b[K", nl=False, err=True)
 
     done = upload.upload(run, uri, include_pictures=include_pictures, progress=progress)
+    cut_off = False
     if not done.left:
         try:
             target = upload.open_target(run, uri, include_pictures=include_pictures)
             done = replace(done, rows=row_upload.send(target, run))
-        except (upload.StoreError, RecordError) as error:
+        except RecordError as error:
             done = replace(done, reason=done.reason or str(error))
+        except upload.StoreError as failure:
+            done, cut_off = replace(done, reason=str(failure)), True
     if live:
         click.echo("\r\x1b[K", nl=False, err=True)
     if as_json:
@@ -51,5 +54,5 @@ def command(run: Path | None, tracking_uri: str | None, include_pictures: bool, 
         )
         if done.reason:
             click.echo(f"bench: {done.reason}", err=True)
-    if done.failed or done.left:
+    if done.failed or done.left or cut_off:
         sys.exit(1)

@@ -12,7 +12,11 @@ import click
 @click.option("--port", type=click.IntRange(1024, 65535), default=5077, show_default=True)
 @click.option("--no-browser", is_flag=True, help="Only print the address.")
 def command(run: Path | None, port: int, no_browser: bool) -> None:
-    """Open MLflow's UI on the store of RUN (by default the newest below runs/), on loopback."""
+    """Open MLflow's UI on the store of RUN (by default the newest below runs/), on loopback.
+
+    It opens on charts of ε, accuracy and leakage of the run's rows, with pictures; where there are none on a
+    comparison of cells, else on the table of runs.
+    """
     import webbrowser
 
     from bench.errors import BenchError
@@ -42,6 +46,8 @@ def command(run: Path | None, port: int, no_browser: bool) -> None:
             for name, page in pages.items():
                 if page:
                     click.echo(f"{name + ':':8} {page}")
+            if pages["charts"] is None:
+                click.echo(f"no charts yet: they need two rows of the board; `bench sync {run}` writes them")
             click.echo("Ctrl-C ends it")
             if not no_browser:
                 webbrowser.open(next(page for page in pages.values() if page))
