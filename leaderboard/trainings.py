@@ -111,6 +111,8 @@ def render(rows: Sequence[Trained], published: Sequence[Published] = ()) -> Rend
 
 
 def _row(key: tuple[str, ...], records: Sequence[Record], published: Sequence[Published]) -> Trained:
+    # Trainings that differ only in how often they were tested are one training.
+    records = list({record.cell["seed"]: record for record in records}.values())
     done = [record for record in records if record.status == "done"]
     summaries = [record.summary for record in done]
     values = [float(summary["accuracy"]) for summary in summaries]

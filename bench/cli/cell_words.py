@@ -76,8 +76,8 @@ def _training(record: Record) -> Iterator[Line]:
     if record.cost.get("overhead") is not None:
         low, high = record.cost["overhead_quartiles"]
         yield (
-            "cost",
-            f"{record.cost['milliseconds_per_step']:.2f} ms a client's local step, {record.cost['overhead']:.2f} times "
+            "a local step",
+            f"{record.cost['milliseconds_per_step']:.2f} ms of one client, {record.cost['overhead']:.2f} times "
             f"the undefended one's ({low:.2f} to {high:.2f}); {summary['upload_bytes']} bytes sent a round",
         )
     for round_, sha256 in sorted(summary["checkpoints"].items(), key=lambda item: int(item[0])):

@@ -1,0 +1,154 @@
+"""How often the gate is wrong, from stored per-picture results: `python -P tests/benchmarks/gate.py`.
+
+    weaken CHECKOUT        plant four weakenings in a copy of the sources, names and parameters unchanged
+    matrix SETS WEAK       print the preset `gate` over that many sets of eight weight seeds (WEAK: yes or no)
+    measure BASE WEAK      false alarms of BASE's runs, and how often each weakening in WEAK is caught
+
+A real gate compares the same seeds, where unchanged code gives equal figures and no alarm can be false.  Here two
+*different* sets of seeds (weights, victims, noise, starts) stand for the two sides, which is harder: all that a
+seed changes is in the difference.  A weakening is compared on the same seeds, as a gate would.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.leaderboard.gate import Verdict, verdict
+from bench.matrix.document import PRESETS
+from bench.records import Record, records
+from bench.scoring.intervals import clopper_pearson
+
+SEEDS = 8  # of the preset
+PAIRS = 200
+# defense → file, what stands there, what is put there
+WEAKENINGS = {
+    "gaussian": (
+        "gaussian.py",
+        "deviation=math.sqrt(self.variance)",
+        "deviation=math.sqrt(self.variance) / 2",
+    ),
+    "fed-cdp": ("fed_cdp.py", "clip = Clip(bound=self.clip,", "clip = Clip(bound=3 * self.clip,"),
+    "prune": ("prune.py", "KeepLargest(share=self.share)", "KeepLargest(share=self.share - 0.4)"),
+    "fed-sdp": ("fed_sdp.py", "return {self.at: (clip, GaussianNoise(deviation=part))}", "return {}"),
+}
+WORDS = {
+    "gaussian": "σ halved",
+    "fed-cdp": "clipping bound tripled, the noise's deviation held",
+    "prune": "pruning 90 % → 50 %",
+    "fed-sdp": "the client's stage returns its input",
+}
+
+
+def weaken(checkout: Path) -> None:
+    """Edit the four files; raises `ValueError` where the code no longer reads as expected."""
+    for name, old, new in WEAKENINGS.values():
+        path = checkout / "defenses" / name
+        text = path.read_text("utf-8")
+        if text.count(old) != 1:
+            raise ValueError(f"{path}: expected once {old!r}")
+        path.write_text(text.replace(old, new), "utf-8")
+
+
+def matrix(sets: int, *, weak: bool) -> str:
+    """The preset over `sets` times its seeds; of weakened code, without the undefended cells."""
+    text = (PRESETS / "gate.toml").read_text("utf-8")
+    few, all_ = (f"seed = {list(range(count))}" for count in (SEEDS, sets * SEEDS))
+    if text.count(few) != 2:
+        raise ValueError(f"gate.toml: expected twice {few!r}")
+    text = text.replace(few, all_)
+    return text.replace('    "none",\n', "") if weak else text
+
+
+def by_seed(run: Path) -> dict[int, list[Record]]:
+    """Seed → its records; of no use to the gate's comparison is what tells the seeds' victims apart."""
+    found: dict[int, list[Record]] = {}
+    for record in records(run):
+        victims = [{**victim, "clients": None, "examples": None} for victim in record.victims]
+        summary = {**record.summary, "conditions": {}}
+        found.setdefault(record.cell["seed"], []).append(replace(record, victims=victims, summary=summary))
+    return found
+
+
+def as_set(found: dict[int, list[Record]], seeds: Sequence[int]) -> list[Record]:
+    """The records of these seeds, as if they were the preset's first, second, …"""
+    return [
+        _placed(record, place) for place, seed in enumerate(seeds) for record in found[seed]
+    ]  # fmt: skip
+
+
+def _placed(record: Record, place: int) -> Record:
+    cell: dict[str, Any] = {**record.cell, "seed": place}
+    return replace(record, cell=cell, id=json.dumps(cell, sort_keys=True))
+
+
+def false_alarms(base: dict[int, list[Record]], generator: np.random.Generator) -> list[Verdict]:
+    """Verdicts on pairs of disjoint sets of seeds of the same code."""
+    seeds = np.array(sorted(base))
+    found = []
+    for _ in range(PAIRS):
+        drawn = generator.choice(seeds, 2 * SEEDS, replace=False).tolist()
+        found.append(verdict(as_set(base, drawn[:SEEDS]), as_set(base, drawn[SEEDS:])))
+    return found
+
+
+def caught(
+    base: dict[int, list[Record]], weak: dict[int, list[Record]], defense: str, generator: np.random.Generator
+) -> list[Verdict]:
+    """Verdicts on sets of seeds whose cells of one defense are those of weakened code."""
+    seeds = np.array(sorted(set(base) & set(weak)))
+    found = []
+    for _ in range(PAIRS):
+        drawn = generator.choice(seeds, SEEDS, replace=False).tolist()
+        before = as_set(base, drawn)
+        weakened = [r for r in as_set(weak, drawn) if r.cell["defense"]["name"] == defense]
+        after = [r for r in before if r.cell["defense"]["name"] != defense] + weakened
+        found.append(verdict(before, after))
+    return found
+
+
+def measure(base_run: Path, weak_run: Path) -> None:
+    """Print the table of `RESULTS.md`."""
+    generator = np.random.default_rng(0)
+    base, weak = by_seed(base_run), by_seed(weak_run)
+    alarms = false_alarms(base, generator)
+    count = sum(found.outcome == "weaker" for found in alarms)
+    passed = sum(found.outcome == "pass" for found in alarms)
+    upper = clopper_pearson(count, PAIRS, 0.90)[1]
+    print(
+        f"{len(base)} seeds, {len(base) // SEEDS} runs of {SEEDS}; {len(alarms[0].compared)} comparisons a gate"
+    )
+    print(f"false alarms: {count} of {PAIRS}, one-sided 95 % upper bound {upper:.3f}; {passed} passed")
+    metrics: dict[str, int] = {}
+    for found in alarms:
+        for row in found.compared:
+            metrics[row.metric] = metrics.get(row.metric, 0) + (row.outcome == "weaker")
+    print("  by metric:", {name: number for name, number in metrics.items() if number})
+    for defense, words in WORDS.items():
+        outcomes = caught(base, weak, defense, generator)
+        hits = [
+            found for found in outcomes
+            if any(row.outcome == "weaker" and row.defense.startswith(defense) for row in found.compared)
+        ]  # fmt: skip
+        lower = clopper_pearson(len(hits), PAIRS, 0.90)[0]
+        seen: dict[str, int] = {}
+        for found in hits:
+            for name in {row.metric for row in found.compared if row.outcome == "weaker"}:
+                seen[name] = seen.get(name, 0) + 1
+        print(f"{defense}, {words}: caught {len(hits)} of {PAIRS}, lower bound {lower:.3f}; by {seen}")
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["weaken", folder]:
+            weaken(Path(folder))
+        case ["matrix", sets, weak]:
+            print(matrix(int(sets), weak=weak == "yes"))
+        case ["measure", base, weak]:
+            measure(Path(base), Path(weak))
+        case _:
+            sys.exit(__doc__)
