@@ -17,7 +17,7 @@ from bench.records import Record, read_arrays, write_atomically
 
 PICTURES = 8  # at most, in one image
 GAP = 6  # pixels between two pictures
-PAPER = np.array([255, 255, 255], np.uint8)
+PAPER = np.uint8(255)  # a number: filling with a colour takes ten times as long
 _SIDE = 96  # pixels: a readable picture
 _BROKEN = np.array([214, 39, 100], np.uint8)  # not a number: neither black nor white would be honest
 Floats = NDArray[np.floating[Any]]

@@ -11,6 +11,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,31 +19,29 @@ import pytest
 from click.testing import CliRunner
 
 from bench import records
+from bench.cell import AttackCell, DataRef, Entry, Federated
 from bench.cli.sync import command as sync
 from bench.records import Record
 from bench.tracking import store, upload
+from bench.tracking.pictures import PICTURE, TRAIL
 from bench.tracking.store import Uploaded
-
-
-def entry(name: str, **params: Any) -> dict[str, Any]:
-    return {"name": name, "params": params}
 
 
 def write(run: Path, cell_id: str, **changes: Any) -> Path:
     """A record of two readings, with arrays."""
     shades = np.linspace(0, 1, 2 * 64, dtype=np.float32).reshape(2, 1, 1, 8, 8)
     arrays = records.write_arrays(run, {"truth": shades, "reconstruction": 1 - shades})
+    cell = AttackCell(
+        dataset=DataRef(name="digits", sha256="0" * 64), model=Entry(name="dlg-lenet"), federated=Federated(),
+        defense=Entry(name="prune", params={"share": 0.7}), attack=Entry(name="cpl"), point="type-1", readings=2,
+    )  # fmt: skip
     given: dict[str, Any] = {
         "id": cell_id,
         "status": "done",
-        "cell": {
-            "kind": "attack", "dataset": entry("digits"), "model": entry("dlg-lenet"),
-            "defense": entry("prune", share=0.7), "attack": entry("cpl"), "knowledge": "plain",
-            "point": "type-1", "seed": 0,
-        },
+        "cell": cell.model_dump(mode="json"),
         "source": {"sha256": "5" * 64},
         "summary": {"asr": 0.5, "psnr_db": {"median": 21.0}},
-        "victims": [],
+        "victims": [{"pictures": [{"success": True, "status": "ok"}]}] * 2,
         "environment": {"device": "cpu"},
         "cost": {"wall_seconds": 2.5},
         "arrays": arrays,
@@ -72,9 +71,12 @@ def target(run: Path, **changes: Any) -> upload.Target:
 
 
 def uploaded(run: Path) -> list[Any]:
-    """The store's runs of this run, newest first."""
-    opened = target(run)
-    return list(opened.client.search_runs([opened.experiment_id]))
+    """The store's runs of this run's cells, newest first."""
+    return upload.search(target(run), "tags.`bench.kind` != 'row'")
+
+
+def rows_of(run: Path) -> list[Any]:
+    return upload.search(target(run), "tags.`bench.kind` = 'row'")
 
 
 class Broken:
@@ -113,14 +115,14 @@ def test_one_record_is_one_run_with_everything_in_it(run: Path) -> None:
     assert found.data.tags["bench.point"] == "type-1"
     assert found.data.tags["bench.run"] == run.name
     (picture,) = target(run).client.list_artifacts(found.info.run_id)
-    assert picture.path == found.data.tags["bench.picture"] == upload.PICTURE
-    address = f"(get-artifact?path={upload.PICTURE}&run_uuid={found.info.run_id})"
+    assert picture.path == found.data.tags["bench.picture"] == PICTURE
+    address = f"(get-artifact?path={PICTURE}&run_uuid={found.info.run_id})"
     assert address in found.data.tags["mlflow.note.content"]
 
 
 def test_more_than_one_request_holds_goes_in_several(run: Path) -> None:
     summary = {"curve": [[step, step / 2] for step in range(2000)]}
-    cell = {"kind": "training", "defense": entry("own", **{f"p{i}": i for i in range(250)})}
+    cell = {"kind": "training", "defense": {"name": "own", "params": {f"p{i}": i for i in range(250)}}}
     write(run, "a1", cell=cell, summary=summary)
     assert upload.upload(run) == Uploaded(count=1)
     (found,) = uploaded(run)
@@ -158,7 +160,7 @@ def test_a_changed_record_supersedes_the_old_one(run: Path) -> None:
     assert "bench.superseded" not in by_asr[0.6].data.tags
 
 
-@pytest.mark.parametrize("call", ["log_batch", "log_artifact", "set_terminated", "set_tag"])
+@pytest.mark.parametrize("call", ["log_batch", "set_terminated", "set_tag"])
 def test_a_crash_in_the_middle_leaves_one_run_after_all(run: Path, call: str) -> None:
     write(run, "a1", summary={"asr": 0.4})
     upload.upload(run)
@@ -218,7 +220,7 @@ def test_private_pictures_stay_unless_asked_for(run: Path) -> None:
     write(run, "a2", summary={"private": True})
     upload.upload(run, only=["a2"], include_pictures=True)
     (named,) = (found for found in uploaded(run) if found.data.tags["bench.cell"] == "a2")
-    assert [item.path for item in client.list_artifacts(named.info.run_id)] == [upload.PICTURE]
+    assert [item.path for item in client.list_artifacts(named.info.run_id)] == [PICTURE]
 
 
 def test_the_way_there_goes_up_beside_the_picture_and_stays_where_that_stays(run: Path) -> None:
@@ -232,15 +234,15 @@ def test_the_way_there_goes_up_beside_the_picture_and_stays_where_that_stays(run
     client = target(run).client
     found = {one.data.tags["bench.cell"]: one for one in uploaded(run)}
     names = {item.path for item in client.list_artifacts(found["a1"].info.run_id)}
-    assert names == {upload.PICTURE, upload.TRAIL}
-    assert f"path={upload.TRAIL}&" in found["a1"].data.tags["mlflow.note.content"]
+    assert names == {PICTURE, TRAIL}
+    assert f"path={TRAIL}&" in found["a1"].data.tags["mlflow.note.content"]
     curve = client.get_metric_history(found["a1"].info.run_id, "leak/loss_history")
     assert [(point.step, point.value) for point in curve] == [(1, 4.0), (30, 0.5)]
     assert client.list_artifacts(found["a2"].info.run_id) == []
 
     assert upload.upload(run, include_pictures=True) == Uploaded(count=1, skipped=1)
     names = {item.path for item in client.list_artifacts(found["a2"].info.run_id)}
-    assert names == {upload.PICTURE, upload.TRAIL}
+    assert names == {PICTURE, TRAIL}
 
 
 @pytest.mark.parametrize("noted", [True, False])
@@ -258,9 +260,9 @@ def test_a_withheld_picture_is_added_to_its_run_when_asked_for(run: Path, noted:
     (after,) = (found for found in uploaded(run) if found.data.tags["bench.cell"] == "a1")
     assert after.info.run_id == before.info.run_id
     assert after.info.status == "FINISHED"
-    assert after.data.tags["bench.picture"] == upload.PICTURE
+    assert after.data.tags["bench.picture"] == PICTURE
     (picture,) = target(run).client.list_artifacts(after.info.run_id)
-    assert picture.path == upload.PICTURE
+    assert picture.path == PICTURE
 
 
 def test_a_run_deleted_in_the_ui_gets_no_picture(run: Path) -> None:
@@ -272,11 +274,41 @@ def test_a_run_deleted_in_the_ui_gets_no_picture(run: Path) -> None:
     assert target(run).client.list_artifacts(found.info.run_id) == []
 
 
-def test_the_numbers_go_up_where_the_picture_cannot(run: Path) -> None:
+class Elsewhere:
+    """A client whose store keeps artifacts at another kind of address; what it was given to upload."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self.given: dict[str, list[str]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def create_run(self, *given: Any, **named: Any) -> Any:
+        made = self._client.create_run(*given, **named)
+        info = SimpleNamespace(run_id=made.info.run_id, artifact_uri="mlflow-artifacts:/1/x/artifacts")
+        return SimpleNamespace(info=info)
+
+    def log_artifacts(self, run_id: str, folder: str) -> None:
+        self.given[run_id] = sorted(path.name for path in Path(folder).iterdir())
+
+
+def test_artifacts_that_are_no_files_of_this_machine_go_through_the_client(run: Path) -> None:
     write(run, "a1")
     opened = target(run)
-    denied = Broken(opened.client, "log_artifact", PermissionError("not on this machine"), silent=False)
-    assert upload.send(replace(opened, client=denied), run, ["a1"]) == Uploaded(count=1)
+    elsewhere = Elsewhere(opened.client)
+    assert upload.send(replace(opened, client=elsewhere), run, ["a1"]) == Uploaded(count=1)
+    assert list(elsewhere.given.values()) == [[PICTURE]]
+
+
+def test_the_numbers_go_up_where_the_picture_cannot(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(folder: Path, files: object) -> None:
+        raise PermissionError("not on this machine")
+
+    write(run, "a1")
+    with monkeypatch.context() as patch:
+        patch.setattr(upload, "_write", denied)
+        assert upload.upload(run, only=["a1"]) == Uploaded(count=1)
     write(run, "a2", arrays="0" * 64)
     assert upload.upload(run, only=["a2"]) == Uploaded(count=1)
     tags = {found.data.tags["bench.cell"]: found.data.tags["bench.picture"] for found in uploaded(run)}
@@ -339,11 +371,13 @@ def test_sync_says_what_it_did(run: Path) -> None:
     assert first.exit_code == 0, first.output
     assert json.loads(first.output) == {
         "run": str(run), "uri": store.default_uri(run),
-        "count": 1, "skipped": 0, "failed": 0, "left": 0, "reason": None,
+        "count": 1, "skipped": 0, "failed": 0, "left": 0, "rows": 1, "reason": None,
     }  # fmt: skip
     again = CliRunner().invoke(sync, [str(run)])
     assert again.exit_code == 0
-    assert "0 uploaded, 1 there already" in again.output
+    (row,) = rows_of(run)
+    assert row.info.run_name == "prune × digits · dlg-lenet"
+    assert "0 uploaded, 1 there already, 0 failed, 0 left; 0 rows of the board written" in again.output
 
 
 def test_sync_to_a_server_that_is_down_is_one_line_and_exit_1(run: Path) -> None:
@@ -357,15 +391,14 @@ def test_sync_to_a_server_that_is_down_is_one_line_and_exit_1(run: Path) -> None
 
 _OF_TWO = """
 import sys
-from pathlib import Path
-from bench.tracking import upload
-print(upload.upload(Path(sys.argv[1])))
+from bench.cli.sync import command
+command([sys.argv[1]])
 """
 
 
 @pytest.mark.slow
 def test_processes_that_meet_on_a_fresh_store(tmp_path: Path) -> None:
-    """Two runs, one of them twice: no schema race, no experiment race, no record twice."""
+    """Two runs, one of them twice: no schema race, no experiment race, no record or row twice, nothing mixed."""
     for name in ("x", "y"):
         for number in range(10):
             write(tmp_path / name, f"a{number}")
@@ -375,9 +408,12 @@ def test_processes_that_meet_on_a_fresh_store(tmp_path: Path) -> None:
     ]
     said = [child.communicate(timeout=300)[0].decode() for child in children]
     assert [child.returncode for child in children] == [0, 0, 0], said
-    assert all("failed=0, left=0" in line for line in said), said
+    assert all("0 failed, 0 left" in line for line in said), said
     for name in ("x", "y"):
-        assert len(uploaded(tmp_path / name)) == 10
+        found = uploaded(tmp_path / name)
+        assert sorted(one.data.tags["bench.cell"] for one in found) == [f"a{number}" for number in range(10)]
+        assert {one.data.tags["bench.run"] for one in [*found, *rows_of(tmp_path / name)]} == {name}
+        assert len(rows_of(tmp_path / name)) == 1
 
 
 _LOOKUPS = """

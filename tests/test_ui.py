@@ -23,6 +23,7 @@ from bench.cli.ui import command as ui
 from bench.errors import BenchError
 from bench.records import Record
 from bench.tracking import server, store, upload
+from bench.tracking.pictures import PICTURE
 
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -139,7 +140,7 @@ def test_pictures_show(opened: Opened) -> None:
     number = opened.page.split("/experiments/")[1].split("/")[0]
     _, found = opened.get("/api/2.0/mlflow/runs/search", {"experiment_ids": [number]})
     run_id = json.loads(found)["runs"][0]["info"]["run_id"]
-    status, picture = opened.get(f"/get-artifact?path={upload.PICTURE}&run_uuid={run_id}")
+    status, picture = opened.get(f"/get-artifact?path={PICTURE}&run_uuid={run_id}")
     assert status == 200 and picture.startswith(b"\x89PNG")
 
 
@@ -185,7 +186,7 @@ def test_a_server_takes_records_as_a_file_does(
     assert upload.upload(tmp_path / "remote", uri) == store.Uploaded(skipped=1)
     assert capfd.readouterr().out == "", "mlflow prints addresses, amid what is JSON for somebody"
     (note,) = json.loads((tmp_path / "remote" / "synced" / "a1.json").read_text()).values()
-    status, picture = opened.get(f"/get-artifact?path={upload.PICTURE}&run_uuid={note['run']}")
+    status, picture = opened.get(f"/get-artifact?path={PICTURE}&run_uuid={note['run']}")
     assert status == 200 and picture.startswith(b"\x89PNG")
 
 

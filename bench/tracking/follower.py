@@ -15,8 +15,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from bench import records
-from bench.errors import BenchError
-from bench.tracking import store, upload
+from bench.errors import BenchError, RecordError
+from bench.tracking import row_upload, store, upload
 from bench.tracking.store import CLOSE, Uploaded
 
 _PAUSE_SECONDS = 30.0  # after a failure, before the store is tried again
@@ -46,6 +46,8 @@ class Follower:
                 self._upload([cell_id])
         if not self.gone.is_set():
             self._upload(store.cells(self.run))
+        if not self.gone.is_set() and not self.total.left:
+            self._upload_rows()
 
     def _open(self) -> upload.Target | None:
         try:
@@ -76,6 +78,22 @@ class Follower:
         self._settled.update(versions[: len(versions) - result.left])
         self._retry_at = time.monotonic() + _PAUSE_SECONDS if result.left else 0.0
 
+    def _upload_rows(self) -> None:
+        """The rows of the run's board, once it is whole: a row over half of the cells would mislead."""
+        target = self._open()
+        if target is None:
+            return
+        before = self.total
+        try:
+            row_upload.send(
+                target,
+                self.run,
+                progress=lambda: self._report(before, Uploaded(rows=self.total.rows + 1)),
+                stop=self.gone.is_set,
+            )
+        except (upload.StoreError, RecordError, OSError) as error:
+            self._report(self.total, Uploaded(rows=self.total.rows, reason=str(error)))
+
     def _report(self, before: Uploaded, now: Uploaded) -> None:
         """Add what came since to what was before, and say it; only a failed record's reason lasts."""
         self.total = Uploaded(
@@ -83,6 +101,7 @@ class Follower:
             skipped=before.skipped + now.skipped,
             failed=before.failed + now.failed,
             left=now.left,
+            rows=now.rows,
             reason=now.reason or (before.reason if before.failed else None),
         )
         say(self.total)

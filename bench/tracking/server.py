@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from bench.errors import BenchError
-from bench.tracking import store
+from bench.tracking import charts, rows, store
 
 HOST = "127.0.0.1"
 START_SECONDS = 180.0  # 11 s warm, 20 s cold on two cores; a busy machine takes longer
@@ -32,7 +32,8 @@ _COLUMNS = (
     "tags.`bench.defense`", "tags.`bench.attack`", "tags.`bench.point`", "tags.`bench.knowledge`",
     "tags.`bench.reason`",
 )  # fmt: skip
-_VIEW = "bench"
+_VIEW, _CHARTS = "bench", "bench-charts"
+_WITH_IMAGES = "mlflow.loggedImages"  # MLflow's own tag of a run with pictures for its grid
 # A proxy has no business between this process and this machine.
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -83,17 +84,45 @@ def serving(uri: str, port: int, log: Path) -> Iterator["subprocess.Popen[bytes]
 
 
 def runs_page(port: int, experiment: str) -> str:
-    """The experiment's table of runs; without `workflowType` MLflow shows an empty page on traces.
+    """The experiment's table of cells; without `workflowType` MLflow shows an empty page on traces.
 
     Its columns are kept in the store as one of MLflow's shared views, a tag of the experiment.
     """
     number = _experiment_id(port, experiment)
     if number is None:
         return f"http://{HOST}:{port}/"
-    shown = {"selectedColumns": _COLUMNS, "orderByKey": "attributes.start_time", "orderByAsc": False}
-    tag = {"experiment_id": number, "key": f"mlflow.sharedViewState.{_VIEW}", "value": json.dumps(shown)}
-    _call(port, "experiments/set-experiment-tag", tag)
+    shown = {
+        "searchFilter": f"tags.`bench.kind` != '{rows.KIND}'",
+        "selectedColumns": _COLUMNS,
+        "orderByKey": "attributes.start_time",
+        "orderByAsc": False,
+    }
+    _share(port, number, _VIEW, json.dumps(shown))
     chosen = f"workflowType=machine_learning&viewStateShareKey={_VIEW}"
+    return f"http://{HOST}:{port}/#/experiments/{number}/runs?{chosen}"
+
+
+def charts_page(port: int, experiment: str) -> str | None:
+    """The run's rows in prepared charts: parallel coordinates, scatter, curves, pictures.
+
+    None where there are fewer than two rows, or where the server does not take the view.
+    """
+    number = _experiment_id(port, experiment)
+    if number is None:
+        return None
+    condition = f"tags.`bench.kind` = '{rows.KIND}' and attributes.status = 'FINISHED'"
+    asked = {"experiment_ids": [number], "filter": condition, "max_results": 1000}
+    try:
+        found = _call(port, "runs/search", asked).get("runs", [])
+        if len(found) < 2:
+            return None
+        measured = [{metric["key"] for metric in run["data"].get("metrics", [])} for run in found]
+        drawn = any(tag["key"] == _WITH_IMAGES for run in found for tag in run["data"].get("tags", []))
+        state = charts.comparison(measured, grid_key=rows.GRID_KEY if drawn else None)
+        _share(port, number, _CHARTS, charts.named(charts.NAME, state, int(time.time() * 1000)))
+    except urllib.error.HTTPError:
+        return None
+    chosen = f"workflowType=machine_learning&compareRunsMode=CHART&viewStateShareKey={_CHARTS}"
     return f"http://{HOST}:{port}/#/experiments/{number}/runs?{chosen}"
 
 
@@ -118,7 +147,10 @@ def compare_page(port: int, experiment: str) -> str | None:
     current = [
         run["info"]
         for run in found
-        if all(tag["key"] != "bench.superseded" for tag in run["data"].get("tags", []))
+        if all(
+            tag["key"] != "bench.superseded" and (tag["key"], tag["value"]) != ("bench.kind", rows.KIND)
+            for tag in run["data"].get("tags", [])
+        )
     ]
     worst: dict[str, str] = {}  # by what stands after the attack in a run's name
     for info in current:
@@ -128,6 +160,12 @@ def compare_page(port: int, experiment: str) -> str | None:
         return None
     query = urlencode({"runs": json.dumps(chosen), "experiments": json.dumps([number])}, quote_via=quote)
     return f"http://{HOST}:{port}/#/compare-runs?{query}&workflowType=machine_learning"
+
+
+def _share(port: int, experiment: str, key: str, value: str) -> None:
+    """Keep a state of MLflow's page in the store, to be opened by its key."""
+    tag = {"experiment_id": experiment, "key": f"mlflow.sharedViewState.{key}", "value": value}
+    _call(port, "experiments/set-experiment-tag", tag)
 
 
 def _experiment_id(port: int, name: str) -> str | None:

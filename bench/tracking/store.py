@@ -16,7 +16,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from bench.errors import BenchError
-from bench.records import write_atomically
 
 ENVIRONMENT = {
     # Only the word "true" counts, and only before the import (measured).
@@ -31,12 +30,13 @@ CLOSE = "close"  # the last line from the run to its writer process
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uploaded:
-    """What an upload came to, in records; `reason` says why some are left."""
+    """What an upload came to, in records; `rows` of the board written; `reason` says why some are left."""
 
     count: int = 0
     skipped: int = 0
     failed: int = 0
     left: int = 0
+    rows: int = 0
     reason: str | None = None
 
 
@@ -124,7 +124,11 @@ def write_note(run: Path, cell_id: str, uri: str, note: Note) -> None:
     except (OSError, ValueError):
         notes = {}
     notes = notes if isinstance(notes, dict) else {}
-    write_atomically(path, (json.dumps({**notes, shown(uri): asdict(note)}, indent=1) + "\n").encode())
+    # Not flushed to the disk, which waits milliseconds: a note that is lost costs a search of the store.
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps({**notes, shown(uri): asdict(note)}, indent=1) + "\n", "utf-8")
+    part.replace(path)
 
 
 def unsynced(run: Path, uri: str) -> int:

@@ -4,6 +4,7 @@ Records on disk are the truth: an upload that fails or is cut off loses nothing,
 adds nothing (`_send` says why).
 """
 
+import contextlib
 import os
 import re
 import sqlite3
@@ -14,19 +15,20 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from PIL import Image
+from sqlalchemy import event
 
-from bench import records, strips, trails
+from bench import records
 from bench.errors import RecordError
 from bench.records import Record
-from bench.tracking import store, view
+from bench.tracking import pictures, store, view
+from bench.tracking.pictures import PICTURE, WITHHELD
 from bench.tracking.store import Note, Uploaded
 from bench.tracking.view import RunView
 
-PICTURE, TRAIL = "truth-above-reconstruction.png", "over-iterations.png"
-_CAPTIONS = {PICTURE: "truth above, reconstruction below", TRAIL: "over the iterations, truth last"}
-WITHHELD = "withheld: private data"
 # MLflow asks once and waits this long: its own retries would repeat a `create_run` whose answer was
 # lost, where ours first looks what arrived.  A user's own settings win.
 _PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
@@ -96,7 +98,7 @@ def open_target(
             client = _client(uri)
             found = _experiment(client, name)
     except Exception as error:
-        raise _failure(error, uri) from error
+        raise failure(error, uri) from error
     return Target(
         client=client, uri=uri, experiment=name, experiment_id=found, include_pictures=include_pictures
     )
@@ -177,7 +179,7 @@ def _send(target: Target, run: Path, cell_id: str) -> Literal["count", "skipped"
             for run_id in other:
                 target.client.set_tag(run_id, "bench.superseded", new)
         except Exception as error:
-            raise _failure(error, target.uri) from error
+            raise failure(error, target.uri) from error
         note = Note(experiment=target.experiment, sha256=shown.sha256, run=new)
         store.write_note(run, cell_id, target.uri, note)
         return "count" if added else "skipped"
@@ -198,10 +200,12 @@ def _add_withheld(target: Target, run: Path, record: Record, found: Any) -> bool
     withheld = found.data.tags.get("bench.picture") == WITHHELD
     if not (target.include_pictures and withheld) or found.info.lifecycle_stage == "deleted":
         return False
-    images, why_not = _pictures(target, run, record)
-    said = why_not or _log_pictures(target.client, found.info.run_id, images)
-    if said:
-        target.client.set_tag(found.info.run_id, "bench.picture", said)
+    run_id = found.info.run_id
+    files, why_not = pictures.of_record(run, record, include_private=True)
+    said = why_not or _put(target.client, found.info, files)
+    shown = {} if said else {"mlflow.note.content": pictures.description(run_id, files)}
+    for name, value in {"bench.picture": said or PICTURE, **shown}.items():
+        target.client.set_tag(run_id, name, value)
     return said is None
 
 
@@ -230,61 +234,91 @@ def _versions(target: Target, cell_id: str, sha256: str) -> tuple[Any | None, li
 
 
 def _create(target: Target, run: Path, record: Record, shown: RunView) -> str:
-    """The record as an MLflow run: ended last, so that an open run is one cut off."""
-    from mlflow.entities import Metric, Param
+    ended = int(records.record_path(run, record.id).stat().st_mtime * 1000)
+    files, why_not = pictures.of_record(run, record, include_private=target.include_pictures)
+    tags = {"bench.run": view.clean(run.resolve().name), "bench.picture": why_not or PICTURE}
+    return create(target, replace(shown, tags={**shown.tags, **tags}), ended, files)
+
+
+def create(
+    target: Target,
+    shown: RunView,
+    ended: int,
+    files: Mapping[str, bytes],
+    *,
+    grid: tuple[str, Image.Image] | None = None,
+    text: str = "",
+) -> str:
+    """What is shown as an MLflow run; its id.  It is ended last, so that an open run is one cut off.
+
+    One write makes the run, one fills it, one ends it.  `ended` in milliseconds, `files` (pictures) by
+    name, `grid` (key, picture) for MLflow's image grid, `text` opens the description.  Raises what MLflow's
+    client does.
+    """
+    from mlflow.entities import Metric, Param, RunTag
 
     client = target.client
-    ended = int(records.record_path(run, record.id).stat().st_mtime * 1000)
-    images, why_not = _pictures(target, run, record)
-    tags = {**shown.tags, "bench.run": view.clean(run.resolve().name), "bench.picture": why_not or PICTURE}
-    run_id: str = client.create_run(
+    made = client.create_run(
         target.experiment_id,
         start_time=max(0, ended - int(1000 * shown.seconds)),
-        tags=tags,
+        tags=shown.tags,
         run_name=shown.name,
-    ).info.run_id
+    ).info
+    run_id: str = made.run_id
+    refused = _put(client, made, files)
+    if grid is not None and refused is None:
+        key, image = grid
+        client.log_image(run_id, image, key=key, step=0, timestamp=ended, synchronous=True)
+    said = [text, "" if refused else pictures.description(run_id, files)]
+    late = {"mlflow.note.content": "\n\n".join(filter(None, said)), "bench.picture": refused or ""}
+    tags = [RunTag(name, value) for name, value in late.items() if value]
     params = [Param(key, value) for key, value in shown.params.items()]
     metrics = [Metric(name, value, ended, step) for name, value, step in shown.metrics]
-    while params or metrics:
-        client.log_batch(run_id, params=params[:_PARAMS], metrics=metrics[:_METRICS], synchronous=True)
-        params, metrics = params[_PARAMS:], metrics[_METRICS:]
-    if images and (refused := _log_pictures(client, run_id, images)):
-        client.set_tag(run_id, "bench.picture", refused)
+    while params or metrics or tags:
+        client.log_batch(
+            run_id, params=params[:_PARAMS], metrics=metrics[:_METRICS], tags=tags, synchronous=True
+        )
+        params, metrics, tags = params[_PARAMS:], metrics[_METRICS:], []
     client.set_terminated(run_id, shown.status, end_time=ended)
     return run_id
 
 
-def _pictures(target: Target, run: Path, record: Record) -> tuple[dict[str, Image.Image], str | None]:
-    """The record's strip, and its trail if it has one, by file name; or why there is none here."""
-    if view.is_private(record) and not target.include_pictures:
-        return {}, WITHHELD
+def search(target: Target, condition: str, *, deleted: bool = False) -> list[Any]:
+    """All runs of the target's experiment for which MLflow's condition holds, newest first."""
+    from mlflow.entities import ViewType
+
+    kind = ViewType.ALL if deleted else ViewType.ACTIVE_ONLY
+    found: list[Any] = []
+    token = None
+    while True:
+        page = target.client.search_runs([target.experiment_id], condition, kind, 1000, page_token=token)
+        found += page
+        token = page.token
+        if not token:
+            return found
+
+
+def _put(client: Any, info: Any, files: Mapping[str, bytes]) -> str | None:
+    """Write the files among the run's artifacts; or what was in the way."""
     try:
-        drawn = {PICTURE: strips.of_record(run, record), TRAIL: trails.of_record(run, record)}
-    except (RecordError, ValueError) as error:
-        return {}, view.clean(f"not drawn: {error}")[:1000]
-    images = {name: image for name, image in drawn.items() if image}
-    return images, None if PICTURE in images else "none"
-
-
-def _log_pictures(client: Any, run_id: str, images: Mapping[str, Image.Image]) -> str | None:
-    """Upload the pictures and show them in the run's description; or what was in the way."""
-    from mlflow.entities import RunTag
-
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            for name, image in images.items():
-                image.save(Path(folder) / name)
-                client.log_artifact(run_id, str(Path(folder) / name))
+        place = urlsplit(info.artifact_uri)
+        if files and place.scheme == "file" and not place.netloc:
+            # As MLflow's client does it, without its asking the store for this address again.
+            _write(Path(url2pathname(place.path)), files)
+        elif files:
+            with tempfile.TemporaryDirectory() as folder:
+                _write(Path(folder), files)
+                client.log_artifacts(info.run_id, folder)
     except (ImportError, PermissionError) as error:
         # The server keeps artifacts where this machine cannot write: the numbers still go up.
         return view.clean(f"not uploaded: {error}")[:1000]
-    # Relative to MLflow's page, wherever that is served.
-    description = "\n\n".join(
-        f"![{_CAPTIONS[name]}](get-artifact?path={name}&run_uuid={run_id})" for name in images
-    )
-    tags = [RunTag("bench.picture", PICTURE), RunTag("mlflow.note.content", description)]
-    client.log_batch(run_id, tags=tags, synchronous=True)
     return None
+
+
+def _write(folder: Path, files: Mapping[str, bytes]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
 
 
 def _client(uri: str) -> Any:
@@ -305,6 +339,7 @@ def _open_sqlite(uri: str, name: str) -> tuple[Any, str]:
     artifacts = path.parent / "mlartifacts" / (re.sub(r"[^\w.-]", "_", name).strip(".") or "_")
     with store.locked(path.with_name(f".{path.name}.lock")):
         client = _client(uri)
+        _hurry(client)
         found = _experiment(client, name, artifacts.as_uri())
         # Readers beside the writer; the setting stays in the file.
         connection = sqlite3.connect(path, timeout=20)
@@ -313,6 +348,22 @@ def _open_sqlite(uri: str, name: str) -> tuple[Any, str]:
         finally:
             connection.close()
     return client, found
+
+
+def _hurry(client: Any) -> None:
+    """Let sqlite flush to the disk at its checkpoints instead of at each of a record's commits.
+
+    A power cut may cost the last runs, never the file; their notes then name runs that are not there,
+    and the next upload sends them again.
+    """
+
+    def on_connect(connection: Any, pooled: object) -> None:
+        connection.execute("PRAGMA synchronous=normal")
+
+    with contextlib.suppress(AttributeError):  # no public way leads to the engine: without it, half as fast
+        engine = client._tracking_client.store.engine
+        event.listen(engine, "connect", on_connect)
+        engine.dispose()  # those connected before
 
 
 def _experiment(client: Any, name: str, artifacts: str | None = None) -> str:
@@ -330,7 +381,7 @@ def _experiment(client: Any, name: str, artifacts: str | None = None) -> str:
     return str(found.experiment_id)
 
 
-def _failure(error: Exception, uri: str) -> StoreError:
+def failure(error: Exception, uri: str) -> StoreError:
     """One line on what the store answered, without its address' password."""
     text = str(error).replace(uri, store.shown(uri)).strip() or "no more is known"
     return StoreError(f"{store.shown(uri)}: {type(error).__name__}: {view.clean(text)[:300]}")

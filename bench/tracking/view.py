@@ -59,15 +59,15 @@ def load(path: Path) -> tuple[Record, RunView]:
 def view(record: Record, sha256: str) -> RunView:
     """The view of a record whose file has this SHA-256; its texts, keys and numbers suit MLflow."""
     # The cell's own come first: what is over the limit is some text of the environment or the summary.
-    tags = [(_key(key), _cut(value, _TAG)) for key, value in _tags(record, sha256).items() if value]
+    tags = [(suitable_key(key), _cut(value, _TAG)) for key, value in _tags(record, sha256).items() if value]
     return RunView(
         sha256=sha256,
         name=_name(record.cell)[:_NAME],
         status=_ENDINGS[record.status],
         tags=dict(tags[:_TAGS]),
-        params={_key(key): _cut(value, _PARAM) for key, value in _params(record.cell)},
+        params={suitable_key(key): _cut(value, _PARAM) for key, value in flat_params(record.cell)},
         metrics=list(_metrics(record)),
-        seconds=min(max(_finite(record.cost.get("wall_seconds")) or 0.0, 0.0), 1e9),
+        seconds=min(max(finite(record.cost.get("wall_seconds")) or 0.0, 0.0), 1e9),
     )
 
 
@@ -135,17 +135,17 @@ def _fields(group: Mapping[str, Any], names: Iterable[str], prefix: str) -> dict
     return {f"{prefix}{name}": item if isinstance(item, str) else _json(item) for name, item in set_.items()}
 
 
-def _params(cell: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """The cell's fields, flattened: `defense`, `defense.share`, `federated.batch`."""
+def flat_params(cell: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """A cell's fields, flattened: `defense`, `defense.share`, `federated.batch`."""
     for key, value in cell.items():
         if key in _UNSHOWN and prefix != "":
             continue
         if _is_entry(value):
             yield f"{prefix}{key}", str(value["name"])
             rest = {field: item for field, item in value.items() if field not in ("name", "params")}
-            yield from _params({**rest, **value.get("params", {})}, f"{prefix}{key}.")
+            yield from flat_params({**rest, **value.get("params", {})}, f"{prefix}{key}.")
         elif isinstance(value, dict):
-            yield from _params(value, f"{prefix}{key}.")
+            yield from flat_params(value, f"{prefix}{key}.")
         elif value is not None:
             yield f"{prefix}{key}", value if isinstance(value, str) else _json(value)
 
@@ -157,24 +157,25 @@ def _metrics(record: Record) -> Iterator[tuple[str, float, int]]:
         for key, value in numbers.items():
             inner = value.items() if isinstance(value, dict) else [("", value)]
             for below, item in inner:
-                name = _key(f"{prefix}/{key}/{below}" if below else f"{prefix}/{key}")
+                name = suitable_key(f"{prefix}/{key}/{below}" if below else f"{prefix}/{key}")
                 yield from ((name, number, step) for step, number in _points(item))
 
 
 def _points(value: Any) -> Iterator[tuple[int, float]]:
     """(step, number): one at step 0 for a number, several for a curve [[step, number], …]."""
-    if (number := _finite(value)) is not None:
+    if (number := finite(value)) is not None:
         yield 0, number
     elif isinstance(value, list):
         for item in value:
             if not (isinstance(item, list) and len(item) == 2 and isinstance(item[0], int)):
                 return
             # Steps are 64-bit integers in every store.
-            if (number := _finite(item[1])) is not None and abs(item[0]) < 2**63:
+            if (number := finite(item[1])) is not None and abs(item[0]) < 2**63:
                 yield item[0], number
 
 
-def _finite(value: Any) -> float | None:
+def finite(value: Any) -> float | None:
+    """The number, or None for what is none or not finite."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -198,7 +199,7 @@ def _entry(value: Any) -> str:
     return f"{name}({shown})" if shown else name
 
 
-def _key(text: str) -> str:
+def suitable_key(text: str) -> str:
     """A key MLflow takes: its character set, a path in normal form, no longer than it allows."""
     parts = [part for part in _NOT_A_KEY.sub("_", text).split("/") if part]
     return "/".join("_" * len(part) if set(part) == {"."} else part for part in parts)[:_KEY].strip("/")

@@ -1,0 +1,128 @@
+"""A run's rows → the store, beside its cells: what is there already stays, what is out of date goes.
+
+A row that changed is made anew and the older run deleted, so that no chart shows both; in MLflow's trash it
+stays, with the tag `bench.superseded`.
+"""
+
+import itertools
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from bench import records, strips
+from bench.errors import RecordError
+from bench.tracking import pictures, rows, store, upload, view
+from bench.tracking.pictures import PICTURE, WITHHELD
+from bench.tracking.rows import RowView
+from bench.tracking.upload import Target
+
+# Of rows, in their order: left to itself, MLflow's page draws by lot, and two of seven come out alike.
+_COLOURS = (
+    "#1f77b4", "#d62728", "#2ca02c", "#ff7f0e", "#9467bd", "#17becf", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22",
+    "#0b3c5d", "#f2a6a0", "#145a32", "#f5c242", "#4a235a",
+)  # fmt: skip
+
+
+def send(
+    target: Target,
+    run: Path,
+    *,
+    progress: Callable[[], None] = lambda: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> int:
+    """Make the store's rows of this run those of its records; how many were written.
+
+    `progress` is called after each; `stop()` ends it between two.  Raises `RecordError` for records that
+    make no rows, `upload.StoreError`.
+    """
+    wanted = {row.key: row for row in rows.of_run(run)}
+    colours = dict(zip(wanted, itertools.cycle(_COLOURS), strict=False))
+    ended = _last_change(run)
+    with store.locked(run / "synced" / ".lock"):
+        try:
+            for found in upload.search(target, f"tags.`bench.kind` = '{rows.KIND}'", deleted=True):
+                _settle(target, run, wanted, found)
+            for number, row in enumerate(wanted.values()):
+                if stop():
+                    return number
+                _create(target, run, row, colours[row.key], ended)
+                progress()
+        except OSError:
+            raise
+        except Exception as error:
+            raise upload.failure(error, target.uri) from error
+    return len(wanted)
+
+
+def _settle(target: Target, run: Path, wanted: dict[str, RowView], found: Any) -> None:
+    """Take a row off the wanted ones if this run in the store is it; delete one that is out of date."""
+    tags = found.data.tags
+    row = wanted.get(tags.get("bench.row", ""))
+    same = row is not None and tags.get("bench.content") == row.shown.sha256
+    if found.info.lifecycle_stage == "deleted":
+        # What was deleted in the UI stays deleted.
+        if row and same and "bench.superseded" not in tags:
+            del wanted[row.key]
+        return
+    if row is None and tags.get("bench.folder") != _folder(run):
+        return  # of another folder, whose runs share this experiment
+    withheld = target.include_pictures and tags.get("bench.picture") == WITHHELD
+    if row and same and not withheld and found.info.status != "RUNNING":
+        del wanted[row.key]
+        return
+    target.client.set_tag(found.info.run_id, "bench.superseded", row.shown.sha256 if row else "gone")
+    target.client.delete_run(found.info.run_id)
+
+
+def _create(target: Target, run: Path, row: RowView, colour: str, ended: int) -> None:
+    image = _picture(run, row) if target.include_pictures or not row.private else None
+    withheld = row.private and not target.include_pictures
+    tags = {
+        **row.shown.tags,
+        "mlflow.runColor": colour,
+        "bench.row": row.key,
+        "bench.content": row.shown.sha256,
+        "bench.folder": _folder(run),
+        "bench.run": view.clean(run.resolve().name),
+        "bench.picture": WITHHELD if withheld else PICTURE if image else "none",
+    }
+    files = {PICTURE: pictures.png(image)} if image else {}
+    grid = (rows.GRID_KEY, _folded(image)) if image else None
+    upload.create(target, replace(row.shown, tags=tags), ended, files, grid=grid, text=row.text)
+
+
+def _picture(run: Path, row: RowView) -> Image.Image | None:
+    """The strip of the first of the row's cells that can be drawn."""
+    for cell in row.cells:
+        try:
+            if image := strips.of_record(run, records.read(records.record_path(run, cell))):
+                return image
+        except (RecordError, ValueError):
+            continue
+    return None
+
+
+def _folded(image: Image.Image) -> Image.Image:
+    """The right half of a long strip below its left half: the grid's tiles are square, and small."""
+    width, height = image.size
+    if width < 2 * height:
+        return image
+    half = (width + strips.GAP) // 2  # both with the gap at their edges
+    page = Image.new("RGB", (half, 2 * height), tuple(strips.PAPER.tolist()))
+    page.paste(image.crop((0, 0, half, height)), (0, 0))
+    page.paste(image.crop((width - half, 0, width, height)), (0, height))
+    return page
+
+
+def _last_change(run: Path) -> int:
+    """When the newest record was written, in milliseconds."""
+    return int(max((path.stat().st_mtime for path in (run / "records").glob("*.json")), default=0.0) * 1000)
+
+
+def _folder(run: Path) -> str:
+    """Tells this folder from one of the same name elsewhere, without giving its path away."""
+    return store.digest(f"{socket.gethostname()}:{run.resolve()}".encode())[:16]
