@@ -145,14 +145,21 @@ def verdict(
     )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a metric is compared."""
+
+    title: str
+    defense: str
+    point: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Measured:
     """One metric at one place, not yet judged; `rise` is of how much worse it became."""
 
     metric: Metric
-    title: str
-    defense: str
-    point: str
+    place: _Place
     margin: float
     before: float
     after: float
@@ -161,6 +168,7 @@ class _Measured:
 
 
 _Pairs = list[tuple[Record, Record]]
+_Figures = dict[Picture, tuple[float, float]]  # before and after
 
 
 def _paired(
@@ -225,23 +233,24 @@ def _attacked(pairs: _Pairs, margins: Mapping[str, float]) -> Iterable[_Measured
         for defense, row in sorted(block.rows.items(), key=lambda item: rank(item[0], "")):
             for point in (name for name in block.points if name in row):
                 was, became = row[point], now[key].rows[defense][point]
-                place = {"title": block.title, "defense": defense, "point": point}
+                place = _Place(block.title, defense, point)
                 if defense == UNDEFENDED:
                     yield _of_shares(METRICS["undefended_asr"], was, became, margins, place)
                     continue
                 yield _of_shares(METRICS["asr"], was, became, margins, place)
-                nearest = [_nearest(worst) for worst in (was, became)]
-                yield _of_figures(METRICS["rmse"], *nearest, margins, place)
+                nearest, before = _nearest(became), _nearest(was)
+                both = {
+                    picture: (before[picture], nearest[picture]) for picture in before if picture in nearest
+                }
+                yield _of_figures(METRICS["rmse"], both, margins, place)
                 for name in ("reading_snr", "reading_cosine"):
-                    values = readings.get((key, defense, point, name))
-                    if values:
-                        each = [{k: v[side] for k, v in values.items()} for side in (0, 1)]
-                        yield _of_figures(METRICS[name], *each, margins, place)
+                    if values := readings.get((key, defense, point, name)):
+                        yield _of_figures(METRICS[name], values, margins, place)
 
 
-def _readings(pairs: _Pairs) -> dict[tuple[str, ...], dict[Picture, tuple[float, float]]]:
+def _readings(pairs: _Pairs) -> dict[tuple[str, ...], _Figures]:
     """(block, defense, point, metric) → reading → its figure before and after; all attacks see the same."""
-    found: dict[tuple[str, ...], dict[Picture, tuple[float, float]]] = {}
+    found: dict[tuple[str, ...], _Figures] = {}
     for was, now in pairs:
         cell = was.cell
         for name, field in (("reading_snr", "reading_snr_db"), ("reading_cosine", "reading_cosine")):
@@ -264,25 +273,19 @@ def _trained(pairs: _Pairs, margins: Mapping[str, float]) -> Iterable[_Measured]
             title = f"{entry(cell['dataset'])} · {entry(cell['model'])} · {setting(cell['federated'])}"
             found.setdefault((title, entry(cell["defense"])), []).append((was, now))
     for (title, defense), own in found.items():
-        place = {"title": title, "defense": defense, "point": "training"}
-        accuracies = [
-            {
-                (record.cell["seed"], 0, n, 0): float(record.summary["accuracy"])
-                for n, record in enumerate(side)
-            }
-            for side in zip(*own, strict=True)
-        ]
-        yield _of_figures(METRICS["accuracy"], *accuracies, margins, place)
-        timed = [pair for pair in own if all(record.cost.get("overhead") is not None for record in pair)]
-        if len({was.cell["seed"] for was, _ in timed}) >= _FEWEST_TIMED:
-            overheads = [
-                {
-                    (record.cell["seed"], 0, n, 0): float(record.cost["overhead"])
-                    for n, record in enumerate(side)
-                }
-                for side in zip(*timed, strict=True)
-            ]
-            yield _of_figures(METRICS["overhead"], *overheads, margins, place)
+        place = _Place(title, defense, "training")
+        accuracies = {
+            (was.cell["seed"], 0, n, 0): (float(was.summary["accuracy"]), float(now.summary["accuracy"]))
+            for n, (was, now) in enumerate(own)
+        }
+        yield _of_figures(METRICS["accuracy"], accuracies, margins, place)
+        overheads = {
+            (was.cell["seed"], 0, n, 0): (float(was.cost["overhead"]), float(now.cost["overhead"]))
+            for n, (was, now) in enumerate(own)
+            if None not in (was.cost.get("overhead"), now.cost.get("overhead"))
+        }
+        if len({seed for seed, *_ in overheads}) >= _FEWEST_TIMED:
+            yield _of_figures(METRICS["overhead"], overheads, margins, place)
 
 
 def _nearest(worst: Worst) -> dict[Picture, float]:
@@ -296,7 +299,7 @@ def _nearest(worst: Worst) -> dict[Picture, float]:
 
 
 def _of_shares(
-    metric: Metric, was: Worst, now: Worst, margins: Mapping[str, float], place: Mapping[str, str]
+    metric: Metric, was: Worst, now: Worst, margins: Mapping[str, float], place: _Place
 ) -> _Measured:
     keys = [key for key in was.leaked if key in now.leaked]
     then, after = (np.array([worst.leaked[key] for key in keys], bool) for worst in (was, now))
@@ -305,19 +308,15 @@ def _of_shares(
     attacks = sorted(name for name, own in now.by_attack.items() if any(own.get(key) for key in fresh))
     return _Measured(
         metric=metric, margin=margins[metric.name], before=float(then.mean()), after=float(after.mean()),
-        rise=of_shares(worse, better, _clusters(keys)), attacks=tuple(attacks), **place,
+        rise=of_shares(worse, better, _clusters(keys)), attacks=tuple(attacks), place=place,
     )  # fmt: skip
 
 
-def _of_figures(
-    metric: Metric, was: Mapping[Picture, float], now: Mapping[Picture, float], margins: Mapping[str, float],
-    place: Mapping[str, str],
-) -> _Measured:  # fmt: skip
-    keys = [key for key in was if key in now]
-    then, after = (np.array([side[key] for key in keys], np.float64) for side in (was, now))
+def _of_figures(metric: Metric, figures: _Figures, margins: Mapping[str, float], place: _Place) -> _Measured:
+    then, after = np.array(list(figures.values()), np.float64).T
     return _Measured(
         metric=metric, margin=margins[metric.name], before=float(then.mean()), after=float(after.mean()),
-        rise=of_numbers(metric.sign * after, metric.sign * then, _clusters(keys)), **place,
+        rise=of_numbers(metric.sign * after, metric.sign * then, _clusters(list(figures))), place=place,
     )  # fmt: skip
 
 
@@ -347,8 +346,8 @@ def _judged(found: Sequence[_Measured]) -> Iterable[Compared]:
                 "the attacks got weaker: less comes back without a defense than before",
             )
         yield Compared(
-            metric=one.metric.name, title=one.title, defense=one.defense, point=one.point, outcome=outcome,
-            before=one.before, after=one.after, worse=rise.estimate, lower=lower, upper=upper, margin=one.margin,
+            metric=one.metric.name, title=one.place.title, defense=one.place.defense, point=one.place.point,
+            outcome=outcome, before=one.before, after=one.after, worse=rise.estimate, lower=lower, upper=upper, margin=one.margin,
             p=p, pairs=rise.pairs, clusters=rise.clusters, needed=needed, why=why, attacks=one.attacks,
         )  # fmt: skip
 

@@ -172,14 +172,9 @@ def _count(rows: Iterable[Compared], outcome: str) -> int:
 def _suite(
     root: ElementTree.Element, name: str, tests: int, failures: int, errors: int
 ) -> ElementTree.Element:
-    counts = {
-        "tests": str(tests),
-        "failures": str(failures),
-        "errors": str(errors),
-        "skipped": "0",
-        "time": "0",
-    }
-    return ElementTree.SubElement(root, "testsuite", name=_xml(name), **counts)
+    counts = {"tests": tests, "failures": failures, "errors": errors, "skipped": 0, "time": 0}
+    attributes = {"name": _xml(name), **{key: str(value) for key, value in counts.items()}}
+    return ElementTree.SubElement(root, "testsuite", attributes)
 
 
 def _xml(text: str) -> str:

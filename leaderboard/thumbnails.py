@@ -124,7 +124,7 @@ def _page(rows: Iterable[Sequence[Image.Image]]) -> Image.Image:
     page = Image.new(
         "RGB",
         (len(tiles[0]) * (width + _GAP) - _GAP, len(tiles) * (height + _GAP) - _GAP),
-        tuple(int(part) for part in PAPER),
+        (int(PAPER),) * 3,
     )
     for down, row in enumerate(tiles):
         for right, tile in enumerate(row):

@@ -112,7 +112,7 @@ def _folded(image: Image.Image) -> Image.Image:
     if width < 2 * height:
         return image
     half = (width + strips.GAP) // 2  # both with the gap at their edges
-    page = Image.new("RGB", (half, 2 * height), tuple(strips.PAPER.tolist()))
+    page = Image.new("RGB", (half, 2 * height), (int(strips.PAPER),) * 3)
     page.paste(image.crop((0, 0, half, height)), (0, 0))
     page.paste(image.crop((width - half, 0, width, height)), (0, height))
     return page
