@@ -9,7 +9,7 @@ the margin and its lower bound, corrected by Holm over all metrics and places, i
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import ceil, inf
+from math import ceil, inf, isclose
 from typing import Any, Literal
 
 import numpy as np
@@ -205,9 +205,9 @@ def _not_paired(was: Record, now: Record | None) -> str | None:
         return None
     if _victims(was) != _victims(now):
         return "other victims: the code that draws them changed"
-    norms = [record.summary.get("conditions", {}).get("weights_norm") for record in (was, now)]
-    if None not in norms and not np.isclose(*norms, rtol=1e-6):
-        return f"other weights (norm {norms[0]:g}, now {norms[1]:g}): the model's code changed"
+    then, after = (record.summary.get("conditions", {}).get("weights_norm") for record in (was, now))
+    if None not in (then, after) and not isclose(then, after, rel_tol=1e-6):
+        return f"other weights (norm {then:g}, now {after:g}): the model's code changed"
     return None
 
 
@@ -347,8 +347,8 @@ def _judged(found: Sequence[_Measured]) -> Iterable[Compared]:
             )
         yield Compared(
             metric=one.metric.name, title=one.place.title, defense=one.place.defense, point=one.place.point,
-            outcome=outcome, before=one.before, after=one.after, worse=rise.estimate, lower=lower, upper=upper, margin=one.margin,
-            p=p, pairs=rise.pairs, clusters=rise.clusters, needed=needed, why=why, attacks=one.attacks,
+            outcome=outcome, before=one.before, after=one.after, worse=rise.estimate, lower=lower, upper=upper,
+            margin=one.margin, p=p, pairs=rise.pairs, clusters=rise.clusters, needed=needed, why=why, attacks=one.attacks,
         )  # fmt: skip
 
 

@@ -24,9 +24,10 @@ def test_equal_clusters_give_students_bound() -> None:
 
 def test_the_bound_at_level_one_less_p_is_nought() -> None:
     generator = np.random.default_rng(1)
-    hits = generator.random((2, 60)) < [[0.6], [0.35]]
+    after, before = generator.random((2, 60)) < [[0.6], [0.35]]
     clusters = np.arange(60) // 6
-    for found in (of_shares(*hits, clusters), of_numbers(*hits.astype(float), clusters)):
+    figures = of_numbers(after.astype(float), before.astype(float), clusters)
+    for found in (of_shares(after, before, clusters), figures):
         assert found.p < 0.5
         assert found.lower(1 - found.p) == pytest.approx(0, abs=1e-9)
 

@@ -421,7 +421,7 @@ def test_arrays_are_what_the_record_says(run: Path, small: Path, tmp_path: Path)
     record = one_of(run, attack="prior-mean")
     name = f"arrays/{record.arrays}.npz"
     true = records.read_arrays(run, str(record.arrays))
-    assert arrays.content_hash(true) == record.arrays
+    assert records.arrays_hash(true) == record.arrays
 
     def found(label: str, members: dict[str, Any], **fields: Any) -> str:
         return " | ".join(check(forged(small, tmp_path / f"{label}.zip", members, **fields)).findings)
@@ -445,7 +445,7 @@ def test_arrays_are_what_the_record_says(run: Path, small: Path, tmp_path: Path)
         ("names", {"truth": true["truth"]}, "not truth and reconstruction"),
         ("trail", {**true, "trail": true["truth"][None]}, "its trail has shape"),
     ):
-        sha256 = arrays.content_hash(content)
+        sha256 = records.arrays_hash(content)
         moved = replace(record, arrays=sha256)
         members = {
             name: None, f"arrays/{sha256}.npz": packed(**content),
