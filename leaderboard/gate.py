@@ -348,7 +348,8 @@ def _judged(found: Sequence[_Measured]) -> Iterable[Compared]:
         yield Compared(
             metric=one.metric.name, title=one.place.title, defense=one.place.defense, point=one.place.point,
             outcome=outcome, before=one.before, after=one.after, worse=rise.estimate, lower=lower, upper=upper,
-            margin=one.margin, p=p, pairs=rise.pairs, clusters=rise.clusters, needed=needed, why=why, attacks=one.attacks,
+            margin=one.margin, p=p, pairs=rise.pairs, clusters=rise.clusters, needed=needed, why=why,
+            attacks=one.attacks,
         )  # fmt: skip
 
 
