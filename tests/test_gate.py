@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from bench import registry
 from bench.cell import AttackCell, DataRef, Entry, Federated, TrainingCell
 from bench.cli.gate import command as gate
 from bench.cli.main import cli
@@ -273,6 +274,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder as a user has it: a matrix and a defense in a file."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    monkeypatch.setattr(registry, "_added", {})  # plug-ins are the process's: none of ours may stay
     (tmp_path / "m.toml").write_text(MATRIX)
     (tmp_path / "mine.py").write_text(PLUGIN.replace("DEVIATION", "0.1"))
     return tmp_path
