@@ -92,28 +92,34 @@ LEGEND = (
 
 
 def _table(title: str, rows: Sequence[Row]) -> Table:
+    """Fits 80 columns with three points: flags stand below the defense, the best attack below its rate, and
+    what nobody was trained for has no column."""
     table = Table(
         title=escape(title), title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
     )
     table.add_column("#", no_wrap=True)
-    table.add_column("defense", overflow="fold", min_width=12)
+    table.add_column("defense", overflow="fold", min_width=16)
     points = list(rows[0].points)
     for point in points:
-        table.add_column(point, min_width=9)
-    table.add_column("best attack", min_width=10, overflow="fold")
-    # What nobody was trained for has no columns: four of dashes say nothing.
-    costs = [number for number in range(4) if any(_costs(row)[number] != "–" for row in rows)]
-    for number in costs:
-        table.add_column(("accuracy", "lost", "ε", "×")[number], no_wrap=True)
-    table.add_column("flags", min_width=7)
+        table.add_column(point, no_wrap=True)
+    trained = any(row.cost for row in rows)
+    if trained:
+        table.add_column("accuracy", no_wrap=True)
     short = distinct([row.defense for row in rows])
     for row in rows:
+        name = short[row.defense].replace("(", " (", 1)
         table.add_row(
-            _rank(row), escape(short[row.defense].replace("(", " (", 1)),
-            *(_coloured(row.points[point]) for point in points), escape(f"{_best(row)}\nprior {_prior(row)}"),
-            *(_costs(row)[number] for number in costs), Text(_codes(row), style="dim"),
+            _rank(row), Text.assemble(name, (f"\n{_codes(row)}", "dim")),
+            *(_coloured(row.points[point]) for point in points), *([_cost(row)] if trained else []),
         )  # fmt: skip
     return table
+
+
+def _cost(row: Row) -> Text:
+    """Accuracy, what is lost of it, ε and overhead, a line each."""
+    accuracy, lost, epsilon, overhead = _costs(row)
+    below = [f"lost {lost}", f"ε {epsilon}", f"× {overhead}"]
+    return Text(accuracy).append("".join(f"\n{line}" for line in below if row.cost), style="dim")
 
 
 def _rank(row: Row) -> str:
@@ -139,7 +145,16 @@ def _coloured(at: AtPoint) -> Text:
         else "green"
     )
     text = Text(figure, style=style)
-    return text.append(f"\n{ends}", style="dim") if ends else text
+    if ends:
+        text.append(f"\n{ends}", style="dim")
+    if at.best is not None and at.best.asr > 0:
+        text.append(f"\n{_name(at.best.attack)}", style="dim")
+    return text
+
+
+def _name(attack: str) -> str:
+    """`cpl adaptive` of an attack's full name."""
+    return attack.partition("(")[0].partition(" ·")[0] + (" adaptive" if attack.endswith("adaptive") else "")
 
 
 def _best(row: Row) -> str:
@@ -147,9 +162,7 @@ def _best(row: Row) -> str:
     best = row.worst.best if row.worst else None
     if best is None:
         return "–"
-    name = best.attack.partition("(")[0].partition(" ·")[0]
-    knows = " adaptive" if best.attack.endswith("adaptive") else ""
-    return f"{name}{knows} {share(best.asr)}, {decibels(best.psnr_db)}, RMSE {three(best.rmse)}"
+    return f"{_name(best.attack)} {share(best.asr)}, {decibels(best.psnr_db)}, RMSE {three(best.rmse)}"
 
 
 def _prior(row: Row) -> str:

@@ -396,6 +396,22 @@ def test_an_axis_that_is_left_out_holds_none_when_defenses_are_added(tmp_path: P
     assert found == [("none", 0), ("none", 1), ("noise", 0)]
 
 
+def test_more_defenses_join_trainings_that_compare_defenses_and_no_others(tmp_path: Path) -> None:
+    block = '\n[[train]]\ndataset = ["digits"]\nmodel = ["mlp"]\nrounds = [{rounds}]\ndefense = {defense}\n'
+    path = tmp_path / "m.toml"
+    weights, costs = (
+        block.format(rounds=1, defense='["none"]'),
+        block.format(rounds=2, defense='["none", "prune"]'),
+    )
+    path.write_text(axes() + weights + costs)
+    matrix = read(path, more_defenses=["noise"], registry=REGISTRY)
+    found = [(row.choices["rounds"].value, row.choices["defense"].value.name) for row in matrix.trainings]
+    assert found == [(1, "none"), (2, "none"), (2, "prune"), (2, "noise")]
+    path.write_text(weights)
+    with pytest.raises(MatrixError, match="no \\[axes\\] to add to"):
+        read(path, more_defenses=["noise"], registry=REGISTRY)
+
+
 @pytest.mark.parametrize(
     ("text", "lines"),
     [

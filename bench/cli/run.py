@@ -31,7 +31,11 @@ _FREE = (
     "--plugin", "plugins", multiple=True, metavar="FILE|MODULE", help="Try out entries of your own."
 )
 @click.option(
-    "--defense", "defenses", multiple=True, metavar="NAME", help="Add a defense to the matrix [repeatable]."
+    "--defense",
+    "defenses",
+    multiple=True,
+    metavar="NAME",
+    help="Add a defense to what is attacked, and to trainings that compare defenses [repeatable].",
 )
 @click.option("--dry-run", is_flag=True, help="List the cells, which are done, and an estimate of the time.")
 @click.option(

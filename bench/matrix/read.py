@@ -58,8 +58,9 @@ def read(
 ) -> Matrix:
     """The matrix of a path (a `Path`, or a text that ends in `.toml`), or of a preset in `folder`.
 
-    `more_defenses` are names that join the axis `defense` with their default parameters, as if they
-    stood at its end; an axis that the file leaves out starts with `none`.  `scale` is one of those that
+    `more_defenses` are names that join the axis `defense`, and every `[[train]]` block that compares defenses,
+    with their default parameters, as if they stood at its end; an axis that the file leaves out starts with
+    `none`.  `scale` is one of those that
     the file names in `scales`, None the first of them.
 
     Raises `MatrixError` with every fault, one a line: `FILE: key: what; remedy`.
@@ -78,7 +79,7 @@ def read(
     of_suite = suite(border, content.get("suite"))
     settings = blocks.settings(border, content, SETTINGS)
     if more_defenses:
-        content["axes"] = _wider(border, content.get("axes", {}), more_defenses)
+        content |= _wider(border, content, more_defenses)
     table = content.get("axes", {})
     if isinstance(table, dict):
         border.known("axes", table, AXES)
@@ -118,16 +119,33 @@ def _scale(border: Border, there: Sequence[str], asked: str | None) -> str | Non
     return asked
 
 
-def _wider(border: Border, table: Any, names: Sequence[str]) -> Any:
-    """The axes with these defenses added; those that the file has as plain names are not added again."""
-    if not table:
+def _wider(border: Border, content: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """The axes and the `[[train]]` blocks that compare defenses, with these defenses added; those that a list
+    has as plain names are not added again.  A block of one defense makes weights for the attacks: it stays."""
+    axes, blocks_ = content.get("axes"), content.get("train")
+    if not axes and not (isinstance(blocks_, list) and any(map(_compares, blocks_))):
         border.faults.add("--defense", "the matrix has no [axes] to add to", "leave it out, or add axes")
-        return table
+        return {}
     right = [name for name in dict.fromkeys(names) if entry(border, "defense", "--defense", name)]
-    there = table.get("defense", ["none"]) if isinstance(table, dict) else None
-    if not isinstance(there, list):  # a fault of the file, told with the others
-        return table
-    return {**table, "defense": [*there, *(name for name in right if name not in there)]}
+
+    def more(there: list[Any]) -> list[Any]:
+        return [*there, *(name for name in right if name not in there)]
+
+    wider: dict[str, Any] = {}
+    # what is of another type than it should be is a fault of the file, told with the others
+    if isinstance(axes, dict) and axes and isinstance(there := axes.get("defense", ["none"]), list):
+        wider["axes"] = {**axes, "defense": more(there)}
+    if isinstance(blocks_, list):
+        wider["train"] = [
+            {**block, "defense": more(block["defense"])} if _compares(block) else block for block in blocks_
+        ]
+    return wider
+
+
+def _compares(block: Any) -> bool:
+    """Whether a `[[train]]` block is about what defenses cost."""
+    there = block.get("defense") if isinstance(block, dict) else None
+    return isinstance(there, list) and len(there) > 1
 
 
 def _lacking(faults: Faults, names: Sequence[str]) -> None:
