@@ -87,6 +87,11 @@ def write_arrays(run: Path, arrays: Arrays) -> str:
     return sha256
 
 
+def is_private(record: Record) -> bool:
+    """Whether the record's data are marked private, so that its pictures stay on this disk."""
+    return bool(record.summary.get("private") or record.environment.get("private"))
+
+
 def arrays_hash(arrays: Arrays) -> str:
     """The hash that names these arrays: over names, types, shapes and contents, by name."""
     digest = hashlib.sha256()

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from bench.leaderboard.table import attack_name, blocks, entry, of_one_series, question, rank
+from bench.leaderboard.table import attack_name, blocks, dataset_name, entry, of_one_series, question, rank
 from bench.leaderboard.terminal import dash, decibels, distinct, share, three, with_paper
 from bench.leaderboard.worst import number_of, pictures, share_interval
 from bench.matrix.published import Published, beside, row_json
@@ -87,7 +87,7 @@ def _row(title: str, records: Sequence[Record], published: Sequence[Published]) 
     won = rmse[list(hits.values())] if hits else rmse
     readings = [victim for record in done for victim in record.victims]
     return Fared(
-        title=title, dataset=_dataset(cell), attack=attack_name(cell), defense=entry(cell["defense"]),
+        title=title, dataset=dataset_name(cell), attack=attack_name(cell), defense=entry(cell["defense"]),
         point=cell["point"], pictures=len(hits), asr=sum(hits.values()) / len(hits) if hits else None,
         interval=share_interval(hits), rmse=_median(rmse, np.inf), rmse_of_successes=_median(won, np.inf),
         psnr_db=_median(psnr, -np.inf), prior_psnr_db=_median(prior, -np.inf),
@@ -150,8 +150,3 @@ def _rate(row: Fared, gap: str) -> Text:
     text = Text(share(row.asr))
     text.append(f"{gap}[{share(row.interval[0])}, {share(row.interval[1])}]", style="dim")
     return text
-
-
-def _dataset(cell: dict[str, Any]) -> str:
-    name = entry(cell["dataset"])
-    return f"{name} ({cell['dataset']['subset']})" if cell["dataset"].get("subset") else name

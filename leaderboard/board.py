@@ -6,7 +6,7 @@ the same defense; what is incomplete is flagged and ranks below what is complete
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from bench.leaderboard import flags
@@ -16,6 +16,7 @@ from bench.leaderboard.table import (
     Block,
     attack_name,
     blocks,
+    dataset_name,
     entry,
     of_one_series,
     question,
@@ -23,7 +24,7 @@ from bench.leaderboard.table import (
     without_evidence,
 )
 from bench.leaderboard.worst import BASELINES, FIGURES, Worst
-from bench.records import Record
+from bench.records import Record, is_private
 
 THRESHOLDS_DB = tuple(range(10, 62, 2))  # at which `reached` is taken
 UNRANKED = ("missing", "crashed", "few")  # flags of an incomplete row
@@ -112,56 +113,49 @@ class Row:
         }  # fmt: skip
 
 
-@dataclass(slots=True)
-class _Gathered:
-    """The records of one defense in one block, by point."""
-
-    by_point: dict[str, list[Record]] = field(default_factory=dict)
-
-    @property
-    def all(self) -> list[Record]:
-        return [record for found in self.by_point.values() for record in found]
-
-
 def board(records: Iterable[Record]) -> list[Row]:
     """The rows, by title, then by rank.
 
     Raises what records with other fields make it raise; an unknown protocol stands in titles of its own.
     """
     listed = of_one_series(records)
-    gathered: dict[tuple[str, str], _Gathered] = {}
+    gathered: dict[tuple[str, str], list[Record]] = {}
     for record in listed:
         if record.cell.get("kind") == "attack":
             key = (question(record), entry(record.cell["defense"]))
-            own = gathered.setdefault(key, _Gathered())
-            own.by_point.setdefault(record.cell["point"], []).append(record)
+            gathered.setdefault(key, []).append(record)
     spent, often = costs(listed), _read_often(listed)
     rows = []
     for block in blocks(listed):
-        found = [_row(block, defense, gathered[block.key, defense], spent, often) for defense in block.rows]
-        rows += _ranked(found)
+        silent = without_evidence(block)
+        asked = {point: _asked(block, point) for point in block.points}
+        rows += _ranked(
+            [
+                _row(block, defense, gathered[block.key, defense], asked, silent, spent, often)
+                for defense in block.rows
+            ]
+        )
     return sorted(rows, key=lambda row: (row.title, row.rank))
 
 
 def _row(
-    block: Block, defense: str, own: _Gathered, spent: Mapping[tuple[str, str], Cost],
-    often: frozenset[tuple[str, str, str]],
+    block: Block, defense: str, own: Sequence[Record], asked: Mapping[str, Sequence[str]],
+    silent: Sequence[str], spent: Mapping[tuple[str, str], Cost], often: frozenset[tuple[str, str, str]],
 ) -> Row:  # fmt: skip
-    silent = without_evidence(block)
-    cell = own.all[0].cell
+    cell = own[0].cell
     points = {}
     for point in block.points:
         worst = block.rows[defense].get(point, Worst())
-        records = own.by_point.get(point, [])
+        records = [record for record in own if record.cell["point"] == point]
         doubts = flags.doubts(
             worst, records, evidence=point not in silent,
             read_often=(trained_on(cell), defense, point) in often,
         ) if records else []  # fmt: skip
-        points[point] = _at(point, worst, records, (*flags.coverage(worst, _asked(block, point)), *doubts))
+        points[point] = _at(point, worst, records, (*flags.coverage(worst, asked[point]), *doubts))
     row = Row(
-        title=block.title, key=block.key, dataset=_dataset(cell), model=entry(cell["model"]),
+        title=block.title, key=block.key, dataset=dataset_name(cell), model=entry(cell["model"]),
         protocol=json.loads(block.key)[1], defense=defense, points=points,
-        cost=spent.get((trained_on(cell), defense)), private=any(r.summary.get("private") for r in own.all),
+        cost=spent.get((trained_on(cell), defense)), private=any(map(is_private, own)),
         complete=not any(flag.code in UNRANKED for at in points.values() for flag in at.flags), cells=(),
     )  # fmt: skip
     return replace(row, cells=_cells(row, own))
@@ -181,10 +175,11 @@ def _at(point: str, worst: Worst, records: Sequence[Record], found: Sequence[Fla
 
 
 def _best(worst: Worst) -> Best | None:
-    if worst.best is None:
+    best = worst.best
+    if best is None:
         return None
-    medians = {figure: worst.best_median(figure) for figure in FIGURES}
-    return Best(attack=worst.best[0], asr=worst.best[1], **medians)
+    name, asr = best
+    return Best(attack=name, asr=asr, **{figure: worst.quoted(name, figure) for figure in FIGURES})
 
 
 def _reached(worst: Worst) -> tuple[float, ...]:
@@ -244,7 +239,7 @@ def _read_often(records: Iterable[Record]) -> frozenset[tuple[str, str, str]]:
     )
 
 
-def _cells(row: Row, own: _Gathered) -> tuple[str, ...]:
+def _cells(row: Row, own: Sequence[Record]) -> tuple[str, ...]:
     at = row.worst
     best = at.best.attack if at and at.best else ""
 
@@ -254,9 +249,4 @@ def _cells(row: Row, own: _Gathered) -> tuple[str, ...]:
             at is None or cell["point"] != at.point, attack_name(cell) != best, cell["seed"], cell["draw"], record.id,
         )  # fmt: skip
 
-    return tuple(record.id for record in sorted(own.all, key=order) if record.status == "done")
-
-
-def _dataset(cell: Mapping[str, Any]) -> str:
-    name = entry(cell["dataset"])
-    return f"{name} ({cell['dataset']['subset']})" if cell["dataset"].get("subset") else name
+    return tuple(record.id for record in sorted(own, key=order) if record.status == "done")

@@ -88,6 +88,12 @@ def attack_name(cell: Mapping[str, Any]) -> str:
     return entry(cell["attack"]) + ("" if cell["knowledge"] == "plain" else f" · {cell['knowledge']}")
 
 
+def dataset_name(cell: Mapping[str, Any]) -> str:
+    """The cell's data set with its parameters, and how much of it where it is not whole."""
+    name = entry(cell["dataset"])
+    return f"{name} ({cell['dataset']['subset']})" if cell["dataset"].get("subset") else name
+
+
 def rank(defense: str, point: str) -> tuple[bool, str, int, str]:
     """What tables sort by: no defense first, then by name; points from the inside out, then others."""
     order = POINT_ORDER.index(point) if point in POINT_ORDER else len(POINT_ORDER)
@@ -130,10 +136,7 @@ def _settings(key: str) -> dict[str, str]:
 
 def _title(cell: Mapping[str, Any]) -> str:
     federated, weights = cell["federated"], cell["weights"]
-    parts = [entry(cell["dataset"])]
-    if cell["dataset"].get("subset"):
-        parts[0] += f" ({cell['dataset']['subset']})"
-    parts.append(entry(cell["model"]))
+    parts = [dataset_name(cell), entry(cell["model"])]
     if weights["kind"] == "checkpoint":
         parts.append(f"round {weights['round']} of {(weights.get('series') or weights['training'])[:8]}")
     elif weights["kind"] == "file":

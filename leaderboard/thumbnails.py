@@ -18,7 +18,7 @@ from PIL import Image
 from bench.errors import RecordError
 from bench.leaderboard.board import Row
 from bench.leaderboard.table import attack_name
-from bench.records import Record, read, read_arrays, record_path
+from bench.records import read, read_arrays, record_path
 from bench.strips import PAPER, chosen, drawn
 
 TOTAL = 1_000_000  # bytes of all thumbnails of a page: base64 adds a third, and 500 rows stay below 5 MB
@@ -62,14 +62,14 @@ def of_row(
     and arrays: a page without one picture is better than no page.
     """
     worst = row.worst
+    if row.private and not include_pictures:
+        return None
     if worst is None or worst.best is None or not row.cells or row.cells[0] not in places:
         return None
     place = places[row.cells[0]]
     try:
         record = read(record_path(place, row.cells[0]))
         if (record.cell["point"], attack_name(record.cell)) != (worst.point, worst.best.attack):
-            return None
-        if _private(row, record) and not include_pictures:
             return None
         arrays = read_arrays(place, record.arrays) if record.arrays else {}
         return fitting(arrays["truth"], arrays["reconstruction"], limit)
@@ -99,10 +99,6 @@ def fitting(truth: Floats, guess: Floats, limit: int) -> Thumbnail | None:
                 webp=buffer.getvalue(), width=page.width, height=page.height, pictures=len(rows[0])
             )
     return None
-
-
-def _private(row: Row, record: Record) -> bool:
-    return row.private or bool(record.summary.get("private") or record.environment.get("private"))
 
 
 def _tiles(values: Floats, pictures: int, side: int) -> list[Image.Image]:

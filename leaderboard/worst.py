@@ -111,7 +111,12 @@ class Worst:
     def best_median(self, figure: str) -> float | None:
         """Median of a figure of `FIGURES` over the best attack's pictures, a failed one worse than any; None
         where it is no number."""
-        return None if self.best is None else self._median(self.best[0], figure, chosen=False)
+        best = self.best
+        return None if best is None else self.quoted(best[0], figure)
+
+    def quoted(self, attack: str, figure: str) -> float | None:
+        """Median of a figure over an attack's pictures, on those draws on which `best` is quoted."""
+        return self._median(attack, figure, chosen=False)
 
     @property
     def best_psnr_db(self) -> float | None:

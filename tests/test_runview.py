@@ -10,7 +10,7 @@ import pytest
 
 from bench import records
 from bench.errors import BenchError, RecordError
-from bench.records import Record
+from bench.records import Record, is_private
 from bench.tracking import store, view
 
 SHA = "f" * 64
@@ -160,8 +160,8 @@ def test_whatever_a_record_holds_the_keys_and_texts_are_within_limits() -> None:
 
 @pytest.mark.parametrize("where", ["summary", "environment"])
 def test_private_is_read_where_it_is_said(where: str) -> None:
-    assert not view.is_private(record())
-    assert view.is_private(record(**{where: {"private": True}}))
+    assert not is_private(record())
+    assert is_private(record(**{where: {"private": True}}))
 
 
 def test_a_file_that_is_no_record_is_refused_with_its_name(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from PIL import Image
 
 from bench import strips, trails
 from bench.errors import RecordError
-from bench.records import Record
+from bench.records import Record, is_private
 from bench.tracking import view
 
 PICTURE, TRAIL = "truth-above-reconstruction.png", "over-iterations.png"
@@ -18,7 +18,7 @@ WITHHELD = "withheld: private data"
 
 def of_record(run: Path, record: Record, *, include_private: bool) -> tuple[dict[str, bytes], str | None]:
     """The record's strip, and its trail if it has one, by file name; or why there is none here."""
-    if view.is_private(record) and not include_private:
+    if is_private(record) and not include_private:
         return {}, WITHHELD
     try:
         drawn = {PICTURE: strips.of_record(run, record), TRAIL: trails.of_record(run, record)}

@@ -91,7 +91,7 @@ def _view(row: Row, name: str, defense: Mapping[str, Any], behind: Sequence[Reco
         ),
         text=text,
         cells=row.cells,
-        private=row.private or any(map(view.is_private, behind)),
+        private=row.private,
     )
 
 

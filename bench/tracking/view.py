@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import RecordError
-from bench.records import Record, read
+from bench.records import Record, is_private, read
 from bench.tracking.store import digest
 
 # MLflow 3.17, utils/validation.py.
@@ -74,11 +74,6 @@ def view(record: Record, sha256: str) -> RunView:
 def clean(text: str) -> str:
     """Text without control characters and lone surrogates, which stores and terminals choke on."""
     return _CONTROL.sub(" ", text.encode("utf-8", "replace").decode())
-
-
-def is_private(record: Record) -> bool:
-    """Whether the record's data are marked private, so that its pictures stay on this disk."""
-    return bool(record.summary.get("private") or record.environment.get("private"))
 
 
 def _name(cell: Mapping[str, Any]) -> str:

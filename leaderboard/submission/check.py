@@ -18,8 +18,7 @@ from bench.leaderboard.submission import figures
 from bench.leaderboard.submission.archive import LIMITS, MANIFEST, Archive, ArchiveFault, Limits, opened
 from bench.leaderboard.submission.manifest import Manifest, fault, parsed
 from bench.leaderboard.submission.words import first_line, harmless
-from bench.records import SCHEMA, Record
-from bench.tracking.view import is_private
+from bench.records import SCHEMA, Record, is_private
 
 MOST = 100  # findings that are listed
 LONGEST = 4000  # characters of any text in a record

@@ -16,9 +16,8 @@ from bench.errors import BenchError, RecordError
 from bench.leaderboard.submission.archive import MANIFEST, new_file, write
 from bench.leaderboard.submission.check import Checked, check
 from bench.leaderboard.submission.manifest import ABSENT, PRIVATE, UNASKED, Listed, Manifest, Suite, fault
-from bench.records import SCHEMA, Record
+from bench.records import SCHEMA, Record, is_private
 from bench.tracking.store import checked_run
-from bench.tracking.view import is_private
 
 UNDEFENDED = "none"  # goes with every defense: without it nothing shows that the attacks work
 
