@@ -110,7 +110,7 @@ def _run(
 
 def _verdict(before: "Baseline", run: Path, margins: dict[str, float]) -> "Verdict":
     from bench import source
-    from bench.errors import BenchError
+    from bench.cli import lookup
     from bench.leaderboard.gate import verdict
     from bench.tracking import store
 
@@ -122,13 +122,8 @@ def _verdict(before: "Baseline", run: Path, margins: dict[str, float]) -> "Verdi
         if record.id in then
         for line in source.changed(then[record.id].source, record.source)
     )
-    try:
+    with lookup.together(f"{run} or the baseline"):
         return verdict(before.records, after, margins, tuple(changes))
-    except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
-        raise BenchError(
-            f"{run} or the baseline: a record's fields are not a record's ({type(error).__name__}: {error}); "
-            "run it again"
-        ) from None
 
 
 def _records(run: Path) -> "list[Record]":

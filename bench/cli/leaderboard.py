@@ -103,20 +103,14 @@ def _rows(runs: tuple[Path, ...]) -> "tuple[list[Row], dict[Path, list[Record]]]
     A cell that several runs have counts once, as the last named run answered it.
     """
     from bench.cli import lookup
-    from bench.errors import RecordError
     from bench.leaderboard.board import board
     from bench.tracking import store
 
     folders = [store.checked_run(run) for run in runs] or [store.checked_run(None)]
     places = {folder: list(lookup.every(folder)) for folder in folders}
     last = {record.id: record for records in places.values() for record in records}
-    try:
+    with lookup.together(", ".join(map(str, folders))):
         return board(last.values()), places
-    except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
-        raise RecordError(
-            f"{', '.join(map(str, folders))}: a record's fields are not a record's "
-            f"({type(error).__name__}: {error}); run it again"
-        ) from None
 
 
 def _page(path: Path, rows: "list[Row]", places: "dict[Path, list[Record]]", include_pictures: bool) -> None:

@@ -44,6 +44,17 @@ def understood(record: Record) -> Iterator[None]:
         ) from None
 
 
+@contextmanager
+def together(where: str) -> Iterator[None]:
+    """As `understood`, of many records that were read as one."""
+    try:
+        yield
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+        raise RecordError(
+            f"{where}: a record's fields are not a record's ({type(error).__name__}: {error}); run it again"
+        ) from None
+
+
 def _named(record: Record, where: str) -> Record:
     """Ids and array hashes become file names: nothing but hexadecimal digits is one."""
     for value in (record.id, record.arrays or "0"):

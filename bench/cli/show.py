@@ -105,14 +105,13 @@ def _table(run: Path, table: str, as_json: bool) -> None:
 
     from bench.cli import lookup
     from bench.cli.columns import width
-    from bench.errors import RecordError
     from bench.leaderboard import attacks, knowledge, trainings
     from bench.matrix import published
 
     found, said = list(lookup.every(run)), published.kept(run)
     rows: list[Any]
     shown: RenderableType
-    try:
+    with lookup.together(str(run)):
         if table == "attacks":
             rows = attacks.attacks(found, said)
             shown, empty = attacks.render(rows), f"no attack was run in {run}"
@@ -122,10 +121,6 @@ def _table(run: Path, table: str, as_json: bool) -> None:
         else:
             rows = knowledge.knowledge(found)
             shown, empty = knowledge.render(rows), f"no attack of {run} was asked both plain and adaptive"
-    except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
-        raise RecordError(
-            f"{run}: a record's fields are not a record's ({type(error).__name__}: {error}); run it again"
-        ) from None
     if as_json:
         click.echo(json.dumps({"run": str(run), table: [row.json() for row in rows]}, indent=1))
     elif rows:
