@@ -6,6 +6,7 @@ never by how well the attack did on them.
 
 import io
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def strip(truth: Floats, guess: Floats) -> Image.Image | None:
         )
     if 0 in truth.shape:
         return None
-    rows = [[drawn(item) for item in chosen(values)] for values in (truth, guess)]
+    rows = [drawn(chosen(values)) for values in (truth, guess)]
     height, width = rows[0][0].shape[:2]
     columns = len(rows[0])
     page = np.full((2 * height + 3 * GAP, columns * (width + GAP) + GAP, 3), PAPER)
@@ -54,9 +55,11 @@ def of_record(run: Path, record: Record) -> Image.Image | None:
 
     Raises `RecordError` for missing or damaged arrays.
     """
-    if record.arrays is None:
-        return None
-    arrays = read_arrays(run, record.arrays)
+    return None if record.arrays is None else of_arrays(read_arrays(run, record.arrays))
+
+
+def of_arrays(arrays: Mapping[str, Floats]) -> Image.Image | None:
+    """The strip of arrays that were read already, or None where they lack what it shows."""
     if "truth" not in arrays or "reconstruction" not in arrays:
         return None
     return strip(arrays["truth"], arrays["reconstruction"])
@@ -74,24 +77,26 @@ def chosen(values: Floats) -> Floats:
     return np.swapaxes(values, 0, 1).reshape(-1, *values.shape[2:])[:PICTURES]
 
 
-def drawn(item: Floats) -> NDArray[np.uint8]:
-    """One example (*shape) in [0, 1] → pixels (height, width, 3), each value enlarged to a square.
+def drawn(items: Floats, side: int = _SIDE) -> NDArray[np.uint8]:
+    """Examples (n, *shape) in [0, 1] → pixels (n, height, width, 3), each value enlarged to a square.
 
-    Clipped; what is not finite has a colour of its own.
+    `side`: about so many pixels high, never fewer than an example has.  Clipped; what is not finite has a
+    colour of its own.
     """
-    colours = _colours(item)
+    colours = _colours(items)
     finite = np.isfinite(colours).all(-1, keepdims=True)
     shades = np.round(np.clip(np.where(finite, colours, 0), 0, 1) * 255)
     pixels = np.where(finite, shades, _BROKEN).astype(np.uint8)
-    enlarged = max(1, round(_SIDE / pixels.shape[0]))
-    return pixels.repeat(enlarged, 0).repeat(enlarged, 1)
+    enlarged = max(1, round(side / pixels.shape[1]))
+    return pixels.repeat(enlarged, 1).repeat(enlarged, 2)
 
 
-def _colours(item: Floats) -> Floats:
-    """Values (height, width, 3): colour as it is, anything else as grey."""
-    if item.ndim == 1:
-        side = math.ceil(math.sqrt(len(item)))
-        item = np.concatenate([item, np.ones(side * side - len(item))]).reshape(side, side)
-    elif item.ndim == 3:
-        item = np.moveaxis(item, 0, -1) if len(item) == 3 else item.mean(0)
-    return item if item.ndim == 3 else np.repeat(item[..., None], 3, -1)
+def _colours(items: Floats) -> Floats:
+    """Values (n, height, width, 3): colour as it is, anything else as grey."""
+    if items.ndim == 2:
+        count, width = items.shape
+        side = math.ceil(math.sqrt(width))
+        items = np.concatenate([items, np.ones((count, side * side - width))], 1).reshape(count, side, side)
+    elif items.ndim == 4:
+        items = np.moveaxis(items, 1, -1) if items.shape[1] == 3 else items.mean(1)
+    return items if items.ndim == 4 else np.repeat(items[..., None], 3, -1)

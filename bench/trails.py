@@ -3,7 +3,7 @@
 The same pictures in the same order as in `bench.strips`, and for the eye only as well.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +13,9 @@ from bench.records import Record, read_arrays
 from bench.strips import GAP, PAPER, Floats, chosen, drawn
 
 _INK, _PALE = (40, 40, 40), (125, 125, 125)
-_SIZE, _LINE = 14, 20  # pixels: of the letters, and from one line of text to the next
+_SIZE, _LINE = 11, 20  # pixels: of the letters, and from one line of text to the next
 _CAPTION = "evaluations"
+_SIDE = 56  # pixels: ten columns of full size would be most of what a cell sends to MLflow
 
 
 def over_iterations(truth: Floats, trail: Floats, marks: Sequence[int]) -> Image.Image | None:
@@ -34,16 +35,17 @@ def over_iterations(truth: Floats, trail: Floats, marks: Sequence[int]) -> Image
     if 0 in trail.shape:
         return None
     stages = [*trail, truth[: trail.shape[1]]]
-    columns = [[drawn(item) for item in chosen(stage)] for stage in stages]
+    columns = [drawn(chosen(stage), _SIDE) for stage in stages]
     labels = [*(f"{mark:,}" for mark in marks), "truth"]
     font = ImageFont.load_default(_SIZE)
     height, width = columns[0][0].shape[:2]
-    column_width = max(width, *(int(np.ceil(font.getlength(text))) for text in (*labels, _CAPTION)))
+    column_width = max(width, *(int(np.ceil(font.getlength(text))) for text in labels))
     # The truth stands apart: it is no stage of the way.
     lefts = [GAP + n * (column_width + GAP) for n in range(len(marks))]
     lefts.append(lefts[-1] + column_width + 3 * GAP)
     head = GAP + 2 * _LINE
-    page = np.full((head + len(columns[0]) * (height + GAP), lefts[-1] + column_width + GAP, 3), PAPER)
+    right = max(lefts[-1] + column_width, GAP + int(np.ceil(font.getlength(_CAPTION)))) + GAP
+    page = np.full((head + len(columns[0]) * (height + GAP), right, 3), PAPER)
     for left, column in zip(lefts, columns, strict=True):
         start = left + (column_width - width) // 2
         for row, tile in enumerate(column):
@@ -62,12 +64,18 @@ def of_record(run: Path, record: Record) -> Image.Image | None:
 
     Raises `RecordError` for missing or damaged arrays, `ValueError` where they are not the record's.
     """
+    if record.arrays is None or not record.summary.get("trail_evaluations"):
+        return None
+    return of_arrays(record, read_arrays(run, record.arrays))
+
+
+def of_arrays(record: Record, arrays: Mapping[str, Floats]) -> Image.Image | None:
+    """As `of_record`, of arrays that were read already."""
     marks = record.summary.get("trail_evaluations")
-    if record.arrays is None or not marks:
+    if not marks:
         return None
     if not isinstance(marks, list) or not all(isinstance(mark, int) for mark in marks):
         raise ValueError("trail_evaluations are no list of numbers")
-    arrays = read_arrays(run, record.arrays)
     if "truth" not in arrays or "trail" not in arrays:
         return None
     return over_iterations(arrays["truth"], arrays["trail"], marks)

@@ -87,7 +87,7 @@ def _drawn(lines: Sequence[tuple[str, str, Floats]]) -> Image.Image:
         ink.text((_GAP + 4, top + 14), _fitted(ink, name, large), fill=_INK, font=large)
         ink.text((_GAP + 4, top + 38), figure, fill=_DIM, font=small)
         for column, picture in enumerate(pictures):
-            tile = Image.fromarray(drawn(picture)).resize((_TILE, _TILE), Image.Resampling.NEAREST)
+            tile = Image.fromarray(drawn(picture[None])[0]).resize((_TILE, _TILE), Image.Resampling.NEAREST)
             page.paste(tile, (_LABEL + column * (_TILE + _GAP), top))
     return page
 

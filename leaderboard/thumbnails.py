@@ -107,7 +107,7 @@ def _tiles(values: Floats, pictures: int, side: int) -> list[Image.Image]:
 
 def _tile(item: Floats, side: int) -> Image.Image:
     """One example at its own size, or shrunk until its longest side is `side` pixels."""
-    picture = Image.fromarray(drawn(item))
+    picture = Image.fromarray(drawn(item[None])[0])
     own = item.shape[-2] if item.ndim > 1 else math.ceil(math.sqrt(len(item)))
     height = min(own, max(1, side * own // max(own, item.shape[-1] if item.ndim > 1 else own)))
     width = max(1, round(picture.width * height / picture.height))

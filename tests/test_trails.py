@@ -21,7 +21,7 @@ from bench.records import Record
 from bench.runner import Memory, Place, run_cell
 from bench.trip import Budget, Reading, Reconstruction
 
-SIDE, GAP, HEAD, LINE = 96, 6, 46, 20
+SIDE, GAP, HEAD, LINE = 56, 6, 46, 20
 MARKS = (1, 2, 4, 7)
 
 
@@ -101,8 +101,8 @@ def test_first_pictures_of_the_readings_that_have_a_trail_come_first_and_eight_a
 def test_a_table_row_is_a_block_of_cells() -> None:
     rows = np.array([0.0, 0.2, 0.4, 0.6, 0.8]).reshape(1, 1, 5)
     page = pixels(trails.over_iterations(rows, rows[None] / 2, (1,)))
-    assert tile(page, 0, 1, 1)[16::32, 16::32, 0].tolist() == [[0, 51, 102], [153, 204, 255], [255, 255, 255]]
-    assert tile(page, 0, 0, 1)[16, 16::32, 0].tolist() == [0, 26, 51]
+    assert tile(page, 0, 1, 1)[9::19, 9::19, 0].tolist() == [[0, 51, 102], [153, 204, 255], [255, 255, 255]]
+    assert tile(page, 0, 0, 1)[9, 9::19, 0].tolist() == [0, 26, 51]
 
 
 def test_nothing_to_show_is_none_and_what_does_not_fit_is_refused() -> None:

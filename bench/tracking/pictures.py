@@ -8,7 +8,7 @@ from PIL import Image
 
 from bench import strips, trails
 from bench.errors import RecordError
-from bench.records import Record, is_private
+from bench.records import Record, is_private, read_arrays
 from bench.tracking import view
 
 PICTURE, TRAIL = "truth-above-reconstruction.png", "over-iterations.png"
@@ -20,8 +20,11 @@ def of_record(run: Path, record: Record, *, include_private: bool) -> tuple[dict
     """The record's strip, and its trail if it has one, by file name; or why there is none here."""
     if is_private(record) and not include_private:
         return {}, WITHHELD
+    if record.arrays is None:
+        return {}, "none"
     try:
-        drawn = {PICTURE: strips.of_record(run, record), TRAIL: trails.of_record(run, record)}
+        arrays = read_arrays(run, record.arrays)
+        drawn = {PICTURE: strips.of_arrays(arrays), TRAIL: trails.of_arrays(record, arrays)}
     except (RecordError, ValueError) as error:
         return {}, view.clean(f"not drawn: {error}")[:1000]
     files = {name: png(image) for name, image in drawn.items() if image}
