@@ -99,7 +99,8 @@ Weights = Annotated[InitialWeights | FileWeights | CheckpointWeights, Field(disc
 UNASKED = ("path", "series")  # of weights: fields that are no part of the question
 
 
-_UNLESS_ASKED = ("until_accuracy", "until_epsilon")  # fields that came later: none asked, the same question
+# fields that came later: with nothing asked, the same question as before
+_UNLESS_ASKED = ("until_accuracy", "until_epsilon", "colluders")
 
 
 class _Cell(Frozen):
@@ -117,7 +118,7 @@ class _Cell(Frozen):
         """
         content = self.model_dump(mode="json")
         for name in _UNLESS_ASKED:
-            if content.get(name) is None:
+            if not content.get(name):
                 content.pop(name, None)
         content.pop("checkpoints", None)
         if isinstance(content.get("weights"), dict):
@@ -158,6 +159,10 @@ class AttackCell(_Cell):
     evaluations: Annotated[int, Field(ge=1, description="budget, restarts included")] = 500
     chunk: Annotated[int, Field(ge=1, description="readings held at once")] = 32
     draw: Annotated[int, Field(ge=0, description="which draw of the defense's noise")] = 0
+    colluders: Annotated[
+        float,
+        Field(ge=0, le=1, description="grant: the share of a client's neighbours who tell what they know"),
+    ] = 0.0
 
 
 Cell = Annotated[TrainingCell | AttackCell, Field(discriminator="kind")]

@@ -31,7 +31,7 @@ def take_reading(
     unit = sent_unit(cell.federated) if updates else 1.0
     public = torch.from_numpy(data.public.floats())
     reading = Reading(
-        point=point, linked="vector",
+        point=point, linked="coordinate" if stages.unlinked(point) else "vector",
         values={name: torch.stack([one[name] for one in shown], 1) for name in weights},
         weights={name: value.expand(count, *value.shape) for name, value in weights.items()},
         rounds=(round_,) * count, indices=tuple(range(cell.readings)), model=model, kind=data.kind,
@@ -48,8 +48,11 @@ def take_reading(
         return reading
     probe = {name: value[0, 0] for name, value in reading.values.items()}
     return replace(
-        reading, description=describe(stages, point, round_=round_, unit=unit * reading.steps, probe=probe)
-    )
+        reading, description=describe(
+            stages, point, round_=round_, unit=unit * reading.steps, probe=probe, weights=weights,
+            colluders=cell.colluders,
+        ),
+    )  # fmt: skip
 
 
 def show(
@@ -57,13 +60,17 @@ def show(
     stages: Stages, point: Point, round_: int, *, observation: int = 0,
 ) -> dict[str, Tensor]:  # fmt: skip
     """One observation at a point, name → (reading, *shape)."""
-    moment = Moment(seed=cell.seed, draw=cell.draw, round=round_, observation=observation)
+    moment = Moment(
+        seed=cell.seed, draw=cell.draw, round=round_, observation=observation, colluders=cell.colluders
+    )
     taps = [
         run_round(model, weights, batch, cell.federated, stages, moment, classes=data.classes)
         for batch in batches
     ]
-    if point.unit != "sum":
+    if point.unit != "sum" and len(taps) == 1:
         return taps[0].shown[point.after]
+    if point.unit != "sum":  # each tap is of one reading's whole round, the victim first
+        return {name: torch.stack([tap.shown[point.after][name][0] for tap in taps]) for name in weights}
     return {name: torch.stack([tap.shown[point.after][name] for tap in taps]) for name in weights}
 
 

@@ -24,7 +24,7 @@ from bench.cell import AttackCell, CheckpointWeights, FileWeights, TrainingCell
 from bench.datasets.base import Data
 from bench.datasets.loading import load
 from bench.defenses.accounting.report import Spent
-from bench.defenses.base import Defense, Setting
+from bench.defenses.base import Defense, Public, Setting
 from bench.errors import BenchError, NotApplicable, PluginError
 from bench.federated import replay, resume
 from bench.federated.cost import cost as cost_of
@@ -145,11 +145,13 @@ def _attack(cell: AttackCell, place: Place, memory: Memory) -> Outcome:
     model, weights, round_ = _weights(cell, data, place)
     clients = clients_of(cell, data)
     training = replay.training_of(place.run, cell)
-    setting = _setting(cell, clients, rounds=training.rounds if training else UNTRAINED_ROUNDS)
+    public = _public(model, weights, data)
+    setting = _setting(cell, clients, public, rounds=training.rounds if training else UNTRAINED_ROUNDS)
     defended = _stages(cell, setting, weights)
+    whole = _whole_round(cell, defended, where)
     if training and round_ and defended.states:
         defended = _replayed(cell, training, place, data, model, weights, defended, round_)
-    victims, batches = draw_victims(cell, data, clients, where, round_)
+    victims, batches = draw_victims(cell, data, clients, where, round_, whole=whole)
     reading = take_reading(cell, data, model, weights, victims, batches, defended, where, round_)
     attack: Attack = registry.instance("attacks", cell.attack.name, cell.attack.params)
     if reason := attack.refuses(reading):
@@ -172,7 +174,7 @@ def _attack(cell: AttackCell, place: Place, memory: Memory) -> Outcome:
         **scores.summary,
         **distortion,
         **_self_check(attack, reading, truth, labels, data, cell),
-        **_at_point(cell, setting, where, reading, len(weights), round_),
+        **_at_point(cell, setting, where, reading, weights, round_),
         "private": data.private,
         "lpips_absent": no_lpips,
         "conditions": {
@@ -215,11 +217,11 @@ def _replayed(
     architecture: Model = registry.instance("models", training.model.name, training.model.params)
     course = Course(cell=training, data=data, clients=clients, model=model)
     of_training = training.model_copy(update={"defense": cell.defense})
-    stages_ = _stages(of_training, _setting(training, clients, rounds=training.rounds), weights)
+    initial = architecture.initial(model, training.seed)
+    setting = _setting(training, clients, _public(model, initial, data), rounds=training.rounds)
+    stages_ = _stages(of_training, setting, weights)
     kept = replay.kept_at(checkpoint_path(place.run, training.id, round_), cell)
-    found = replay.states_at(
-        course, architecture.initial(model, training.seed), stages_, round_, kept, dict(weights)
-    )
+    found = replay.states_at(course, initial, stages_, round_, kept, dict(weights))
     return replace(defended, states=found.states)
 
 
@@ -266,14 +268,17 @@ def _train(cell: TrainingCell, place: Place, memory: Memory, told: Callable[[Ste
     model = architecture.build(data.shape, data.classes).eval()
     weights = architecture.initial(model, cell.seed)
     clients = clients_of(cell, data)
-    setting = _setting(cell, clients, rounds=cell.rounds)
+    setting = _setting(cell, clients, _public(model, weights, data), rounds=cell.rounds)
     began = time.perf_counter()
     course = Course(
         cell=cell, data=data, clients=clients, model=model, device=torch.device(place.device),
         threads=place.threads,
     )  # fmt: skip
     defended = _stages(cell, setting, weights)
-    spent = account(_defense(cell), setting, tensors=len(weights), examples=len(data.training))
+    spent = account(
+        _defense(cell), setting, tensors=len(weights), coordinates=_coordinates(weights),
+        examples=len(data.training),
+    )  # fmt: skip
     answers, kept = answering(cell, place.run), resume.place(place.run, cell.id)
     start = resume.load(kept, begin(course, weights, defended), answers, cell.checkpoints)
     saved = began
@@ -407,11 +412,37 @@ def _trained(cell: AttackCell, place: Place) -> dict[str, Any]:
     return {**known, "accuracy": accuracy if isinstance(accuracy, float) else None}
 
 
-def _setting(cell: AttackCell | TrainingCell, clients: NDArray[np.int64], *, rounds: int) -> Setting:
+def _whole_round(cell: AttackCell, defended: Stages, where: Point) -> bool:
+    """Whether what `where` shows of a client depends on the others of its round.
+
+    Raises `NotApplicable` for colluders where there is nothing that they could tell.
+    """
+    across = defended.across
+    whole = across is not None and where.sees(across)
+    if cell.colluders and (not whole or where.unit != "update"):
+        raise NotApplicable(
+            f"colluders tell what passed between clients before one's update was read; {cell.defense.name} at "
+            f"{where.name} has none"
+        )
+    return whole
+
+
+def _public(model: nn.Module, weights: Mapping[str, Tensor], data: Data) -> Public:
+    """What a defense may be set up with: the weights at hand are the initial ones, or those attacked."""
+    return Public(
+        model=model, weights=weights, inputs=torch.from_numpy(data.public.floats()),
+        labels=torch.from_numpy(data.public.labels), classes=data.classes,
+    )  # fmt: skip
+
+
+def _setting(
+    cell: AttackCell | TrainingCell, clients: NDArray[np.int64], public: Public, *, rounds: int
+) -> Setting:
     federated = cell.federated
     return Setting(
         clients=federated.clients, per_round=federated.per_round, rounds=rounds, steps=federated.steps,
         batch=federated.batch, client_examples=clients.shape[1], rate=federated.rate,
+        moves=federated.rate if federated.algorithm == "fedsgd" else 1.0, public=public,
     )  # fmt: skip
 
 
@@ -425,6 +456,10 @@ def _stages(cell: AttackCell | TrainingCell, setting: Setting, weights: Mapping[
         return stages(_defense(cell), setting, _shapes(weights))
     except ValueError as error:
         raise NotApplicable(f"{cell.defense.name}: {error}") from None
+
+
+def _coordinates(weights: Mapping[str, Tensor]) -> int:
+    return sum(value.numel() for value in weights.values())
 
 
 def _shapes(weights: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
@@ -453,12 +488,18 @@ def _distortion(
 
 
 def _at_point(
-    cell: AttackCell, setting: Setting, where: Point, reading: Reading, tensors: int, round_: int
+    cell: AttackCell,
+    setting: Setting,
+    where: Point,
+    reading: Reading,
+    weights: Mapping[str, Tensor],
+    round_: int,
 ) -> dict[str, Any]:
     """ε at the tap: what bounds any attacker there, or why nothing does."""
     found, absent = at_point(
-        _defense(cell), setting, where, tensors=tensors, round_=round_, observations=len(reading.rounds)
-    )
+        _defense(cell), setting, where, tensors=len(weights), coordinates=_coordinates(weights),
+        round_=round_, observations=len(reading.rounds),
+    )  # fmt: skip
     return _figures(() if found is None else (found,), found, absent)
 
 

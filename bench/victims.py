@@ -51,12 +51,19 @@ def local_batches(
 
 
 def draw_victims(
-    cell: AttackCell, data: Data, clients: NDArray[np.int64], point: Point, round_: int
+    cell: AttackCell,
+    data: Data,
+    clients: NDArray[np.int64],
+    point: Point,
+    round_: int,
+    *,
+    whole: bool = False,
 ) -> tuple[Victims, list[Batches]]:
     """The victims of an attack cell and, per sender, the batches they are in; `clients` as `clients_of` has them.
 
     The same for all points, defenses and attacks: clients in a keyed order, each with its batch of
-    that round; at `aggregate` a reading takes K clients of that order.
+    that round; at `aggregate` a reading takes K clients of that order.  With `whole` the batches are those of
+    each reading's whole round of K clients, its victim first, the others by a key of their own.
     """
     senders = cell.federated.per_round if point.unit == "sum" else 1
     order = rng.generator(cell.seed, "victims", _key(cell, data)).permutation(cell.federated.clients)
@@ -68,12 +75,25 @@ def draw_victims(
         examples=torch.from_numpy(indices).unflatten(0, shape),
         clients=tuple(tuple(int(c) for c in row) for row in flat.reshape(shape)),
     )  # fmt: skip
-    if point.unit != "sum":
+    if point.unit != "sum" and not whole:
         return victims, [batches]
+    if point.unit != "sum":
+        rounds = [
+            (victim, *_companions(cell, data, victim, r)) for r, (victim,) in enumerate(victims.clients)
+        ]
+        return victims, [local_batches(cell, data, clients, one, round_)[0] for one in rounds]
     return victims, [
         Batches(clients=victims.clients[r], inputs=victims.inputs[r], labels=victims.labels[r])
         for r in range(cell.readings)
     ]
+
+
+def _companions(cell: AttackCell, data: Data, victim: int, reading: int) -> tuple[int, ...]:
+    """The K - 1 other clients of a reading's round."""
+    drawn = rng.generator(cell.seed, "companions", _key(cell, data), reading).permutation(
+        cell.federated.clients
+    )
+    return tuple(int(client) for client in drawn if client != victim)[: cell.federated.per_round - 1]
 
 
 def pictures(victims: Victims, point: Point) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -7,12 +7,12 @@ axes (`context.lead`): (client, example, *shape) at stage `example`, (client, *s
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from bench.defenses.accounting.mechanism import Mechanism
+from bench.defenses.accounting.mechanism import Mechanism, Reports
 from bench.points import Stage
 
 Tensors = Mapping[str, Tensor]
@@ -26,8 +26,24 @@ class Draws(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Public:
+    """What everyone has before round 0: the model with its initial weights, name → (*shape), and a few pictures
+    (example, *shape) with labels (example,) that are no client's."""
+
+    model: nn.Module
+    weights: Tensors
+    inputs: Tensor
+    labels: Tensor
+    classes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What a defense may know of the federated setting: N, K, T, L, B, |D_i|, η."""
+    """What a defense may know of the federated setting: N, K, T, L, B, |D_i|, η, and what is public.
+
+    `moves`: by how much one unit of what a client sends moves the weights, 1 for a difference of weights and η
+    for a gradient.
+    """
 
     clients: int
     per_round: int
@@ -36,14 +52,29 @@ class Setting:
     batch: int
     client_examples: int
     rate: float
+    moves: float = 1.0
+    public: Public | None = field(default=None, repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Local:
+    """What a client's step is computed on: the model, its own weights, name → (client, *shape), `inputs` (client,
+    example, *shape) and `labels` (client, example)."""
+
+    model: nn.Module
+    weights: Tensors
+    inputs: Tensor
+    labels: Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
     """Where in the training a transform acts: `lead` leading axes, round t, local step, its draws.
 
-    At stage `step` `norms` are those of the examples as they left stage `example`, name → (client, example);
-    elsewhere, and for an attacker's candidate, there are none.
+    `weights` name → (*shape) are those that the round began with.  At stage `step` `norms` are those of the
+    examples as they left stage `example`, name → (client, example); at stage `example` `local` is what they were
+    computed on; elsewhere, and for an attacker's candidate, there are none.  `colluders`: the share of a client's
+    neighbours who tell the reader what they know; a transform then leaves what they cannot take off.
     """
 
     lead: int
@@ -52,7 +83,10 @@ class Context:
     step: int
     setting: Setting
     draws: Draws
+    weights: Tensors | None = None
     norms: Tensors | None = None
+    local: Local | None = None
+    colluders: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +104,8 @@ class Transform(ABC):
 
     random: ClassVar[bool] = False
     batchwise: ClassVar[bool] = False  # an example's result depends on the others of its batch
+    across: ClassVar[bool] = False  # a client's result depends on the others of its round
+    unlinks: ClassVar[bool] = False  # after it nobody can tell which coordinates are one client's
 
     @abstractmethod
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
@@ -139,7 +175,7 @@ class Defense(ABC):
     def transforms(self, setting: Setting) -> Mapping[Stage, Sequence[Transform]]:
         """The transforms of each stage, in order."""
 
-    def mechanism(self, setting: Setting) -> Mechanism | None:
+    def mechanism(self, setting: Setting) -> Mechanism | Reports | None:
         """What its noise is to an accountant; None: no noise that is calibrated to a bound, and no ε."""
         del setting
         return None

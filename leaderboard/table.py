@@ -105,6 +105,8 @@ def question(record: Record) -> str:
     the rules by which it was answered."""
     shared = ("dataset", "model", "weights", "federated", "labels", "repeated_readings", "readings")
     asked = {name: record.cell[name] for name in shared}
+    if record.cell.get("colluders"):
+        asked["colluders"] = record.cell["colluders"]
     if series := asked["weights"].get("series"):  # the same question at several seeds
         asked["weights"] = {"series": series, "round": asked["weights"].get("round")}
     return json.dumps([asked, protocol(record)], sort_keys=True)
@@ -148,6 +150,8 @@ def _title(cell: Mapping[str, Any]) -> str:
         parts.append("labels granted")
     if cell["repeated_readings"] > 1:
         parts.append(f"{cell['repeated_readings']} readings granted")
+    if cell.get("colluders"):
+        parts.append(f"{cell['colluders']:.0%} of the neighbours collude")
     return " · ".join(parts)
 
 

@@ -200,11 +200,15 @@ def test_at_the_tap_by_stage() -> None:
 
 
 def test_what_no_epsilon_covers_says_why() -> None:
-    found, absent = at_point(FedSdp(at="client"), PAPER, point("type-2"), tensors=3, round_=0, observations=1)
+    found, absent = at_point(
+        FedSdp(at="client"), PAPER, point("type-2"), tensors=3, coordinates=10, round_=0, observations=1
+    )
     assert (found, absent) == (None, "it speaks of a client's update, not of what type-2 shows")
-    found, absent = at_point(Gaussian(), PAPER, point("type-1"), tensors=3, round_=0, observations=1)
+    found, absent = at_point(
+        Gaussian(), PAPER, point("type-1"), tensors=3, coordinates=10, round_=0, observations=1
+    )
     assert (found, absent) == (None, NO_MECHANISM)
-    assert account(Gaussian(), PAPER, tensors=3, examples=50000) is None
+    assert account(Gaussian(), PAPER, tensors=3, coordinates=10, examples=50000) is None
     assert AdaClip(variant="as-cited").mechanism(PAPER) is None
     silent = figures(FedAlphaCdp(sigma=2.0, decay="linear", final=0.0).mechanism(PAPER))
     assert silent["paper 0.01"] is not None  # the last of a hundred rounds still has noise
@@ -226,12 +230,14 @@ def test_quantile_spends_its_sigma_with_the_correction_and_more_without() -> Non
 
 
 def test_spending_grows_with_rounds_and_falls_with_noise() -> None:
-    spent = account(FedCdp(), PAPER, tensors=3, examples=60000)
+    spent = account(FedCdp(), PAPER, tensors=3, coordinates=10, examples=60000)
     assert spent is not None
     curve = [spent.so_far(rounds) for rounds in (0, 1, 10, 50, 100)]
     assert curve == sorted(curve)
     assert curve[0] == 0
-    louder = account(dataclasses.replace(FedCdp(), sigma=7.0), PAPER, tensors=3, examples=60000)
+    louder = account(
+        dataclasses.replace(FedCdp(), sigma=7.0), PAPER, tensors=3, coordinates=10, examples=60000
+    )
     assert louder is not None
     assert louder.so_far(100) < curve[-1]
 
@@ -274,7 +280,9 @@ def test_a_schedule_by_step_is_read_at_the_steps_that_a_point_shows(name: str, i
     defense = FedAlphaCdp(sigma=15.0, decay="linear", by="step", clipping="flat")
     setting = dataclasses.replace(PAPER, steps=10)
     sigmas = defense.mechanism(setting).sigmas
-    found, absent = at_point(defense, setting, point(name), tensors=3, round_=20, observations=1)
+    found, absent = at_point(
+        defense, setting, point(name), tensors=3, coordinates=10, round_=20, observations=1
+    )
     assert absent is None
     assert found is not None
     shown = sigmas[209] * math.sqrt(5) / 2 if inside else sigmas[200] / 2
@@ -283,7 +291,7 @@ def test_a_schedule_by_step_is_read_at_the_steps_that_a_point_shows(name: str, i
 
 def test_observations_of_one_round_are_all_at_its_noise() -> None:
     defense = FedAlphaCdp(sigma=15.0, decay="linear", clipping="flat")
-    found, _ = at_point(defense, PAPER, point("type-2"), tensors=3, round_=50, observations=4)
+    found, _ = at_point(defense, PAPER, point("type-2"), tensors=3, coordinates=10, round_=50, observations=4)
     assert found is not None
     sigma = defense.mechanism(PAPER).sigmas[50]
     assert found.epsilon == pytest.approx(composition.gaussian(sigma / 2 / 2, DELTA))

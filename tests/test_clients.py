@@ -104,7 +104,7 @@ def test_the_fast_round_is_the_pipelines(
     monkeypatch.setattr(draws.KeyedDraws, "uniform", Zeros.uniform)
     slow = run_round(module, weights, given, setting, defended, moment, classes=10)
     sent, after = local_updates(
-        network(module), weights, given, setting, defended.of(CLIENTS), moment, Zeros()
+        network(module), module, weights, given, setting, defended.of(CLIENTS), moment, Zeros()
     )
     after = defended.joined((after,))
     for stage in ("client", "exchange", "server"):
@@ -135,7 +135,7 @@ def test_noise_on_the_mean_has_the_variance_of_noise_on_each_example(name: str, 
         if not fast:
             patch.setattr("bench.federated.clients.follows_from_norms", lambda stages: False)
         source = StreamDraws.of(3, 0, int(fast), CLIENTS, torch.device("cpu")) if with_noise else Zeros()
-        sent, _ = local_updates(network(module), weights, given, setting, defended, moment, source)
+        sent, _ = local_updates(network(module), module, weights, given, setting, defended, moment, source)
         return torch.cat([value.flatten(1) for value in sent.values()], 1)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -161,7 +161,7 @@ FAULTS = [
     (
         axes(grants='[["label"]]'),
         "axes.grants[0][0]: unknown grant 'label'; "
-        'the grants are [], ["labels"] or [{ repeated-readings = 100 }]',
+        'the grants are [], ["labels"], [{ repeated-readings = 100 }] or [{ colluders = 0.5 }]',
     ),
     # wrong types
     (axes(seed='["x"]'), f"axes.seed[0]: {NUMBER} 'x'; write e.g. 1"),

@@ -37,6 +37,8 @@ def _attack(record: Record) -> Iterator[Line]:
     grants = ["the true labels"] if cell["labels"] else []
     if cell["repeated_readings"] > 1:
         grants.append(f"{cell['repeated_readings']} draws at the same weights")
+    if cell.get("colluders"):
+        grants.append(f"what {cell['colluders']:.0%} of a client's neighbours know")
     yield "grants", " and ".join(grants) or "none"
     yield "weights", _weights(cell["weights"], cell["seed"])
     yield (

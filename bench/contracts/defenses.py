@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from bench.cell import Federated
 from bench.contracts.base import DECLARED, Contract, ContractSkipped, one_line, require
 from bench.contracts.situations import Tensors, data, differing, gap, model, setting_of
-from bench.defenses.base import Context, Defense, Transform
+from bench.defenses.base import Context, Defense, Local, Transform
 from bench.defenses.transforms.noise import Noise
 from bench.defenses.transforms.rows import norms
 from bench.federated.describe import describe
@@ -70,7 +70,20 @@ class _Round:
         if stage == "step":
             rows = [CLIENTS.index(client) for client in clients]
             left = {name: value[rows] for name, value in norms(self.at("example"), 2).items()}
-        return self.stages.apply(stage, tensors, moment, clients, norms=left)[0]
+        examples = next(iter(tensors.values())).shape[1] if stage == "example" else 0
+        return self.stages.apply(
+            stage, tensors, moment, clients, norms=left, weights=self.weights,
+            local=self.local(clients, examples) if stage == "example" else None,
+        )[0]  # fmt: skip
+
+    def local(self, clients: tuple[int, ...], examples: int) -> Local:
+        """What these of `CLIENTS` compute their first step's first examples on."""
+        rows = [CLIENTS.index(client) for client in clients]
+        return Local(
+            model=self.module,
+            weights={n: v.expand(len(rows), *v.shape) for n, v in self.weights.items()},
+            inputs=self.batches.inputs[rows, 0, :examples], labels=self.batches.labels[rows, 0, :examples],
+        )  # fmt: skip
 
     @property
     def wired(self) -> tuple[Stage, ...]:
@@ -247,10 +260,11 @@ def inputs_untouched(defense: Defense) -> None:
 
 
 def row_alone(defense: Defense) -> None:
-    """A client (or an example) gets the same alone and beside others, to 1e-9."""
+    """A client (or an example) gets the same alone and beside others, to 1e-9, unless it says it acts `across`
+    clients."""
     for words, found in _rounds(defense)[:1]:
         for stage in found.wired:
-            if stage == "aggregate":
+            if stage == "aggregate" or any(item.across for item in found.stages.transforms[stage]):
                 continue
             given = found.at(stage)
             together = found.apply(stage, given)
@@ -320,7 +334,7 @@ def description(defense: Defense) -> None:
         where = point(name)
         truth = found.at("example")
         probe = {key: value[0, 0] for key, value in truth.items()}
-        said = describe(found.stages, where, round_=0, unit=1.0, probe=probe)
+        said = describe(found.stages, where, round_=0, unit=1.0, probe=probe, weights=found.weights)
         if said is None:
             raise ContractSkipped("a transform describes nothing: attackers stay plain, with a flag")
         observed = found.taps(found.stages).shown[where.after]
@@ -369,7 +383,8 @@ def _context(found: _Round, stage: Stage) -> Context:
     return Context(
         lead=lead, stage=stage, round=0, step=0, setting=found.stages.setting,
         draws=KeyedDraws(seed=3, fields=(0, 0, 0, stage), rows=rows if lead else ((),)),
-        norms=norms(found.at("example"), 2) if stage == "step" else None,
+        norms=norms(found.at("example"), 2) if stage == "step" else None, weights=found.weights,
+        local=found.local(CLIENTS, found.federated.batch) if stage == "example" else None,
     )  # fmt: skip
 
 

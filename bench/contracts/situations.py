@@ -11,7 +11,7 @@ from bench import registry
 from bench.cell import AttackCell, DataRef, Entry, Federated
 from bench.datasets.base import Data
 from bench.datasets.loading import load
-from bench.defenses.base import Setting
+from bench.defenses.base import Public, Setting
 from bench.federated.pipeline import Batches
 from bench.federated.stages import Stages
 from bench.models.base import Model
@@ -38,11 +38,22 @@ def model(name: str = "dlg-lenet", dataset: str = "digits") -> tuple[nn.Module, 
     return module.double(), {name: value.double() for name, value in weights.items()}
 
 
+@cache
+def _public() -> Public:
+    module, weights = model()
+    pictures = data().public
+    return Public(
+        model=module, weights=weights, inputs=torch.from_numpy(pictures.floats()).double(),
+        labels=torch.from_numpy(pictures.labels), classes=data().classes,
+    )  # fmt: skip
+
+
 def setting_of(federated: Federated, *, rounds: int = 2) -> Setting:
     """What a defense may know of this federated setting."""
     return Setting(
         clients=federated.clients, per_round=federated.per_round, rounds=rounds, steps=federated.steps,
         batch=federated.batch, client_examples=federated.client_examples or 50, rate=federated.rate,
+        moves=federated.rate if federated.algorithm == "fedsgd" else 1.0, public=_public(),
     )  # fmt: skip
 
 

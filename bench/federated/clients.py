@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from bench.cell import Federated
-from bench.defenses.base import Context, Draws, Stateful
+from bench.defenses.base import Context, Draws, Local, Stateful
 from bench.defenses.transforms.rows import norms, spread
 from bench.federated.draws import StreamDraws
 from bench.federated.pipeline import Batches
@@ -88,8 +88,8 @@ class Formed:
 
 
 def local_updates(
-    of: Network, weights: Tensors, batches: Batches, federated: Federated, stages: Stages, moment: Moment,
-    draws: Draws,
+    of: Network, model: nn.Module, weights: Tensors, batches: Batches, federated: Federated, stages: Stages,
+    moment: Moment, draws: Draws,
 ) -> tuple[dict[str, Tensor], Stages]:  # fmt: skip
     """What these clients would send before stage `client`, name → (client, *shape), and their states after.
 
@@ -108,11 +108,16 @@ def local_updates(
             elif by_norms:
                 mean, left, stages = _by_norms(found, stages, now, clients, draws)
             else:
-                each, stages = stages.apply("example", found.each(), now, clients, draws)
+                here = Local(
+                    model=model, weights=local, inputs=batches.inputs[:, step], labels=batches.labels[:, step]
+                )
+                each, stages = stages.apply(
+                    "example", found.each(), now, clients, draws, weights=weights, local=here
+                )
                 # an observer must not change a bit: the sum's own order of adding up
                 mean = found.mean() if stages.observing else Formed(each).mean()
                 left = Formed(each).norms() if stages.has("step") else None
-            mean, stages = stages.apply("step", mean, now, clients, draws, left)
+            mean, stages = stages.apply("step", mean, now, clients, draws, left, weights)
             if federated.algorithm == "fedsgd":
                 return mean, stages
             for name, value in local.items():

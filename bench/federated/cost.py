@@ -40,7 +40,7 @@ def cost(course: Course, start: Progress) -> Cost:
         moment = Moment(seed=short.seed, draw=0, round=0)
         sent, stages = updates(alone, of, progress, clients, moment)
         for stage in SENT:
-            sent, stages = stages.apply(stage, sent, moment, clients)
+            sent, stages = stages.apply(stage, sent, moment, clients, weights=progress.weights)
         return (time.perf_counter() - began) / len(clients) / steps * 1e3
 
     once(bare), once(start)  # the first calls of the library are slow

@@ -73,18 +73,23 @@ def is_random(stages: Stages, point: Point) -> bool:
     return any(transform.random for stage in seen for transform in stages.transforms.get(stage, ()))
 
 
-def describe(stages: Stages, point: Point, *, round_: int, unit: float, probe: Tensors) -> Composition | None:
+def describe(
+    stages: Stages, point: Point, *, round_: int, unit: float, probe: Tensors, weights: Tensors | None = None,
+    colluders: float = 0.0,
+) -> Composition | None:  # fmt: skip
     """The description of everything that `point` shows, or None where a transform describes nothing, or
     where it acts on each client of a mean that alone is shown.  `unit` is what one unit of the mean
     gradient amounts to in what is sent: 1, or η·L.
 
-    `probe` name → (*shape), any gradient: each transform is asked once whether it answers.
+    `probe` name → (*shape), any gradient: each transform is asked once whether it answers.  `weights`
+    name → (*shape) of that round, and `colluders`, the share of neighbours who tell: see `Context`.
     """
     seen = [stage for stage in STAGES if point.sees(stage)]
     contexts: dict[Stage, Context] = {
         stage: Context(
             lead=2 if stage == "example" else 1,  # a candidate keeps the readings' axis at `aggregate`
             stage=stage, round=round_, step=0, setting=stages.setting, draws=NoDraws(),
+            weights=weights, colluders=colluders,
         )
         for stage in seen
     }  # fmt: skip

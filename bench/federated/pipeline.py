@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.cell import Federated
+from bench.defenses.base import Local
 from bench.defenses.transforms.rows import norms
 from bench.federated.stages import Moment, Stages
 from bench.gradients import example_gradients, one_hot
@@ -56,10 +57,15 @@ def run_round(
     for step in range(federated.steps):
         now = replace(moment, step=step)
         per_example = _per_example(model, local, batches, step, classes, same=step == 0)
-        per_example, stages = stages.apply("example", per_example, now, batches.clients)
+        here = Local(
+            model=model, weights=local, inputs=batches.inputs[:, step], labels=batches.labels[:, step]
+        )
+        per_example, stages = stages.apply(
+            "example", per_example, now, batches.clients, weights=weights, local=here
+        )
         mean = {name: value.mean(1) for name, value in per_example.items()}
         left = norms(per_example, 2) if stages.has("step") else None
-        mean, stages = stages.apply("step", mean, now, batches.clients, norms=left)
+        mean, stages = stages.apply("step", mean, now, batches.clients, norms=left, weights=weights)
         if step == 0:
             shown["example"] = {name: value[:, 0] for name, value in per_example.items()}
             shown["step"] = mean
@@ -68,10 +74,10 @@ def run_round(
     unit = sent_unit(federated)
     update = {name: unit * value for name, value in total.items()}
     for stage in SENT:
-        update, stages = stages.apply(stage, update, moment, batches.clients)
+        update, stages = stages.apply(stage, update, moment, batches.clients, weights=weights)
         shown[stage] = update
     mean = {name: value.mean(0) for name, value in update.items()}
-    shown["aggregate"], stages = stages.apply("aggregate", mean, moment)
+    shown["aggregate"], stages = stages.apply("aggregate", mean, moment, weights=weights)
     return Taps(shown=shown, stages=stages)
 
 

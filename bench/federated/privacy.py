@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from bench.defenses.accounting.mechanism import Mechanism, Sampling, sampling_of
+from bench.defenses.accounting import local
+from bench.defenses.accounting.mechanism import Mechanism, Reports, Sampling, sampling_of
 from bench.defenses.accounting.report import Spent, at_tap, paper_epsilon, released
 from bench.defenses.base import Defense, Setting
 from bench.points import Point
@@ -12,22 +13,29 @@ NO_MECHANISM = "it adds no noise that is calibrated to a bound on what one row c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """A defense's mechanism, how its rows are sampled, and M, the number of its tensors."""
+    """A defense's mechanism, how its rows are sampled, M, the number of its tensors, and d, of its coordinates."""
 
-    mechanism: Mechanism
+    mechanism: Mechanism | Reports
     sampling: Sampling
     tensors: int
+    coordinates: int
 
     def released(self, rounds: int) -> tuple[Spent, ...]:
         """What the models of so many rounds spend, by every convention that has a figure."""
+        if isinstance(self.mechanism, Reports):
+            return local.released(self.mechanism, rounds=rounds, coordinates=self.coordinates)
         return released(self.mechanism, replace(self.sampling, rounds=rounds), tensors=self.tensors)
 
     def so_far(self, rounds: int) -> float:
         """The paper's count after so many rounds: quick enough to be asked after each."""
+        if isinstance(self.mechanism, Reports):
+            return self.mechanism.epsilon if rounds else 0.0
         return paper_epsilon(self.mechanism, replace(self.sampling, rounds=rounds)) if rounds else 0.0
 
 
-def account(defense: Defense, setting: Setting, *, tensors: int, examples: int) -> Account | None:
+def account(
+    defense: Defense, setting: Setting, *, tensors: int, coordinates: int, examples: int
+) -> Account | None:
     """None where the defense has no mechanism; `examples` is |D|, the whole training split."""
     mechanism = defense.mechanism(setting)
     if mechanism is None:
@@ -36,12 +44,13 @@ def account(defense: Defense, setting: Setting, *, tensors: int, examples: int) 
         mechanism.unit, clients=setting.clients, per_round=setting.per_round, rounds=setting.rounds,
         steps=setting.steps, batch=setting.batch, client_examples=setting.client_examples, examples=examples,
     )  # fmt: skip
-    return Account(mechanism=mechanism, sampling=sampling, tensors=tensors)
+    return Account(mechanism=mechanism, sampling=sampling, tensors=tensors, coordinates=coordinates)
 
 
 def at_point(
-    defense: Defense, setting: Setting, where: Point, *, tensors: int, round_: int, observations: int
-) -> tuple[Spent | None, str | None]:
+    defense: Defense, setting: Setting, where: Point, *, tensors: int, coordinates: int, round_: int,
+    observations: int,
+) -> tuple[Spent | None, str | None]:  # fmt: skip
     """What an attacker at a point learns at most of one row, or why nothing bounds it.
 
     An update of L local steps holds an example L·B/|D_i| times, at least once; each observation again.
@@ -51,6 +60,10 @@ def at_point(
         return None, NO_MECHANISM
     if mechanism.unit == "client" and where.unit in ("example", "step"):
         return None, f"it speaks of a client's update, not of what {where.name} shows"
+    if isinstance(mechanism, Reports):
+        if where.unit != "update":
+            return None, f"nothing bounds what {where.name} shows of one client's reports"
+        return local.at_tap(mechanism, coordinates=coordinates, observations=observations), None
     inside = mechanism.unit == "example" and where.unit in ("update", "sum")
     passes = -(-setting.steps * setting.batch // setting.client_examples) if inside else 1
     at = round_

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from bench.defenses.base import Context, Defense, Draws, Setting, Stateful, Transform
+from bench.defenses.base import Context, Defense, Draws, Local, Setting, Stateful, Transform
 from bench.federated.draws import KeyedDraws
-from bench.points import STAGES, Stage
+from bench.points import STAGES, Point, Stage
 from bench.rng import Field
 
 Tensors = Mapping[str, Tensor]
@@ -19,13 +19,15 @@ States = Mapping[tuple[Stage, int], State]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """Where in the training we are: round t, local step, and the draw's seed and number."""
+    """Where in the training we are: round t, local step, the draw's seed and number, and the share of a client's
+    neighbours who side with the reader."""
 
     seed: int
     draw: int
     round: int
     step: int = 0
     observation: int = 0
+    colluders: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +47,26 @@ class Stages:
     def has(self, stage: Stage) -> bool:
         return bool(self.transforms.get(stage))
 
+    def unlinked(self, point: Point) -> bool:
+        """Whether what `point` shows cannot be told apart by clients, coordinate by coordinate."""
+        return any(t.unlinks for stage in STAGES if point.sees(stage) for t in self.transforms.get(stage, ()))
+
+    @property
+    def across(self) -> Stage | None:
+        """The first stage at which clients' updates meet those of others of their round, before the mean."""
+        return next(
+            (stage for stage in STAGES if any(t.across for t in self.transforms.get(stage, ()))), None
+        )
+
     def apply(
         self, stage: Stage, tensors: Tensors, moment: Moment, clients: tuple[int, ...] = (),
-        draws: Draws | None = None, norms: Tensors | None = None,
+        draws: Draws | None = None, norms: Tensors | None = None, weights: Tensors | None = None,
+        local: Local | None = None,
     ) -> tuple[dict[str, Tensor], "Stages"]:  # fmt: skip
         """The tensors after one stage, and the stages with their states moved on.
 
         Leading axes: (client, example) at `example`, (client,) up to `server`, none at `aggregate`.
-        Without `draws` they are keyed row by row.
+        Without `draws` they are keyed row by row.  `norms`, `weights` and `local`: see `Context`.
         """
         found, states = dict(tensors), dict(self.states)
         rows, lead = _rows(stage, found, clients)
@@ -65,6 +79,7 @@ class Stages:
             context = Context(
                 lead=lead, stage=stage, round=moment.round, step=moment.step, setting=self.setting,
                 draws=draws or KeyedDraws(seed=moment.seed, fields=fields, rows=rows), norms=norms,
+                weights=weights, local=local, colluders=moment.colluders,
             )  # fmt: skip
             ordinal += transform.random
             if not isinstance(transform, Stateful):

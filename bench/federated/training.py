@@ -105,9 +105,9 @@ def _round(course: Course, of: Network, before: Progress) -> Progress:
     moment = Moment(seed=cell.seed, draw=0, round=before.round)
     update, stages = updates(course, of, before, chosen, moment)
     for stage in SENT:
-        update, stages = stages.apply(stage, update, moment, chosen)
+        update, stages = stages.apply(stage, update, moment, chosen, weights=before.weights)
     mean = {name: value.mean(0) for name, value in update.items()}
-    mean, stages = stages.apply("aggregate", mean, moment)
+    mean, stages = stages.apply("aggregate", mean, moment, weights=before.weights)
     weights = server_step(before.weights, mean, cell.federated)
     return replace(before, round=before.round + 1, weights=weights, stages=stages)
 
@@ -127,8 +127,8 @@ def updates(
         batches, _ = local_batches(course.cell, course.data, course.clients, clients, before.round)
         draws = StreamDraws.of(moment.seed, moment.draw, moment.round, clients, course.device)
         return local_updates(
-            of, before.weights, batches.to(course.device), course.cell.federated, before.stages.of(clients),
-            moment, draws,
+            of, course.model, before.weights, batches.to(course.device), course.cell.federated,
+            before.stages.of(clients), moment, draws,
         )  # fmt: skip
 
     chunks = [chosen[start : start + course.chunk] for start in range(0, len(chosen), course.chunk)]

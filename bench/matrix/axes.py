@@ -25,6 +25,7 @@ class Grants:
 
     labels: bool = False
     repeated_readings: int = 1
+    colluders: float = 0.0
 
 
 def choices(border: Border, axis: str, key: str, raw: Any) -> list[Choice]:
@@ -99,25 +100,32 @@ def _named(what: str, names: tuple[str, ...]) -> Callable[[Border, str, Any], Ch
 
 
 def _grants(border: Border, key: str, raw: Any) -> Choice | None:
-    example = '[], ["labels"] or [{ repeated-readings = 100 }]'
+    example = '[], ["labels"], [{ repeated-readings = 100 }] or [{ colluders = 0.5 }]'
     if not isinstance(raw, list):
         border.bad(key, "a list of grants", raw, example)
         return None
-    labels, repeated = False, 1
+    labels, repeated, colluders = False, 1, 0.0
     for index, item in enumerate(raw):
         where = f"{key}[{index}]"
         if isinstance(item, dict) and set(item) == {"repeated-readings"}:
             number = whole(border, f"{where}.repeated-readings", item["repeated-readings"], 1)
             repeated = number or 1
+        elif isinstance(item, dict) and set(item) == {"colluders"}:
+            share = item["colluders"]
+            if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+                border.bad(f"{where}.colluders", "a share from 0 to 1", share, "0.5")
+            else:
+                colluders = float(share)
         elif isinstance(item, dict) and item:
-            border.known(where, item, ("repeated-readings",))
+            border.known(where, item, ("repeated-readings", "colluders"))
         elif item == "labels":
             labels = True
         elif isinstance(item, str):
             border.faults.add(where, f"unknown grant {quoted(item)}", f"the grants are {example}")
         else:
             border.bad(where, "a grant", item, example)
-    return Choice([labels, repeated], Grants(labels=labels, repeated_readings=repeated))
+    found = Grants(labels=labels, repeated_readings=repeated, colluders=colluders)
+    return Choice([labels, repeated, *([colluders] if colluders else [])], found)
 
 
 _READERS: Mapping[str, Callable[[Border, str, Any], Choice | None]] = {

@@ -125,7 +125,9 @@ def _asked(plan: _Plan, row: Combination, settings: Mapping[str, int], faults: F
     fields.setdefault("federated", Federated())
     fields.setdefault("defense", _NONE)
     grants = fields.pop("grants", Grants())
-    fields |= {"labels": grants.labels, "repeated_readings": grants.repeated_readings}
+    fields |= {
+        "labels": grants.labels, "repeated_readings": grants.repeated_readings, "colluders": grants.colluders,
+    }  # fmt: skip
     weights = fields.get("weights", InitialWeights())
     if isinstance(weights, SeededFile):
         fields["weights"] = weights.of(fields.get("seed", 0), faults) or InitialWeights()

@@ -21,7 +21,8 @@ _ENDINGS = {"done": "FINISHED", "n/a": "KILLED", "crashed": "FAILED"}
 # Content hashes and paths say nothing to a reader of the parameter table; the tags have the hashes.
 _UNSHOWN = ("kind", "sha256", "path")
 _AXES = (
-    "point", "knowledge", "labels", "repeated_readings", "evaluations", "readings", "rounds", "seed", "draw",
+    "point", "knowledge", "labels", "repeated_readings", "colluders", "evaluations", "readings", "rounds", "seed",
+    "draw",
 )  # fmt: skip
 _FEDERATED = ("clients", "per_round", "steps", "batch", "rate", "partition", "client_examples")
 _WEIGHTS = ("round", "training", "sha256")

@@ -31,6 +31,18 @@ class Mechanism:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reports:
+    """Each coordinate of what a client sends is a report of its own, ε-locally private, in every round.
+
+    `sending`: "split" into coordinates that nobody can link, "whole" without a name, or "named".
+    """
+
+    epsilon: float
+    sending: Literal["split", "whole", "named"]
+    unit: Unit = "client"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
     """How often a row takes part: at rate `q` in each of `per_round` steps a round, of `rounds`.
 

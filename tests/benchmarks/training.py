@@ -70,7 +70,7 @@ def ours(name: str, steps: int, clients: int) -> Once:
 
     def once() -> None:
         draws = StreamDraws.of(0, 0, 0, batches.clients, torch.device("cpu"))
-        local_updates(of, weights, batches, federated, defended, moment, draws)
+        local_updates(of, module, weights, batches, federated, defended, moment, draws)
 
     return once
 

@@ -1,0 +1,62 @@
+"""NISS: clients' noise in shares that neighbours take off again before the mean."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bench.defenses.accounting.mechanism import Mechanism
+from bench.defenses.accounting.shares import aggregate_variance, conditional_variance
+from bench.defenses.base import Defense, Setting, Transform
+from bench.defenses.transforms.clip import Clip
+from bench.defenses.transforms.shares import NoiseShares
+from bench.parameters import parameter
+from bench.points import Stage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Niss(Defense):
+    """Clip each update to C; split its noise N(0, σ²C²) into v shares and send each, negated, to a neighbour, who
+    adds it to its own upload times a factor of N(1, σ_r²).
+
+    An upload has (2 + σ_r²) times the noise, the mean σ_r² times that of as many clients: none at σ_r = 0.
+    All of it happens while updates are sent (stage `exchange`): at type-1 an update is clipped only.  It needs
+    equal weights in the mean, and every neighbour in the round: v is K - 1 at most.
+    """
+
+    reference = "Wang, Li, Zhou et al. 2021 (NISS), §IV, algorithm 2, theorems 2 and 3"
+    stages = ("client", "exchange")
+
+    clip: float = parameter(
+        1.0, "C, bound on the norm of an update", unit="of the update", source="ours", above=0
+    )
+    sigma: float = parameter(1.0, "σ, noise multiplier of one client", source="ours", low=0)
+    shares: int = parameter(10, "v, shares of a client's noise", source="ours", low=1)
+    factor_variance: float = parameter(
+        0.0, "σ_r², of the factor on a received share", source="NISS §V", low=0
+    )
+
+    def transforms(self, setting: Setting) -> Mapping[Stage, Sequence[Transform]]:
+        noise = NoiseShares(
+            deviation=self.sigma * self.clip,
+            shares=self._shares(setting),
+            factor_variance=self.factor_variance,
+        )
+        return {"client": (Clip(bound=self.clip, per="flat"),), "exchange": (noise,)}
+
+    def mechanism(self, setting: Setting) -> Mechanism:
+        left = conditional_variance(
+            self.factor_variance, clients=setting.per_round, shares=self._shares(setting)
+        )
+        on_sum = (setting.per_round * aggregate_variance(self.factor_variance)) ** 0.5
+        return Mechanism(
+            unit="client", sigmas=(self.sigma,) * setting.rounds, released=on_sum,
+            rows={"exchange": left**0.5 / 2, "server": left**0.5 / 2, "aggregate": on_sum / 2},
+            caveats=(
+                "an upload counts by its noise given all others' (best linear estimate), not by that of it alone",
+                "colluding neighbours are not counted; products of normals are taken as normal",
+            ),
+        )  # fmt: skip
+
+    def _shares(self, setting: Setting) -> int:
+        if setting.per_round < 2:
+            raise ValueError("there are no neighbours in a round of one client; give the round two at least")
+        return min(self.shares, setting.per_round - 1)

@@ -1,0 +1,97 @@
+"""Pruning a representation: one layer's gradient loses the features through which a picture shows most."""
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, jacrev, vmap
+
+from bench.defenses.base import Context, Local, Tensors, Transform
+
+CHUNK = 8  # examples at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PruneRepresentation(Transform):
+    """Zero the columns of a linear layer's weight gradient, one example's, for the `share` of its input features
+    r_i with the least ‖∂r_i/∂x‖/|r_i| (Sun et al. 2021, Soteria, §4; x the example).
+
+    `layer` is the module's name; empty: the model's last linear layer.  A feature that is 0 has no gradient
+    and goes last.
+    """
+
+    share: float
+    layer: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"share of the features must lie in [0, 1], got {self.share}")
+
+    def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
+        if context.local is None:
+            raise ValueError("a representation is of an example: it is pruned at stage example alone")
+        local = context.local
+        name = f"{linear(local.model, self.layer)}.weight"
+        sensitivity = feature_sensitivity(local, self.layer)
+        count = round(self.share * sensitivity.shape[-1])
+        order = sensitivity.argsort(dim=-1, stable=True)[..., :count]
+        kept = torch.ones_like(sensitivity, dtype=torch.bool).scatter(-1, order, False)
+        return {**tensors, name: torch.where(kept[..., None, :], tensors[name], 0.0)}
+
+    def candidate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
+        """The candidate without the columns that the reading shows as zero: which were pruned is in plain sight."""
+        del context
+        name = self._defended(tensors)
+        shown = (observed[name] != 0).any(-2, keepdim=True)
+        return {**tensors, name: torch.where(shown, tensors[name], 0.0)}
+
+    def _defended(self, tensors: Tensors) -> str:
+        """The weight's name, told from the tensors: the layer's, or the last with two axes beside the leading."""
+        if self.layer:
+            return f"{self.layer}.weight"
+        return [name for name in tensors if name.endswith("weight")][-1]
+
+
+def linear(model: nn.Module, layer: str) -> str:
+    """The name of the linear layer of that name, or of the last there is; raises ValueError for none."""
+    found = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    if layer and layer not in found:
+        raise ValueError(f"no linear layer {layer!r}; there are {', '.join(found) or 'none'}")
+    if not found:
+        raise ValueError("the model has no linear layer whose input could be pruned")
+    return layer or found[-1]
+
+
+def feature_sensitivity(local: Local, layer: str) -> Tensor:
+    """‖∂r_i/∂x‖/|r_i| of every input feature of a linear layer, (client, example, feature); ∞ where r_i = 0."""
+    of = _features(local.model, linear(local.model, layer))
+    found = []
+    for client in range(len(local.inputs)):
+        weights = {name: value[client].detach() for name, value in local.weights.items()}
+        parts = local.inputs[client].split(CHUNK)
+        found.append(torch.cat([_sensitivity(of, weights, part) for part in parts]))
+    return torch.stack(found)
+
+
+def _sensitivity(of: Callable[..., Tensor], weights: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+    features: Tensor = vmap(of, in_dims=(None, 0))(weights, inputs).detach()
+    jacobian: Tensor = vmap(jacrev(of, argnums=1), in_dims=(None, 0))(weights, inputs).detach()
+    norm = torch.linalg.vector_norm(jacobian.flatten(2), dim=-1)
+    size = features.abs()
+    return torch.where(size > 0, norm / size.clamp_min(torch.finfo(size.dtype).tiny), torch.inf)
+
+
+def _features(model: nn.Module, layer: str) -> Callable[..., Tensor]:
+    """(weights, x) → what the layer takes in, (feature,); on a copy, as threads share the model."""
+    module = copy.deepcopy(model)
+    seen: list[Tensor] = []
+    module.get_submodule(layer).register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+
+    def of(weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        seen.clear()
+        functional_call(module, dict(weights), (x[None],))
+        return seen.pop()[0]
+
+    return of
