@@ -1,0 +1,102 @@
+"""Soteria: the right features go, and only in the defended layer's weight gradient."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from bench.cell import Federated
+from bench.contracts.situations import data, model, setting_of
+from bench.defenses.base import Context, Local
+from bench.defenses.soteria import Soteria
+from bench.defenses.transforms.representation import PruneRepresentation, feature_sensitivity
+from bench.federated.draws import NoDraws
+from bench.gradients import example_gradients, one_hot
+
+SETTING = setting_of(Federated(clients=12, per_round=3, batch=2))
+
+
+def situation(clients: int = 2, examples: int = 2) -> tuple[Local, dict[str, Tensor], Context]:
+    module, weights = model("cpl-lenet")
+    training, count = data().training, clients * examples
+    inputs = torch.from_numpy(training.floats(slice(0, count))).double()
+    labels = torch.from_numpy(training.labels[:count])
+    flat = example_gradients(module, weights, inputs, one_hot(labels, 10, inputs.dtype))
+    local = Local(
+        model=module, weights={n: v.expand(clients, *v.shape) for n, v in weights.items()},
+        inputs=inputs.unflatten(0, (clients, examples)), labels=labels.unflatten(0, (clients, examples)),
+    )  # fmt: skip
+    gradients = {name: value.detach().unflatten(0, (clients, examples)) for name, value in flat.items()}
+    context = Context(
+        lead=2,
+        stage="example",
+        round=0,
+        step=0,
+        setting=SETTING,
+        draws=NoDraws(),
+        weights=weights,
+        local=local,
+    )
+    return local, gradients, context
+
+
+def features(local: Local, x: Tensor) -> Tensor:
+    """What the last layer takes in, from the layers before it."""
+    *before, _ = local.model.children()
+    weights = {n: v[0] for n, v in local.weights.items()}
+    kept = {n: v for n, v in weights.items() if int(n.split(".")[0]) < len(before)}
+    found: Tensor = functional_call(torch.nn.Sequential(*before), kept, (x[None],))
+    return found[0]
+
+
+def test_sensitivity_is_the_jacobians_row_norm_over_the_feature() -> None:
+    """Against autograd, one feature and one example after another."""
+    local, _, _ = situation()
+    found = feature_sensitivity(local, "")
+    for client, example in ((0, 1), (1, 0)):
+        x = local.inputs[client, example].clone().requires_grad_()
+        r = features(local, x)
+        assert found.shape == (2, 2, len(r))
+        for feature in range(0, len(r), 7):
+            (slope,) = torch.autograd.grad(r[feature], x, retain_graph=True)
+            expected = float(slope.norm() / r[feature].detach().abs())
+            assert float(found[client, example, feature]) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.6, 1.0])
+def test_the_least_sensitive_features_columns_are_zeroed_and_nothing_else(share: float) -> None:
+    local, gradients, context = situation()
+    found = PruneRepresentation(share=share).apply(gradients, context)
+    *rest, weight, bias = gradients
+    for name in (*rest, bias):
+        assert torch.equal(found[name], gradients[name])
+    sensitivity = feature_sensitivity(local, "")
+    count = round(share * sensitivity.shape[-1])
+    for client in range(2):
+        for example in range(2):
+            order = sensitivity[client, example].argsort(stable=True)
+            assert (found[weight][client, example][:, order[:count]] == 0).all()
+            assert torch.equal(
+                found[weight][client, example][:, order[count:]],
+                gradients[weight][client, example][:, order[count:]],
+            )
+
+
+def test_who_knows_drops_the_columns_that_are_missing() -> None:
+    _, gradients, context = situation()
+    transform = PruneRepresentation(share=0.6)
+    sent = transform.apply(gradients, context)
+    said = transform.candidate(gradients, sent, context)
+    for name, value in sent.items():
+        assert torch.equal(said[name], value), "at the truth, the reading itself"
+
+
+def test_a_layer_is_named_or_the_last() -> None:
+    assert set(Soteria().transforms(SETTING)) == {"example"}
+    with pytest.raises(ValueError, match="no linear layer 'fc9'; there are"):
+        Soteria(layer="fc9").transforms(SETTING)
+    _, gradients, context = situation()
+    with pytest.raises(ValueError, match="at stage example alone"):
+        PruneRepresentation(share=0.5).apply(gradients, replace(context, stage="client", local=None))
