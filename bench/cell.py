@@ -100,7 +100,7 @@ UNASKED = ("path", "series")  # of weights: fields that are no part of the quest
 
 
 # fields that came later: with nothing asked, the same question as before
-_UNLESS_ASKED = ("until_accuracy", "until_epsilon", "colluders")
+_UNLESS_ASKED = ("until_accuracy", "until_epsilon", "bayesian", "colluders")
 
 
 class _Cell(Frozen):
@@ -131,6 +131,24 @@ class _Cell(Frozen):
         return hashlib.sha256(self.canonical().encode()).hexdigest()
 
 
+class Bayesian(Frozen):
+    """Bayesian accounting beside a training (Triastcyn & Faltings 2019): at which levels, and how costs are
+    estimated."""
+
+    levels: tuple[Literal["client", "instance", "joint"], ...] = ("client",)
+    instances: Annotated[
+        Literal["parallel", "sequential"], Field(description="how instance costs of clients add up")
+    ] = "parallel"
+    formula: Annotated[
+        Literal["code", "paper"], Field(description="c^R, as in the author's code or as printed")
+    ] = "code"
+    delta: Annotated[float, Field(gt=0, lt=1, description="δ")] = 1e-5
+    estimator: Annotated[float, Field(gt=0, lt=1, description="δ', of one round's estimate")] = 1e-16
+    dependent: Annotated[
+        bool, Field(description="correct for rounds that depend on one another, by Hölder")
+    ] = False
+
+
 class TrainingCell(_Cell):
     """Train: data set, model, federated setting, defense, rounds, scale, seed."""
 
@@ -143,6 +161,7 @@ class TrainingCell(_Cell):
     until_epsilon: Annotated[
         float | None, Field(gt=0, description="stop before it is passed, by the paper's count")
     ] = None
+    bayesian: Bayesian | None = None
 
 
 class AttackCell(_Cell):

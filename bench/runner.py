@@ -23,10 +23,11 @@ from bench.attacks.base import Attack
 from bench.cell import AttackCell, CheckpointWeights, FileWeights, TrainingCell
 from bench.datasets.base import Data
 from bench.datasets.loading import load
+from bench.defenses.accounting.mechanism import Mechanism
 from bench.defenses.accounting.report import Spent
 from bench.defenses.base import Defense, Public, Setting
 from bench.errors import BenchError, NotApplicable, PluginError
-from bench.federated import replay, resume
+from bench.federated import bayesian, replay, resume
 from bench.federated.cost import cost as cost_of
 from bench.federated.describe import is_random, untouched
 from bench.federated.privacy import NO_MECHANISM, Account, account, at_point
@@ -313,7 +314,8 @@ def _train(cell: TrainingCell, place: Place, memory: Memory, told: Callable[[Ste
             )
             for round_, tensors in sorted(trained.checkpoints.items())
         },
-        **_privacy(spent, trained.round),
+        **_privacy(spent, trained),
+        **_bayesian(cell, course, trained, spent),
         "upload_bytes": sum(value.numel() * value.element_size() for value in weights.values()),
         "private": data.private,
     }
@@ -342,13 +344,26 @@ def _goes_on(cell: TrainingCell, spent: Account | None, now: Progress) -> bool:
     return spent.so_far(now.round + 1) <= cell.until_epsilon
 
 
-def _privacy(spent: Account | None, rounds: int) -> dict[str, Any]:
+def _bayesian(cell: TrainingCell, course: Course, trained: Progress, spent: Account | None) -> dict[str, Any]:
+    """Bayesian ε beside the moments accountant's, at the rounds that were tested; nothing where none was asked."""
+    if cell.bayesian is None:
+        return {}
+    sizes = {"examples": len(course.data.training), "own": course.clients.shape[1]}
+    mechanism = spent.mechanism if spent and isinstance(spent.mechanism, Mechanism) else None
+    tested = [round_ for round_, _ in trained.curve]
+    found = bayesian.by_round(cell.bayesian, cell.federated, trained.costs, mechanism, tested, **sizes)
+    last = bayesian.spent(cell.bayesian, cell.federated, trained.costs, trained.round, **sizes)
+    absent = bayesian.absent(cell.bayesian, cell.federated, trained.stages)
+    return {"bayesian": {"by_round": found, "spent": [one.json() for one in last], "absent": absent}}
+
+
+def _privacy(spent: Account | None, trained: Progress) -> dict[str, Any]:
     """ε by every convention; the headline is the tight one, of the released model."""
     if spent is None:
         return _figures((), None, NO_MECHANISM)
-    if not rounds:
+    if not trained.round:
         return _figures((), None, "no round ran: the first would pass the limit")
-    found = spent.released(rounds)
+    found = spent.released(trained.round)
     return _figures(found, next(one for one in found if one.convention == "tight"), None)
 
 

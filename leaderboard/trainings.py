@@ -1,7 +1,7 @@
 """Records → rows: what training under a defense costs in accuracy, ε and time, paper beside measured."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -46,6 +46,7 @@ class Trained:
     milliseconds: float | None
     overhead: float | None
     crashed: int
+    bayesian: tuple[str, ...]
     published: Published | None
 
     def json(self) -> dict[str, Any]:
@@ -104,6 +105,7 @@ def render(rows: Sequence[Trained], published: Sequence[Published] = ()) -> Rend
     sources = dict.fromkeys(row.published.source for row in rows if row.published)
     left = missing(rows, published)
     parts: list[RenderableType] = [_table(title, own) for title, own in by_title.items()]
+    parts += [Text(f"{row.defense}: {line}", style="dim") for row in rows for line in row.bayesian]
     parts += [Text(f"ε: {note}", style="dim") for note in notes]
     parts += [Text(f"paper: {source}", style="dim") for source in sources]
     parts += [Text(f"not run at this scale: {_where(one)}: {_said(one)}", style="dim") for one in left]
@@ -130,8 +132,26 @@ def _row(key: tuple[str, ...], records: Sequence[Record], published: Sequence[Pu
         caveats=tuple(dict.fromkeys(text for one in shown for text in one["caveats"])),
         milliseconds=_median(record.cost.get("milliseconds_per_step") for record in done),
         overhead=_median(record.cost.get("overhead") for record in done),
-        crashed=len(records) - len(done), published=beside(published, records[0].cell),
+        crashed=len(records) - len(done), bayesian=tuple(bayesian(longest)),
+        published=beside(published, records[0].cell),
     )  # fmt: skip
+
+
+def bayesian(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Bayesian ε of a training, a line for each level asked, beside the moments accountant's on the same run."""
+    asked = summary.get("bayesian") or {}
+    for one in asked.get("spent", ()):
+        level = one["accountant"].removeprefix("Bayesian, ").partition(" level")[0]
+        rows = asked["by_round"].get(level) or [[0, None, None]]
+        beside_ = (
+            f"the moments accountant {rows[-1][2]:.3g}" if rows[-1][2] is not None else "no other figure"
+        )
+        value = "none" if one["epsilon"] is None else f"{one['epsilon']:.3g}"
+        yield (
+            f"{one['accountant']}: ε {value} at δ {one['delta']:g}, {beside_}; {'; '.join(one['caveats'])}"
+        )
+    for level, reason in asked.get("absent", {}).items():
+        yield f"Bayesian, {level} level: {reason}"
 
 
 def _median(values: Iterable[Any]) -> float | None:

@@ -91,7 +91,10 @@ def _spent(summary: dict[str, Any]) -> Iterator[Line]:
     figures = summary.get("privacy") or []
     if not figures:
         yield "ε", f"absent: {summary.get('epsilon_absent')}"
-    for one in figures:
+    bayesian = summary.get("bayesian") or {"spent": [], "absent": {}}
+    for level, reason in bayesian["absent"].items():
+        yield "ε bayesian", f"absent at {level} level: {reason}"
+    for one in (*figures, *bayesian["spent"]):
         value = f"absent: {one['absent']}" if one["epsilon"] is None else f"{one['epsilon']:.4g}"
         yield (
             f"ε {one['convention']}",

@@ -15,7 +15,7 @@ from bench.points import Stage
 from bench.weights import read_about, read_weights, write_weights
 
 _FILE = "going-on.safetensors"
-_WEIGHTS, _STATE, _KEPT = "weights", "state", "checkpoint"
+_WEIGHTS, _STATE, _KEPT, _COSTS = "weights", "state", "checkpoint", "costs"
 
 
 def place(run: Path, training: str) -> Path:
@@ -27,6 +27,7 @@ def save(path: Path, now: Progress, source: Any) -> None:
     """All that the rounds after this one depend on, in one file, whole or not at all."""
     tensors = {f"{_WEIGHTS}/{name}": value for name, value in now.weights.items()}
     tensors |= tensors_of(now.stages)
+    tensors |= {f"{_COSTS}/{level}": value for level, value in now.costs.items()}
     for round_, kept in now.checkpoints.items():
         # copies: of the round that was last done they are the weights themselves, and no file holds one twice
         tensors |= {f"{_KEPT}/{round_}/{name}": value.clone() for name, value in kept.items()}
@@ -47,10 +48,13 @@ def load(path: Path, before: Progress, source: Any, wanted: tuple[int, ...] = ()
     device = next(iter(before.weights.values())).device
     weights: dict[str, Tensor] = {}
     kept: dict[int, dict[str, Tensor]] = {}
+    costs: dict[str, Tensor] = {}
     for full, value in tensors.items():
         kind, _, rest = full.partition("/")
         if kind == _WEIGHTS:
             weights[rest] = value.to(device)
+        elif kind == _COSTS:
+            costs[rest] = value
         elif kind == _KEPT:
             round_, _, name = rest.partition("/")
             kept.setdefault(int(round_), {})[name] = value
@@ -59,7 +63,7 @@ def load(path: Path, before: Progress, source: Any, wanted: tuple[int, ...] = ()
     ordered = {name: weights[name] for name in before.weights}
     stages = replace(before.stages, states=states_of(tensors))
     return Progress(
-        round=about["round"], weights=ordered, stages=stages, checkpoints=kept,
+        round=about["round"], weights=ordered, stages=stages, checkpoints=kept, costs=costs,
         curve=tuple((int(round_), float(accuracy)) for round_, accuracy in about["curve"]),
     )  # fmt: skip
 

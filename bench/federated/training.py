@@ -18,6 +18,7 @@ from torch.func import functional_call
 from bench import rng
 from bench.cell import TrainingCell
 from bench.datasets.base import Data, Split
+from bench.federated import bayesian
 from bench.federated.clients import Network, local_updates, network
 from bench.federated.draws import StreamDraws
 from bench.federated.pipeline import server_step
@@ -40,6 +41,8 @@ class Progress:
     curve: tuple[tuple[int, float], ...] = ()
     checkpoints: Mapping[int, dict[str, Tensor]] = field(default_factory=dict)
     diverged: bool = False
+    # of Bayesian accounting, where the cell asks: level → (round, order)
+    costs: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,12 +107,34 @@ def _round(course: Course, of: Network, before: Progress) -> Progress:
     chosen = participants(cell, before.round)
     moment = Moment(seed=cell.seed, draw=0, round=before.round)
     update, stages = updates(course, of, before, chosen, moment)
+    costs = _with_costs(course, of, before, chosen, moment, update)
     for stage in SENT:
         update, stages = stages.apply(stage, update, moment, chosen, weights=before.weights)
     mean = {name: value.mean(0) for name, value in update.items()}
     mean, stages = stages.apply("aggregate", mean, moment, weights=before.weights)
     weights = server_step(before.weights, mean, cell.federated)
-    return replace(before, round=before.round + 1, weights=weights, stages=stages)
+    return replace(before, round=before.round + 1, weights=weights, stages=stages, costs=costs)
+
+
+def _with_costs(
+    course: Course, of: Network, before: Progress, chosen: tuple[int, ...], moment: Moment, update: Tensors
+) -> Mapping[str, Tensor]:
+    """The costs so far with this round's, where the cell asks for Bayesian accounting."""
+    cell = course.cell
+    if cell.bayesian is None:
+        return before.costs
+    batches, _ = local_batches(cell, course.data, course.clients, chosen, before.round)
+    of_round = bayesian.costs(
+        cell.bayesian, of, cell.federated, len(course.data.training),
+        bayesian.Round(
+            weights=before.weights, stages=before.stages, moment=moment, batches=batches.to(course.device),
+            update=update,
+        ),
+    )  # fmt: skip
+    return {
+        level: torch.cat([before.costs.get(level, value.new_empty(0, len(value))), value[None]])
+        for level, value in of_round.items()
+    }
 
 
 def participants(cell: TrainingCell, round_: int) -> tuple[int, ...]:

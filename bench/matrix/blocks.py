@@ -9,6 +9,7 @@ from bench.matrix.axes import MOST, choices, one, pattern, size
 from bench.matrix.border import Border, number, whole
 from bench.matrix.combine import Choice, Extra, combine
 from bench.matrix.faults import nearest, quoted
+from bench.matrix.federated import bayesian
 from bench.matrix.weights import OPTIONS
 
 MOST_RULES = 200  # entries of `include` or of `exclude`
@@ -35,7 +36,7 @@ class Training:
 
     choices: Mapping[str, Choice]
     checkpoints: tuple[int, ...]
-    options: Mapping[str, int | float]
+    options: Mapping[str, Any]
 
 
 def settings(border: Border, table: Mapping[str, Any], names: Iterable[str], key: str = "") -> dict[str, int]:
@@ -109,17 +110,19 @@ def trainings(
     """The product of each `[[train]]` block that is for this scale of those `there` are, or for all."""
     found: list[Training] = []
     for where, table in tables(border, content, "train"):
-        border.known(where, table, (*TRAIN_AXES, "checkpoints", "scale", *OPTIONS, *UNTIL))
+        border.known(where, table, (*TRAIN_AXES, "checkpoints", "scale", *OPTIONS, *UNTIL, "bayesian"))
         if not _at_scale(border, where, table.get("scale"), there, scale):
             continue
         for name in ("dataset", "model", "rounds"):
             if name not in table:
                 border.faults.add(where, f"lacks {name}", f"add e.g. {name} = {REQUIRED[name]}")
         own = axes(border, table, TRAIN_AXES, where)
-        options: dict[str, int | float] = {**OPTIONS, **settings(border, table, OPTIONS, f"{where}.")}
+        options: dict[str, Any] = {**OPTIONS, **settings(border, table, OPTIONS, f"{where}.")}
         for name in (name for name in UNTIL if name in table):
             limit = number(border, f"{where}.{name}", table[name], 1e-6, UNTIL[name])
             options |= {} if limit is None else {name: limit}
+        if "bayesian" in table:
+            options["bayesian"] = bayesian(border, f"{where}.bayesian", table["bayesian"])
         last = min((choice.value for choice in own.get("rounds", [])), default=1)
         kept = _checkpoints(border, f"{where}.checkpoints", table.get("checkpoints", []), last)
         if not border.faults:

@@ -32,6 +32,6 @@ def at_tap(reports: Reports, *, coordinates: int, observations: int) -> Spent:
 def _spent(convention: str, accountant: str, epsilon: float, steps: int, adversary: str = RELEASED) -> Spent:
     return Spent(
         convention=convention, accountant=accountant, unit="client", adversary=adversary,  # type: ignore[arg-type]
-        epsilon=epsilon, delta=0.0, q=1.0, steps=steps, multiplier=(0.0, 0.0), sampling="none",
+        epsilon=epsilon, delta=0.0, q=1.0, steps=steps, multiplier=None, sampling="none",
         adjacency="one replaced", caveats=("weights are clipped to a range that may have been learned from them",),
     )  # fmt: skip

@@ -9,7 +9,7 @@ from bench.defenses.accounting import composition, pld, rdp
 from bench.defenses.accounting.mechanism import Mechanism, Sampling, Unit
 from bench.points import Stage
 
-Convention = Literal["paper", "tight", "tap"]
+Convention = Literal["paper", "tight", "tap", "bayesian"]
 DELTA = 1e-5
 RELEASED = "sees the released models"
 TAP = "sees who takes part, at the tap"
@@ -21,7 +21,8 @@ _NOT_POISSON = "drawn without replacement in shuffled order, which is not Poisso
 class Spent:
     """One figure for ε at δ, or why there is none (`absent`).
 
-    `multiplier` is noise over sensitivity, its first and last value; `q` and `steps` are what was composed.
+    `multiplier` is noise over sensitivity, its first and last value, where there is one; `q` and `steps` are what was
+    composed.
     """
 
     convention: Convention
@@ -32,7 +33,7 @@ class Spent:
     delta: float
     q: float
     steps: int
-    multiplier: tuple[float, float]
+    multiplier: tuple[float, float] | None
     sampling: str
     adjacency: str
     caveats: tuple[str, ...] = ()
