@@ -1,0 +1,159 @@
+"""APTOS 2019 (diabetic retinopathy, five grades): retina pictures, or what a frozen network makes of them."""
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from bench import rng
+from bench.datasets.base import Dataset, Raw
+from bench.datasets.files import Layout, MissingDataError, locate
+from bench.datasets.pictures import read_picture
+from bench.datasets.tables import numeric_groups
+from bench.errors import DataError
+from bench.parameters import parameter
+
+_PICTURES, _TEST = 3662, 500
+_GRADES = ("no DR", "mild", "moderate", "severe", "proliferative DR")
+_LAYOUTS = tuple(
+    Layout(place=place, names=("train.csv", "train_images"))
+    for place in ("aptos", "aptos2019-blindness-detection")
+)
+_MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # what the frozen network was trained with
+_CHUNK = 16
+Pictures = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aptos(Dataset):
+    """The first 500 pictures are the test; of each other there are `copies`, itself and then random crops, flipped
+    or not, by key (Triastcyn & Faltings 2019, §VI).
+
+    With `features` = "resnet50" a row is the 2048 numbers before the last layer of torchvision's ResNet-50, over
+    their largest in training (a table, for a last layer: model `mlp` with no hidden units); its weights are looked
+    for as `resnet50*.pth` beside `train.csv`.  With "pixels" it is the picture itself.  Pictures are
+    `side` pixels square.
+    """
+
+    reference = "APTOS 2019 Blindness Detection; paper B, table III"
+    kind = "table"
+    private = True  # patients' eyes
+
+    features: Literal["resnet50", "pixels"] = parameter("resnet50", "what a row is", source="B")
+    side: int = parameter(224, "of the square that a picture is cut to", unit="pixels", source="ours", low=8)
+    copies: int = parameter(
+        11, "of each training picture, for about 350 a client at N = 100", source="ours", low=1
+    )
+
+    def load(self, folders: tuple[Path, ...]) -> Raw:
+        _, (table, pictures) = locate(folders, _LAYOUTS)
+        names, grades = _read(table)
+        if len(names) <= _TEST:
+            raise DataError(
+                f"{table}: {len(names)} pictures; the first {_TEST} are the test, and none is left"
+            )
+        files = [_file(pictures, name) for name in names]
+        unseen = self._rows(table, _cut(files[:_TEST], self.side, 1))
+        rows = self._rows(table, _cut(files[_TEST:], self.side, self.copies))
+        if self.features == "resnet50":
+            largest = float(rows.max()) or 1.0
+            rows, unseen = rows / largest, np.clip(unseen / largest, 0, 1)
+        told = tuple(f"feature {n}" for n in range(rows.shape[1])) if rows.ndim == 2 else ()
+        return Raw(
+            train_inputs=rows, train_labels=np.repeat(grades[_TEST:], self.copies),
+            test_inputs=unseen, test_labels=grades[:_TEST], class_names=_GRADES,
+            groups=numeric_groups(told, range(len(told)), rows) if told else (),
+            subset=None if len(names) == _PICTURES else f"{len(names)} of {_PICTURES} pictures",
+            found=(table, pictures),
+        )  # fmt: skip
+
+    def _rows(self, table: Path, pictures: Pictures) -> NDArray[np.generic]:
+        if self.features == "pixels":
+            return pictures
+        return _features(_weights(table.parent), pictures)
+
+
+def _read(table: Path) -> tuple[list[str], NDArray[np.int64]]:
+    """`id_code` and `diagnosis` of every line, in order."""
+    try:
+        with table.open(newline="", encoding="utf-8") as file:
+            lines = list(csv.DictReader(file))
+        names, grades = [line["id_code"] for line in lines], [int(line["diagnosis"]) for line in lines]
+    except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
+        raise DataError(
+            f"{table}: must have the columns id_code and diagnosis, a grade 0 to 4 ({error!r})"
+        ) from None
+    if strange := [name for name in names if not name or Path(name).name != name]:
+        raise DataError(f"{table}: {strange[0]!r} is no picture's name")
+    return names, np.array(grades, np.int64)
+
+
+def _file(folder: Path, name: str) -> Path:
+    path = folder / f"{name}.png"
+    if not path.exists():
+        raise MissingDataError(f"{folder} lacks {path.name}, which train.csv names")
+    return path
+
+
+def _cut(files: list[Path], side: int, copies: int) -> Pictures:
+    """(file · copy, 3, side, side): the middle square, then squares of 80 % of it at random, mirrored or not."""
+    found = np.empty((len(files) * copies, 3, side, side), np.uint8)
+    for number, path in enumerate(files):
+        picture = read_picture(path, mode="RGB")
+        draw = rng.generator(0, "aptos", path.stem)
+        for copy in range(copies):
+            cut = _square(picture, draw if copy else None).resize((side, side), Image.Resampling.BILINEAR)
+            found[number * copies + copy] = np.asarray(cut).transpose(2, 0, 1)
+    return found
+
+
+def _square(picture: Image.Image, draw: np.random.Generator | None) -> Image.Image:
+    whole = min(picture.size)
+    left, top = ((length - whole) / 2 for length in picture.size)
+    if draw is None:
+        return picture.crop((round(left), round(top), round(left) + whole, round(top) + whole))
+    size = max(1, round(0.8 * whole))
+    x, y = (
+        round(start + place * (whole - size))
+        for start, place in zip((left, top), draw.random(2), strict=True)
+    )
+    cut = picture.crop((x, y, x + size, y + size))
+    return cut.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if draw.random() < 0.5 else cut
+
+
+def _weights(folder: Path) -> Path:
+    found = sorted(folder.glob("resnet50*.pth"))
+    if not found:
+        raise MissingDataError(
+            f"{folder} lacks resnet50*.pth: put torchvision's ImageNet weights of ResNet-50 there, or ask for "
+            'features = "pixels"'
+        )
+    return found[0]
+
+
+def _features(weights: Path, pictures: Pictures) -> NDArray[np.float32]:
+    """What the network's last layer takes in, (picture, 2048), none negative."""
+    import torch
+    from torchvision.models import resnet50
+
+    network = resnet50()
+    try:
+        network.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
+    except Exception as error:  # pickles of any kind
+        raise DataError(
+            f"{weights}: no weights of torchvision's ResNet-50 ({type(error).__name__})"
+        ) from None
+    network.fc = torch.nn.Identity()
+    network.eval()
+    mean, deviation = (torch.tensor(values)[:, None, None] for values in (_MEAN, _DEVIATION))
+    parts = []
+    with torch.no_grad():
+        for start in range(0, len(pictures), _CHUNK):
+            given = torch.from_numpy(pictures[start : start + _CHUNK]).float() / 255
+            parts.append(network((given - mean) / deviation))
+    found: NDArray[np.float32] = torch.cat(parts).numpy()
+    return found
