@@ -39,6 +39,7 @@ class Fared:
     rmse: float | None
     rmse_of_successes: float | None
     psnr_db: float | None
+    ssim: float | None
     prior_psnr_db: float | None
     evaluations: float | None
     outer: float | None
@@ -80,9 +81,9 @@ def _row(title: str, records: Sequence[Record], published: Sequence[Published]) 
     cell, done = records[0].cell, [record for record in records if record.status == "done"]
     seen = [pair for record in done for pair in pictures(record)]
     hits = {key: bool(picture["success"]) for key, picture in seen}
-    rmse, psnr, prior = (
+    rmse, psnr, ssim, prior = (
         np.array([number_of(picture, name) for _, picture in seen])
-        for name in ("rmse", "psnr_db", "best_floor_db")
+        for name in ("rmse", "psnr_db", "ssim", "best_floor_db")
     )
     won = rmse[list(hits.values())] if hits else rmse
     readings = [victim for record in done for victim in record.victims]
@@ -90,7 +91,7 @@ def _row(title: str, records: Sequence[Record], published: Sequence[Published]) 
         title=title, dataset=dataset_name(cell), attack=attack_name(cell), defense=entry(cell["defense"]),
         point=cell["point"], pictures=len(hits), asr=sum(hits.values()) / len(hits) if hits else None,
         interval=share_interval(hits), rmse=_median(rmse, np.inf), rmse_of_successes=_median(won, np.inf),
-        psnr_db=_median(psnr, -np.inf), prior_psnr_db=_median(prior, -np.inf),
+        psnr_db=_median(psnr, -np.inf), ssim=_median(ssim, -np.inf), prior_psnr_db=_median(prior, -np.inf),
         evaluations=_median([number_of(reading, "evaluations") for reading in readings], np.inf),
         outer=_median([number_of(reading, "outer") for reading in readings], np.inf),
         diverged=float(np.mean([p["status"] == "diverged" for _, p in seen])) if seen else None,
@@ -122,7 +123,17 @@ def _table(title: str, rows: list[Fared]) -> Table:
     headings = ("data set", "attack") if not names else (" · ".join(("data set", "attack", *names)),)
     for heading in headings:
         table.add_column(heading, overflow="fold", min_width=8 if not names else 12)
-    for heading in ("ASR", "RMSE", "of leaked", "PSNR", "evals", "outer", "diverged"):
+    # SSIM where a paper gives it: seven figures fill 80 columns
+    with_ssim = any("ssim" in row.published.figures for row in rows if row.published)
+    for heading in (
+        "ASR",
+        "RMSE",
+        "SSIM" if with_ssim else "of leaked",
+        "PSNR",
+        "evals",
+        "outer",
+        "diverged",
+    ):
         table.add_column(heading, no_wrap=True)
     short = {
         name: distinct(list(dict.fromkeys(getattr(row, name) for row in rows)))
@@ -136,8 +147,11 @@ def _table(title: str, rows: list[Fared]) -> Table:
             *(map(escape, told_of) if not names else [escape(" · ".join(told_of))]),
             with_paper(_rate(row, "\n" if names else " "), said.get("asr")),
             with_paper(Text(three(row.rmse)), said.get("rmse")),
-            three(row.rmse_of_successes),
-            Text.assemble(decibels(row.psnr_db), (f"\nprior {decibels(row.prior_psnr_db)}", "dim")),
+            with_paper(Text(three(row.ssim)), said.get("ssim")) if with_ssim else three(row.rmse_of_successes),
+            with_paper(
+                Text.assemble(decibels(row.psnr_db), (f"\nprior {decibels(row.prior_psnr_db)}", "dim")),
+                said.get("psnr_db"),
+            ),
             dash(row.evaluations), with_paper(Text(dash(row.outer)), said.get("iterations"), "g"),
             "–" if row.diverged is None else share(row.diverged),
         )  # fmt: skip

@@ -91,7 +91,9 @@ def missing(rows: Sequence[Trained], published: Sequence[Published]) -> list[Pub
     """Published figures of trainings that no row stands beside: what this scale does not run."""
     seen = {id(row.published) for row in rows}
     of_trainings = (
-        one for one in published if {"accuracy", "epsilon", "rounds", "milliseconds"} & set(one.figures)
+        one
+        for one in published
+        if {"accuracy", "epsilon", "rounds", "milliseconds", "overhead"} & set(one.figures)
     )
     return [one for one in of_trainings if id(one) not in seen and "attack" not in one.where]
 
@@ -186,7 +188,8 @@ def _table(title: str, rows: Sequence[Trained]) -> Table:
             with_paper(Text(dash(row.rounds, "d")), said.get("rounds"), "g"),
             with_paper(Text(dash(row.epsilon_paper, ".3g")), said.get("epsilon"), ".3f"),
             dash(row.epsilon, ".3g"),
-            with_paper(Text(dash(row.milliseconds, ".2f")), said.get("milliseconds"), "g"), dash(row.overhead, ".2f"),
+            with_paper(Text(dash(row.milliseconds, ".2f")), said.get("milliseconds"), "g"),
+            with_paper(Text(dash(row.overhead, ".2f")), said.get("overhead"), ".2f"),
         )  # fmt: skip
     return table
 

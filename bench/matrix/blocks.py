@@ -70,12 +70,17 @@ def axes(border: Border, table: Any, names: Sequence[str], key: str) -> dict[str
     return found
 
 
-def exclude(border: Border, content: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The patterns of each entry; a key that is no axis of this matrix is a fault, as it is at GitHub."""
+def exclude(
+    border: Border, content: Mapping[str, Any], there: Sequence[str] = (), scale: str | None = None
+) -> list[dict[str, Any]]:
+    """The patterns of each entry that is for this scale of those `there` are, or for all; a key that is no axis of
+    this matrix is a fault, as it is at GitHub."""
     part, asked = replace(border, part=True), content.get("axes", {})
     found = []
     for where, table in tables(part, content, "exclude"):
-        part.known(where, table, AXES)
+        part.known(where, table, (*AXES, "scale"))
+        if not _at_scale(border, where, table.get("scale"), there, scale):
+            continue
         patterns = {}
         for name in AXES:
             if name not in table:
@@ -90,11 +95,15 @@ def exclude(border: Border, content: Mapping[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def include(border: Border, content: Mapping[str, Any]) -> list[dict[str, Extra]]:
-    """The values of each entry, and what of them the file spells out."""
+def include(
+    border: Border, content: Mapping[str, Any], there: Sequence[str] = (), scale: str | None = None
+) -> list[dict[str, Extra]]:
+    """The values of each entry that is for this scale, or for all, and what of them the file spells out."""
     found = []
     for where, table in tables(border, content, "include"):
-        border.known(where, table, AXES)
+        border.known(where, table, (*AXES, "scale"))
+        if not _at_scale(border, where, table.get("scale"), there, scale):
+            continue
         extras = {}
         for name in AXES:
             choice = one(border, name, f"{where}.{name}", table[name]) if name in table else None

@@ -18,10 +18,11 @@ from bench.matrix.combine import agrees
 from bench.records import write_atomically
 
 AXES = ("dataset", "model", "attack", "knowledge", "point", "defense", "federated")
-# Figure → its least and greatest value; the last four are of trainings.
+# Figure → its least and greatest value; from `accuracy` to `overhead` they are of trainings.
 FIGURES = {
     "asr": (0.0, 1.0), "rmse": (0.0, 10.0), "iterations": (0.0, 1e9), "accuracy": (0.0, 1.0),
-    "epsilon": (0.0, 1e6), "rounds": (0.0, 1e9), "milliseconds": (0.0, 1e9),
+    "epsilon": (0.0, 1e6), "rounds": (0.0, 1e9), "milliseconds": (0.0, 1e9), "overhead": (0.0, 1e9),
+    "psnr_db": (-1e3, 1e3), "ssim": (-1.0, 1.0),
 }  # fmt: skip
 FILE = "published.json"
 

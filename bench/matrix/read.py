@@ -86,9 +86,10 @@ def read(
         for name in sorted(settings.keys() & table.keys()):
             faults.add(f"axes.{name}", "given here and at the top", "keep one of the two")
     axes = blocks.axes(border, table, AXES, "axes")
-    exclude, include = blocks.exclude(border, content), blocks.include(border, content)
     scales = blocks.scales(border, content)
     chosen = _scale(border, scales, scale)
+    exclude = blocks.exclude(border, content, scales, chosen)
+    include = blocks.include(border, content, scales, chosen)
     trainings = blocks.trainings(border, content, scales, chosen)
     reported = published(border, blocks.tables(border, content, "published"))
     if isinstance(table, dict) and table:

@@ -1,0 +1,40 @@
+"""Noise at both levels, each for itself: on examples' gradients inside clients, and on clients' updates."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bench.defenses.accounting.mechanism import Mechanism
+from bench.defenses.base import Defense, Setting, Transform
+from bench.defenses.fed_cdp import FedCdp
+from bench.defenses.fed_sdp import FedSdp
+from bench.parameters import parameter
+from bench.points import Stage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FedSplit(Defense):
+    """Fed-CDP with noise N(0, σ²C²) on the mean of a batch, and Fed-SDP's N(0, σ_u²C_u²/K²) on the mean of updates.
+
+    What joint accounting is compared with (Triastcyn & Faltings 2019, §V-C, figure 2): there the first noise
+    counts for both levels, here each level has its own.  ε is that of examples.
+    """
+
+    reference = "Triastcyn & Faltings 2019, §V-C (split accounting)"
+    stages = ("example", "step", "server", "aggregate")
+
+    clip: float = parameter(1.0, "C, bound on the norm of an example's gradient", source="ours", above=0)
+    sigma: float = parameter(1.0, "σ, noise multiplier inside clients", source="ours", low=0)
+    update_clip: float = parameter(1.0, "C_u, bound on the norm of an update", source="ours", above=0)
+    update_sigma: float = parameter(1.0, "σ_u, noise multiplier on updates", source="ours", low=0)
+
+    def transforms(self, setting: Setting) -> Mapping[Stage, Sequence[Transform]]:
+        return {**self._inside().transforms(setting), **self._outside().transforms(setting)}
+
+    def mechanism(self, setting: Setting) -> Mechanism:
+        return self._inside().mechanism(setting)
+
+    def _inside(self) -> FedCdp:
+        return FedCdp(clip=self.clip, sigma=self.sigma, noise="batch", clipping="flat")
+
+    def _outside(self) -> FedSdp:
+        return FedSdp(clip=self.update_clip, sigma=self.update_sigma, noise="mean")
