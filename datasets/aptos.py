@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from bench import rng
-from bench.datasets.base import Dataset, Raw
+from bench.datasets.base import Dataset, Group, Raw
 from bench.datasets.files import Layout, MissingDataError, locate
 from bench.datasets.pictures import read_picture
 from bench.datasets.tables import numeric_groups
@@ -26,6 +26,7 @@ _LAYOUTS = tuple(
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # what the frozen network was trained with
 _CHUNK = 16
 Pictures = NDArray[np.uint8]
+Values = NDArray[np.uint8] | NDArray[np.float32]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,24 +58,22 @@ class Aptos(Dataset):
                 f"{table}: {len(names)} pictures; the first {_TEST} are the test, and none is left"
             )
         files = [_file(pictures, name) for name in names]
-        unseen = self._rows(table, _cut(files[:_TEST], self.side, 1))
-        rows = self._rows(table, _cut(files[_TEST:], self.side, self.copies))
+        unseen, seen = _cut(files[:_TEST], self.side, 1), _cut(files[_TEST:], self.side, self.copies)
+        inputs: tuple[Values, Values] = (seen, unseen)
+        groups: tuple[Group, ...] = ()
         if self.features == "resnet50":
+            weights = _weights(table.parent)
+            rows, other = _features(weights, seen), _features(weights, unseen)
             largest = float(rows.max()) or 1.0
-            rows, unseen = rows / largest, np.clip(unseen / largest, 0, 1)
-        told = tuple(f"feature {n}" for n in range(rows.shape[1])) if rows.ndim == 2 else ()
+            inputs = (rows / largest, np.clip(other / largest, 0, 1))
+            told = tuple(f"feature {number}" for number in range(rows.shape[1]))
+            groups = numeric_groups(told, range(len(told)), rows / largest)
         return Raw(
-            train_inputs=rows, train_labels=np.repeat(grades[_TEST:], self.copies),
-            test_inputs=unseen, test_labels=grades[:_TEST], class_names=_GRADES,
-            groups=numeric_groups(told, range(len(told)), rows) if told else (),
+            train_inputs=inputs[0], train_labels=np.repeat(grades[_TEST:], self.copies),
+            test_inputs=inputs[1], test_labels=grades[:_TEST], class_names=_GRADES, groups=groups,
             subset=None if len(names) == _PICTURES else f"{len(names)} of {_PICTURES} pictures",
             found=(table, pictures),
         )  # fmt: skip
-
-    def _rows(self, table: Path, pictures: Pictures) -> NDArray[np.generic]:
-        if self.features == "pixels":
-            return pictures
-        return _features(_weights(table.parent), pictures)
 
 
 def _read(table: Path) -> tuple[list[str], NDArray[np.int64]]:

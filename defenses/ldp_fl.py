@@ -45,8 +45,8 @@ class LdpFl(Defense):
         report = TwoPoint(
             epsilon=self.epsilon, centre=self.centre, radius=None if self.range == "adaptive" else self.radius
         )
-        shuffled: dict[Stage, Sequence[Transform]] = {"exchange": (ShuffleCoordinates(),)}
-        return {"client": (report,)} | (shuffled if self.sending == "split" else {})
+        found: dict[Stage, Sequence[Transform]] = {"client": (report,)}
+        return found | {"exchange": (ShuffleCoordinates(),)} if self.sending == "split" else found
 
     def mechanism(self, setting: Setting) -> Reports:
         del setting

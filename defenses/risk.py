@@ -99,7 +99,7 @@ def _directional(public: Public, inputs: Tensor, labels: Tensor, u: Tensor) -> d
         return nn.functional.cross_entropy(functional_call(public.model, given, (x[None],)), y[None])
 
     def one(x: Tensor, y: Tensor, along: Tensor) -> dict[str, Tensor]:
-        gradient, pull = vjp(lambda given: grad(loss)(weights, given, y), x)
+        gradient, pull = vjp(lambda given: grad(loss)(weights, given, y), x)[:2]
         # Jᵀv is linear in v, so that its own transpose at u is Ju: forward mode warns in torch 2.12
         nothing = {name: torch.zeros_like(value) for name, value in gradient.items()}
         found: dict[str, Tensor] = vjp(lambda v: pull(v)[0], nothing)[1](along)[0]

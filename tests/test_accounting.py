@@ -286,7 +286,7 @@ def test_a_schedule_by_step_is_read_at_the_steps_that_a_point_shows(name: str, i
     assert absent is None
     assert found is not None
     shown = sigmas[209] * math.sqrt(5) / 2 if inside else sigmas[200] / 2
-    assert found.multiplier[0] == pytest.approx(shown)
+    assert found.multiplier is not None and found.multiplier[0] == pytest.approx(shown)
 
 
 def test_observations_of_one_round_are_all_at_its_noise() -> None:

@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -163,9 +164,12 @@ def test_a_client_costs_what_its_clipped_update_moves_the_mean_by(monkeypatch: p
     """Fed-SDP with noise σC/K on the mean: x = ‖ū - ū without one‖²/(σC/K)², of updates clipped to C."""
     seen: list[np.ndarray] = []
     real = numbers.log_moments
-    monkeypatch.setattr(
-        numbers, "log_moments", lambda x, **known: seen.append(np.array(x)) or real(x, **known)
-    )
+
+    def noted(x: np.ndarray, **known: Any) -> np.ndarray:
+        seen.append(np.array(x))
+        return real(x, **known)
+
+    monkeypatch.setattr(numbers, "log_moments", noted)
     asked = Bayesian(levels=("client",))
     it, start = course(
         "fed-sdp", {"noise": "mean", "clip": CLIP, "sigma": 2.0, "at": "client"}, asked, rounds=1
@@ -195,7 +199,7 @@ def test_levels_are_accounted_beside_the_moments_accountant() -> None:
     )
     for level, rows in found.items():
         assert [row[0] for row in rows] == [1, 2, 3]
-        spent = [row[1] for row in rows]
+        spent = [row[1] or 0.0 for row in rows]
         assert all(a < b for a, b in pairwise(spent)), f"{level} spends more each round"
     (instance,) = (
         one

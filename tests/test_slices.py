@@ -131,7 +131,7 @@ def test_noise_lies_on_whole_slices_drawn_by_each_client() -> None:
     }
     sent = SliceNoise(ends=(2, 5, 9, 12), count=2, deviation=0.5).apply(tensors, context(400))
     rows = torch.cat([value.flatten(1) for value in sent.values()], 1)
-    parts = [part != 0 for part in torch.split(rows, (2, 3, 4, 3), dim=1)]
+    parts = [part != 0 for part in torch.split(rows, [2, 3, 4, 3], dim=1)]
     assert all((part.all(1) | ~part.any(1)).all() for part in parts)
     noised = torch.stack([part.any(1) for part in parts], 1)
     assert (noised.sum(1) == 2).all()
