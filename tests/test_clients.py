@@ -16,7 +16,7 @@ from bench import registry
 from bench.cell import DataRef, Entry, Federated, TrainingCell
 from bench.contracts.defenses import variants
 from bench.contracts.situations import data, setting_of
-from bench.defenses.base import Defense, Scaled, Stateful, Transform
+from bench.defenses.base import Defense, Public, Scaled, Stateful, Transform
 from bench.errors import NotApplicable
 from bench.federated import draws, resume
 from bench.federated.clients import follows_from_norms, local_updates, network
@@ -70,7 +70,16 @@ def batches(steps: int, batch: int = 3, clients: tuple[int, ...] = CLIENTS) -> B
 
 
 def staged(defense: Defense, setting: Federated, weights: Mapping[str, Tensor]) -> Stages:
-    return stages(defense, setting_of(setting), {key: tuple(value.shape) for key, value in weights.items()})
+    known = setting_of(setting)
+    public = Public(
+        model=model_of()[0],
+        weights=weights,
+        inputs=batches(1).inputs.flatten(0, 2),
+        labels=batches(1).labels.flatten(),
+        classes=10,
+    )
+    shapes = {key: tuple(value.shape) for key, value in weights.items()}
+    return stages(defense, replace(known, public=public), shapes)
 
 
 def choices() -> list[tuple[str, Defense]]:
@@ -108,7 +117,7 @@ def test_the_fast_round_is_the_pipelines(
     )
     after = defended.joined((after,))
     for stage in ("client", "exchange", "server"):
-        sent, after = after.apply(stage, sent, moment, CLIENTS)  # type: ignore[arg-type]
+        sent, after = after.apply(stage, sent, moment, CLIENTS, weights=weights)  # type: ignore[arg-type]
     for key in weights:
         torch.testing.assert_close(sent[key], slow.shown["server"][key], rtol=1e-8, atol=1e-12)
     for place, state in slow.stages.states.items():

@@ -108,8 +108,8 @@ def test_a_biased_root_set_has_its_share_of_one_class() -> None:
     found = SETTING.public
     assert found is not None
     for bias in (0.2, 0.6):
-        root = risk.rooted(found, pictures=20, bias=bias)
-        assert len(root.labels) == 20
+        root = risk.rooted(found, pictures=10, bias=bias)
+        assert len(root.labels) == 10
         assert float((root.labels == found.labels[0]).double().mean()) == pytest.approx(bias)
     assert torch.equal(risk.rooted(found, pictures=20, bias=0).labels, found.labels[:20])
 
