@@ -123,6 +123,7 @@ def _row(key: tuple[str, ...], records: Sequence[Record], published: Sequence[Pu
     longest = max(summaries, key=lambda summary: int(summary["rounds"]), default={})  # it spent the most
     spent = longest.get("privacy", [])
     shown = [one for one in spent if one["convention"] == "tight" or one is spent[0]]
+    shown += (longest.get("bayesian") or {}).get("spent", [])
     return Trained(
         dataset=key[0], model=key[1], defense=key[2], setting=key[3], asked=key[4], seeds=len(records),
         accuracy=median(values) if values else None, least=min(values, default=None),
@@ -141,18 +142,13 @@ def _row(key: tuple[str, ...], records: Sequence[Record], published: Sequence[Pu
 
 def bayesian(summary: Mapping[str, Any]) -> Iterator[str]:
     """Bayesian ε of a training, a line for each level asked, beside the moments accountant's on the same run."""
-    asked = summary.get("bayesian") or {}
-    for one in asked.get("spent", ()):
-        level = one["accountant"].removeprefix("Bayesian, ").partition(" level")[0]
-        rows = asked["by_round"].get(level) or [[0, None, None]]
-        beside_ = (
-            f"the moments accountant {rows[-1][2]:.3g}" if rows[-1][2] is not None else "no other figure"
-        )
+    asked = summary.get("bayesian") or {"spent": [], "absent": {}}
+    for one, rows in zip(asked["spent"], asked.get("by_round", {}).values(), strict=False):
         value = "none" if one["epsilon"] is None else f"{one['epsilon']:.3g}"
-        yield (
-            f"{one['accountant']}: ε {value} at δ {one['delta']:g}, {beside_}; {'; '.join(one['caveats'])}"
-        )
-    for level, reason in asked.get("absent", {}).items():
+        moments = rows[-1][2] if rows else None
+        other = "" if moments is None else f" (moments accountant of the same rounds: {moments:.3g})"
+        yield f"{one['accountant']}: ε {value} at δ {one['delta']:g}{other}"
+    for level, reason in asked["absent"].items():
         yield f"Bayesian, {level} level: {reason}"
 
 
