@@ -140,16 +140,32 @@ def test_noise_lies_on_whole_slices_drawn_by_each_client() -> None:
     assert deviation == pytest.approx(0.5, rel=SIGMAS / math.sqrt(2 * 400 * 6))
 
 
-def test_an_attacker_who_knows_mutes_the_slices_that_look_noised() -> None:
+def test_an_attacker_who_knows_mutes_the_slices_that_fit_worst() -> None:
+    """Near the truth those are the noised ones, however strong the gradient itself is in the others."""
     source = torch.Generator().manual_seed(0)
-    truth = {"a": 0.01 * torch.randn(30, 900, generator=source, dtype=torch.float64)}
+    truth = {"a": torch.randn(30, 900, generator=source, dtype=torch.float64)}
+    truth["a"][:, :300] *= 50
     transform = SliceNoise(ends=(300, 600, 900), count=1, deviation=0.1)
     sent = transform.apply(truth, context(30))
-    other = {"a": torch.ones(30, 900, dtype=torch.float64)}
-    said = transform.candidate(other, sent, context(30))["a"]
+    near = {"a": (truth["a"] + 1e-3).requires_grad_()}
+    said = transform.candidate(near, sent, context(30))["a"]
     noised = sent["a"] != truth["a"]
     assert torch.equal(said[noised], sent["a"][noised])
-    assert (said[~noised] == 1).all()
+    assert torch.equal(said[~noised], near["a"][~noised])
+    (slope,) = torch.autograd.grad(said.sum(), near["a"])
+    assert torch.equal(slope == 0, noised), "what is muted pulls nowhere"
+
+
+def test_what_is_muted_is_the_choice_that_leaves_least() -> None:
+    source = torch.Generator().manual_seed(1)
+    ours, seen = ({"a": torch.randn(5, 12, generator=source, dtype=torch.float64)} for _ in range(2))
+    transform = SliceNoise(ends=(2, 5, 9, 12), count=2, deviation=0.1)
+    said = transform.candidate(ours, seen, context(5))["a"]
+    left = (said - seen["a"]).square().sum(1)
+    each = torch.stack(
+        [part.sum(1) for part in torch.split((ours["a"] - seen["a"]).square(), [2, 3, 4, 3], dim=1)], 1
+    )
+    assert torch.allclose(left, each.sort(1).values[:, :2].sum(1))
 
 
 def test_compensation_keeps_a_strong_signal_and_takes_off_noise() -> None:

@@ -40,19 +40,19 @@ class SliceNoise(Transform):
         return parted(found, tensors, context.lead)
 
     def candidate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """The candidate, but for slices that look noised, where the reading answers for itself: whoever muted
-        them sees no gap.  Those are the `count` slices of most energy per coordinate, where that is half the
-        noise's at least.  (Where one reading is the mean of several rows, the candidate as it is.)
+        """The candidate, but for the `count` slices in which it is farthest from the reading: there the reading
+        answers for itself, as if those were the noised ones.  A squared distance then counts the other slices
+        alone, the least that any choice leaves (least trimmed squares), and at the truth those are the clean ones.
+        (Where one reading is the mean of several rows, the candidate as it is.)
         """
         if any(tensors[name].shape != observed[name].shape for name in tensors):
             return dict(tensors)
         seen, ours = joined(observed, context.lead), joined(tensors, context.lead)
-        energy = torch.stack(
-            [part.square().mean(-1) for part in torch.split(seen, self._sizes(), dim=-1)], dim=-1
-        )
-        least = energy.topk(self.count, dim=-1).values[..., -1:].clamp_min(self.deviation**2 / 2)
-        noised = (energy >= least).repeat_interleave(self._lengths(seen), -1)
-        return parted(torch.where(noised, seen, ours), tensors, context.lead)
+        apart = torch.split((ours.detach() - seen).square(), self._sizes(), dim=-1)
+        farthest = torch.stack([part.sum(-1) for part in apart], dim=-1).topk(self.count, dim=-1).indices
+        muted = torch.zeros((*seen.shape[:-1], len(self.ends)), dtype=torch.bool, device=seen.device)
+        muted = muted.scatter(-1, farthest, True).repeat_interleave(self._lengths(seen), -1)
+        return parted(torch.where(muted, seen, ours), tensors, context.lead)
 
     def _sizes(self) -> list[int]:
         return [end - begin for begin, end in zip((0, *self.ends), self.ends, strict=False)]
