@@ -21,6 +21,8 @@ class RiskBalanced(Defense):
 
     A layer's risk is how much its gradient moves with the picture, over a small public root set, at the weights
     at hand when training, or an attack, begins.  No bound on what one row changes, so no ε goes with it.
+
+    An attacker who leaves out the slices that fit worst gets back what the others show (RESULTS.md).
     """
 
     reference = "risk-balanced random perturbation (paper E), §4, §5, algorithm 1"

@@ -79,7 +79,7 @@ def costs(
 
     def estimated(x: Tensor, q: float) -> list[np.ndarray]:
         """(group, row) squared distances → one cost each group."""
-        moments = bayesian.log_moments(x.flatten().double().numpy(), q=q, formula=asked.formula)
+        moments = bayesian.log_moments(x.flatten().double().cpu().numpy(), q=q, formula=asked.formula)
         groups = moments.reshape(*x.shape, -1)
         return [bayesian.cost(group, estimator=asked.estimator, rounds=rounds) for group in groups]
 
