@@ -354,7 +354,8 @@ def _bayesian(cell: TrainingCell, course: Course, trained: Progress, spent: Acco
     found = bayesian.by_round(cell.bayesian, cell.federated, trained.costs, mechanism, tested, **sizes)
     last = bayesian.spent(cell.bayesian, cell.federated, trained.costs, trained.round, **sizes)
     absent = bayesian.absent(cell.bayesian, cell.federated, trained.stages)
-    return {"bayesian": {"by_round": found, "spent": [one.json() for one in last], "absent": absent}}
+    spent_ = {level: one.json() for level, one in last.items()}
+    return {"bayesian": {"by_round": found, "spent": spent_, "absent": absent}}
 
 
 def _privacy(spent: Account | None, trained: Progress) -> dict[str, Any]:
@@ -458,6 +459,7 @@ def _setting(
         clients=federated.clients, per_round=federated.per_round, rounds=rounds, steps=federated.steps,
         batch=federated.batch, client_examples=clients.shape[1], rate=federated.rate,
         moves=federated.rate if federated.algorithm == "fedsgd" else 1.0, public=public,
+        colluders=cell.colluders if isinstance(cell, AttackCell) else 0.0,
     )  # fmt: skip
 
 

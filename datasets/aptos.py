@@ -1,6 +1,7 @@
 """APTOS 2019 (diabetic retinopathy, five grades): retina pictures, or what a frozen network makes of them."""
 
 import csv
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -41,7 +42,7 @@ class Aptos(Dataset):
     """
 
     reference = "APTOS 2019 Blindness Detection; paper B, table III"
-    kind = "table"
+    kind = "image"  # features are a table: `datasets.loading.load` sees it by their shape
     private = True  # patients' eyes
 
     features: Literal["resnet50", "pixels"] = parameter("resnet50", "what a row is", source="B")
@@ -58,22 +59,27 @@ class Aptos(Dataset):
                 f"{table}: {len(names)} pictures; the first {_TEST} are the test, and none is left"
             )
         files = [_file(pictures, name) for name in names]
-        unseen, seen = _cut(files[:_TEST], self.side, 1), _cut(files[_TEST:], self.side, self.copies)
-        inputs: tuple[Values, Values] = (seen, unseen)
+        rows, unseen = self._rows(files[_TEST:], self.copies, table), self._rows(files[:_TEST], 1, table)
         groups: tuple[Group, ...] = ()
-        if self.features == "resnet50":
-            weights = _weights(table.parent)
-            rows, other = _features(weights, seen), _features(weights, unseen)
-            largest = float(rows.max()) or 1.0
-            inputs = (rows / largest, np.clip(other / largest, 0, 1))
-            told = tuple(f"feature {number}" for number in range(rows.shape[1]))
-            groups = numeric_groups(told, range(len(told)), rows / largest)
+        if rows.dtype != np.uint8:
+            largest = rows.max() or rows.dtype.type(1)
+            rows, unseen = rows / largest, np.clip(unseen / largest, 0, 1)
+            groups = numeric_groups(
+                [f"feature {n}" for n in range(rows.shape[1])], range(rows.shape[1]), rows
+            )  # type: ignore[arg-type]
         return Raw(
-            train_inputs=inputs[0], train_labels=np.repeat(grades[_TEST:], self.copies),
-            test_inputs=inputs[1], test_labels=grades[:_TEST], class_names=_GRADES, groups=groups,
+            train_inputs=rows, train_labels=np.repeat(grades[_TEST:], self.copies),
+            test_inputs=unseen, test_labels=grades[:_TEST], class_names=_GRADES, groups=groups,
+            together=self.copies,
             subset=None if len(names) == _PICTURES else f"{len(names)} of {_PICTURES} pictures",
             found=(table, pictures),
         )  # fmt: skip
+
+    def _rows(self, files: list[Path], copies: int, table: Path) -> Values:
+        if self.features == "pixels":
+            return _cut(files, self.side, copies)
+        parts = (_cut(files[n : n + _CHUNK], self.side, copies) for n in range(0, len(files), _CHUNK))
+        return _features(_weights(table.parent), parts)
 
 
 def _read(table: Path) -> tuple[list[str], NDArray[np.int64]]:
@@ -134,8 +140,11 @@ def _weights(folder: Path) -> Path:
     return found[0]
 
 
-def _features(weights: Path, pictures: Pictures) -> NDArray[np.float32]:
-    """What the network's last layer takes in, (picture, 2048), none negative."""
+def _features(weights: Path, parts: Iterable[Pictures]) -> NDArray[np.float32]:
+    """What the network's last layer takes in, (picture, 2048), none negative.
+
+    On one thread: how a library shares out a product shows in the last bits, and these make the data's hash.
+    """
     import torch
     from torchvision.models import resnet50
 
@@ -149,10 +158,14 @@ def _features(weights: Path, pictures: Pictures) -> NDArray[np.float32]:
     network.fc = torch.nn.Identity()
     network.eval()
     mean, deviation = (torch.tensor(values)[:, None, None] for values in (_MEAN, _DEVIATION))
-    parts = []
-    with torch.no_grad():
-        for start in range(0, len(pictures), _CHUNK):
-            given = torch.from_numpy(pictures[start : start + _CHUNK]).float() / 255
-            parts.append(network((given - mean) / deviation))
-    found: NDArray[np.float32] = torch.cat(parts).numpy()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.no_grad():
+            given = (torch.from_numpy(part).float() / 255 for part in parts)
+            found: NDArray[np.float32] = torch.cat(
+                [network((one - mean) / deviation) for one in given]
+            ).numpy()
+    finally:
+        torch.set_num_threads(threads)
     return found

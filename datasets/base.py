@@ -51,7 +51,8 @@ class Raw:
     """What a loader returns, in the source's order: training and test parts, and what they are.
 
     Pictures are uint8 (example, channel, height, width); rows float32 (example, feature) in [0, 1].
-    `subset` names what is there where it is not the whole data set; `found` is where it was read.
+    `subset` names what is there where it is not the whole data set; `found` is where it was read.  `together`
+    training examples in a row are of one source and are never split.
     """
 
     train_inputs: NDArray[np.uint8] | NDArray[np.float32]
@@ -62,6 +63,7 @@ class Raw:
     groups: tuple[Group, ...] = ()
     subset: str | None = None
     found: tuple[Path, ...] = ()
+    together: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,9 +134,10 @@ def split(raw: Raw, *, name: str, kind: Kind, private: bool) -> Data:
     """Check the values and split once, by a key that is the data's content: no run's seed moves it."""
     _checked(raw, name)
     sha256 = content_hash(raw)
-    order = rng.generator(0, "split", sha256).permutation(len(raw.train_labels))
-    bounds = np.round(np.cumsum([share for _, share in SPLITS]) * len(order)).astype(int)
-    parts = np.split(order, bounds[:-1])
+    sources = rng.generator(0, "split", sha256).permutation(len(raw.train_labels) // raw.together)
+    bounds = np.round(np.cumsum([share for _, share in SPLITS]) * len(sources)).astype(int)
+    order = (sources[:, None] * raw.together + np.arange(raw.together)).ravel()
+    parts = np.split(order, bounds[:-1] * raw.together)
     splits = {
         part_name: Split(raw.train_inputs[part], raw.train_labels[part])
         for (part_name, _), part in zip(SPLITS, parts, strict=True)

@@ -27,8 +27,8 @@ class Draws(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Public:
-    """What everyone has before round 0: the model with its initial weights, name → (*shape), and a few pictures
-    (example, *shape) with labels (example,) that are no client's."""
+    """What everyone has before a training, or an attack, begins: the model with its weights then, name → (*shape), and
+    a few pictures (example, *shape) with labels (example,) that are no client's."""
 
     model: nn.Module
     weights: Tensors
@@ -42,7 +42,7 @@ class Setting:
     """What a defense may know of the federated setting: N, K, T, L, B, |D_i|, η, and what is public.
 
     `moves`: by how much one unit of what a client sends moves the weights, 1 for a difference of weights and η
-    for a gradient.
+    for a gradient.  `colluders`: the share of a client's neighbours who side with an attacker, for what is said of ε.
     """
 
     clients: int
@@ -53,6 +53,7 @@ class Setting:
     client_examples: int
     rate: float
     moves: float = 1.0
+    colluders: float = 0.0
     public: Public | None = field(default=None, repr=False, compare=False)
 
 

@@ -4,7 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.defenses.accounting.mechanism import Mechanism
-from bench.defenses.accounting.shares import aggregate_variance, conditional_variance
+from bench.defenses.accounting.shares import (
+    aggregate_variance,
+    conditional_variance,
+    least_factor_variance,
+    upload_variance,
+)
 from bench.defenses.base import Defense, Setting, Transform
 from bench.defenses.transforms.clip import Clip
 from bench.defenses.transforms.shares import NoiseShares
@@ -43,16 +48,18 @@ class Niss(Defense):
         return {"client": (Clip(bound=self.clip, per="flat"),), "exchange": (noise,)}
 
     def mechanism(self, setting: Setting) -> Mechanism:
-        left = conditional_variance(
-            self.factor_variance, clients=setting.per_round, shares=self._shares(setting)
-        )
-        on_sum = (setting.per_round * aggregate_variance(self.factor_variance)) ** 0.5
+        rho, q, shares = self.factor_variance, setting.colluders, self._shares(setting)
+        left = conditional_variance(rho, clients=setting.per_round, shares=shares, q=q)
+        on_sum = (setting.per_round * aggregate_variance(rho)) ** 0.5
+        told = f", {q:.0%} of the neighbours telling" if q else ""
         return Mechanism(
-            unit="client", sigmas=(self.sigma,) * setting.rounds, released=on_sum,
+            unit="client", sigmas=(self.sigma,) * setting.rounds, released=on_sum, paper=False,
             rows={"exchange": left**0.5 / 2, "server": left**0.5 / 2, "aggregate": on_sum / 2},
             caveats=(
-                "an upload counts by its noise given all others' (best linear estimate), not by that of it alone",
-                "colluding neighbours are not counted; products of normals are taken as normal",
+                f"noise on an upload, over a client's own variance{told}: {upload_variance(rho, q):.3g} read alone, "
+                f"{left:.3g} given all other clients' parameters, which is what counts (best linear estimate)",
+                f"theorem 3 asks for σ_r² ≥ {least_factor_variance(q):.3g}, of uploads read alone, on average",
+                "products of normals are taken as normal",
             ),
         )  # fmt: skip
 

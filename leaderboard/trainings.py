@@ -63,6 +63,7 @@ def trainings(records: Iterable[Record], published: Sequence[Published] = ()) ->
             limits = [
                 f"{name} {cell[name]:g}" for name in ("until_accuracy", "until_epsilon") if cell.get(name)
             ]
+            limits += [_accounted(cell["bayesian"])] if cell.get("bayesian") else []
             asked = (f"T={cell['rounds']}", *limits)
             key = (
                 entry(cell["dataset"]), entry(cell["model"]), entry(cell["defense"]), setting(cell["federated"]),
@@ -79,6 +80,13 @@ def trainings(records: Iterable[Record], published: Sequence[Published] = ()) ->
             _natural(row.defense),
         ),
     )
+
+
+def _accounted(asked: Mapping[str, Any]) -> str:
+    """What Bayesian accounting was asked for: trainings that differ in it are told apart."""
+    how = [*asked["levels"], *([asked["instances"]] if "instance" in asked["levels"] else [])]
+    how += ["as printed"] if asked["formula"] == "paper" else []
+    return f"Bayesian {' '.join(how)} δ={asked['delta']:g}"
 
 
 def _natural(text: str) -> list[tuple[float, str]]:
@@ -123,7 +131,7 @@ def _row(key: tuple[str, ...], records: Sequence[Record], published: Sequence[Pu
     longest = max(summaries, key=lambda summary: int(summary["rounds"]), default={})  # it spent the most
     spent = longest.get("privacy", [])
     shown = [one for one in spent if one["convention"] == "tight" or one is spent[0]]
-    shown += (longest.get("bayesian") or {}).get("spent", [])
+    shown += (longest.get("bayesian") or {"spent": {}})["spent"].values()
     return Trained(
         dataset=key[0], model=key[1], defense=key[2], setting=key[3], asked=key[4], seeds=len(records),
         accuracy=median(values) if values else None, least=min(values, default=None),
@@ -142,8 +150,9 @@ def _row(key: tuple[str, ...], records: Sequence[Record], published: Sequence[Pu
 
 def bayesian(summary: Mapping[str, Any]) -> Iterator[str]:
     """Bayesian ε of a training, a line for each level asked, beside the moments accountant's on the same run."""
-    asked = summary.get("bayesian") or {"spent": [], "absent": {}}
-    for one, rows in zip(asked["spent"], asked.get("by_round", {}).values(), strict=False):
+    asked = summary.get("bayesian") or {"spent": {}, "absent": {}}
+    for level, one in asked["spent"].items():
+        rows = asked["by_round"][level]
         value = "none" if one["epsilon"] is None else f"{one['epsilon']:.3g}"
         moments = rows[-1][2] if rows else None
         other = "" if moments is None else f" (moments accountant of the same rounds: {moments:.3g})"

@@ -9,7 +9,6 @@ import torch
 from PIL import Image
 
 from bench.datasets.aptos import Aptos
-from bench.datasets.base import split
 from bench.datasets.files import MissingDataError
 from bench.errors import DataError
 
@@ -55,12 +54,29 @@ def test_features_of_a_frozen_network_are_a_table(folder: Path) -> None:
 
     torch.manual_seed(0)
     torch.save(resnet50().state_dict(), folder / "aptos" / "resnet50-test.pth")
-    raw = Aptos(side=32, copies=1).load((folder,))
-    assert raw.train_inputs.shape == (6, 2048)
+    entry = Aptos(side=32, copies=8)
+    raw = entry.load((folder,))
+    assert raw.train_inputs.shape == (48, 2048)
     assert raw.train_inputs.min() >= 0 and raw.train_inputs.max() == 1
-    found = split(raw, name="aptos", kind="table", private=True)
+    found = load(entry, "aptos", folder)
     assert (found.kind, found.classes, found.private) == ("table", 5, True)
     assert len(found.groups) == 2048
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3 - min(before, 2))
+        assert load(entry, "aptos", folder).sha256 == found.sha256, "threads change no bit"
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_copies_of_one_picture_stay_in_one_split(folder: Path) -> None:
+    entry = Aptos(features="pixels", side=8, copies=30)
+    found, raw = load(entry, "aptos", folder), entry.load((folder,))
+    assert found.kind == "image"
+    source = {row.tobytes(): number // 30 for number, row in enumerate(raw.train_inputs)}
+    parts = (found.training, found.public, found.tuning, found.gallery)
+    owners = [{source[row.tobytes()] for row in part.inputs} for part in parts]
+    assert sum(map(len, owners)) == len(set.union(*owners)) == 6
 
 
 def test_what_is_missing_or_damaged_is_one_line(folder: Path, tmp_path: Path) -> None:

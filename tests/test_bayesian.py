@@ -121,6 +121,11 @@ def test_too_few_rows_are_no_estimate() -> None:
         numbers.cost(numbers.log_moments(np.ones(2), q=0.1), estimator=0.1)
 
 
+def test_an_estimate_that_may_hardly_fail_is_finite() -> None:
+    cost = numbers.cost(numbers.log_moments(np.array([0.01, 0.02, 0.03, 0.05]), q=0.1), estimator=1e-40)
+    assert np.isfinite(cost).all()
+
+
 def test_an_attackers_guess_at_epsilon_5() -> None:
     assert numbers.guess(5.0) == pytest.approx(0.9933, abs=1e-4)
     assert numbers.guess(0.0) == 0.5
@@ -201,11 +206,7 @@ def test_levels_are_accounted_beside_the_moments_accountant() -> None:
         assert [row[0] for row in rows] == [1, 2, 3]
         spent = [row[1] or 0.0 for row in rows]
         assert all(a < b for a, b in pairwise(spent)), f"{level} spends more each round"
-    (instance,) = (
-        one
-        for one in bayesian.spent(asked, federated, end.costs, 3, examples=900, own=60)
-        if one.unit == "example"
-    )
+    instance = bayesian.spent(asked, federated, end.costs, 3, examples=900, own=60)["instance"]
     assert (instance.q, instance.steps) == (5 / 60, 3)
     assert "BDP is not DP" in instance.caveats[0]
 
@@ -245,8 +246,18 @@ def test_accounting_changes_no_weight_and_resumes_bit_for_bit(tmp_path: Path) ->
     ("defense", "level", "reason"),
     [
         ("none", "client", "no noise lies on what it speaks of"),
-        ("niss", "client", "it needs noise of a known variance, and NoiseShares draws more"),
+        ("niss", "client", "it needs Gaussian noise on every coordinate, and NoiseShares is something else"),
         ("fed-sdp", "instance", "no noise lies on what it speaks of"),
+        (
+            "laplace",
+            "client",
+            "it needs Gaussian noise on every coordinate, and LaplaceNoise is something else",
+        ),
+        (
+            "fed-split",
+            "joint",
+            "what is done to a client's noised update changes the noise that it counts on",
+        ),
     ],
 )
 def test_what_cannot_be_accounted_says_why(defense: str, level: str, reason: str) -> None:

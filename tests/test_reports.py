@@ -14,6 +14,8 @@ from bench.defenses.ldp_fl import LdpFl
 from bench.defenses.transforms.shuffle import ShuffleCoordinates
 from bench.defenses.transforms.two_point import TwoPoint
 from bench.federated.draws import KeyedDraws
+from bench.federated.stages import stages
+from bench.points import POINTS
 
 DRAWS = 40_000
 SIGMAS = 5
@@ -151,3 +153,9 @@ def test_epsilon_is_stated_with_what_it_assumes() -> None:
 def test_a_report_needs_an_epsilon_and_a_radius(field: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"{field} must be above 0 and finite"):
         TwoPoint(**{"epsilon": 1.0, field: value})
+
+
+def test_only_single_updates_are_unlinked_not_their_mean() -> None:
+    setting = context(3).setting
+    found = stages(LdpFl(), setting, {"a": (2,)})
+    assert [name for name in POINTS if found.unlinked(POINTS[name])] == ["type-0"]

@@ -1,12 +1,15 @@
 """NISS: what is left of shared noise on an upload, in the mean, to colluders, and to who knows all others."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from bench.defenses.accounting.mechanism import Sampling
+from bench.defenses.accounting.report import released
 from bench.defenses.accounting.shares import (
     aggregate_variance,
     conditional_variance,
@@ -103,14 +106,18 @@ def test_the_conditional_variance_is_the_best_linear_estimates(rho: float) -> No
     assert near(float(left.var()), expected, SIZE)
 
 
-def test_epsilon_counts_the_conditional_noise_and_says_so() -> None:
-    found = Niss(factor_variance=0.5, shares=8).mechanism(setting())
-    assert found.rows["server"] == pytest.approx(
-        conditional_variance(0.5, clients=CLIENTS, shares=8) ** 0.5 / 2
-    )
+@pytest.mark.parametrize("q", [0.0, 0.5])
+def test_epsilon_counts_the_conditional_noise_and_says_so(q: float) -> None:
+    """And, for an attacker with colluders, what they leave of it."""
+    found = Niss(factor_variance=0.5, shares=8).mechanism(replace(setting(), colluders=q))
+    left = conditional_variance(0.5, clients=CLIENTS, shares=8, q=q)
+    assert found.rows["server"] == pytest.approx(left**0.5 / 2)
     assert found.released == pytest.approx((CLIENTS * 0.5) ** 0.5)
-    assert any("given all others'" in caveat for caveat in found.caveats)
+    assert f"{upload_variance(0.5, q):.3g} read alone, {left:.3g} given all" in found.caveats[0]
+    assert ("50% of the neighbours telling" in found.caveats[0]) == (q > 0)
     assert Niss(factor_variance=0.0).mechanism(setting()).released == 0
+    spent = released(found, Sampling(q=0.1, per_round=1, rounds=4), tensors=6)
+    assert [one.convention for one in spent] == ["tight"], "paper A's count does not speak of shares"
 
 
 def test_a_round_has_no_more_neighbours_than_clients() -> None:

@@ -192,6 +192,12 @@ def test_compensation_leaves_what_has_no_such_directions_bit_for_bit() -> None:
     assert all(torch.equal(found[name], value) for name, value in given.items())
 
 
+def test_a_training_that_diverges_is_not_compensated() -> None:
+    given = {"a": torch.tensor([1.0, float("nan"), 2.0, 3.0])}
+    found = Compensate(variance=1.0, quotient=2.0, tolerance=0.1).apply(given, context(1, lead=0))["a"]
+    assert torch.equal(found.nan_to_num(7.0), given["a"].nan_to_num(7.0))
+
+
 @pytest.mark.parametrize(("quotient", "share"), [(1.0, 0.99), (6.0, 0.99), (12.0, 0.99)])
 def test_eigenvalues_of_pure_noise_lie_in_the_interval(quotient: float, share: float) -> None:
     noise = torch.from_numpy(np.random.default_rng(3).standard_normal(40_000))

@@ -91,10 +91,10 @@ def _spent(summary: dict[str, Any]) -> Iterator[Line]:
     figures = summary.get("privacy") or []
     if not figures:
         yield "ε", f"absent: {summary.get('epsilon_absent')}"
-    bayesian = summary.get("bayesian") or {"spent": [], "absent": {}}
+    bayesian = summary.get("bayesian") or {"spent": {}, "absent": {}, "by_round": {}}
     for level, reason in bayesian["absent"].items():
         yield "ε bayesian", f"absent at {level} level: {reason}"
-    for one in (*figures, *bayesian["spent"]):
+    for one in (*figures, *bayesian["spent"].values()):
         value = f"absent: {one['absent']}" if one["epsilon"] is None else f"{one['epsilon']:.4g}"
         yield (
             f"ε {one['convention']}",
@@ -102,6 +102,13 @@ def _spent(summary: dict[str, Any]) -> Iterator[Line]:
             f"({one['accountant']}; q = {one['q']:g}, {one['steps']} steps, {one['adjacency']})",
         )
         yield from (("", f"not in it: {note}") for note in one["caveats"])
+    for level, rows in bayesian["by_round"].items():
+        told = (f"{int(at)}: {_three(ours)} ({_three(moments)})" for at, ours, moments in rows)
+        yield f"ε {level}", "round: Bayesian ε (moments accountant's)  " + ", ".join(told)
+
+
+def _three(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}"
 
 
 def _leak(summary: dict[str, Any]) -> Iterator[Line]:

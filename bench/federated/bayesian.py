@@ -13,7 +13,7 @@ from bench.defenses.accounting import bayesian, rdp
 from bench.defenses.accounting.mechanism import Mechanism
 from bench.defenses.accounting.report import RELEASED, Spent
 from bench.defenses.base import Context
-from bench.defenses.transforms.noise import Noise
+from bench.defenses.transforms.noise import GaussianNoise
 from bench.defenses.transforms.rows import joined
 from bench.federated.clients import Network
 from bench.federated.draws import NoDraws
@@ -66,9 +66,12 @@ def _absent(level: str, federated: Federated, stages: Stages) -> str | None:
     if many < bayesian.LEAST_SAMPLES:
         return f"{many} {rows} are too few to estimate from; give {bayesian.LEAST_SAMPLES}"
     for transform in (t for stage in _seen(level) for t in stages.transforms.get(stage, ())):
-        if transform.random and not isinstance(transform, Noise):
-            return f"it needs noise of a known variance, and {type(transform).__name__} draws more"
-    return None if _variance(stages, level, federated) else "no noise lies on what it speaks of"
+        plain = isinstance(transform, GaussianNoise) and transform.on == "all"
+        if transform.random and not plain:
+            return f"it needs Gaussian noise on every coordinate, and {type(transform).__name__} is something else"
+    if level == "joint" and any(not t.random for stage in SENT for t in stages.transforms.get(stage, ())):
+        return "what is done to a client's noised update changes the noise that it counts on"
+    return None if _variance(stages, level, federated, 0) else "no noise lies on what it speaks of"
 
 
 def costs(
@@ -87,7 +90,7 @@ def costs(
     taking_part = federated.per_round / federated.clients
     reasons = absent(asked, federated, round_.stages)
     for level in (level for level in asked.levels if level not in reasons):
-        variance = _variance(round_.stages, level, federated)
+        variance = _variance(round_.stages, level, federated, round_.moment.round)
         if level == "instance":
             x = torch.cat([_apart(each) for each in _examples(of, round_)]) / variance
             own = round_.stages.setting.client_examples
@@ -104,22 +107,24 @@ def costs(
 
 def spent(
     asked: Bayesian, federated: Federated, found: Tensors, rounds: int, *, examples: int, own: int
-) -> tuple[Spent, ...]:
-    """ε of the first `rounds` rounds at each level, with what it assumes; `own` is |D_i|."""
+) -> dict[str, Spent]:
+    """Level → ε of the first `rounds` rounds, with what it assumes; `own` is |D_i|."""
     q = {
         "client": federated.per_round / federated.clients, "joint": federated.per_round / federated.clients,
         "instance": min(1.0, federated.batch / (own if asked.instances == "parallel" else examples)),
     }  # fmt: skip
-    return tuple(
-        Spent(
+    return {
+        level: Spent(
             convention="bayesian", accountant=f"Bayesian, {level} level" + _how(asked, level),
             unit="example" if level == "instance" else "client", adversary=RELEASED,
-            epsilon=_epsilon(asked, level, value[:rounds], federated), delta=asked.delta, q=q[level],
+            epsilon=total, delta=asked.delta, q=q[level],
             steps=rounds, multiplier=None, sampling="as Poisson", adjacency="one added or removed, at random",
-            caveats=_caveats(level), absent=None,
+            caveats=_caveats(level),
+            absent="δ is used up by the estimates, or no order is finite" if total is None else None,
         )
         for level, value in found.items()
-    )  # fmt: skip
+        for total in (_epsilon(asked, level, value[:rounds], federated),)
+    }  # fmt: skip
 
 
 def by_round(
@@ -188,14 +193,17 @@ def _seen(level: str) -> tuple[Stage, ...]:
     return sent if level == "client" else (*_INSIDE, *sent)
 
 
-def _variance(stages: Stages, level: str, federated: Federated) -> float:
-    """s², the noise's variance on each coordinate of the mean that a level speaks of: of a batch, or of K clients."""
+def _variance(stages: Stages, level: str, federated: Federated, at: int) -> float:
+    """s², the noise's variance in round `at` on each coordinate of the mean that a level speaks of: of a batch, or of
+    K clients."""
     total = 0.0
     for stage in _seen(level):
         context = Context(
-            lead=1, stage=stage, round=0, step=0, setting=stages.setting, draws=NoDraws()
+            lead=1, stage=stage, round=at, step=0, setting=stages.setting, draws=NoDraws()
         )  # fmt: skip
-        each = sum(t.variance(context) for t in stages.transforms.get(stage, ()) if isinstance(t, Noise))
+        each = sum(
+            t.variance(context) for t in stages.transforms.get(stage, ()) if isinstance(t, GaussianNoise)
+        )
         over = federated.batch if stage == "example" else 1
         over *= federated.per_round if level != "instance" and stage != "aggregate" else 1
         total += each / over

@@ -61,8 +61,6 @@ def at_point(
     if mechanism.unit == "client" and where.unit in ("example", "step"):
         return None, f"it speaks of a client's update, not of what {where.name} shows"
     if isinstance(mechanism, Reports):
-        if where.unit != "update":
-            return None, f"nothing bounds what {where.name} shows of one client's reports"
         return local.at_tap(mechanism, coordinates=coordinates, observations=observations), None
     inside = mechanism.unit == "example" and where.unit in ("update", "sum")
     passes = -(-setting.steps * setting.batch // setting.client_examples) if inside else 1

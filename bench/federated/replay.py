@@ -58,7 +58,7 @@ def states_at(
     if kept.exists():
         return replace(stages, states=states_of(read_weights(kept)))
     watching = replace(stages, observing=course.cell.defense.name == "none")
-    untested = {"rounds": round_, "test_every": round_, "test_examples": 1}
+    untested = {"rounds": round_, "test_every": round_, "test_examples": 1, "bayesian": None}
     short = replace(course, cell=course.cell.model_copy(update=untested))
     end = train(short, begin(short, initial, watching))
     if not all(bool((end.weights[name] == value).all()) for name, value in expected.items()):

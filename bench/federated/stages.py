@@ -49,6 +49,8 @@ class Stages:
 
     def unlinked(self, point: Point) -> bool:
         """Whether what `point` shows cannot be told apart by clients, coordinate by coordinate."""
+        if point.unit == "sum":  # one vector, of nobody
+            return False
         return any(t.unlinks for stage in STAGES if point.sees(stage) for t in self.transforms.get(stage, ()))
 
     @property

@@ -49,7 +49,7 @@ def cost(moments: Floats, *, estimator: float, rounds: int = 1) -> Floats:
     moments = rounds * moments
     top = moments.max(0)
     values = np.exp(moments - top)  # of one order's rows, in units of the largest
-    bound = values.mean(0) + student.ppf(1 - estimator, count - 1) / math.sqrt(count - 1) * values.std(0)
+    bound = values.mean(0) + student.isf(estimator, count - 1) / math.sqrt(count - 1) * values.std(0)
     found: Floats = (top + np.log(bound)) / rounds
     return found
 

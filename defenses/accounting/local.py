@@ -3,6 +3,7 @@
 from bench.defenses.accounting.mechanism import Reports
 from bench.defenses.accounting.report import RELEASED, TAP, Spent
 
+_SENT = {"split": "could they be linked", "whole": "sent without a name", "named": "sent under its name"}
 _UNLINKED = "that the server cannot link reports is no theorem of composition"
 
 
@@ -16,7 +17,7 @@ def released(reports: Reports, *, rounds: int, coordinates: int) -> tuple[Spent,
     whole = coordinates * reports.epsilon
     found = [
         _spent("paper", f"ε of one weight's one report ({_UNLINKED})", reports.epsilon, 1),
-        _spent("paper", "a client's reports of one round, sent without a name: d·ε", whole, 1),
+        _spent("paper", f"a client's reports of one round, {_SENT[reports.sending]}: d·ε", whole, 1),
     ]
     return (*found, _spent("tight", "all reports of all rounds: T·d·ε, pure", rounds * whole, rounds))
 

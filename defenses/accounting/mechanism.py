@@ -17,8 +17,8 @@ class Mechanism:
     `released` is what noise over sensitivity comes to in the sum that a step releases, in
     units of σ, neighbours by adding or removing a row; `rows` the same for what is seen after a stage alone,
     neighbours by replacing one, and only for stages after which one is protected.  With `per_tensor` each of
-    M tensors is clipped by itself, and a row's sensitivity is √M times the bound.  `caveats`: what no
-    accountant covers.
+    M tensors is clipped by itself, and a row's sensitivity is √M times the bound.  `paper`: whether paper A's count,
+    of noise σC on a sum, speaks of it.  `caveats`: what no accountant covers.
     """
 
     unit: Unit
@@ -27,6 +27,7 @@ class Mechanism:
     rows: Mapping[Stage, float]
     by_step: bool = False
     per_tensor: bool = False
+    paper: bool = True
     caveats: tuple[str, ...] = ()
 
 

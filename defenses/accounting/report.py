@@ -50,6 +50,8 @@ def released(
 
     `tensors` is M.  The rounds are those of `sampling`, which may be fewer than the mechanism plans.
     """
+    if not mechanism.paper:
+        return (_tight(mechanism, sampling, tensors, delta),)
     found = [_paper(mechanism, sampling, delta), *_table_11(mechanism, sampling, delta)]
     if sampling.stated is not None and not math.isclose(sampling.stated, sampling.q):
         found.append(_paper(mechanism, replace(sampling, q=sampling.stated), delta))

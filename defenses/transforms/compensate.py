@@ -35,6 +35,8 @@ class Compensate(Transform):
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
         vectors = joined(tensors, context.lead)
         size = vectors.shape[-1]
+        if not bool(torch.isfinite(vectors).all()):
+            return dict(tensors)  # a training that diverges says so itself
         width = max(1, int(math.sqrt(size / self.quotient)))
         height = -(-size // width)
         padded = torch.nn.functional.pad(vectors, (0, height * width - size))

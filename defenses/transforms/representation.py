@@ -42,16 +42,17 @@ class PruneRepresentation(Transform):
 
     def candidate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
         """The candidate without the columns that the reading shows as zero: which were pruned is in plain sight."""
-        del context
-        name = self._defended(tensors)
+        name = self._defended(tensors, context.lead)
         shown = (observed[name] != 0).any(-2, keepdim=True)
         return {**tensors, name: torch.where(shown, tensors[name], 0.0)}
 
-    def _defended(self, tensors: Tensors) -> str:
-        """The weight's name, told from the tensors: the layer's, or the last with two axes beside the leading."""
+    def _defended(self, tensors: Tensors, lead: int) -> str:
+        """The weight's name, told from the tensors: the layer's, or the last weight with two axes of its own."""
         if self.layer:
             return f"{self.layer}.weight"
-        return [name for name in tensors if name.endswith("weight")][-1]
+        return [
+            name for name, value in tensors.items() if name.endswith("weight") and value.dim() == lead + 2
+        ][-1]
 
 
 def linear(model: nn.Module, layer: str) -> str:

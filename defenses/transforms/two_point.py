@@ -51,9 +51,10 @@ class TwoPoint(Transform):
     def candidate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
         """The mean of its reports: the update to the weights as they are clipped."""
         del observed
+        begun = {name: value.to(tensors[name]) for name, value in _weights(context).items()}
         return {
-            name: (begun - self._clipped(tensors[name], begun, context)) / context.setting.moves
-            for name, begun in _weights(context).items()
+            name: (value - self._clipped(tensors[name], value, context)) / context.setting.moves
+            for name, value in begun.items()
         }
 
     def noise(self, context: Context) -> tuple[Literal["gaussian", "laplace"], float]:
