@@ -59,25 +59,26 @@ class Aptos(Dataset):
                 f"{table}: {len(names)} pictures; the first {_TEST} are the test, and none is left"
             )
         files = [_file(pictures, name) for name in names]
-        rows, unseen = self._rows(files[_TEST:], self.copies, table), self._rows(files[:_TEST], 1, table)
+        inputs: tuple[Values, Values]
         groups: tuple[Group, ...] = ()
-        if rows.dtype != np.uint8:
-            largest = rows.max() or rows.dtype.type(1)
+        if self.features == "pixels":
+            inputs = _cut(files[_TEST:], self.side, self.copies), _cut(files[:_TEST], self.side, 1)
+        else:
+            rows, unseen = self._rows(files[_TEST:], self.copies, table), self._rows(files[:_TEST], 1, table)
+            largest = np.float32(rows.max() or 1)
             rows, unseen = rows / largest, np.clip(unseen / largest, 0, 1)
-            groups = numeric_groups(
-                [f"feature {n}" for n in range(rows.shape[1])], range(rows.shape[1]), rows
-            )  # type: ignore[arg-type]
+            columns = range(rows.shape[1])
+            groups = numeric_groups([f"feature {column}" for column in columns], columns, rows)
+            inputs = rows, unseen
         return Raw(
-            train_inputs=rows, train_labels=np.repeat(grades[_TEST:], self.copies),
-            test_inputs=unseen, test_labels=grades[:_TEST], class_names=_GRADES, groups=groups,
+            train_inputs=inputs[0], train_labels=np.repeat(grades[_TEST:], self.copies),
+            test_inputs=inputs[1], test_labels=grades[:_TEST], class_names=_GRADES, groups=groups,
             together=self.copies,
             subset=None if len(names) == _PICTURES else f"{len(names)} of {_PICTURES} pictures",
             found=(table, pictures),
         )  # fmt: skip
 
-    def _rows(self, files: list[Path], copies: int, table: Path) -> Values:
-        if self.features == "pixels":
-            return _cut(files, self.side, copies)
+    def _rows(self, files: list[Path], copies: int, table: Path) -> NDArray[np.float32]:
         parts = (_cut(files[n : n + _CHUNK], self.side, copies) for n in range(0, len(files), _CHUNK))
         return _features(_weights(table.parent), parts)
 

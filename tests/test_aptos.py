@@ -10,6 +10,7 @@ from PIL import Image
 
 from bench.datasets.aptos import Aptos
 from bench.datasets.files import MissingDataError
+from bench.datasets.loading import load
 from bench.errors import DataError
 
 COUNT = 506
