@@ -20,7 +20,7 @@ from scipy.stats import t as student
 
 Floats = NDArray[np.float64]
 Formula = Literal["code", "paper"]
-ORDERS = (*range(1, 33), 40, 48, 64, 96, 128)
+ORDERS = (*range(1, 33), 40, 48, 64, 96, 128, 256, 511)
 LEAST_SAMPLES = 3
 
 
