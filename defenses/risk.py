@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import reduce
 
 import torch
@@ -85,10 +86,7 @@ def rooted(public: Public, *, pictures: int, bias: float) -> Public:
         many = round(bias * pictures)
         one = torch.nonzero(of_class)[:, 0][:many]
         rows = torch.cat([one, torch.nonzero(~of_class)[:, 0][: pictures - many]])
-    return Public(
-        model=public.model, weights=public.weights, inputs=public.inputs[rows], labels=public.labels[rows],
-        classes=public.classes,
-    )  # fmt: skip
+    return replace(public, inputs=public.inputs[rows], labels=public.labels[rows])
 
 
 def _directional(public: Public, inputs: Tensor, labels: Tensor, u: Tensor) -> dict[str, Tensor]:

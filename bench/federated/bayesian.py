@@ -87,20 +87,19 @@ def costs(
         return [bayesian.cost(group, estimator=asked.estimator, rounds=rounds) for group in groups]
 
     found: dict[str, Tensor] = {}
-    taking_part = federated.per_round / federated.clients
+    own = round_.stages.setting.client_examples
     reasons = absent(asked, federated, round_.stages)
     for level in (level for level in asked.levels if level not in reasons):
         variance = _variance(round_.stages, level, federated, round_.moment.round)
+        q = _rate(asked, level, federated, examples=examples, own=own)
         if level == "instance":
             x = torch.cat([_apart(each) for each in _examples(of, round_)]) / variance
-            own = round_.stages.setting.client_examples
-            size = own if asked.instances == "parallel" else examples
-            of_clients = np.stack(estimated(x, min(1.0, federated.batch / size)))
+            of_clients = np.stack(estimated(x, q))
             cost = of_clients.max(0) if asked.instances == "parallel" else of_clients.sum(0)
         else:
-            sent = round_.update if level == "client" else _quiet_updates(of, round_)
-            sent = _through(SENT, sent, round_)
-            (cost,) = estimated(_apart(joined(sent, 1)[None]) / variance, taking_part)
+            # jointly, nothing but noise acts on what is sent (`_absent`)
+            sent = _through(SENT, round_.update, round_) if level == "client" else _quiet_updates(of, round_)
+            (cost,) = estimated(_apart(joined(sent, 1)[None]) / variance, q)
         found[level] = torch.from_numpy(cost)
     return found
 
@@ -109,16 +108,13 @@ def spent(
     asked: Bayesian, federated: Federated, found: Tensors, rounds: int, *, examples: int, own: int
 ) -> dict[str, Spent]:
     """Level → ε of the first `rounds` rounds, with what it assumes; `own` is |D_i|."""
-    q = {
-        "client": federated.per_round / federated.clients, "joint": federated.per_round / federated.clients,
-        "instance": min(1.0, federated.batch / (own if asked.instances == "parallel" else examples)),
-    }  # fmt: skip
     return {
         level: Spent(
             convention="bayesian", accountant=f"Bayesian, {level} level" + _how(asked, level),
             unit="example" if level == "instance" else "client", adversary=RELEASED,
-            epsilon=total, delta=asked.delta, q=q[level],
-            steps=rounds, multiplier=None, sampling="as Poisson", adjacency="one added or removed, at random",
+            epsilon=total, delta=asked.delta,
+            q=_rate(asked, level, federated, examples=examples, own=own), steps=rounds,
+            multiplier=None, sampling="as Poisson", adjacency="one added or removed, at random",
             caveats=_caveats(level),
             absent="δ is used up by the estimates, or no order is finite" if total is None else None,
         )
@@ -154,19 +150,25 @@ def _moments(
     wanted = "client" if level == "client" else "example"
     if mechanism is None or mechanism.unit != wanted:
         return None
-    on_sum, steps, q = mechanism.released, rounds, federated.per_round / federated.clients
+    on_sum, each = mechanism.released, 1
     if level == "joint":  # σC·released/B on each of K updates of norm C at most
         on_sum *= math.sqrt(federated.per_round) / federated.batch
-    if level == "instance":
-        parallel = asked.instances == "parallel"
-        q = min(1.0, federated.batch / (own if parallel else examples))
-        steps = rounds if parallel else rounds * federated.per_round
+    if level == "instance" and asked.instances == "sequential":
+        each = federated.per_round
+    q = _rate(asked, level, federated, examples=examples, own=own)
     multipliers = [sigma * on_sum for sigma in mechanism.sigmas[:rounds]]
     if min(multipliers) <= 0:
         return None
-    each = steps // rounds
     found = rdp.epsilon(rdp.multiplicities(multipliers, each), asked.delta, q=q, old=True)
     return found if math.isfinite(found) else None
+
+
+def _rate(asked: Bayesian, level: str, federated: Federated, *, examples: int, own: int) -> float:
+    """q, the chance that the differing row takes part: a client in a round, an example in a batch of its client's
+    `own` (parallel) or of all `examples`."""
+    if level != "instance":
+        return federated.per_round / federated.clients
+    return min(1.0, federated.batch / (own if asked.instances == "parallel" else examples))
 
 
 def _epsilon(asked: Bayesian, level: str, value: Tensor, federated: Federated) -> float | None:
