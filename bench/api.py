@@ -51,7 +51,7 @@ from bench.scoring.floors import floors
 from bench.scoring.lpips_metric import load as load_lpips
 from bench.scoring.score import Scores
 from bench.scoring.score import score as score_pictures
-from bench.session import chosen_device
+from bench.sweep.session import chosen_device
 from bench.trip import Budget, Reading, Reconstruction
 from bench.weights import fit
 

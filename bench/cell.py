@@ -184,4 +184,5 @@ class AttackCell(_Cell):
     ] = 0.0
 
 
-Cell = Annotated[TrainingCell | AttackCell, Field(discriminator="kind")]
+AnyCell = TrainingCell | AttackCell
+Cell = Annotated[AnyCell, Field(discriminator="kind")]

@@ -17,6 +17,10 @@ class DataError(BenchError):
     """Data that are missing, truncated, altered or out of range."""
 
 
+class StorageError(BenchError):
+    """A file that cannot be written: the place is at fault, not what was to be kept."""
+
+
 class PluginError(BenchError):
     """A plug-in that cannot be loaded, or that breaks its contract."""
 

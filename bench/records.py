@@ -15,6 +15,7 @@ import secrets
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,9 +23,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.errors import RecordError
+from bench.errors import RecordError, StorageError
 
 SCHEMA = 1
+PART = ".part"  # how the names of files end that are being written
 Status = Literal["done", "n/a", "crashed"]
 Arrays = Mapping[str, NDArray[Any]]
 _KEYS = ("schema", "status", "id", "cell", "source", "summary", "victims", "environment", "cost")
@@ -56,19 +58,27 @@ class Record:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write to a temporary file beside `path`, flush to disk, and rename: whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{secrets.token_hex(8)}.part")
-    # Not `tempfile`: its files are for their owner alone, and a run folder is read by others.
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    """Write to a temporary file beside `path`, flush to disk, and rename: whole or not at all.
+
+    Raises `StorageError` where the place does not take it: full, read-only, gone.
+    """
+    temporary = path.with_name(f".{secrets.token_hex(8)}{PART}")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Not `tempfile`: its files are for their owner alone, and a run folder is read by others.
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
+    except BaseException as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise StorageError(
+                f"{path}: cannot be written ({error.strerror or error}); make room there, or choose another folder"
+            ) from None
         raise
 
 
@@ -120,12 +130,19 @@ def write(run: Path, record: Record) -> Path:
     """Write the record, moving an older one of another source to `kept/`."""
     path = record_path(run, record.id)
     if path.exists() and _source(path) != record.source:
-        kept = run / "kept"
-        kept.mkdir(exist_ok=True)
-        number = sum(1 for _ in kept.glob(f"{record.id}.*.json"))
-        os.replace(path, kept / f"{record.id}.{number}.json")
+        _keep(run, path)
     write_atomically(path, record.json().encode())
     return path
+
+
+def _keep(run: Path, path: Path) -> None:
+    kept = run / "kept"
+    try:
+        kept.mkdir(exist_ok=True)
+        number = sum(1 for _ in kept.glob(f"{path.stem}.*.json"))
+        os.replace(path, kept / f"{path.stem}.{number}.json")
+    except OSError as error:
+        raise StorageError(f"{kept}: cannot be written ({error.strerror}); see who owns {run}") from None
 
 
 def _source(path: Path) -> dict[str, Any] | None:

@@ -26,7 +26,7 @@ from bench.datasets.loading import load
 from bench.defenses.accounting.mechanism import Mechanism
 from bench.defenses.accounting.report import Spent
 from bench.defenses.base import Defense, Public, Setting
-from bench.errors import BenchError, NotApplicable, PluginError
+from bench.errors import BenchError, DataError, NotApplicable, PluginError, StorageError
 from bench.federated import bayesian, replay, resume
 from bench.federated.cost import cost as cost_of
 from bench.federated.describe import is_random, untouched
@@ -52,6 +52,7 @@ GALLERY = 1000
 TRAILS = 8  # readings whose way is kept: as many as a picture strip shows
 UNTRAINED_ROUNDS = 100  # T that schedules are planned over where no training gives one (paper A, §7)
 REUSE = 64  # reconstructions a worker remembers
+KEPT_BYTES = 500e6  # of data sets that a worker keeps beside the one in use
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,7 @@ class Place:
     device: str = "cpu"
     threads: int = 1  # that a training's chunks may take
     saved_every: float = 60.0  # seconds between two saved states of a training
+    limit: float | None = None  # seconds that a cell may take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +92,8 @@ def run_cell(
 ) -> Record:  # fmt: skip
     """Run one cell to a record; whatever goes wrong inside is a status of the record, with its reason.
 
-    `told` hears of every round of a training.
+    `told` hears of every round of a training.  Raises `StorageError` where the run folder cannot be written:
+    that is no fault of the cell's.
     """
     began, cpu = time.perf_counter(), time.process_time()
     try:
@@ -100,6 +103,8 @@ def run_cell(
             outcome = _attack(cell, place, memory)
     except NotApplicable as reason:
         outcome = Outcome(status="n/a", reason=str(reason))
+    except StorageError:
+        raise
     except BenchError as error:
         outcome = Outcome(status="crashed", reason=str(error))
     except Exception as error:
@@ -240,6 +245,11 @@ def _reconstruct(
     reconstruction = _within_memory(attack, to_device(reading, torch.device(place.device)), cell)
     seconds = time.perf_counter() - began
     _well_formed(reconstruction, reading)
+    if reading_hash(reading) != asked[0]:
+        memory.data.clear()  # parts of the reading are views of the data
+        raise PluginError(
+            f"attack {cell.attack.name} wrote to the reading that it was given; let it work on copies: tensor.clone()"
+        )
     if len(memory.reconstructions) >= REUSE:
         del memory.reconstructions[next(iter(memory.reconstructions))]
     memory.reconstructions[asked] = (reconstruction, cell.id)
@@ -254,12 +264,18 @@ def _within_memory(attack: Attack, reading: Reading, cell: AttackCell) -> Recons
             budget = Budget(evaluations=cell.evaluations, chunk=chunk)
             found = attack.reconstruct(reading, budget, Key.of_attacker(cell.seed))
             return replace(found, notes=(*found.notes, *notes))
-        except torch.OutOfMemoryError:
-            if chunk == 1:
+        except (MemoryError, RuntimeError) as error:
+            if chunk == 1 or not _is_memory(error):
                 raise
             torch.cuda.empty_cache()
             chunk = max(1, chunk // 2)
             notes.append(f"out of memory: went on with {chunk} readings at once")
+
+
+def _is_memory(error: MemoryError | RuntimeError) -> bool:
+    """Whether a device had no memory left; on a CPU torch says so in words alone."""
+    known = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    return known or "can't allocate memory" in str(error)
 
 
 def _train(cell: TrainingCell, place: Place, memory: Memory, told: Callable[[Step], None]) -> Outcome:
@@ -387,13 +403,15 @@ def _about(cell: TrainingCell, round_: int, curve: Sequence[tuple[int, float]]) 
 
 def _data(cell: AttackCell | TrainingCell, place: Place, memory: Memory) -> Data:
     key = cell.dataset.model_dump_json()
-    if key not in memory.data:
-        memory.data.clear()  # one at a time: a data set can be most of a worker's memory
+    data = memory.data.pop(key, None)
+    if data is None:
+        while memory.data and sum(kept.nbytes for kept in memory.data.values()) > KEPT_BYTES:
+            del memory.data[next(iter(memory.data))]  # the one that was used longest ago
         entry = registry.instance("datasets", cell.dataset.name, cell.dataset.params)
-        memory.data[key] = load(entry, cell.dataset.name, place.data_dir)
-    data = memory.data[key]
+        data = load(entry, cell.dataset.name, place.data_dir)
+    memory.data[key] = data
     if data.sha256 != cell.dataset.sha256:
-        raise BenchError(
+        raise DataError(
             f"data set {cell.dataset.name}: its content changed since the matrix was planned; run it again"
         )
     return data

@@ -9,11 +9,12 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bench import PROTOCOL, records, registry, source
-from bench.cell import AttackCell, CheckpointWeights, FileWeights, InitialWeights, TrainingCell
+from bench.cell import AnyCell, AttackCell, CheckpointWeights, FileWeights, InitialWeights, TrainingCell
 from bench.errors import BenchError, RecordError, UnknownName
 from bench.leaderboard.submission.check import cell_of, passed
 from bench.leaderboard.submission.draw import Drawn, draw, groups
@@ -22,11 +23,14 @@ from bench.leaderboard.submission.words import harmless
 from bench.matrix.document import PRESETS
 from bench.matrix.expand import Planned
 from bench.matrix.feasible import impossible
-from bench.plan import AnyCell, Resolver, schedule
 from bench.records import Record
 from bench.runner import Place
 from bench.scoring.intervals import simultaneous
-from bench.session import Watch, carry_out, open_run
+from bench.sweep.dispatch import Watch
+from bench.sweep.folder import opened
+from bench.sweep.plan import Resolver, schedule
+from bench.sweep.processes import Processes
+from bench.sweep.session import carry_out
 from bench.weights import file_sha256
 
 _KINDS = ("*.safetensors", "*.npz", "*.pt", "*.pth")  # of weights files
@@ -75,11 +79,10 @@ def verify(
     prepared = [_prepared(drawn, trip) for drawn in chosen]
     with _folder(out) as run:
         todo = schedule(trip.planned.values(), run, trip.resolver)
-        told(f"{len(todo.waiting)} cells to run, about {sum(todo.seconds.values()) / jobs:.0f} s")
+        told(f"{len(todo.waiting)} cells to run, about {todo.seconds / jobs:.0f} s")
         watch = Watch(finished=lambda record: told(f"{record.id[:8]} {record.status}"))
-        carry_out(
-            todo, Place(run=run, data_dir=data_dir, device=device), jobs=jobs, plugins=plugins, watch=watch
-        )
+        place = Place(run=run, data_dir=data_dir, device=device)
+        carry_out(todo, place, partial(Processes, place, jobs=jobs, plugins=plugins), watch=watch)
         here = {id_: records.read(records.record_path(run, id_)) for id_ in trip.planned}
     _compare_trainings(trip, here)
     level = simultaneous(max(1, len(chosen)))
@@ -195,10 +198,11 @@ def _compare_trainings(trip: _Trip, here: Mapping[str, Record]) -> None:
 @contextmanager
 def _folder(out: Path | None) -> Iterator[Path]:
     if out is not None:
-        yield open_run(out)
+        with opened(out) as run:
+            yield run
         return
-    with tempfile.TemporaryDirectory() as folder:
-        yield open_run(Path(folder))
+    with tempfile.TemporaryDirectory() as folder, opened(Path(folder)) as run:
+        yield run
 
 
 class _WeightsFiles:

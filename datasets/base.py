@@ -89,6 +89,12 @@ class Data:
     tuning: Split
     gallery: Split
 
+    @property
+    def nbytes(self) -> int:
+        """Memory that its splits take."""
+        splits = (self.training, self.test, self.public, self.tuning, self.gallery)
+        return sum(split.inputs.nbytes + split.labels.nbytes for split in splits)
+
 
 class Dataset(ABC):
     """A loader.  Concrete ones are frozen dataclasses whose class attributes are literals.

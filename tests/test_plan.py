@@ -9,8 +9,8 @@ import pytest
 from bench import records
 from bench.cell import AttackCell, CheckpointWeights, DataRef, Entry, Federated, TrainingCell
 from bench.matrix.expand import Planned
-from bench.plan import Resolver, Schedule, schedule
 from bench.runner import Memory, Place, run_cell
+from bench.sweep.plan import Resolver, Schedule, schedule
 
 RESOLVER = Resolver(None)
 MEMORY = Memory()
@@ -159,6 +159,6 @@ def test_cells_that_may_share_a_reading_go_together(tmp_path: Path) -> None:
         for defense in ("none", "prune")
         for point in ("type-2", "type-1", "type-0")
     ]
-    groups = left(tmp_path, *cells).phases[1]
+    groups = [group.cells for group in left(tmp_path, *cells).groups]
     assert sorted(len(group) for group in groups) == [2, 4]
     assert {cell.model_dump()["point"] for cell in min(groups, key=len)} == {"type-2"}

@@ -20,7 +20,7 @@ from bench.matrix.faults import Faults
 from bench.matrix.published import beside
 from bench.matrix.read import presets, read
 from bench.matrix.suites import SUITES, ranking, said
-from bench.plan import Resolver
+from bench.sweep.plan import Resolver
 from bench.weights import fit, read_about, read_weights
 
 # Shape, classes and examples for training, five sixths of what is not for testing.

@@ -40,7 +40,6 @@ from bench.datasets.digits import Digits
 from bench.datasets.loading import load
 from bench.datasets.own import NpzPack
 from bench.errors import BenchError, RecordError
-from bench.executor import lost
 from bench.leaderboard.board import board
 from bench.leaderboard.submission import archive, arrays, draw, figures, verdicts
 from bench.leaderboard.submission.check import FailedCheck, check
@@ -51,6 +50,7 @@ from bench.records import Record
 from bench.runner import Memory, Place, run_cell
 from bench.scoring import score
 from bench.scoring.intervals import wilson
+from bench.sweep.dispatch import lost
 from bench.verify import verify
 from bench.weights import file_sha256
 

@@ -1,6 +1,7 @@
 """Trainings as people see them: scales and limits of a matrix, the table, progress, `bench privacy`."""
 
 import json
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -9,17 +10,19 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from bench.cell import TrainingCell
+from bench.cell import AnyCell, TrainingCell
 from bench.cli.main import cli
 from bench.errors import MatrixError
-from bench.executor import AnyCell, run_cells
 from bench.leaderboard.trainings import missing, render, trainings
 from bench.matrix.expand import expand
 from bench.matrix.published import Published
 from bench.matrix.read import read
-from bench.plan import Resolver, schedule
 from bench.records import Record, records
 from bench.runner import Place, Step
+from bench.sweep.dispatch import Watch
+from bench.sweep.plan import Resolver, schedule
+from bench.sweep.processes import Processes
+from bench.sweep.session import carry_out
 
 MATRIX = """
 title = "two sizes"
@@ -191,8 +194,10 @@ def test_a_training_tells_every_round_and_takes_the_cores_that_are_left(matrix: 
     def stepped(cell: AnyCell, step: Step) -> None:
         told.append((cell.id, step))
 
-    for phase in todo.phases:
-        run_cells(phase, Place(run=tmp_path), jobs=2, stepped=stepped, finished=found.append)
+    place = Place(run=tmp_path)
+    carry_out(
+        todo, place, partial(Processes, place, jobs=2), watch=Watch(stepped=stepped, finished=found.append)
+    )
     (record,) = found
     assert record.environment["threads"] == 2
     assert [step.round for _, step in told] == [1, 2, 3, 4]

@@ -11,8 +11,8 @@ from pydantic import TypeAdapter, ValidationError
 from bench import records, source
 from bench.cell import AttackCell, Cell, CheckpointWeights, TrainingCell
 from bench.errors import BenchError, RecordError
-from bench.executor import steady
 from bench.runner import Memory, Place, run_cell
+from bench.sweep.crew import steady
 
 
 def repeat(path: Path, data_dir: Path | None, device: str, as_json: bool) -> int:

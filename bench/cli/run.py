@@ -10,9 +10,21 @@ from click.core import ParameterSource
 _EXIT_CRASHED = 1
 # Options that change no question of a matrix; any other, new ones too, makes a suite's run unranked.
 _FREE = (
-    "matrix_name", "cell_file", "out", "data_dir", "device", "jobs", "plugins", "defenses", "dry_run",
+    "matrix_name", "cell_file", "out", "data_dir", "device", "jobs", "limit", "plugins", "defenses", "dry_run",
     "tracking_uri", "no_tracking", "include_pictures", "as_json",
 )  # fmt: skip
+
+
+class _Seconds(click.ParamType):
+    name = "time"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        from bench.cli.words import seconds
+
+        try:
+            return seconds(str(value))
+        except ValueError:
+            self.fail(f"{value}: it must be a time, e.g. 90s, 30m or 2h", param, ctx)
 
 
 @click.command()
@@ -27,6 +39,9 @@ _FREE = (
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Folder of data sets; else BENCH_DATA.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 @click.option("--jobs", type=click.IntRange(1), help="Worker processes, one thread each [default: cores].")
+@click.option(
+    "--time-limit", "limit", type=_Seconds(), help="What a cell may take at most, e.g. 90s, 30m or 2h."
+)
 @click.option(
     "--plugin", "plugins", multiple=True, metavar="FILE|MODULE", help="Try out entries of your own."
 )
@@ -46,7 +61,7 @@ _FREE = (
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
     matrix_name: str | None, cell_file: Path | None, scale: str | None, out: Path | None,
-    data_dir: Path | None, device: str, jobs: int | None, plugins: tuple[str, ...],
+    data_dir: Path | None, device: str, jobs: int | None, limit: float | None, plugins: tuple[str, ...],
     defenses: tuple[str, ...], dry_run: bool, tracking_uri: str | None, no_tracking: bool,
     include_pictures: bool, as_json: bool,
 ) -> None:  # fmt: skip
@@ -71,7 +86,7 @@ def command(
     if cell_file is not None:
         from bench import registry
         from bench.cli import repeat
-        from bench.session import chosen_device
+        from bench.sweep.session import chosen_device
 
         for plugin in plugins:
             registry.add_plugin(plugin)
@@ -83,11 +98,13 @@ def command(
     asked = Asked(matrix=matrix_name, scale=scale, defenses=defenses, plugins=plugins)
     planned = running.plan(asked, out=out, data_dir=data_dir, jobs=jobs)
     if dry_run:
-        _dry_run(planned.todo, planned.jobs, planned.run, as_json)
+        from bench.sweep.session import chosen_device, default_jobs
+
+        _dry_run(planned.todo, jobs or default_jobs(chosen_device(device)), planned.run, as_json)
         return
     result = running.carry_out(
         planned, device=device, quiet=as_json, tracking_uri=None if no_tracking else (tracking_uri or ""),
-        include_pictures=include_pictures, overrides=overrides(),
+        include_pictures=include_pictures, overrides=overrides(), limit=limit,
     )  # fmt: skip
     if as_json:
         click.echo(json.dumps(result, indent=1))
@@ -109,17 +126,17 @@ def overrides() -> list[str]:
 def _dry_run(todo: "object", jobs: int, run: Path, as_json: bool) -> None:
     from bench.cli.words import duration
     from bench.leaderboard.table import entry
-    from bench.plan import Schedule
+    from bench.sweep.plan import Schedule
 
     assert isinstance(todo, Schedule)
     rows = [(cell, "done", "") for cell in todo.done]
     rows += [(cell, "n/a", reason) for cell, reason in todo.impossible]
     rows += [(cell, "to run", todo.again.get(cell.id, "")) for cell in todo.waiting]
-    seconds = sum(todo.seconds[cell.id] for cell in todo.waiting) / jobs
+    seconds = todo.seconds / jobs
     if as_json:
         listed = [
             {"id": cell.id, "state": state, "reason": reason or None, "cell": cell.model_dump(mode="json"),
-             "estimated_seconds": todo.seconds.get(cell.id)}
+             "estimated_seconds": todo.estimates.seconds(cell) if state == "to run" else None}
             for cell, state, reason in rows
         ]  # fmt: skip
         click.echo(json.dumps({"run": str(run), "cells": listed, "estimated_seconds": seconds}, indent=1))

@@ -12,10 +12,11 @@ from bench.matrix.expand import Planned, expand
 from bench.matrix.published import keep
 from bench.matrix.read import Matrix, read
 from bench.matrix.suites import ranking
-from bench.plan import Resolver, Schedule, schedule
 from bench.records import write_atomically
 from bench.runner import Place
-from bench.session import chosen_device, default_jobs, open_run
+from bench.sweep.folder import opened
+from bench.sweep.plan import Resolver, Schedule, schedule
+from bench.sweep.session import chosen_device, default_jobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +29,7 @@ class Plan:
     todo: Schedule
     run: Path
     data_dir: Path | None
-    jobs: int
+    jobs: int | None
 
 
 def plan(asked: Asked, *, out: Path | None, data_dir: Path | None, jobs: int | None) -> Plan:
@@ -41,31 +42,41 @@ def plan(asked: Asked, *, out: Path | None, data_dir: Path | None, jobs: int | N
     run = out or Path("runs") / _name(asked)
     return Plan(
         asked=asked, matrix=matrix, cells=cells, todo=schedule(cells, run, resolver), run=run,
-        data_dir=data_dir, jobs=jobs or default_jobs(),
+        data_dir=data_dir, jobs=jobs,
     )  # fmt: skip
 
 
 def carry_out(
     planned: Plan, *, device: str, quiet: bool, tracking_uri: str | None, include_pictures: bool = False,
-    overrides: list[str] | None = None,
+    overrides: list[str] | None = None, limit: float | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Run what is left under the user's eyes; the result as JSON types, `suite` among it.
 
-    `tracking_uri` None: no MLflow; "": the default store.  `overrides` are options that make a suite unranked.
+    `tracking_uri` None: no MLflow; "": the default store.  `overrides` are options that make a suite unranked;
+    `limit` seconds are what a cell may take.  Raises what `sweep.folder.opened` and `sweep.session.carry_out` raise.
     """
+    place = Place(run=planned.run, data_dir=planned.data_dir, device=chosen_device(device), limit=limit)
+    jobs = planned.jobs or default_jobs(place.device)
+    with opened(planned.run):
+        return _carry_out(planned, place, jobs, quiet, tracking_uri, include_pictures, overrides or [])
+
+
+def _carry_out(
+    planned: Plan, place: Place, jobs: int, quiet: bool, tracking_uri: str | None, include_pictures: bool,
+    overrides: list[str],
+) -> dict[str, Any]:  # fmt: skip
     matrix, asked = planned.matrix, planned.asked
-    place = Place(run=open_run(planned.run), data_dir=planned.data_dir, device=chosen_device(device))
     keep(place.run, matrix.published)
     keep_asked(place.run, asked)
     suite = None
     if matrix.suite is not None:
-        suite = ranking(matrix.suite, matrix.path, overrides or [])
+        suite = ranking(matrix.suite, matrix.path, overrides)
         path = place.run / f"suite-{matrix.suite}.json"
         write_atomically(path, f"{json.dumps(suite, indent=1)}\n".encode())
     title = matrix.title + (f" ({matrix.scale} scale)" if matrix.scale else "")
     result = watched(
-        planned.todo, place, ids=[item.cell.id for item in planned.cells], jobs=planned.jobs,
-        plugins=asked.plugins, quiet=quiet, title=title, matrix=asked.matrix, tracking_uri=tracking_uri,
+        planned.todo, place, ids=[item.cell.id for item in planned.cells], jobs=jobs, plugins=asked.plugins,
+        quiet=quiet, title=title, matrix=asked.matrix, tracking_uri=tracking_uri,
         include_pictures=include_pictures, published=matrix.published,
     )  # fmt: skip
     return {**result, "suite": suite}

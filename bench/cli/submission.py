@@ -117,7 +117,7 @@ def verify(
     bench leaderboard verify theirs.zip --cells 16 --plugin their_defense.py
     """
     from bench.leaderboard.submission.check import FailedCheck
-    from bench.session import chosen_device, default_jobs
+    from bench.sweep.session import chosen_device, default_jobs
     from bench.verify import verify as run_again
 
     try:

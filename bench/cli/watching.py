@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,45 +14,45 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.text import Text
 
 from bench import records, strips
+from bench.cell import AnyCell
 from bench.cli.words import duration
-from bench.errors import RecordError
-from bench.executor import AnyCell
+from bench.errors import BenchError
 from bench.leaderboard import knowledge, trainings
 from bench.leaderboard.table import blocks, without_evidence
 from bench.leaderboard.terminal import render
 from bench.matrix.published import Published
-from bench.plan import Schedule
 from bench.records import Record
 from bench.runner import Place, Step
-from bench.session import Watch, carry_out
+from bench.sweep.dispatch import Watch
+from bench.sweep.estimates import Remaining
+from bench.sweep.plan import Schedule
+from bench.sweep.processes import Processes
+from bench.sweep.session import carry_out
 from bench.tracking import store
 from bench.tracking.uploader import Uploader
 
 
-@dataclass(slots=True)
 class _Tally:
-    """What has come in, and how much of the estimated work is behind us."""
+    """What has come in, and how much of the work is behind us."""
 
-    found: list[Record] = field(default_factory=list)
-    estimated: dict[str, float] = field(default_factory=dict)
-    began: float = field(default_factory=time.monotonic)
-    worked: float = 0.0
-    fresh: int = 0
+    def __init__(self, todo: Schedule, run: Path) -> None:
+        self.found = [records.read(records.record_path(run, cell.id)) for cell in todo.done]
+        self.began = time.monotonic()
+        self.fresh = 0
+        self._remaining = Remaining(todo.waiting, todo.estimates)
 
     def add(self, record: Record) -> None:
         self.found.append(record)
         self.fresh += 1
-        self.worked += self.estimated.get(record.id, 0.0)
+        self._remaining.settle(record.id)
 
     def count(self, status: str) -> int:
         return sum(record.status == status for record in self.found)
 
     def left(self) -> str:
         """Time left, from the work done so far at the speed seen so far."""
-        total = sum(self.estimated.values())
-        if not self.worked:
-            return "…"
-        return duration((total - self.worked) * (time.monotonic() - self.began) / self.worked)
+        seconds = self._remaining.left()
+        return "…" if seconds is None else duration(seconds)
 
 
 def watched(
@@ -65,8 +65,7 @@ def watched(
     `tracking_uri` None: no MLflow; "": the default store.
     """
     console = Console(stderr=quiet, highlight=False)
-    tally = _Tally(estimated=dict(todo.seconds))
-    tally.found.extend(records.read(records.record_path(place.run, cell.id)) for cell in todo.done)
+    tally = _Tally(todo, place.run)
     if not quiet:
         _announce(console, title, todo, place, jobs)
     uploaded = None
@@ -86,16 +85,25 @@ def watched(
         live = stack.enter_context(Live(console=console, transient=True, refresh_per_second=2))
 
         table: RenderableType = Text("")
+        drawn_at = cost = 0.0  # when the screen was made last, and how long that took
         under_way: dict[str, str] = {}  # trainings, a line each below the bar
 
         def show() -> None:
+            """The screen as things stand; less often where making it takes long, so that the run is not held up."""
+            nonlocal table, drawn_at, cost
+            now = time.monotonic()
+            if not console.is_terminal or quiet or now - drawn_at < max(0.5, 20 * cost):
+                return
+            table = render(blocks(tally.found), detail=False)
             bar.update(task, completed=len(tally.found), failed=tally.count("crashed"), left=tally.left())
-            if console.is_terminal and not quiet:
-                live.update(Group(table, bar, *(Text(line, style="dim") for line in under_way.values())))
+            live.update(Group(table, bar, *(Text(line, style="dim") for line in under_way.values())))
+            drawn_at = time.monotonic()
+            cost = drawn_at - now
 
         show()  # the bar stands from the beginning
 
-        def started(cell: AnyCell) -> None:
+        def started(cell: AnyCell, worker: str) -> None:
+            del worker
             bar.update(task, doing=f"{cell.dataset.name} · {cell.defense.name}")
 
         def stepped(cell: AnyCell, step: Step) -> None:
@@ -106,20 +114,19 @@ def watched(
             show()
 
         def finished(record: Record) -> None:
-            nonlocal table
             under_way.pop(record.id, None)
             tally.add(record)
-            table = render(blocks(tally.found), detail=False)
             _draw(place.run, record)
             if uploader is not None:
                 uploader.notify(record.id)
-            if not console.is_terminal and not quiet and tally.fresh % 25 == 0:
+            if not console.is_terminal and not quiet and tally.fresh % max(25, len(ids) // 100) == 0:
                 console.print(f"{len(tally.found)}/{len(ids)} cells, {tally.left()} left")
             show()
 
         try:
             watch = Watch(started=started, stepped=stepped, finished=finished)
-            carry_out(todo, place, jobs=jobs, plugins=plugins, watch=watch)
+            crew = partial(Processes, place, jobs=jobs, plugins=plugins)
+            carry_out(todo, place, crew, watch=watch, title=title)
         except KeyboardInterrupt:
             live.stop()
             console.print(
@@ -148,7 +155,7 @@ def training(cell: AnyCell, step: Step) -> str:
 def _announce(console: Console, title: str, todo: Schedule, place: Place, jobs: int) -> None:
     waiting = len(todo.waiting)
     console.print(Text(title, style="bold"))
-    seconds = sum(todo.seconds.values()) / jobs
+    seconds = todo.seconds / jobs
     console.print(
         f"{waiting} cells to run on {jobs} worker{'s' if jobs > 1 else ''} ({place.device}), "
         f"about {duration(seconds)}; "
@@ -166,7 +173,7 @@ def _draw(run: Path, record: Record) -> None:
     """The cell's picture, truth above reconstruction; without one the record stands all the same."""
     if record.status != "done":
         return
-    with suppress(RecordError, OSError):
+    with suppress(BenchError, OSError):
         image = strips.of_record(run, record)
         if image is not None:
             strips.save(image, run / "pictures" / f"{record.id}.png")

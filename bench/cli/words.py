@@ -6,3 +6,15 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def seconds(text: str) -> float:
+    """The other way: `90`, `90s`, `30m`, `2h`; raises `ValueError` for anything else, and for nothing."""
+    number, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS else (text, "s")
+    found = float(number) * _UNITS[unit]
+    if not 0 < found < float("inf"):
+        raise ValueError(text)
+    return found
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3600}

@@ -68,7 +68,7 @@ def _settle(target: Target, run: Path, wanted: dict[str, RowView], found: Any) -
         if row and same and "bench.superseded" not in tags:
             del wanted[row.key]
         return
-    if row is None and tags.get("bench.folder") != _folder(run):
+    if row is None and tags.get("bench.sweep.folder") != _folder(run):
         return  # of another folder, whose runs share this experiment
     withheld = target.include_pictures and tags.get("bench.picture") == WITHHELD
     if row and same and not withheld and found.info.status != "RUNNING":
@@ -86,7 +86,7 @@ def _create(target: Target, run: Path, row: RowView, colour: str, ended: int) ->
         "mlflow.runColor": colour,
         "bench.row": row.key,
         "bench.content": row.shown.sha256,
-        "bench.folder": _folder(run),
+        "bench.sweep.folder": _folder(run),
         "bench.run": view.clean(run.resolve().name),
         "bench.picture": WITHHELD if withheld else PICTURE if image else "none",
     }

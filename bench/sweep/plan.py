@@ -2,22 +2,20 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any
 
 from bench import records, registry, source
-from bench.cell import AttackCell, CheckpointWeights, Entry, TrainingCell
+from bench.cell import AnyCell, AttackCell, CheckpointWeights, Entry, TrainingCell
 from bench.datasets.base import Data
 from bench.datasets.loading import load
 from bench.errors import RecordError
 from bench.matrix.expand import Planned
-from bench.matrix.feasible import pictures
 from bench.points import point
 from bench.runner import answering
+from bench.sweep.agenda import Group
+from bench.sweep.estimates import Estimates
 from bench.weights import checkpoint_path
-
-AnyCell = AttackCell | TrainingCell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,33 +55,39 @@ class Resolver:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """`done` have a record that answers the same question from the same source; `again` maps a cell's
-    id to why its record does not count; `impossible` settle as n/a without running; `phases` are run
-    one after another, each a list of groups, longest first; `seconds` estimates each cell's time on
-    one core."""
+    id to why its record does not count; `impossible` settle as n/a without running; `groups` are what is left,
+    trainings first; `estimates` say each cell's time on one core, from what cells in the run folder took."""
 
     done: tuple[AnyCell, ...]
     again: Mapping[str, str]
     impossible: tuple[tuple[AnyCell, str], ...]
-    phases: tuple[tuple[tuple[AnyCell, ...], ...], ...]
-    seconds: Mapping[str, float]
+    groups: tuple[Group, ...]
+    estimates: Estimates
 
     @property
     def waiting(self) -> tuple[AnyCell, ...]:
-        return tuple(cell for phase in self.phases for group in phase for cell in group)
+        return tuple(cell for group in self.groups for cell in group.cells)
+
+    @property
+    def seconds(self) -> float:
+        """What is left, on one core."""
+        return sum(map(self.estimates.seconds, self.waiting))
 
 
 def schedule(planned: Iterable[Planned], run: Path, resolver: Resolver) -> Schedule:
-    """What of `planned` is left to do in `run`: trainings first, then attacks by group."""
+    """What of `planned` is left to do in `run`, in groups of cells that can share work."""
     done: list[AnyCell] = []
     again: dict[str, str] = {}
     impossible: list[tuple[AnyCell, str]] = []
-    training: list[AnyCell] = []
-    groups: dict[str, list[AnyCell]] = {}
-    seconds: dict[str, float] = {}
+    trainings: list[AnyCell] = []
+    attacks: dict[str, list[AttackCell]] = {}
+    estimates = Estimates(resolver.shape)
     pending: set[str] = set()  # trainings that run again: what is attacked on their weights does, too
     for item in planned:
         cell = item.cell
-        stale = _stale(cell, run, pending)
+        found, stale = _found(cell, run, pending)
+        if found is not None and found.status == "done" and not found.cost.get("reused_from"):
+            estimates.learn(cell, found.cost.get("wall_seconds"))
         if stale is None:
             done.append(cell)
             continue
@@ -91,56 +95,41 @@ def schedule(planned: Iterable[Planned], run: Path, resolver: Resolver) -> Sched
             again[cell.id] = stale
         if item.impossible is not None:
             impossible.append((cell, item.impossible))
-            continue
-        seconds[cell.id] = estimate(cell, resolver.shape(cell))
-        if isinstance(cell, TrainingCell):
-            training.append(cell)
+        elif isinstance(cell, TrainingCell):
+            trainings.append(cell)
             pending.add(cell.id)
         else:
-            groups.setdefault(_group(cell), []).append(cell)
-
-    def cost(group: Iterable[AnyCell]) -> float:
-        return -sum(seconds[cell.id] for cell in group)
-
-    trainings = tuple((cell,) for cell in sorted(training, key=lambda cell: cost([cell])))
-    attacks = tuple(tuple(group) for group in sorted(groups.values(), key=cost))
+            attacks.setdefault(_group(cell), []).append(cell)
+    groups = [Group(cells=(cell,)) for cell in trainings]
+    groups += [Group(cells=tuple(cells), after=_after(cells[0])) for cells in attacks.values()]
     return Schedule(
-        done=tuple(done), again=again, impossible=tuple(impossible), phases=(trainings, attacks),
-        seconds=seconds,
-    )  # fmt: skip
+        done=tuple(done), again=again, impossible=tuple(impossible), groups=tuple(groups), estimates=estimates
+    )
 
 
-def estimate(cell: AnyCell, shape: tuple[int, ...]) -> float:
-    """Seconds on one core, to the order: from trials with the nets of DLG (0.5 ms an evaluation of one
-    28×28 picture, growing with pixels and pictures) and with paper A's net (4 ms a client-step)."""
-    federated = cell.federated
-    if isinstance(cell, TrainingCell):
-        return 1 + cell.rounds * federated.per_round * federated.steps * 0.004 * max(1, federated.batch / 5)
-    attack = registry.load("attacks", cell.attack.name)
-    if not getattr(attack, "iterative", True):
-        return 0.2
-    count = pictures(cell.point, federated)
-    share = float(max(0.1, (count * prod(shape) / 784) ** 0.9))
-    return 0.2 + cell.readings * cell.evaluations * 0.0005 * share
-
-
-def _stale(cell: AnyCell, run: Path, pending: set[str]) -> str | None:
-    """None: its record counts.  "": there is none.  Else why the one there does not count."""
+def _found(cell: AnyCell, run: Path, pending: set[str]) -> tuple[records.Record | None, str | None]:
+    """The record of a cell and why it does not count: None, it counts; "", there is none."""
     path = records.record_path(run, cell.id)
     if not path.exists():
-        return ""
+        return None, ""
     try:
         found = records.read(path)
     except RecordError as error:
-        return str(error)
+        return None, str(error)
     if found.status == "crashed":
-        return f"crashed: {found.reason}"
+        return found, f"crashed: {found.reason}"
     if missing := _missing(found, cell, run):
-        return f"{missing} is missing"
+        return found, f"{missing} is missing"
     differs = source.changed(found.source, answering(cell, run))
-    if isinstance(cell, AttackCell) and isinstance(cell.weights, CheckpointWeights):
-        differs += ["its training runs again"] if cell.weights.training in pending else []
-    return "; ".join(differs) if differs else None
+    if _after(cell) in pending:
+        differs += ["its training runs again"]
+    return found, "; ".join(differs) if differs else None
+
+
+def _after(cell: AnyCell) -> str | None:
+    """The training that a cell waits for."""
+    on_checkpoint = isinstance(cell, AttackCell) and isinstance(cell.weights, CheckpointWeights)
+    return cell.weights.training if on_checkpoint else None
 
 
 def _missing(found: records.Record, cell: AnyCell, run: Path) -> str | None:

@@ -1,0 +1,92 @@
+"""`bench status`: how far a run is, from another terminal or machine."""
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from bench.sweep.progress import Progress
+
+
+@click.command()
+@click.argument("runs", type=click.Path(path_type=Path), nargs=-1, metavar="[RUN...]")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, a line a run.")
+def command(runs: tuple[Path, ...], as_json: bool) -> None:
+    """Say how far each RUN is (by default the newest below runs/): settled cells, what each worker is at, and
+    the time left.  It reads the run folder alone, and can be asked from any machine that sees it.
+
+    \b
+    bench status
+    watch bench status runs/shard-*
+    """
+    from bench.tracking.store import checked_run
+
+    for run in runs or (None,):
+        folder = checked_run(run)
+        if as_json:
+            click.echo(json.dumps(_facts(folder)))
+        else:
+            for line in _lines(folder):
+                click.echo(line)
+
+
+def _facts(run: Path) -> dict[str, Any]:
+    from bench.sweep import folder, progress
+
+    said = progress.read(run)
+    return {
+        "run": str(run), "under_way": folder.is_held(run), "holder": folder.holder(run),
+        "records": sum(1 for _ in (run / "records").glob("*.json")),
+        "progress": None if said is None else asdict(said),
+    }  # fmt: skip
+
+
+def _lines(run: Path) -> Iterator[str]:
+    from bench.leaderboard.submission.words import harmless
+    from bench.sweep import folder, progress
+
+    said, under_way, holder = progress.read(run), folder.is_held(run), folder.holder(run)
+    where = (
+        harmless(f" on {holder['host']}, process {holder['pid']}") if {"host", "pid"} <= set(holder) else ""
+    )
+    if said is None:
+        state = f"under way{where}" if under_way else "not under way"
+        yield f"{run}: {state}; it says nothing of how far it is"
+        return
+    yield f"{run}: {harmless(said.title)}"
+    yield f"  {_state(said, under_way, where)}"
+    counts = [f"{count} {'failed' if name == 'crashed' else name}" for name, count in said.statuses.items()]
+    yield f"  {said.settled} of {said.cells} cells settled" + harmless(
+        f" ({', '.join(counts)} by this run)" * bool(counts)
+    )
+    if not under_way:
+        return
+    for worker, at in sorted(said.busy.items()):
+        step = f", {at['step']}" if isinstance(at.get("step"), str) else ""
+        yield harmless(f"  worker {worker}  {at['what']}{step}, for {_ago(said.seen, at['since'])}", 300)
+
+
+def _state(said: "Progress", under_way: bool, where: str) -> str:
+    from bench.cli.words import duration
+    from bench.leaderboard.submission.words import harmless
+
+    seen = f"{_ago(time.time(), said.seen)} ago"
+    if under_way:
+        left = "" if said.left is None else f", about {duration(said.left)} left"
+        return f"under way{where} for {_ago(time.time(), said.began)}, seen {seen}{left}"
+    if said.state == "finished":
+        return f"finished {seen}"
+    state = f"killed, last seen {seen}" if said.state == "running" else f"{harmless(said.state, 500)}, {seen}"
+    return f"{state}; the same command goes on"
+
+
+def _ago(now: float, then: float) -> str:
+    """A time between two clocks' times; clocks of two machines, or one set back, may not agree."""
+    from bench.cli.words import duration
+
+    return duration(max(0.0, now - then))

@@ -1,0 +1,93 @@
+"""What a crew of workers promises to the loop that feeds it (`bench.sweep.dispatch`)."""
+
+import faulthandler
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from bench.cell import AnyCell
+from bench.records import Record
+from bench.runner import Memory, Place, Step, run_cell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """A worker is gone, and the cell that it was at with it; `again` where another may try that cell."""
+
+    reason: str
+    again: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """A worker gives its cell back unharmed: the place is at fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A worker without a cell left."""
+
+
+News = Step | Record | Lost | Returned | Gone
+
+
+class Crew(Protocol):
+    """Workers by name, one cell at a time each; they come and go.  A record in its news is on disk."""
+
+    def members(self) -> tuple[str, ...]:
+        """Who may be given cells now."""
+
+    def give(self, worker: str, cell: AnyCell, *, demand: int) -> None:
+        """Let a worker answer a cell; `demand` cells could run at this moment, this one among them."""
+
+    def news(self) -> list[tuple[str, News]]:
+        """What happened, by worker, once something has: also nothing, where members came.
+
+        Raises `BenchError` where nobody is left to go on.
+        """
+
+    def close(self) -> None:
+        """Let the workers go; cells in flight are lost."""
+
+
+def answer(cell: AnyCell, place: Place, memory: Memory, told: Callable[[Step], None]) -> Record:
+    """Run one cell, within the place's time limit; a worker that passes it ends itself."""
+    if place.limit is None:
+        return run_cell(cell, place, memory, told=told)
+    with _ends_after(place.limit, hung(place.run, cell)):
+        return run_cell(cell, place, memory, told=told)
+
+
+def hung(run: Path, cell: AnyCell) -> Path:
+    """Where it is written what a cell was at when its time was over."""
+    return run / "hung" / f"{cell.id}.txt"
+
+
+@contextmanager
+def _ends_after(seconds: float, trace: Path) -> Iterator[None]:
+    """The process ends itself after so long, whatever it is at: a thread of faulthandler's, which needs no
+    interpreter, writes where every thread was."""
+    trace.parent.mkdir(parents=True, exist_ok=True)
+    with trace.open("w") as file:
+        faulthandler.dump_traceback_later(seconds, exit=True, file=file)
+        try:
+            yield
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+    trace.unlink(missing_ok=True)
+
+
+def too_long(place: Place) -> str:
+    """The reason of a cell whose time was over."""
+    return f"took longer than the time limit of {place.limit:g} s; give --time-limit more, or mend what hangs"
+
+
+def steady(device: str) -> None:
+    """What makes figures repeat bit for bit: one thread, and on a GPU deterministic algorithms."""
+    torch.set_num_threads(1)
+    if device != "cpu":
+        torch.use_deterministic_algorithms(True)

@@ -1,0 +1,160 @@
+"""Which cell goes to which worker: every cell once, each after what it waits for, data sets loaded once."""
+
+from collections import Counter, defaultdict
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench.cell import AnyCell, AttackCell, CheckpointWeights, DataRef, Entry, Federated, TrainingCell
+from bench.sweep.agenda import Agenda, Group
+from bench.sweep.estimates import Estimates, Remaining
+
+DATA = tuple(DataRef(name=name, sha256=letter * 64) for name, letter in (("digits", "a"), ("mnist", "b")))
+
+
+def training(seed: int, data: DataRef = DATA[0]) -> TrainingCell:
+    return TrainingCell(
+        dataset=data,
+        model=Entry(name="mlp"),
+        federated=Federated(),
+        defense=Entry(name="none"),
+        rounds=1,
+        seed=seed,
+    )
+
+
+def attack(
+    seed: int, data: DataRef = DATA[0], on: TrainingCell | None = None, attack: str = "cpl"
+) -> AttackCell:
+    weights = {} if on is None else {"weights": CheckpointWeights(training=on.id, round=1)}
+    return AttackCell(
+        dataset=data, model=Entry(name="mlp"), federated=Federated(), defense=Entry(name="none"),
+        attack=Entry(name=attack), point="type-2", seed=seed, **weights,
+    )  # fmt: skip
+
+
+def taken(agenda: Agenda, workers: int, seconds: dict[str, float]) -> list[tuple[float, str, AnyCell]]:
+    """Simulate: each worker takes `seconds` for a cell; (when it began, worker, cell) in order."""
+    clock, busy, told = 0.0, dict[str, tuple[float, AnyCell]](), list[tuple[float, str, AnyCell]]()
+    while True:
+        for name in map(str, range(workers)):
+            if name not in busy and (cell := agenda.take(name)) is not None:
+                busy[name] = (clock + seconds[cell.id], cell)
+                told.append((clock, name, cell))
+        if not busy:
+            assert agenda.empty
+            return told
+        name = min(busy, key=lambda one: busy[one][0])
+        clock, cell = busy.pop(name)
+        agenda.settle(cell)
+
+
+@st.composite
+def sweeps(draw: st.DrawFn) -> tuple[list[Group], dict[str, float]]:
+    made = [training(n, draw(st.sampled_from(DATA))) for n in range(draw(st.integers(0, 4)))]
+    groups = [Group(cells=(one,)) for one in made]
+    for n in range(draw(st.integers(0, 8))):
+        on = draw(st.sampled_from([None, *made]))
+        data = on.dataset if on else draw(st.sampled_from(DATA))
+        count = draw(st.integers(1, 4))
+        cells = tuple(attack(100 * n + k, data, on) for k in range(count))
+        groups.append(Group(cells=cells, after=on.id if on else None))
+    every = [cell.id for group in groups for cell in group.cells]
+    return groups, {id_: draw(st.floats(0.01, 10)) for id_ in every}
+
+
+@given(sweeps(), st.integers(1, 4))
+@settings(max_examples=150, deadline=None)
+def test_every_cell_once_and_after_its_training(
+    sweep: tuple[list[Group], dict[str, float]], workers: int
+) -> None:
+    groups, seconds = sweep
+    told = taken(Agenda(groups, lambda cell: seconds[cell.id]), workers, seconds)
+    assert Counter(cell.id for _, _, cell in told) == dict.fromkeys(seconds, 1)
+    ends = {cell.id: began + seconds[cell.id] for began, _, cell in told}
+    begins = {cell.id: began for began, _, cell in told}
+    for group in groups:
+        for cell in group.cells:
+            assert group.after is None or begins[cell.id] >= ends[group.after] - 1e-9
+    # nobody waits while there is work, so twice the least that is possible is enough (Graham 1966)
+    waits_for = {cell.id: group.after for group in groups for cell in group.cells}
+    chain = max(
+        (took + seconds[after] if (after := waits_for[id_]) else took for id_, took in seconds.items()),
+        default=0,
+    )
+    least = max(chain, sum(seconds.values()) / workers)
+    assert max(ends.values(), default=0) <= 2 * least + 1e-6
+
+
+def test_a_worker_stays_with_its_data_set() -> None:
+    groups = [Group(cells=(attack(n, DATA[n % 2]),)) for n in range(40)]
+    seconds = {group.cells[0].id: 1.0 + n / 100 for n, group in enumerate(groups)}
+    loads: defaultdict[str, list[str]] = defaultdict(list)
+    for _, worker, cell in taken(Agenda(groups, lambda cell: seconds[cell.id]), 2, seconds):
+        if loads[worker][-1:] != [cell.dataset.name]:
+            loads[worker].append(cell.dataset.name)
+    assert all(len(names) <= 2 for names in loads.values())  # its own, and at the end the other's rest
+    assert {names[0] for names in loads.values()} == {"digits", "mnist"}
+
+
+def test_the_longest_first_and_urgent_trainings_before_all() -> None:
+    short, long, made = attack(1), attack(2), training(3)
+    seconds = {short.id: 1.0, long.id: 5.0, made.id: 0.1, attack(4, on=made).id: 3.0}
+    groups = [Group(cells=(short,)), Group(cells=(long,)), Group(cells=(attack(4, on=made),), after=made.id),
+              Group(cells=(made,))]  # fmt: skip
+    order = [cell.seed for _, _, cell in taken(Agenda(groups, lambda cell: seconds[cell.id]), 1, seconds)]
+    assert order == [3, 2, 4, 1]
+
+
+def test_an_idle_worker_takes_half_of_the_longest_rest() -> None:
+    cells = tuple(attack(n) for n in range(7))
+    agenda = Agenda([Group(cells=cells)], lambda cell: 1.0)
+    assert agenda.take("1") == cells[0]
+    assert agenda.take("2") == cells[4]  # three of the six that were left
+    assert [agenda.take("1"), agenda.take("1"), agenda.take("1")] == list(cells[1:4])
+    assert agenda.take("1") == cells[6]
+    assert agenda.take("2") == cells[5]
+    assert agenda.empty
+
+
+def test_what_a_lost_worker_had_goes_to_others() -> None:
+    cells = tuple(attack(n) for n in range(4))
+    agenda = Agenda([Group(cells=cells)], lambda cell: 1.0)
+    first = agenda.take("1")
+    assert first is not None
+    agenda.leave("1")
+    agenda.again(first)
+    assert agenda.ready == 4
+    assert {agenda.take("2").seed for _ in range(4)} == {0, 1, 2, 3}  # type: ignore[union-attr]
+
+
+def test_a_training_that_is_done_before_is_waited_for_by_nobody() -> None:
+    on_it = attack(1, on=training(1))
+    agenda = Agenda([Group(cells=(on_it,), after=training(1).id)], lambda cell: 1.0)
+    assert agenda.take("1") == on_it
+
+
+def test_estimates_learn_from_what_is_most_alike() -> None:
+    found = Estimates(lambda cell: (1, 8, 8))
+    plain = found.seconds(attack(1))
+    found.learn(attack(2, attack="dlg"), 5 * found.seconds(attack(2, attack="dlg")))
+    assert found.seconds(attack(1)) == plain  # another attack's
+    found.learn(attack(2, DATA[1]), 3 * plain)
+    assert found.seconds(attack(1)) == pytest.approx(3 * plain)  # its own, on other data
+    found.learn(attack(2), 2 * plain)
+    assert found.seconds(attack(1)) == pytest.approx(2 * plain)  # on its own data
+    for nonsense in ("4", None, float("nan"), -1.0, True):
+        found.learn(attack(3), nonsense)
+    assert found.seen == 3
+
+
+def test_what_is_left_follows_the_speed_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter((0.0, 10.0))
+    monkeypatch.setattr("bench.sweep.estimates.time.monotonic", lambda: next(clock))
+    cells = [attack(n) for n in range(5)]
+    remaining = Remaining(cells, Estimates(lambda cell: (1, 8, 8)))
+    assert remaining.left() is None
+    remaining.settle(cells[0].id)
+    remaining.settle(cells[1].id)
+    assert remaining.left() == pytest.approx(15.0)
