@@ -12,8 +12,6 @@ import io
 import json
 import os
 import secrets
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -22,13 +20,18 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
 
-from bench.errors import RecordError, StorageError
+from bench.cell import AnyCell, Cell
+from bench.errors import DataError, RecordError, StorageError
+from bench.packs import read_pack
 
 SCHEMA = 1
+UNPACKED = 2**30  # bytes at most of one cell's arrays
 PART = ".part"  # how the names of files end that are being written
 Status = Literal["done", "n/a", "crashed"]
 Arrays = Mapping[str, NDArray[Any]]
+_CELL: TypeAdapter[AnyCell] = TypeAdapter(Cell)
 _KEYS = ("schema", "status", "id", "cell", "source", "summary", "victims", "environment", "cost")
 
 
@@ -115,11 +118,9 @@ def read_arrays(run: Path, sha256: str) -> dict[str, NDArray[Any]]:
     """The arrays of that content hash; raises `RecordError` where they are missing or damaged."""
     path = run / "arrays" / f"{sha256}.npz"
     try:
-        # opened here: for a damaged file numpy leaves its own open
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        raise RecordError(f"{path}: cannot be read ({error}); run the cell again") from None
+        return read_pack(path, limit=UNPACKED)
+    except DataError as error:
+        raise RecordError(f"{error}; run the cell again") from None
 
 
 def record_path(run: Path, cell_id: str) -> Path:
@@ -180,6 +181,25 @@ def parse(text: str, path: str) -> Record:
     if unknown:
         raise RecordError(f"{path}: unknown fields {', '.join(sorted(unknown))}")
     return Record(**content)
+
+
+def cell_of(record: Record) -> AnyCell:
+    """The record's cell, checked; raises `RecordError` where it is none or does not have the record's id."""
+    try:
+        cell = _CELL.validate_json(json.dumps(record.cell))
+    except (ValidationError, TypeError, ValueError) as error:
+        raise RecordError(f"its cell is not valid: {_fault(error)}") from None
+    if cell.id != record.id:
+        raise RecordError("its id is not the hash of its cell; it was altered")
+    return cell
+
+
+def _fault(error: Exception) -> str:
+    """The first fault, where and what, in one line that can be shown."""
+    if not isinstance(error, ValidationError):
+        return ascii(str(error))[:200]
+    first = error.errors(include_url=False, include_input=False)[0]
+    return ascii(f"{'.'.join(map(str, first['loc'])) or 'its text'}: {first['msg'].lower()}")[1:-1][:200]
 
 
 def records(run: Path) -> Iterator[Record]:

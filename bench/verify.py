@@ -16,14 +16,14 @@ from typing import Any
 from bench import PROTOCOL, records, registry, source
 from bench.cell import AnyCell, AttackCell, CheckpointWeights, FileWeights, InitialWeights, TrainingCell
 from bench.errors import BenchError, RecordError, UnknownName
-from bench.leaderboard.submission.check import cell_of, passed
+from bench.leaderboard.submission.check import passed
 from bench.leaderboard.submission.draw import Drawn, draw, groups
 from bench.leaderboard.submission.verdicts import Verification, verdict
 from bench.leaderboard.submission.words import harmless
 from bench.matrix.document import PRESETS
 from bench.matrix.expand import Planned
 from bench.matrix.feasible import impossible
-from bench.records import Record
+from bench.records import Record, cell_of
 from bench.runner import Place
 from bench.scoring.intervals import simultaneous
 from bench.sweep.dispatch import Watch

@@ -2,11 +2,11 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load as load_safetensors
@@ -14,10 +14,12 @@ from safetensors.torch import save as save_safetensors
 from torch import Tensor, nn
 
 from bench import records
-from bench.errors import NotApplicable, RecordError, WeightsError
+from bench.errors import DataError, NotApplicable, RecordError, WeightsError
+from bench.packs import read_pack
 from bench.records import write_atomically
 
 Tensors = Mapping[str, Tensor]
+_NPZ = re.compile(r"[A-Za-z0-9_.]{1,200}\.npy")  # names of parameters
 _ABOUT = "about"  # the key of a checkpoint's metadata
 
 
@@ -40,8 +42,7 @@ def read_weights(path: Path, *, sha256: str | None = None) -> dict[str, Tensor]:
         if path.suffix == ".safetensors":
             return load_safetensors(path.read_bytes())
         if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as archive:
-                return {name: torch.from_numpy(archive[name]) for name in archive.files}
+            return {name: torch.from_numpy(value) for name, value in read_pack(path, names=_NPZ).items()}
         if path.suffix in (".pt", ".pth"):
             loaded = torch.load(path, map_location="cpu", weights_only=True)
             if not isinstance(loaded, dict) or not all(isinstance(v, Tensor) for v in loaded.values()):
@@ -49,6 +50,8 @@ def read_weights(path: Path, *, sha256: str | None = None) -> dict[str, Tensor]:
             return dict(loaded)
     except WeightsError:
         raise
+    except DataError as error:
+        raise WeightsError(str(error)) from None
     except FileNotFoundError:
         raise WeightsError(f"{path}: no such weights file") from None
     except (OSError, ValueError, EOFError, SafetensorError, RuntimeError) as error:

@@ -10,9 +10,9 @@ from PIL import Image
 
 from bench.datasets.base import Dataset, Raw, hold_out
 from bench.datasets.files import Layout, MissingDataError, Remote, locate
-from bench.datasets.packs import channels_first, read_pack, wanted, whole_numbers
 from bench.datasets.pictures import read_picture
 from bench.errors import DataError
+from bench.packs import channels_first, read_pack, wanted, whole_numbers
 
 _PEOPLE, _PICTURES, _LEAST = 62, 3023, 20
 # Rows and columns 61..188 of 250×250 pictures, reduced four times: 32×32 (paper A's notebooks).

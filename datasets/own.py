@@ -10,10 +10,10 @@ from PIL import Image, ImageOps
 
 from bench.datasets.base import Dataset, Group, Raw, hold_out
 from bench.datasets.files import MissingDataError
-from bench.datasets.packs import LIMIT, read_pack, wanted, whole_numbers
 from bench.datasets.pictures import read_picture
 from bench.datasets.tables import numeric_groups
 from bench.errors import DataError
+from bench.packs import LIMIT, read_pack, wanted, whole_numbers
 from bench.parameters import parameter
 
 _SUFFIXES = (".png", ".jpg", ".jpeg")

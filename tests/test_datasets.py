@@ -31,8 +31,8 @@ from bench.datasets.lfw import Lfw
 from bench.datasets.loading import folders, load, read
 from bench.datasets.mnist import FashionMnist, Mnist
 from bench.datasets.own import NpzPack, PictureFolder
-from bench.datasets.packs import read_pack
 from bench.errors import BenchError, DataError
+from bench.packs import read_pack
 
 _RNG = np.random.default_rng(0)
 

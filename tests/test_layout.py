@@ -18,7 +18,7 @@ FOLDERS: dict[str, str] = PROJECT["tool"]["setuptools"]["package-dir"]
 # A file imports only its own layer or lower ones; circles are refused everywhere.
 LAYERS = (
     ("bench", "errors", "points", "rng", "trip", "cell"),
-    ("parameters", "literals", "plugins", "registry", "source", "gradients", "records", "weights"),
+    ("parameters", "literals", "plugins", "registry", "source", "gradients", "packs", "records", "weights"),
     ("datasets", "models", "defenses", "attacks"),
     ("federated", "scoring", "victims", "readings", "reading_files", "given"),
     ("matrix",),

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from pydantic import TypeAdapter, ValidationError
 
 from bench import records, source
-from bench.cell import AttackCell, Cell, CheckpointWeights, TrainingCell
+from bench.cell import AttackCell, CheckpointWeights
 from bench.errors import BenchError, RecordError
 from bench.runner import Memory, Place, run_cell
 from bench.sweep.crew import steady
@@ -19,11 +18,9 @@ def repeat(path: Path, data_dir: Path | None, device: str, as_json: bool) -> int
     """Run the record's cell into a temporary folder; exit code 0 if it agrees, 1 if it does not."""
     old = records.read(path)
     try:
-        cell: AttackCell | TrainingCell = TypeAdapter(Cell).validate_json(json.dumps(old.cell))
-    except ValidationError as error:
-        raise RecordError(f"{path}: its cell is not valid: {error.errors()[0]['msg']}") from None
-    if cell.id != old.id:
-        raise RecordError(f"{path}: its id is not the hash of its cell; it was altered")
+        cell = records.cell_of(old)
+    except RecordError as error:
+        raise RecordError(f"{path}: {error}") from None
     with tempfile.TemporaryDirectory() as folder:
         place = Place(run=Path(folder), data_dir=data_dir, device=device)
         if isinstance(cell, AttackCell) and isinstance(cell.weights, CheckpointWeights):

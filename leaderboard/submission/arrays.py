@@ -1,6 +1,5 @@
 """A record's arrays against the record: named by their content, of its shapes, and as far apart as it says."""
 
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -8,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.datasets.packs import read_pack
 from bench.errors import DataError
 from bench.leaderboard.submission.words import first_line
+from bench.packs import read_pack
 from bench.records import Record
 from bench.scoring.metrics import rmse, rmse_unclipped
 
@@ -23,13 +22,10 @@ Arrays = Mapping[str, NDArray[Any]]
 
 def read(content: bytes) -> Arrays:
     """The arrays of an `.npz` from elsewhere; raises `DataError` in one line: no numbers, damaged, too large."""
-    with tempfile.NamedTemporaryFile(suffix=".npz") as file:
-        file.write(content)
-        file.flush()
-        try:
-            return read_pack(Path(file.name), limit=UNPACKED)
-        except DataError as error:
-            raise DataError(first_line(error).removeprefix(f"{file.name}: ")) from None
+    try:
+        return read_pack(Path("its arrays"), limit=UNPACKED, content=content)
+    except DataError as error:
+        raise DataError(first_line(error).removeprefix("its arrays: ")) from None
 
 
 def findings(record: Record, arrays: Arrays) -> Iterator[str]:

@@ -1,28 +1,23 @@
 """A submission from a stranger → its records, and every finding that speaks against it."""
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
 from bench import records as _records
-from bench.cell import AttackCell, Cell, TrainingCell
 from bench.errors import DataError, RecordError
 from bench.leaderboard.board import board
 from bench.leaderboard.submission import arrays as _arrays
 from bench.leaderboard.submission import figures
 from bench.leaderboard.submission.archive import LIMITS, MANIFEST, Archive, ArchiveFault, Limits, opened
-from bench.leaderboard.submission.manifest import Manifest, fault, parsed
+from bench.leaderboard.submission.manifest import Manifest, parsed
 from bench.leaderboard.submission.words import first_line, harmless
-from bench.records import SCHEMA, Record, is_private
+from bench.records import SCHEMA, Record, cell_of, is_private
 
 MOST = 100  # findings that are listed
 LONGEST = 4000  # characters of any text in a record
-_CELL: TypeAdapter[AttackCell | TrainingCell] = TypeAdapter(Cell)
 _BROKEN = (TypeError, ValueError, KeyError, IndexError, AttributeError, RecursionError, OverflowError)
 
 
@@ -92,17 +87,6 @@ def passed(file: Path) -> Checked:
     if not found.ok:
         raise FailedCheck(found)
     return found
-
-
-def cell_of(record: Record) -> AttackCell | TrainingCell:
-    """The record's cell, checked; raises `RecordError` where it is none or does not have the record's id."""
-    try:
-        cell = _CELL.validate_json(json.dumps(record.cell))
-    except ValidationError as error:
-        raise RecordError(f"its cell is not valid: {fault(error)}") from None
-    if cell.id != record.id:
-        raise RecordError("its id is not the hash of its cell; it was altered")
-    return cell
 
 
 def _checked(file: Path, archive: Archive) -> Checked:

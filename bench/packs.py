@@ -1,7 +1,9 @@
 """`.npz` packs from anywhere: read without pickle, with every declared size checked before reading."""
 
+import io
 import math
 import re
+import struct
 import zipfile
 import zlib
 from pathlib import Path
@@ -18,32 +20,39 @@ _MEMBER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}\.npy")
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
-def read_pack(path: Path, *, limit: int = LIMIT) -> dict[str, NDArray[Any]]:
-    """Every array of a pack, by name.
+def read_pack(
+    path: Path, *, limit: int = LIMIT, names: re.Pattern[str] = _MEMBER, content: bytes | None = None
+) -> dict[str, NDArray[Any]]:
+    """Every array of a pack, by name; where its `content` is at hand, `path` is only what it is called.
 
-    Raises `DataError` for a damaged archive, members that are not plain `NAME.npy`, arrays of Python
-    objects, and sizes that are false or, together, above `limit` bytes.
+    Raises `DataError` for a damaged archive, members that are not plain `NAME.npy` (or as `names` has it),
+    arrays of Python objects, and sizes that are false or, together, above `limit` bytes.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
-            return _arrays(archive, path, limit)
+        with zipfile.ZipFile(path if content is None else io.BytesIO(content)) as archive:
+            return _arrays(archive, path, limit, names)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
     except (
-        OSError,
         ValueError,
         EOFError,
         NotImplementedError,
         RuntimeError,
+        struct.error,
         zipfile.BadZipFile,
         zlib.error,
     ) as error:
         raise DataError(f"{path}: truncated, altered or no .npz pack ({error})") from None
 
 
-def _arrays(archive: zipfile.ZipFile, path: Path, limit: int) -> dict[str, NDArray[Any]]:
+def _arrays(
+    archive: zipfile.ZipFile, path: Path, limit: int, allowed: re.Pattern[str]
+) -> dict[str, NDArray[Any]]:
     names = archive.namelist()
-    wrong = next((name for name in names if not _MEMBER.fullmatch(name)), None)
+    wrong = next((name for name in names if not allowed.fullmatch(name)), None)
     if wrong is not None or len(set(names)) != len(names):
-        raise DataError(f"{path}: members must be plain and different NAME.npy, got {wrong or names!r}")
+        told = f"{wrong or names!r:.200}"
+        raise DataError(f"{path}: members must be plain and different NAME.npy, got {told}")
     total = sum(info.file_size for info in archive.infolist())
     if total > limit:
         raise DataError(f"{path}: declares {total} bytes, more than the {limit} that a pack may hold")
