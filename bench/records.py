@@ -194,6 +194,11 @@ def cell_of(record: Record) -> AnyCell:
     return cell
 
 
+def cell_from(text: str) -> AnyCell:
+    """A cell from its JSON, as bench wrote it; raises `ValueError` for another text."""
+    return _CELL.validate_json(text)
+
+
 def _fault(error: Exception) -> str:
     """The first fault, where and what, in one line that can be shown."""
     if not isinstance(error, ValidationError):

@@ -143,6 +143,11 @@ def add_plugin(spec: str) -> tuple[Origin, ...]:
     return tuple(claim for claim, _ in found.values())
 
 
+def drop_plugins() -> None:
+    """Forget what `add_plugin` registered."""
+    _added.clear()
+
+
 def _claims(kind: str) -> dict[str, tuple[Origin, ...]]:
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")

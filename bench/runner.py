@@ -65,6 +65,9 @@ class Place:
     threads: int = 1  # that a training's chunks may take
     saved_every: float = 60.0  # seconds between two saved states of a training
     limit: float | None = None  # seconds that a cell may take
+    blames_data: bool = (
+        True  # data that are missing or altered here are the cell's crash, not the place's fault
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +95,8 @@ def run_cell(
 ) -> Record:  # fmt: skip
     """Run one cell to a record; whatever goes wrong inside is a status of the record, with its reason.
 
-    `told` hears of every round of a training.  Raises `StorageError` where the run folder cannot be written:
-    that is no fault of the cell's.
+    `told` hears of every round of a training.  Raises `StorageError` where the run folder cannot be written, and
+    `DataError` where the place says so: those are no fault of the cell's.
     """
     began, cpu = time.perf_counter(), time.process_time()
     try:
@@ -105,6 +108,10 @@ def run_cell(
         outcome = Outcome(status="n/a", reason=str(reason))
     except StorageError:
         raise
+    except DataError as error:
+        if not place.blames_data:
+            raise
+        outcome = Outcome(status="crashed", reason=str(error))
     except BenchError as error:
         outcome = Outcome(status="crashed", reason=str(error))
     except Exception as error:

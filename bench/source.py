@@ -23,13 +23,14 @@ _VIEWS = (
     "tracking",
     "contracts",
     "leaderboard",
+    "sweep",
     "verify.py",
-)  # what they say of a record is no part of its answer
+)  # which cell runs where, and what they say of a record is no part of its answer
 
 
 def own() -> dict[str, Any]:
     """Bench itself: version, protocol, and SHA-256 over the .py files of its packages that take part in
-    an answer: not the command line, tracking and leaderboard, which only show records.
+    an answer: not the command line, the sweep, tracking and leaderboard, which only order cells and show records.
 
     Files are named by import path, so that an editable install and a wheel of it agree.
     """

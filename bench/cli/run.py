@@ -10,8 +10,8 @@ from click.core import ParameterSource
 _EXIT_CRASHED = 1
 # Options that change no question of a matrix; any other, new ones too, makes a suite's run unranked.
 _FREE = (
-    "matrix_name", "cell_file", "out", "data_dir", "device", "jobs", "limit", "plugins", "defenses", "dry_run",
-    "tracking_uri", "no_tracking", "include_pictures", "as_json",
+    "matrix_name", "cell_file", "out", "data_dir", "device", "jobs", "executor", "limit", "plugins", "defenses",
+    "dry_run", "tracking_uri", "no_tracking", "include_pictures", "as_json",
 )  # fmt: skip
 
 
@@ -40,6 +40,9 @@ class _Seconds(click.ParamType):
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 @click.option("--jobs", type=click.IntRange(1), help="Worker processes, one thread each [default: cores].")
 @click.option(
+    "--executor", metavar="dask://HOST:PORT", help="Workers of a Dask cluster in place of this machine's."
+)
+@click.option(
     "--time-limit", "limit", type=_Seconds(), help="What a cell may take at most, e.g. 90s, 30m or 2h."
 )
 @click.option(
@@ -61,8 +64,8 @@ class _Seconds(click.ParamType):
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
     matrix_name: str | None, cell_file: Path | None, scale: str | None, out: Path | None,
-    data_dir: Path | None, device: str, jobs: int | None, limit: float | None, plugins: tuple[str, ...],
-    defenses: tuple[str, ...], dry_run: bool, tracking_uri: str | None, no_tracking: bool,
+    data_dir: Path | None, device: str, jobs: int | None, executor: str | None, limit: float | None,
+    plugins: tuple[str, ...], defenses: tuple[str, ...], dry_run: bool, tracking_uri: str | None, no_tracking: bool,
     include_pictures: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Run a matrix: attacks × defenses × data sets × interception points.
@@ -105,6 +108,7 @@ def command(
     result = running.carry_out(
         planned, device=device, quiet=as_json, tracking_uri=None if no_tracking else (tracking_uri or ""),
         include_pictures=include_pictures, overrides=overrides(), limit=limit,
+        executor=executor,
     )  # fmt: skip
     if as_json:
         click.echo(json.dumps(result, indent=1))

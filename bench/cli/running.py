@@ -1,12 +1,13 @@
 """A matrix from what was typed to records: the part that `bench run` and `bench gate` share."""
 
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bench import registry
-from bench.cli.watching import watched
+from bench.cli.watching import Engaged, watched
 from bench.leaderboard.baseline import Asked, keep_asked
 from bench.matrix.expand import Planned, expand
 from bench.matrix.published import keep
@@ -14,8 +15,10 @@ from bench.matrix.read import Matrix, read
 from bench.matrix.suites import ranking
 from bench.records import write_atomically
 from bench.runner import Place
+from bench.sweep.cluster import Cluster
 from bench.sweep.folder import opened
 from bench.sweep.plan import Resolver, Schedule, schedule
+from bench.sweep.processes import Processes
 from bench.sweep.session import chosen_device, default_jobs
 
 
@@ -49,20 +52,39 @@ def plan(asked: Asked, *, out: Path | None, data_dir: Path | None, jobs: int | N
 def carry_out(
     planned: Plan, *, device: str, quiet: bool, tracking_uri: str | None, include_pictures: bool = False,
     overrides: list[str] | None = None, limit: float | None = None,
+    executor: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Run what is left under the user's eyes; the result as JSON types, `suite` among it.
 
     `tracking_uri` None: no MLflow; "": the default store.  `overrides` are options that make a suite unranked;
-    `limit` seconds are what a cell may take.  Raises what `sweep.folder.opened` and `sweep.session.carry_out` raise.
+    `limit` seconds are what a cell may take; `executor` is a cluster's address.
+    Raises what `sweep.folder.opened` and `sweep.session.carry_out` raise.
     """
-    place = Place(run=planned.run, data_dir=planned.data_dir, device=chosen_device(device), limit=limit)
-    jobs = planned.jobs or default_jobs(place.device)
+    here = "cpu" if executor else chosen_device(device)  # a cluster's workers choose for themselves
+    place = Place(run=planned.run, data_dir=planned.data_dir, device=here, limit=limit)
+    plugins = planned.asked.plugins
+    crew = (
+        _cluster(place, plugins, executor, device) if executor else _processes(place, plugins, planned.jobs)
+    )
     with opened(planned.run):
-        return _carry_out(planned, place, jobs, quiet, tracking_uri, include_pictures, overrides or [])
+        return _carry_out(planned, place, crew, quiet, tracking_uri, include_pictures, overrides or [])
+
+
+def _processes(place: Place, plugins: Sequence[str], jobs: int | None) -> Engaged:
+    count = jobs or default_jobs(place.device)
+    words = f"{count} worker{'s' if count > 1 else ''} ({place.device})"
+    return Engaged(start=lambda told: Processes(place, jobs=count, plugins=plugins), words=words, jobs=count)
+
+
+def _cluster(place: Place, plugins: Sequence[str], executor: str, device: str) -> Engaged:
+    def start(told: Callable[[str], None]) -> Cluster:
+        return Cluster(executor, place, device=device, plugins=plugins, told=told)
+
+    return Engaged(start=start, words=f"the workers of {executor}", jobs=None)
 
 
 def _carry_out(
-    planned: Plan, place: Place, jobs: int, quiet: bool, tracking_uri: str | None, include_pictures: bool,
+    planned: Plan, place: Place, crew: Engaged, quiet: bool, tracking_uri: str | None, include_pictures: bool,
     overrides: list[str],
 ) -> dict[str, Any]:  # fmt: skip
     matrix, asked = planned.matrix, planned.asked
@@ -75,7 +97,7 @@ def _carry_out(
         write_atomically(path, f"{json.dumps(suite, indent=1)}\n".encode())
     title = matrix.title + (f" ({matrix.scale} scale)" if matrix.scale else "")
     result = watched(
-        planned.todo, place, ids=[item.cell.id for item in planned.cells], jobs=jobs, plugins=asked.plugins,
+        planned.todo, place, crew, ids=[item.cell.id for item in planned.cells], plugins=asked.plugins,
         quiet=quiet, title=title, matrix=asked.matrix, tracking_uri=tracking_uri,
         include_pictures=include_pictures, published=matrix.published,
     )  # fmt: skip

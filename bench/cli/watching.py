@@ -2,8 +2,9 @@
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,23 @@ from bench.leaderboard.terminal import render
 from bench.matrix.published import Published
 from bench.records import Record
 from bench.runner import Place, Step
+from bench.sweep.crew import Crew
 from bench.sweep.dispatch import Watch
 from bench.sweep.estimates import Remaining
 from bench.sweep.plan import Schedule
-from bench.sweep.processes import Processes
 from bench.sweep.session import carry_out
 from bench.tracking import store
 from bench.tracking.uploader import Uploader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engaged:
+    """Who is to answer: `start` a crew, given where it may say something; what it is called; how many workers,
+    None where that is not known."""
+
+    start: Callable[[Callable[[str], None]], Crew]
+    words: str
+    jobs: int | None
 
 
 class _Tally:
@@ -56,7 +67,7 @@ class _Tally:
 
 
 def watched(
-    todo: Schedule, place: Place, *, ids: Sequence[str], jobs: int, plugins: Sequence[str], quiet: bool,
+    todo: Schedule, place: Place, crew: Engaged, *, ids: Sequence[str], plugins: Sequence[str], quiet: bool,
     title: str, matrix: str, tracking_uri: str | None, include_pictures: bool,
     published: Sequence[Published] = (),
 ) -> dict[str, Any]:  # fmt: skip
@@ -67,7 +78,7 @@ def watched(
     console = Console(stderr=quiet, highlight=False)
     tally = _Tally(todo, place.run)
     if not quiet:
-        _announce(console, title, todo, place, jobs)
+        _announce(console, title, todo, crew)
     uploaded = None
     with ExitStack() as stack:
         uploader = None
@@ -125,8 +136,7 @@ def watched(
 
         try:
             watch = Watch(started=started, stepped=stepped, finished=finished)
-            crew = partial(Processes, place, jobs=jobs, plugins=plugins)
-            carry_out(todo, place, crew, watch=watch, title=title)
+            carry_out(todo, place, partial(crew.start, console.print), watch=watch, title=title)
         except KeyboardInterrupt:
             live.stop()
             console.print(
@@ -152,13 +162,12 @@ def training(cell: AnyCell, step: Step) -> str:
     )
 
 
-def _announce(console: Console, title: str, todo: Schedule, place: Place, jobs: int) -> None:
+def _announce(console: Console, title: str, todo: Schedule, crew: Engaged) -> None:
     waiting = len(todo.waiting)
     console.print(Text(title, style="bold"))
-    seconds = todo.seconds / jobs
+    about = duration(todo.seconds / (crew.jobs or 1)) + ("" if crew.jobs else " of one core")
     console.print(
-        f"{waiting} cells to run on {jobs} worker{'s' if jobs > 1 else ''} ({place.device}), "
-        f"about {duration(seconds)}; "
+        f"{waiting} cells to run on {crew.words}, about {about}; "
         f"{len(todo.done)} done before, {len(todo.impossible)} n/a"
     )
     changed = [reason for reason in todo.again.values() if not reason.startswith("crashed")]
