@@ -83,10 +83,11 @@ class Remaining:
 
     def left(self) -> float | None:
         """Seconds; None before anything is done."""
-        done = sum(map(self._estimates.seconds, self._done))
+        # copies: the thread that keeps a run's progress asks, while the run goes on
+        done = sum(map(self._estimates.seconds, list(self._done)))
         if not done:
             return None
-        ahead = sum(map(self._estimates.seconds, self._open.values()))
+        ahead = sum(map(self._estimates.seconds, list(self._open.values())))
         return ahead * (time.monotonic() - self._began) / done
 
 

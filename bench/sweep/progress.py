@@ -1,10 +1,12 @@
 """How far a run is, in a file beside its records, for `bench status` from another terminal or machine."""
 
 import json
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,7 +55,8 @@ def read(run: Path) -> Progress | None:
 
 
 class Reporter:
-    """Keeps the file; written every two seconds at most, and never in the way of the run."""
+    """Keeps the file, by a thread of its own every two seconds, so that it also is a sign of life; nothing that
+    goes wrong with it is in the way of the run."""
 
     def __init__(
         self, run: Path, *, title: str, cells: int, settled: int, left: Callable[[], float | None]
@@ -63,41 +66,46 @@ class Reporter:
         self._statuses: Counter[str] = Counter()
         self._busy: dict[str, dict[str, Any]] = {}
         self._at: dict[str, str] = {}
-        self._written = -_EVERY
+        self._lock, self._closed = threading.Lock(), threading.Event()
         self._write("running")
+        self._thread = threading.Thread(target=self._keep, daemon=True)
+        self._thread.start()
 
     def started(self, cell: AnyCell, worker: str) -> None:
         what = [cell.dataset.name, cell.model.name, cell.defense.name]
         what += ["training"] if cell.kind == "training" else [cell.attack.name, cell.knowledge, cell.point]
-        self._busy[worker] = {"cell": cell.id, "what": " · ".join(what), "since": time.time()}
-        self._at[cell.id] = worker
-        self._write("running")
+        with self._lock:
+            self._busy[worker] = {"cell": cell.id, "what": " · ".join(what), "since": time.time()}
+            self._at[cell.id] = worker
 
     def stepped(self, cell: AnyCell, step: Step) -> None:
-        if (worker := self._at.get(cell.id)) in self._busy:
-            self._busy[worker]["step"] = f"round {step.round}/{step.rounds}, accuracy {step.accuracy:.3f}"
-        self._write("running")
+        with self._lock:
+            if (worker := self._at.get(cell.id)) in self._busy:
+                self._busy[worker]["step"] = f"round {step.round}/{step.rounds}, accuracy {step.accuracy:.3f}"
 
     def finished(self, record: Record) -> None:
-        self._settled += 1
-        self._statuses[record.status] += 1
-        self._busy.pop(self._at.pop(record.id, ""), None)
-        self._write("running")
+        with self._lock:
+            self._settled += 1
+            self._statuses[record.status] += 1
+            self._busy.pop(self._at.pop(record.id, ""), None)
 
     def close(self, state: str) -> None:
         """The last word: `finished`, or why the run stopped."""
+        self._closed.set()
+        self._thread.join(10)
         self._busy.clear()
-        self._written = -_EVERY
         self._write(state)
 
+    def _keep(self) -> None:
+        while not self._closed.wait(_EVERY):
+            self._write("running")
+
     def _write(self, state: str) -> None:
-        if time.monotonic() - self._written < _EVERY:
-            return
-        left = self._left() if state == "running" else None
-        said = Progress(
-            title=self._title, state=state, began=self._began, seen=time.time(), cells=self._cells,
-            settled=self._settled, statuses=dict(self._statuses), left=left, busy=self._busy,
-        )  # fmt: skip
+        with self._lock:
+            said = Progress(
+                title=self._title, state=state, began=self._began, seen=time.time(), cells=self._cells,
+                settled=self._settled, statuses=dict(self._statuses), busy=deepcopy(self._busy),
+                left=self._left() if state == "running" else None,
+            )  # fmt: skip
         with suppress(StorageError):  # a full disk: the records say so, too, and louder
             write_atomically(self._path, json.dumps(asdict(said)).encode())
-        self._written = time.monotonic()

@@ -1,0 +1,247 @@
+"""Against a real Dask cluster on this machine: workers killed, the scheduler restarted, a disk full, and every
+cell's record there once, whole, and equal to one process's."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests import runs
+
+from bench import records
+from bench.errors import BenchError, RecordError
+from bench.sweep import cluster
+
+pytestmark = pytest.mark.cluster
+pytest.importorskip("distributed")
+DASK = [sys.executable, "-P", "-m", "dask"]
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+class Lab:
+    """A scheduler and workers, each a process; a supervisor's work is the test's."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.port = folder, free_port()
+        self.workers: list[subprocess.Popen[bytes]] = []
+        self.scheduler = self._start("scheduler", "--host", "127.0.0.1", "--port", str(self.port))
+
+    @property
+    def address(self) -> str:
+        return f"dask://127.0.0.1:{self.port}"
+
+    @property
+    def alive(self) -> int:
+        return sum(worker.poll() is None for worker in self.workers)
+
+    def add_worker(self, scratch: Path | None = None, **env: str) -> "subprocess.Popen[bytes]":
+        where = scratch or self.folder / f"scratch-{len(self.workers)}"
+        where.mkdir(exist_ok=True)
+        worker = self._start(
+            "worker", f"tcp://127.0.0.1:{self.port}", "--nthreads", "1", "--no-nanny", "--host", "127.0.0.1",
+            "--local-directory", str(where), **env,
+        )  # fmt: skip
+        self.workers.append(worker)
+        return worker
+
+    def restart(self) -> None:
+        """The head dies without a word, its workers end, and all come up again."""
+        self.scheduler.kill()
+        self.scheduler.wait()
+        for worker in self.workers:
+            worker.kill()
+            worker.wait()
+        count, self.workers = len(self.workers), []
+        self.scheduler = self._start("scheduler", "--host", "127.0.0.1", "--port", str(self.port))
+        for _ in range(count):
+            self.add_worker()
+
+    def close(self) -> None:
+        for process in (*self.workers, self.scheduler):
+            process.kill()
+            process.wait()
+
+    def _start(self, *arguments: str, **env: str) -> "subprocess.Popen[bytes]":
+        with (self.folder / "lab.log").open("ab") as log:
+            return subprocess.Popen(
+                [*DASK, *arguments, "--no-dashboard"], stdout=log, stderr=log,
+                env=os.environ | {"OMP_NUM_THREADS": "1"} | env,
+            )  # fmt: skip
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    found = Lab(tmp_path)
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The command line of a matrix whose cells take a while, and train."""
+    folder = tmp_path_factory.mktemp("asked")
+    slow = runs.plugin(folder, "Slow", "time.sleep(0.4)")
+    path = runs.matrix(folder, "slow", "cpl")
+    return ["run", "--matrix", str(path), "--plugin", str(slow), "--no-tracking"]
+
+
+@pytest.fixture(scope="module")
+def alone(asked: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same matrix, by one process on this machine."""
+    run = tmp_path_factory.mktemp("alone") / "run"
+    code, told = runs.ran(*asked, "--jobs", "1", "--out", run)
+    assert code == 0, told
+    return run
+
+
+def test_two_workers_give_what_one_process_gives(
+    lab: Lab, asked: list[str], alone: Path, tmp_path: Path
+) -> None:
+    lab.add_worker()
+    lab.add_worker()
+    code, told = runs.ran(*asked, "--executor", lab.address, "--out", tmp_path / "run")
+    assert code == 0, told
+    runs.assert_equal(tmp_path / "run", alone)
+
+
+def test_a_worker_killed_in_a_cell_and_one_that_comes_late(
+    lab: Lab, asked: list[str], alone: Path, tmp_path: Path
+) -> None:
+    victim, run = lab.add_worker(), tmp_path / "run"
+    lab.add_worker()
+    with runs.bench(*asked, "--executor", lab.address, "--out", run) as process:
+        runs.until(lambda: runs.settled(run) >= 5)
+        victim.send_signal(signal.SIGKILL)
+        lab.add_worker()
+        code, told = runs.ended(process)
+    assert code == 0, told
+    runs.assert_equal(run, alone)
+
+
+def test_the_head_killed_and_asked_again(lab: Lab, asked: list[str], alone: Path, tmp_path: Path) -> None:
+    lab.add_worker()
+    lab.add_worker()
+    run = tmp_path / "run"
+    with runs.bench(*asked, "--executor", lab.address, "--out", run) as process:
+        runs.until(lambda: runs.settled(run) >= 5)
+        runs.kill(process)
+    before = {id_: record.cost for id_, record in runs.whole(run).items()}
+    code, told = runs.ran(*asked, "--executor", lab.address, "--out", run)
+    assert code == 0, told
+    runs.assert_equal(run, alone)
+    assert {id_: runs.whole(run)[id_].cost for id_ in before} == before  # none was run twice
+
+
+def test_the_scheduler_restarted(lab: Lab, asked: list[str], alone: Path, tmp_path: Path) -> None:
+    lab.add_worker()
+    lab.add_worker()
+    run = tmp_path / "run"
+    with runs.bench(*asked, "--executor", lab.address, "--out", run) as process:
+        runs.until(lambda: runs.settled(run) >= 5)
+        lab.restart()
+        code, told = runs.ended(process)
+    assert code == 0, told
+    runs.assert_equal(run, alone)
+
+
+def test_a_full_disk_on_one_worker(lab: Lab, asked: list[str], alone: Path, tmp_path: Path) -> None:
+    with runs.tiny_disk(tmp_path / "tiny", "256k") as tiny:
+        lab.add_worker(scratch=tiny)
+        runs.until(lambda: any(tiny.iterdir()))
+        (tiny / "ballast").write_bytes(b"x" * (240 << 10))
+        lab.add_worker()
+        code, told = runs.ran(*asked, "--executor", lab.address, "--out", tmp_path / "run")
+        lab.close()
+    assert code == 0, told
+    assert "gets no more cells" in told
+    assert "No space left on device" in told
+    runs.assert_equal(tmp_path / "run", alone)
+
+
+def test_a_cell_that_hangs_is_stopped_and_the_others_go_on(lab: Lab, tmp_path: Path) -> None:
+    for _ in range(2):
+        lab.add_worker()
+    hangs = runs.plugin(tmp_path, "Hangs", "time.sleep(3600 if reading.point.name == 'type-1' else 0)")
+    asked = [
+        "run",
+        "--matrix",
+        runs.matrix(tmp_path, "hangs", "labels-only"),
+        "--plugin",
+        hangs,
+        "--no-tracking",
+    ]
+    run = tmp_path / "run"
+    with runs.bench(*asked, "--executor", lab.address, "--out", run, "--time-limit", "4s") as process:
+        for _ in range(4):  # each cell that hangs takes its worker along
+            runs.until(lambda: lab.alive < 2)
+            lab.add_worker()
+        code, told = runs.ended(process)
+    assert code == 1, told
+    crashed = [record for record in runs.whole(run).values() if record.status == "crashed"]
+    assert len(crashed) == 4
+    assert {record.reason for record in crashed} == {
+        "took longer than the time limit of 4 s; give --time-limit more, or mend what hangs"
+    }
+
+
+def test_nobody_at_the_address_is_one_line(tmp_path: Path) -> None:
+    path = runs.matrix(tmp_path, "labels-only")
+    asked = ["run", "--matrix", path, "--no-tracking", "--out", tmp_path / "run"]
+    code, told = runs.ran(*asked, "--executor", f"dask://127.0.0.1:{free_port()}")
+    assert code == 2
+    assert "no Dask scheduler answers there" in told.splitlines()[-1]
+    assert "Traceback" not in told
+
+
+class _Worker:
+    address = "tcp://here"
+
+    def __init__(self, folder: Path) -> None:
+        self.local_directory = str(folder)
+
+
+def test_a_worker_with_other_code_or_data_is_unfit(
+    alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distributed.get_worker", lambda: _Worker(tmp_path))
+    record = next(one for one in records.records(alone) if one.cell.get("weights") == {"kind": "init"})
+    cell = records.cell_of(record)
+    job = {
+        "cell": cell.model_dump_json(), "files": {}, "source": record.source, "plugins": {}, "device": "cpu",
+        "data_dir": None, "threads": 1, "limit": None,
+    }  # fmt: skip
+    other = {**record.source, "bench": {**record.source["bench"], "sha256": "0" * 64}}
+    found = cluster.work(cluster.Job(**job | {"source": other}))
+    assert isinstance(found, cluster.Unfit)
+    assert "other code than the head's: bench: the files of bench changed" in found.reason
+    elsewhere = cell.model_copy(update={"dataset": cell.dataset.model_copy(update={"sha256": "0" * 64})})
+    found = cluster.work(cluster.Job(**job | {"cell": elsewhere.model_dump_json()}))
+    assert isinstance(found, cluster.Unfit)
+    assert "its content changed" in found.reason
+    assert not list(tmp_path.iterdir())  # its folder is gone
+
+
+def test_what_comes_back_stays_in_the_run_folder(alone: Path, tmp_path: Path) -> None:
+    name = next((alone / "records").iterdir()).name
+    content = (alone / "records" / name).read_bytes()
+    for wrong in ("../escaped", "/etc/escaped", "records/../../escaped", "weights/x/round-1.safetensors"):
+        with pytest.raises(RecordError, match="not a file of a run folder"):
+            cluster.admit(tmp_path, {f"records/{name}": content, wrong: b"x"})
+    with pytest.raises(RecordError, match="0 records came back"):
+        cluster.admit(tmp_path, {})
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("wrong", ["dask://", "dask://host", "ray://host:1", "host:8786", "dask://host:x"])
+def test_an_address_is_checked(wrong: str) -> None:
+    with pytest.raises(BenchError, match="must be dask://HOST:PORT"):
+        cluster._checked(wrong)
