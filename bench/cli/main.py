@@ -12,6 +12,7 @@ from bench.errors import BenchError
 _COMMANDS = {
     "run": ("bench.cli.run", "Run a matrix: attacks × defenses × data sets × interception points."),
     "status": ("bench.cli.status", "Say how far a run is, from another terminal or machine."),
+    "merge": ("bench.cli.merge", "Put the records of several run folders together."),
     "list": ("bench.cli.list", "List what is registered: attacks, defenses, data sets, models."),
     "describe": ("bench.cli.describe", "Show one entry: parameters, defaults, units, reference."),
     "check": ("bench.cli.check", "Run the contracts on one entry, your own included."),

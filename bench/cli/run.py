@@ -8,10 +8,11 @@ import click
 from click.core import ParameterSource
 
 _EXIT_CRASHED = 1
+_MOST_SHARDS = 100_000
 # Options that change no question of a matrix; any other, new ones too, makes a suite's run unranked.
 _FREE = (
-    "matrix_name", "cell_file", "out", "data_dir", "device", "jobs", "executor", "limit", "plugins", "defenses",
-    "dry_run", "tracking_uri", "no_tracking", "include_pictures", "as_json",
+    "matrix_name", "cell_file", "out", "data_dir", "device", "jobs", "shard", "executor", "limit", "plugins",
+    "defenses", "dry_run", "tracking_uri", "no_tracking", "include_pictures", "as_json",
 )  # fmt: skip
 
 
@@ -27,6 +28,19 @@ class _Seconds(click.ParamType):
             self.fail(f"{value}: it must be a time, e.g. 90s, 30m or 2h", param, ctx)
 
 
+class _Shard(click.ParamType):
+    name = "i/n"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
+        number, _, count = str(value).partition("/")
+        numbers = [int(one) if one.isdecimal() and len(one) < 10 else 0 for one in (number, count)]
+        if not 1 <= numbers[0] <= numbers[1] <= _MOST_SHARDS:
+            self.fail(f"{value}: it must be i/n with i from 1 to n, e.g. 1/4", param, ctx)
+        return numbers[0], numbers[1]
+
+
 @click.command()
 @click.option("--matrix", "matrix_name", metavar="FILE|PRESET", help="A matrix file, or a preset's name.")
 @click.option(
@@ -39,6 +53,11 @@ class _Seconds(click.ParamType):
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Folder of data sets; else BENCH_DATA.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 @click.option("--jobs", type=click.IntRange(1), help="Worker processes, one thread each [default: cores].")
+@click.option(
+    "--shard",
+    type=_Shard(),
+    help="Part i of n, for a scheduler of your own; `bench merge` puts them together.",
+)
 @click.option(
     "--executor", metavar="dask://HOST:PORT", help="Workers of a Dask cluster in place of this machine's."
 )
@@ -64,7 +83,8 @@ class _Seconds(click.ParamType):
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
     matrix_name: str | None, cell_file: Path | None, scale: str | None, out: Path | None,
-    data_dir: Path | None, device: str, jobs: int | None, executor: str | None, limit: float | None,
+    data_dir: Path | None, device: str, jobs: int | None, shard: tuple[int, int] | None, executor: str | None,
+    limit: float | None,
     plugins: tuple[str, ...], defenses: tuple[str, ...], dry_run: bool, tracking_uri: str | None, no_tracking: bool,
     include_pictures: bool, as_json: bool,
 ) -> None:  # fmt: skip
@@ -77,6 +97,8 @@ def command(
     bench run --matrix quickstart
     bench run --matrix mine.toml --plugin my_defense.py
     bench run --matrix quickstart --plugin my_defense.py --defense my-defense
+    bench run --matrix standard --executor dask://head:8786
+    bench run --matrix standard --shard 3/16
     bench run --cell runs/quickstart/records/<id>.json
     """
     if (matrix_name is None) == (cell_file is None):
@@ -99,7 +121,7 @@ def command(
 
     assert matrix_name is not None
     asked = Asked(matrix=matrix_name, scale=scale, defenses=defenses, plugins=plugins)
-    planned = running.plan(asked, out=out, data_dir=data_dir, jobs=jobs)
+    planned = running.plan(asked, out=out, data_dir=data_dir, jobs=jobs, shard=shard)
     if dry_run:
         from bench.sweep.session import chosen_device, default_jobs
 

@@ -17,7 +17,7 @@ from bench.records import write_atomically
 from bench.runner import Place
 from bench.sweep.cluster import Cluster
 from bench.sweep.folder import opened
-from bench.sweep.plan import Resolver, Schedule, schedule
+from bench.sweep.plan import Resolver, Schedule, schedule, share
 from bench.sweep.processes import Processes
 from bench.sweep.session import chosen_device, default_jobs
 
@@ -35,14 +35,22 @@ class Plan:
     jobs: int | None
 
 
-def plan(asked: Asked, *, out: Path | None, data_dir: Path | None, jobs: int | None) -> Plan:
-    """Read the matrix and see what is done; raises `BenchError` for a mistake in the question."""
+def plan(
+    asked: Asked, *, out: Path | None, data_dir: Path | None, jobs: int | None,
+    shard: tuple[int, int] | None = None,
+) -> Plan:  # fmt: skip
+    """Read the matrix and see what is done, of all of it or of one `shard`; raises `BenchError` for a mistake in the
+    question."""
     for plugin in asked.plugins:
         registry.add_plugin(plugin)
     matrix = read(asked.matrix, more_defenses=asked.defenses, scale=asked.scale)
     resolver = Resolver(data_dir)
     cells = expand(matrix, resolve=resolver)
-    run = out or Path("runs") / _name(asked)
+    name = _name(asked)
+    if shard is not None:
+        number, count = shard
+        cells, name = share(cells, number, count, resolver), f"{name}-shard-{number}-of-{count}"
+    run = out or Path("runs") / name
     return Plan(
         asked=asked, matrix=matrix, cells=cells, todo=schedule(cells, run, resolver), run=run,
         data_dir=data_dir, jobs=jobs,

@@ -1,6 +1,6 @@
 """Planned cells → what is to be run: what is done already, what changed, in which groups and order."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,6 +105,32 @@ def schedule(planned: Iterable[Planned], run: Path, resolver: Resolver) -> Sched
     return Schedule(
         done=tuple(done), again=again, impossible=tuple(impossible), groups=tuple(groups), estimates=estimates
     )
+
+
+def share(planned: Sequence[Planned], number: int, count: int, resolver: Resolver) -> tuple[Planned, ...]:
+    """The part of a matrix that is for shard `number` of `count` (from 1), of about equal time.
+
+    What depends on one training goes with it, and what may share readings stays together.  Every machine comes
+    to the same parts: they hang on the matrix alone, not on what is done or how long it took.
+    """
+    parts: dict[str, list[Planned]] = {}
+    for item in planned:
+        cell = item.cell
+        part = cell.id if isinstance(cell, TrainingCell) else _after(cell) or _group(cell)
+        parts.setdefault(part, []).append(item)
+    fresh = Estimates(resolver.shape)
+    costs = {
+        part: sum(fresh.seconds(item.cell) for item in items if item.impossible is None)
+        for part, items in parts.items()
+    }
+    loads = [0.0] * count
+    mine: set[str] = set()
+    for part in sorted(parts, key=lambda part: (-costs[part], part)):
+        lightest = loads.index(min(loads))
+        loads[lightest] += costs[part]
+        if lightest == number - 1:
+            mine |= {item.cell.id for item in parts[part]}
+    return tuple(item for item in planned if item.cell.id in mine)
 
 
 def _found(cell: AnyCell, run: Path, pending: set[str]) -> tuple[records.Record | None, str | None]:
