@@ -9,7 +9,7 @@ from bench.cell import AnyCell
 from bench.records import Record, write
 from bench.runner import Place, Step, answering, environment
 from bench.sweep.agenda import Agenda
-from bench.sweep.crew import Crew, Gone, Lost
+from bench.sweep.crew import Crew, Lost
 
 TRIES = 2  # of a cell that its worker does not survive: the first may have died of something else
 
@@ -53,7 +53,7 @@ def dispatch(
                 continue
             agenda.leave(worker)
             cell_ = busy.pop(worker, None)
-            if cell_ is None or isinstance(news, Gone):
+            if cell_ is None:
                 continue
             if isinstance(news, Lost):
                 lost_with[cell_.id] += 1

@@ -1,0 +1,169 @@
+"""Kill a run at random points, again and again: `python -P tests/killing.py FOLDER KILLS SEED [careless]`.
+
+Every child is a whole run (plan, agenda, cells, records) in one process, forked from this one so that a
+kill costs no imports.  It is killed at the k-th event: a function of bench's that is called, or a line of those
+that write files.  After each kill the folder must hold nothing torn; when a run came through, its answers must
+be those of a run that nobody disturbed, and the next begins in an empty folder.
+
+With `careless` files are written in place: what is asserted here must then fail.
+"""
+
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+from collections import Counter
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from tests import runs
+from tests.test_plan import MEMORY, RESOLVER, attack, entry, training
+
+import bench.sweep.progress
+import bench.weights
+from bench import records
+from bench.cell import AnyCell, CheckpointWeights
+from bench.matrix.expand import Planned
+from bench.records import write
+from bench.runner import Place, run_cell
+from bench.sweep.crew import News
+from bench.sweep.folder import opened
+from bench.sweep.plan import schedule
+from bench.sweep.session import carry_out
+
+HOME = str(Path(bench.__file__).parent)
+STORING = ("records.py", "weights.py", "resume.py", "folder.py", "progress.py")
+
+
+class Here:
+    """A crew of this process itself (`bench.sweep.crew.Crew`)."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._news: list[tuple[str, News]] = []
+
+    def members(self) -> tuple[str, ...]:
+        return ("here",)
+
+    def give(self, worker: str, cell: AnyCell, *, demand: int) -> None:
+        record = run_cell(cell, self._place, MEMORY)
+        write(self._place.run, record)
+        self._news.append((worker, record))
+
+    def news(self) -> list[tuple[str, News]]:
+        told, self._news = self._news, []
+        return told
+
+    def close(self) -> None:
+        pass
+
+
+def planned() -> list[Planned]:
+    made = training()
+    on_it = CheckpointWeights(training=made.id, round=2)
+    cpl = entry("attacks", "cpl")
+    cells: list[AnyCell] = [
+        made, attack(on_it), attack(attack=cpl, evaluations=6), attack(on_it, attack=cpl, evaluations=6),
+        attack(defense=entry("defenses", "adaclip"), federated=made.federated),
+    ]  # fmt: skip
+    return [Planned(cell, None) for cell in cells]
+
+
+def run(folder: Path) -> None:
+    place = Place(run=folder, saved_every=0.0)  # a training's state is saved each round
+    MEMORY.reconstructions.clear()
+    with opened(folder):
+        carry_out(schedule(planned(), folder, RESOLVER), place, lambda: Here(place))
+
+
+class Events:
+    """Counts what happens in bench's code; at the `last` event the process kills itself."""
+
+    def __init__(self, last: int | None = None) -> None:
+        self.count, self._last = 0, last
+        self.storing: list[int] = []  # which events are of code that writes files
+
+    def __call__(self, frame: FrameType, kind: str, argument: Any) -> Any:
+        file = frame.f_code.co_filename
+        if not (file.startswith(HOME) or "/attacks/" in file or "/defenses/" in file or "/datasets/" in file):
+            return None
+        stores = file.endswith(STORING)
+        if kind == "call" or stores:
+            self.count += 1
+            if stores:
+                self.storing.append(self.count)
+            if self.count == self._last:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return self if stores else None
+
+
+def in_child(folder: Path, last: int) -> bool:
+    """A run that is killed at that event; whether it was."""
+    child = os.fork()
+    if not child:
+        sys.settrace(Events(last))
+        run(folder)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, "a run failed"
+    return os.WIFSIGNALED(status)
+
+
+def careless(path: Path, content: bytes) -> None:
+    """What `write_atomically` is there to be better than."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb", buffering=0) as file:
+        half = len(content) // 2
+        file.write(content[:half])
+        _pause()
+        file.write(content[half:])
+
+
+def _pause() -> None:
+    """An event between two halves."""
+    records.record_path(Path(), "")
+
+
+def main() -> None:
+    if "careless" in sys.argv:
+        for module in (records, bench.weights, bench.sweep.progress):
+            module.write_atomically = careless
+    base, kills, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    torch.set_num_threads(1)
+    draw = random.Random(seed)
+    calm, folder = base / "calm", base / "run"
+    run(calm)  # what is loaded once is loaded before the events are counted
+    shutil.rmtree(calm)
+    events = Events()
+    sys.settrace(events)
+    run(calm)
+    sys.settrace(None)
+    told: Counter[str] = Counter(events=events.count, storing=len(events.storing))
+    while told["killed"] < kills:
+        last = draw.choice(events.storing) if draw.random() < 0.5 else draw.randint(1, events.count)
+        if in_child(folder, last):
+            told["killed"] += 1
+        else:  # what was left took fewer events than that: it came through
+            told["came through"] += 1
+        if folder.exists():
+            found = runs.whole(folder)
+            told["records"] = max(told["records"], len(found))
+            if len(found) == len(planned()):
+                run(folder)  # tidies up, and finds nothing to do
+                runs.assert_equal(folder, calm)
+                told["equal"] += 1
+                shutil.rmtree(folder)
+    for path in (folder, calm):
+        shutil.rmtree(path, ignore_errors=True)
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()
