@@ -293,16 +293,9 @@ def test_a_second_run_on_a_folder_waits_for_nobody_and_changes_nothing(
 ) -> None:
     run = tmp_path / "run"
     slow = runs.plugin(tmp_path, "Slow", "time.sleep(0.5)")
-    asked = [
-        "run",
-        "--matrix",
-        runs.matrix(tmp_path, "slow"),
-        "--plugin",
-        slow,
-        "--no-tracking",
-        "--out",
-        run,
-    ]
+    (tmp_path / "slow").mkdir()
+    matrix = runs.matrix(tmp_path / "slow", "slow")
+    asked = ["run", "--matrix", matrix, "--plugin", slow, "--no-tracking", "--out", run]
     with runs.bench(*asked) as first:
         runs.until(lambda: runs.settled(run) > 0)
         code, told = runs.ran(*quick, run)
