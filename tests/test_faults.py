@@ -292,7 +292,7 @@ def test_a_second_run_on_a_folder_waits_for_nobody_and_changes_nothing(
     tmp_path: Path, quick: list[object]
 ) -> None:
     run = tmp_path / "run"
-    slow = runs.plugin(tmp_path, "Slow", "time.sleep(0.5)")
+    slow = runs.plugin(tmp_path, "Slow", "time.sleep(4)")
     (tmp_path / "slow").mkdir()
     matrix = runs.matrix(tmp_path / "slow", "slow")
     asked = ["run", "--matrix", matrix, "--plugin", slow, "--no-tracking", "--out", run]
