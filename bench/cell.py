@@ -7,6 +7,8 @@ content hash of its data); the *source* hashes what answered it (`bench.source`)
 
 import hashlib
 import json
+from collections.abc import Mapping
+from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -125,10 +127,16 @@ class _Cell(Frozen):
             content["weights"] = {k: v for k, v in content["weights"].items() if k not in UNASKED}
         return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
-    @property
+    @cached_property
     def id(self) -> str:
         """SHA-256 of the canonical JSON, 64 hexadecimal digits."""
         return hashlib.sha256(self.canonical().encode()).hexdigest()
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """As pydantic's, with an id of its own."""
+        copied = super().model_copy(update=update, deep=deep)
+        copied.__dict__.pop("id", None)
+        return copied
 
 
 class Bayesian(Frozen):

@@ -15,7 +15,7 @@ from bench.leaderboard.gate import METRICS
 from bench.records import Record, write_atomically
 
 SCHEMA = 1
-_MOST_BYTES = 256 * 2**20
+_MOST_BYTES = 2**30
 _VICTIM = ("status", "clients", "examples", "reading_snr_db", "reading_cosine")
 _PICTURE = ("status", "success", "rmse", "psnr_db", "best_floor_db")
 _SUMMARY = ("reading_snr_db_least", "accuracy", "diverged", "rounds")

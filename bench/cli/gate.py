@@ -129,7 +129,7 @@ def _verdict(before: "Baseline", run: Path, margins: dict[str, float]) -> "Verdi
 def _records(run: Path) -> "list[Record]":
     from bench.cli import lookup
 
-    return list(lookup.every(run))
+    return lookup.compared(run)
 
 
 def _report(found: "Verdict", junit: Path | None, markdown: Path | None, as_json: bool) -> None:

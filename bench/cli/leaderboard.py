@@ -107,7 +107,7 @@ def _rows(runs: tuple[Path, ...]) -> "tuple[list[Row], dict[Path, list[Record]]]
     from bench.tracking import store
 
     folders = [store.checked_run(run) for run in runs] or [store.checked_run(None)]
-    places = {folder: list(lookup.every(folder)) for folder in folders}
+    places = {folder: lookup.compared(folder) for folder in folders}
     last = {record.id: record for records in places.values() for record in records}
     with lookup.together(", ".join(map(str, folders))):
         return board(last.values()), places

@@ -9,12 +9,14 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench.cell import AnyCell
 from bench.errors import BenchError, StorageError
 from bench.records import Record, write_atomically
-from bench.runner import Step
+
+if TYPE_CHECKING:
+    from bench.runner import Step
 
 _FILE = "progress.json"
 _EVERY = 2.0  # seconds between two writes
@@ -78,7 +80,7 @@ class Reporter:
             self._busy[worker] = {"cell": cell.id, "what": " · ".join(what), "since": time.time()}
             self._at[cell.id] = worker
 
-    def stepped(self, cell: AnyCell, step: Step) -> None:
+    def stepped(self, cell: AnyCell, step: "Step") -> None:
         with self._lock:
             if (worker := self._at.get(cell.id)) in self._busy:
                 self._busy[worker]["step"] = f"round {step.round}/{step.rounds}, accuracy {step.accuracy:.3f}"
