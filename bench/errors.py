@@ -1,5 +1,10 @@
 """Every error a user can cause, each one line: what is wrong, where, and the way out."""
 
+# What content of another form than it should have makes its reader raise.
+MALFORMED = (
+    TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError, RecursionError,
+)  # fmt: skip
+
 
 class BenchError(Exception):
     """A mistake the user can mend; the command line prints its message alone and exits with 2."""

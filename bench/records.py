@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
 from bench.cell import AnyCell, Cell
-from bench.errors import DataError, RecordError, StorageError
+from bench.errors import MALFORMED, DataError, RecordError, StorageError
 from bench.packs import read_pack
 
 SCHEMA = 1
@@ -128,11 +128,17 @@ def record_path(run: Path, cell_id: str) -> Path:
 
 
 def write(run: Path, record: Record) -> Path:
-    """Write the record, moving an older one of another source to `kept/`."""
+    """Write the record, moving an older one of another source to `kept/`.
+
+    Raises `RecordError` for a record that JSON cannot hold, `StorageError` where the folder does not take it."""
     path = record_path(run, record.id)
+    try:
+        content = record.json().encode()
+    except MALFORMED as error:
+        raise RecordError(f"{path}: what is to be recorded is no JSON ({error})") from None
     if path.exists() and _source(path) != record.source:
         _keep(run, path)
-    write_atomically(path, record.json().encode())
+    write_atomically(path, content)
     return path
 
 
@@ -165,10 +171,14 @@ def read(path: Path) -> Record:
     return parse(text, str(path))
 
 
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
 def parse(text: str, path: str) -> Record:
     """The record that a file's text holds; raises `RecordError` that names `path`."""
     try:
-        content = json.loads(text)
+        content = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise RecordError(f"{path}: not a record ({error}); delete it and run again") from None
     if not isinstance(content, dict) or any(key not in content for key in _KEYS):

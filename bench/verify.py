@@ -16,10 +16,10 @@ from typing import Any
 from bench import PROTOCOL, records, registry, source
 from bench.cell import AnyCell, AttackCell, CheckpointWeights, FileWeights, InitialWeights, TrainingCell
 from bench.errors import BenchError, RecordError, UnknownName
+from bench.harmless import harmless
 from bench.leaderboard.submission.check import passed
 from bench.leaderboard.submission.draw import Drawn, draw, groups
 from bench.leaderboard.submission.verdicts import Verification, verdict
-from bench.leaderboard.submission.words import harmless
 from bench.matrix.document import PRESETS
 from bench.matrix.expand import Planned
 from bench.matrix.feasible import impossible

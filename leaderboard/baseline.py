@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.errors import BenchError
+from bench.errors import MALFORMED, BenchError
 from bench.leaderboard.gate import METRICS
 from bench.records import Record, write_atomically
 
@@ -84,7 +84,7 @@ def read(path: Path) -> Baseline:
             asked=None if content["asked"] is None else _asked(content["asked"]),
             records=tuple(_record(one) for one in content["records"]),
         )
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
+    except MALFORMED as error:
         raise BenchError(f"{path}: not a baseline ({type(error).__name__}: {error}); {again}") from None
 
 
@@ -92,7 +92,7 @@ def read_asked(run: Path) -> Asked | None:
     """What a run folder says it was asked; None where it does not."""
     try:
         return _asked(json.loads((run / "asked.json").read_text("utf-8")))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, *MALFORMED):
         return None
 
 

@@ -17,7 +17,7 @@ FOLDERS: dict[str, str] = PROJECT["tool"]["setuptools"]["package-dir"]
 
 # A file imports only its own layer or lower ones; circles are refused everywhere.
 LAYERS = (
-    ("bench", "errors", "points", "rng", "trip", "cell"),
+    ("bench", "errors", "harmless", "points", "rng", "trip", "cell"),
     ("parameters", "literals", "plugins", "registry", "source", "gradients", "packs", "records", "weights"),
     ("datasets", "models", "defenses", "attacks"),
     ("federated", "scoring", "victims", "readings", "reading_files", "given"),
@@ -55,9 +55,12 @@ OWNERS = {
     "dp_accounting": "bench.defenses.accounting.pld",
     "altair": "bench.leaderboard.charts",
     "vl_convert": "bench.leaderboard.charts",
+    "distributed": "bench.sweep.cluster",
 }
 # Imports inside functions, beside those of commands: what is optional or slow, and why it may be.
 INSIDE_FUNCTIONS = {
+    ("bench.sweep.cluster", "dask"),  # optional
+    ("bench.sweep.cluster", "distributed"),
     ("bench.parameters", "pydantic"),  # `bench list` stays below 0.3 s
     ("bench.scoring.lpips_metric", "lpips"),  # optional: it brings torchvision
     ("bench.tracking.upload", "mlflow"),  # 3 s, and its telemetry is turned off before

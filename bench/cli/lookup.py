@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench import records
-from bench.errors import RecordError
+from bench.errors import MALFORMED, RecordError
 from bench.leaderboard.slim import Slim
 from bench.records import Record
 from bench.tracking import store
@@ -48,7 +48,7 @@ def understood(record: Record) -> Iterator[None]:
     """What a record from elsewhere lacks, or has of another type, is its own fault and one line."""
     try:
         yield
-    except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+    except MALFORMED as error:
         raise RecordError(
             f"record {record.id[:8]}: its fields are not a record's ({type(error).__name__}: {error}); "
             "run the cell again"
@@ -60,7 +60,7 @@ def together(where: str) -> Iterator[None]:
     """As `understood`, of many records that were read as one."""
     try:
         yield
-    except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+    except MALFORMED as error:
         raise RecordError(
             f"{where}: a record's fields are not a record's ({type(error).__name__}: {error}); run it again"
         ) from None

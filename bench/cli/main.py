@@ -5,7 +5,7 @@ import sys
 
 import click
 
-from bench import __version__
+from bench import __version__, harmless
 from bench.errors import BenchError
 
 # command → (its module, one line for --help)
@@ -61,7 +61,11 @@ def main() -> None:
     try:
         cli(prog_name="bench")
     except BenchError as error:
-        click.echo(f"bench: {error}", err=True)
+        click.echo(f"bench: {harmless.lines(error)}", err=True)
+        sys.exit(2)
+    except OSError as error:  # a name too long, a folder that may not be read: the system's own words
+        name = f"{error.filename}: " if error.filename else ""
+        click.echo(harmless.harmless(f"bench: {name}{error.strerror or error}", harmless.LONG), err=True)
         sys.exit(2)
 
 

@@ -47,7 +47,7 @@ def _facts(run: Path) -> dict[str, Any]:
 
 
 def _lines(run: Path) -> Iterator[str]:
-    from bench.leaderboard.submission.words import harmless
+    from bench.harmless import harmless
     from bench.sweep import folder, progress
 
     said, under_way, holder = progress.read(run), folder.is_held(run), folder.holder(run)
@@ -73,7 +73,7 @@ def _lines(run: Path) -> Iterator[str]:
 
 def _state(said: "Progress", under_way: bool, where: str) -> str:
     from bench.cli.words import duration
-    from bench.leaderboard.submission.words import harmless
+    from bench.harmless import harmless
 
     seen = f"{_ago(time.time(), said.seen)} ago"
     if under_way:

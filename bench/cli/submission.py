@@ -144,7 +144,7 @@ def verify(
 
 
 def _report(found: "Checked", as_json: bool, said: str) -> None:
-    from bench.leaderboard.submission.words import harmless
+    from bench.harmless import harmless
 
     if as_json:
         click.echo(json.dumps(found.json(), indent=1))

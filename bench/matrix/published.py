@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bench.errors import RecordError
+from bench.errors import MALFORMED, RecordError
 from bench.matrix.axes import one, pattern
 from bench.matrix.border import Border, number
 from bench.matrix.combine import agrees
@@ -91,7 +91,7 @@ def kept(run: Path) -> tuple[Published, ...]:
         return tuple(_read(entry) for entry in json.loads(path.read_text("utf-8")))
     except FileNotFoundError:
         return ()
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (OSError, *MALFORMED) as error:
         raise RecordError(f"{path}: no published figures ({error}); run the matrix again") from None
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from bench import records
 from bench.cell import TrainingCell
 from bench.errors import BenchError, DataError, RecordError, WeightsError
+from bench.harmless import LONG, harmless
 from bench.packs import read_pack
 from bench.records import UNPACKED, Record, arrays_hash, write_atomically
 from bench.weights import checkpoint_path, file_sha256
@@ -53,7 +54,7 @@ def merge(into: Path, sources: Sequence[Path]) -> Merged:
             try:
                 _bring(path, source, into, merged)
             except (RecordError, DataError, WeightsError) as error:
-                merged.refused.append(_harmless(f"{path}: {str(error).removeprefix(f'{path}: ')}"))
+                merged.refused.append(harmless(f"{path}: {str(error).removeprefix(f'{path}: ')}", LONG))
         _beside(source, into, merged)
     return merged
 
@@ -74,7 +75,7 @@ def _bring(path: Path, source: Path, into: Path, merged: Merged) -> None:
             merged.same += 1
         else:
             merged.differs.append(
-                _harmless(f"{record.id[:8]} in {source}: {_how(record, old)}; what was there stays")
+                harmless(f"{record.id[:8]} in {source}: {_how(record, old)}; what was there stays", LONG)
             )
         return
     files = list(_files(record, cell, source, into))  # checked before anything is written
@@ -149,7 +150,9 @@ def _beside(source: Path, into: Path, merged: Merged) -> None:
         if not there.exists():
             write_atomically(there, content)
         elif hashlib.sha256(there.read_bytes()).digest() != hashlib.sha256(content).digest():
-            merged.differs.append(_harmless(f"{path}: asks otherwise than {there}; what was there stays"))
+            merged.differs.append(
+                harmless(f"{path}: asks otherwise than {there}; what was there stays", LONG)
+            )
             if path.name.startswith("suite-") and not _ranked(content):
                 write_atomically(there, content)
 
@@ -159,8 +162,3 @@ def _ranked(content: bytes) -> bool:
         return bool(json.loads(content).get("ranked"))
     except (ValueError, AttributeError, RecursionError):
         return False
-
-
-def _harmless(text: str) -> str:
-    """One line that can be shown, whatever a stranger's record says."""
-    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)[:500]

@@ -73,9 +73,10 @@ def admit(run: Path, files: Files) -> Record:
         record = records.parse(files[told[0]].decode(), told[0])
     except UnicodeDecodeError:
         raise RecordError(f"{told[0]}: not a record") from None
+    cell = records.cell_of(record)
     unpack(run, {name: content for name, content in files.items() if name != told[0]})
     records.write(run, record)
-    if record.cell["kind"] == "training" and record.status == "done":
+    if cell.kind == "training" and record.status == "done":
         resume.place(run, record.id).unlink(missing_ok=True)
     return record
 

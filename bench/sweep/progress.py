@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.cell import AnyCell
-from bench.errors import BenchError, StorageError
+from bench.errors import MALFORMED, BenchError, StorageError
 from bench.records import Record, write_atomically
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def read(run: Path) -> Progress | None:
             raise TypeError("a number is none")
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (OSError, *MALFORMED) as error:
         raise BenchError(f"{path}: not a run's progress ({error}); delete it, it is made again") from None
     return found
 

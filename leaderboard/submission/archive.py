@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from bench.errors import BenchError, RecordError
-from bench.leaderboard.submission.words import first_line, harmless
+from bench.harmless import first_line, harmless
 
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"manifest\.json|records/[0-9a-f]{64}\.json|arrays/[0-9a-f]{64}\.npz")

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.errors import DataError
-from bench.leaderboard.submission.words import first_line
+from bench.harmless import first_line
 from bench.packs import read_pack
 from bench.records import Record
 from bench.scoring.metrics import rmse, rmse_unclipped

@@ -7,18 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from bench import records as _records
-from bench.errors import DataError, RecordError
+from bench.errors import MALFORMED, DataError, RecordError
+from bench.harmless import first_line, harmless
 from bench.leaderboard.board import board
 from bench.leaderboard.submission import arrays as _arrays
 from bench.leaderboard.submission import figures
 from bench.leaderboard.submission.archive import LIMITS, MANIFEST, Archive, ArchiveFault, Limits, opened
 from bench.leaderboard.submission.manifest import Manifest, parsed
-from bench.leaderboard.submission.words import first_line, harmless
 from bench.records import SCHEMA, Record, cell_of, is_private
 
 MOST = 100  # findings that are listed
 LONGEST = 4000  # characters of any text in a record
-_BROKEN = (TypeError, ValueError, KeyError, IndexError, AttributeError, RecursionError, OverflowError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +151,7 @@ def _record(name: str, content: bytes, manifest: Manifest, found: _Found) -> Non
     except RecordError as error:
         found.add(name, [str(error)])
         return
-    except _BROKEN as error:
+    except MALFORMED as error:
         found.add(name, [f"its fields are not a record's ({type(error).__name__}: {harmless(error, 80)})"])
         return
     found.add(name, wrong)
@@ -212,7 +211,7 @@ def _array(sha256: str, name: str, content: bytes, found: _Found) -> None:
     for record in named:
         try:
             found.add(f"records/{record.id}.json", _arrays.findings(record, arrays))
-        except _BROKEN as error:
+        except MALFORMED as error:
             found.add(name, [f"does not fit its record ({type(error).__name__}: {harmless(error, 80)})"])
 
 
@@ -234,7 +233,7 @@ def _left_out(manifest: Manifest, found: _Found, held: set[str]) -> Iterator[str
 def _on_a_board(records: Iterable[Record]) -> Iterator[str]:
     try:
         board(records)
-    except _BROKEN as error:
+    except MALFORMED as error:
         yield f"its records make no board ({type(error).__name__}: {first_line(error)})"
 
 

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, ValidationError
 
 from bench.cell import Frozen, Sha256
+from bench.harmless import first_line, harmless
 from bench.leaderboard.submission.archive import MANIFEST, ArchiveFault
-from bench.leaderboard.submission.words import first_line, harmless
 
 PRIVATE, UNASKED, ABSENT = "private", "not asked for", "not in the run folder"
 LONGEST = 300  # characters of a free text

@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 from scipy.special import stdtrit
 
+from bench.harmless import harmless
 from bench.leaderboard.submission.draw import Drawn
-from bench.leaderboard.submission.words import harmless
 from bench.leaderboard.table import attack_name, entry
 from bench.leaderboard.worst import Picture, clusters, pictures
 from bench.records import Record

@@ -1,6 +1,7 @@
-"""Texts from elsewhere, made fit for one line of a report."""
+"""Texts from strangers, made fit to be shown: one line, printable, short."""
 
-SHORT = 160
+SHORT, LONG, LONGEST = 160, 500, 2000
+_MOST_LINES = 100
 
 
 def harmless(text: object, most: int = SHORT) -> str:
@@ -15,3 +16,8 @@ def first_line(error: BaseException) -> str:
     """What an error says, harmless and short; its type where it says nothing."""
     lines = str(error).strip().splitlines()
     return harmless(lines[0] if lines else type(error).__name__)
+
+
+def lines(error: BaseException) -> str:
+    """All that an error says, line by line, harmless; no more lines than anybody reads."""
+    return "\n".join(harmless(line, LONGEST) for line in str(error).splitlines()[:_MOST_LINES])

@@ -1,0 +1,335 @@
+"""What a stranger may send: for each kind of file a valid one, and a reader that must say yes or a clear no.
+
+Used twice: `tests/test_fuzz.py` mutates the valid files with hypothesis, and
+
+    python -P tests/fuzzing.py KIND -runs=20000 [CORPUS]
+
+runs the same readers under a coverage-guided fuzzer (atheris).  A reader passes if it returns, or raises
+`BenchError` with a message that can be shown; anything else is a finding, as is a file that appears outside
+the folder that it was given.
+"""
+
+import io
+import json
+import random
+import resource
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from tests.test_plan import answer, attack, training
+
+from bench import harmless, reading_files, records, registry
+from bench.datasets.idx import read_idx
+from bench.datasets.loading import load
+from bench.errors import BenchError
+from bench.leaderboard import baseline
+from bench.leaderboard.board import board
+from bench.leaderboard.gate import verdict
+from bench.leaderboard.slim import Slim
+from bench.leaderboard.submission.check import check
+from bench.leaderboard.submission.export import export, suite
+from bench.matrix.published import kept
+from bench.matrix.read import read as read_matrix
+from bench.sweep import merge, parcel, progress
+from bench.weights import read_about, read_weights, write_weights
+
+MEMORY = 6 << 30  # bytes of address space beyond what is in use: what nothing may pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of file: a valid one, the name that it has in its folder, and who reads it there."""
+
+    valid: Callable[[], bytes]
+    name: str
+    read: Callable[[Path], object]
+
+
+def attempt(kind: Kind, content: bytes, folder: Path) -> str:
+    """Have the file read; what was said against it, or "".  Raises whatever is a finding."""
+    inside = folder / "inside"
+    path = inside / kind.name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    try:
+        kind.read(path)
+        said = ""
+    except BenchError as error:
+        said = harmless.lines(error)
+        if not said:
+            raise ValueError("refused without a word") from error
+    others = [one.name for one in folder.iterdir() if one.name != "inside"]
+    assert not others, f"files outside: {others}"
+    return said
+
+
+@cache
+def _run() -> Path:
+    """A small finished run: a training, an attack with arrays."""
+    folder = Path(tempfile.mkdtemp(prefix="fuzz-")) / "run"
+    for cell in (training(), attack(readings=1)):
+        answer(cell, folder)
+    return folder
+
+
+@cache
+def _record(kind: str = "attack") -> bytes:
+    found = next(one for one in records.records(_run()) if one.cell["kind"] == kind)
+    return records.record_path(_run(), found.id).read_bytes()
+
+
+def _npz(**arrays: Any) -> bytes:
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    return buffer.getvalue()
+
+
+def _pack() -> bytes:
+    draw = np.random.default_rng(0)
+    return _npz(
+        x_train=draw.integers(0, 256, (20, 4, 4, 1), dtype=np.uint8), y_train=np.arange(20) % 2,
+        x_test=draw.integers(0, 256, (8, 4, 4, 1), dtype=np.uint8), y_test=np.arange(8) % 2,
+    )  # fmt: skip
+
+
+def _weights(suffix: str) -> bytes:
+    import torch
+
+    tensors = {"0.weight": torch.ones(2, 3), "0.bias": torch.zeros(2)}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"w{suffix}"
+        if suffix == ".safetensors":
+            write_weights(path, tensors, {"round": 1, "accuracy": 0.5})
+        elif suffix == ".pt":
+            torch.save(tensors, path)
+        else:
+            np.savez(path, **{name: value.numpy() for name, value in tensors.items()})
+        return path.read_bytes()
+
+
+@cache
+def _submission() -> bytes:
+    path = _run().parent / "mine.zip"
+    export(_run(), path, name="J. Doe", url="https://example.org")
+    return path.read_bytes()
+
+
+def _baseline() -> bytes:
+    path = _run().parent / "baseline.json"
+    baseline.write(path, baseline.of_run(records.records(_run()), None, {}))
+    return path.read_bytes()
+
+
+def _reading() -> bytes:
+    draw = np.random.default_rng(0)
+    path = _run().parent / "reading.npz"
+    reading_files.save(
+        path, values={"0.weight": draw.normal(size=(1, 2, 3))}, weights={"0.weight": draw.normal(size=(2, 3))},
+        meta=reading_files.checked_meta(shape=(3,), classes=2, batch=1, steps=1, rate=0.1, unit=1.0),
+    )  # fmt: skip
+    return path.read_bytes()
+
+
+def _progress() -> bytes:
+    progress.Reporter(_run(), title="a run", cells=2, settled=1, left=lambda: 5.0).close("finished")
+    return (_run() / "progress.json").read_bytes()
+
+
+def _idx() -> bytes:
+    return b"\0\0\x08\3" + b"".join(n.to_bytes(4) for n in (2, 3, 3)) + bytes(range(18))
+
+
+def _show(path: Path) -> object:
+    """A record as every view reads it."""
+    from bench.cli import cell_words, lookup
+
+    _, record = lookup.by_reference(str(path), None)
+    with lookup.understood(record):
+        cell_words.lines(record)
+    with lookup.together("here"):
+        board([Slim()(record)])
+    return records.cell_of(record)
+
+
+def _merge(path: Path) -> object:
+    return merge.merge(path.parents[1] / "into", [path.parents[1]])
+
+
+def _gate(path: Path) -> object:
+    from bench.cli import lookup
+
+    found = baseline.read(path)
+    with lookup.together("here"):
+        return verdict(found.records, found.records, found.margins)
+
+
+def _suites(path: Path) -> object:
+    return suite(path)
+
+
+def _admit(path: Path) -> object:
+    content = path.read_bytes()
+    return parcel.admit(path.parent, {"records/" + content[:80].decode("latin-1"): content})
+
+
+MATRIX = b"""title = "a matrix"
+readings = 4
+evaluations = 20
+[axes]
+dataset = ["digits", { name = "npz", path = "mine.npz" }]
+model = [{ name = "mlp", hidden = [10] }]
+attack = ["cpl", "gradinv"]
+knowledge = ["plain", "adaptive"]
+defense = ["none", { name = "prune", sweep = { share = [0.5, 0.9] } }]
+point = ["type-2", "type-1"]
+weights = ["init", { train = { rounds = 4 }, round = 2 }]
+federated = [{ clients = 20, per_round = 2, batch = 2 }]
+[[exclude]]
+defense = "none"
+point = "type-1"
+[[train]]
+dataset = ["digits"]
+model = ["mlp"]
+defense = ["none"]
+rounds = [3]
+[[published]]
+dataset = "digits"
+defense = "none"
+accuracy = 0.9
+source = "a paper"
+"""
+
+KINDS = {
+    "matrix": Kind(valid=lambda: MATRIX, name="m.toml", read=lambda path: read_matrix(str(path))),
+    "record": Kind(valid=_record, name="records/r.json", read=_show),
+    "training": Kind(valid=lambda: _record("training"), name="records/r.json", read=_show),
+    "merged": Kind(valid=_record, name="from/records/r.json", read=_merge),
+    "returned": Kind(valid=_record, name="returned", read=_admit),
+    "arrays": Kind(
+        valid=lambda: next((_run() / "arrays").iterdir()).read_bytes(), name=f"arrays/{'0' * 64}.npz",
+        read=lambda path: records.read_arrays(path.parents[1], "0" * 64),
+    ),
+    "pack": Kind(
+        valid=_pack, name="mine.npz",
+        read=lambda path: load(registry.instance("datasets", "npz", {"path": str(path)}), "npz"),
+    ),
+    "idx": Kind(
+        valid=_idx, name="train",
+        read=lambda path: read_idx(path, item=(3, 3), whole=2),
+    ),
+    "reading": Kind(valid=_reading, name="reading.npz", read=reading_files.load),
+    "submission": Kind(valid=_submission, name="theirs.zip", read=check),
+    "baseline": Kind(valid=_baseline, name="baseline.json", read=_gate),
+    "safetensors": Kind(
+        valid=lambda: _weights(".safetensors"), name="w.safetensors",
+        read=lambda path: (read_about(path), read_weights(path)),
+    ),
+    "weights-npz": Kind(valid=lambda: _weights(".npz"), name="w.npz", read=read_weights),
+    "weights-pt": Kind(valid=lambda: _weights(".pt"), name="w.pt", read=read_weights),
+    "progress": Kind(valid=_progress, name="progress.json", read=lambda path: progress.read(path.parent)),
+    "published": Kind(
+        valid=lambda: b'[{"where": {"dataset": "digits"}, "figures": {"accuracy": 0.9}, "source": "x"}]',
+        name="published.json", read=lambda path: kept(path.parent),
+    ),
+    "asked": Kind(
+        valid=lambda: b'{"matrix": "m", "scale": null, "defenses": ["a"], "plugins": []}', name="asked.json",
+        read=lambda path: baseline.read_asked(path.parent),
+    ),
+    "suite": Kind(
+        valid=lambda: b'{"suite": "smoke", "protocol": 1, "bench": "0", "ranked": true, "why_not": []}',
+        name="suite-smoke.json", read=_suites,
+    ),
+}  # fmt: skip
+
+NASTY = (
+    None, True, -1, 0, 10**400, 1e308, float("nan"), float("inf"), "", "../../etc/passwd", "/etc/passwd", "\0",
+    "\x1b[2J", "\u202etxt", "<script>alert(1)</script>", "{{7*7}}", "$(touch pwned)", "a" * 10**5, "\ud800", [], {},
+    [[[[]]]], {"a": {"a": {}}}, [None] * 1000, "=cmd|' /C calc'!A0", "nan", "1e999", "0" * 64,
+)  # fmt: skip
+TOKENS = (
+    b"\0", b"\xff" * 8, b"PK\x03\x04", b"..", b"/", b"\x1b[2J", b"<script>", b"[" * 3000, b'"', b"{", b"}", b"9" * 400,
+    b"\x93NUMPY", b"= [", b"\n", b"nan", b"1e400", b"\xe2\x80\xae", b"a" * 10**5, b"__import__('os')", b"-",
+)  # fmt: skip
+
+
+def mutated(content: bytes, draw: random.Random) -> bytes:
+    """The file with a few things about it changed: in its structure where it is JSON, else in its bytes."""
+    if draw.random() < 0.6:
+        try:
+            plain = json.loads(content)
+        except ValueError:
+            pass
+        else:
+            for _ in range(draw.randint(1, 3)):
+                plain = _changed(plain, draw)
+            return json.dumps(plain).encode("utf-8", "surrogatepass")
+    found = bytearray(content)
+    for _ in range(draw.randint(1, 4)):
+        at = draw.randrange(len(found) + 1)
+        match draw.randrange(6):
+            case 0 if found:
+                found[at % len(found)] ^= 1 << draw.randrange(8)
+            case 1:
+                found[at:at] = draw.choice(TOKENS)
+            case 2:
+                del found[at : at + draw.choice((1, 4, 100, 10**4))]
+            case 3:
+                found[at : at + 4] = draw.choice((0, 1, 2**31 - 1, 2**32 - 1)).to_bytes(4, "little")
+            case 4:
+                other = draw.randrange(len(found) + 1)
+                found[at:at] = found[other : other + draw.choice((1, 16, 500))]
+            case _:
+                found = found[:at]
+    return bytes(found)
+
+
+def _changed(node: Any, draw: random.Random) -> Any:
+    """The tree with one node replaced, dropped, renamed or doubled."""
+    if isinstance(node, dict) and node and draw.random() < 0.85:
+        key = draw.choice(sorted(node))
+        match draw.randrange(8):
+            case 0:
+                return {name: value for name, value in node.items() if name != key}
+            case 1:
+                return {**node, draw.choice(("x", "../x", "\x1b[2J", "a" * 10**5, "")): node[key]}
+            case _:
+                return {**node, key: _changed(node[key], draw)}
+    if isinstance(node, list) and node and draw.random() < 0.85:
+        at = draw.randrange(len(node))
+        if draw.random() < 0.2:
+            return [*node[:at], *node[at + 1 :]]
+        return [*node[:at], _changed(node[at], draw), *node[at + 1 :]]
+    return draw.choice(NASTY)
+
+
+def main() -> None:
+    import atheris
+
+    kind, folder = KINDS[sys.argv[1]], Path(tempfile.mkdtemp(prefix="fuzz-"))
+    corpus = folder.with_name(f"{folder.name}-corpus")
+    corpus.mkdir()
+    (corpus / "valid").write_bytes(kind.valid())
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
+
+    def once(content: bytes) -> None:
+        shutil.rmtree(folder / "inside", ignore_errors=True)
+        attempt(kind, content, folder)
+
+    atheris.instrument_all()
+    atheris.Setup([sys.argv[0], *sys.argv[2:], "-timeout=20", "-rss_limit_mb=0", str(corpus)], once)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()
