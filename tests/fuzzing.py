@@ -113,7 +113,8 @@ def _weights(suffix: str) -> bytes:
         elif suffix == ".pt":
             torch.save(tensors, path)
         else:
-            np.savez(path, **{name: value.numpy() for name, value in tensors.items()})
+            arrays: dict[str, Any] = {name: value.numpy() for name, value in tensors.items()}
+            np.savez(path, **arrays)
         return path.read_bytes()
 
 
@@ -251,7 +252,7 @@ KINDS = {
     ),
 }  # fmt: skip
 
-NASTY = (
+NASTY: tuple[Any, ...] = (
     None, True, -1, 0, 10**400, 1e308, float("nan"), float("inf"), "", "../../etc/passwd", "/etc/passwd", "\0",
     "\x1b[2J", "\u202etxt", "<script>alert(1)</script>", "{{7*7}}", "$(touch pwned)", "a" * 10**5, "\ud800", [], {},
     [[[[]]]], {"a": {"a": {}}}, [None] * 1000, "=cmd|' /C calc'!A0", "nan", "1e999", "0" * 64,

@@ -1,6 +1,7 @@
 """Which cell goes to which worker: every cell once, each after what it waits for, data sets loaded once."""
 
 from collections import Counter, defaultdict
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -27,7 +28,7 @@ def training(seed: int, data: DataRef = DATA[0]) -> TrainingCell:
 def attack(
     seed: int, data: DataRef = DATA[0], on: TrainingCell | None = None, attack: str = "cpl"
 ) -> AttackCell:
-    weights = {} if on is None else {"weights": CheckpointWeights(training=on.id, round=1)}
+    weights: dict[str, Any] = {} if on is None else {"weights": CheckpointWeights(training=on.id, round=1)}
     return AttackCell(
         dataset=data, model=Entry(name="mlp"), federated=Federated(), defense=Entry(name="none"),
         attack=Entry(name=attack), point="type-2", seed=seed, **weights,

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests import runs
@@ -15,6 +16,7 @@ from tests import runs
 from bench import records
 from bench.errors import BenchError, RecordError
 from bench.sweep import cluster
+from bench.sweep.parcel import admit
 
 pytestmark = pytest.mark.cluster
 pytest.importorskip("distributed")
@@ -220,7 +222,7 @@ def test_a_worker_with_other_code_or_data_is_unfit(
     monkeypatch.setattr("distributed.get_worker", lambda: _Worker(tmp_path))
     record = next(one for one in records.records(alone) if _plain(one))
     cell = records.cell_of(record)
-    job = {
+    job: dict[str, Any] = {
         "cell": cell.model_dump_json(), "files": {}, "source": record.source, "plugins": {}, "device": "cpu",
         "data_dir": None, "threads": 1, "limit": None,
     }  # fmt: skip
@@ -240,9 +242,9 @@ def test_what_comes_back_stays_in_the_run_folder(alone: Path, tmp_path: Path) ->
     content = (alone / "records" / name).read_bytes()
     for wrong in ("../escaped", "/etc/escaped", "records/../../escaped", "weights/x/round-1.safetensors"):
         with pytest.raises(RecordError, match="not a file of a run folder|2 records came back"):
-            cluster.admit(tmp_path, {f"records/{name}": content, wrong: b"x"})
+            admit(tmp_path, {f"records/{name}": content, wrong: b"x"})
     with pytest.raises(RecordError, match="0 records came back"):
-        cluster.admit(tmp_path, {})
+        admit(tmp_path, {})
     assert not list(tmp_path.iterdir())
 
 

@@ -327,7 +327,7 @@ def test_what_a_killed_run_was_writing_is_cleared_away(tmp_path: Path) -> None:
 def test_data_altered_between_two_cells_are_not_attacked_for_the_planned_ones(tmp_path: Path) -> None:
     pack = tmp_path / "mine.npz"
     draw = np.random.default_rng(0)
-    arrays = {
+    arrays: dict[str, Any] = {
         "x_train": draw.integers(0, 256, (40, 1, 8, 8), dtype=np.uint8), "y_train": np.arange(40) % 4,
         "x_test": draw.integers(0, 256, (20, 1, 8, 8), dtype=np.uint8), "y_test": np.arange(20) % 4,
     }  # fmt: skip

@@ -16,29 +16,25 @@ _FREE = (
 )  # fmt: skip
 
 
-class _Seconds(click.ParamType):
-    name = "time"
+def _seconds(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
+    from bench.cli.words import seconds
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        from bench.cli.words import seconds
+    try:
+        return None if value is None else seconds(value)
+    except ValueError:
+        raise click.BadParameter(
+            f"{value}: it must be a time, e.g. 90s, 30m or 2h", context, option
+        ) from None
 
-        try:
-            return seconds(str(value))
-        except ValueError:
-            self.fail(f"{value}: it must be a time, e.g. 90s, 30m or 2h", param, ctx)
 
-
-class _Shard(click.ParamType):
-    name = "i/n"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, int]:
-        number, _, count = str(value).partition("/")
-        numbers = [int(one) if one.isdecimal() and len(one) < 10 else 0 for one in (number, count)]
-        if not 1 <= numbers[0] <= numbers[1] <= _MOST_SHARDS:
-            self.fail(f"{value}: it must be i/n with i from 1 to n, e.g. 1/4", param, ctx)
-        return numbers[0], numbers[1]
+def _shard(context: click.Context, option: click.Parameter, value: str | None) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    number, _, count = value.partition("/")
+    numbers = [int(one) if one.isdecimal() and len(one) < 10 else 0 for one in (number, count)]
+    if not 1 <= numbers[0] <= numbers[1] <= _MOST_SHARDS:
+        raise click.BadParameter(f"{value}: it must be i/n with i from 1 to n, e.g. 1/4", context, option)
+    return numbers[0], numbers[1]
 
 
 @click.command()
@@ -55,14 +51,19 @@ class _Shard(click.ParamType):
 @click.option("--jobs", type=click.IntRange(1), help="Worker processes, one thread each [default: cores].")
 @click.option(
     "--shard",
-    type=_Shard(),
+    metavar="i/n",
+    callback=_shard,
     help="Part i of n, for a scheduler of your own; `bench merge` puts them together.",
 )
 @click.option(
     "--executor", metavar="dask://HOST:PORT", help="Workers of a Dask cluster in place of this machine's."
 )
 @click.option(
-    "--time-limit", "limit", type=_Seconds(), help="What a cell may take at most, e.g. 90s, 30m or 2h."
+    "--time-limit",
+    "limit",
+    metavar="TIME",
+    callback=_seconds,
+    help="What a cell may take at most, e.g. 90s, 30m or 2h.",
 )
 @click.option(
     "--plugin", "plugins", multiple=True, metavar="FILE|MODULE", help="Try out entries of your own."

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import records
-from bench.cell import TrainingCell
+from bench.cell import AnyCell, TrainingCell
 from bench.errors import BenchError, DataError, RecordError, WeightsError
 from bench.harmless import LONG, harmless
 from bench.packs import read_pack
@@ -108,7 +108,7 @@ def _how(record: Record, old: Record) -> str:
     )
 
 
-def _files(record: Record, cell: "records.AnyCell", source: Path, into: Path) -> Iterator[tuple[Path, bytes]]:
+def _files(record: Record, cell: AnyCell, source: Path, into: Path) -> Iterator[tuple[Path, bytes]]:
     """The files that a record names, each checked, and where they go."""
     if record.arrays is not None:
         content = _read(source / "arrays" / f"{_hash(record.arrays)}.npz")

@@ -154,8 +154,9 @@ def _found(cell: AnyCell, run: Path, pending: set[str]) -> tuple[records.Record 
 
 def _after(cell: AnyCell) -> str | None:
     """The training that a cell waits for."""
-    on_checkpoint = isinstance(cell, AttackCell) and isinstance(cell.weights, CheckpointWeights)
-    return cell.weights.training if on_checkpoint else None
+    if isinstance(cell, AttackCell) and isinstance(cell.weights, CheckpointWeights):
+        return cell.weights.training
+    return None
 
 
 def _missing(found: records.Record, cell: AnyCell, run: Path) -> str | None:
