@@ -24,7 +24,8 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+if __name__ == "__main__":  # else pytest finds `tests`
+    sys.path.append(str(Path(__file__).parent.parent))
 
 from tests.test_plan import answer, attack, training
 

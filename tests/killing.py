@@ -21,7 +21,8 @@ from typing import Any
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+if __name__ == "__main__":  # else pytest finds `tests`
+    sys.path.append(str(Path(__file__).parent.parent))
 
 from tests import runs
 from tests.test_plan import MEMORY, RESOLVER, attack, entry, training
@@ -127,8 +128,9 @@ def careless(path: Path, content: bytes) -> None:
 
 
 def _pause() -> None:
-    """An event between two halves."""
-    records.record_path(Path(), "")
+    """Events between two halves, enough of them to be hit."""
+    for _ in range(50):
+        records.record_path(Path(), "")
 
 
 def main() -> None:

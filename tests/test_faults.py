@@ -110,7 +110,7 @@ def harmed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
         "--out",
         folder / "run",
         "--time-limit",
-        "8s",
+        "5s",
     )
     assert code == 1, told
     assert (
