@@ -5,7 +5,7 @@ one machine.  A worker answers in a folder of its own that is empty but for what
 file system need be shared: bench, the plug-ins' modules and the data sets must be there.  The head alone writes
 to the run folder.  A worker that lacks room, data or this bench's code gets no more cells.
 
-The cluster trusts who can reach it, and runs what it is sent: see docs/SECURITY.md.
+The cluster trusts who can reach it, and runs what it is sent: see SECURITY.md.
 """
 
 import contextlib

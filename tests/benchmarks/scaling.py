@@ -1,0 +1,75 @@
+"""How a run's time falls with workers: `python -P tests/benchmarks/scaling.py [ROUNDS]`.
+
+The same matrix with one and two worker processes, and on a Dask cluster of one and two workers, in turn; prints
+the wall-clock seconds of each run from start to end of its cells, and the median of the paired ratios.  Real
+runs are compared whole, so this is no pytest benchmark.
+"""
+
+import json
+import re
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+from tests import runs
+from tests.test_cluster import Lab
+
+MATRIX = """
+title = "scaling"
+readings = 8
+evaluations = 300
+[axes]
+dataset = ["mnist"]
+model = ["dlg-lenet"]
+attack = ["cpl"]
+defense = ["none", "prune", "gaussian", "low-rank"]
+point = ["type-2", "type-1"]
+seed = [0, 1]
+"""
+
+
+def seconds(matrix: Path, out: Path, *how: str) -> float:
+    """Seconds from the crew's start to its last record, by the run's own word."""
+    code, told = runs.ran("run", "--matrix", matrix, "--no-tracking", "--json", "--out", out, *how)
+    assert code == 0, told
+    found = re.search(r'"seconds": ([0-9.]+)', told)
+    assert found
+    return float(found.group(1))
+
+
+def main() -> None:
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    found: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        matrix = folder / "scaling.toml"
+        matrix.write_text(MATRIX)
+        for number in range(rounds):
+            for count in (1, 2):
+                out = folder / f"{number}-jobs-{count}"
+                found.setdefault(f"jobs {count}", []).append(seconds(matrix, out, "--jobs", str(count)))
+            for count in (1, 2):
+                here = folder / f"{number}-dask-{count}"
+                here.mkdir()
+                lab = Lab(here)
+                for _ in range(count):
+                    lab.add_worker()
+                try:
+                    took = seconds(matrix, here / "run", "--executor", lab.address)
+                finally:
+                    lab.close()
+                found.setdefault(f"dask {count}", []).append(took)
+            runs.assert_equal(folder / f"{number}-jobs-2", folder / f"{number}-jobs-1")
+            runs.assert_equal(folder / f"{number}-dask-2" / "run", folder / f"{number}-jobs-1")
+    ratios = {
+        kind: statistics.median(a / b for a, b in zip(found[f"{kind} 1"], found[f"{kind} 2"], strict=True))
+        for kind in ("jobs", "dask")
+    }
+    print(json.dumps({"seconds": found, "one worker's time over two workers'": ratios}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
