@@ -1,10 +1,7 @@
 """What a stranger may send: for each kind of file a valid one, and a reader that must say yes or a clear no.
 
-Used twice: `tests/test_fuzz.py` mutates the valid files with hypothesis, and
-
-    python -P tests/fuzzing.py KIND -runs=20000 [CORPUS]
-
-runs the same readers under a coverage-guided fuzzer (atheris).  A reader passes if it returns, or raises
+Used twice: `tests/test_fuzz.py` mutates the valid files with hypothesis, and `tests/fuzz_guided.py` runs the same
+readers under a coverage-guided fuzzer.  A reader passes if it returns, or raises
 `BenchError` with a message that can be shown; anything else is a finding, as is a file that appears outside
 the folder that it was given.
 """
@@ -12,9 +9,6 @@ the folder that it was given.
 import io
 import json
 import random
-import resource
-import shutil
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,10 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-if __name__ == "__main__":  # else pytest finds `tests`
-    sys.path.append(str(Path(__file__).parent.parent))
-
 from tests.test_plan import answer, attack, training
 
 from bench import harmless, reading_files, records, registry
@@ -43,8 +33,6 @@ from bench.matrix.published import kept
 from bench.matrix.read import read as read_matrix
 from bench.sweep import merge, parcel, progress
 from bench.weights import read_about, read_weights, write_weights
-
-MEMORY = 6 << 30  # bytes of address space beyond what is in use: what nothing may pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,26 +300,3 @@ def _changed(node: Any, draw: random.Random) -> Any:
             return [*node[:at], *node[at + 1 :]]
         return [*node[:at], _changed(node[at], draw), *node[at + 1 :]]
     return draw.choice(NASTY)
-
-
-def main() -> None:
-    import atheris
-
-    kind, folder = KINDS[sys.argv[1]], Path(tempfile.mkdtemp(prefix="fuzz-"))
-    corpus = folder.with_name(f"{folder.name}-corpus")
-    corpus.mkdir()
-    (corpus / "valid").write_bytes(kind.valid())
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
-
-    def once(content: bytes) -> None:
-        shutil.rmtree(folder / "inside", ignore_errors=True)
-        attempt(kind, content, folder)
-
-    atheris.instrument_all()
-    atheris.Setup([sys.argv[0], *sys.argv[2:], "-timeout=20", "-rss_limit_mb=0", str(corpus)], once)
-    atheris.Fuzz()
-
-
-if __name__ == "__main__":
-    main()
