@@ -1,5 +1,10 @@
 """Texts from strangers, made fit to be shown: one line, printable, short."""
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
 SHORT, LONG, LONGEST = 160, 500, 2000
 _MOST_LINES = 100
 
@@ -21,3 +26,10 @@ def first_line(error: BaseException) -> str:
 def lines(error: BaseException) -> str:
     """All that an error says, line by line, harmless; no more lines than anybody reads."""
     return "\n".join(harmless(line, LONGEST) for line in str(error).splitlines()[:_MOST_LINES])
+
+
+def fault(error: "ValidationError") -> str:
+    """The first fault, in one harmless line: where, and what."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(harmless(part, 80) for part in first["loc"])
+    return f"{where or 'its text'}: {harmless(first['msg'].lower())}"

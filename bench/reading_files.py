@@ -24,6 +24,7 @@ from pydantic import Field, TypeAdapter, ValidationError, field_validator
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from bench.errors import RecordError
+from bench.harmless import fault, first_line
 from bench.records import write_atomically
 
 LIMIT = 2 * 2**30  # bytes, unpacked, of a whole file
@@ -71,7 +72,7 @@ def checked_meta(**fields: Any) -> Meta:
     try:
         return Meta(**fields)
     except ValidationError as error:
-        raise RecordError(f"reading: {_fault(error)}") from None
+        raise RecordError(f"reading: {fault(error)}") from None
 
 
 def save(
@@ -168,7 +169,7 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str, path: P
         with archive.open(member) as file:
             array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
     except (ValueError, EOFError, RuntimeError, zlib.error, lzma.LZMAError, zipfile.BadZipFile) as error:
-        raise RecordError(f"{path}: {name} is damaged ({_first(error)}); save it again") from None
+        raise RecordError(f"{path}: {name} is damaged ({first_line(error)}); save it again") from None
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise RecordError(f"{path}: {name} has values that are not finite; take the gradient again")
     return array
@@ -188,18 +189,8 @@ def _meta(array: NDArray[Any], path: Path) -> Meta:
         return TypeAdapter(Meta).validate_json(text)
     except ValidationError as error:
         raise RecordError(
-            f"{path}: meta: {_fault(error)}; it is a JSON object with shape, classes, batch, steps, rate, unit, "
+            f"{path}: meta: {fault(error)}; it is a JSON object with shape, classes, batch, steps, rate, unit, "
             "value_range"
         ) from None
     except (ValueError, RecursionError) as error:
-        raise RecordError(f"{path}: meta is not text ({_first(error)}); it is a JSON object") from None
-
-
-def _fault(error: ValidationError) -> str:
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"]) or "its text"
-    return f"{where}: {first['msg'].lower()}"
-
-
-def _first(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+        raise RecordError(f"{path}: meta is not text ({first_line(error)}); it is a JSON object") from None

@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -24,6 +25,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from bench.cell import AnyCell, Cell
 from bench.errors import MALFORMED, DataError, RecordError, StorageError
+from bench.harmless import fault, first_line, harmless
 from bench.packs import read_pack
 
 SCHEMA = 1
@@ -32,6 +34,7 @@ PART = ".part"  # how the names of files end that are being written
 Status = Literal["done", "n/a", "crashed"]
 Arrays = Mapping[str, NDArray[Any]]
 _CELL: TypeAdapter[AnyCell] = TypeAdapter(Cell)
+_HASH = re.compile("[0-9a-f]{1,64}")
 _KEYS = ("schema", "status", "id", "cell", "source", "summary", "victims", "environment", "cost")
 
 
@@ -190,6 +193,10 @@ def parse(text: str, path: str) -> Record:
     unknown = set(content) - set(Record.__dataclass_fields__)
     if unknown:
         raise RecordError(f"{path}: unknown fields {', '.join(sorted(unknown))}")
+    arrays = content.get("arrays")
+    for named in (content["id"], *([] if arrays is None else [arrays])):  # they name files
+        if not (isinstance(named, str) and _HASH.fullmatch(named)):
+            raise RecordError(f"{path}: {harmless(repr(named), 80)} is no content hash; run the cell again")
     return Record(**content)
 
 
@@ -197,8 +204,10 @@ def cell_of(record: Record) -> AnyCell:
     """The record's cell, checked; raises `RecordError` where it is none or does not have the record's id."""
     try:
         cell = _CELL.validate_json(json.dumps(record.cell))
-    except (ValidationError, TypeError, ValueError) as error:
-        raise RecordError(f"its cell is not valid: {_fault(error)}") from None
+    except ValidationError as error:
+        raise RecordError(f"its cell is not valid: {fault(error)}") from None
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RecordError(f"its cell is not valid: {first_line(error)}") from None
     if cell.id != record.id:
         raise RecordError("its id is not the hash of its cell; it was altered")
     return cell
@@ -207,14 +216,6 @@ def cell_of(record: Record) -> AnyCell:
 def cell_from(text: str) -> AnyCell:
     """A cell from its JSON, as bench wrote it; raises `ValueError` for another text."""
     return _CELL.validate_json(text)
-
-
-def _fault(error: Exception) -> str:
-    """The first fault, where and what, in one line that can be shown."""
-    if not isinstance(error, ValidationError):
-        return ascii(str(error))[:200]
-    first = error.errors(include_url=False, include_input=False)[0]
-    return ascii(f"{'.'.join(map(str, first['loc'])) or 'its text'}: {first['msg'].lower()}")[1:-1][:200]
 
 
 def records(run: Path) -> Iterator[Record]:

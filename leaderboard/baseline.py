@@ -12,6 +12,7 @@ from typing import Any
 
 from bench.errors import MALFORMED, BenchError
 from bench.leaderboard.gate import METRICS
+from bench.leaderboard.slim import cut_victims, only
 from bench.records import Record, write_atomically
 
 SCHEMA = 1
@@ -50,17 +51,14 @@ def of_run(records: Iterable[Record], asked: Asked | None, margins: Mapping[str,
 
 
 def write(path: Path, baseline: Baseline) -> None:
-    """Write the file, whole or not at all; raises `BenchError` where it cannot be."""
+    """Write the file, whole or not at all; raises `StorageError` where it cannot be."""
     head = {
         "baseline": SCHEMA, "margins": dict(baseline.margins),
         "asked": None if baseline.asked is None else asdict(baseline.asked),
     }  # fmt: skip
     lines = [json.dumps(asdict(record), sort_keys=True, allow_nan=False) for record in baseline.records]
     text = json.dumps(head, indent=1)[:-2] + ',\n "records": [\n' + ",\n".join(lines) + "\n ]\n}\n"
-    try:
-        write_atomically(path, text.encode())
-    except OSError as error:
-        raise BenchError(f"{path}: cannot be written ({error.strerror})") from None
+    write_atomically(path, text.encode())
 
 
 def read(path: Path) -> Baseline:
@@ -116,17 +114,10 @@ def _record(content: Mapping[str, Any]) -> Record:
 
 def _cut(record: Record) -> Record:
     """The record without what no comparison reads."""
-    victims = [
-        {**_only(victim, _VICTIM), "pictures": [_only(picture, _PICTURE) for picture in victim["pictures"]]}
-        for victim in record.victims
-    ]
     norm = record.summary.get("conditions", {}).get("weights_norm")
-    summary = {**_only(record.summary, _SUMMARY), "conditions": {"weights_norm": norm}}
+    summary = {**only(record.summary, _SUMMARY), "conditions": {"weights_norm": norm}}
     return Record(
         id=record.id, status=record.status, cell=record.cell, source=record.source, summary=summary,
-        victims=victims, environment={}, cost=_only(record.cost, ("overhead",)), reason=record.reason,
+        victims=cut_victims(record, _VICTIM, _PICTURE), environment={}, cost=only(record.cost, ("overhead",)),
+        reason=record.reason,
     )  # fmt: skip
-
-
-def _only(content: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    return {name: content[name] for name in names if name in content}

@@ -4,7 +4,7 @@ Equal parts (sources, machines, settings) are held once, and of each picture onl
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -24,10 +24,7 @@ class Slim:
     def __call__(self, record: Record) -> Record:
         """The record with less in it; one whose fields are not a record's as it is, for the reader to refuse."""
         try:
-            victims = [
-                {**_only(victim, _VICTIM), "pictures": [_only(one, _PICTURE) for one in victim["pictures"]]}
-                for victim in record.victims
-            ]
+            victims = cut_victims(record, _VICTIM, _PICTURE)
             summary = {name: value for name, value in record.summary.items() if name not in _WAY}
             cell = {name: self._shared(value) for name, value in record.cell.items()}
         except (TypeError, KeyError, AttributeError, RecursionError):
@@ -41,5 +38,14 @@ class Slim:
         return self._seen.setdefault(json.dumps(part, sort_keys=True), part)
 
 
-def _only(values: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+def cut_victims(record: Record, victim: Collection[str], picture: Collection[str]) -> list[dict[str, Any]]:
+    """The record's victims and their pictures with these fields alone, where they have them."""
+    return [
+        {**only(one, victim), "pictures": [only(shown, picture) for shown in one["pictures"]]}
+        for one in record.victims
+    ]
+
+
+def only(values: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """What `values` has of these names."""
     return {name: values[name] for name in names if name in values}

@@ -55,6 +55,17 @@ def matrix(folder: Path, *attacks: str) -> Path:
     return path
 
 
+def asked(matrix: Path, *plugins: Path) -> list[object]:
+    """The command line of a run of this matrix, without MLflow; `--out` and what else may follow."""
+    return [
+        "run",
+        "--matrix",
+        matrix,
+        *(part for one in plugins for part in ("--plugin", one)),
+        "--no-tracking",
+    ]
+
+
 @contextmanager
 def bench(*arguments: object, **env: str) -> "Iterator[subprocess.Popen[str]]":
     """`bench …` as a process group of its own, its words on one pipe; killed at the end if it still runs."""

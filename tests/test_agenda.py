@@ -138,15 +138,21 @@ def test_a_training_that_is_done_before_is_waited_for_by_nobody() -> None:
 
 def test_estimates_learn_from_what_is_most_alike() -> None:
     found = Estimates(lambda cell: (1, 8, 8))
+
+    def took(cell: AnyCell, seconds: Any, **cost: Any) -> None:
+        found.learn(cell, {"wall_seconds": seconds, **cost})
+
     plain = found.seconds(attack(1))
-    found.learn(attack(2, attack="dlg"), 5 * found.seconds(attack(2, attack="dlg")))
+    took(attack(2, attack="dlg"), 5 * found.seconds(attack(2, attack="dlg")))
     assert found.seconds(attack(1)) == plain  # another attack's
-    found.learn(attack(2, DATA[1]), 3 * plain)
+    took(attack(2, DATA[1]), 3 * plain)
     assert found.seconds(attack(1)) == pytest.approx(3 * plain)  # its own, on other data
-    found.learn(attack(2), 2 * plain)
+    took(attack(2), 2 * plain)
     assert found.seconds(attack(1)) == pytest.approx(2 * plain)  # on its own data
     for nonsense in ("4", None, float("nan"), -1.0, True):
-        found.learn(attack(3), nonsense)
+        took(attack(3), nonsense)
+    took(attack(3), 0.001, reused_from="another cell")
+    found.learn(attack(3), {})
     assert found.seen == 3
 
 

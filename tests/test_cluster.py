@@ -2,11 +2,10 @@
 cell's record there once, whole, and equal to one process's."""
 
 import os
-import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -88,16 +87,15 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def asked(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
     """The command line of a matrix whose cells take a while, and train."""
     folder = tmp_path_factory.mktemp("asked")
     slow = runs.plugin(folder, "Slow", "time.sleep(0.4)")
-    path = runs.matrix(folder, "slow", "cpl")
-    return ["run", "--matrix", str(path), "--plugin", str(slow), "--no-tracking"]
+    return runs.asked(runs.matrix(folder, "slow", "cpl"), slow)
 
 
 @pytest.fixture(scope="module")
-def alone(asked: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def alone(asked: list[object], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same matrix, by one process on this machine."""
     run = tmp_path_factory.mktemp("alone") / "run"
     code, told = runs.ran(*asked, "--jobs", "1", "--out", run)
@@ -105,8 +103,19 @@ def alone(asked: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
+def disturbed(lab: Lab, asked: list[object], run: Path, disturb: Callable[[], None]) -> None:
+    """A run by two workers to its end, with this done to it once it has some records."""
+    lab.add_worker()
+    lab.add_worker()
+    with runs.bench(*asked, "--executor", lab.address, "--out", run) as process:
+        runs.until(lambda: runs.settled(run) >= 5)
+        disturb()
+        code, told = runs.ended(process)
+    assert code == 0, told
+
+
 def test_two_workers_give_what_one_process_gives(
-    lab: Lab, asked: list[str], alone: Path, tmp_path: Path
+    lab: Lab, asked: list[object], alone: Path, tmp_path: Path
 ) -> None:
     lab.add_worker()
     lab.add_worker()
@@ -116,20 +125,17 @@ def test_two_workers_give_what_one_process_gives(
 
 
 def test_a_worker_killed_in_a_cell_and_one_that_comes_late(
-    lab: Lab, asked: list[str], alone: Path, tmp_path: Path
+    lab: Lab, asked: list[object], alone: Path, tmp_path: Path
 ) -> None:
-    victim, run = lab.add_worker(), tmp_path / "run"
-    lab.add_worker()
-    with runs.bench(*asked, "--executor", lab.address, "--out", run) as process:
-        runs.until(lambda: runs.settled(run) >= 5)
-        victim.send_signal(signal.SIGKILL)
+    def disturb() -> None:
+        lab.workers[0].kill()
         lab.add_worker()
-        code, told = runs.ended(process)
-    assert code == 0, told
-    runs.assert_equal(run, alone)
+
+    disturbed(lab, asked, tmp_path / "run", disturb)
+    runs.assert_equal(tmp_path / "run", alone)
 
 
-def test_the_head_killed_and_asked_again(lab: Lab, asked: list[str], alone: Path, tmp_path: Path) -> None:
+def test_the_head_killed_and_asked_again(lab: Lab, asked: list[object], alone: Path, tmp_path: Path) -> None:
     lab.add_worker()
     lab.add_worker()
     run = tmp_path / "run"
@@ -143,19 +149,12 @@ def test_the_head_killed_and_asked_again(lab: Lab, asked: list[str], alone: Path
     assert {id_: runs.whole(run)[id_].cost for id_ in before} == before  # none was run twice
 
 
-def test_the_scheduler_restarted(lab: Lab, asked: list[str], alone: Path, tmp_path: Path) -> None:
-    lab.add_worker()
-    lab.add_worker()
-    run = tmp_path / "run"
-    with runs.bench(*asked, "--executor", lab.address, "--out", run) as process:
-        runs.until(lambda: runs.settled(run) >= 5)
-        lab.restart()
-        code, told = runs.ended(process)
-    assert code == 0, told
-    runs.assert_equal(run, alone)
+def test_the_scheduler_restarted(lab: Lab, asked: list[object], alone: Path, tmp_path: Path) -> None:
+    disturbed(lab, asked, tmp_path / "run", lab.restart)
+    runs.assert_equal(tmp_path / "run", alone)
 
 
-def test_a_full_disk_on_one_worker(lab: Lab, asked: list[str], alone: Path, tmp_path: Path) -> None:
+def test_a_full_disk_on_one_worker(lab: Lab, asked: list[object], alone: Path, tmp_path: Path) -> None:
     with runs.tiny_disk(tmp_path / "tiny", "256k") as tiny:
         lab.add_worker(scratch=tiny)
         runs.until(lambda: any(tiny.iterdir()))
@@ -173,14 +172,7 @@ def test_a_cell_that_hangs_is_stopped_and_the_others_go_on(lab: Lab, tmp_path: P
     for _ in range(2):
         lab.add_worker()
     hangs = runs.plugin(tmp_path, "Hangs", "time.sleep(3600 if reading.point.name == 'type-1' else 0)")
-    asked = [
-        "run",
-        "--matrix",
-        runs.matrix(tmp_path, "hangs", "labels-only"),
-        "--plugin",
-        hangs,
-        "--no-tracking",
-    ]
+    asked = runs.asked(runs.matrix(tmp_path, "hangs", "labels-only"), hangs)
     run = tmp_path / "run"
     with runs.bench(*asked, "--executor", lab.address, "--out", run, "--time-limit", "4s") as process:
         for _ in range(4):  # each cell that hangs takes its worker along
@@ -196,9 +188,9 @@ def test_a_cell_that_hangs_is_stopped_and_the_others_go_on(lab: Lab, tmp_path: P
 
 
 def test_nobody_at_the_address_is_one_line(tmp_path: Path) -> None:
-    path = runs.matrix(tmp_path, "labels-only")
-    asked = ["run", "--matrix", path, "--no-tracking", "--out", tmp_path / "run"]
-    code, told = runs.ran(*asked, "--executor", f"dask://127.0.0.1:{free_port()}")
+    asked = runs.asked(runs.matrix(tmp_path, "labels-only"))
+    nobody = f"dask://127.0.0.1:{free_port()}"
+    code, told = runs.ran(*asked, "--executor", nobody, "--out", tmp_path / "run")
     assert code == 2
     assert "no Dask scheduler answers there" in told.splitlines()[-1]
     assert "Traceback" not in told

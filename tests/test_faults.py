@@ -59,15 +59,7 @@ def test_the_kills_would_find_files_that_are_written_in_place(tmp_path: Path) ->
 @pytest.mark.slow
 def test_real_runs_killed_with_all_their_processes(tmp_path: Path) -> None:
     slow = runs.plugin(tmp_path, "Slow", "time.sleep(0.1)")
-    asked = [
-        "run",
-        "--matrix",
-        runs.matrix(tmp_path, "slow", "cpl"),
-        "--plugin",
-        slow,
-        "--no-tracking",
-        "--out",
-    ]
+    asked = [*runs.asked(runs.matrix(tmp_path, "slow", "cpl"), slow), "--out"]
     assert runs.ran(*asked, tmp_path / "calm")[0] == 0
     run = tmp_path / "run"
     for wanted in (0, 1, 3, 6, 10, 14):
@@ -99,23 +91,11 @@ def harmed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
     text = text.replace('point = ["type-2", "type-1"]', 'point = ["type-2"]').replace(', "prune"', "")
     (folder / "harm.toml").write_text(text)
     (folder / "calm.toml").write_text(text.replace(', "hangs", "dies", "writes", "breaks"', ""))
-    plugins = [str(runs.plugin(folder, name, body)) for name, body in HARM.items()]
-    given = [part for plugin in plugins for part in ("--plugin", plugin)]
-    code, told = runs.ran(
-        "run",
-        "--matrix",
-        folder / "harm.toml",
-        *given,
-        "--no-tracking",
-        "--out",
-        folder / "run",
-        "--time-limit",
-        "5s",
-    )
+    plugins = [runs.plugin(folder, name, body) for name, body in HARM.items()]
+    harm = runs.asked(folder / "harm.toml", *plugins)
+    code, told = runs.ran(*harm, "--out", folder / "run", "--time-limit", "5s")
     assert code == 1, told
-    assert (
-        runs.ran("run", "--matrix", folder / "calm.toml", "--no-tracking", "--out", folder / "calm")[0] == 0
-    )
+    assert runs.ran(*runs.asked(folder / "calm.toml"), "--out", folder / "calm")[0] == 0
     return folder / "run", folder / "calm", told
 
 
@@ -162,16 +142,7 @@ def test_a_worker_that_dies_once_costs_its_cell_nothing(tmp_path: Path) -> None:
     once = tmp_path / "once"
     body = f"import os, pathlib; p = pathlib.Path({str(once)!r}); p.exists() or (p.touch(), os.kill(os.getpid(), 9))"
     plugin = runs.plugin(tmp_path, "Once", body)
-    code, told = runs.ran(
-        "run",
-        "--matrix",
-        runs.matrix(tmp_path, "once"),
-        "--plugin",
-        plugin,
-        "--no-tracking",
-        "--out",
-        tmp_path / "run",
-    )
+    code, told = runs.ran(*runs.asked(runs.matrix(tmp_path, "once"), plugin), "--out", tmp_path / "run")
     assert code == 0, told
     assert once.exists()
     assert {record.status for record in runs.whole(tmp_path / "run").values()} == {"done"}
@@ -254,7 +225,7 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory(
 
 @pytest.fixture
 def quick(tmp_path: Path) -> list[object]:
-    return ["run", "--matrix", runs.matrix(tmp_path, "labels-only"), "--no-tracking", "--jobs", "2", "--out"]
+    return [*runs.asked(runs.matrix(tmp_path, "labels-only")), "--jobs", "2", "--out"]
 
 
 @pytest.mark.slow
@@ -295,8 +266,7 @@ def test_a_second_run_on_a_folder_waits_for_nobody_and_changes_nothing(
     slow = runs.plugin(tmp_path, "Slow", "time.sleep(4)")
     (tmp_path / "slow").mkdir()
     matrix = runs.matrix(tmp_path / "slow", "slow")
-    asked = ["run", "--matrix", matrix, "--plugin", slow, "--no-tracking", "--out", run]
-    with runs.bench(*asked) as first:
+    with runs.bench(*runs.asked(matrix, slow), "--out", run) as first:
         runs.until(lambda: runs.settled(run) > 0)
         code, told = runs.ran(*quick, run)
         assert code == 2
@@ -488,9 +458,7 @@ def test_gpus_go_round_among_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_ctrl_c_leaves_what_is_finished(tmp_path: Path) -> None:
     slow = runs.plugin(tmp_path, "Slow", "time.sleep(0.3)")
     run = tmp_path / "run"
-    with runs.bench(
-        "run", "--matrix", runs.matrix(tmp_path, "slow"), "--plugin", slow, "--no-tracking", "--out", run
-    ) as process:
+    with runs.bench(*runs.asked(runs.matrix(tmp_path, "slow"), slow), "--out", run) as process:
         runs.until(lambda: runs.settled(run) >= 3)
         process.send_signal(signal.SIGINT)
         code, told = runs.ended(process)

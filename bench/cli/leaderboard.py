@@ -145,13 +145,9 @@ def _folders(places: "dict[Path, list[Record]]") -> dict[str, Path]:
 
 
 def _written(path: Path, text: str) -> None:
-    from bench.errors import BenchError
     from bench.records import write_atomically
 
-    try:
-        write_atomically(path, text.encode())
-    except OSError as error:
-        raise BenchError(f"{path}: cannot be written ({error.strerror})") from None
+    write_atomically(path, text.encode())
     click.echo(f"{path}: {path.stat().st_size / 1e6:.1f} MB", err=True)
 
 

@@ -11,34 +11,21 @@ from bench.leaderboard.slim import Slim
 from bench.records import Record
 from bench.tracking import store
 
-_HEXADECIMAL = frozenset("0123456789abcdef")
-
-
-def by_prefix(run: Path, prefix: str) -> Record:
-    """The one record of `run` whose id starts so; raises `RecordError` for none, several or a misnamed one."""
-    return _named(records.find(run, prefix), f"{run}/records/{prefix}…")
-
 
 def by_reference(text: str, run: Path | None) -> tuple[Path, Record]:
     """A record and its run folder, by the path of its file or by prefix in `run` (the newest if None)."""
     path = Path(text)
     if path.suffix == ".json" or path.is_file():
-        return path.resolve().parent.parent, _named(records.read(path), text)
+        return path.resolve().parent.parent, records.read(path)
     folder = store.checked_run(run)
-    return folder, by_prefix(folder, text)
-
-
-def every(run: Path) -> Iterator[Record]:
-    """All records of a run, by id."""
-    for record in records.records(run):
-        yield _named(record, f"{run}/records/{record.id}.json")
+    return folder, records.find(folder, text)
 
 
 def compared(run: Path) -> list[Record]:
     """All records of a run, cut to what boards and gates read."""
     gc.disable()  # none of what is read is garbage, and looking for it takes a quarter of the time
     try:
-        return list(map(Slim(), every(run)))
+        return list(map(Slim(), records.records(run)))
     finally:
         gc.enable()
 
@@ -64,11 +51,3 @@ def together(where: str) -> Iterator[None]:
         raise RecordError(
             f"{where}: a record's fields are not a record's ({type(error).__name__}: {error}); run it again"
         ) from None
-
-
-def _named(record: Record, where: str) -> Record:
-    """Ids and array hashes become file names: nothing but hexadecimal digits is one."""
-    for value in (record.id, record.arrays or "0"):
-        if not isinstance(value, str) or not value or not set(value) <= _HEXADECIMAL:
-            raise RecordError(f"{where}: {str(value)[:80]!r} is no content hash; run the cell again")
-    return record

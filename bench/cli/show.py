@@ -37,7 +37,7 @@ def command(cell: str | None, run: Path | None, as_json: bool, opened: bool, tab
     bench show runs/x --trainings   what each defense costs in accuracy, ε and time
     bench show runs/x --knowledge   what knowing the defense gains
     """
-    from bench.cli import lookup
+    from bench import records
     from bench.tracking import store
 
     if cell is not None and run is None and (Path(cell) / "records").is_dir():
@@ -51,7 +51,7 @@ def command(cell: str | None, run: Path | None, as_json: bool, opened: bool, tab
     if cell is None:
         _list(run, as_json)
         return
-    record = lookup.by_prefix(run, cell)
+    record = records.find(run, cell)
     picture, trail = _draw(run, record)
     if as_json:
         paths = {"picture": picture, "over_iterations": trail}
@@ -103,12 +103,13 @@ def _table(run: Path, table: str, as_json: bool) -> None:
     """Print the run's table of attacks, of trainings, or of what knowing the defense gains."""
     from rich.console import Console, RenderableType
 
+    from bench import records
     from bench.cli import lookup
     from bench.cli.columns import width
     from bench.leaderboard import attacks, knowledge, trainings
     from bench.matrix import published
 
-    found, said = list(lookup.every(run)), published.kept(run)
+    found, said = list(records.records(run)), published.kept(run)
     rows: list[Any]
     shown: RenderableType
     with lookup.together(str(run)):
@@ -130,12 +131,13 @@ def _table(run: Path, table: str, as_json: bool) -> None:
 
 
 def _list(run: Path, as_json: bool) -> None:
+    from bench import records
     from bench.cli import lookup
     from bench.cli.columns import columns, width
     from bench.tracking.view import clean
 
     rows = []
-    for record in lookup.every(run):
+    for record in records.records(run):
         with lookup.understood(record):
             rows.append(_row(record))
     if as_json:

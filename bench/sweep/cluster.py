@@ -264,8 +264,7 @@ def _answered(job: Job, cell: AnyCell, run: Path, memory: Memory, worker: Any) -
     unpack(run, job.files)
     place = Place(
         run=run, data_dir=Path(job.data_dir) if job.data_dir else None, device=chosen_device(job.device),
-        threads=job.threads,
-        limit=job.limit, blames_data=False,
+        threads=job.threads, limit=job.limit, blames_data=False,
     )  # fmt: skip
     if differs := source.changed(job.source, answering(cell, run)):
         return Unfit(reason=f"other code than the head's: {'; '.join(differs)}")

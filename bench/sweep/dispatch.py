@@ -1,7 +1,7 @@
 """The loop that feeds workers: every cell of a schedule to a record, whatever happens to its worker."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,11 +24,15 @@ class Watch:
 
 
 def dispatch(
-    agenda: Agenda, crew: Crew, place: Place, watch: Watch, learn: Callable[[AnyCell, Any], None]
+    agenda: Agenda,
+    crew: Crew,
+    place: Place,
+    watch: Watch,
+    learn: Callable[[AnyCell, Mapping[str, Any]], None],
 ) -> None:
     """Have the crew answer all that is on the agenda.
 
-    `learn` is told what each cell took.  Raises what `crew.news` raises, with every finished cell on disk.
+    `learn` is told what each cell cost.  Raises what `crew.news` raises, with every finished cell on disk.
     """
     busy: dict[str, AnyCell] = {}
     lost_with: Counter[str] = Counter()
@@ -46,8 +50,7 @@ def dispatch(
                 continue
             if isinstance(news, Record):
                 cell = busy.pop(worker)
-                if not news.cost.get("reused_from"):
-                    learn(cell, news.cost.get("wall_seconds"))
+                learn(cell, news.cost)
                 agenda.settle(cell)
                 watch.finished(news)
                 continue

@@ -3,7 +3,7 @@
 import statistics
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from math import prod
 from typing import Any
 
@@ -41,9 +41,11 @@ class Estimates:
         self._medians: dict[Hashable, float] = {}
         self.seen = 0
 
-    def learn(self, cell: AnyCell, seconds: Any) -> None:
-        """That a cell took so long; what is no such number (a record may say anything) is passed over."""
-        if not isinstance(seconds, float) or not 0 < seconds < 1e9:
+    def learn(self, cell: AnyCell, cost: Mapping[str, Any]) -> None:
+        """What its record says that a cell cost; a time that is none (a record may say anything), or that is
+        another cell's whose answer it took over, is passed over."""
+        seconds = cost.get("wall_seconds")
+        if cost.get("reused_from") or not isinstance(seconds, float) or not 0 < seconds < 1e9:
             return
         ratio = seconds / self._of_formula(cell)
         for kind in _alike(cell):

@@ -7,7 +7,7 @@ record is kept aside, as when a cell runs again.
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from bench.errors import BenchError, DataError, RecordError, WeightsError
 from bench.harmless import LONG, harmless
 from bench.packs import read_pack
 from bench.records import UNPACKED, Record, arrays_hash, write_atomically
-from bench.weights import checkpoint_path, file_sha256
+from bench.sweep.parcel import unpack
+from bench.weights import checkpoint_path
 
 _LARGEST = 2**23  # bytes of one record
 _WORD = {"done": 2, "n/a": 1, "crashed": 0}  # which of two records says more
@@ -78,10 +79,7 @@ def _bring(path: Path, source: Path, into: Path, merged: Merged) -> None:
                 harmless(f"{record.id[:8]} in {source}: {_how(record, old)}; what was there stays", LONG)
             )
         return
-    files = list(_files(record, cell, source, into))  # checked before anything is written
-    for target, content in files:
-        if not target.exists():
-            write_atomically(target, content)
+    unpack(into, _files(record, cell, source))  # all checked before anything is written
     records.write(into, record)
     if old is None:
         merged.new += 1
@@ -108,13 +106,14 @@ def _how(record: Record, old: Record) -> str:
     )
 
 
-def _files(record: Record, cell: AnyCell, source: Path, into: Path) -> Iterator[tuple[Path, bytes]]:
-    """The files that a record names, each checked, and where they go."""
+def _files(record: Record, cell: AnyCell, source: Path) -> dict[str, bytes]:
+    """The files that a record names, each checked, by their paths in a run folder."""
+    files: dict[str, bytes] = {}
     if record.arrays is not None:
-        content = _read(source / "arrays" / f"{_hash(record.arrays)}.npz")
+        path = source / "arrays" / f"{record.arrays}.npz"
+        files[path.relative_to(source).as_posix()] = content = _read(path)
         if arrays_hash(read_pack(Path("its arrays"), limit=UNPACKED, content=content)) != record.arrays:
             raise RecordError("its arrays are not those that it names")
-        yield into / "arrays" / f"{record.arrays}.npz", content
     if isinstance(cell, TrainingCell) and record.status == "done":
         named = record.summary.get("checkpoints")
         if not isinstance(named, dict):
@@ -122,19 +121,16 @@ def _files(record: Record, cell: AnyCell, source: Path, into: Path) -> Iterator[
         for round_, sha256 in named.items():
             number = int(round_) if isinstance(round_, str) and round_.isdecimal() else -1
             path = checkpoint_path(source, cell.id, number)
-            if file_sha256(path) != sha256:
+            files[path.relative_to(source).as_posix()] = content = _read(path)
+            if hashlib.sha256(content).hexdigest() != sha256:
                 raise RecordError(f"its checkpoint of round {number} is not the one that it names")
-            yield checkpoint_path(into, cell.id, number), _read(path)
-
-
-def _hash(text: object) -> str:
-    if not isinstance(text, str) or len(text) != 64 or set(text) - set("0123456789abcdef"):
-        raise RecordError("its arrays are no content hash")
-    return text
+    return files
 
 
 def _read(path: Path) -> bytes:
     try:
+        if path.stat().st_size > UNPACKED:
+            raise RecordError(f"{path.name} has more than {UNPACKED >> 20} MiB")
         return path.read_bytes()
     except OSError as error:
         raise RecordError(f"{path.name} is missing ({error.strerror})") from None
@@ -149,7 +145,7 @@ def _beside(source: Path, into: Path, merged: Merged) -> None:
         content, there = path.read_bytes(), into / path.name
         if not there.exists():
             write_atomically(there, content)
-        elif hashlib.sha256(there.read_bytes()).digest() != hashlib.sha256(content).digest():
+        elif there.read_bytes() != content:
             merged.differs.append(
                 harmless(f"{path}: asks otherwise than {there}; what was there stays", LONG)
             )

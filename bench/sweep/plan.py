@@ -86,8 +86,8 @@ def schedule(planned: Iterable[Planned], run: Path, resolver: Resolver) -> Sched
     for item in planned:
         cell = item.cell
         found, stale = _found(cell, run, pending)
-        if found is not None and found.status == "done" and not found.cost.get("reused_from"):
-            estimates.learn(cell, found.cost.get("wall_seconds"))
+        if found is not None and found.status == "done":
+            estimates.learn(cell, found.cost)
         if stale is None:
             done.append(cell)
             continue

@@ -13,9 +13,10 @@ from pydantic import ValidationError
 from bench import __version__
 from bench import records as _records
 from bench.errors import BenchError, RecordError
+from bench.harmless import fault
 from bench.leaderboard.submission.archive import MANIFEST, new_file, write
 from bench.leaderboard.submission.check import Checked, check
-from bench.leaderboard.submission.manifest import ABSENT, PRIVATE, UNASKED, Listed, Manifest, Suite, fault
+from bench.leaderboard.submission.manifest import ABSENT, PRIVATE, UNASKED, Listed, Manifest, Suite
 from bench.records import SCHEMA, Record, is_private
 from bench.tracking.store import checked_run
 

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from bench.cell import AttackCell, TrainingCell
-from bench.harmless import harmless
-from bench.leaderboard.submission.manifest import fault
+from bench.harmless import fault, harmless
 from bench.points import POINTS
 from bench.records import Record
 from bench.scoring.metrics import PSNR_CAP_DB

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, ValidationError
 
 from bench.cell import Frozen, Sha256
-from bench.harmless import first_line, harmless
+from bench.harmless import fault, first_line
 from bench.leaderboard.submission.archive import MANIFEST, ArchiveFault
 
 PRIVATE, UNASKED, ABSENT = "private", "not asked for", "not in the run folder"
@@ -80,10 +80,3 @@ def parsed(content: bytes) -> Manifest:
     if found.text().encode() != content:
         raise ArchiveFault(f"{MANIFEST}: not as `bench leaderboard export` writes it")
     return found
-
-
-def fault(error: ValidationError) -> str:
-    """The first fault, in one harmless line: where, and what."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    where = ".".join(harmless(part, 80) for part in first["loc"])
-    return f"{where or 'its text'}: {harmless(first['msg'].lower())}"
