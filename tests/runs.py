@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -67,12 +67,14 @@ def asked(matrix: Path, *plugins: Path) -> list[object]:
 
 
 @contextmanager
-def bench(*arguments: object, **env: str) -> "Iterator[subprocess.Popen[str]]":
-    """`bench …` as a process group of its own, its words on one pipe; killed at the end if it still runs."""
+def bench(*arguments: object, inside: Sequence[str] = (), **env: str) -> "Iterator[subprocess.Popen[str]]":
+    """`bench …` as a process group of its own, its words on one pipe; killed at the end if it still runs.
+
+    `inside` begins the command, as of another machine (`tests.machines`)."""
+    command = [*inside, sys.executable, "-P", "-m", "bench.cli.main", *map(str, arguments)]
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "bench.cli.main", *map(str, arguments)], text=True, start_new_session=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"} | env, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        command, text=True, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"} | env,
     )  # fmt: skip
     try:
         yield process

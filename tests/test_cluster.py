@@ -1,10 +1,6 @@
 """Against a real Dask cluster on this machine: workers killed, the scheduler restarted, a disk full, and every
 cell's record there once, whole, and equal to one process's."""
 
-import os
-import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from tests import runs
+from tests.lab import Lab, free_port
 
 from bench import records
 from bench.cli.main import cli
@@ -21,75 +18,6 @@ from bench.sweep.parcel import admit
 
 pytestmark = pytest.mark.cluster
 pytest.importorskip("distributed")
-DASK = [sys.executable, "-P", "-m", "dask"]
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-class Lab:
-    """A scheduler and workers, each a process; a supervisor's work is the test's."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.port, self.started = folder, free_port(), 0
-        self.workers: list[subprocess.Popen[bytes]] = []
-        self.scheduler = self._start("scheduler", "--host", "127.0.0.1", "--port", str(self.port))
-
-    @property
-    def address(self) -> str:
-        return f"dask://127.0.0.1:{self.port}"
-
-    @property
-    def alive(self) -> int:
-        return sum(worker.poll() is None for worker in self.workers)
-
-    def add_worker(self, scratch: Path | None = None, **env: str) -> "subprocess.Popen[bytes]":
-        self.started += 1
-        where = scratch or self.folder / f"scratch-{self.started}"
-        where.mkdir(exist_ok=True)
-        worker = self._start(
-            "worker", f"tcp://127.0.0.1:{self.port}", "--nthreads", "1", "--no-nanny", "--host", "127.0.0.1",
-            "--local-directory", str(where), **env,
-        )  # fmt: skip
-        self.workers.append(worker)
-        return worker
-
-    def staff(self, count: int) -> None:
-        """So many workers, whatever was done to those of before."""
-        self.workers = [worker for worker in self.workers if worker.poll() is None]
-        while len(self.workers) > count:
-            self.dismiss(self.workers[0])
-        while len(self.workers) < count:
-            self.add_worker()
-
-    def dismiss(self, worker: "subprocess.Popen[bytes]") -> None:
-        worker.kill()
-        worker.wait()
-        self.workers.remove(worker)
-
-    def restart(self) -> None:
-        """The head dies without a word, its workers end, and all come up again."""
-        self.scheduler.kill()
-        self.scheduler.wait()
-        count = len(self.workers)
-        self.staff(0)
-        self.scheduler = self._start("scheduler", "--host", "127.0.0.1", "--port", str(self.port))
-        self.staff(count)
-
-    def close(self) -> None:
-        for process in (*self.workers, self.scheduler):
-            process.kill()
-            process.wait()
-
-    def _start(self, *arguments: str, **env: str) -> "subprocess.Popen[bytes]":
-        with (self.folder / "lab.log").open("ab") as log:
-            return subprocess.Popen(
-                [*DASK, *arguments, "--no-dashboard"], stdout=log, stderr=log,
-                env=os.environ | {"OMP_NUM_THREADS": "1"} | env,
-            )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
