@@ -12,6 +12,7 @@ from bench.cell import AttackCell, CheckpointWeights
 from bench.errors import BenchError, RecordError
 from bench.runner import Memory, Place, run_cell
 from bench.sweep.crew import steady
+from bench.sweep.parcel import needed, unpack
 
 
 def repeat(path: Path, data_dir: Path | None, device: str, as_json: bool) -> int:
@@ -24,9 +25,7 @@ def repeat(path: Path, data_dir: Path | None, device: str, as_json: bool) -> int
     with tempfile.TemporaryDirectory() as folder:
         place = Place(run=Path(folder), data_dir=data_dir, device=device)
         if isinstance(cell, AttackCell) and isinstance(cell.weights, CheckpointWeights):
-            weights = path.parent.parent / "weights"
-            if weights.is_dir():
-                (Path(folder) / "weights").symlink_to(weights.resolve())
+            unpack(place.run, needed(cell, path.resolve().parent.parent))
         steady(device)
         new = run_cell(cell, place, Memory())
     if new.status == "crashed" and old.status != "crashed":
@@ -43,9 +42,8 @@ def repeat(path: Path, data_dir: Path | None, device: str, as_json: bool) -> int
                 click.echo(f"environment  {key}: {old.environment.get(key)} → {new.environment.get(key)}")
         for line in differs:
             click.echo(f"differs  {line}")
-        click.echo(
-            f"cell {cell.id[:8]}: " + ("the same" if not differs else f"{len(differs)} figures differ")
-        )
+        count = "1 figure differs" if len(differs) == 1 else f"{len(differs)} figures differ"
+        click.echo(f"cell {cell.id[:8]}: {count if differs else 'the same'}")
     return 1 if differs else 0
 
 

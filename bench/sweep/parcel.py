@@ -1,7 +1,7 @@
 """The files of one cell, by their paths in a run folder: what it is answered from, and what it leaves.
 
-They travel to a worker that does not see the run folder and back (`bench.sweep.cluster`), and from one run
-folder to another (`bench.sweep.merge`).
+They travel to a worker that does not see the run folder and back (`bench.sweep.cluster`), from one run folder to
+another (`bench.sweep.merge`), and to where a cell is answered again (`bench run --cell`).
 """
 
 import re

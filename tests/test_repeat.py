@@ -1,0 +1,66 @@
+"""`bench run --cell`: a published record answered again, and what differs named."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from tests.test_plan import answer, attack, training
+
+from bench import records
+from bench.cell import CheckpointWeights
+from bench.cli.main import cli
+from bench.errors import BenchError
+
+
+def repeated(path: Path, *more: str) -> Result:
+    return CliRunner().invoke(cli, ["run", "--cell", str(path), "--device", "cpu", *more])
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> dict[str, Path]:
+    """The records of a training, an attack on what it trained, and an attack on weights that nobody trained."""
+    made = training()
+    cells = {
+        "training": made, "trained": attack(CheckpointWeights(training=made.id, round=2)), "fresh": attack(),
+    }  # fmt: skip
+    folder = tmp_path / "run"
+    return {name: records.record_path(folder, answer(cell, folder).id) for name, cell in cells.items()}
+
+
+@pytest.mark.parametrize("name", ["training", "trained", "fresh"])
+def test_every_kind_of_cell_comes_out_the_same(run: dict[str, Path], name: str) -> None:
+    folder = run[name].parent.parent
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    done = repeated(run[name])
+    assert (done.exit_code, done.output) == (0, f"cell {run[name].stem[:8]}: the same\n"), done.exception
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_a_figure_that_differs_is_named(run: dict[str, Path]) -> None:
+    content = json.loads(run["fresh"].read_text())
+    content["summary"]["readings"] = 3
+    run["fresh"].write_text(json.dumps(content))
+    done = repeated(run["fresh"])
+    assert done.exit_code == 1
+    assert "differs  summary.readings: 3 → 2\n" in done.output
+    assert done.output.endswith(": 1 figure differs\n")
+    said = json.loads(repeated(run["fresh"], "--json").output)
+    assert (said["same"], len(said["differs"]), said["source"]) == (False, 1, [])
+
+
+def test_without_its_training_it_cannot_be_answered(run: dict[str, Path]) -> None:
+    run["training"].unlink()
+    said = repeated(run["trained"]).exception
+    assert isinstance(said, BenchError)
+    assert "cannot be repeated here: training " in str(said)
+    shutil.rmtree(run["trained"].parent.parent / "weights")
+    assert "cannot be repeated here" in str(repeated(run["trained"]).exception)
+
+
+def test_an_altered_cell_is_not_answered(run: dict[str, Path]) -> None:
+    content = json.loads(run["fresh"].read_text())
+    content["cell"]["seed"] = 9
+    run["fresh"].write_text(json.dumps(content))
+    assert "its id is not the hash of its cell" in str(repeated(run["fresh"]).exception)
