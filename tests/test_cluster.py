@@ -34,23 +34,6 @@ def lab(built: Lab) -> Lab:
     return built
 
 
-@pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
-    """The command line of a matrix whose cells take a while, and train."""
-    folder = tmp_path_factory.mktemp("asked")
-    slow = runs.plugin(folder, "Slow", "time.sleep(0.2)")
-    return runs.asked(runs.matrix(folder, "slow", "cpl"), slow)
-
-
-@pytest.fixture(scope="module")
-def alone(asked: list[object], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same matrix, by one process on this machine."""
-    run = tmp_path_factory.mktemp("alone") / "run"
-    code, told = runs.ran(*asked, "--jobs", "1", "--out", run)
-    assert code == 0, told
-    return run
-
-
 def disturbed(lab: Lab, asked: list[object], run: Path, disturb: Callable[[], None]) -> None:
     """A run to its end, with this done to it once it has some records."""
     with runs.bench(*asked, "--executor", lab.address, "--out", run) as process:
@@ -61,53 +44,59 @@ def disturbed(lab: Lab, asked: list[object], run: Path, disturb: Callable[[], No
 
 
 def test_two_workers_give_what_one_process_gives(
-    lab: Lab, asked: list[object], alone: Path, tmp_path: Path
+    lab: Lab, slow_asked: list[object], slow_alone: Path, tmp_path: Path
 ) -> None:
-    code, told = runs.ran(*asked, "--executor", lab.address, "--out", tmp_path / "run")
+    code, told = runs.ran(*slow_asked, "--executor", lab.address, "--out", tmp_path / "run")
     assert code == 0, told
-    runs.assert_equal(tmp_path / "run", alone)
+    runs.assert_equal(tmp_path / "run", slow_alone)
 
 
 def test_a_worker_killed_in_a_cell_and_one_that_comes_late(
-    lab: Lab, asked: list[object], alone: Path, tmp_path: Path
+    lab: Lab, slow_asked: list[object], slow_alone: Path, tmp_path: Path
 ) -> None:
     def disturb() -> None:
         lab.workers[0].kill()
         lab.add_worker()
 
-    disturbed(lab, asked, tmp_path / "run", disturb)
-    runs.assert_equal(tmp_path / "run", alone)
+    disturbed(lab, slow_asked, tmp_path / "run", disturb)
+    runs.assert_equal(tmp_path / "run", slow_alone)
 
 
-def test_the_head_killed_and_asked_again(lab: Lab, asked: list[object], alone: Path, tmp_path: Path) -> None:
+def test_the_head_killed_and_asked_again(
+    lab: Lab, slow_asked: list[object], slow_alone: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
-    with runs.bench(*asked, "--executor", lab.address, "--out", run) as process:
+    with runs.bench(*slow_asked, "--executor", lab.address, "--out", run) as process:
         runs.until(lambda: runs.settled(run) >= 5)
         runs.kill(process)
     before = {id_: record.cost for id_, record in runs.whole(run).items()}
-    code, told = runs.ran(*asked, "--executor", lab.address, "--out", run)
+    code, told = runs.ran(*slow_asked, "--executor", lab.address, "--out", run)
     assert code == 0, told
-    runs.assert_equal(run, alone)
+    runs.assert_equal(run, slow_alone)
     assert {id_: runs.whole(run)[id_].cost for id_ in before} == before  # none was run twice
 
 
-def test_the_scheduler_restarted(lab: Lab, asked: list[object], alone: Path, tmp_path: Path) -> None:
-    disturbed(lab, asked, tmp_path / "run", lab.restart)
-    runs.assert_equal(tmp_path / "run", alone)
+def test_the_scheduler_restarted(
+    lab: Lab, slow_asked: list[object], slow_alone: Path, tmp_path: Path
+) -> None:
+    disturbed(lab, slow_asked, tmp_path / "run", lab.restart)
+    runs.assert_equal(tmp_path / "run", slow_alone)
 
 
-def test_a_full_disk_on_one_worker(lab: Lab, asked: list[object], alone: Path, tmp_path: Path) -> None:
+def test_a_full_disk_on_one_worker(
+    lab: Lab, slow_asked: list[object], slow_alone: Path, tmp_path: Path
+) -> None:
     lab.staff(1)
     with runs.tiny_disk(tmp_path / "tiny", "256k") as tiny:
         full = lab.add_worker(scratch=tiny)
         runs.until(lambda: any(tiny.iterdir()))
         (tiny / "ballast").write_bytes(b"x" * (240 << 10))
-        code, told = runs.ran(*asked, "--executor", lab.address, "--out", tmp_path / "run")
+        code, told = runs.ran(*slow_asked, "--executor", lab.address, "--out", tmp_path / "run")
         lab.dismiss(full)
     assert code == 0, told
     assert "gets no more cells" in told
     assert "No space left on device" in told
-    runs.assert_equal(tmp_path / "run", alone)
+    runs.assert_equal(tmp_path / "run", slow_alone)
 
 
 def test_a_cell_that_hangs_is_stopped_and_the_others_go_on(lab: Lab, tmp_path: Path) -> None:
@@ -152,10 +141,10 @@ class _Worker:
 
 
 def test_a_worker_with_other_code_or_data_is_unfit(
-    alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    slow_alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("distributed.get_worker", lambda: _Worker(tmp_path))
-    record = next(one for one in records.records(alone) if _plain(one))
+    record = next(one for one in records.records(slow_alone) if _plain(one))
     cell = records.cell_of(record)
     job: dict[str, Any] = {
         "cell": cell.model_dump_json(), "files": {}, "source": record.source, "plugins": {}, "device": "cpu",
@@ -172,9 +161,9 @@ def test_a_worker_with_other_code_or_data_is_unfit(
     assert not list(tmp_path.iterdir())  # its folder is gone
 
 
-def test_what_comes_back_stays_in_the_run_folder(alone: Path, tmp_path: Path) -> None:
-    name = next((alone / "records").iterdir()).name
-    content = (alone / "records" / name).read_bytes()
+def test_what_comes_back_stays_in_the_run_folder(slow_alone: Path, tmp_path: Path) -> None:
+    name = next((slow_alone / "records").iterdir()).name
+    content = (slow_alone / "records" / name).read_bytes()
     for wrong in ("../escaped", "/etc/escaped", "records/../../escaped", "weights/x/round-1.safetensors"):
         with pytest.raises(RecordError, match="not a file of a run folder|2 records came back"):
             admit(tmp_path, {f"records/{name}": content, wrong: b"x"})

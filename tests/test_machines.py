@@ -33,76 +33,63 @@ def two() -> Iterator[tuple[Machine, Machine]]:
         yield stack.enter_context(machine(1)), stack.enter_context(machine(2))
 
 
-@pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
-    folder = tmp_path_factory.mktemp("asked")
-    slow = runs.plugin(folder, "Slow", "time.sleep(0.5)")
-    return runs.asked(runs.matrix(folder, "slow", "cpl"), slow)
-
-
-@pytest.fixture(scope="module")
-def alone(asked: list[object], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run = tmp_path_factory.mktemp("alone") / "run"
-    code, told = runs.ran(*asked, "--jobs", "1", "--out", run)
-    assert code == 0, told
-    return run
-
-
 def test_machines_that_share_nothing(
-    lab: Lab, two: tuple[Machine, Machine], asked: list[object], alone: Path, tmp_path: Path
+    lab: Lab, two: tuple[Machine, Machine], slow_asked: list[object], slow_alone: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
     run.mkdir()
     for one in two:
         lab.add_worker(machine=one, hidden=run)
-    code, told = runs.ran(*asked, "--executor", lab.address, "--out", run, **HASTY)
+    code, told = runs.ran(*slow_asked, "--executor", lab.address, "--out", run, **HASTY)
     assert code == 0, told
-    runs.assert_equal(run, alone)
+    runs.assert_equal(run, slow_alone)
 
 
 def test_a_machine_that_is_cut_off_and_comes_back(
-    lab: Lab, two: tuple[Machine, Machine], asked: list[object], alone: Path, tmp_path: Path
+    lab: Lab, two: tuple[Machine, Machine], slow_asked: list[object], slow_alone: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
     for one in two:
         lab.add_worker(machine=one)
-    with runs.bench(*asked, "--executor", lab.address, "--out", run, **HASTY) as process:
+    with runs.bench(*slow_asked, "--executor", lab.address, "--out", run, **HASTY) as process:
         runs.until(lambda: runs.settled(run) >= 5)
         two[0].cut()
         code, told = runs.ended(process)
         two[0].mend()
     assert code == 0, told
-    runs.assert_equal(run, alone)
+    runs.assert_equal(run, slow_alone)
 
 
 def test_the_head_cut_off_for_a_while(
-    lab: Lab, two: tuple[Machine, Machine], asked: list[object], alone: Path, tmp_path: Path
+    lab: Lab, two: tuple[Machine, Machine], slow_asked: list[object], slow_alone: Path, tmp_path: Path
 ) -> None:
     run, there = tmp_path / "run", two[0]
     lab.add_worker(machine=two[1])
     lab.add_worker()
     executor = f"dask://{there.here}:{lab.port}"
-    with runs.bench(*asked, "--executor", executor, "--out", run, inside=there.inside(), **HASTY) as process:
+    with runs.bench(
+        *slow_asked, "--executor", executor, "--out", run, inside=there.inside(), **HASTY
+    ) as process:
         runs.until(lambda: runs.settled(run) >= 5)
         there.cut()
         time.sleep(25)
         there.mend()
         code, told = runs.ended(process)
     assert code == 0, told
-    runs.assert_equal(run, alone)
+    runs.assert_equal(run, slow_alone)
 
 
 def test_a_worker_that_stands_still_and_wakes_up(
-    lab: Lab, asked: list[object], alone: Path, tmp_path: Path
+    lab: Lab, slow_asked: list[object], slow_alone: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
     asleep = lab.add_worker()
     lab.add_worker()
-    with runs.bench(*asked, "--executor", lab.address, "--out", run, **HASTY) as process:
+    with runs.bench(*slow_asked, "--executor", lab.address, "--out", run, **HASTY) as process:
         runs.until(lambda: runs.settled(run) >= 5)
         asleep.send_signal(signal.SIGSTOP)
         time.sleep(15)
         asleep.send_signal(signal.SIGCONT)
         code, told = runs.ended(process)
     assert code == 0, told
-    runs.assert_equal(run, alone)
+    runs.assert_equal(run, slow_alone)

@@ -1,9 +1,8 @@
 """How a run's time falls with workers: `python -P tests/benchmarks/scaling.py [ROUNDS [SEEDS [jobs]]]`.
 
 The same matrix (eight cells a seed) with one and two worker processes, and unless `jobs` alone is asked for on a Dask
-cluster of one and two workers, in turn; prints
-the wall-clock seconds of each run from start to end of its cells, and the median of the paired ratios.  Real
-runs are compared whole, so this is no pytest benchmark.
+cluster of one and two workers, in turn; prints the wall-clock seconds of each run from start to end of its cells, and
+the median of the paired ratios.  Real runs are compared whole, so this is no pytest benchmark.
 """
 
 import json
@@ -16,7 +15,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parents[2]))
 
 from tests import runs
-from tests.test_cluster import Lab
+from tests.lab import Lab
 
 MATRIX = """
 title = "scaling"
@@ -57,8 +56,7 @@ def main() -> None:
                 here = folder / f"{number}-dask-{count}"
                 here.mkdir()
                 lab = Lab(here)
-                for _ in range(count):
-                    lab.add_worker()
+                lab.staff(count)
                 try:
                     took = seconds(matrix, here / "run", "--executor", lab.address)
                 finally:
