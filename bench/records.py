@@ -16,6 +16,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,6 +35,10 @@ PART = ".part"  # how the names of files end that are being written
 Status = Literal["done", "n/a", "crashed"]
 Arrays = Mapping[str, NDArray[Any]]
 _CELL: TypeAdapter[AnyCell] = TypeAdapter(Cell)
+_KINDS = {
+    "status": str, "cell": dict, "source": dict, "summary": dict, "victims": list, "environment": dict,
+    "cost": dict, "reason": str | None,
+}  # fmt: skip
 _HASH = re.compile("[0-9a-f]{1,64}")
 _KEYS = ("schema", "status", "id", "cell", "source", "summary", "victims", "environment", "cost")
 
@@ -96,11 +101,19 @@ def write_arrays(run: Path, arrays: Arrays) -> str:
     }
     sha256 = arrays_hash(stored)
     path = run / "arrays" / f"{sha256}.npz"
-    if not path.exists():
+    if not _intact(path, sha256):
         buffer = io.BytesIO()
         np.savez_compressed(buffer, allow_pickle=False, **stored)
         write_atomically(path, buffer.getvalue())
     return sha256
+
+
+def _intact(path: Path, sha256: str) -> bool:
+    """Whether these arrays are there already, and still what their name says."""
+    try:
+        return path.is_file() and arrays_hash(read_pack(path, limit=UNPACKED)) == sha256
+    except DataError:
+        return False
 
 
 def is_private(record: Record) -> bool:
@@ -140,17 +153,18 @@ def write(run: Path, record: Record) -> Path:
     except MALFORMED as error:
         raise RecordError(f"{path}: what is to be recorded is no JSON ({error})") from None
     if path.exists() and _source(path) != record.source:
-        _keep(run, path)
+        set_aside(run, path)
     write_atomically(path, content)
     return path
 
 
-def _keep(run: Path, path: Path) -> None:
+def set_aside(run: Path, path: Path) -> None:
+    """Move a record that gives way to another to `kept/`; raises `StorageError` where that cannot be."""
     kept = run / "kept"
     try:
         kept.mkdir(exist_ok=True)
-        number = sum(1 for _ in kept.glob(f"{path.stem}.*.json"))
-        os.replace(path, kept / f"{path.stem}.{number}.json")
+        places = (kept / f"{path.stem}.{number}.json" for number in count())
+        os.replace(path, next(place for place in places if not place.exists()))
     except OSError as error:
         raise StorageError(f"{kept}: cannot be written ({error.strerror}); see who owns {run}") from None
 
@@ -166,6 +180,8 @@ def _source(path: Path) -> dict[str, Any] | None:
 def read(path: Path) -> Record:
     """One record; raises `RecordError` with the file and the remedy."""
     try:
+        if path.exists() and not path.is_file():
+            raise RecordError(f"{path}: not a record, no plain file")
         text = path.read_text("utf-8")
     except FileNotFoundError:
         raise RecordError(f"{path}: no such record") from None
@@ -186,6 +202,9 @@ def parse(text: str, path: str) -> Record:
         raise RecordError(f"{path}: not a record ({error}); delete it and run again") from None
     if not isinstance(content, dict) or any(key not in content for key in _KEYS):
         raise RecordError(f"{path}: not a record: it needs {', '.join(_KEYS)}")
+    for key, kind in _KINDS.items():
+        if not isinstance(content.get(key), kind):
+            raise RecordError(f"{path}: not a record: its {key} is none; delete it and run again")
     if content["schema"] != SCHEMA:
         raise RecordError(
             f"{path}: schema {content['schema']}, this bench reads {SCHEMA}; see README, Upgrading"

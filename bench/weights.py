@@ -14,7 +14,7 @@ from safetensors.torch import save as save_safetensors
 from torch import Tensor, nn
 
 from bench import records
-from bench.errors import DataError, NotApplicable, RecordError, WeightsError
+from bench.errors import MALFORMED, DataError, NotApplicable, RecordError, WeightsError
 from bench.packs import read_pack
 from bench.records import write_atomically
 
@@ -26,6 +26,8 @@ _ABOUT = "about"  # the key of a checkpoint's metadata
 def file_sha256(path: Path) -> str:
     """SHA-256 of a file's bytes; raises `WeightsError` where it cannot be read."""
     try:
+        if path.exists() and not path.is_file():
+            raise WeightsError(f"{path}: no plain file; name a weights file")
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         raise WeightsError(f"{path}: cannot be read ({error.strerror}); name a weights file") from None
@@ -79,11 +81,15 @@ def checkpoint_sha256(run: Path, training: str, round_: int) -> str:
         raise WeightsError(f"{where} has no record; run its matrix") from None
     if made.status != "done":
         raise WeightsError(f"{where} did not finish ({made.reason}); see `bench show {training[:8]}`")
-    found = made.summary["checkpoints"].get(str(round_))
-    if found is None and made.summary["diverged"]:
+    try:
+        found, ran = made.summary["checkpoints"].get(str(round_)), int(made.summary.get("rounds", round_))
+        diverged = made.summary["diverged"]
+    except MALFORMED:
+        raise WeightsError(f"{where} has a record without checkpoints; run its matrix again") from None
+    if found is None and diverged:
         raise NotApplicable(f"{where} diverged before round {round_}")
-    if found is None and made.summary.get("rounds", round_) < round_:
-        raise NotApplicable(f"{where} stopped after round {made.summary['rounds']}, before round {round_}")
+    if found is None and ran < round_:
+        raise NotApplicable(f"{where} stopped after round {ran}, before round {round_}")
     if found is None:
         raise WeightsError(f"{where} did not keep round {round_}; run its matrix again")
     return str(found)

@@ -9,6 +9,7 @@ the folder that it was given.
 import io
 import json
 import random
+import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,21 +18,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.test_plan import answer, attack, training
+from tests.test_plan import RESOLVER, answer, attack, training
 
 from bench import harmless, reading_files, records, registry
+from bench.cell import CheckpointWeights
 from bench.datasets.idx import read_idx
 from bench.datasets.loading import load
-from bench.errors import BenchError
+from bench.errors import BenchError, RecordError
 from bench.leaderboard import baseline
 from bench.leaderboard.board import board
 from bench.leaderboard.gate import verdict
 from bench.leaderboard.slim import Slim
 from bench.leaderboard.submission.check import check
 from bench.leaderboard.submission.export import export, suite
+from bench.matrix.expand import Planned
 from bench.matrix.published import kept
 from bench.matrix.read import read as read_matrix
+from bench.runner import answering
 from bench.sweep import merge, parcel, progress
+from bench.sweep.plan import schedule
 from bench.weights import read_about, read_weights, write_weights
 
 
@@ -75,6 +80,10 @@ def _run() -> Path:
 def _record(kind: str = "attack") -> bytes:
     found = next(one for one in records.records(_run()) if one.cell["kind"] == kind)
     return records.record_path(_run(), found.id).read_bytes()
+
+
+def _id(kind: str = "attack") -> str:
+    return str(json.loads(_record(kind))["id"])
 
 
 def _npz(**arrays: Any) -> bytes:
@@ -152,7 +161,19 @@ def _show(path: Path) -> object:
 
 
 def _merge(path: Path) -> object:
-    return merge.merge(path.parents[1] / "into", [path.parents[1]])
+    """As a record of a run of theirs, under the name that it had, with all that it names beside it."""
+    source = path.parents[1]
+    for name in ("arrays", "weights"):
+        if not (source / name).exists():
+            (source / name).symlink_to(_run() / name)
+    of = "training" if "training" in path.name else "attack"
+    path.rename(path.with_name(f"{_id(of)}.json"))
+    into = source.parent / "into"
+    shutil.rmtree(into, ignore_errors=True)
+    found = merge.merge(into, [source])
+    if found.refused:
+        raise RecordError(found.refused[0])
+    return records.cell_of(records.read(records.record_path(into, _id(of))))
 
 
 def _gate(path: Path) -> object:
@@ -168,8 +189,18 @@ def _suites(path: Path) -> object:
 
 
 def _admit(path: Path) -> object:
-    content = path.read_bytes()
-    return parcel.admit(path.parent, {"records/" + content[:80].decode("latin-1"): content})
+    return parcel.admit(path.parent, {f"records/{_id()}.json": path.read_bytes()}, _id())
+
+
+def _plan(path: Path) -> object:
+    """As what a run folder holds already when its matrix is planned again."""
+    run = path.parents[1]
+    if not (run / "weights").exists():
+        (run / "weights").symlink_to(_run() / "weights")
+    path.rename(path.with_name(f"{_id('training')}.json"))
+    on_it = attack(CheckpointWeights(training=_id("training"), round=2))
+    planned = [Planned(cell, None) for cell in (training(), on_it)]
+    return schedule(planned, run, RESOLVER), answering(on_it, run)
 
 
 MATRIX = b"""title = "a matrix"
@@ -203,7 +234,11 @@ KINDS = {
     "matrix": Kind(valid=lambda: MATRIX, name="m.toml", read=lambda path: read_matrix(str(path))),
     "record": Kind(valid=_record, name="records/r.json", read=_show),
     "training": Kind(valid=lambda: _record("training"), name="records/r.json", read=_show),
-    "merged": Kind(valid=_record, name="from/records/r.json", read=_merge),
+    "merged": Kind(valid=_record, name="from/records/attack.json", read=_merge),
+    "merged-training": Kind(
+        valid=lambda: _record("training"), name="from/records/training.json", read=_merge
+    ),
+    "planned": Kind(valid=lambda: _record("training"), name="records/r.json", read=_plan),
     "returned": Kind(valid=_record, name="returned", read=_admit),
     "arrays": Kind(
         valid=lambda: next((_run() / "arrays").iterdir()).read_bytes(), name=f"arrays/{'0' * 64}.npz",

@@ -1,5 +1,6 @@
 """Which cell goes to which worker: every cell once, each after what it waits for, data sets loaded once."""
 
+import threading
 from collections import Counter, defaultdict
 from typing import Any
 
@@ -165,3 +166,24 @@ def test_what_is_left_follows_the_speed_seen(monkeypatch: pytest.MonkeyPatch) ->
     remaining.settle(cells[0].id)
     remaining.settle(cells[1].id)
     assert remaining.left() == pytest.approx(15.0)
+
+
+def test_estimates_may_be_asked_while_they_learn() -> None:
+    found = Estimates(lambda cell: (1, 8, 8))
+    failed: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            while not done.is_set():
+                found.seconds(attack(1))
+        except BaseException as error:
+            failed.append(error)
+
+    done = threading.Event()
+    asking = threading.Thread(target=ask)
+    asking.start()
+    for number in range(5000):
+        found.learn(attack(1), {"wall_seconds": 1.0 + number})
+    done.set()
+    asking.join()
+    assert not failed

@@ -166,9 +166,11 @@ def test_what_comes_back_stays_in_the_run_folder(slow_alone: Path, tmp_path: Pat
     content = (slow_alone / "records" / name).read_bytes()
     for wrong in ("../escaped", "/etc/escaped", "records/../../escaped", "weights/x/round-1.safetensors"):
         with pytest.raises(RecordError, match="not a file of a run folder|2 records came back"):
-            admit(tmp_path, {f"records/{name}": content, wrong: b"x"})
+            admit(tmp_path, {f"records/{name}": content, wrong: b"x"}, Path(name).stem)
     with pytest.raises(RecordError, match="0 records came back"):
-        admit(tmp_path, {})
+        admit(tmp_path, {}, Path(name).stem)
+    with pytest.raises(RecordError, match="the answer to 00000000 is of"):
+        admit(tmp_path, {f"records/{name}": content}, "0" * 64)
     assert not list(tmp_path.iterdir())
 
 

@@ -1,6 +1,7 @@
 """What RELIABILITY.md says of faults: each is made here, and what came of it is looked at."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -24,10 +25,11 @@ from bench.errors import BenchError, DataError, StorageError
 from bench.matrix.expand import Planned
 from bench.runner import Memory, Place, run_cell
 from bench.sweep import progress
+from bench.sweep.crew import Lost, answer, hung
 from bench.sweep.dispatch import Watch
 from bench.sweep.folder import is_held, opened
 from bench.sweep.plan import schedule
-from bench.sweep.processes import device_of
+from bench.sweep.processes import Processes, device_of
 from bench.sweep.session import carry_out
 
 ROOT = Path(__file__).parent.parent
@@ -79,7 +81,11 @@ HARM = {
     "Hangs": "import re; re.match('(a+)+$', 'a' * 60 + 'b')",  # for ever, and holding the interpreter
     "Dies": "import os; os.kill(os.getpid(), 9)",
     "Writes": "next(iter(reading.values.values())).zero_(); reading.public_inputs.fill_(7.0)",
-    "Breaks": "raise ValueError('no such picture\\nand more')",
+    "Breaks": "raise ValueError('no such picture [/data/x] \\x1b[2J\\nand more')",
+    "Mumbles": (
+        "import dataclasses; found = LabelsOnly.reconstruct(self, reading, budget, key); "
+        "return dataclasses.replace(found, notes=({1, 2},))"
+    ),
 }
 
 
@@ -87,10 +93,10 @@ HARM = {
 def harmed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
     """A run beside attacks that hang, die, write and break; one without them; and what the first said."""
     folder = tmp_path_factory.mktemp("harmed")
-    text = runs.MATRIX.format(attacks='"labels-only", "cpl", "hangs", "dies", "writes", "breaks"')
+    text = runs.MATRIX.format(attacks='"labels-only", "cpl", "hangs", "dies", "writes", "breaks", "mumbles"')
     text = text.replace('point = ["type-2", "type-1"]', 'point = ["type-2"]').replace(', "prune"', "")
     (folder / "harm.toml").write_text(text)
-    (folder / "calm.toml").write_text(text.replace(', "hangs", "dies", "writes", "breaks"', ""))
+    (folder / "calm.toml").write_text(text.replace(', "hangs", "dies", "writes", "breaks", "mumbles"', ""))
     plugins = [runs.plugin(folder, name, body) for name, body in HARM.items()]
     harm = runs.asked(folder / "harm.toml", *plugins)
     code, told = runs.ran(*harm, "--out", folder / "run", "--time-limit", "5s")
@@ -125,8 +131,57 @@ def test_an_attack_that_writes_to_its_reading_is_found_out(harmed: tuple[Path, P
 
 def test_an_attack_that_raises_is_one_line(harmed: tuple[Path, Path, str]) -> None:
     (reason,) = reasons(harmed[0], "breaks")
-    assert reason == "ValueError: no such picture (breaks_attack.py:11)"
+    assert reason == "ValueError: no such picture [/data/x] \x1b[2J (breaks_attack.py:11)"
     assert "Traceback" not in harmed[2]
+    assert "\x1b[2J" not in harmed[2]
+
+
+def test_an_answer_that_cannot_be_written_is_the_attack_s_fault(harmed: tuple[Path, Path, str]) -> None:
+    assert reasons(harmed[0], "mumbles") == {
+        "what is to be recorded is no JSON: Object of type set is not JSON serializable"
+    }
+
+
+def test_a_trace_of_an_earlier_run_says_nothing_of_this_one(tmp_path: Path) -> None:
+    cell = attack()
+    crew = Processes(Place(run=tmp_path), jobs=1)
+    hung(tmp_path, cell).parent.mkdir()
+    hung(tmp_path, cell).write_text("it hung, last week")
+    try:
+        crew.give("1", cell, demand=1)
+        crew._workers["1"].process.kill()
+        ((_, found),) = crew.news()
+        assert found == Lost(reason="its worker process died (exit code -9)")
+    finally:
+        crew.close()
+
+
+def test_a_worker_that_dies_while_it_has_nothing_to_do_is_replaced(tmp_path: Path) -> None:
+    crew = Processes(Place(run=tmp_path), jobs=1)
+    try:
+        for number in range(2):
+            crew.give("1", attack(readings=1 + number), demand=1)
+            ((_, found),) = crew.news()
+            assert isinstance(found, records.Record), found
+            assert found.status == "done"
+            crew._workers["1"].process.kill()
+            crew._workers["1"].process.join()
+    finally:
+        crew.close()
+
+
+def test_a_worker_without_a_parent_ends_and_blames_no_cell() -> None:
+    orphan = """
+from multiprocessing import Pipe
+from bench.runner import Step
+from bench.sweep.processes import _tell
+ours, theirs = Pipe()
+ours.close()
+_tell(theirs, Step(round=1, rounds=2, accuracy=0.5, epsilon=None, seconds_left=1.0))
+print("went on")
+"""
+    done = subprocess.run([sys.executable, "-P", "-c", orphan], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
 
 
 def test_their_neighbours_are_as_if_they_had_not_been_there(harmed: tuple[Path, Path, str]) -> None:
@@ -221,6 +276,36 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory(
 
 
 # Disks and folders
+
+
+@pytest.mark.parametrize("name", [".lock", "records", "arrays", "weights", "hung", "kept", "weights/theirs"])
+def test_a_stranger_s_run_folder_does_not_lead_elsewhere(tmp_path: Path, name: str) -> None:
+    run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    (run / "weights").mkdir(parents=True)
+    if name == ".lock":
+        elsewhere.write_text("mine")
+    else:
+        elsewhere.mkdir()
+        (elsewhere / ".mine.part").write_text("mine")
+    if name == "weights":
+        (run / "weights").rmdir()
+    (run / name).symlink_to(elsewhere)
+    with pytest.raises(BenchError, match=re.escape(str(run))), opened(run):
+        pass
+    kept = elsewhere if name == ".lock" else elsewhere / ".mine.part"
+    assert kept.read_text() == "mine"
+
+
+def test_a_trace_is_not_written_through_a_link(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.write_text("mine")
+    path = hung(tmp_path / "run", attack())
+    path.parent.mkdir(parents=True)
+    path.symlink_to(mine)
+    assert (
+        answer(attack(), Place(run=tmp_path / "run", limit=60.0), MEMORY, lambda step: None).status == "done"
+    )
+    assert mine.read_text() == "mine"
 
 
 @pytest.fixture

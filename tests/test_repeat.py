@@ -64,3 +64,31 @@ def test_an_altered_cell_is_not_answered(run: dict[str, Path]) -> None:
     content["cell"]["seed"] = 9
     run["fresh"].write_text(json.dumps(content))
     assert "its id is not the hash of its cell" in str(repeated(run["fresh"]).exception)
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"), [("environment", None), ("source", []), ("summary", 3), ("victims", {})]
+)
+def test_a_record_whose_fields_are_none_is_one_line(run: dict[str, Path], field: str, wrong: object) -> None:
+    run["fresh"].write_text(json.dumps(json.loads(run["fresh"].read_text()) | {field: wrong}))
+    said = repeated(run["fresh"]).exception
+    assert isinstance(said, BenchError)
+    assert f"its {field} is none" in str(said)
+
+
+def test_what_a_stranger_wrote_is_shown_harmless(run: dict[str, Path]) -> None:
+    content = json.loads(run["fresh"].read_text())
+    content["environment"]["\x1b[2J"] = content["summary"]["\x1b[2J"] = "\x1b]0;x\x07"
+    run["fresh"].write_text(json.dumps(content))
+    done = repeated(run["fresh"])
+    assert done.exit_code == 1
+    assert all(line.isprintable() for line in done.output.splitlines())
+
+
+@pytest.mark.parametrize(
+    "option", [["--time-limit", "5s"], ["--out", "x"], ["--jobs", "2"], ["--scale", "full"]]
+)
+def test_options_of_a_matrix_are_not_passed_over(run: dict[str, Path], option: list[str]) -> None:
+    done = repeated(run["fresh"], *option)
+    assert done.exit_code == 2
+    assert f"{option[0]} is of a matrix; leave it out" in done.output

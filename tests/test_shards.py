@@ -1,7 +1,9 @@
 """A matrix in parts, and run folders put together again: nothing twice, nothing lost, nothing taken on trust."""
 
 import json
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +111,9 @@ def test_a_finished_record_takes_the_place_of_one_that_crashed(folders: tuple[Pa
     assert (found.better, found.same) == (1, 1)
     assert records.read(path).status == "done"
     assert len(list((whole / "kept").iterdir())) == 1
+    altered(path, status="crashed", reason="it fell again")  # by the same code
+    assert merge(whole, [one]).better == 1
+    assert len(list((whole / "kept").iterdir())) == 2
     altered(attacked(one), status="crashed", reason="it fell")
     assert "crashed, not done" in merge(whole, [one]).differs[0]
     assert records.read(path).status == "done"
@@ -134,6 +139,11 @@ def break_arrays(run: Path) -> None:
     np.savez_compressed(path, **{name: value + 1 for name, value in arrays.items()})
 
 
+def in_place_of(path: Path, make: Callable[[Path], object]) -> None:
+    path.unlink()
+    make(path)
+
+
 def bomb(run: Path) -> None:
     path = next((run / "arrays").iterdir())
     with path.open("wb") as file:
@@ -151,6 +161,12 @@ def bomb(run: Path) -> None:
         (bomb, "more than the"),
         (lambda run: attacked(run).write_text("[" * 10**5), "not a record"),
         (lambda run: attacked(run).write_text('{"x": "' + "a" * 2**23 + '"}'), "no record is"),
+        (lambda run: altered(attacked(run), status=[]), "its status is none"),
+        (lambda run: altered(attacked(run), summary=[]), "its summary is none"),
+        (lambda run: in_place_of(attacked(run), os.mkfifo), "gone, or no plain file"),
+        (lambda run: in_place_of(attacked(run), lambda path: path.symlink_to("/nowhere")), "gone, or no plain"),
+        (lambda run: in_place_of(attacked(run), lambda path: path.symlink_to("/dev/zero")), "gone, or no plain"),
+        (lambda run: in_place_of(next((run / "arrays").iterdir()), os.mkfifo), "no plain file"),
         (lambda run: attacked(run).rename(run / "records" / f"{'0' * 64}.json"), "another id than its file"),
     ],
 )  # fmt: skip
@@ -174,6 +190,15 @@ def test_a_checkpoint_that_was_changed_is_refused(folders: tuple[Path, Path, Pat
     path.unlink()
     assert "round-2.safetensors is missing" in merge(whole, [one]).refused[0]
     assert not (whole / "weights").exists()
+
+
+def test_a_training_whose_checkpoints_make_no_sense_is_refused(folders: tuple[Path, Path, Path]) -> None:
+    one, _, whole = folders
+    path = records.record_path(one, training().id)
+    for number, wrong in enumerate(({"9" * 5000: "x"}, {"1": None}, [1], None, {"-1": "x"})):
+        altered(path, summary={"checkpoints": wrong})
+        (line,) = merge(whole / str(number), [one]).refused
+        assert line.startswith(str(path))
 
 
 def test_names_of_a_stranger_are_shown_harmless(folders: tuple[Path, Path, Path]) -> None:

@@ -10,6 +10,7 @@ import click
 from bench import records, source
 from bench.cell import AttackCell, CheckpointWeights
 from bench.errors import BenchError, RecordError
+from bench.harmless import LONG, harmless
 from bench.runner import Memory, Place, run_cell
 from bench.sweep.crew import steady
 from bench.sweep.parcel import needed, unpack
@@ -36,12 +37,13 @@ def repeat(path: Path, data_dir: Path | None, device: str, as_json: bool) -> int
         click.echo(json.dumps({"cell": cell.id, "same": not differs, "differs": differs, "source": sources}))
     else:
         for line in sources:
-            click.echo(f"source  {line}")
+            click.echo(harmless(f"source  {line}", LONG))
         for key in sorted({*old.environment, *new.environment}):
             if old.environment.get(key) != new.environment.get(key):
-                click.echo(f"environment  {key}: {old.environment.get(key)} → {new.environment.get(key)}")
+                was, now = old.environment.get(key), new.environment.get(key)
+                click.echo(harmless(f"environment  {key}: {was} → {now}", LONG))
         for line in differs:
-            click.echo(f"differs  {line}")
+            click.echo(harmless(f"differs  {line}", LONG))
         count = "1 figure differs" if len(differs) == 1 else f"{len(differs)} figures differ"
         click.echo(f"cell {cell.id[:8]}: {count if differs else 'the same'}")
     return 1 if differs else 0

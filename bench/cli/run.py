@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 import click
@@ -14,6 +15,8 @@ _FREE = (
     "matrix_name", "cell_file", "out", "data_dir", "device", "jobs", "shard", "executor", "limit", "plugins",
     "defenses", "dry_run", "tracking_uri", "no_tracking", "include_pictures", "as_json",
 )  # fmt: skip
+# Options that repeating a cell knows.
+_OF_CELLS = ("cell_file", "data_dir", "device", "plugins", "as_json")
 
 
 def _seconds(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
@@ -104,9 +107,8 @@ def command(
     """
     if (matrix_name is None) == (cell_file is None):
         raise click.UsageError("give --matrix FILE|PRESET or --cell RECORD; `bench run --matrix quickstart`")
-    if cell_file is not None and (defenses or scale):
-        option = "--defense" if defenses else "--scale"
-        raise click.UsageError(f"{option} is of a matrix; leave it out, or give --matrix")
+    if cell_file is not None and (idle := _given(but=_OF_CELLS)):
+        raise click.UsageError(f"{idle[0]} is of a matrix; leave it out, or give --matrix")
     from bench.leaderboard.baseline import Asked
 
     if cell_file is not None:
@@ -142,16 +144,22 @@ def command(
 
 def overrides() -> list[str]:
     """The options of this command line that change what a matrix asks, as they were spelt."""
+    return _given(but=_FREE)
+
+
+def _given(*, but: Collection[str]) -> list[str]:
+    """The options of this command line, as they were spelt."""
     context = click.get_current_context()
     given = (
         option for option in context.command.params
         if context.get_parameter_source(option.name or "") is not ParameterSource.DEFAULT
     )  # fmt: skip
-    return [option.opts[0] for option in given if option.name not in _FREE]
+    return [option.opts[0] for option in given if option.name not in but]
 
 
 def _dry_run(todo: "object", jobs: int, run: Path, as_json: bool) -> None:
     from bench.cli.words import duration
+    from bench.harmless import harmless
     from bench.leaderboard.table import entry
     from bench.sweep.plan import Schedule
 
@@ -174,7 +182,7 @@ def _dry_run(todo: "object", jobs: int, run: Path, as_json: bool) -> None:
             what += [cell.point, entry(cell.attack.model_dump()).partition("(")[0], cell.knowledge]
         else:
             what += ["training", f"{cell.rounds} rounds"]
-        click.echo(f"{cell.id[:8]}  {state:7}{' · '.join(what)}{f'  ({reason})' if reason else ''}")
+        click.echo(f"{cell.id[:8]}  {state:7}{' · '.join(what)}{f'  ({harmless(reason)})' if reason else ''}")
     click.echo(
         f"\n{len(rows)} cells: {len(todo.done)} done, {len(todo.impossible)} n/a, {len(todo.waiting)} to run, "
         f"about {duration(seconds)} with {jobs} worker{'s' if jobs > 1 else ''}.  They would go to {run}."

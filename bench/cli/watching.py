@@ -18,6 +18,7 @@ from bench import records, strips
 from bench.cell import AnyCell
 from bench.cli.words import duration
 from bench.errors import BenchError
+from bench.harmless import LONG, harmless
 from bench.leaderboard import knowledge, trainings
 from bench.leaderboard.table import blocks, without_evidence
 from bench.leaderboard.terminal import render
@@ -75,7 +76,7 @@ def watched(
 
     `tracking_uri` None: no MLflow; "": the default store.
     """
-    console = Console(stderr=quiet, highlight=False)
+    console = Console(stderr=quiet, highlight=False, markup=False)  # reasons and names are shown as they are
     tally = _Tally(todo, place.run)
     if not quiet:
         _announce(console, title, todo, crew)
@@ -87,7 +88,7 @@ def watched(
                 Uploader(place.run, tracking_uri or None, include_pictures=include_pictures)
             )
         bar = Progress(
-            SpinnerColumn(), TextColumn("{task.fields[doing]}"), BarColumn(), MofNCompleteColumn(),
+            SpinnerColumn(), TextColumn("{task.fields[doing]}", markup=False), BarColumn(), MofNCompleteColumn(),
             TextColumn("cells · {task.fields[failed]} failed · {task.fields[left]} left"), console=console,
         )  # fmt: skip
         task = bar.add_task(
@@ -264,7 +265,9 @@ def _most(reasons: Sequence[str]) -> str:
     """The most frequent reason, and how many others there are."""
     common = max(set(reasons), key=reasons.count)
     others = len(set(reasons)) - 1
-    return common + (f" (and {others} other reason{'s' if others > 1 else ''})" if others else "")
+    return harmless(common, LONG) + (
+        f" (and {others} other reason{'s' if others > 1 else ''})" if others else ""
+    )
 
 
 def _result(tally: _Tally, place: Place, uploaded: Any) -> dict[str, Any]:

@@ -19,7 +19,8 @@ from typing import Any
 
 from bench import registry, source
 from bench.cell import AnyCell, AttackCell, FileWeights
-from bench.errors import BenchError
+from bench.errors import BenchError, DataError, PluginError, RecordError, StorageError
+from bench.harmless import first_line
 from bench.records import cell_from, write
 from bench.runner import Memory, Place, Step, answering
 from bench.sweep.crew import Gone, Lost, News, Returned, answer, steady, too_long
@@ -31,7 +32,7 @@ PATIENCE = 120.0  # seconds without a scheduler, or without one worker, after wh
 _LOOK = 0.5  # seconds between two looks at who is there
 _STEPS = "bench-steps"
 _memory: Memory | None = None  # of this process, where it is a worker
-_plugged: dict[str, str | None] = {}
+_plugged: dict[str, bytes | None] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +42,7 @@ class Job:
     cell: str
     files: dict[str, bytes]
     source: dict[str, Any]
-    plugins: dict[str, str | None]  # spec → the file's text; None: an installed module
+    plugins: dict[str, bytes | None]  # spec → the file; None: an installed module
     device: str
     data_dir: str | None
     threads: int
@@ -84,7 +85,7 @@ class Cluster:
     ) -> None:  # fmt: skip
         self._address = _checked(executor)
         self._place, self._device, self._patience, self._told = place, device, patience, told
-        self._plugins = {spec: _text(spec) for spec in plugins}
+        self._plugins = {spec: _content(spec) for spec in plugins}
         self._state = _State()
         self._client = self._connected(10.0)
         self._alone_since = self._looked = time.monotonic()
@@ -132,15 +133,18 @@ class Cluster:
         if at is None or at.future is not found:
             return []  # of a worker that was given up
         if found.status == "finished":
-            outcome = self._result(found)
+            outcome: dict[str, bytes] | Unfit | Lost = self._result(found)
         elif found.status == "error":
             outcome = _of_error(found.exception())
         else:  # cancelled or lost with the scheduler
             at.cell, at.future = None, None
             return [(worker, Returned())]
-        at.cell, at.future = None, None
+        cell, at.cell, at.future = at.cell, None, None
         if isinstance(outcome, dict):
-            return [(worker, admit(self._place.run, outcome))]
+            try:
+                return [(worker, admit(self._place.run, outcome, cell.id))]
+            except RecordError as error:
+                outcome = Unfit(reason=str(error))
         if isinstance(outcome, Lost):
             return [(worker, outcome)]
         self._told(f"worker {worker} gets no more cells: {outcome.reason}")
@@ -239,8 +243,12 @@ class Cluster:
         return client
 
 
-def work(job: Job) -> "dict[str, bytes] | Unfit":
-    """On a worker: answer a cell in a folder of its own; the files that it left, its record among them."""
+def work(job: Job) -> "dict[str, bytes] | Unfit | Lost":
+    """On a worker: answer a cell in a folder of its own; the files that it left, its record among them.
+
+    What the place lacks (room, data, code) makes the worker unfit; all else is laid to the cell, so that one cell
+    cannot take every worker along.
+    """
     global _memory
     from distributed import get_worker
 
@@ -254,10 +262,12 @@ def work(job: Job) -> "dict[str, bytes] | Unfit":
             _memory = Memory()  # what other code made of equal readings counts for nothing now
         with tempfile.TemporaryDirectory(prefix="bench-", dir=worker.local_directory) as folder:
             return _answered(job, cell, Path(folder), _memory, worker)
-    except BenchError as error:
+    except (StorageError, DataError, PluginError) as error:
         return Unfit(reason=str(error))
     except OSError as error:
         return Unfit(reason=f"{error.strerror or error} ({worker.local_directory})")
+    except Exception as error:
+        return Lost(reason=f"{type(error).__name__}: {first_line(error)}")
 
 
 def _answered(job: Job, cell: AnyCell, run: Path, memory: Memory, worker: Any) -> "dict[str, bytes] | Unfit":
@@ -282,19 +292,19 @@ def _answered(job: Job, cell: AnyCell, run: Path, memory: Memory, worker: Any) -
     return left(run, job.files)
 
 
-def _plug(plugins: dict[str, str | None]) -> bool:
-    """Have these plug-ins and no others; whether that changed anything.  Files come as text, and are kept as long
+def _plug(plugins: dict[str, bytes | None]) -> bool:
+    """Have these plug-ins and no others; whether that changed anything.  Files come whole, and are kept as long
     as the process lives."""
     global _plugged
     if plugins == _plugged:
         return False
     registry.drop_plugins()
     _plugged = {}
-    for spec, text in plugins.items():
+    for spec, content in plugins.items():
         path = spec
-        if text is not None:
+        if content is not None:
             path = str(Path(tempfile.mkdtemp(prefix="bench-plugin-")) / Path(spec).name)
-            Path(path).write_text(text, "utf-8")
+            Path(path).write_bytes(content)
         registry.add_plugin(path)
     _plugged = plugins
     return True
@@ -304,7 +314,7 @@ def _of_error(error: BaseException) -> "Unfit | Lost":
     """What Dask says of a task that gave no result: its worker died with it, or cannot run it at all."""
     if type(error).__name__ == "KilledWorker":
         return Lost(reason="its worker died")
-    return Unfit(reason=f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0][:200]}")
+    return Unfit(reason=f"{type(error).__name__}: {first_line(error)}")
 
 
 def _step(said: dict[str, Any]) -> Step:
@@ -319,7 +329,7 @@ def _checked(executor: str) -> str:
     raise BenchError(f"--executor {executor!r}: it must be dask://HOST:PORT (or dask+tls://HOST:PORT)")
 
 
-def _text(spec: str) -> str | None:
-    """A plug-in file's text; None for a module, which must be installed on the workers."""
+def _content(spec: str) -> bytes | None:
+    """A plug-in file's bytes, as its hash is of them; None for a module, which must be installed on the workers."""
     path = Path(spec)
-    return path.read_text("utf-8") if path.suffix == ".py" else None
+    return path.read_bytes() if path.suffix == ".py" else None

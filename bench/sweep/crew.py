@@ -2,14 +2,16 @@
 
 import faulthandler
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 import torch
 
 from bench.cell import AnyCell
+from bench.errors import MALFORMED, StorageError
+from bench.harmless import first_line
 from bench.records import Record
 from bench.runner import Memory, Place, Step, run_cell
 
@@ -55,11 +57,17 @@ class Crew(Protocol):
 
 
 def answer(cell: AnyCell, place: Place, memory: Memory, told: Callable[[Step], None]) -> Record:
-    """Run one cell, within the place's time limit; a worker that passes it ends itself."""
-    if place.limit is None:
-        return run_cell(cell, place, memory, told=told)
-    with _ends_after(place.limit, hung(place.run, cell)):
-        return run_cell(cell, place, memory, told=told)
+    """Run one cell to a record that can be written, within the place's time limit; a worker that passes it ends
+    itself."""
+    limit = nullcontext() if place.limit is None else _ends_after(place.limit, hung(place.run, cell))
+    with limit:
+        found = run_cell(cell, place, memory, told=told)
+    try:
+        found.json()
+    except MALFORMED as error:  # a plug-in's word of another kind, in notes or marks
+        reason = f"what is to be recorded is no JSON: {first_line(error)}"
+        return replace(found, status="crashed", reason=reason, summary={}, victims=[], arrays=None)
+    return found
 
 
 def hung(run: Path, cell: AnyCell) -> Path:
@@ -71,8 +79,13 @@ def hung(run: Path, cell: AnyCell) -> Path:
 def _ends_after(seconds: float, trace: Path) -> Iterator[None]:
     """The process ends itself after so long, whatever it is at: a thread of faulthandler's, which needs no
     interpreter, writes where every thread was."""
-    trace.parent.mkdir(parents=True, exist_ok=True)
-    with trace.open("w") as file:
+    try:
+        trace.parent.mkdir(parents=True, exist_ok=True)
+        trace.unlink(missing_ok=True)
+        file = trace.open("x")  # a new file: not what a link of this name leads to
+    except OSError as error:
+        raise StorageError(f"{trace}: cannot be written ({error.strerror})") from None
+    with file:
         faulthandler.dump_traceback_later(seconds, exit=True, file=file)
         try:
             yield

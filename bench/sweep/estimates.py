@@ -1,6 +1,7 @@
 """How long cells take: a rough formula, corrected by what cells like them took on this machine."""
 
 import statistics
+import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -39,6 +40,7 @@ class Estimates:
         self._formula: dict[str, float] = {}
         self._ratios: defaultdict[Hashable, deque[float]] = defaultdict(lambda: deque(maxlen=_REMEMBERED))
         self._medians: dict[Hashable, float] = {}
+        self._lock = threading.Lock()  # the thread that keeps a run's progress asks, while the run learns
         self.seen = 0
 
     def learn(self, cell: AnyCell, cost: Mapping[str, Any]) -> None:
@@ -48,18 +50,20 @@ class Estimates:
         if cost.get("reused_from") or not isinstance(seconds, float) or not 0 < seconds < 1e9:
             return
         ratio = seconds / self._of_formula(cell)
-        for kind in _alike(cell):
-            self._ratios[kind].append(ratio)
-            self._medians.pop(kind, None)
-        self.seen += 1
+        with self._lock:
+            for kind in _alike(cell):
+                self._ratios[kind].append(ratio)
+                self._medians.pop(kind, None)
+            self.seen += 1
 
     def seconds(self, cell: AnyCell) -> float:
         """What it will take, on one core."""
-        for kind in _alike(cell):
-            if kind in self._ratios:
-                if kind not in self._medians:
-                    self._medians[kind] = statistics.median(self._ratios[kind])
-                return self._of_formula(cell) * self._medians[kind]
+        with self._lock:
+            for kind in _alike(cell):
+                if kind in self._ratios:
+                    if kind not in self._medians:
+                        self._medians[kind] = statistics.median(self._ratios[kind])
+                    return self._of_formula(cell) * self._medians[kind]
         return self._of_formula(cell)
 
     def _of_formula(self, cell: AnyCell) -> float:

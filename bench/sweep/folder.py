@@ -14,6 +14,7 @@ from bench.errors import BenchError, StorageError
 from bench.records import PART
 
 _LOCK = ".lock"
+_FOLDERS = ("records", "arrays", "weights", "pictures", "hung", "kept", "submissions")
 
 
 @contextmanager
@@ -21,14 +22,18 @@ def opened(run: Path) -> Iterator[Path]:
     """The run folder, made where it is not, and held: no second run writes to it meanwhile.  The system lets
     go of it when this process ends, however it ends.
 
-    Raises `StorageError` where it cannot be written, `BenchError` where a run is under way there.
+    Raises `StorageError` where it cannot be written, `BenchError` where a run is under way there, or where what
+    would be written there goes elsewhere.
     """
     try:
         (run / "records").mkdir(parents=True, exist_ok=True)
-        file = (run / _LOCK).open("a+b")
+        file = os.fdopen(
+            os.open(run / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666), "r+b"
+        )
     except OSError as error:
         raise StorageError(f"{run}: cannot be written ({error.strerror}); choose another --out") from None
     with file:
+        _refuse_links(run)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -73,9 +78,18 @@ def _by(found: dict[str, Any]) -> str:
     return f" (process {pid} on {host})" if isinstance(pid, int) and isinstance(host, str) else ""
 
 
+def _refuse_links(run: Path) -> None:
+    """A run folder may be a stranger's: what is written to it must not go through a link of theirs."""
+    for folder in (*(run / name for name in _FOLDERS), *(run / "weights").glob("*")):
+        if folder.is_symlink():
+            raise BenchError(
+                f"{folder}: a link, and a run writes to its own folder alone; put a folder there"
+            )
+
+
 def _tidy(run: Path) -> None:
     """Remove what was being written when an earlier run was killed."""
-    for folder in (run, *(run / name for name in ("records", "arrays", "pictures", "hung"))):
+    for folder in (run, *(run / name for name in _FOLDERS)):
         for path in folder.glob(f".*{PART}"):
             path.unlink(missing_ok=True)
     for path in (run / "weights").glob(f"*/.*{PART}"):

@@ -14,7 +14,7 @@ from typing import Any
 
 from bench import records
 from bench.cell import AnyCell, TrainingCell
-from bench.errors import BenchError, DataError, RecordError, WeightsError
+from bench.errors import MALFORMED, BenchError, DataError, RecordError, WeightsError
 from bench.harmless import LONG, harmless
 from bench.packs import read_pack
 from bench.records import UNPACKED, Record, arrays_hash, write_atomically
@@ -54,13 +54,15 @@ def merge(into: Path, sources: Sequence[Path]) -> Merged:
         for path in sorted((source / "records").glob("*.json")):
             try:
                 _bring(path, source, into, merged)
-            except (RecordError, DataError, WeightsError) as error:
+            except (RecordError, DataError, WeightsError, OSError, *MALFORMED) as error:
                 merged.refused.append(harmless(f"{path}: {str(error).removeprefix(f'{path}: ')}", LONG))
         _beside(source, into, merged)
     return merged
 
 
 def _bring(path: Path, source: Path, into: Path, merged: Merged) -> None:
+    if not path.is_file():
+        raise RecordError("gone, or no plain file")
     if path.stat().st_size > _LARGEST:
         raise RecordError(f"of more than {_LARGEST} bytes; no record is")
     record = records.read(path)
@@ -80,6 +82,8 @@ def _bring(path: Path, source: Path, into: Path, merged: Merged) -> None:
             )
         return
     unpack(into, _files(record, cell, source))  # all checked before anything is written
+    if old is not None:
+        records.set_aside(into, there)
     records.write(into, record)
     if old is None:
         merged.new += 1
@@ -129,6 +133,8 @@ def _files(record: Record, cell: AnyCell, source: Path) -> dict[str, bytes]:
 
 def _read(path: Path) -> bytes:
     try:
+        if path.exists() and not path.is_file():
+            raise RecordError(f"{path.name} is no plain file")
         if path.stat().st_size > UNPACKED:
             raise RecordError(f"{path.name} has more than {UNPACKED >> 20} MiB")
         return path.read_bytes()

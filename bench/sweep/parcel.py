@@ -17,8 +17,9 @@ from bench.weights import checkpoint_path
 
 Files = Mapping[str, bytes]
 _HASH = "[0-9a-f]{64}"
+_SUFFIX = re.compile(r"\.[a-z]{2,12}")
 _NAME = re.compile(
-    rf"records/{_HASH}\.json|arrays/{_HASH}\.npz|given/{_HASH}\.[a-z]{{2,12}}"
+    rf"records/{_HASH}\.json|arrays/{_HASH}\.npz|given/{_HASH}{_SUFFIX.pattern}"
     rf"|weights/{_HASH}/(round-[0-9]{{1,9}}(\.[0-9a-f]{{16}}\.states)?|going-on)\.safetensors"
 )
 
@@ -29,7 +30,10 @@ def needed(cell: AnyCell, run: Path) -> dict[str, bytes]:
     if isinstance(cell, AttackCell):
         given = cell.weights
         if isinstance(given, FileWeights):
-            return {given_name(given): Path(given.path).read_bytes()}
+            try:
+                return {given_name(given): Path(given.path).read_bytes()}
+            except OSError:  # it is gone: who answers the cell says so in its record
+                return {}
         if not isinstance(given, CheckpointWeights):
             return {}
         checkpoint = checkpoint_path(run, given.training, given.round)
@@ -41,8 +45,9 @@ def needed(cell: AnyCell, run: Path) -> dict[str, bytes]:
 
 
 def given_name(weights: FileWeights) -> str:
-    """What a weights file from elsewhere is called on its way."""
-    return f"given/{weights.sha256}{Path(weights.path).suffix}"
+    """What a weights file from elsewhere is called on its way; by what its name ends it is read."""
+    suffix = Path(weights.path).suffix
+    return f"given/{weights.sha256}{suffix if _SUFFIX.fullmatch(suffix) else '.unknown'}"
 
 
 def left(run: Path, given: Files) -> dict[str, bytes]:
@@ -61,10 +66,11 @@ def unpack(run: Path, files: Files) -> None:
         write_atomically(run / name, content)
 
 
-def admit(run: Path, files: Files) -> Record:
-    """Take in what a worker sent for one cell, its record last; returns the record.
+def admit(run: Path, files: Files, cell_id: str) -> Record:
+    """Take in what a worker sent for that cell, its record last; returns the record.
 
-    Raises `RecordError` where there is not exactly one, or where it is none, before anything is written.
+    Raises `RecordError` where there is not exactly one, or where it is none or another cell's, before anything is
+    written.
     """
     told = [name for name in files if name.startswith("records/")]
     if len(told) != 1:
@@ -74,6 +80,8 @@ def admit(run: Path, files: Files) -> Record:
     except UnicodeDecodeError:
         raise RecordError(f"{told[0]}: not a record") from None
     cell = records.cell_of(record)
+    if cell.id != cell_id:
+        raise RecordError(f"the answer to {cell_id[:8]} is of {cell.id[:8]}")
     unpack(run, {name: content for name, content in files.items() if name != told[0]})
     records.write(run, record)
     if cell.kind == "training" and record.status == "done":

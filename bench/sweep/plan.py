@@ -9,7 +9,7 @@ from bench import records, registry, source
 from bench.cell import AnyCell, AttackCell, CheckpointWeights, Entry, TrainingCell
 from bench.datasets.base import Data
 from bench.datasets.loading import load
-from bench.errors import RecordError
+from bench.errors import MALFORMED, RecordError
 from bench.matrix.expand import Planned
 from bench.points import point
 from bench.runner import answering
@@ -144,7 +144,11 @@ def _found(cell: AnyCell, run: Path, pending: set[str]) -> tuple[records.Record 
         return None, str(error)
     if found.status == "crashed":
         return found, f"crashed: {found.reason}"
-    if missing := _missing(found, cell, run):
+    try:
+        missing = _missing(found, cell, run)
+    except MALFORMED:
+        return None, "its record says nothing of its checkpoints"
+    if missing:
         return found, f"{missing} is missing"
     differs = source.changed(found.source, answering(cell, run))
     if _after(cell) in pending:

@@ -10,7 +10,9 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -51,12 +53,14 @@ class Processes:
         return self._names
 
     def give(self, worker: str, cell: AnyCell, *, demand: int) -> None:
-        if worker not in self._workers:
+        hung(self._place.run, cell).unlink(missing_ok=True)  # of an earlier run
+        found = self._workers.get(worker)
+        if found is None or not found.process.is_alive():  # it may have died while it had nothing to do
             place = replace(self._place, device=device_of(self._place.device, self._names.index(worker)))
-            self._workers[worker] = _start(place, self._plugins)
-        found = self._workers[worker]
+            found = self._workers[worker] = _start(place, self._plugins)
         found.busy = cell
-        found.pipe.send((cell, self._jobs // min(self._jobs, demand)))
+        with suppress(OSError):  # it died since: `news` finds out
+            found.pipe.send((cell, self._jobs // min(self._jobs, demand)))
 
     def news(self) -> list[tuple[str, News]]:
         busy = {name: worker for name, worker in self._workers.items() if worker.busy is not None}
@@ -99,7 +103,7 @@ class Processes:
         worker.pipe.close()
         assert worker.busy is not None
         trace = hung(self._place.run, worker.busy)
-        if trace.exists() and trace.stat().st_size:
+        if self._place.limit is not None and trace.exists() and trace.stat().st_size:
             return Lost(reason=f"{too_long(self._place)} (where it was: {trace})", again=False)
         trace.unlink(missing_ok=True)
         return Lost(reason=f"its worker process died (exit code {worker.process.exitcode})")
@@ -138,12 +142,20 @@ def _work(pipe: "Connection[Any, Any]", place: Place, plugins: tuple[str, ...], 
         except EOFError:
             return
         try:
-            record = answer(cell, replace(place, threads=count), memory, told=pipe.send)
+            record = answer(cell, replace(place, threads=count), memory, told=partial(_tell, pipe))
             write(place.run, record)
         except StorageError as error:
             pipe.send(error)
             return
         pipe.send(record)
+
+
+def _tell(pipe: "Connection[Any, Any]", step: Step) -> None:
+    """Tell the parent; without one there is nobody to work for, and what would follow is no fault of the cell's."""
+    try:
+        pipe.send(step)
+    except OSError:
+        os._exit(1)
 
 
 def _end_with(parent: int) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,9 +45,9 @@ def read(run: Path) -> Progress | None:
     try:
         found = Progress(**json.loads(path.read_text("utf-8")))
         numbers = (found.began, found.seen, found.cells, found.settled, *found.statuses.values())
-        if not all(isinstance(number, int | float) for number in numbers) or not all(
-            isinstance(one["since"], int | float) and isinstance(one["what"], str)
-            for one in found.busy.values()
+        numbers += tuple(one["since"] for one in found.busy.values())
+        if not all(isinstance(number, int | float) and isfinite(number) for number in numbers) or not all(
+            isinstance(one["what"], str) for one in found.busy.values()
         ):
             raise TypeError("a number is none")
     except FileNotFoundError:
@@ -77,6 +78,7 @@ class Reporter:
         what = [cell.dataset.name, cell.model.name, cell.defense.name]
         what += ["training"] if cell.kind == "training" else [cell.attack.name, cell.knowledge, cell.point]
         with self._lock:
+            self._busy.pop(self._at.get(cell.id, ""), None)  # of a worker that was lost with it
             self._busy[worker] = {"cell": cell.id, "what": " · ".join(what), "since": time.time()}
             self._at[cell.id] = worker
 
