@@ -204,7 +204,7 @@ def parse(text: str, path: str) -> Record:
         raise RecordError(f"{path}: not a record: it needs {', '.join(_KEYS)}")
     for key, kind in _KINDS.items():
         if not isinstance(content.get(key), kind):
-            raise RecordError(f"{path}: not a record: its {key} is none; delete it and run again")
+            raise RecordError(f"{path}: not a record: its {key} has another type; delete it and run again")
     if content["schema"] != SCHEMA:
         raise RecordError(
             f"{path}: schema {content['schema']}, this bench reads {SCHEMA}; see README, Upgrading"

@@ -22,6 +22,7 @@ def slow_asked(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
     """The command line of a matrix whose cells take a while, and train."""
     folder = tmp_path_factory.mktemp("asked")
     slow = runs.plugin(folder, "Slow", "time.sleep(0.2)")
+    slow.write_bytes(slow.read_bytes().replace(b"\n", b"\r\n"))  # on its way nothing of it may change
     return runs.asked(runs.matrix(folder, "slow", "cpl"), slow)
 
 

@@ -9,12 +9,17 @@ import pytest
 from click.testing import CliRunner
 from tests import runs
 from tests.lab import Lab, free_port
+from tests.test_plan import attack
 
 from bench import records
+from bench.cell import FileWeights
 from bench.cli.main import cli
 from bench.errors import BenchError, RecordError
+from bench.runner import answering
 from bench.sweep import cluster
-from bench.sweep.parcel import admit
+from bench.sweep.crew import Lost
+from bench.sweep.parcel import admit, needed
+from bench.weights import file_sha256
 
 pytestmark = pytest.mark.cluster
 pytest.importorskip("distributed")
@@ -159,6 +164,32 @@ def test_a_worker_with_other_code_or_data_is_unfit(
     assert isinstance(found, cluster.Unfit)
     assert "its content changed" in found.reason
     assert not list(tmp_path.iterdir())  # its folder is gone
+
+
+@pytest.mark.parametrize("name", ["w.PTH", "w", "w.p t", "gone.pt"])
+def test_a_cell_that_cannot_be_answered_takes_no_worker_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Weights of a kind that nobody reads, or that are gone by now: any worker would say the same of them."""
+    monkeypatch.setattr("distributed.get_worker", lambda: _Worker(tmp_path / "worker"))
+    for folder in ("worker", "run"):
+        (tmp_path / folder).mkdir()
+    path = tmp_path / name
+    path.write_bytes(b"weights")
+    cell = attack(FileWeights(sha256=file_sha256(path), path=str(path)))
+    if name.startswith("gone"):
+        path.unlink()
+    job = cluster.Job(
+        cell=cell.model_dump_json(), files=needed(cell, tmp_path / "run"), source=answering(cell, tmp_path),
+        plugins={}, device="cpu", data_dir=None, threads=1, limit=None,
+    )  # fmt: skip
+    files = cluster.work(job)
+    assert isinstance(files, dict), files
+    found = admit(tmp_path / "run", files, cell.id)
+    assert found.status == "crashed"
+    assert "unknown format" in str(found.reason) or "cannot be read" in str(found.reason)
+    monkeypatch.setattr(cluster, "left", lambda run, given: 1 // 0)
+    assert isinstance(cluster.work(job), Lost)
 
 
 def test_what_comes_back_stays_in_the_run_folder(slow_alone: Path, tmp_path: Path) -> None:

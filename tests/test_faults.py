@@ -16,6 +16,7 @@ import torch
 from click.testing import CliRunner
 from tests import runs
 from tests.test_plan import MEMORY, RESOLVER, attack, entry, training
+from tests.test_plan import answer as answer_to
 
 from bench import records, registry
 from bench.attacks.labels_only import LabelsOnly
@@ -278,6 +279,29 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory(
 # Disks and folders
 
 
+def test_arrays_that_are_damaged_are_written_again(tmp_path: Path) -> None:
+    arrays = {"truth": np.arange(6, dtype=np.float32)}
+    path = tmp_path / "arrays" / f"{records.write_arrays(tmp_path, arrays)}.npz"
+    whole = path.read_bytes()
+    for damaged in (b"", whole[:-9], whole.replace(b"truth", b"trust")):
+        path.write_bytes(damaged)
+        records.write_arrays(tmp_path, arrays)
+        assert records.read_arrays(tmp_path, path.stem)["truth"].tolist() == list(range(6))
+
+
+def test_what_was_set_aside_is_never_written_over(tmp_path: Path) -> None:
+    record = answer_to(attack(), tmp_path)
+    for number in range(3):
+        records.write(tmp_path, replace(record, source={"bench": {"version": str(number)}}))
+    kept = tmp_path / "kept"
+    assert len(list(kept.iterdir())) == 3
+    (kept / f"{record.id}.0.json").unlink()
+    last = (kept / f"{record.id}.2.json").read_bytes()
+    records.write(tmp_path, record)
+    assert len(list(kept.iterdir())) == 3
+    assert (kept / f"{record.id}.2.json").read_bytes() == last
+
+
 @pytest.mark.parametrize("name", [".lock", "records", "arrays", "weights", "hung", "kept", "weights/theirs"])
 def test_a_stranger_s_run_folder_does_not_lead_elsewhere(tmp_path: Path, name: str) -> None:
     run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
@@ -466,6 +490,27 @@ def test_a_damaged_progress_is_one_line(tmp_path: Path, content: str) -> None:
     (tmp_path / "progress.json").write_text(content, "latin-1")
     with pytest.raises(BenchError, match="not a run's progress"):
         progress.read(tmp_path)
+
+
+def test_a_time_that_is_none_is_a_damaged_progress(tmp_path: Path) -> None:
+    progress.Reporter(tmp_path, title="a run", cells=2, settled=1, left=lambda: 5.0).close("finished")
+    path = tmp_path / "progress.json"
+    whole = json.loads(path.read_text())
+    for wrong in (10**400, float("inf"), "now", None):
+        path.write_text(json.dumps(whole | {"seen": wrong}))
+        with pytest.raises(BenchError, match="not a run's progress"):
+            progress.read(tmp_path)
+
+
+def test_a_cell_is_at_one_worker(tmp_path: Path) -> None:
+    reporter = progress.Reporter(tmp_path, title="a run", cells=2, settled=0, left=lambda: None)
+    for worker in ("that was lost", "another"):
+        reporter.started(attack(), worker)
+    reporter._write("running")
+    said = progress.read(tmp_path)
+    reporter.close("finished")
+    assert said is not None
+    assert list(said.busy) == ["another"]
 
 
 def test_a_strangers_progress_is_shown_harmless(tmp_path: Path) -> None:

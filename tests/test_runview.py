@@ -174,6 +174,9 @@ def test_a_file_that_is_no_record_is_refused_with_its_name(tmp_path: Path) -> No
 
     content = json.loads(other.read_text()) | {"cell": [1]}
     path.write_text(json.dumps(content))
+    with pytest.raises(RecordError, match=r"a1\.json: not a record: its cell has another type"):
+        view.load(path)
+    path.write_text(json.dumps(json.loads(other.read_text()) | {"status": "fine"}))
     with pytest.raises(RecordError, match=r"a1\.json: its fields are not a record's"):
         view.load(path)
     with pytest.raises(RecordError, match="cannot be read"):

@@ -130,7 +130,7 @@ class Cluster:
         at = self._state.workers.get(worker)
         if isinstance(found, Step):
             return [(worker, found)] if at is not None and at.cell is not None else []
-        if at is None or at.future is not found:
+        if at is None or at.cell is None or at.future is not found:
             return []  # of a worker that was given up
         if found.status == "finished":
             outcome: dict[str, bytes] | Unfit | Lost = self._result(found)
