@@ -1,5 +1,6 @@
 """What RELIABILITY.md says of faults: each is made here, and what came of it is looked at."""
 
+import io
 import json
 import re
 import signal
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from rich.console import Console
 from tests import runs
 from tests.test_plan import MEMORY, RESOLVER, attack, entry, training
 from tests.test_plan import answer as answer_to
@@ -22,6 +24,7 @@ from bench import records, registry
 from bench.attacks.labels_only import LabelsOnly
 from bench.cell import AnyCell, DataRef
 from bench.cli.main import cli
+from bench.cli.watching import _say
 from bench.errors import BenchError, DataError, StorageError
 from bench.matrix.expand import Planned
 from bench.runner import Memory, Place, run_cell
@@ -135,6 +138,13 @@ def test_an_attack_that_raises_is_one_line(harmed: tuple[Path, Path, str]) -> No
     assert reason == "ValueError: no such picture [/data/x] \x1b[2J (breaks_attack.py:11)"
     assert "Traceback" not in harmed[2]
     assert "\x1b[2J" not in harmed[2]
+
+
+def test_reasons_are_shown_as_they_are_but_drive_no_terminal() -> None:
+    shown = io.StringIO()
+    _say(Console(file=shown, force_terminal=True, width=200), "[/data/x] [red]no\x1b[2J room", "red")
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", shown.getvalue())
+    assert plain == "[/data/x] [red]no\ufffd[2J room\n"
 
 
 def test_an_answer_that_cannot_be_written_is_the_attack_s_fault(harmed: tuple[Path, Path, str]) -> None:

@@ -18,7 +18,7 @@ from bench import records, strips
 from bench.cell import AnyCell
 from bench.cli.words import duration
 from bench.errors import BenchError
-from bench.harmless import LONG, harmless
+from bench.harmless import LONGEST, harmless
 from bench.leaderboard import knowledge, trainings
 from bench.leaderboard.table import blocks, without_evidence
 from bench.leaderboard.terminal import render
@@ -76,7 +76,7 @@ def watched(
 
     `tracking_uri` None: no MLflow; "": the default store.
     """
-    console = Console(stderr=quiet, highlight=False, markup=False)  # reasons and names are shown as they are
+    console = Console(stderr=quiet, highlight=False)
     tally = _Tally(todo, place.run)
     if not quiet:
         _announce(console, title, todo, crew)
@@ -122,7 +122,7 @@ def watched(
             under_way[cell.id] = line = training(cell, step)
             long = step.seconds_left > 60 and step.round % max(1, step.rounds // 10) == 0
             if long and not console.is_terminal and not quiet:
-                console.print(line)
+                _say(console, line)
             show()
 
         def finished(record: Record) -> None:
@@ -137,7 +137,7 @@ def watched(
 
         try:
             watch = Watch(started=started, stepped=stepped, finished=finished)
-            carry_out(todo, place, partial(crew.start, console.print), watch=watch, title=title)
+            carry_out(todo, place, partial(crew.start, partial(_say, console)), watch=watch, title=title)
         except KeyboardInterrupt:
             live.stop()
             console.print(
@@ -163,17 +163,23 @@ def training(cell: AnyCell, step: Step) -> str:
     )
 
 
+def _say(console: Console, line: str, style: str = "") -> None:
+    """A line with names and reasons in it, which may be anybody's: shown as it is, not as markup."""
+    console.print(harmless(line, LONGEST), markup=False, style=style)
+
+
 def _announce(console: Console, title: str, todo: Schedule, crew: Engaged) -> None:
     waiting = len(todo.waiting)
-    console.print(Text(title, style="bold"))
+    console.print(Text(harmless(title), style="bold"))
     about = duration(todo.seconds / (crew.jobs or 1)) + ("" if crew.jobs else " of one core")
-    console.print(
+    _say(
+        console,
         f"{waiting} cells to run on {crew.words}, about {about}; "
-        f"{len(todo.done)} done before, {len(todo.impossible)} n/a"
+        f"{len(todo.done)} done before, {len(todo.impossible)} n/a",
     )
     changed = [reason for reason in todo.again.values() if not reason.startswith("crashed")]
     if changed:
-        console.print(f"{len(changed)} cells run again, their old records are kept: {_most(changed)}")
+        _say(console, f"{len(changed)} cells run again, their old records are kept: {_most(changed)}")
     crashed = len(todo.again) - len(changed)
     if crashed:
         console.print(f"{crashed} cells that crashed before are tried again")
@@ -206,7 +212,8 @@ def _conclude(
         console.print(_legend())
     for block in found:
         if silent := without_evidence(block):
-            console.print(
+            _say(
+                console,
                 f"no evidence: {block.title}: at {', '.join(silent)} no attack got anything back even without "
                 "a defense, so 0 there says nothing of the defenses",
                 style="yellow",
@@ -214,9 +221,7 @@ def _conclude(
     for title, status in (("crashed", "crashed"), ("n/a", "n/a")):
         reasons = [record.reason or "" for record in tally.found if record.status == status]
         if reasons:
-            console.print(
-                f"{len(reasons)} {title}: {_most(reasons)}", style="red" if status == "crashed" else ""
-            )
+            _say(console, f"{len(reasons)} {title}: {_most(reasons)}", "red" if status == "crashed" else "")
     example = next((r for r in tally.found if r.status == "done" and r.cell["kind"] == "attack"), None)
     lines = [
         ("records", str(place.run / "records")),
@@ -265,9 +270,7 @@ def _most(reasons: Sequence[str]) -> str:
     """The most frequent reason, and how many others there are."""
     common = max(set(reasons), key=reasons.count)
     others = len(set(reasons)) - 1
-    return harmless(common, LONG) + (
-        f" (and {others} other reason{'s' if others > 1 else ''})" if others else ""
-    )
+    return common + (f" (and {others} other reason{'s' if others > 1 else ''})" if others else "")
 
 
 def _result(tally: _Tally, place: Place, uploaded: Any) -> dict[str, Any]:
