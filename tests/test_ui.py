@@ -82,11 +82,11 @@ class Opened:
 @contextmanager
 def opening(folder: Path) -> Iterator[Opened]:
     """`bench ui` on the newest of two runs, one record of which was not uploaded, at a port that is taken."""
-    for name in ("other", "r"):
-        for cell_id in ("a1", "a2"):
-            write(folder / "runs" / name, f"{name}{cell_id}")
+    for name, ids in (("other", ("a1", "a2")), ("r", ("b1", "b2"))):
+        for cell_id in ids:
+            write(folder / "runs" / name, cell_id)
         upload.upload(folder / "runs" / name)
-    write(folder / "runs" / "r", "late")
+    write(folder / "runs" / "r", "b3")
     os.utime(folder / "runs" / "other" / "records", (1, 1))
     program = "from bench.cli.main import main; main()"
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -127,7 +127,7 @@ def test_the_page_of_the_newest_run_answers(opened: Opened) -> None:
         for tag in run["data"]["tags"]
         if tag["key"] == "bench.cell"
     }
-    assert cells == {"ra1", "ra2"}
+    assert cells == {"b1", "b2"}
     _, experiment = opened.get(f"/api/2.0/mlflow/experiments/get?experiment_id={number}")
     tags = {tag["key"]: tag["value"] for tag in json.loads(experiment)["experiment"]["tags"]}
     assert "metrics.`leak/asr`" in json.loads(tags["mlflow.sharedViewState.bench"])["selectedColumns"]
