@@ -12,6 +12,8 @@ import training
 PEERS = ("a plain loop, no defense", "opacus, fed-cdp", "opacus' optimizer, flat", "vmap(grad), fed-cdp")
 
 
+# opacus hooks modules whose inputs need no gradient, and torch warns of it
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*training.DEFENSES, *PEERS])
 def test_ten_clients_ten_steps(benchmark, name):
