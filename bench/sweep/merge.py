@@ -82,13 +82,12 @@ def _bring(path: Path, source: Path, into: Path, merged: Merged) -> None:
             )
         return
     unpack(into, _files(record, cell, source))  # all checked before anything is written
-    if old is not None:
-        records.set_aside(into, there)
-    records.write(into, record)
     if old is None:
         merged.new += 1
     else:
+        records.set_aside(into, there)
         merged.better += 1
+    records.write(into, record)
 
 
 def _better(record: Record, old: Record) -> bool:
