@@ -36,24 +36,27 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bench import given, reading_files, registry, strips
+from bench.answer.readings import to_device
 from bench.attacks.base import Attack
 from bench.datasets.base import Group
 from bench.errors import BenchError, NotApplicable
-from bench.given import Range, Values
 from bench.gradients import group_gradients, one_hot
 from bench.models.base import Model
+from bench.own import coerce as given
+from bench.own import files as reading_files
+from bench.own.coerce import Range, Values
+from bench.pictures import grid as strips
 from bench.points import point
-from bench.readings import to_device
+from bench.record.checkpoints import fit
+from bench.registry import entries as registry
 from bench.rng import Key
 from bench.scoring.assign import pair, paired
-from bench.scoring.floors import floors
 from bench.scoring.lpips_metric import load as load_lpips
+from bench.scoring.priors import floors
 from bench.scoring.score import Scores
 from bench.scoring.score import score as score_pictures
 from bench.sweep.session import chosen_device
 from bench.trip import Budget, Reading, Reconstruction
-from bench.weights import fit
 
 NO_PUBLIC = "a uniform grey picture, as no public pictures were given; a real prior makes a higher floor"
 UNIT: Range = (0.0, 1.0)
@@ -169,7 +172,7 @@ def open_reading(
     public: Values | None = None,
     public_labels: Values | None = None,
 ) -> Reading:
-    """The reading of a reading file (`bench.reading_files`).
+    """The reading of a reading file (`bench.own.files`).
 
     `weights` go before those in the file; `params` are a named model's.  Raises `BenchError`
     naming the file.

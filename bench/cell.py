@@ -2,7 +2,7 @@
 
 Two kinds, one record format.  A *training cell* gives curve, accuracy and checkpoints; an
 *attack cell* gives reconstructions and scores.  The *cell id* hashes the question (with the
-content hash of its data); the *source* hashes what answered it (`bench.source`): never mixed.
+content hash of its data); the *source* hashes what answered it (`bench.record.fingerprint`): never mixed.
 """
 
 import hashlib

@@ -12,7 +12,7 @@ from bench.datasets.base import Dataset, Raw
 from bench.datasets.batches import read_batch
 from bench.datasets.files import Layout, Remote, check_balance, locate, read, subset
 from bench.errors import DataError
-from bench.packs import channels_first, read_pack, wanted, whole_numbers
+from bench.record.npz import channels_first, read_pack, wanted, whole_numbers
 
 _WHOLE = (50000, 10000)
 _PICTURE = 3 * 32 * 32

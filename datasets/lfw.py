@@ -12,7 +12,7 @@ from bench.datasets.base import Dataset, Raw, hold_out
 from bench.datasets.files import Layout, MissingDataError, Remote, locate
 from bench.datasets.pictures import read_picture
 from bench.errors import DataError
-from bench.packs import channels_first, read_pack, wanted, whole_numbers
+from bench.record.npz import channels_first, read_pack, wanted, whole_numbers
 
 _PEOPLE, _PICTURES, _LEAST = 62, 3023, 20
 # Rows and columns 61..188 of 250×250 pictures, reduced four times: 32×32 (paper A's notebooks).

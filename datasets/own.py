@@ -13,8 +13,8 @@ from bench.datasets.files import MissingDataError
 from bench.datasets.pictures import read_picture
 from bench.datasets.tables import numeric_groups
 from bench.errors import DataError
-from bench.packs import LIMIT, read_pack, wanted, whole_numbers
 from bench.parameters import parameter
+from bench.record.npz import LIMIT, read_pack, wanted, whole_numbers
 
 _SUFFIXES = (".png", ".jpg", ".jpeg")
 

@@ -11,11 +11,11 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from bench.leaderboard.table import attack_name, blocks, dataset_name, entry, of_one_series, question, rank
-from bench.leaderboard.terminal import dash, decibels, distinct, share, three, with_paper
+from bench.leaderboard.blocks import attack_name, blocks, dataset_name, entry, of_one_series, question, rank
+from bench.leaderboard.forms.numbers import dash, decibels, distinct, share, three, with_paper
 from bench.leaderboard.worst import number_of, pictures, share_interval
 from bench.matrix.published import Published, beside, row_json
-from bench.records import Record
+from bench.record.store import Record
 from bench.scoring.summary import median
 
 

@@ -10,9 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from bench.leaderboard import flags
-from bench.leaderboard.costs import Cost, costs, trained_on
-from bench.leaderboard.flags import Flag
-from bench.leaderboard.table import (
+from bench.leaderboard.blocks import (
     Block,
     attack_name,
     blocks,
@@ -23,8 +21,10 @@ from bench.leaderboard.table import (
     rank,
     without_evidence,
 )
+from bench.leaderboard.costs import Cost, costs, trained_on
+from bench.leaderboard.flags import Flag
 from bench.leaderboard.worst import BASELINES, FIGURES, Worst
-from bench.records import Record, is_private
+from bench.record.store import Record, is_private
 
 THRESHOLDS_DB = tuple(range(10, 62, 2))  # at which `reached` is taken
 UNRANKED = ("missing", "crashed", "few")  # flags of an incomplete row

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
-from bench.leaderboard.table import entry
-from bench.records import Record
+from bench.leaderboard.blocks import entry
+from bench.record.store import Record
 
 UNDEFENDED = "none"
 

@@ -7,10 +7,10 @@ flatter a defense, found from what the records already hold.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from bench.leaderboard.table import attack_name
-from bench.leaderboard.terminal import distinct
+from bench.leaderboard.blocks import attack_name
+from bench.leaderboard.forms.numbers import distinct
 from bench.leaderboard.worst import BASELINES, Worst
-from bench.records import Record
+from bench.record.store import Record
 
 FEW = 32  # pictures; with fewer a share's interval is more than a third wide
 STUCK = 0.9  # of the first loss: an attack that ends above it has not begun to fit

@@ -13,10 +13,10 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from bench.leaderboard.table import blocks, entry, of_one_series, question, rank
-from bench.leaderboard.terminal import decibels, distinct, share, three
+from bench.leaderboard.blocks import blocks, entry, of_one_series, question, rank
+from bench.leaderboard.forms.numbers import decibels, distinct, share, three
 from bench.leaderboard.worst import Worst, clusters
-from bench.records import Record
+from bench.record.store import Record
 from bench.scoring.intervals import paired
 
 UNDESCRIBED = "plain: the defense describes nothing"

@@ -12,10 +12,10 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from bench.leaderboard.table import entry
-from bench.leaderboard.terminal import dash, distinct, three, with_paper
+from bench.leaderboard.blocks import entry
+from bench.leaderboard.forms.numbers import dash, distinct, three, with_paper
 from bench.matrix.published import AXES, Published, beside, row_json
-from bench.records import Record
+from bench.record.store import Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from bench.points import POINTS
-from bench.records import Record
+from bench.record.store import Record
 from bench.scoring.intervals import clustered_share, wilson
 from bench.scoring.summary import median
 

@@ -20,24 +20,28 @@ from typing import Any
 import numpy as np
 from tests.test_plan import RESOLVER, answer, attack, training
 
-from bench import harmless, reading_files, records, registry
+from bench import sanitize as harmless
+from bench.answer.run import answering
 from bench.cell import CheckpointWeights
 from bench.datasets.idx import read_idx
 from bench.datasets.loading import load
 from bench.errors import BenchError, RecordError
-from bench.leaderboard import baseline
+from bench.gate import baseline
+from bench.gate.verdict import verdict
 from bench.leaderboard.board import board
-from bench.leaderboard.gate import verdict
-from bench.leaderboard.slim import Slim
-from bench.leaderboard.submission.check import check
-from bench.leaderboard.submission.export import export, suite
 from bench.matrix.expand import Planned
 from bench.matrix.published import kept
 from bench.matrix.read import read as read_matrix
-from bench.runner import answering
-from bench.sweep import merge, parcel, progress
+from bench.own import files as reading_files
+from bench.record import store as records
+from bench.record.checkpoints import read_about, read_weights, write_weights
+from bench.record.compact import Slim
+from bench.registry import entries as registry
+from bench.submission.check import check
+from bench.submission.export import export, suite
+from bench.sweep import bundle as parcel
+from bench.sweep import merge, progress
 from bench.sweep.plan import schedule
-from bench.weights import read_about, read_weights, write_weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,16 +27,16 @@ if __name__ == "__main__":  # else pytest finds `tests`
 from tests import runs
 from tests.test_plan import MEMORY, RESOLVER, attack, entry, training
 
+import bench.record.checkpoints
 import bench.sweep.progress
-import bench.weights
-from bench import records
+from bench.answer.run import Place, run_cell
 from bench.cell import AnyCell, CheckpointWeights
 from bench.matrix.expand import Planned
-from bench.records import write
-from bench.runner import Place, run_cell
-from bench.sweep.crew import News
-from bench.sweep.folder import opened
+from bench.record import store as records
+from bench.record.folder import opened
+from bench.record.store import write
 from bench.sweep.plan import schedule
+from bench.sweep.pool import News
 from bench.sweep.session import carry_out
 
 HOME = str(Path(bench.__file__).parent)
@@ -44,7 +44,7 @@ STORING = ("records.py", "weights.py", "resume.py", "folder.py", "progress.py")
 
 
 class Here:
-    """A crew of this process itself (`bench.sweep.crew.Crew`)."""
+    """A crew of this process itself (`bench.sweep.pool.Crew`)."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -135,7 +135,7 @@ def _pause() -> None:
 
 def main() -> None:
     if "careless" in sys.argv:
-        for module in (records, bench.weights, bench.sweep.progress):
+        for module in (records, bench.record.checkpoints, bench.sweep.progress):
             vars(module)["write_atomically"] = careless
     base, kills, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     torch.set_num_threads(1)

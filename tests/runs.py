@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import records
-from bench.records import Record, arrays_hash, read_arrays
+from bench.record import store as records
+from bench.record.store import Record, arrays_hash, read_arrays
 
 SLOW = '''
 import time

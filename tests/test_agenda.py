@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.cell import AnyCell, AttackCell, CheckpointWeights, DataRef, Entry, Federated, TrainingCell
-from bench.sweep.agenda import Agenda, Group
 from bench.sweep.estimates import Estimates, Remaining
+from bench.sweep.scheduler import Agenda, Group
 
 DATA = tuple(DataRef(name=name, sha256=letter * 64) for name, letter in (("digits", "a"), ("mnist", "b")))
 

@@ -14,9 +14,10 @@ from PIL import Image
 from safetensors.torch import save_file
 from sklearn.datasets import load_digits
 
-from bench import api, reading_files
+from bench import api
 from bench.cli.attack import command
 from bench.errors import BenchError, RecordError, UnknownName, WeightsError
+from bench.own import files as reading_files
 
 
 @pytest.fixture(scope="module")

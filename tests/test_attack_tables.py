@@ -9,7 +9,6 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console, RenderableType
 
-from bench import records
 from bench.cell import AttackCell, DataRef, Entry, Federated
 from bench.cli.show import command
 from bench.errors import MatrixError, RecordError
@@ -18,7 +17,8 @@ from bench.leaderboard.attacks import render as render_attacks
 from bench.leaderboard.knowledge import UNDESCRIBED, Knowing, knowledge, render
 from bench.matrix.published import Published, beside, keep, kept
 from bench.matrix.read import read
-from bench.records import Record
+from bench.record import store as records
+from bench.record.store import Record
 from bench.scoring.intervals import paired, wilson
 
 

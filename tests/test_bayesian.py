@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy.stats import binom
 
-from bench import registry
+from bench.answer.victims import clients_of
 from bench.cell import Bayesian, DataRef, Entry, Federated, TrainingCell
 from bench.contracts.situations import data, setting_of
 from bench.defenses.accounting import bayesian as numbers
@@ -19,7 +19,7 @@ from bench.defenses.accounting import rdp
 from bench.federated import bayesian, resume
 from bench.federated.stages import stages
 from bench.federated.training import Course, Progress, begin, train
-from bench.victims import clients_of
+from bench.registry import entries as registry
 
 RARE = 1e-16
 

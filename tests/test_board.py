@@ -14,9 +14,9 @@ from rich.console import Console
 from bench.cell import AttackCell, DataRef, Entry, Federated, TrainingCell
 from bench.cli.leaderboard import command as leaderboard
 from bench.errors import BenchError
-from bench.leaderboard import board_text
 from bench.leaderboard.board import Row, board
-from bench.records import Record, write
+from bench.leaderboard.forms import board as board_text
+from bench.record.store import Record, write
 
 DATA = DataRef(name="digits", sha256="0" * 64)
 PICTURES = 32

@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bench import registry
+from bench.answer.run import Memory, Place, run_cell
+from bench.answer.victims import clients_of
 from bench.cell import DataRef, Entry, Federated, TrainingCell
 from bench.contracts.defenses import variants
 from bench.contracts.situations import data, setting_of
@@ -25,9 +26,8 @@ from bench.federated.pipeline import Batches, run_round
 from bench.federated.replay import states_at
 from bench.federated.stages import Moment, Stages, stages
 from bench.federated.training import Course, Progress, begin, train
-from bench.runner import Memory, Place, run_cell
-from bench.victims import clients_of
-from bench.weights import read_about
+from bench.record.checkpoints import read_about
+from bench.registry import entries as registry
 
 CLIENTS = (1, 4, 7)
 
@@ -327,7 +327,7 @@ SLOWLY = """
 import sys, time
 from pathlib import Path
 from bench.cell import TrainingCell
-from bench.runner import Memory, Place, run_cell
+from bench.answer.run import Memory, Place, run_cell
 
 def told(step):
     if step.round >= 2:

@@ -11,15 +11,15 @@ from tests import runs
 from tests.lab import Lab, free_port
 from tests.test_plan import attack
 
-from bench import records
+from bench.answer.run import answering
 from bench.cell import FileWeights
 from bench.cli.main import cli
 from bench.errors import BenchError, RecordError
-from bench.runner import answering
+from bench.record import store as records
+from bench.record.checkpoints import file_sha256
 from bench.sweep import cluster
-from bench.sweep.crew import Lost
-from bench.sweep.parcel import admit, needed
-from bench.weights import file_sha256
+from bench.sweep.bundle import admit, needed
+from bench.sweep.pool import Lost
 
 pytestmark = pytest.mark.cluster
 pytest.importorskip("distributed")

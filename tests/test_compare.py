@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from bench import records
+from bench.answer.run import Memory, Place, run_cell
 from bench.cell import AttackCell, DataRef, Entry, Federated
 from bench.cli.compare import command
 from bench.cli.comparison import compare, questions
 from bench.datasets.base import content_hash
 from bench.datasets.digits import Digits
 from bench.errors import BenchError
-from bench.records import Record
-from bench.runner import Memory, Place, run_cell
+from bench.record import store as records
+from bench.record.store import Record
 from bench.scoring.intervals import mcnemar, paired, wilson
 
 CELL: dict[str, Any] = {

@@ -13,10 +13,10 @@ import pytest
 from playwright.sync_api import Browser, Page
 from tests.browser import browser, visit  # noqa: F401
 
-from bench import records
 from bench.cell import AttackCell, DataRef, Entry, Federated, TrainingCell
 from bench.errors import RecordError
-from bench.records import Record
+from bench.record import store as records
+from bench.record.store import Record
 from bench.tracking import charts, row_upload, rows, server, store, upload
 from bench.tracking.uploader import Uploader
 

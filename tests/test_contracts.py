@@ -13,7 +13,6 @@ import torch
 from click.testing import CliRunner
 from torch import Tensor, nn
 
-from bench import registry
 from bench.attacks.base import Attack
 from bench.attacks.dlg import Dlg
 from bench.attacks.priors_only import claim
@@ -31,6 +30,7 @@ from bench.errors import BenchError
 from bench.models.base import Model
 from bench.parameters import parameter, values
 from bench.points import Stage
+from bench.registry import entries as registry
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction
 

@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bench import api, registry
+from bench import api
 from bench.attacks.parts.curvature import stretch
+from bench.registry import entries as registry
 from bench.rng import Key
 from bench.trip import Budget, Reading
 

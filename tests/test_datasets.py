@@ -18,7 +18,6 @@ from PIL import Image
 from sklearn.datasets import fetch_lfw_people, load_breast_cancer
 from sklearn.preprocessing import MinMaxScaler
 
-from bench import registry
 from bench.datasets import cifar
 from bench.datasets.adult import Adult
 from bench.datasets.base import Dataset, Raw, hold_out
@@ -32,7 +31,8 @@ from bench.datasets.loading import folders, load, read
 from bench.datasets.mnist import FashionMnist, Mnist
 from bench.datasets.own import NpzPack, PictureFolder
 from bench.errors import BenchError, DataError
-from bench.packs import read_pack
+from bench.record.npz import read_pack
+from bench.registry import entries as registry
 
 _RNG = np.random.default_rng(0)
 

@@ -20,9 +20,9 @@ from bench.defenses.prune import Prune
 from bench.defenses.random_prune import RandomPrune
 from bench.defenses.transforms.noise import Noise
 from bench.errors import BenchError
-from bench.literals import read
 from bench.parameters import build, parameters, values
 from bench.points import POINTS
+from bench.registry.static import read
 
 K, B = 16, 5
 SETTING = Setting(clients=100, per_round=K, rounds=20, steps=1, batch=B, client_examples=50, rate=0.1)

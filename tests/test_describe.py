@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench import registry
 from bench.defenses.base import Setting, Transform
 from bench.defenses.transforms.clip import Clip
 from bench.defenses.transforms.low_rank import TopDirections
@@ -15,6 +14,7 @@ from bench.defenses.transforms.noise import GaussianNoise, LaplaceNoise
 from bench.federated.describe import Composition, describe
 from bench.federated.stages import Moment, Stages, stages
 from bench.points import point
+from bench.registry import entries as registry
 
 SETTING = Setting(clients=10, per_round=5, rounds=3, steps=1, batch=1, client_examples=9, rate=0.1)
 SHAPES = {"conv.weight": (6, 2, 3, 3), "conv.bias": (6,), "fc.weight": (5, 8)}

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from bench import literals, registry
 from bench.health import machine, names, storage, versions
+from bench.registry import entries as registry
+from bench.registry import static as literals
 
 SOUND: dict[str, Any] = {"torch": "2.12.0", "torchvision": "0.27.0", "cuda": None, "gpus": [], "threads": 1}
 

@@ -79,7 +79,8 @@ def test_describe_shows_its_parameter(site: Path) -> None:
 def test_its_source_is_its_own_and_its_transform_rounds(site: Path) -> None:
     script = """
 import torch
-from bench import registry, source
+from bench.registry import entries as registry
+from bench.record import fingerprint as source
 from bench.defenses.base import Context, Setting
 from bench.errors import BenchError
 assert source.source("defenses", "round-off")["sha256"] != source.own()["sha256"]

@@ -20,19 +20,20 @@ from tests import runs
 from tests.test_plan import MEMORY, RESOLVER, attack, entry, training
 from tests.test_plan import answer as answer_to
 
-from bench import records, registry
+from bench.answer.run import Memory, Place, run_cell
 from bench.attacks.labels_only import LabelsOnly
 from bench.cell import AnyCell, DataRef
 from bench.cli.main import cli
 from bench.cli.watching import _say
 from bench.errors import BenchError, DataError, StorageError
 from bench.matrix.expand import Planned
-from bench.runner import Memory, Place, run_cell
+from bench.record import store as records
+from bench.record.folder import is_held, opened
+from bench.registry import entries as registry
 from bench.sweep import progress
-from bench.sweep.crew import Lost, answer, hung
 from bench.sweep.dispatch import Watch
-from bench.sweep.folder import is_held, opened
 from bench.sweep.plan import schedule
+from bench.sweep.pool import Lost, answer, hung
 from bench.sweep.processes import Processes, device_of
 from bench.sweep.session import carry_out
 
@@ -184,7 +185,7 @@ def test_a_worker_that_dies_while_it_has_nothing_to_do_is_replaced(tmp_path: Pat
 def test_a_worker_without_a_parent_ends_and_blames_no_cell() -> None:
     orphan = """
 from multiprocessing import Pipe
-from bench.runner import Step
+from bench.answer.run import Step
 from bench.sweep.processes import _tell
 ours, theirs = Pipe()
 ours.close()
@@ -538,7 +539,7 @@ def test_a_strangers_progress_is_shown_harmless(tmp_path: Path) -> None:
 
 
 class Moody:
-    """A crew whose workers come, go and lie, by a script of news (`bench.sweep.crew.Crew`)."""
+    """A crew whose workers come, go and lie, by a script of news (`bench.sweep.pool.Crew`)."""
 
     def __init__(self, place: Place, script: list[Any]) -> None:
         self._place, self._script, self._at = place, script, dict[str, AnyCell]()
@@ -567,7 +568,7 @@ class Moody:
 
 
 def test_a_cell_is_given_back_lost_and_lost_again(tmp_path: Path) -> None:
-    from bench.sweep.crew import Gone, Lost, Returned
+    from bench.sweep.pool import Gone, Lost, Returned
 
     made, free = training(), attack()
     place = Place(run=tmp_path)

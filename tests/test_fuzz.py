@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from tests import fuzzing
 
-from bench import reading_files
 from bench.cli.main import main
 from bench.errors import BenchError
-from bench.packs import read_pack
+from bench.own import files as reading_files
+from bench.record.npz import read_pack
 
 EXECUTIONS = 150
 

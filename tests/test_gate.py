@@ -12,15 +12,16 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from bench import registry
 from bench.cell import AttackCell, DataRef, Entry, Federated, TrainingCell
 from bench.cli.gate import command as gate
 from bench.cli.main import cli
 from bench.errors import BenchError
-from bench.leaderboard import baseline, gate_reports
-from bench.leaderboard.baseline import Asked
-from bench.leaderboard.gate import METRICS, Compared, Verdict, verdict
-from bench.records import Record
+from bench.gate import baseline
+from bench.gate import reports as gate_reports
+from bench.gate.baseline import Asked
+from bench.gate.verdict import METRICS, Compared, Verdict, verdict
+from bench.record.store import Record
+from bench.registry import entries as registry
 
 SEEDS, READINGS = 8, 8
 Hits = np.ndarray[Any, np.dtype[np.bool_]]

@@ -31,19 +31,19 @@ LAYERS = (
 # What these must never import, however far away; names outside `bench` count by their top level.
 BORDERS = {
     "bench.attacks": (
-        "bench.datasets", "bench.defenses", "bench.models", "bench.federated", "bench.victims",
-        "bench.readings", "bench.scoring", "bench.cell", "bench.records", "bench.registry",
+        "bench.datasets", "bench.defenses", "bench.models", "bench.federated", "bench.answer.victims",
+        "bench.answer.readings", "bench.scoring", "bench.cell", "bench.record.store", "bench.registry.entries",
     ),
-    "bench.defenses": ("bench.attacks", "bench.datasets", "bench.models", "bench.victims", "bench.cell"),
+    "bench.defenses": ("bench.attacks", "bench.datasets", "bench.models", "bench.answer.victims", "bench.cell"),
     "bench.defenses.accounting": ("torch", "bench.cell", "bench.federated"),
     "bench.datasets": ("bench.attacks", "bench.defenses", "bench.models", "bench.cell"),
     "bench.models": ("bench.attacks", "bench.defenses", "bench.datasets", "bench.cell"),
     "bench.scoring": ("bench.attacks", "bench.defenses", "bench.models"),
-    "bench.matrix.read": ("bench.runner", "torch", "mlflow"),
-    "bench.matrix": ("bench.runner", "mlflow"),
-    "bench.leaderboard": ("torch", "mlflow", "bench.registry", "bench.runner"),
-    "bench.runner": ("mlflow", "torchvision"),
-    "bench.records": ("torch", "mlflow"),
+    "bench.matrix.read": ("bench.answer.run", "torch", "mlflow"),
+    "bench.matrix": ("bench.answer.run", "mlflow"),
+    "bench.leaderboard": ("torch", "mlflow", "bench.registry.entries", "bench.answer.run"),
+    "bench.answer.run": ("mlflow", "torchvision"),
+    "bench.record.store": ("torch", "mlflow"),
     "bench.health": ("torch", "torchvision", "mlflow"),
 }  # fmt: skip
 # Heavy or optional distributions and the one file that may import each.
@@ -53,8 +53,8 @@ OWNERS = {
     "torchvision": "bench.scoring.lpips_metric bench.datasets.aptos",
     "pooch": "bench.datasets.fetch",
     "dp_accounting": "bench.defenses.accounting.pld",
-    "altair": "bench.leaderboard.charts",
-    "vl_convert": "bench.leaderboard.charts",
+    "altair": "bench.leaderboard.forms.charts",
+    "vl_convert": "bench.leaderboard.forms.charts",
     "distributed": "bench.sweep.cluster",
 }
 # Imports inside functions, beside those of commands: what is optional or slow, and why it may be.
@@ -71,7 +71,11 @@ INSIDE_FUNCTIONS = {
     ("bench.defenses.accounting.pld", "dp_accounting"),  # optional where ε is filled in later; a second
     ("bench.health.storage", "bench.datasets.loading"),  # numpy may be what is broken
 }
-IMPORTERS = {"bench.cli.main", "bench.plugins", "bench.registry"}  # may call importlib.import_module
+IMPORTERS = {
+    "bench.cli.main",
+    "bench.registry.plugins",
+    "bench.registry.entries",
+}  # may call importlib.import_module
 
 Trees = Mapping[str, ast.Module]
 
@@ -253,20 +257,23 @@ def test_init_files_hold_no_code() -> None:
 def test_planted_faults_are_found() -> None:
     """The checks above can fail."""
     planted = {
-        "bench.rng": "import bench.runner",
+        "bench.rng": "import bench.answer.run",
         "bench.orphan": "x = 1",
         "bench.attacks.sly": "from bench.gradients import helper",
         "bench.gradients": "def f():\n    from bench import victims",
-        "bench.victims": "x = 1",
-        "bench.runner": "import importlib\nimportlib.import_module('bench.attacks.sly')",
+        "bench.answer.victims": "x = 1",
+        "bench.answer.run": "import importlib\nimportlib.import_module('bench.attacks.sly')",
     }
     trees = {name: ast.parse(text) for name, text in planted.items()}
     assert upward(trees) == [
         "bench.orphan has no layer",
-        "bench.rng imports bench.runner, a layer above",
-        "bench.gradients imports bench.victims, a layer above",
+        "bench.rng imports bench.answer.run, a layer above",
+        "bench.gradients imports bench.answer.victims, a layer above",
     ]
-    assert crossings(trees) == ["bench.attacks.sly reaches bench.victims (by bench.gradients)"]
-    assert hidden(trees) == ["bench.gradients:f imports bench.victims", "bench.runner calls import_module"]
+    assert crossings(trees) == ["bench.attacks.sly reaches bench.answer.victims (by bench.gradients)"]
+    assert hidden(trees) == [
+        "bench.gradients:f imports bench.answer.victims",
+        "bench.answer.run calls import_module",
+    ]
     with pytest.raises(CycleError):
         TopologicalSorter({"a": {"b"}, "b": {"a"}}).prepare()

@@ -8,10 +8,10 @@ import pytest
 from rich.console import Console, RenderableType
 
 from bench.cell import AttackCell, DataRef, Entry, Federated
-from bench.leaderboard.table import blocks, without_evidence
-from bench.leaderboard.terminal import distinct, render, share
+from bench.leaderboard.blocks import blocks, without_evidence
+from bench.leaderboard.forms.numbers import distinct, render, share
 from bench.leaderboard.worst import Worst
-from bench.records import Record
+from bench.record.store import Record
 from bench.scoring.intervals import wilson
 
 

@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench import api, registry
+from bench import api
 from bench.attacks.matching import Known, observations
 from bench.models.lenet import DlgLenet
 from bench.models.mlp import Mlp
+from bench.registry import entries as registry
 from bench.rng import Key
 from bench.trip import Budget, Noise, Reading, Reconstruction
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from bench import registry
 from bench.errors import BenchError, NotApplicable
 from bench.models.base import Model, Normalise
+from bench.registry import entries as registry
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,13 @@ from playwright.sync_api import Browser, Page, expect
 from tests.browser import Visit, browser, visit
 
 from bench.cell import AttackCell, DataRef, Entry, Federated
-from bench.leaderboard import page, thumbnails
 from bench.leaderboard.board import THRESHOLDS_DB, AtPoint, Best, Row, board
 from bench.leaderboard.costs import Cost
 from bench.leaderboard.flags import Flag
-from bench.leaderboard.thumbnails import MOST, TOTAL, Thumbnail, fitting
-from bench.records import Record, record_path, write, write_arrays
+from bench.leaderboard.forms import page
+from bench.pictures import thumbnails
+from bench.pictures.thumbnails import MOST, TOTAL, Thumbnail, fitting
+from bench.record.store import Record, record_path, write, write_arrays
 
 __all__ = ["browser"]  # the fixture
 CPL = "cpl(outer=300, start=tile-2)"

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from bench import records
+from bench.answer.run import Memory, Place, run_cell
 from bench.cell import AttackCell, CheckpointWeights, DataRef, Entry, Federated, TrainingCell
 from bench.matrix.expand import Planned
-from bench.runner import Memory, Place, run_cell
+from bench.record import store as records
 from bench.sweep.plan import Resolver, Schedule, schedule
 
 RESOLVER = Resolver(None)
@@ -17,8 +17,8 @@ MEMORY = Memory()
 
 
 def entry(kind: str, name: str, **params: Any) -> Entry:
-    from bench import registry
     from bench.parameters import values
+    from bench.registry import entries as registry
 
     return Entry(name=name, params=values(registry.instance(kind, name, params)))
 

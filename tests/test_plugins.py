@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bench import plugins, registry
 from bench.errors import PluginError
+from bench.registry import entries as registry
+from bench.registry import plugins
 
 GOOD = """
 from dataclasses import dataclass

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import pytest
 
-from bench import PROTOCOL, registry
+from bench import PROTOCOL
 from bench.cell import AttackCell, FileWeights, TrainingCell
 from bench.cli import run
 from bench.datasets.base import Dataset
@@ -20,8 +20,9 @@ from bench.matrix.faults import Faults
 from bench.matrix.published import beside
 from bench.matrix.read import presets, read
 from bench.matrix.suites import SUITES, ranking, said
+from bench.record.checkpoints import fit, read_about, read_weights
+from bench.registry import entries as registry
 from bench.sweep.plan import Resolver
-from bench.weights import fit, read_about, read_weights
 
 # Shape, classes and examples for training, five sixths of what is not for testing.
 SHAPES = {

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench import reading_files
 from bench.errors import RecordError
-from bench.reading_files import Meta
+from bench.own import files as reading_files
+from bench.own.files import Meta
 
 META = Meta(shape=(1, 8, 8), classes=10)
 VALUES = {"0.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "0.bias": np.ones(2, np.float32)}

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from bench import literals, registry
 from bench.attacks.base import Attack
 from bench.errors import BenchError, PluginError, UnknownName
 from bench.models.lenet import DlgLenet
+from bench.registry import entries as registry
+from bench.registry import static as literals
 
 CHECKOUT = Path(__file__).parent.parent
 MAIN = [sys.executable, "-P", "-c", "from bench.cli.main import main; main()"]

@@ -8,10 +8,10 @@ import pytest
 from click.testing import CliRunner, Result
 from tests.test_plan import answer, attack, training
 
-from bench import records
 from bench.cell import CheckpointWeights
 from bench.cli.main import cli
 from bench.errors import BenchError
+from bench.record import store as records
 
 
 def repeated(path: Path, *more: str) -> Result:

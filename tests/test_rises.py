@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bench.scoring.rises import holm, of_numbers, of_shares
+from bench.gate.noninferiority import holm, of_numbers, of_shares
 
 
 def test_equal_clusters_give_students_bound() -> None:

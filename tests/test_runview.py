@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from bench import records
 from bench.errors import BenchError, RecordError
-from bench.records import Record, is_private
+from bench.record import store as records
+from bench.record.store import Record, is_private
 from bench.tracking import store, view
 
 SHA = "f" * 64
@@ -85,9 +85,9 @@ def test_a_tag_for_every_axis() -> None:
 def test_weights_of_a_training_name_it_and_its_round() -> None:
     weights = {"kind": "checkpoint", "training": "2" * 64, "round": 0}
     tags = view.view(record(cell={**record().cell, "weights": weights}), SHA).tags
-    found = {key: item for key, item in tags.items() if key.startswith("bench.weights")}
+    found = {key: item for key, item in tags.items() if key.startswith("bench.record.checkpoints")}
     assert found == {
-        "bench.weights": "checkpoint", "bench.weights_training": "2" * 64, "bench.weights_round": "0",
+        "bench.record.checkpoints": "checkpoint", "bench.weights_training": "2" * 64, "bench.weights_round": "0",
     }  # fmt: skip
 
 

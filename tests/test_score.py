@@ -10,9 +10,9 @@ import torch
 
 from bench.datasets.base import Group
 from bench.errors import PluginError
-from bench.scoring.floors import floors
 from bench.scoring.intervals import wilson
 from bench.scoring.metrics import mse, psnr_db
+from bench.scoring.priors import floors
 from bench.scoring.reading import reading_cosine, reading_snr
 from bench.scoring.score import score
 from bench.scoring.ssim import ssim

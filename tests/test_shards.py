@@ -12,12 +12,12 @@ import pytest
 from click.testing import CliRunner
 from tests.test_plan import MEMORY, RESOLVER, answer, attack, entry, training
 
-from bench import records
+from bench.answer.run import Place, run_cell
 from bench.cell import AnyCell, CheckpointWeights
 from bench.cli.main import cli
 from bench.errors import BenchError, RecordError
 from bench.matrix.expand import Planned
-from bench.runner import Place, run_cell
+from bench.record import store as records
 from bench.sweep.estimates import Estimates
 from bench.sweep.merge import merge
 from bench.sweep.plan import share

@@ -11,14 +11,14 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from bench import records
+from bench.answer.run import Memory, Place, run_cell
 from bench.cell import AttackCell, DataRef, Entry, Federated, TrainingCell
 from bench.cli import figures
 from bench.cli.show import command
 from bench.datasets.base import content_hash
 from bench.datasets.digits import Digits
 from bench.errors import BenchError, RecordError
-from bench.runner import Memory, Place, run_cell
+from bench.record import store as records
 
 Cell = AttackCell | TrainingCell
 

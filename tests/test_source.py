@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from bench import PROTOCOL, __version__, registry, source
+from bench import PROTOCOL, __version__
 from bench.cell import AttackCell, DataRef, Entry, Federated, TrainingCell
+from bench.record import fingerprint as source
+from bench.registry import entries as registry
 
 CHECKOUT = Path(__file__).parent.parent
 PLUGIN = """

@@ -6,9 +6,9 @@ from opacus import GradSampleModule
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bench import registry
 from bench.federated.clients import ByFunc, network
 from bench.federated.stacks import Stack, stack
+from bench.registry import entries as registry
 
 CLIENTS, EXAMPLES, CLASSES = 3, 4, 5
 OPTIONS = nn.Sequential(

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bench import records, strips
-from bench.records import Record
+from bench.pictures import grid as strips
+from bench.record import store as records
+from bench.record.store import Record
 
 
 def pixels(image: Image.Image | None) -> np.ndarray:

@@ -24,7 +24,8 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from scipy.stats import ttest_ind
 
-from bench import api, records
+from bench import api
+from bench.answer.run import Memory, Place, run_cell
 from bench.cell import (
     AttackCell,
     CheckpointWeights,
@@ -41,18 +42,18 @@ from bench.datasets.loading import load
 from bench.datasets.own import NpzPack
 from bench.errors import BenchError, RecordError
 from bench.leaderboard.board import board
-from bench.leaderboard.submission import archive, arrays, draw, figures, verdicts
-from bench.leaderboard.submission.check import FailedCheck, check
-from bench.leaderboard.submission.export import export
-from bench.leaderboard.submission.importing import import_
-from bench.leaderboard.submission.manifest import parsed
-from bench.records import Record
-from bench.runner import Memory, Place, run_cell
+from bench.record import store as records
+from bench.record.checkpoints import file_sha256
+from bench.record.store import Record
 from bench.scoring import score
 from bench.scoring.intervals import wilson
+from bench.submission import archive, arrays, draw, figures, verdicts
+from bench.submission.check import FailedCheck, check
+from bench.submission.export import export
+from bench.submission.importing import import_
+from bench.submission.manifest import parsed
+from bench.submission.verify import verify
 from bench.sweep.dispatch import lost
-from bench.verify import verify
-from bench.weights import file_sha256
 
 Edit = Callable[[dict[str, Any]], None]
 SLOW = settings(
@@ -787,7 +788,7 @@ def test_what_is_not_here_is_not_told(
     assert "defense 'theirs' is not here; give its file by --plugin" in told
     assert any("weights file 00000000 is not here" in why for why in told)
     assert len(told) == 3 and found.exit_code == 3
-    monkeypatch.setattr("bench.verify.PROTOCOL", 2)
+    monkeypatch.setattr("bench.submission.verify.PROTOCOL", 2)
     found = verify(submission, cells=2, seed=1)
     assert [one.outcome for one in found.verdicts] == ["cannot tell"]
     assert "it is of protocol 1, this bench answers 2" in found.verdicts[0].why

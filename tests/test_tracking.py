@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from bench import records
 from bench.cell import AttackCell, DataRef, Entry, Federated
 from bench.cli.sync import command as sync
-from bench.records import Record
+from bench.record import store as records
+from bench.record.store import Record
 from bench.tracking import store, upload
 from bench.tracking.pictures import PICTURE, TRAIL
 from bench.tracking.store import Uploaded

@@ -11,14 +11,15 @@ import torch
 from click.testing import CliRunner
 from PIL import Image
 
-from bench import records, trails
+from bench.answer.run import Memory, Place, run_cell
 from bench.attacks.priors_only import MeanPicture, claim
 from bench.cell import AttackCell, DataRef, Entry, Federated
 from bench.cli.show import command
 from bench.datasets.base import content_hash
 from bench.datasets.digits import Digits
-from bench.records import Record
-from bench.runner import Memory, Place, run_cell
+from bench.pictures import trajectory as trails
+from bench.record import store as records
+from bench.record.store import Record
 from bench.trip import Budget, Reading, Reconstruction
 
 SIDE, GAP, HEAD, LINE = 56, 6, 46, 20

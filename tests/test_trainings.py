@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
+from bench.answer.run import Place, Step
 from bench.cell import AnyCell, TrainingCell
 from bench.cli.main import cli
 from bench.errors import MatrixError
@@ -17,8 +18,7 @@ from bench.leaderboard.trainings import missing, render, trainings
 from bench.matrix.expand import expand
 from bench.matrix.published import Published
 from bench.matrix.read import read
-from bench.records import Record, records
-from bench.runner import Place, Step
+from bench.record.store import Record, records
 from bench.sweep.dispatch import Watch
 from bench.sweep.plan import Resolver, schedule
 from bench.sweep.processes import Processes

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from bench import records
 from bench.cli.ui import command as ui
 from bench.errors import BenchError
-from bench.records import Record
+from bench.record import store as records
+from bench.record.store import Record
 from bench.tracking import server, store, upload
 from bench.tracking.pictures import PICTURE
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bench import api, registry
+from bench import api
 from bench.attacks.parts.local import unrolled_update
 from bench.cell import Federated
 from bench.defenses.base import Defense, Setting
@@ -23,6 +23,7 @@ from bench.models.base import Model
 from bench.models.cnn import FedCnn
 from bench.models.lenet import CplLenet, DlgLenet
 from bench.models.mlp import Mlp
+from bench.registry import entries as registry
 from bench.rng import Key
 from bench.trip import Budget
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from bench import records
 from bench.errors import BenchError
-from bench.records import Record
+from bench.record import store as records
+from bench.record.store import Record
 from bench.tracking import store
 from bench.tracking.uploader import Uploader
 

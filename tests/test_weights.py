@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from bench.weights import read_about, read_weights, write_weights
+from bench.record.checkpoints import read_about, read_weights, write_weights
 
 ABOUT = {"training": "a" * 64, "round": 3, "accuracy": 0.5, "seed": 0, "dataset": "mnist"}
 

@@ -43,8 +43,11 @@ def command(
     \b
     bench attack --reading mine.npz --model dlg-lenet --truth truth.npz
     """
-    from bench import api, given, reading_files, registry
-    from bench.weights import read_weights
+    from bench import api
+    from bench.own import coerce as given
+    from bench.own import files as reading_files
+    from bench.record.checkpoints import read_weights
+    from bench.registry import entries as registry
 
     for plugin in plugins:
         registry.add_plugin(plugin)
@@ -89,7 +92,7 @@ def command(
 
 def _examples(path: Path, *, needs_labels: bool) -> "tuple[NDArray[Any], NDArray[Any] | None]":
     from bench.errors import RecordError
-    from bench.reading_files import load_arrays
+    from bench.own.files import load_arrays
 
     arrays = load_arrays(path)
     for name in ("inputs", "labels") if needs_labels else ("inputs",):

@@ -5,9 +5,9 @@ from typing import Any
 
 from bench.cli.figures import asr, figure, interval, percent, sparkline
 from bench.cli.words import duration
-from bench.leaderboard.table import entry
+from bench.leaderboard.blocks import entry
 from bench.points import POINTS
-from bench.records import Record
+from bench.record.store import Record
 
 Line = tuple[str, str]  # heading, text
 _KNOWLEDGE = {

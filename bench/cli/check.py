@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bench import registry
 from bench.cli.columns import columns, width
 from bench.errors import BenchError
+from bench.registry import entries as registry
 
 if TYPE_CHECKING:
     from bench.contracts.base import Outcome

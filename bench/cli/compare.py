@@ -8,7 +8,7 @@ import click
 
 if TYPE_CHECKING:
     from bench.cli.comparison import Comparison, Paired
-    from bench.records import Record
+    from bench.record.store import Record
 
 
 @click.command()

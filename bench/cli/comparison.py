@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from bench import source
 from bench.cell import UNASKED
-from bench.leaderboard.table import entry
-from bench.records import Record
+from bench.leaderboard.blocks import entry
+from bench.record import fingerprint as source
+from bench.record.store import Record
 from bench.scoring.intervals import mcnemar, paired
 from bench.scoring.summary import median
 

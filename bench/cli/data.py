@@ -41,8 +41,8 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
 def status(data_dir: Path | None, as_json: bool) -> None:
     """Read and check every data set; say what is there, in part or not at all, and what to do."""
-    from bench import registry
     from bench.datasets.loading import folders
+    from bench.registry import entries as registry
 
     looked = [str(folder) for folder in folders(data_dir)]
     rows = [examine(name, data_dir) for name in registry.names("datasets")]
@@ -64,10 +64,10 @@ def fetch(name: str, data_dir: Path | None, mirror: str | None) -> None:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from bench import registry
     from bench.datasets.fetch import fetch as get
     from bench.datasets.loading import folders
     from bench.errors import DataError
+    from bench.registry import entries as registry
 
     dataset = registry.instance("datasets", name, {})
     before = examine(name, data_dir)
@@ -97,11 +97,11 @@ def fetch(name: str, data_dir: Path | None, mirror: str | None) -> None:
 
 def examine(name: str, data_dir: Path | None) -> Row:
     """Load one data set, with its default parameters, and say what came of it."""
-    from bench import registry
     from bench.datasets.base import split
     from bench.datasets.files import MissingDataError
     from bench.datasets.loading import read
     from bench.errors import BenchError
+    from bench.registry import entries as registry
 
     fetching = ""
     try:

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from bench import registry
 from bench.cli.columns import columns, width
 from bench.errors import BenchError, UnknownName
 from bench.parameters import Parameter, parameters
+from bench.registry import entries as registry
 
 
 @click.command()

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from bench import registry
 from bench.cli.columns import width
 from bench.health.finding import Finding
+from bench.registry import entries as registry
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from bench.leaderboard.baseline import Baseline
-    from bench.leaderboard.gate import Verdict
-    from bench.records import Record
+    from bench.gate.baseline import Baseline
+    from bench.gate.verdict import Verdict
+    from bench.record.store import Record
 
 
 @click.command()
@@ -47,7 +47,7 @@ def command(
     """
     if (baseline is None) == (write_baseline is None):
         raise click.UsageError("give --baseline FILE to compare, or --write-baseline FILE to make one")
-    from bench.leaderboard import baseline as baselines
+    from bench.gate import baseline as baselines
 
     wanted = dict(_margin(text) for text in margins)
     if write_baseline is not None:
@@ -73,8 +73,8 @@ def _margin(text: str) -> tuple[str, float]:
 
 
 def _write(run: Path | None, path: Path, margins: dict[str, float]) -> None:
-    from bench.leaderboard import baseline as baselines
-    from bench.leaderboard.gate import verdict
+    from bench.gate import baseline as baselines
+    from bench.gate.verdict import verdict
     from bench.tracking import store
 
     run = store.checked_run(run)
@@ -109,9 +109,9 @@ def _run(
 
 
 def _verdict(before: "Baseline", run: Path, margins: dict[str, float]) -> "Verdict":
-    from bench import source
     from bench.cli import lookup
-    from bench.leaderboard.gate import verdict
+    from bench.gate.verdict import verdict
+    from bench.record import fingerprint as source
     from bench.tracking import store
 
     after = _records(store.checked_run(run))
@@ -133,8 +133,8 @@ def _records(run: Path) -> "list[Record]":
 
 
 def _report(found: "Verdict", junit: Path | None, markdown: Path | None, as_json: bool) -> None:
-    from bench.leaderboard import gate_reports
-    from bench.records import write_atomically
+    from bench.gate import reports as gate_reports
+    from bench.record.store import write_atomically
 
     if junit is not None:
         write_atomically(junit, gate_reports.junit(found).encode())
@@ -153,6 +153,6 @@ def _print(found: "Verdict") -> None:
     from rich.console import Console
 
     from bench.cli.columns import width
-    from bench.leaderboard import gate_reports
+    from bench.gate import reports as gate_reports
 
     Console(width=max(width(), 80), highlight=False).print(gate_reports.render(found))

@@ -8,7 +8,7 @@ import click
 
 if TYPE_CHECKING:
     from bench.leaderboard.board import Row
-    from bench.records import Record
+    from bench.record.store import Record
 
 _SHOW = "show"
 # subcommand → its name in `bench.cli.submission`
@@ -71,7 +71,7 @@ def show(
     One row for each defense on a data set, model and condition: the worst case over attacks at each
     point, the best single attack, accuracy, ε, overhead; incomplete rows rank below complete ones.
     """
-    from bench.leaderboard import board_text
+    from bench.leaderboard.forms import board as board_text
 
     rows, places = _rows(runs)
     if only:
@@ -114,7 +114,8 @@ def _rows(runs: tuple[Path, ...]) -> "tuple[list[Row], dict[Path, list[Record]]]
 
 
 def _page(path: Path, rows: "list[Row]", places: "dict[Path, list[Record]]", include_pictures: bool) -> None:
-    from bench.leaderboard import page, thumbnails
+    from bench.leaderboard.forms import page
+    from bench.pictures import thumbnails
 
     names = ", ".join(folder.resolve().name for folder in places)  # a published page names no folders
     pictures = thumbnails.of_rows(rows, _folders(places), include_pictures=include_pictures)
@@ -127,9 +128,9 @@ def _page(path: Path, rows: "list[Row]", places: "dict[Path, list[Record]]", inc
 def _picture(
     path: Path, rows: "list[Row]", places: "dict[Path, list[Record]]", point: str, include_pictures: bool
 ) -> None:
-    from bench import strips
     from bench.errors import BenchError
-    from bench.leaderboard.sheet import sheet
+    from bench.leaderboard.forms.figure import sheet
+    from bench.pictures import grid as strips
 
     image = sheet(rows, _folders(places), point=point, include_pictures=include_pictures)
     if image is None:
@@ -145,7 +146,7 @@ def _folders(places: "dict[Path, list[Record]]") -> dict[str, Path]:
 
 
 def _written(path: Path, text: str) -> None:
-    from bench.records import write_atomically
+    from bench.record.store import write_atomically
 
     write_atomically(path, text.encode())
     click.echo(f"{path}: {path.stat().st_size / 1e6:.1f} MB", err=True)
@@ -155,6 +156,6 @@ def _print(rows: "list[Row]") -> None:
     from rich.console import Console
 
     from bench.cli.columns import width
-    from bench.leaderboard import board_text
+    from bench.leaderboard.forms import board as board_text
 
     Console(width=max(width(), 80), highlight=False).print(board_text.render(rows))

@@ -5,9 +5,9 @@ from typing import Any
 
 import click
 
-from bench import registry
 from bench.cli.columns import columns, width
 from bench.errors import BenchError
+from bench.registry import entries as registry
 
 # kind → (heading, the literal attribute that tells entries of this kind apart, its column)
 _SHOWN = {

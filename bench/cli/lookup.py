@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench import records
 from bench.errors import MALFORMED, RecordError
-from bench.leaderboard.slim import Slim
-from bench.records import Record
+from bench.record import store as records
+from bench.record.compact import Slim
+from bench.record.store import Record
 from bench.tracking import store
 
 

@@ -5,7 +5,8 @@ import sys
 
 import click
 
-from bench import __version__, harmless
+from bench import __version__
+from bench import sanitize as harmless
 from bench.errors import BenchError
 
 # command → (its module, one line for --help)

@@ -23,7 +23,7 @@ def command(into: Path, sources: tuple[Path, ...], as_json: bool) -> None:
     \b
     bench merge runs/standard runs/standard-shard-*
     """
-    from bench.sweep.folder import opened
+    from bench.record.folder import opened
     from bench.sweep.merge import merge
 
     with opened(into):

@@ -7,13 +7,14 @@ from typing import Any
 
 import click
 
-from bench import records, source
+from bench.answer.run import Memory, Place, run_cell
 from bench.cell import AttackCell, CheckpointWeights
 from bench.errors import BenchError, RecordError
-from bench.harmless import LONG, harmless
-from bench.runner import Memory, Place, run_cell
-from bench.sweep.crew import steady
-from bench.sweep.parcel import needed, unpack
+from bench.record import fingerprint as source
+from bench.record import store as records
+from bench.sanitize import LONG, harmless
+from bench.sweep.bundle import needed, unpack
+from bench.sweep.pool import steady
 
 
 def repeat(path: Path, data_dir: Path | None, device: str, as_json: bool) -> int:

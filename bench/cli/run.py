@@ -109,11 +109,11 @@ def command(
         raise click.UsageError("give --matrix FILE|PRESET or --cell RECORD; `bench run --matrix quickstart`")
     if cell_file is not None and (idle := _given(but=_OF_CELLS)):
         raise click.UsageError(f"{idle[0]} is of a matrix; leave it out, or give --matrix")
-    from bench.leaderboard.baseline import Asked
+    from bench.gate.baseline import Asked
 
     if cell_file is not None:
-        from bench import registry
         from bench.cli import repeat
+        from bench.registry import entries as registry
         from bench.sweep.session import chosen_device
 
         for plugin in plugins:
@@ -159,8 +159,8 @@ def _given(*, but: Collection[str]) -> list[str]:
 
 def _dry_run(todo: "object", jobs: int, run: Path, as_json: bool) -> None:
     from bench.cli.words import duration
-    from bench.harmless import harmless
-    from bench.leaderboard.table import entry
+    from bench.leaderboard.blocks import entry
+    from bench.sanitize import harmless
     from bench.sweep.plan import Schedule
 
     assert isinstance(todo, Schedule)

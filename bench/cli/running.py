@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench import registry
+from bench.answer.run import Place
 from bench.cli.watching import Engaged, watched
-from bench.leaderboard.baseline import Asked, keep_asked
+from bench.gate.baseline import Asked, keep_asked
 from bench.matrix.expand import Planned, expand
 from bench.matrix.published import keep
 from bench.matrix.read import Matrix, read
 from bench.matrix.suites import ranking
-from bench.records import write_atomically
-from bench.runner import Place
+from bench.record.folder import opened
+from bench.record.store import write_atomically
+from bench.registry import entries as registry
 from bench.sweep.cluster import Cluster
-from bench.sweep.folder import opened
 from bench.sweep.plan import Resolver, Schedule, schedule, share
 from bench.sweep.processes import Processes
 from bench.sweep.session import chosen_device, default_jobs

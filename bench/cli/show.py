@@ -9,7 +9,7 @@ import click
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from bench.records import Record
+    from bench.record.store import Record
 
 _COLUMNS = ("cell", "data set", "model", "defense", "point", "attack", "status", "ASR or accuracy")
 _HEADING = 18  # columns
@@ -37,7 +37,7 @@ def command(cell: str | None, run: Path | None, as_json: bool, opened: bool, tab
     bench show runs/x --trainings   what each defense costs in accuracy, ε and time
     bench show runs/x --knowledge   what knowing the defense gains
     """
-    from bench import records
+    from bench.record import store as records
     from bench.tracking import store
 
     if cell is not None and run is None and (Path(cell) / "records").is_dir():
@@ -66,8 +66,9 @@ def command(cell: str | None, run: Path | None, as_json: bool, opened: bool, tab
 
 def _draw(run: Path, record: "Record") -> tuple[Path | None, Path | None]:
     """Write the cell's picture and its trail below its run and return their paths; None for one it has not."""
-    from bench import strips, trails
     from bench.cli import lookup
+    from bench.pictures import grid as strips
+    from bench.pictures import trajectory as trails
 
     with lookup.understood(record):
         picture, trail = strips.of_record(run, record), trails.of_record(run, record)
@@ -76,7 +77,7 @@ def _draw(run: Path, record: "Record") -> tuple[Path | None, Path | None]:
 
 
 def _saved(image: "Image | None", path: Path) -> Path | None:
-    from bench import strips
+    from bench.pictures import grid as strips
 
     if image is None:
         return None
@@ -103,11 +104,11 @@ def _table(run: Path, table: str, as_json: bool) -> None:
     """Print the run's table of attacks, of trainings, or of what knowing the defense gains."""
     from rich.console import Console, RenderableType
 
-    from bench import records
     from bench.cli import lookup
     from bench.cli.columns import width
     from bench.leaderboard import attacks, knowledge, trainings
     from bench.matrix import published
+    from bench.record import store as records
 
     found, said = list(records.records(run)), published.kept(run)
     rows: list[Any]
@@ -131,9 +132,9 @@ def _table(run: Path, table: str, as_json: bool) -> None:
 
 
 def _list(run: Path, as_json: bool) -> None:
-    from bench import records
     from bench.cli import lookup
     from bench.cli.columns import columns, width
+    from bench.record import store as records
     from bench.tracking.view import clean
 
     rows = []
@@ -158,7 +159,7 @@ def _list(run: Path, as_json: bool) -> None:
 
 def _row(record: "Record") -> dict[str, Any]:
     from bench.cli import figures
-    from bench.leaderboard.table import entry
+    from bench.leaderboard.blocks import entry
 
     cell, summary = record.cell, record.summary
     common = {

@@ -36,7 +36,8 @@ def command(runs: tuple[Path, ...], as_json: bool) -> None:
 
 
 def _facts(run: Path) -> dict[str, Any]:
-    from bench.sweep import folder, progress
+    from bench.record import folder
+    from bench.sweep import progress
 
     said = progress.read(run)
     return {
@@ -47,8 +48,9 @@ def _facts(run: Path) -> dict[str, Any]:
 
 
 def _lines(run: Path) -> Iterator[str]:
-    from bench.harmless import harmless
-    from bench.sweep import folder, progress
+    from bench.record import folder
+    from bench.sanitize import harmless
+    from bench.sweep import progress
 
     said, under_way, holder = progress.read(run), folder.is_held(run), folder.holder(run)
     where = (
@@ -73,7 +75,7 @@ def _lines(run: Path) -> Iterator[str]:
 
 def _state(said: "Progress", under_way: bool, where: str) -> str:
     from bench.cli.words import duration
-    from bench.harmless import harmless
+    from bench.sanitize import harmless
 
     seen = f"{_ago(time.time(), said.seen)} ago"
     if under_way:

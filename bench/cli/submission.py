@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from bench.leaderboard.submission.check import Checked
+    from bench.submission.check import Checked
 
 _FILE = click.Path(path_type=Path)
 
@@ -35,7 +35,7 @@ def export(
     \b
     bench leaderboard export runs/standard mine.zip --name "J. Doe" --url https://example.org/paper
     """
-    from bench.leaderboard.submission.export import export as write
+    from bench.submission.export import export as write
 
     found = write(
         run, file, include_pictures=include_pictures, arrays=not no_arrays, defenses=defenses or None,
@@ -52,7 +52,7 @@ def check(file: Path, as_json: bool) -> None:
 
     Nothing is run.  The exit code is 1 where something does not fit.
     """
-    from bench.leaderboard.submission.check import check as look
+    from bench.submission.check import check as look
 
     found = look(file)
     _report(found, as_json, f"{file}: {'ok' if found.ok else 'does not pass'}")
@@ -73,8 +73,8 @@ def import_command(file: Path, run: Path, as_json: bool) -> None:
     bench leaderboard import theirs.zip runs/board
     bench leaderboard runs/board
     """
-    from bench.leaderboard.submission.check import FailedCheck
-    from bench.leaderboard.submission.importing import import_
+    from bench.submission.check import FailedCheck
+    from bench.submission.importing import import_
 
     try:
         found = import_(file, run)
@@ -116,9 +116,9 @@ def verify(
     \b
     bench leaderboard verify theirs.zip --cells 16 --plugin their_defense.py
     """
-    from bench.leaderboard.submission.check import FailedCheck
+    from bench.submission.check import FailedCheck
+    from bench.submission.verify import verify as run_again
     from bench.sweep.session import chosen_device, default_jobs
-    from bench.verify import verify as run_again
 
     try:
         found = run_again(
@@ -144,7 +144,7 @@ def verify(
 
 
 def _report(found: "Checked", as_json: bool, said: str) -> None:
-    from bench.harmless import harmless
+    from bench.sanitize import harmless
 
     if as_json:
         click.echo(json.dumps(found.json(), indent=1))

@@ -14,21 +14,22 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 from rich.text import Text
 
-from bench import records, strips
+from bench.answer.run import Place, Step
 from bench.cell import AnyCell
 from bench.cli.words import duration
 from bench.errors import BenchError
-from bench.harmless import LONGEST, harmless
 from bench.leaderboard import knowledge, trainings
-from bench.leaderboard.table import blocks, without_evidence
-from bench.leaderboard.terminal import render
+from bench.leaderboard.blocks import blocks, without_evidence
+from bench.leaderboard.forms.numbers import render
 from bench.matrix.published import Published
-from bench.records import Record
-from bench.runner import Place, Step
-from bench.sweep.crew import Crew
+from bench.pictures import grid as strips
+from bench.record import store as records
+from bench.record.store import Record
+from bench.sanitize import LONGEST, harmless
 from bench.sweep.dispatch import Watch
 from bench.sweep.estimates import Remaining
 from bench.sweep.plan import Schedule
+from bench.sweep.pool import Crew
 from bench.sweep.session import carry_out
 from bench.tracking import store
 from bench.tracking.uploader import Uploader

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bench import registry
 from bench.contracts import attacks, datasets, defenses, models
 from bench.contracts.base import Contract, ContractBroken, ContractSkipped, Outcome
 from bench.contracts.datasets import Loaded, reload
 from bench.datasets.base import Dataset
 from bench.datasets.files import MissingDataError
 from bench.datasets.loading import read
-from bench.plugins import fault
+from bench.registry import entries as registry
+from bench.registry.plugins import fault
 
 _CONTRACTS: dict[str, tuple[Contract, ...]] = {
     "attacks": attacks.CONTRACTS,

@@ -7,7 +7,8 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from bench import registry
+from bench.answer.readings import take_reading
+from bench.answer.victims import clients_of, draw_victims, pictures
 from bench.cell import AttackCell, DataRef, Entry, Federated
 from bench.datasets.base import Data
 from bench.datasets.loading import load
@@ -16,9 +17,8 @@ from bench.federated.pipeline import Batches
 from bench.federated.stages import Stages
 from bench.models.base import Model
 from bench.points import point
-from bench.readings import take_reading
+from bench.registry import entries as registry
 from bench.trip import Reading, Victims
-from bench.victims import clients_of, draw_victims, pictures
 
 Tensors = Mapping[str, Tensor]
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from torch import Tensor
 
-from bench import records
 from bench.cell import AttackCell, CheckpointWeights, TrainingCell
 from bench.errors import NotApplicable, RecordError
 from bench.federated.resume import states_of, tensors_of
 from bench.federated.stages import Stages
 from bench.federated.training import Course, begin, train
-from bench.weights import read_weights, write_weights
+from bench.record import store as records
+from bench.record.checkpoints import read_weights, write_weights
 
 
 def training_of(run: Path, cell: AttackCell) -> TrainingCell | None:

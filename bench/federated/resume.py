@@ -12,7 +12,7 @@ from bench.errors import WeightsError
 from bench.federated.stages import Stages, State
 from bench.federated.training import Progress
 from bench.points import Stage
-from bench.weights import read_about, read_weights, write_weights
+from bench.record.checkpoints import read_about, read_weights, write_weights
 
 _FILE = "going-on.safetensors"
 _WEIGHTS, _STATE, _KEPT, _COSTS = "weights", "state", "checkpoint", "costs"

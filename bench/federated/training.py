@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bench import rng
+from bench.answer.victims import local_batches
 from bench.cell import TrainingCell
 from bench.datasets.base import Data, Split
 from bench.federated import bayesian
@@ -25,7 +26,6 @@ from bench.federated.pipeline import server_step
 from bench.federated.stacks import Stack
 from bench.federated.stages import Moment, Stages
 from bench.points import SENT
-from bench.victims import local_batches
 
 Tensors = Mapping[str, Tensor]
 CHUNK = 10  # clients at once: more spill out of the caches, fewer pay more calls (BENCHMARKS.md)

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
-from bench import literals, registry
 from bench.errors import BenchError
 from bench.health.finding import Finding
+from bench.registry import entries as registry
+from bench.registry import static as literals
 
 
 def packages() -> Finding:

@@ -16,7 +16,7 @@ LARGEST = 10**9
 
 
 class Registry(Protocol):
-    """What is needed of `bench.registry`."""
+    """What is needed of `bench.registry.entries`."""
 
     def names(self, kind: str, /) -> Iterable[str]: ...
     def load(self, kind: str, name: str, /) -> type: ...

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from bench import registry as _registry
 from bench.cell import AttackCell, CheckpointWeights, DataRef, Entry, Federated, InitialWeights, TrainingCell
 from bench.matrix.axes import Grants
 from bench.matrix.blocks import Training
@@ -15,6 +14,7 @@ from bench.matrix.faults import Faults
 from bench.matrix.feasible import impossible
 from bench.matrix.read import Matrix
 from bench.matrix.weights import SeededFile, Trained
+from bench.registry import entries as _registry
 
 _NONE = Entry(name="none")
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from bench import registry as _registry
 from bench.cell import AttackCell, Federated, TrainingCell
 from bench.errors import BenchError, NotApplicable
 from bench.matrix.border import Registry
 from bench.parameters import build
 from bench.points import POINTS
+from bench.registry import entries as _registry
 
 MOST_PICTURES = 16  # unknown pictures behind one reading, and local steps (design, Pipeline)
 MOST_STEPS = 10
@@ -119,7 +119,7 @@ def _unknowns(cell: AttackCell) -> str | None:
 
 
 def _repeats(cell: AttackCell, training: int) -> str | None:
-    """Victims that are not distinct: an example twice in a reading, or a client in two (`bench.victims`)."""
+    """Victims that are not distinct: an example twice in a reading, or a client in two (`bench.answer.victims`)."""
     unit, setting = POINTS[cell.point].unit, cell.federated
     size, used = client_examples(setting, training), setting.batch * setting.steps
     if unit in ("update", "sum") and used > size:

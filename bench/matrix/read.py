@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench import registry as _registry
 from bench.matrix import blocks
 from bench.matrix.blocks import AXES, REQUIRED, Training
 from bench.matrix.border import Border, Registry, entry
@@ -20,6 +19,7 @@ from bench.matrix.document import PRESETS, document, located, preset_names
 from bench.matrix.faults import Faults, nearest, quoted
 from bench.matrix.published import Published, published
 from bench.matrix.suites import suite
+from bench.registry import entries as _registry
 
 SETTINGS = ("evaluations", "readings", "chunk")  # may stand at the top, for every combination
 _NEEDED = tuple(name for name in AXES if name in REQUIRED)

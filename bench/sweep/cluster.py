@@ -17,14 +17,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bench import registry, source
+from bench.answer.run import Memory, Place, Step, answering
 from bench.cell import AnyCell, AttackCell, FileWeights
 from bench.errors import BenchError, DataError, PluginError, RecordError, StorageError
-from bench.harmless import first_line
-from bench.records import cell_from, write
-from bench.runner import Memory, Place, Step, answering
-from bench.sweep.crew import Gone, Lost, News, Returned, answer, steady, too_long
-from bench.sweep.parcel import admit, given_name, left, needed, unpack
+from bench.record import fingerprint as source
+from bench.record.store import cell_from, write
+from bench.registry import entries as registry
+from bench.sanitize import first_line
+from bench.sweep.bundle import admit, given_name, left, needed, unpack
+from bench.sweep.pool import Gone, Lost, News, Returned, answer, steady, too_long
 from bench.sweep.session import chosen_device
 
 SCHEME = "dask://"
@@ -74,7 +75,7 @@ class _State:
 
 
 class Cluster:
-    """A crew of a Dask cluster's workers (`bench.sweep.crew.Crew`): one cell at a time a worker process.
+    """A crew of a Dask cluster's workers (`bench.sweep.pool.Crew`): one cell at a time a worker process.
 
     Raises `BenchError` where Dask is not installed or nothing answers at the address.
     """

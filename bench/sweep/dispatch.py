@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from bench.answer.run import Place, Step, answering, environment
 from bench.cell import AnyCell
-from bench.records import Record, write
-from bench.runner import Place, Step, answering, environment
-from bench.sweep.agenda import Agenda
-from bench.sweep.crew import Crew, Lost
+from bench.record.store import Record, write
+from bench.sweep.pool import Crew, Lost
+from bench.sweep.scheduler import Agenda
 
 TRIES = 2  # of a cell that its worker does not survive: the first may have died of something else
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from math import prod
 from typing import Any
 
-from bench import registry
 from bench.cell import AnyCell, TrainingCell
 from bench.matrix.feasible import pictures
+from bench.registry import entries as registry
 
 _REMEMBERED = 32  # of each kind of cell: what it took last
 

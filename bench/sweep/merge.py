@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench import records
 from bench.cell import AnyCell, TrainingCell
 from bench.errors import MALFORMED, BenchError, DataError, RecordError, WeightsError
-from bench.harmless import LONG, harmless
-from bench.packs import read_pack
-from bench.records import UNPACKED, Record, arrays_hash, write_atomically
-from bench.sweep.parcel import unpack
-from bench.weights import checkpoint_path
+from bench.record import store as records
+from bench.record.checkpoints import checkpoint_path
+from bench.record.npz import read_pack
+from bench.record.store import UNPACKED, Record, arrays_hash, write_atomically
+from bench.sanitize import LONG, harmless
+from bench.sweep.bundle import unpack
 
 _LARGEST = 2**23  # bytes of one record
 _WORD = {"done": 2, "n/a": 1, "crashed": 0}  # which of two records says more

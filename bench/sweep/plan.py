@@ -5,17 +5,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench import records, registry, source
+from bench.answer.run import answering
 from bench.cell import AnyCell, AttackCell, CheckpointWeights, Entry, TrainingCell
 from bench.datasets.base import Data
 from bench.datasets.loading import load
 from bench.errors import MALFORMED, RecordError
 from bench.matrix.expand import Planned
 from bench.points import point
-from bench.runner import answering
-from bench.sweep.agenda import Group
+from bench.record import fingerprint as source
+from bench.record import store as records
+from bench.record.checkpoints import checkpoint_path
+from bench.registry import entries as registry
 from bench.sweep.estimates import Estimates
-from bench.weights import checkpoint_path
+from bench.sweep.scheduler import Group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,12 +19,12 @@ from typing import Any
 
 import torch
 
-from bench import registry
+from bench.answer.run import Memory, Place, Step
 from bench.cell import AnyCell
 from bench.errors import StorageError
-from bench.records import Record, write
-from bench.runner import Memory, Place, Step
-from bench.sweep.crew import Lost, News, answer, hung, steady, too_long
+from bench.record.store import Record, write
+from bench.registry import entries as registry
+from bench.sweep.pool import Lost, News, answer, hung, steady, too_long
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 # glibc hands large blocks back to the system after each use, and gets them page by page again: let it keep them.
@@ -39,7 +39,7 @@ class _Worker:
 
 
 class Processes:
-    """A crew of `jobs` processes (`bench.sweep.crew.Crew`); each is started when it gets its first cell.
+    """A crew of `jobs` processes (`bench.sweep.pool.Crew`); each is started when it gets its first cell.
 
     Cores that no cell is there for go to the others' trainings as threads.
     """

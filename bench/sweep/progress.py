@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from bench.cell import AnyCell
 from bench.errors import MALFORMED, BenchError, StorageError
-from bench.records import Record, write_atomically
+from bench.record.store import Record, write_atomically
 
 if TYPE_CHECKING:
-    from bench.runner import Step
+    from bench.answer.run import Step
 
 _FILE = "progress.json"
 _EVERY = 2.0  # seconds between two writes

@@ -5,17 +5,17 @@ from collections.abc import Callable
 
 import torch
 
-from bench import records
+from bench.answer.run import Place, Step
 from bench.cell import AnyCell
 from bench.errors import BenchError
-from bench.records import Record
-from bench.runner import Place, Step
-from bench.sweep.agenda import Agenda
-from bench.sweep.crew import Crew
+from bench.record import store as records
+from bench.record.store import Record
 from bench.sweep.dispatch import Watch, dispatch, lost
 from bench.sweep.estimates import Remaining
 from bench.sweep.plan import Schedule
+from bench.sweep.pool import Crew
 from bench.sweep.progress import Reporter
+from bench.sweep.scheduler import Agenda
 
 
 def carry_out(
@@ -23,7 +23,7 @@ def carry_out(
 ) -> None:
     """Run what the schedule has waiting; every cell leaves a record, whatever happens to it.
 
-    `place.run` is held by the caller (`bench.sweep.folder.opened`); `crew` is asked for once there is something to run,
+    `place.run` is held by the caller (`record.folder.opened`); `crew` is asked for once there is something to run,
     and let go at the end.  Raises `StorageError` where the folder cannot be written, `BenchError` where no worker
     is left.
     """

@@ -14,8 +14,8 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from bench import records
 from bench.errors import BenchError, RecordError
+from bench.record import store as records
 from bench.tracking import row_upload, store, upload
 from bench.tracking.store import CLOSE, Uploaded
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from PIL import Image
 
-from bench import strips, trails
 from bench.errors import RecordError
-from bench.records import Record, is_private, read_arrays
+from bench.pictures import grid as strips
+from bench.pictures import trajectory as trails
+from bench.record.store import Record, is_private, read_arrays
 from bench.tracking import view
 
 PICTURE, TRAIL = "truth-above-reconstruction.png", "over-iterations.png"

@@ -13,8 +13,9 @@ from typing import Any
 
 from PIL import Image
 
-from bench import records, strips
 from bench.errors import RecordError
+from bench.pictures import grid as strips
+from bench.record import store as records
 from bench.tracking import pictures, rows, store, upload, view
 from bench.tracking.pictures import PICTURE, WITHHELD
 from bench.tracking.rows import RowView
@@ -68,7 +69,7 @@ def _settle(target: Target, run: Path, wanted: dict[str, RowView], found: Any) -
         if row and same and "bench.superseded" not in tags:
             del wanted[row.key]
         return
-    if row is None and tags.get("bench.sweep.folder") != _folder(run):
+    if row is None and tags.get("bench.record.folder") != _folder(run):
         return  # of another folder, whose runs share this experiment
     withheld = target.include_pictures and tags.get("bench.picture") == WITHHELD
     if row and same and not withheld and found.info.status != "RUNNING":
@@ -86,7 +87,7 @@ def _create(target: Target, run: Path, row: RowView, colour: str, ended: int) ->
         "mlflow.runColor": colour,
         "bench.row": row.key,
         "bench.content": row.shown.sha256,
-        "bench.sweep.folder": _folder(run),
+        "bench.record.folder": _folder(run),
         "bench.run": view.clean(run.resolve().name),
         "bench.picture": WITHHELD if withheld else PICTURE if image else "none",
     }

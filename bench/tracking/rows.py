@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench import records
 from bench.errors import RecordError
+from bench.leaderboard.blocks import entry
 from bench.leaderboard.board import AtPoint, Row, board
-from bench.leaderboard.table import entry
-from bench.records import Record
+from bench.record import store as records
+from bench.record.store import Record
 from bench.tracking import view
 from bench.tracking.store import digest
 from bench.tracking.view import RunView

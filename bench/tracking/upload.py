@@ -21,9 +21,9 @@ from urllib.request import url2pathname
 from PIL import Image
 from sqlalchemy import event
 
-from bench import records
 from bench.errors import RecordError
-from bench.records import Record
+from bench.record import store as records
+from bench.record.store import Record
 from bench.tracking import pictures, store, view
 from bench.tracking.pictures import PICTURE, WITHHELD
 from bench.tracking.store import Note, Uploaded

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import RecordError
-from bench.records import Record, is_private, read
+from bench.record.store import Record, is_private, read
 from bench.tracking.store import digest
 
 # MLflow 3.17, utils/validation.py.
@@ -98,7 +98,7 @@ def _tags(record: Record, sha256: str) -> dict[str, str]:
         "bench.status": record.status,
         "bench.reason": record.reason or "",
         "bench.kind": str(cell.get("kind", "")),
-        "bench.source": str(record.source.get("sha256") or digest(_json(record.source).encode())),
+        "bench.record.fingerprint": str(record.source.get("sha256") or digest(_json(record.source).encode())),
         "bench.protocol": str(record.source.get("protocol") or record.environment.get("protocol", "")),
         "bench.data": str(cell.get("dataset", {}).get("sha256", ""))
         if _is_entry(cell.get("dataset"))
@@ -114,7 +114,7 @@ def _tags(record: Record, sha256: str) -> dict[str, str]:
         tags["bench.federated"] = str(federated.get("algorithm", ""))
         tags |= _fields(federated, _FEDERATED, "bench.")
     if isinstance(weights, dict):
-        tags["bench.weights"] = str(weights.get("kind", ""))
+        tags["bench.record.checkpoints"] = str(weights.get("kind", ""))
         tags |= _fields(weights, _WEIGHTS, "bench.weights_")
     for prefix, group in (("environment", record.environment), ("summary", record.summary)):
         for key, value in group.items():

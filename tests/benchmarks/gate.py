@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from bench.leaderboard.gate import Verdict, verdict
+from bench.gate.verdict import Verdict, verdict
 from bench.matrix.document import PRESETS
-from bench.records import Record, records
+from bench.record.store import Record, records
 from bench.scoring.intervals import clopper_pearson
 
 SEEDS = 8  # of the preset

@@ -19,11 +19,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bench import api, registry
+from bench import api
 from bench.attacks.base import Attack
 from bench.attacks.matching import MatchingAttack, Parts
 from bench.attacks.parts.start import Start, start
 from bench.datasets.loading import load
+from bench.registry import entries as registry
 from bench.rng import Key
 from bench.scoring.metrics import psnr_db
 from bench.trip import Budget, Reading, Reconstruction

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench import records
 from bench.cell import AttackCell, DataRef, Entry, Federated
-from bench.records import Record
+from bench.record import store as records
+from bench.record.store import Record
 from bench.tracking import store, upload
 
 CELLS, ROUNDS = 50, 5

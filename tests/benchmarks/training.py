@@ -15,13 +15,13 @@ from opacus.optimizers import DPOptimizer
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from bench import registry
 from bench.cell import Federated
 from bench.defenses.base import Setting
 from bench.federated.clients import local_updates, network
 from bench.federated.draws import StreamDraws
 from bench.federated.pipeline import Batches
 from bench.federated.stages import Moment, stages
+from bench.registry import entries as registry
 
 CLIP, SIGMA, RATE, BATCH = 4.0, 0.5, 0.05, 5
 FLOPS = 14.2e6 * BATCH  # of one step: 7.1 million multiply-adds an example, forward and backward

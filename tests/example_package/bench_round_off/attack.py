@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import torch
+
 from bench.attacks.base import Attack
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction, Status

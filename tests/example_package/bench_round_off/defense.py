@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from bench.defenses.base import Defense, Setting, Transform
 from bench.parameters import parameter
 from bench.points import Stage
-
 from bench_round_off.rounding import Round
 
 

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 import torch
-from bench.defenses.base import Context, Tensors, Transform
 from torch import Tensor
+
+from bench.defenses.base import Context, Tensors, Transform
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

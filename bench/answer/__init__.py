@@ -1,0 +1,1 @@
+"""One cell, from its configuration to its record."""

@@ -1,0 +1,109 @@
+"""Victims → reading: run the pipeline with the defense's stages and show what one tap shows."""
+
+import copy
+import hashlib
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from bench.answer.victims import pictures
+from bench.cell import AttackCell
+from bench.datasets.base import Data
+from bench.federated.describe import describe, untouched
+from bench.federated.pipeline import Batches, Tensors, run_round, sent_unit
+from bench.federated.stages import Moment, Stages
+from bench.points import Point
+from bench.trip import Reading, Victims
+
+
+def take_reading(
+    cell: AttackCell, data: Data, model: nn.Module, weights: Tensors, victims: Victims,
+    batches: list[Batches], stages: Stages, point: Point, round_: int,
+) -> Reading:  # fmt: skip
+    """What the attacker holds at `point`, with just the grants that the cell names."""
+    shown = [
+        show(cell, data, model, weights, batches, stages, point, round_, observation=number)
+        for number in range(cell.repeated_readings)
+    ]
+    count = len(shown)
+    updates = point.unit in ("update", "sum")
+    unit = sent_unit(cell.federated) if updates else 1.0
+    public = torch.from_numpy(data.public.floats())
+    reading = Reading(
+        point=point, linked="coordinate" if stages.unlinked(point) else "vector",
+        values={name: torch.stack([one[name] for one in shown], 1) for name in weights},
+        weights={name: value.expand(count, *value.shape) for name, value in weights.items()},
+        rounds=(round_,) * count, indices=tuple(range(cell.readings)), model=model, kind=data.kind,
+        shape=data.shape, value_range=(0.0, 1.0), classes=data.classes, batch=cell.federated.batch,
+        steps=cell.federated.steps if updates else 1, rate=cell.federated.rate, unit=unit,
+        client_examples=stages.setting.client_examples,
+        senders=cell.federated.per_round if point.unit == "sum" else 1,
+        public_mean=public.mean(0), public_inputs=public,
+        public_labels=torch.from_numpy(data.public.labels),
+        labels=pictures(victims, point)[1].sort(1).values if cell.labels else None,
+        repeated_readings=cell.repeated_readings,
+    )  # fmt: skip
+    if cell.knowledge == "plain" or untouched(stages, point):
+        return reading
+    probe = {name: value[0, 0] for name, value in reading.values.items()}
+    return replace(
+        reading, description=describe(
+            stages, point, round_=round_, unit=unit * reading.steps, probe=probe, weights=weights,
+            colluders=cell.colluders,
+        ),
+    )  # fmt: skip
+
+
+def show(
+    cell: AttackCell, data: Data, model: nn.Module, weights: Tensors, batches: list[Batches],
+    stages: Stages, point: Point, round_: int, *, observation: int = 0,
+) -> dict[str, Tensor]:  # fmt: skip
+    """One observation at a point, name → (reading, *shape)."""
+    moment = Moment(
+        seed=cell.seed, draw=cell.draw, round=round_, observation=observation, colluders=cell.colluders
+    )
+    taps = [
+        run_round(model, weights, batch, cell.federated, stages, moment, classes=data.classes)
+        for batch in batches
+    ]
+    if point.unit != "sum" and len(taps) == 1:
+        return taps[0].shown[point.after]
+    if point.unit != "sum":  # each tap is of one reading's whole round, the victim first
+        return {name: torch.stack([tap.shown[point.after][name][0] for tap in taps]) for name in weights}
+    return {name: torch.stack([tap.shown[point.after][name] for tap in taps]) for name in weights}
+
+
+def reading_hash(reading: Reading) -> str:
+    """SHA-256 of all that a reading holds but the name of its point; grants included."""
+    digest = hashlib.sha256()
+    tensors = {
+        **{f"value {name}": value for name, value in reading.values.items()},
+        **{f"weight {name}": value for name, value in reading.weights.items()},
+        **{f"buffer {name}": value for name, value in reading.model.named_buffers()},
+        "public": reading.public_inputs, "public labels": reading.public_labels,
+    }  # fmt: skip
+    if reading.labels is not None:
+        tensors["labels"] = reading.labels
+    for name, value in sorted(tensors.items()):
+        digest.update(f"{name}{value.dtype}{tuple(value.shape)}".encode())
+        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    plain = (
+        reading.linked, reading.rounds, reading.indices, str(reading.model), reading.kind, reading.shape,
+        reading.value_range, reading.classes, reading.pictures, reading.batch, reading.steps, reading.rate,
+        reading.unit, reading.client_examples, reading.senders, reading.repeated_readings,
+        repr(reading.description),
+    )  # fmt: skip
+    digest.update(repr(plain).encode())
+    return digest.hexdigest()
+
+
+def to_device(reading: Reading, device: torch.device) -> Reading:
+    """The reading with its tensors and model on a device; labels and public data stay where they are used."""
+    if device.type == "cpu":
+        return reading
+    return replace(
+        reading, model=copy.deepcopy(reading.model).to(device),  # `to` moves a module in place
+        values={name: value.to(device) for name, value in reading.values.items()},
+        weights={name: value.to(device) for name, value in reading.weights.items()},
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Has a defense become weaker?"""

@@ -1,0 +1,1 @@
+"""What people with a federated loop of their own bring: arrays, models, files."""

@@ -1,0 +1,196 @@
+"""Reading files: a gradient of one's own in an `.npz`, read as data: no pickle, sizes checked first.
+
+value/<parameter>     gradient or update: (*shape), or (reading, *shape) for several
+weight/<parameter>    the model's parameters it was taken at: (*shape); may be left out
+label                 the true labels, only as a grant: (picture,) or (reading, picture)
+meta                  JSON as text or uint8: `Meta`'s fields
+"""
+
+import io
+import json
+import lzma
+import struct
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from math import isfinite, prod
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from pydantic import Field, TypeAdapter, ValidationError, field_validator
+from pydantic.dataclasses import dataclass as checked_dataclass
+
+from bench.errors import RecordError
+from bench.record.store import write_atomically
+from bench.sanitize import fault, first_line
+
+LIMIT = 2 * 2**30  # bytes, unpacked, of a whole file
+_META_LIMIT = 2**16  # bytes
+_NUMBERS = "fiub"  # floats, whole numbers, booleans: no objects, no structures
+Arrays = dict[str, NDArray[Any]]
+
+
+@checked_dataclass(frozen=True, slots=True, kw_only=True, config={"extra": "forbid"})
+class Meta:
+    """What the attacker knows beside the numbers.
+
+    `shape` of one example, `classes`, `batch` B, `steps` L; `rate` η and `unit`, what one unit of
+    gradient amounts to in the values: 1 for gradients, η for w_0 - w_L; `value_range` of inputs.
+    """
+
+    shape: tuple[Annotated[int, Field(ge=1)], ...] = Field(min_length=1)
+    classes: int = Field(ge=2)
+    batch: int = Field(default=1, ge=1)
+    steps: int = Field(default=1, ge=1)
+    rate: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    unit: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    value_range: tuple[float, float] = (0.0, 1.0)
+
+    @field_validator("value_range")
+    @classmethod
+    def _ascending(cls, value: tuple[float, float]) -> tuple[float, float]:
+        if not (isfinite(value[0]) and isfinite(value[1]) and value[0] < value[1]):
+            raise ValueError("it must be (low, high)")
+        return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingFile:
+    """A reading file's content; `values` and `weights` by parameter name, `labels` where granted."""
+
+    values: Arrays
+    weights: Arrays
+    labels: NDArray[Any] | None
+    meta: Meta
+
+
+def checked_meta(**fields: Any) -> Meta:
+    """A `Meta` of these fields; raises `RecordError` naming the one that is wrong."""
+    try:
+        return Meta(**fields)
+    except ValidationError as error:
+        raise RecordError(f"reading: {fault(error)}") from None
+
+
+def save(
+    path: Path,
+    values: Mapping[str, ArrayLike],
+    meta: Meta,
+    *,
+    weights: Mapping[str, ArrayLike] | None = None,
+    labels: ArrayLike | None = None,
+) -> None:
+    """Write a reading file, whole or not at all; `labels` are the true ones and count as granted."""
+    arrays = {f"value/{name}": np.asarray(array) for name, array in values.items()}
+    arrays |= {f"weight/{name}": np.asarray(array) for name, array in (weights or {}).items()}
+    if labels is not None:
+        arrays["label"] = np.asarray(labels)
+    arrays["meta"] = np.frombuffer(json.dumps(asdict(meta)).encode(), np.uint8)
+    save_arrays(path, arrays)
+
+
+def load(path: Path) -> ReadingFile:
+    """Read and check a reading file; raises `RecordError` naming file, key and remedy."""
+    arrays = load_arrays(path)
+    for name in arrays:
+        if name not in ("label", "meta") and not name.startswith(("value/", "weight/")):
+            raise RecordError(f"{path}: unknown array {name!r}; it takes value/…, weight/…, label and meta")
+    values = _below(arrays, "value/")
+    if not values:
+        raise RecordError(f"{path}: no array value/<parameter>; save each parameter's gradient under it")
+    if "meta" not in arrays:
+        raise RecordError(f"{path}: no array 'meta'; save with bench.own.files.save, or api.save_reading")
+    return ReadingFile(
+        values=values, weights=_below(arrays, "weight/"), labels=arrays.get("label"),
+        meta=_meta(arrays["meta"], path),
+    )  # fmt: skip
+
+
+def save_arrays(path: Path, arrays: Mapping[str, ArrayLike]) -> None:
+    """Write an `.npz`, whole or not at all."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
+    write_atomically(path, buffer.getvalue())
+
+
+def load_arrays(path: Path, *, limit: int = LIMIT) -> Arrays:
+    """The arrays of any `.npz` from elsewhere, name → array.
+
+    Raises `RecordError`: not there, not an `.npz`, damaged, a name with path parts, objects instead
+    of numbers, or more than `limit` bytes unpacked.  Sizes are checked before anything is read.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+            names = [_name(member, path) for member in members]
+            if len(set(names)) < len(names):
+                raise RecordError(f"{path}: an array stands in it twice; save it again")
+            size = sum(member.file_size for member in members)
+            if size > limit:
+                raise RecordError(f"{path}: {size} bytes unpacked, at most {limit}; save fewer readings")
+            return {
+                name: _array(archive, member, name, path) for name, member in zip(names, members, strict=True)
+            }
+    except FileNotFoundError:
+        raise RecordError(f"{path}: no such file; give an .npz") from None
+    except (OSError, ValueError, struct.error, zipfile.BadZipFile, NotImplementedError) as error:
+        raise RecordError(f"{path}: cannot be read as .npz ({error}); save it again") from None
+
+
+def _name(member: zipfile.ZipInfo, path: Path) -> str:
+    name = member.filename.removesuffix(".npy")
+    parts = name.split("/")
+    if name == member.filename or "\\" in name or any(part in ("", ".", "..") for part in parts):
+        raise RecordError(f"{path}: {member.filename!r} is no array's name; save it with numpy.savez")
+    if (parts[0] not in ("value", "weight") and len(parts) > 1) or len(parts) > 2:
+        raise RecordError(f"{path}: {name!r} has path parts; names are value/… and weight/…, or plain")
+    return name
+
+
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str, path: Path) -> NDArray[Any]:
+    """One array, its header held against the member's size before numpy makes room for it."""
+    try:
+        with archive.open(member) as file:
+            version = np.lib.format.read_magic(file)
+            read = np.lib.format.read_array_header_1_0
+            shape, _, dtype = (read if version == (1, 0) else np.lib.format.read_array_header_2_0)(file)
+            if dtype.kind not in _NUMBERS and not (name == "meta" and dtype.kind in "SU"):
+                raise RecordError(f"{path}: {name} holds {dtype}, not numbers; save it as float32")
+            if file.tell() + prod(shape) * dtype.itemsize != member.file_size:
+                raise RecordError(
+                    f"{path}: {name} declares {shape} of {dtype}, which its size belies; save it again"
+                )
+        with archive.open(member) as file:
+            array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+    except (ValueError, EOFError, RuntimeError, zlib.error, lzma.LZMAError, zipfile.BadZipFile) as error:
+        raise RecordError(f"{path}: {name} is damaged ({first_line(error)}); save it again") from None
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise RecordError(f"{path}: {name} has values that are not finite; take the gradient again")
+    return array
+
+
+def _below(arrays: Arrays, prefix: str) -> Arrays:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def _meta(array: NDArray[Any], path: Path) -> Meta:
+    if array.nbytes > _META_LIMIT:
+        raise RecordError(
+            f"{path}: meta has {array.nbytes} bytes, at most {_META_LIMIT}; it is a JSON object"
+        )
+    try:
+        text = str(array.item()) if array.dtype.kind == "U" else array.tobytes().decode().rstrip("\0")
+        return TypeAdapter(Meta).validate_json(text)
+    except ValidationError as error:
+        raise RecordError(
+            f"{path}: meta: {fault(error)}; it is a JSON object with shape, classes, batch, steps, rate, unit, "
+            "value_range"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"{path}: meta is not text ({first_line(error)}); it is a JSON object") from None

@@ -1,0 +1,1 @@
+"""Pictures of records: the reconstruction grid, the trajectory, thumbnails."""

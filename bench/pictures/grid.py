@@ -1,0 +1,102 @@
+"""Picture strips: what was there above what the attacker drew, one column a picture.
+
+For the eye only: no figure is computed here.  Which pictures are shown is settled by their order,
+never by how well the attack did on them.
+"""
+
+import io
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from bench.record.store import Record, read_arrays, write_atomically
+
+PICTURES = 8  # at most, in one image
+GAP = 6  # pixels between two pictures
+PAPER = np.uint8(255)  # a number: filling with a colour takes ten times as long
+_SIDE = 96  # pixels: a readable picture
+_BROKEN = np.array([214, 39, 100], np.uint8)  # not a number: neither black nor white would be honest
+Floats = NDArray[np.floating[Any]]
+
+
+def strip(truth: Floats, guess: Floats) -> Image.Image | None:
+    """Truth above reconstruction, for up to eight pictures; None where there is nothing to show.
+
+    Both (reading, picture, *shape), already paired, in [0, 1] (clipped here).  First pictures of all
+    readings come first, then second ones.  A row of a table is drawn as a square block of cells.
+    Raises `ValueError` where the two differ in shape.
+    """
+    if truth.shape != guess.shape or truth.ndim < 3:
+        raise ValueError(
+            f"truth and reconstruction must be (reading, picture, *shape) alike, "
+            f"got {truth.shape} and {guess.shape}"
+        )
+    if 0 in truth.shape:
+        return None
+    rows = [drawn(chosen(values)) for values in (truth, guess)]
+    height, width = rows[0][0].shape[:2]
+    columns = len(rows[0])
+    page = np.full((2 * height + 3 * GAP, columns * (width + GAP) + GAP, 3), PAPER)
+    for row, tiles in enumerate(rows):
+        top = GAP + row * (height + GAP)
+        for column, tile in enumerate(tiles):
+            left = GAP + column * (width + GAP)
+            page[top : top + height, left : left + width] = tile
+    return Image.fromarray(page)
+
+
+def of_record(run: Path, record: Record) -> Image.Image | None:
+    """The strip of a record's arrays, or None where it has none.
+
+    Raises `RecordError` for missing or damaged arrays.
+    """
+    return None if record.arrays is None else of_arrays(read_arrays(run, record.arrays))
+
+
+def of_arrays(arrays: Mapping[str, Floats]) -> Image.Image | None:
+    """The strip of arrays that were read already, or None where they lack what it shows."""
+    if "truth" not in arrays or "reconstruction" not in arrays:
+        return None
+    return strip(arrays["truth"], arrays["reconstruction"])
+
+
+def save(image: Image.Image, path: Path) -> None:
+    """Write as PNG, whole or not at all."""
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    write_atomically(path, buffer.getvalue())
+
+
+def chosen(values: Floats) -> Floats:
+    """Those shown, (reading, picture, *shape) → (at most eight, *shape): first pictures first."""
+    return np.swapaxes(values, 0, 1).reshape(-1, *values.shape[2:])[:PICTURES]
+
+
+def drawn(items: Floats, side: int = _SIDE) -> NDArray[np.uint8]:
+    """Examples (n, *shape) in [0, 1] → pixels (n, height, width, 3), each value enlarged to a square.
+
+    `side`: about so many pixels high, never fewer than an example has.  Clipped; what is not finite has a
+    colour of its own.
+    """
+    colours = _colours(items)
+    finite = np.isfinite(colours).all(-1, keepdims=True)
+    shades = np.round(np.clip(np.where(finite, colours, 0), 0, 1) * 255)
+    pixels = np.where(finite, shades, _BROKEN).astype(np.uint8)
+    enlarged = max(1, round(side / pixels.shape[1]))
+    return pixels.repeat(enlarged, 1).repeat(enlarged, 2)
+
+
+def _colours(items: Floats) -> Floats:
+    """Values (n, height, width, 3): colour as it is, anything else as grey."""
+    if items.ndim == 2:
+        count, width = items.shape
+        side = math.ceil(math.sqrt(width))
+        items = np.concatenate([items, np.ones((count, side * side - width))], 1).reshape(count, side, side)
+    elif items.ndim == 4:
+        items = np.moveaxis(items, 1, -1) if items.shape[1] == 3 else items.mean(1)
+    return items if items.ndim == 4 else np.repeat(items[..., None], 3, -1)

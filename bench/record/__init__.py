@@ -1,0 +1,1 @@
+"""Records: what was measured, typed, and where it is kept."""

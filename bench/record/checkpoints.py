@@ -1,0 +1,143 @@
+"""Weights of a cell: an initialisation by key, a file by content hash, or round t of a training cell."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load as load_safetensors
+from safetensors.torch import save as save_safetensors
+from torch import Tensor, nn
+
+from bench.errors import MALFORMED, DataError, NotApplicable, RecordError, WeightsError
+from bench.record import store as records
+from bench.record.npz import read_pack
+from bench.record.store import write_atomically
+
+Tensors = Mapping[str, Tensor]
+_NPZ = re.compile(r"[A-Za-z0-9_.]{1,200}\.npy")  # names of parameters
+_ABOUT = "about"  # the key of a checkpoint's metadata
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's bytes; raises `WeightsError` where it cannot be read."""
+    try:
+        if path.exists() and not path.is_file():
+            raise WeightsError(f"{path}: no plain file; name a weights file")
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise WeightsError(f"{path}: cannot be read ({error.strerror}); name a weights file") from None
+
+
+def read_weights(path: Path, *, sha256: str | None = None) -> dict[str, Tensor]:
+    """Named tensors from `.safetensors`, `.npz` or a `weights_only` `.pt`; nothing is unpickled freely.
+
+    Raises `WeightsError` for another format, a damaged file, or another content than `sha256`.
+    """
+    if sha256 is not None and file_sha256(path) != sha256:
+        raise WeightsError(f"{path}: its content changed since the cell was made; plan the matrix again")
+    try:
+        if path.suffix == ".safetensors":
+            return load_safetensors(path.read_bytes())
+        if path.suffix == ".npz":
+            return {name: torch.from_numpy(value) for name, value in read_pack(path, names=_NPZ).items()}
+        if path.suffix in (".pt", ".pth"):
+            loaded = torch.load(path, map_location="cpu", weights_only=True)
+            if not isinstance(loaded, dict) or not all(isinstance(v, Tensor) for v in loaded.values()):
+                raise WeightsError(f"{path}: expected a state dict of tensors; save model.state_dict()")
+            return dict(loaded)
+    except WeightsError:
+        raise
+    except DataError as error:
+        raise WeightsError(str(error)) from None
+    except FileNotFoundError:
+        raise WeightsError(f"{path}: no such weights file") from None
+    except (OSError, ValueError, EOFError, SafetensorError, RuntimeError) as error:
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise WeightsError(f"{path}: cannot be read as weights ({first}); save it again") from None
+    except Exception as error:  # torch's unpickler raises its own family for what it refuses
+        raise WeightsError(f"{path}: refused ({type(error).__name__}); save tensors alone") from None
+    raise WeightsError(f"{path}: unknown format {path.suffix!r}; give .safetensors, .npz or .pt")
+
+
+def checkpoint_path(run: Path, training: str, round_: int) -> Path:
+    """Where round `round_` of a training cell is kept."""
+    return run / "weights" / training / f"round-{round_}.safetensors"
+
+
+def checkpoint_sha256(run: Path, training: str, round_: int) -> str:
+    """The content hash of a checkpoint as its training's record has it.
+
+    Raises `WeightsError` where the training did not finish, `NotApplicable` where it diverged first.
+    """
+    where = f"training {training[:8]}"
+    try:
+        made = records.read(records.record_path(run, training))
+    except RecordError:
+        raise WeightsError(f"{where} has no record; run its matrix") from None
+    if made.status != "done":
+        raise WeightsError(f"{where} did not finish ({made.reason}); see `bench show {training[:8]}`")
+    try:
+        found, ran = made.summary["checkpoints"].get(str(round_)), int(made.summary.get("rounds", round_))
+        diverged = made.summary["diverged"]
+    except MALFORMED:
+        raise WeightsError(f"{where} has a record without checkpoints; run its matrix again") from None
+    if found is None and diverged:
+        raise NotApplicable(f"{where} diverged before round {round_}")
+    if found is None and ran < round_:
+        raise NotApplicable(f"{where} stopped after round {ran}, before round {round_}")
+    if found is None:
+        raise WeightsError(f"{where} did not keep round {round_}; run its matrix again")
+    return str(found)
+
+
+def write_weights(path: Path, tensors: Tensors, about: Mapping[str, Any] | None = None) -> str:
+    """Write safetensors atomically; returns the file's SHA-256.
+
+    `about`, JSON types, says what the weights are (`read_about`).  It goes in under one key: safetensors
+    writes several in any order, and a checkpoint's bytes must come out the same each time.
+    """
+    metadata = None if about is None else {_ABOUT: json.dumps(about, sort_keys=True)}
+    plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    content = save_safetensors(plain, metadata)
+    write_atomically(path, content)
+    return hashlib.sha256(content).hexdigest()
+
+
+def read_about(path: Path) -> dict[str, Any]:
+    """What `write_weights` was told of a file's weights; empty where it says nothing of the kind."""
+    if path.suffix != ".safetensors":
+        return {}
+    try:
+        with safe_open(path, "pt") as file:
+            found = json.loads((file.metadata() or {}).get(_ABOUT, "{}"))
+    except (OSError, ValueError, SafetensorError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def fit(module: nn.Module, found: Tensors, *, where: str) -> dict[str, Tensor]:
+    """The parameters of `module` out of `found`, in its order; buffers are loaded into it.
+
+    Raises `WeightsError` naming what is missing or of another shape.
+    """
+    wanted = dict(module.named_parameters())
+    missing = [name for name in wanted if name not in found]
+    if missing:
+        raise WeightsError(
+            f"{where}: no tensor {missing[0]!r} ({len(missing)} missing); it holds {', '.join(sorted(found)[:6])}"
+        )
+    for name, parameter in wanted.items():
+        if found[name].shape != parameter.shape:
+            raise WeightsError(
+                f"{where}: {name} has shape {tuple(found[name].shape)}, the model needs {tuple(parameter.shape)}"
+            )
+    buffers = dict(module.named_buffers())
+    for name, buffer in buffers.items():
+        if name in found and found[name].shape == buffer.shape:
+            buffer.copy_(found[name])
+    return {name: found[name].to(parameter.dtype) for name, parameter in wanted.items()}

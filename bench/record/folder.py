@@ -1,0 +1,99 @@
+"""A run's folder: made, held by one run at a time, rid of what a killed one left."""
+
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from bench.errors import BenchError, StorageError
+from bench.record.store import PART
+
+_LOCK = ".lock"
+_FOLDERS = ("records", "arrays", "weights", "pictures", "hung", "kept", "submissions")
+
+
+@contextmanager
+def opened(run: Path) -> Iterator[Path]:
+    """The run folder, made where it is not, and held: no second run writes to it meanwhile.  The system lets
+    go of it when this process ends, however it ends.
+
+    Raises `StorageError` where it cannot be written, `BenchError` where a run is under way there, or where what
+    would be written there goes elsewhere.
+    """
+    try:
+        (run / "records").mkdir(parents=True, exist_ok=True)
+        file = os.fdopen(
+            os.open(run / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666), "r+b"
+        )
+    except OSError as error:
+        raise StorageError(f"{run}: cannot be written ({error.strerror}); choose another --out") from None
+    with file:
+        _refuse_links(run)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BenchError(
+                f"{run}: a run is under way there{_by(holder(run))}; wait for it (`bench status {run}`), "
+                "or choose another --out"
+            ) from None
+        except OSError:
+            pass  # a file system without locks
+        me = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.time()}
+        with suppress(OSError):  # a full disk: who holds it is told to nobody, but held it is
+            file.truncate(0)
+            file.write(json.dumps(me).encode())
+            file.flush()
+        _tidy(run)
+        yield run
+
+
+def is_held(run: Path) -> bool:
+    """Whether a run is under way there."""
+    try:
+        with (run / _LOCK).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def holder(run: Path) -> dict[str, Any]:
+    """Who held the folder last: `pid`, `host`, `since`; empty where that is not known."""
+    try:
+        found = json.loads((run / _LOCK).read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _by(found: dict[str, Any]) -> str:
+    pid, host = found.get("pid"), found.get("host")
+    return f" (process {pid} on {host})" if isinstance(pid, int) and isinstance(host, str) else ""
+
+
+def _refuse_links(run: Path) -> None:
+    """A run folder may be a stranger's: what is written to it must not go through a link of theirs."""
+    for folder in (*(run / name for name in _FOLDERS), *(run / "weights").glob("*")):
+        if folder.is_symlink():
+            raise BenchError(
+                f"{folder}: a link, and a run writes to its own folder alone; put a folder there"
+            )
+
+
+def _tidy(run: Path) -> None:
+    """Remove what was being written when an earlier run was killed."""
+    for folder in (run, *(run / name for name in _FOLDERS)):
+        for path in folder.glob(f".*{PART}"):
+            path.unlink(missing_ok=True)
+    for path in (run / "weights").glob(f"*/.*{PART}"):
+        path.unlink(missing_ok=True)
+    for path in (run / "hung").glob("*.txt"):
+        if not path.stat().st_size:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,203 @@
+"""What there is to run: attacks, defenses, data sets and models, by name, loaded only when asked for.
+
+An entry is one line in a distribution's entry-point table (groups `bench.attacks` and so on), or
+a class in a `--plugin` file.  Names and origins are read from installed metadata, literal
+attributes with `ast`; nothing but `load` and `add_plugin` imports an entry.
+"""
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from bench.errors import PluginError, UnknownName
+from bench.parameters import build
+from bench.registry import plugins
+from bench.registry import static as _literals
+
+KINDS = ("attacks", "defenses", "datasets", "models")
+DISTRIBUTION = "gradient-leakage-bench"
+SINGULAR = {"attacks": "attack", "defenses": "defense", "datasets": "data set", "models": "model"}
+_BASES = {
+    "attacks": "bench.attacks.base:Attack",
+    "defenses": "bench.defenses.base:Defense",
+    "datasets": "bench.datasets.base:Dataset",
+    "models": "bench.models.base:Model",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where an entry comes from: a distribution and its version, or a plug-in's file alone."""
+
+    kind: str
+    name: str
+    target: str  # "module:Class"
+    distribution: str | None
+    version: str | None
+    file: Path | None
+
+    @property
+    def own(self) -> bool:
+        """Whether it ships with bench."""
+        return self.distribution == DISTRIBUTION
+
+    def __str__(self) -> str:
+        if self.distribution is None:
+            return f"--plugin {self.file or self.target.partition(':')[0]}"
+        return f"{self.distribution} {self.version} ({self.target})"
+
+
+_added: dict[tuple[str, str], tuple[Origin, type]] = {}
+
+
+def names(kind: str) -> tuple[str, ...]:
+    """Every registered name of a kind, in alphabetical order; a name taken twice appears once."""
+    return tuple(sorted({*_claims(kind), *(name for own, name in _added if own == kind)}))
+
+
+def origin(kind: str, name: str) -> Origin:
+    """Where the entry comes from.
+
+    Raises `UnknownName` with the nearest names, and `PluginError` where two claim the name.
+    """
+    if (kind, name) in _added:
+        return _added[kind, name][0]
+    found = _claims(kind).get(name, ())
+    if not found:
+        raise UnknownName(_unknown(kind, name))
+    if len(found) > 1:
+        raise PluginError(_twice(found[0], found[1]))
+    return found[0]
+
+
+def literals(kind: str, name: str) -> dict[str, object]:
+    """Literal class attributes (reference, stages, knowledge, …) and `__doc__`, without importing.
+
+    Raises what `origin` raises, and `PluginError` where the entry points nowhere.
+    """
+    found = origin(kind, name)
+    module, _, attribute = found.target.partition(":")
+    try:
+        return _literals.read(module, attribute, found.file)
+    except PluginError as error:
+        raise PluginError(_broken(found, str(error))) from None
+
+
+def load(kind: str, name: str) -> type:
+    """The entry's class, imported now.
+
+    Raises what `origin` raises, and `PluginError` naming the distribution whose entry cannot be
+    imported, is not of its kind, or is abstract.
+    """
+    if (kind, name) in _added:
+        return _added[kind, name][1]
+    found = origin(kind, name)
+    base = _base(kind)
+    try:
+        entry = metadata.EntryPoint(name, found.target, f"bench.{kind}").load()
+    except (Exception, SystemExit) as error:
+        raise PluginError(_broken(found, plugins.fault(error))) from None
+    if not isinstance(entry, type) or not issubclass(entry, base):
+        raise PluginError(_broken(found, f"it is no {base.__name__}; derive it from {_BASES[kind]}"))
+    if inspect.isabstract(entry):
+        missing = ", ".join(sorted(getattr(entry, "__abstractmethods__", ())))
+        raise PluginError(_broken(found, f"it is abstract; give it {missing}"))
+    return entry
+
+
+def instance(kind: str, name: str, params: Mapping[str, Any], *, where: str | None = None) -> Any:
+    """An instance with these parameters, checked; `where` starts the message of a `BenchError`."""
+    return build(load(kind, name), params, where=where or f"{SINGULAR[kind]} {name!r}")
+
+
+def add_plugin(spec: str) -> tuple[Origin, ...]:
+    """Register what a `.py` file or a module defines; once more is no harm.  All of it or nothing.
+
+    Raises `PluginError`: it cannot be imported, defines nothing, or takes a name that is taken.
+    """
+    loaded = plugins.module(spec)
+    found: dict[tuple[str, str], tuple[Origin, type]] = {}
+    for kind, name, entry in plugins.entries(loaded, {kind: _base(kind) for kind in KINDS}):
+        file = _literals.file_of(entry.__module__) or Path(inspect.getfile(entry)).resolve()
+        claim = Origin(
+            kind=kind, name=name, target=f"{entry.__module__}:{entry.__qualname__}",
+            distribution=None, version=None, file=file,
+        )  # fmt: skip
+        if (kind, name) in found:
+            raise PluginError(_twice(found[kind, name][0], claim))
+        if name in names(kind) and not ((kind, name) in _added and _added[kind, name][0] == claim):
+            raise PluginError(_twice(origin(kind, name), claim))
+        found[kind, name] = (claim, entry)
+    if not found:
+        raise PluginError(
+            f"--plugin {spec}: it defines no attack, defense, data set or model; derive a class from "
+            + ", ".join(_BASES.values())
+        )
+    _added.update(found)
+    return tuple(claim for claim, _ in found.values())
+
+
+def drop_plugins() -> None:
+    """Forget what `add_plugin` registered."""
+    _added.clear()
+
+
+def _claims(kind: str) -> dict[str, tuple[Origin, ...]]:
+    if kind not in KINDS:
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    return _installed()[kind]
+
+
+@cache
+def _installed() -> dict[str, dict[str, tuple[Origin, ...]]]:
+    """kind → name → who claims it, read from the metadata once a process."""
+    claims: dict[str, dict[str, tuple[Origin, ...]]] = {kind: {} for kind in KINDS}
+    points = metadata.entry_points()
+    known: dict[int, tuple[str, str]] = {}  # parsing a distribution's metadata anew for each entry is slow
+    for kind in KINDS:
+        for point in points.select(group=f"bench.{kind}"):
+            dist = point.dist
+            if id(dist) not in known:
+                known[id(dist)] = (dist.name, dist.version) if dist else ("an unknown distribution", "?")
+            claim = _origin(kind, point, *known[id(dist)])
+            claims[kind][point.name] = (*claims[kind].get(point.name, ()), claim)
+    return claims
+
+
+def _origin(kind: str, point: metadata.EntryPoint, distribution: str, version: str) -> Origin:
+    file = _literals.file_of(point.module) if point.pattern.match(point.value) else None
+    return Origin(
+        kind=kind, name=point.name, target=point.value.replace(" ", ""),
+        distribution=distribution, version=version, file=file,
+    )  # fmt: skip
+
+
+def _base(kind: str) -> type:
+    module, _, attribute = _BASES[kind].partition(":")
+    base: type = getattr(importlib.import_module(module), attribute)
+    return base
+
+
+def _unknown(kind: str, name: str) -> str:
+    others = [SINGULAR[other] for other in KINDS if other != kind and name in names(other)]
+    near = difflib.get_close_matches(name, names(kind), n=3)
+    hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+    hint = f"it is a {others[0]}; " if others else hint
+    return f"unknown {SINGULAR[kind]} {name!r}; {hint}there are {', '.join(names(kind)) or 'none'}"
+
+
+def _twice(first: Origin, second: Origin) -> str:
+    remedy = "rename the plug-in's" if second.distribution is None else "uninstall one of them"
+    return f"{SINGULAR[first.kind]} {first.name!r} is taken twice, by {first} and by {second}; {remedy}"
+
+
+def _broken(found: Origin, reason: str) -> str:
+    remedy = f"mend or uninstall {found.distribution}" if found.distribution else "mend the file"
+    remedy = f"install {DISTRIBUTION} again" if found.own else remedy
+    return f"{SINGULAR[found.kind]} {found.name!r} of {found} cannot be used: {reason}; {remedy}"

@@ -1,0 +1,225 @@
+"""The file of a submission: a plain zip, written the same each time, and read as a stranger's.
+
+    manifest.json               what is in it (`bench.submission.manifest`)
+    records/<cell id>.json      as in the run folder, bit for bit
+    arrays/<sha256>.npz         likewise, where their pictures may leave
+
+Nothing else can be in it: the entries lie one behind the other with no byte between or around them, so that
+what a reviewer unpacks is all there is.
+"""
+
+import os
+import re
+import stat
+import struct
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from bench.errors import BenchError, RecordError
+from bench.sanitize import first_line, harmless
+
+MANIFEST = "manifest.json"
+_NAME = re.compile(r"manifest\.json|records/[0-9a-f]{64}\.json|arrays/[0-9a-f]{64}\.npz")
+_TAIL = struct.Struct("<4s4H2LH")  # the end of a zip's directory
+_LOCAL = 30  # bytes of an entry's own header before its name
+_LOCATOR = b"PK\x06\x07"  # of a zip64, whose other directory would be read instead
+_STEP = 2**20
+_REFUSED_FLAGS = 0x1 | 0x8 | 0x20 | 0x40 | 0x2000  # encrypted, length told afterwards, patched
+_DAMAGE = (
+    OSError, ValueError, EOFError, KeyError, IndexError, RuntimeError, NotImplementedError, struct.error,
+    zlib.error, zipfile.BadZipFile,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bytes at most: of the file, of its directory, of one entry unpacked by kind, of all records and of all
+    entries; and how many entries."""
+
+    file: int = 2**32 - 2**20  # what a zip without zip64 can hold
+    directory: int = 2**24
+    entries: int = 65_000
+    manifest: int = 2**24
+    record: int = 2**23
+    records: int = 2**30
+    array: int = 2**28
+    unpacked: int = 6 * 2**30
+
+    def of(self, name: str) -> int:
+        kind = name.partition("/")[0]
+        return {"records": self.record, "arrays": self.array}.get(kind, self.manifest)
+
+
+LIMITS = Limits()
+
+
+class ArchiveFault(RecordError):
+    """A file that is no submission; its text is one line without the file's name."""
+
+
+class Archive:
+    """An opened submission: its entries' names and, one at a time, their content."""
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        self._archive = archive
+        self.names = tuple(sorted(archive.namelist()))
+
+    def read(self, name: str) -> bytes:
+        """One entry's bytes; raises `ArchiveFault` where they are damaged or not as long as declared."""
+        content = bytearray()
+        try:
+            with self._archive.open(name) as file:
+                # In steps: one read of all would unpack as much as is there, whatever length is declared.
+                while step := file.read(_STEP):
+                    content += step
+        except _DAMAGE as error:
+            raise ArchiveFault(f"{name}: damaged ({first_line(error)}); get the file again") from None
+        if len(content) != self._archive.getinfo(name).file_size:
+            raise ArchiveFault(f"{name}: not as long as the file says; get the file again")
+        return bytes(content)
+
+
+@contextmanager
+def opened(path: Path, limits: Limits = LIMITS) -> Iterator[Archive]:
+    """Open a submission, its form and declared sizes checked before an entry is read.
+
+    Raises `RecordError` where there is no file, `ArchiveFault` for one that is no submission.
+    """
+    if not path.is_file():
+        raise RecordError(f"{path}: no such file; give a file of `bench leaderboard export`")
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be read ({error.strerror}); see its permissions") from None
+    with file:
+        start = _directory(file, limits)
+        try:
+            archive = zipfile.ZipFile(file)
+        except _DAMAGE as error:
+            raise ArchiveFault(f"no zip that can be read ({first_line(error)}); get the file again") from None
+        with archive:
+            _entries(archive.infolist(), start, limits)
+            yield Archive(archive)
+
+
+def write(path: Path, members: Mapping[str, Callable[[], bytes]]) -> None:
+    """Write the entries, by name, to a new file: the same bytes for the same content.
+
+    Raises `BenchError` where they are more than a plain zip can hold.
+    """
+    try:
+        with zipfile.ZipFile(path, "w", allowZip64=False) as archive:
+            for name, content in sorted(members.items()):
+                info = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+                info.create_system, info.external_attr = 3, (stat.S_IFREG | 0o644) << 16
+                packed = name.startswith("arrays/")  # an .npz is
+                info.compress_type = zipfile.ZIP_STORED if packed else zipfile.ZIP_DEFLATED
+                archive.writestr(info, content(), compresslevel=None if packed else 9)
+    except zipfile.LargeZipFile:
+        raise BenchError(
+            f"{path}: more than 4 GiB or 65 535 entries; leave arrays out, or name fewer defenses"
+        ) from None
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path`, which becomes it at the end, or goes if anything is raised.
+
+    Raises `BenchError` where `path` is there already or its folder cannot be written.
+    """
+    if path.exists():
+        raise BenchError(f"{path}: is there already; name another file, or delete it")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
+    except OSError as error:
+        raise BenchError(f"{path}: cannot be written ({error.strerror}); name another file") from None
+    os.close(handle)
+    part = Path(name)
+    try:
+        yield part
+        with part.open("rb") as file:
+            os.fsync(file.fileno())
+        part.chmod(0o644)
+        _named(part, path)
+    except FileExistsError:
+        raise BenchError(f"{path}: is there already; name another file, or delete it") from None
+    except OSError as error:
+        raise BenchError(f"{path}: cannot be written ({error.strerror}); name another file") from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _named(part: Path, path: Path) -> None:
+    """Give the finished file its name; unlike a rename a link never replaces what another has put there."""
+    try:
+        os.link(part, path)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links
+        if path.exists():
+            raise FileExistsError from None
+        part.replace(path)
+
+
+def _directory(file: BinaryIO, limits: Limits) -> int:
+    """Where the zip's directory begins; the file must end with it, and it must be of a bearable size.
+
+    `zipfile` would read any directory whole into memory, wherever it finds one.
+    """
+    size = file.seek(0, os.SEEK_END)
+    if size > limits.file:
+        raise ArchiveFault(f"{size} bytes, at most {limits.file} are read; export fewer defenses")
+    if size < _TAIL.size:
+        raise ArchiveFault("no zip, or a truncated one; get the file again")
+    file.seek(max(0, size - _TAIL.size - 20))
+    tail = file.read()
+    mark, disk, first, here, count, length, start, comment = _TAIL.unpack(tail[-_TAIL.size :])
+    if mark != b"PK\x05\x06" or comment or start + length + _TAIL.size != size:
+        raise ArchiveFault("no zip, a truncated one, or one with something around it; get the file again")
+    if disk or first or here != count or tail.startswith(_LOCATOR):
+        raise ArchiveFault("not a plain zip in one part; write it with `bench leaderboard export`")
+    if count > limits.entries or length > limits.directory:
+        raise ArchiveFault(f"{count} entries in {length} bytes, at most {limits.entries} are read")
+    return int(start)
+
+
+def _entries(infos: list[zipfile.ZipInfo], start: int, limits: Limits) -> None:
+    """Raises `ArchiveFault` for the first entry that is not what `write` writes."""
+    seen: set[str] = set()
+    for info in infos:
+        name, shown = info.filename, harmless(repr(info.orig_filename), 100)
+        if not _NAME.fullmatch(name) or name != info.orig_filename:
+            raise ArchiveFault(f"{shown}: no name that a submission has; get it from who wrote it")
+        if name in seen:
+            raise ArchiveFault(f"{shown}: is in it twice; get it from who wrote it")
+        seen.add(name)
+        kind = stat.S_IFMT(info.external_attr >> 16)
+        if kind not in (0, stat.S_IFREG) or info.external_attr & 0x10:
+            raise ArchiveFault(f"{shown}: no plain file but a link, folder or device")
+        packed = info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+        if not packed or info.flag_bits & _REFUSED_FLAGS or info.extra or info.comment:
+            raise ArchiveFault(f"{shown}: encrypted, or packed in a way that is not read")
+        if info.file_size > limits.of(name):
+            raise ArchiveFault(
+                f"{shown}: {info.file_size} bytes unpacked, at most {limits.of(name)} are read"
+            )
+    if MANIFEST not in seen:
+        raise ArchiveFault(f"no {MANIFEST} in it; write it with `bench leaderboard export`")
+    total = sum(info.file_size for info in infos)
+    texts = sum(info.file_size for info in infos if info.filename.startswith("records/"))
+    if total > limits.unpacked or texts > limits.records:
+        raise ArchiveFault(f"{total} bytes unpacked, {texts} of records: more than are read")
+    end = 0
+    for info in sorted(infos, key=lambda info: info.header_offset):
+        if info.header_offset != end:
+            raise ArchiveFault("its entries overlap or have something between them; get the file again")
+        end += _LOCAL + len(info.filename) + info.compress_size
+    if end != start:
+        raise ArchiveFault("something lies between its entries and its directory; get the file again")

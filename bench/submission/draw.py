@@ -1,0 +1,73 @@
+"""The records of a submission in groups, and by lot which of them are to be asked again."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import ceil
+
+from bench import rng
+from bench.leaderboard.blocks import attack_name, blocks, entry, of_one_series, question
+from bench.record.store import Record
+
+SEEDS = 4  # fresh ones at least for each drawn group: fewer do not show how much seeds differ
+
+
+@dataclass(slots=True)
+class Group:
+    """The records of one setting (a board's title), defense, point and attack; crashed ones left out."""
+
+    setting: str
+    records: list[Record] = field(default_factory=list)
+
+    @property
+    def done(self) -> list[Record]:
+        return [record for record in self.records if record.status == "done"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """One group, the record of it that is asked again, and the fresh seeds under which it is."""
+
+    group: Group
+    asked: Record
+    seeds: tuple[int, ...]
+
+
+def groups(records: Sequence[Record]) -> list[Group]:
+    """What can be drawn, in an order that the records alone decide.
+
+    A crashed cell claims nothing: its row is incomplete on every board.  Cells that were not applicable are
+    claims, and can be drawn.
+    """
+    listed = of_one_series(records)
+    titles = {block.key: block.title for block in blocks(listed)}
+    found: dict[tuple[str, ...], Group] = {}
+    for record in sorted(listed, key=lambda record: record.id):
+        cell = record.cell
+        if cell["kind"] == "attack" and record.status != "crashed":
+            key = (question(record), entry(cell["defense"]), cell["point"], attack_name(cell))
+            found.setdefault(key, Group(titles[key[0]])).records.append(record)
+    return [found[key] for key in sorted(found)]
+
+
+def draw(among: Sequence[Group], cells: int, seed: int) -> list[Drawn]:
+    """So many cells by lot, `SEEDS` and more of a group.
+
+    All groups share the fresh seeds, none of which the records have, so that equal readings are attacked once.
+    """
+    if not among:
+        return []
+    draws = rng.generator(seed, "verify")
+    each = max(SEEDS, ceil(cells / len(among)))
+    used = {record.cell["seed"] for group in among for record in group.records}
+    seeds: list[int] = []
+    while len(seeds) < each:
+        fresh = int(draws.integers(2**31))
+        if fresh not in used and fresh not in seeds:
+            seeds.append(fresh)
+    chosen = [among[number] for number in draws.permutation(len(among))[: ceil(cells / each)]]
+    found, left = [], cells
+    for group in chosen:
+        asked = group.records[int(draws.integers(len(group.records)))]
+        found.append(Drawn(group=group, asked=asked, seeds=tuple(seeds[:left])))
+        left -= each
+    return found

@@ -1,0 +1,82 @@
+"""The manifest of a submission: what is in the file, from whom, and what was left out."""
+
+import json
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, ValidationError
+
+from bench.cell import Frozen, Sha256
+from bench.sanitize import fault, first_line
+from bench.submission.archive import MANIFEST, ArchiveFault
+
+PRIVATE, UNASKED, ABSENT = "private", "not asked for", "not in the run folder"
+LONGEST = 300  # characters of a free text
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("it has characters that do not print")
+    return text
+
+
+def _web(text: str) -> str:
+    if text and not text.startswith(("https://", "http://")):
+        raise ValueError("it must start with https:// or http://")
+    return text
+
+
+Text = Annotated[str, Field(max_length=LONGEST), AfterValidator(_printable)]
+Count = Annotated[int, Field(ge=0)]
+
+
+class Listed(Frozen):
+    """One file: its content's hash and size."""
+
+    sha256: Sha256
+    bytes: Count
+
+
+class Suite(Frozen):
+    """What the run said of a suite (`bench.matrix.suites.ranking`): its word, not checked."""
+
+    suite: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]  # it names a file
+    protocol: Count
+    bench: Text
+    ranked: bool
+    why_not: tuple[Text, ...]
+
+
+class Manifest(Frozen):
+    """`name`, `url` and `when` are free texts; `pictures` says that pictures of private data were let out;
+    `left_out` maps a record's id to why its arrays are not in the file; `files` all others in it, by name."""
+
+    format: Literal["gradient-leakage-bench submission"] = "gradient-leakage-bench submission"
+    version: Literal[1] = 1
+    record_schema: Count
+    protocol: Count
+    bench: Text
+    name: Text = ""
+    url: Annotated[Text, AfterValidator(_web)] = ""
+    when: Text = ""
+    suites: tuple[Suite, ...] = ()
+    pictures: bool = False
+    left_out: dict[Sha256, Literal["private", "not asked for", "not in the run folder"]] = {}
+    files: dict[str, Listed]
+
+    def text(self) -> str:
+        """The file's text."""
+        return json.dumps(self.model_dump(mode="json"), indent=1, sort_keys=True) + "\n"
+
+
+def parsed(content: bytes) -> Manifest:
+    """The manifest of these bytes; raises `ArchiveFault` in one line for anything that it should not be."""
+    try:
+        found = Manifest.model_validate_json(content)
+    except ValidationError as error:
+        raise ArchiveFault(f"{MANIFEST}: {fault(error)}") from None
+    except (ValueError, RecursionError) as error:
+        raise ArchiveFault(f"{MANIFEST}: {first_line(error)}") from None
+    # Else a key that is in it twice would show a reader one value and a program another.
+    if found.text().encode() != content:
+        raise ArchiveFault(f"{MANIFEST}: not as `bench leaderboard export` writes it")
+    return found

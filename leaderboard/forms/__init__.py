@@ -1,0 +1,1 @@
+"""Rows → text: terminal, Markdown, CSV, page, charts, figure."""

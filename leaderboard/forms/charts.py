@@ -1,0 +1,253 @@
+"""Rows → what the page draws: four Vega-Lite charts without data, and the data of every condition beside them.
+
+The page puts the rows of one condition, read at one point, into all four charts at once.  Names are values here,
+never names of fields, so a stranger's name cannot mean anything to Vega.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import altair as alt
+import vl_convert
+
+from bench.leaderboard.blocks import POINT_ORDER
+from bench.leaderboard.board import THRESHOLDS_DB, AtPoint, Row
+
+WORST = "worst"  # the point that means: of each defense its own worst
+SUCCESS_DB = 20  # from which on a picture counts as recognisable, if it also beats the best guess by 3 dB
+_HEIGHT = 280  # pixels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """`needs` the fields without which a row is left out, `nothing` what is said where no row is left;
+    `most` how many rows it shows, best ranked first."""
+
+    id: str
+    heading: str
+    caption: str
+    needs: tuple[str, ...]
+    nothing: str
+    most: int
+    spec: Mapping[str, Any]
+
+    def json(self) -> dict[str, Any]:
+        """The chart as JSON types."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+@cache
+def library() -> str:
+    """Vega, Vega-Lite and vega-embed as one script that leaves `vegaEmbed` behind; seconds to put together."""
+    version = alt.SCHEMA_VERSION.removeprefix("v").rpartition(".")[0]  # that of `charts`' specs
+    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", version)
+
+
+def charts() -> list[Chart]:
+    """The charts, in the order in which the page shows them."""
+    return [
+        Chart(
+            id="trade", heading="Privacy against utility", needs=("asr", "accuracy"), most=500,
+            caption="Lower right is better. The dashed line joins the Pareto front; hollow: incomplete, never on it. "
+            "Bars: 95 % intervals.",
+            nothing="No defense here has both an attack success rate and a training, so accuracy is unknown.",
+            spec=_trade(),
+        ),
+        Chart(
+            id="attacks", heading="Each attack against each defense", needs=("attacks",), most=24,
+            caption="Share of pictures, in percent, that each attack alone got back. "
+            "n/a: does not apply; failed: crashed.",
+            nothing="No attack was scored here.", spec=_heat(),
+        ),
+        Chart(
+            id="reached", heading="How good the reconstructions are", needs=("reached",), most=12,
+            caption=f"Share of pictures that some attack brought to at least this PSNR. "
+            f"Vertical line: {SUCCESS_DB} dB, the least that counts as success.",
+            nothing="No reconstruction was scored here.", spec=_reached(),
+        ),
+        Chart(
+            id="learning", heading="What training under the defense costs", needs=("accuracies",), most=12,
+            caption="Test accuracy over the rounds, mean over seeds.",
+            nothing="No defense was trained on this data set and model.", spec=_learning(),
+        ),
+    ]  # fmt: skip
+
+
+def conditions(
+    rows: Sequence[Row], names: Mapping[tuple[str, str], str], attacks: Mapping[str, int]
+) -> list[dict[str, Any]]:
+    """The rows of each condition as the page's script reads them.
+
+    `names` the short names of defenses by (key, defense), `attacks` the number of each attack by its full name,
+    which stands in place of the name.
+    """
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.key, []).append(row)
+    return [
+        {
+            "title": own[0].title, "points": ordered_points(own),
+            "rows": [_row(row, own, names[row.key, row.defense], attacks) for row in own],
+        }
+        for own in found.values()
+    ]  # fmt: skip
+
+
+def ordered_points(rows: Iterable[Row]) -> list[str]:
+    """The points of all rows, from inside the client out, unknown ones last."""
+    seen = {point for row in rows for point in row.points}
+    known = [point for point in POINT_ORDER if point in seen]
+    return known + sorted(seen - set(known))
+
+
+def _row(row: Row, rows: Sequence[Row], name: str, attacks: Mapping[str, int]) -> dict[str, Any]:
+    cost = row.cost
+    worst = row.worst
+    return {
+        "name": name, "complete": row.complete, "accuracy": cost.accuracy if cost else None,
+        "rounds": [round_ for round_, _ in cost.curve] if cost else [],
+        "accuracies": [round(accuracy, 4) for _, accuracy in cost.curve] if cost else [],
+        "worst": worst.point if worst else None,
+        "front": [WORST] * row.pareto + [point for point in row.points if _on_front(row, rows, point)],
+        "at": {point: _at(at, attacks) for point, at in row.points.items()},
+    }  # fmt: skip
+
+
+def _at(at: AtPoint, attacks: Mapping[str, int]) -> dict[str, Any]:
+    unscored = dict.fromkeys(at.absent, "n/a") | dict.fromkeys(at.crashed, "failed")
+    rates = {**unscored, **{name: round(rate, 3) for name, rate in at.by_attack.items()}}
+    low, high = at.interval or (None, None)
+    return {
+        "asr": at.asr, "low": low, "high": high, "bound": at.lower_bound, "pictures": at.pictures,
+        "attacks": [attacks[name] for name in rates], "rates": list(rates.values()),
+        "reached": [round(share, 3) for share in at.reached] if at.asr is not None else [],
+    }  # fmt: skip
+
+
+def _on_front(row: Row, rows: Iterable[Row], point: str) -> bool:
+    """As `Row.pareto`, with the rate at one point in place of the highest."""
+    mine = _order(row, point)
+    others = [order for other in rows if (order := _order(other, point)) is not None]
+    return mine is not None and not any(
+        asr <= mine[0] and loss <= mine[1] and (asr, loss) != mine for asr, loss in others
+    )
+
+
+def _order(row: Row, point: str) -> tuple[float, float] | None:
+    at, loss = row.points.get(point), row.cost.loss if row.cost else None
+    if not row.complete or at is None or at.asr is None or loss is None:
+        return None
+    return at.asr, loss
+
+
+def _trade() -> dict[str, Any]:
+    where = {
+        "x": alt.X(
+            "accuracy:Q", title="test accuracy", axis=alt.Axis(format="%", tickCount=6),
+            scale=alt.Scale(zero=False, nice=False, padding=24),
+        ),
+        "y": alt.Y("asr:Q", title="attack success rate", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1])),
+    }  # fmt: skip
+    front = _base().mark_line(interpolate="step-before", strokeDash=[5, 4], strokeWidth=1.5).encode(
+        **where, order="accuracy:Q"
+    ).transform_filter("datum.front")  # fmt: skip
+    bars = _base().mark_rule(strokeWidth=1.5).encode(
+        x=where["x"], y=alt.Y("low:Q", title="attack success rate"), y2="high:Q", stroke=_own("colour"),
+        opacity=_dimmed(0.35),
+    )  # fmt: skip
+    points = _base().mark_point(size=90, strokeWidth=2).encode(
+        **where, stroke=_own("colour"), fill=alt.Fill("fill:N", scale=None), opacity=_dimmed(1),
+        tooltip=[
+            alt.Tooltip("name:N", title="defense"), alt.Tooltip("said:N", title="success rate"),
+            alt.Tooltip("accuracy:Q", title="accuracy", format=".1%"), alt.Tooltip("state:N", title="evidence"),
+        ],
+    )  # fmt: skip
+    names = (
+        _base()
+        .mark_text(dy=-11, dx=-6, align="right", limit=120)
+        .encode(**where, text="name:N", opacity=_dimmed(1))
+    )
+    return _finished(
+        alt.layer(bars, front, points, names.transform_filter("datum.front && datum.named")), _HEIGHT
+    )
+
+
+def _heat() -> dict[str, Any]:
+    where = {
+        "x": alt.X("attack:N", title=None, sort=None, axis=alt.Axis(labelAngle=-35, labelLimit=130)),
+        "y": alt.Y("name:N", title=None, sort=None),
+    }
+    each = _base().transform_flatten(["attacks", "rates", "marks", "inks"], ["attack", "rate", "mark", "ink"])
+    cells = each.mark_rect(invalid=None, cornerRadius=2).encode(
+        **where, color=alt.Color("rate:Q", scale=alt.Scale(domain=[0, 1]), legend=None), opacity=_dimmed(1),
+        tooltip=[
+            alt.Tooltip("name:N", title="defense"), alt.Tooltip("attack:N"),
+            alt.Tooltip("mark:N", title="success rate, %"),
+        ],
+    )  # fmt: skip
+    said = each.mark_text(fontSize=11).encode(
+        **where, text="mark:N", fill=alt.Fill("ink:N", scale=None), opacity=_dimmed(1)
+    )
+    return _finished(alt.layer(cells.transform_filter("isValid(datum.rate)"), said), alt.Step(24))
+
+
+def _reached() -> dict[str, Any]:
+    span = alt.Scale(domain=[THRESHOLDS_DB[0], THRESHOLDS_DB[-1]], zero=False)
+    lines = _base().transform_flatten(["reached", "thresholds"], ["share", "threshold"])
+    drawn = _line(lines).encode(
+        x=alt.X("threshold:Q", title="PSNR, dB", scale=span),
+        y=alt.Y("share:Q", title="pictures", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1])),
+        tooltip=[
+            alt.Tooltip("name:N", title="defense"), alt.Tooltip("threshold:Q", title="dB"),
+            alt.Tooltip("share:Q", title="pictures", format=".0%"),
+        ],
+    )  # fmt: skip
+    least = (
+        alt.Chart(alt.InlineData([{}]))
+        .mark_rule(strokeDash=[2, 3])
+        .encode(x=alt.XDatum(SUCCESS_DB, scale=span))
+    )
+    return _finished(alt.layer(least, drawn), _HEIGHT)
+
+
+def _learning() -> dict[str, Any]:
+    lines = _base().transform_flatten(["rounds", "accuracies"], ["round", "share"])
+    drawn = _line(lines, point=True).encode(
+        x=alt.X("round:Q", title="round", axis=alt.Axis(tickMinStep=1)),
+        y=alt.Y("share:Q", title="test accuracy", axis=alt.Axis(format="%")),
+        tooltip=[
+            alt.Tooltip("name:N", title="defense"), alt.Tooltip("round:Q"),
+            alt.Tooltip("share:Q", title="accuracy", format=".1%"),
+        ],
+    )  # fmt: skip
+    return _finished(alt.layer(drawn), _HEIGHT)
+
+
+def _base() -> alt.Chart:
+    return alt.Chart(alt.NamedData("rows"))
+
+
+def _line(chart: alt.Chart, *, point: bool = False) -> alt.Chart:
+    """Lines of each row's own colour and dashes."""
+    own: alt.Chart = chart.mark_line(strokeWidth=2, point=point).encode(
+        detail="name:N", color=_own("colour"), strokeDash=alt.StrokeDash("dash:N", scale=None), opacity=_dimmed(1)
+    )  # fmt: skip
+    return own
+
+
+def _own(field: str) -> alt.Color:
+    """The colour that stands in the row: one for all charts, and the page's own in dark and light."""
+    return alt.Color(f"{field}:N", scale=None, legend=None)
+
+
+def _dimmed(full: float) -> Any:
+    """Full opacity but for what stands beside the defense in focus."""
+    return alt.condition("focus == '' || datum.name == focus", alt.value(full), alt.value(0.1))
+
+
+def _finished(chart: alt.LayerChart | alt.FacetChart, height: int | alt.Step) -> dict[str, Any]:
+    done = chart.add_params(alt.param(name="focus", value="")).properties(width="container", height=height)
+    spec: dict[str, Any] = done.to_dict()
+    return spec
