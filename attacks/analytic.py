@@ -70,7 +70,7 @@ class Analytic(Attack):
     def _one_reading(self, reading: Reading, layer: "_Layer", table: Tensor) -> tuple[Tensor, Tensor, Status]:
         """Pictures (picture, *shape), the share of the table (neuron, weight or bias) that they leave
         unexplained, and the status; the public mean where nothing can be read."""
-        nothing = reading.public_mean.double().cpu().expand(reading.pictures, *reading.shape)
+        nothing = reading.public_mean.double().cpu().expand(reading.examples, *reading.shape)
         if not torch.isfinite(table).all():
             return nothing, torch.tensor(torch.nan, dtype=torch.float64), "nan"
         one = torch.tensor(1.0, dtype=torch.float64)
@@ -80,11 +80,11 @@ class Analytic(Attack):
         common = layer.undo(_rank_one(table))
         if not torch.isfinite(common).all():
             return nothing, one, "diverged"
-        if reading.pictures == 1:
+        if reading.examples == 1:
             x = common[None]
         else:
             x = self._separate(reading, layer.undo(_ratios(table)), common)
-        return x.reshape(reading.pictures, *reading.shape), _unexplained(table, layer.apply(x)), "ok"
+        return x.reshape(reading.examples, *reading.shape), _unexplained(table, layer.apply(x)), "ok"
 
     def _separate(self, reading: Reading, ratios: Tensor, common: Tensor) -> Tensor:
         """Pictures (picture, input) among the neurons' ratios: those that most neurons show, then those
@@ -99,13 +99,13 @@ class Analytic(Attack):
         distance = (rows - common).square().mean(1).sqrt()
         left = torch.ones(len(rows), dtype=torch.bool)
         chosen: list[Tensor] = []
-        while len(chosen) < reading.pictures and left.any():
+        while len(chosen) < reading.examples and left.any():
             best = left & (support == support[left].max())
             at = int(torch.where(best, distance, -1).argmax())
             chosen.append(rows[near[at]].median(0).values)
             left &= ~near[at]
             distance = torch.minimum(distance, apart[at]) if len(chosen) > 1 else apart[at]
-        return torch.stack(chosen + [common] * (reading.pictures - len(chosen)))
+        return torch.stack(chosen + [common] * (reading.examples - len(chosen)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

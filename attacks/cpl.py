@@ -26,7 +26,7 @@ class Cpl(MatchingAttack):
     outer: int = parameter(300, "outer steps at most", unit="20 evaluations", source="Wei et al. 2020", low=1)
     start: Start = parameter("tile-2", "first dummy; tables start uniform", source="Wei et al. 2020")
     history: int = parameter(100, "pairs kept by L-BFGS", source="Wei et al. 2020", low=1)
-    search: Literal["none", "backtracking"] = parameter(
+    line_search: Literal["none", "backtracking"] = parameter(
         "none",
         "step rule: full steps as published; or ours, which sees losses and inputs in units of usual size",
         source="Wei et al. 2020",
@@ -40,8 +40,8 @@ class Cpl(MatchingAttack):
         return Parts(
             departures=_DEPARTURES,
             distance="l2", start="uniform" if tiled else self.start, labels="inferred",
-            solver=Lbfgs(history=min(self.history, budget.evaluations), search=self.search),
-            scaled=self.search == "backtracking",
+            solver=Lbfgs(history=min(self.history, budget.evaluations), line_search=self.line_search),
+            scaled=self.line_search == "backtracking",
             plan=Plan(evaluations=20 * self.outer, restarts=self.restarts),
             prior=Prior(squared=self.l2, absolute=self.l1),
         )  # fmt: skip

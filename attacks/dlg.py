@@ -19,7 +19,7 @@ class Dlg(MatchingAttack):
 
     outer: int = parameter(300, "outer steps at most", unit="20 evaluations", source="Zhu et al. 2019", low=1)
     history: int = parameter(100, "pairs kept by L-BFGS", source="Zhu et al. 2019", low=1)
-    search: Literal["none", "backtracking"] = parameter(
+    line_search: Literal["none", "backtracking"] = parameter(
         "none",
         "step rule: full steps as published; or ours, which sees losses and inputs in units of usual size",
         source="Zhu et al. 2019",
@@ -30,7 +30,7 @@ class Dlg(MatchingAttack):
         del reading
         return Parts(
             distance="l2", start="gaussian", labels="joint",
-            solver=Lbfgs(history=min(self.history, budget.evaluations), search=self.search),
-            scaled=self.search == "backtracking",
+            solver=Lbfgs(history=min(self.history, budget.evaluations), line_search=self.line_search),
+            scaled=self.line_search == "backtracking",
             plan=Plan(evaluations=20 * self.outer, restarts=self.restarts),
         )  # fmt: skip

@@ -27,7 +27,7 @@ class IDlg(MatchingAttack):
         low=0,
     )
     history: int = parameter(100, "pairs kept by L-BFGS", source="Zhao et al. 2020", low=1)
-    search: Literal["none", "backtracking"] = parameter(
+    line_search: Literal["none", "backtracking"] = parameter(
         "none",
         "step rule: full steps as published; or ours, which sees losses and inputs in units of usual size",
         source="Zhao et al. 2020",
@@ -38,8 +38,8 @@ class IDlg(MatchingAttack):
         del reading
         return Parts(
             distance="l2", start="gaussian", labels="inferred",
-            solver=Lbfgs(history=min(self.history, budget.evaluations), search=self.search),
-            scaled=self.search == "backtracking",
+            solver=Lbfgs(history=min(self.history, budget.evaluations), line_search=self.line_search),
+            scaled=self.line_search == "backtracking",
             plan=Plan(
                 evaluations=20 * self.outer, restarts=self.restarts,
                 stop_loss=self.stop_loss, look_every=200,

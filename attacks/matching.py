@@ -66,9 +66,13 @@ class MatchingAttack(Attack):
     """An attack by gradient matching; these options are ours, and off as published."""
 
     layers: Layers = parameter("equal", "weights of the tensors in the distance", source="ours")
-    mute: tuple[str, ...] = parameter((), "tensors left out: those whose names begin so", source="paper E")
-    scale_free: bool = parameter(False, "the reading may be shortened by an unknown factor", source="ours")
-    finish: bool = parameter(False, "rows that single precision stops are taken on in double", source="ours")
+    exclude: tuple[str, ...] = parameter(
+        (), "tensors left out: those whose names begin so", source="Risk-balanced"
+    )
+    unknown_scale: bool = parameter(False, "the reading may be shortened by an unknown factor", source="ours")
+    refine_float64: bool = parameter(
+        False, "rows that single precision stops are taken on in double", source="ours"
+    )
 
     local: Literal["one-gradient", "unrolled"] = parameter(
         "one-gradient", "how L > 1 local steps are read: their mean as one gradient, or each step simulated",
@@ -113,7 +117,7 @@ class MatchingAttack(Attack):
         )
         return Distance(
             kind="l1" if laplace and len(reading.rounds) == 1 else parts.distance,
-            layers=self.layers, mute=self.mute, scale_free=self.scale_free,
+            layers=self.layers, exclude=self.exclude, unknown_scale=self.unknown_scale,
         )  # fmt: skip
 
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
@@ -122,7 +126,7 @@ class MatchingAttack(Attack):
             reading.steps if self._unrolls(reading) else 1
         )  # an evaluation unrolled over L steps counts as L
         allowed = min(parts.plan.evaluations, budget.evaluations)
-        plan = replace(parts.plan, evaluations=max(1, allowed // each), leave_stalled=self.finish)
+        plan = replace(parts.plan, evaluations=max(1, allowed // each), leave_stalled=self.refine_float64)
         observed = observations(reading)
         joint = parts.labels == "joint" and reading.labels is None
         labels = None if joint else infer_labels(reading, mean_of(observed))
@@ -132,9 +136,9 @@ class MatchingAttack(Attack):
             shuffled=each > 1 and labels is not None,
         )  # fmt: skip
         if problem.ours:
-            problem = replace(problem, stretch=stretch(reading, problem.like, key).repeat(reading.pictures))
+            problem = replace(problem, stretch=stretch(reading, problem.like, key).repeat(reading.examples))
         solution = minimise(problem, parts.solver, plan, torch.arange(len(reading)), width=budget.chunk)
-        if self.finish:
+        if self.refine_float64:
             solution = _finished(problem, parts.solver, plan, solution, budget.chunk)
         return _reconstruction(problem, solution, tuple(_departures(problem, allowed)), each)
 
@@ -215,7 +219,7 @@ def _mismatch(
             gradients = _gradients(reading, weights, inputs, targets, differentiable, unrolled)
         sent = gradients
         if reading.description is not None:
-            sent = reading.description.candidate(gradients, target)
+            sent = reading.description.simulate(gradients, target)
         total = total + measure(sent, target)
     return total / len(observed)
 
@@ -260,7 +264,7 @@ class _Matching:
     @property
     def inputs(self) -> int:
         """Variables that are input values."""
-        return self.reading.pictures * self.reading.public_mean.numel()
+        return self.reading.examples * self.reading.public_mean.numel()
 
     @property
     def like(self) -> Tensor:
@@ -281,7 +285,7 @@ class _Matching:
             x = x / self.stretch.to(x)
         if self.labels is None:
             draw = self.key.generator("label", reading.indices[row], restart)
-            free = torch.from_numpy(draw.standard_normal((reading.pictures, reading.classes)))
+            free = torch.from_numpy(draw.standard_normal((reading.examples, reading.classes)))
             x = torch.cat([x, free.flatten().to(x.dtype)])
         return x.to(self.like)
 
@@ -314,7 +318,7 @@ class _Matching:
         targets = one_hot(reading.public_labels[:count], reading.classes, self.like.dtype)[:, None]
         weights = {name: value[0] for name, value in reading.weights.items()}
         public = group_gradients(reading.model, weights, inputs, targets.to(self.like.device))
-        usual = self.measure.nothing(public).mean() / reading.pictures
+        usual = self.measure.nothing(public).mean() / reading.examples
         return (usual / scale.clamp_min(torch.finfo(scale.dtype).tiny)).clamp_min(1)
 
     def narrowed(self, rows: Tensor, restarts: Tensor) -> "_Rows":
@@ -335,7 +339,7 @@ class _Matching:
         found = []
         for row, restart in zip(rows.tolist(), restarts.tolist(), strict=True):
             draw = self.key.generator("label-order", self.reading.indices[row], restart)
-            count = self.reading.pictures
+            count = self.reading.examples
             found.append(self.labels[row][draw.permutation(count) if restart else torch.arange(count)])
         return torch.stack(found)
 
@@ -345,10 +349,10 @@ class _Matching:
         inputs = x[:, : self.inputs]
         if self.stretch is not None:
             inputs = inputs * self.stretch
-        inputs = inputs.reshape(len(x), reading.pictures, *reading.shape)
+        inputs = inputs.reshape(len(x), reading.examples, *reading.shape)
         if self.labels is not None:
             return inputs, None
-        return inputs, x[:, self.inputs :].reshape(len(x), reading.pictures, reading.classes)
+        return inputs, x[:, self.inputs :].reshape(len(x), reading.examples, reading.classes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -425,8 +429,8 @@ def _reconstruction(
     assert labels is not None
     bounds = problem.scale(torch.arange(len(inputs)))
     evaluations = each * solution.evaluations.cpu()
-    shown = solution.trail.shape[1]
-    trail = problem.split(solution.trail.flatten(0, 1))[0].unflatten(0, (-1, shown))
+    shown = solution.trajectory.shape[1]
+    trajectory = problem.split(solution.trajectory.flatten(0, 1))[0].unflatten(0, (-1, shown))
     return Reconstruction(
         inputs=inputs.cpu(), labels=labels.cpu(), loss=solution.loss.cpu(), evaluations=evaluations,
         outer=problem.parts.solver.outer(evaluations), restarts=solution.restarts.cpu(),
@@ -438,7 +442,7 @@ def _reconstruction(
             (each * mark, tuple(float(v) for v in row))
             for mark, row in zip(solution.marks, solution.losses, strict=True)
         ),
-        trail=trail.cpu(), notes=notes,
+        trajectory=trajectory.cpu(), notes=notes,
     )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ class MeanPicture(Attack):
 
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
         del budget, key
-        return claim(reading, reading.public_mean.expand(len(reading), reading.pictures, *reading.shape))
+        return claim(reading, reading.public_mean.expand(len(reading), reading.examples, *reading.shape))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class NearestPublic(Attack):
         del budget, key
         gaps = (reading.public_inputs - reading.public_mean).flatten(1).square().sum(1)
         nearest = reading.public_inputs[gaps.argmin()]
-        return claim(reading, nearest.expand(len(reading), reading.pictures, *reading.shape))
+        return claim(reading, nearest.expand(len(reading), reading.examples, *reading.shape))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ def claim(reading: Reading, inputs: Tensor, labels: Tensor | None = None) -> Rec
     none = torch.zeros(len(reading), dtype=torch.long)
     return Reconstruction(
         inputs=inputs.clone(),
-        labels=torch.full((len(reading), reading.pictures), -1) if labels is None else labels,
+        labels=torch.full((len(reading), reading.examples), -1) if labels is None else labels,
         loss=torch.zeros(len(reading)), evaluations=none, outer=none, restarts=none,
         status=(ok,) * len(reading),
     )  # fmt: skip

@@ -198,7 +198,7 @@ def save_reading(path: str | PathLike[str], reading: Reading) -> None:
     if len(reading.rounds) > 1 or reading.senders > 1 or reading.description is not None:
         raise BenchError(f"{path}: a reading file holds one observation of one client, and no description")
     meta = reading_files.checked_meta(
-        shape=reading.shape, classes=reading.classes, batch=reading.pictures // reading.steps,
+        shape=reading.shape, classes=reading.classes, batch=reading.examples // reading.steps,
         steps=reading.steps, rate=reading.rate, unit=reading.unit, value_range=reading.value_range,
     )  # fmt: skip
     reading_files.save(

@@ -42,7 +42,7 @@ class DataRef(Entry):
 
 
 class Federated(Frozen):
-    """The federated setting (A §3): who trains, on what, how much of it a round sees.
+    """The federated setting (Fed-αCDP §3): who trains, on what, how much of it a round sees.
 
     `fedsgd` uploads the gradient of one local step; `fedavg` uploads w_0 - w_L after L steps.
     """
@@ -101,8 +101,33 @@ Weights = Annotated[InitialWeights | FileWeights | CheckpointWeights, Field(disc
 UNASKED = ("path", "series")  # of weights: fields that are no part of the question
 
 
-# fields that came later: with nothing asked, the same question as before
-_UNLESS_ASKED = ("until_accuracy", "until_epsilon", "bayesian", "colluders")
+# Fields that came later: where they ask for nothing, the configuration is the one from before.
+_UNLESS_ASKED = ("until_accuracy", "until_epsilon", "bayesian")
+
+
+class Grants(Frozen):
+    """What an attacker is granted beyond the reading.  A field with its default is no part of a cell's id, so
+    that a grant added later changes no id.
+
+    A field's description is the grant in words, with `{}` for its value.
+    """
+
+    labels: Annotated[bool, Field(description="the true labels")] = False
+    repeated_readings: Annotated[
+        int, Field(ge=1, description="{} draws of the defense's noise at frozen weights")
+    ] = 1
+    colluders: Annotated[
+        float, Field(ge=0, le=1, description="what {:.0%} of a client's neighbours know")
+    ] = 0.0
+
+    def granted(self) -> dict[str, Any]:
+        """The grants that differ from nothing, by name."""
+        return self.model_dump(exclude_defaults=True)
+
+    def words(self) -> list[str]:
+        """Each grant in a few words: `the true labels`."""
+        fields = type(self).model_fields
+        return [(fields[name].description or name).format(value) for name, value in self.granted().items()]
 
 
 class _Cell(Frozen):
@@ -123,6 +148,8 @@ class _Cell(Frozen):
             if not content.get(name):
                 content.pop(name, None)
         content.pop("checkpoints", None)
+        if isinstance(self, AttackCell):
+            content["grants"] = self.grants.granted()
         if isinstance(content.get("weights"), dict):
             content["weights"] = {k: v for k, v in content["weights"].items() if k not in UNASKED}
         return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -179,17 +206,12 @@ class AttackCell(_Cell):
     weights: Weights = InitialWeights()
     attack: Entry
     knowledge: Literal["plain", "adaptive"] = "plain"
-    labels: Annotated[bool, Field(description="grant: the true labels")] = False
-    repeated_readings: Annotated[int, Field(ge=1, description="grant: R draws at frozen weights")] = 1
+    grants: Grants = Grants()
     point: str
     readings: Annotated[int, Field(ge=1)] = 16
     evaluations: Annotated[int, Field(ge=1, description="budget, restarts included")] = 500
     chunk: Annotated[int, Field(ge=1, description="readings held at once")] = 32
     draw: Annotated[int, Field(ge=0, description="which draw of the defense's noise")] = 0
-    colluders: Annotated[
-        float,
-        Field(ge=0, le=1, description="grant: the share of a client's neighbours who tell what they know"),
-    ] = 0.0
 
 
 AnyCell = TrainingCell | AttackCell

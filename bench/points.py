@@ -27,7 +27,7 @@ class Point:
     unit: Literal["example", "step", "update", "sum"]
     source: str
 
-    def pictures(self, *, batch: int, steps: int, senders: int) -> int:
+    def examples(self, *, batch: int, steps: int, senders: int) -> int:
         """Distinct examples behind one reading: B examples a local step, L steps, of `senders` clients."""
         return {
             "example": 1, "step": batch, "update": batch * steps, "sum": batch * steps * senders,
@@ -39,10 +39,10 @@ class Point:
 
 
 _TABLE = (
-    Point("type-2", "example", "example", "A §3.1: one example's gradient inside a client"),
+    Point("type-2", "example", "example", "Fed-αCDP §3.1: one example's gradient inside a client"),
     Point("type-2-step", "step", "step", "ours: the mean that a local step uses, after its noise"),
-    Point("type-1", "client", "update", "A §3.1: a client's whole update before it leaves"),
-    Point("type-0", "server", "update", "A §3.1: the same update at the server, before aggregation"),
+    Point("type-1", "client", "update", "Fed-αCDP §3.1: a client's whole update before it leaves"),
+    Point("type-0", "server", "update", "Fed-αCDP §3.1: the same update at the server, before aggregation"),
     Point("aggregate", "aggregate", "sum", "ours: the mean over the clients of the round alone"),
 )
 POINTS = {point.name: point for point in _TABLE}

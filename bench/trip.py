@@ -4,8 +4,8 @@ Axes are named once, here, and used in every docstring:
 
     reading      one client-step or client-round seen by the attacker
     observation  one sight of the same secret, with weights and a round of its own
-    picture      one distinct example behind a reading (type-2: 1, type-1 and type-0: B·L, aggregate: K·B·L)
-    client, example   inside the federated pipeline
+    example      one distinct example behind a reading (type-2: 1, type-1 and type-0: B·L, aggregate: K·B·L)
+    client, step      inside the federated pipeline
     *shape       of one example (channel, height, width) or (feature,), or of one parameter
     class        soft label
 """
@@ -26,14 +26,14 @@ Status = Literal["ok", "diverged", "nan"]
 class Victims:
     """The truth behind the readings of one cell, known to the harness alone.
 
-    `inputs` (reading, sender, step, example, *shape) in [0, 1]; `labels` and `examples` (reading,
+    `inputs` (reading, sender, step, example, *shape) in [0, 1]; `labels` and `indices` (reading,
     sender, step, example): label, and index in the training split; `clients` the clients of each
     reading, one unless the point shows an aggregate.
     """
 
     inputs: Tensor
     labels: Tensor
-    examples: Tensor
+    indices: Tensor
     clients: tuple[tuple[int, ...], ...]
 
     def __len__(self) -> int:
@@ -52,7 +52,7 @@ class Noise:
 class Description(Protocol):
     """What a defense says in public of what it does to a candidate's gradient, in stage order.
 
-    Attackers see this and never the defense.  `candidate` maps the gradients that the dummies
+    Attackers see this and never the defense.  `simulate` maps the gradients that the dummies
     would send, `per_example` (reading, example, *shape), to the mean of what the reading would then
     show (reading, *shape), given what it does show; `noise` is what lies around that mean; `additive`
     says that nothing else is random, so that observations of one secret may be averaged; `inside_steps`
@@ -65,7 +65,7 @@ class Description(Protocol):
     def additive(self) -> bool: ...
     @property
     def inside_steps(self) -> bool: ...
-    def candidate(self, per_example: Tensors, observed: Tensors) -> dict[str, Tensor]: ...
+    def simulate(self, per_example: Tensors, observed: Tensors) -> dict[str, Tensor]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class Reading:
     mean over `senders` clients.
     `weights` name → (observation, *shape).  `indices` numbers each reading in its cell, for the
     start key.  Fields below `granted` are there only when the cell grants them.  No field holds
-    a picture, a label, a batch statistic or the order of a batch: that is a matter of types.
+    an example, a label, a batch statistic or the order of a batch: that is a matter of types.
     """
 
     point: Point
@@ -106,9 +106,9 @@ class Reading:
     repeated_readings: int = 1
 
     @property
-    def pictures(self) -> int:
+    def examples(self) -> int:
         """Distinct examples behind each reading, as far as the attacker knows."""
-        return self.point.pictures(batch=self.batch, steps=self.steps, senders=self.senders)
+        return self.point.examples(batch=self.batch, steps=self.steps, senders=self.senders)
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -124,13 +124,13 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconstruction:
-    """What the attacker claims: for each reading its pictures, in any order.
+    """What the attacker claims: for each reading its examples, in any order.
 
-    `inputs` (reading, picture, *shape), as optimised, not clipped; `labels` (reading, picture),
+    `inputs` (reading, example, *shape), as optimised, not clipped; `labels` (reading, example),
     -1 where the attack names none; `loss` (reading,) the attack's own; `evaluations` and `outer`
     (reading,) used; `restarts` (reading,); `status` of each reading; `history` sparse
-    (evaluation, least loss so far per reading) pairs, and `trail` (mark, reading, picture, *shape) the
-    pictures that had those losses, marks as in `history`, for the first readings at least.
+    (evaluation, least loss so far per reading) pairs, and `trajectory` (mark, reading, example, *shape) the
+    examples that had those losses, marks as in `history`, for the first readings at least.
     """
 
     inputs: Tensor
@@ -141,5 +141,5 @@ class Reconstruction:
     restarts: Tensor
     status: tuple[Status, ...]
     history: tuple[tuple[int, tuple[float, ...]], ...] = ()
-    trail: Tensor | None = None
+    trajectory: Tensor | None = None
     notes: tuple[str, ...] = field(default=())

@@ -68,12 +68,12 @@ _PLACES = {
 class Adult(Dataset):
     """36631/12211 rows of 105 features: 6 numbers in [0, 1] and 8 one-hot groups of 99 columns.
 
-    Paper A's counts name the recipe: 36631 + 12211 are all 48842 rows (none dropped for a "?"), pooled
+    Fed-αCDP's counts name the recipe: 36631 + 12211 are all 48842 rows (none dropped for a "?"), pooled
     and divided 75/25; 105 features come out when "?" is no category, its group all zeros there.
     Dropping such rows would leave 45222; counting "?" as a category would give 108.
     """
 
-    reference = "Becker and Kohavi 1996, UCI Adult; paper A, Table II"
+    reference = "Becker and Kohavi 1996, UCI Adult; Fed-αCDP Table II"
     kind = "table"
     private = False
     remotes = (

@@ -41,7 +41,7 @@ class Aptos(Dataset):
     `side` pixels square.
     """
 
-    reference = "APTOS 2019 Blindness Detection; paper B, table III"
+    reference = "APTOS 2019 Blindness Detection; Bayesian DP table III"
     kind = "image"  # features are a table: `datasets.loading.load` sees it by their shape
     private = True  # patients' eyes
 

@@ -118,7 +118,7 @@ class Dataset(ABC):
 def hold_out(count: int, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Training and test positions of a source without a split: ⌈count/4⌉ to test, ordered by key.
 
-    The share and its rounding are scikit-learn's default, as in paper A's table of data sets: Cancer
+    The share and its rounding are scikit-learn's default, as in Fed-αCDP's table of data sets: Cancer
     426/143, LFW 2267/756, Adult 36631/12211.
     """
     order = rng.generator(0, "hold-out", name, count).permutation(count)

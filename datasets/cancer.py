@@ -11,9 +11,9 @@ from bench.datasets.tables import numeric_groups, scale
 
 @dataclass(frozen=True, kw_only=True)
 class Cancer(Dataset):
-    """Paper A's "Cancer": 426/143 rows of 30 numeric features, malignant or benign."""
+    """Fed-αCDP's "Cancer": 426/143 rows of 30 numeric features, malignant or benign."""
 
-    reference = "Street, Wolberg and Mangasarian 1993; paper A, Table II"
+    reference = "Street, Wolberg and Mangasarian 1993; Fed-αCDP Table II"
     kind = "table"
     private = False
 

@@ -15,7 +15,7 @@ from bench.errors import DataError
 from bench.record.npz import channels_first, read_pack, wanted, whole_numbers
 
 _PEOPLE, _PICTURES, _LEAST = 62, 3023, 20
-# Rows and columns 61..188 of 250×250 pictures, reduced four times: 32×32 (paper A's notebooks).
+# Rows and columns 61..188 of 250×250 pictures, reduced four times: 32×32 (Fed-αCDP's notebooks).
 _SOURCE, _BOX, _SIZE = (250, 250), (61, 61, 189, 189), (32, 32)
 _LAYOUTS = (
     Layout(place="", names=("lfw.npz",), format="pack"),
@@ -33,7 +33,7 @@ class Lfw(Dataset):
     version differ (deep-funneled or funneled), and so does their content hash.
     """
 
-    reference = "Huang et al. 2007, LFW; paper A, Table II"
+    reference = "Huang et al. 2007, LFW; Fed-αCDP Table II"
     kind = "image"
     private = False
     remotes = (

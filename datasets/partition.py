@@ -19,11 +19,11 @@ def client_indices(
     `labels` (example,) are the split's; `client_examples` None shares the split out equally (rounded
     down to an even number where a client has two parts).  No client holds an example twice.
 
-    `iid`: blocks of a permutation.  `two-shard` (McMahan et al. 2017; paper A's authors): the split
+    `iid`: blocks of a permutation.  `two-shard` (McMahan et al. 2017; Fed-αCDP's authors): the split
     sorted by label, cut into shards, two per client.  Both hand out the split once over, disjointly, while
     clients·examples fit, and then again in another permutation: at ten times the size every example
     sits with ten clients, and clients are *not* disjoint.
-    `two-class` (paper E): two random classes per client, half of its examples from each, every client
+    `two-class` (Risk-balanced): two random classes per client, half of its examples from each, every client
     drawn by itself: clients may share examples.
 
     Raises `BenchError` for an unknown kind or sizes that the split cannot serve.

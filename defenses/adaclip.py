@@ -20,7 +20,7 @@ class AdaClip(Defense):
 
     The means and scales come from noised gradients alone, so that they spend nothing.  Of n rows (a round's
     K updates, or a batch's B examples) `share` gives each noise of multiplier σ/√n, so that their sum
-    carries σ; `each` gives σ.  `as-cited` follows the repository that paper A names, slips included.
+    carries σ; `each` gives σ.  `as-cited` follows the repository that Fed-αCDP names, slips included.
     """
 
     reference = "Pichapati et al. 2019; Wei et al., Fed-αCDP, §7.6"

@@ -112,7 +112,7 @@ class Transform(ABC):
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
         """The tensors after it: same names, shapes and dtypes, inputs untouched."""
 
-    def candidate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
+    def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
         """What a candidate's gradient would look like after it, given what the reading shows.
 
         Differentiable in `tensors`.  None: it describes nothing, and the attacker stays plain.

@@ -18,7 +18,7 @@ class FedSdp(Defense):
     """Clip each client's update, all tensors together, to C, and add Gaussian noise of multiplier σ.
 
     With K clients in a round: `share` adds N(0, σ²C²/K) to each update, so that their sum carries
-    N(0, σ²C²) wherever it is done (paper A: equal accuracy and ε for both places); `each` adds
+    N(0, σ²C²) wherever it is done (Fed-αCDP: equal accuracy and ε for both places); `each` adds
     N(0, σ²C²) to each update; `mean` adds N(0, σ²C²/K²) to the mean of the clipped updates
     (McMahan et al. 2018), so that one update, at type-1 or type-0, is only clipped.  At the server
     (Geyer et al. 2017) a client trusts the server until then.

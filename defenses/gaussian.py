@@ -15,7 +15,7 @@ from bench.points import Stage
 class Gaussian(Defense):
     """Add N(0, variance) to every coordinate.  Nothing bounds the gradient, so no ε goes with it.
 
-    Paper A (§4.2) finds that 1e-2 stops the leakage and costs 10 % (LFW) to 30 % (CIFAR-100) of accuracy.
+    Fed-αCDP (§4.2) finds that 1e-2 stops the leakage and costs 10 % (LFW) to 30 % (CIFAR-100) of accuracy.
     """
 
     reference = "Zhu et al. 2019 (DLG), as in Wei et al., Fed-αCDP, §4.2"

@@ -14,7 +14,7 @@ from bench.points import Stage
 class LowRank(Defense):
     """Replace each weight's update, as a matrix (out, rest), by its nearest one of low rank.
 
-    Paper A (abstract, §4.1) names low-rank filtering and gives no definition: this one is ours.
+    Fed-αCDP (abstract, §4.1) names low-rank filtering and gives no definition: this one is ours.
     Biases pass as they are.  One example's gradient of a linear layer has rank 1 already.
     """
 

@@ -14,7 +14,7 @@ from bench.points import Stage
 class Prune(Defense):
     """Zero the coordinates of least magnitude, over the whole update.
 
-    Paper A (§4.1) prunes a client's update, and one example's gradient in its type-2 studies; there
+    Fed-αCDP (§4.1) prunes a client's update, and one example's gradient in its type-2 studies; there
     resilience begins past 40 % on MNIST, 50 % on CIFAR-10 and 80 % on LFW.  Without the momentum
     correction and the local residuals of deep gradient compression, which concern training alone.
     """

@@ -1,4 +1,4 @@
-"""Leakage risk of layers, and slices of an update that carry equal shares of it (paper E, §4)."""
+"""Leakage risk of layers, and slices of an update that carry equal shares of it (Risk-balanced §4)."""
 
 import math
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ def layers(tensors: Tensors) -> dict[str, list[str]]:
 
 
 def layer_risks(public: Public, *, directions: int) -> dict[str, float]:
-    """Layer → mean over the pictures of ‖J‖_F, J = ∂(gradient of the layer)/∂(picture) (paper E, eq. 2, p = 2).
+    """Layer → mean over the pictures of ‖J‖_F, J = ∂(gradient of the layer)/∂(picture) (Risk-balanced eq. 2, p = 2).
 
     ‖J‖_F² is the mean of ‖Ju‖² over pictures u of signs (Hutchinson): `directions` of them, for all layers in
     one pass each.  With as many directions as a picture has values they are its axes, and the norm is exact.
@@ -66,7 +66,7 @@ def equal_risk(tensors: Tensors, risks: Mapping[str, float], slices: int) -> tup
 
 
 def equal_size(tensors: Tensors, slices: int) -> tuple[int, ...]:
-    """Where slices end that are equally long, as near as blocks allow (paper E's comparison, Table III)."""
+    """Where slices end that are equally long, as near as blocks allow (Risk-balanced's comparison, Table III)."""
     size = block_size(tensors)
     return _ends(torch.ones(_numel(tensors, list(tensors)) // size, dtype=torch.float64), size, slices)
 

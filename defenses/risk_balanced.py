@@ -1,4 +1,4 @@
-"""Risk-balanced random perturbation with global compensation (paper E)."""
+"""Risk-balanced random perturbation with global compensation (Risk-balanced)."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -25,31 +25,39 @@ class RiskBalanced(Defense):
     An attacker who leaves out the slices that fit worst gets back what the others show (RESULTS.md).
     """
 
-    reference = "risk-balanced random perturbation (paper E), §4, §5, algorithm 1"
+    reference = "Risk-balanced §4, §5, algorithm 1"
     stages = ("client", "aggregate")
 
     variance: float = parameter(
-        1e-2, "σ², of the noise", unit="of the update, squared", source="E, §6", low=0
+        1e-2, "σ², of the noise", unit="of the update, squared", source="Risk-balanced §6", low=0
     )
     share: float = parameter(
-        0.2, "γ, of the slices that are noised: .2 for DGA, .3 for GIA", source="E, §6", low=0, high=1
+        0.2,
+        "γ, of the slices that are noised: .2 for DGA, .3 for GIA",
+        source="Risk-balanced §6",
+        low=0,
+        high=1,
     )
     slices: int = parameter(20, "s", source="ours", low=1)
     slicing: Literal["risk", "size"] = parameter(
-        "risk", "what slices have equal parts of", source="E, Table III"
+        "risk", "what slices have equal parts of", source="Risk-balanced Table III"
     )
-    root: int = parameter(100, "pictures of the root set", source="E, Table III", low=1)
+    root: int = parameter(100, "pictures of the root set", source="Risk-balanced Table III", low=1)
     root_bias: float = parameter(
-        0.0, "share of the root set that is of one class; 0: as drawn", source="E, Table III", low=0, high=1
+        0.0,
+        "share of the root set that is of one class; 0: as drawn",
+        source="Risk-balanced Table III",
+        low=0,
+        high=1,
     )
     directions: int = parameter(8, "in which a picture is moved to measure risk", source="ours", low=1)
     clip: float = parameter(
         0.0, "B, bound on the norm of an update, with noise σB; 0: neither", unit="of the update",
-        source="E, §5C", low=0,
+        source="Risk-balanced §5C", low=0,
     )  # fmt: skip
-    compensation: bool = parameter(True, "whether the server compensates", source="E, §5")
+    compensation: bool = parameter(True, "whether the server compensates", source="Risk-balanced §5")
     quotient: float = parameter(
-        10.0, "Q = v/w, rows over columns of the mean as a matrix", source="E, Table III", low=1
+        10.0, "Q = v/w, rows over columns of the mean as a matrix", source="Risk-balanced Table III", low=1
     )
     tolerance: float = parameter(
         0.2, "of the noise's interval, at both edges", source="ours", low=0, high=0.99

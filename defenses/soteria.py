@@ -1,4 +1,4 @@
-"""Soteria (paper E's PLD): the representation that one linear layer sees is pruned, in its gradient."""
+"""Soteria (Risk-balanced's PLD): the representation that one linear layer sees is pruned, in its gradient."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,11 +17,15 @@ class Soteria(Defense):
     Balunović et al. 2022 broke it: which columns are missing is in plain sight, and the other layers suffice.
     """
 
-    reference = "Sun et al. 2021 (Soteria), §4; paper E's PLD"
+    reference = "Sun et al. 2021 (Soteria), §4; Risk-balanced's PLD"
     stages = ("example",)
 
     share: float = parameter(
-        0.6, "of the features that are pruned: .6 for DGA, .8 for GIA", source="E, §6", low=0, high=1
+        0.6,
+        "of the features that are pruned: .6 for DGA, .8 for GIA",
+        source="Risk-balanced §6",
+        low=0,
+        high=1,
     )
     layer: str = parameter("", "name of the linear layer; empty: the last", source="ours")
 

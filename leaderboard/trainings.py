@@ -24,7 +24,7 @@ class Trained:
 
     `accuracy` is the median at the end, `least` and `most` over the seeds; a diverged one counts as 0.
     `rounds` are those that ran.  `epsilon` is the tight one, of the released model; `epsilon_paper` counted
-    as paper A counts; `caveats` what neither covers.  `overhead` is the time of a client's step over that
+    as Fed-αCDP counts; `caveats` what neither covers.  `overhead` is the time of a client's step over that
     of the undefended one, taken in turn.
     """
 

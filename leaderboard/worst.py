@@ -195,6 +195,6 @@ def _array(values: Mapping[Picture, float]) -> Any:
 
 def _pictures(cell: Mapping[str, Any]) -> int:
     federated = cell["federated"]
-    return POINTS[cell["point"]].pictures(
+    return POINTS[cell["point"]].examples(
         batch=federated["batch"], steps=federated["steps"], senders=federated["per_round"]
     )

@@ -1,4 +1,4 @@
-"""Accountants against paper A's figures, closed forms, numerical integrals and dp-accounting."""
+"""Accountants against Fed-αCDP's figures, closed forms, numerical integrals and dp-accounting."""
 
 import dataclasses
 import math
@@ -23,7 +23,7 @@ from bench.points import point
 DELTA = 1e-5
 PAPER = Setting(
     clients=1000, per_round=100, rounds=100, steps=100, batch=5, client_examples=500, rate=0.05
-)  # paper A's MNIST
+)  # Fed-αCDP's MNIST
 
 
 @pytest.mark.parametrize(

@@ -222,12 +222,15 @@ def test_a_matrix_says_what_is_published(tmp_path: Path) -> None:
     given = 'attack = { name = "cpl", search = "none" }\npoint = "type-2"\nasr = 1\nsource = "a paper"'
     (found,) = read(matrix(tmp_path, given)).published
     assert found == Published(
-        where={"attack": {"name": "cpl", "search": "none"}, "point": "type-2"}, figures={"asr": 1.0},
+        where={"attack": {"name": "cpl", "line_search": "none"}, "point": "type-2"}, figures={"asr": 1.0},
         source="a paper",
     )  # fmt: skip
-    full, point = record(single(True), search="none", restarts=3).cell, "type-2"
+    full, point = record(single(True), line_search="none", restarts=3).cell, "type-2"
     assert beside([found], full) is found
-    assert beside([found], {**full, "attack": {"name": "cpl", "params": {"search": "backtracking"}}}) is None
+    assert (
+        beside([found], {**full, "attack": {"name": "cpl", "params": {"line_search": "backtracking"}}})
+        is None
+    )
     assert beside([found], {**full, "point": point.replace("2", "1")}) is None
 
 

@@ -159,7 +159,7 @@ class _Each(Transform):
 class _Unlike(_Each):
     """Halves, and tells attackers that it leaves gradients as they are."""
 
-    def candidate(
+    def simulate(
         self, tensors: Mapping[str, Tensor], observed: Mapping[str, Tensor], context: Context
     ) -> dict[str, Tensor]:
         del observed, context
@@ -279,7 +279,7 @@ class _Attack(Attack):
 
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
         del budget, key
-        return claim(reading, reading.public_mean.expand(len(reading), reading.pictures, *reading.shape))
+        return claim(reading, reading.public_mean.expand(len(reading), reading.examples, *reading.shape))
 
 
 class _Plus(_Attack):
@@ -350,7 +350,7 @@ class _Mumbling(_Attack):
 
 class _Raising(_Attack):
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
-        if reading.labels is None and reading.pictures > 2:
+        if reading.labels is None and reading.examples > 2:
             raise RuntimeError("too many\npictures")
         return _Attack().reconstruct(reading, budget, key)
 

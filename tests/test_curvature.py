@@ -91,13 +91,13 @@ def test_our_step_rule_starts_where_the_attack_does_and_finds_the_same_picture(l
     if labels == "known":
         reading = replace(reading, public_labels=torch.arange(16) % 3)
     first, last = (
-        registry.instance("attacks", "cpl", {"search": search}).reconstruct(
+        registry.instance("attacks", "cpl", {"line_search": search}).reconstruct(
             reading, Budget(evaluations=evaluations, chunk=2), KEY
         )
         for search, evaluations in (("none", 1), ("backtracking", 1))
     )
     torch.testing.assert_close(first.inputs, last.inputs)
-    found = registry.instance("attacks", "cpl", {"search": "backtracking"}).reconstruct(
+    found = registry.instance("attacks", "cpl", {"line_search": "backtracking"}).reconstruct(
         reading, Budget(evaluations=300, chunk=2), KEY
     )
     torch.manual_seed(3)

@@ -45,7 +45,7 @@ ACTS: tuple[Any, ...] = (
     ("gaussian", {"at": "example"}, ("example",), tuple(POINTS)),
     ("laplace", {}, ("client",), ("type-1", "type-0", "aggregate")),
     ("laplace", {"at": "example"}, ("example",), tuple(POINTS)),
-    # paper A, Table III: at the server only type-0 is protected, on the client types 0 and 1
+    # Fed-αCDP Table III: at the server only type-0 is protected, on the client types 0 and 1
     ("fed-sdp", {}, ("server",), ("type-0", "aggregate")),
     ("fed-sdp", {"at": "client"}, ("client",), ("type-1", "type-0", "aggregate")),
     ("fed-sdp", {"noise": "mean"}, ("server", "aggregate"), ("type-0", "aggregate")),

@@ -56,8 +56,8 @@ def gap(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
 @pytest.mark.parametrize(("first", "second"), PAIRS)
 def test_the_truth_fits_what_any_two_transforms_say(first: str, second: str) -> None:
     _, words, shown = said(first, second)
-    truth = words.candidate({n: v[:, None] for n, v in gradients(0).items()}, shown)
-    other = words.candidate({n: v[:, None] for n, v in gradients(1).items()}, shown)
+    truth = words.simulate({n: v[:, None] for n, v in gradients(0).items()}, shown)
+    other = words.simulate({n: v[:, None] for n, v in gradients(1).items()}, shown)
     assert gap(truth, shown) < gap(other, shown), "the truth is nearer than another gradient"
     if (first, second) in ROUGH:
         return
@@ -72,7 +72,7 @@ def test_the_truth_fits_what_any_two_transforms_say(first: str, second: str) -> 
 def test_any_two_say_a_differentiable_thing(first: str, second: str) -> None:
     _, words, shown = said(first, second)
     free = {n: v[:, None].clone().requires_grad_() for n, v in gradients(2).items()}
-    total = sum((v * v).sum() for v in words.candidate(free, shown).values())
+    total = sum((v * v).sum() for v in words.simulate(free, shown).values())
     assert isinstance(total, Tensor)
     found = torch.autograd.grad(total, list(free.values()))
     assert all(torch.isfinite(g).all() for g in found)

@@ -28,9 +28,9 @@ def test_the_closed_forms() -> None:
 
 @pytest.mark.parametrize("kind", ["l2", "l1", "cosine"])
 @pytest.mark.parametrize("layers", ["equal", "normalised"])
-@pytest.mark.parametrize("mute", [(), ("a",)])
-def test_the_truth_is_at_zero_and_nothing_is_where_a_zero_candidate_is(kind, layers, mute) -> None:
-    measure = Distance(kind=kind, layers=layers, mute=mute)
+@pytest.mark.parametrize("exclude", [(), ("a",)])
+def test_the_truth_is_at_zero_and_nothing_is_where_a_zero_candidate_is(kind, layers, exclude) -> None:
+    measure = Distance(kind=kind, layers=layers, exclude=exclude)
     o = tensors(1)
     assert measure(o, o).abs().max() < 1e-12
     zero = {n: torch.zeros_like(v) for n, v in o.items()}
@@ -39,10 +39,10 @@ def test_the_truth_is_at_zero_and_nothing_is_where_a_zero_candidate_is(kind, lay
 
 def test_a_muted_tensor_has_no_say() -> None:
     c, o = tensors(0), tensors(1)
-    muted = Distance(kind="l2", mute=("a",))
+    muted = Distance(kind="l2", exclude=("a",))
     assert torch.allclose(muted(c, o), muted({**c, "a.bias": 9 * c["a.bias"]}, o))
     with pytest.raises(ValueError, match="leaves no tensor"):
-        Distance(kind="l2", mute=("a", "b"))(c, o)
+        Distance(kind="l2", exclude=("a", "b"))(c, o)
 
 
 def test_normalised_layers_count_alike_and_keep_the_total() -> None:
@@ -59,10 +59,10 @@ def test_a_reading_shortened_by_an_unknown_factor_is_recognised(kind) -> None:
     o = tensors(1)
     short = {n: 0.01 * v for n, v in o.items()}
     assert Distance(kind=kind)(o, short).min() > 1
-    assert Distance(kind=kind, scale_free=True)(o, short).max() < 1e-12
+    assert Distance(kind=kind, unknown_scale=True)(o, short).max() < 1e-12
     # a factor below 1 would make a candidate of zeros explain everything
     zero = {n: torch.zeros_like(v) for n, v in o.items()}
-    measure = Distance(kind=kind, scale_free=True)
+    measure = Distance(kind=kind, unknown_scale=True)
     assert torch.allclose(measure(zero, o), measure.nothing(o))
     longer = {n: 2 * v for n, v in o.items()}
     assert torch.allclose(measure(o, longer), Distance(kind=kind)(o, longer))

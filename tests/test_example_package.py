@@ -93,7 +93,7 @@ context = Context(lead=1, stage=stage, round=0, step=0, setting=setting, draws=N
 given = torch.tensor([[3.0, -0.4, 1.6, 0.0], [30.0, -4.0, 16.0, 0.0]], requires_grad=True)
 wanted = torch.tensor([[3.0, 0.0, 2.0, 0.0], [30.0, 0.0, 20.0, 0.0]])
 torch.testing.assert_close(transform.apply({"w": given}, context)["w"], wanted)
-seen = transform.candidate({"w": given}, {"w": wanted}, context)["w"]
+seen = transform.simulate({"w": given}, {"w": wanted}, context)["w"]
 torch.testing.assert_close(seen, wanted)
 (slope,) = torch.autograd.grad(seen.sum(), given)
 assert torch.equal(slope, torch.ones_like(given))  # straight through

@@ -231,7 +231,10 @@ def test_exclude_takes_part_of_a_federated_setting_and_of_weights(plan: Any) -> 
 def test_grants_are_matched_as_a_whole(plan: Any) -> None:
     axes = toml(grants='[[], ["labels"], ["labels", { repeated-readings = 100 }]]')
     found = attacks(plan(axes + '[[exclude]]\ngrants = ["labels"]'))
-    assert [(cell.labels, cell.repeated_readings) for cell in found] == [(False, 1), (True, 100)]
+    assert [(cell.grants.labels, cell.grants.repeated_readings) for cell in found] == [
+        (False, 1),
+        (True, 100),
+    ]
 
 
 WIDE = toml(

@@ -173,9 +173,11 @@ def test_a_prior_is_no_best_attack(baseline: str) -> None:
 
 
 def test_names_are_cut_to_what_differs() -> None:
-    assert distinct(["cpl(restarts=3, search=none)", "cpl(restarts=3, search=backtracking)", "dlg(a=1)"]) == {
-        "cpl(restarts=3, search=none)": "cpl(search=none)",
-        "cpl(restarts=3, search=backtracking)": "cpl(search=backtracking)",
+    assert distinct(
+        ["cpl(restarts=3, line_search=none)", "cpl(restarts=3, line_search=backtracking)", "dlg(a=1)"]
+    ) == {
+        "cpl(restarts=3, line_search=none)": "cpl(line_search=none)",
+        "cpl(restarts=3, line_search=backtracking)": "cpl(line_search=backtracking)",
         "dlg(a=1)": "dlg",
     }
     assert distinct(["cpl(a=1)", "cpl(a=1) · adaptive"]) == {

@@ -26,7 +26,7 @@ class _Says:
     additive: bool = True
     inside_steps: bool = False
 
-    def candidate(
+    def simulate(
         self, per_example: Mapping[str, Tensor], observed: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         del observed
@@ -43,14 +43,16 @@ def table_reading(victims: int = 3) -> tuple[Reading, Tensor]:
 
 
 def run(reading: Reading, evaluations: int, **params: object) -> Reconstruction:
-    attack = registry.instance("attacks", "cpl", {"search": "backtracking", "start": "uniform", **params})
+    attack = registry.instance(
+        "attacks", "cpl", {"line_search": "backtracking", "start": "uniform", **params}
+    )
     found: Reconstruction = attack.reconstruct(reading, Budget(evaluations=evaluations, chunk=2), KEY)
     return found
 
 
 def test_rows_that_single_precision_stops_get_on_in_double() -> None:
     reading, x = table_reading()
-    single, double = run(reading, 400), run(reading, 400, finish=True)
+    single, double = run(reading, 400), run(reading, 400, refine_float64=True)
     assert (double.evaluations <= 400).all()
     assert (double.evaluations >= single.evaluations).all()
     assert (double.loss <= single.loss).all()
@@ -63,7 +65,7 @@ def test_rows_that_single_precision_stops_get_on_in_double() -> None:
 
 def test_nothing_is_left_to_finish_without_budget() -> None:
     reading, _ = table_reading()
-    single, double = run(reading, 3), run(reading, 3, finish=True)
+    single, double = run(reading, 3), run(reading, 3, refine_float64=True)
     assert torch.equal(single.inputs, double.inputs)
     assert torch.equal(single.evaluations, double.evaluations)
 

@@ -152,7 +152,8 @@ def test_five_hundred_rows_with_pictures_stay_below_five_megabytes() -> None:
         Flag(code, f"{code}: a line of text about it") for code in ("read-once", "prior", "restarts")
     )
     attacks = {
-        f"attack-{n}(finish=False, history=100, layers=equal, outer=300, start=tile-2)": 0.5 for n in range(8)
+        f"attack-{n}(refine_float64=False, history=100, layers=equal, outer=300, start=tile-2)": 0.5
+        for n in range(8)
     }
     points = [at(name, by_attack=attacks, flags=flags) for name in ("type-2", "type-1", "type-0")]
     rows = [row(f"defense(strength={n}, clip=1, noise=share)", *points, key=f"{n // 25}") for n in range(500)]

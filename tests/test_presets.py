@@ -269,7 +269,7 @@ def test_rounds_trains_each_model_once() -> None:
 def test_batch_and_starts_ask_every_value_once() -> None:
     asked = Counter((c.federated.batch, c.federated.partition) for c in cells("batch"))
     assert asked == {(batch, kind): 2 for batch in (1, 2, 4, 8) for kind in ("iid", "two-shard")}
-    starts = Counter((c.attack.params["start"], c.attack.params["search"]) for c in cells("starts"))
+    starts = Counter((c.attack.params["start"], c.attack.params["line_search"]) for c in cells("starts"))
     assert len(starts) == 8 * 2
     assert set(starts.values()) == {2}
     assert {cell.attack.params["restarts"] for cell in cells("starts")} == {0}

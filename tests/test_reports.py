@@ -111,7 +111,7 @@ def test_an_attacker_is_told_the_mean_and_the_variance_of_reports() -> None:
     here = context(20_000, moves=0.1, weights=weights)
     update = torch.tensor([0.5, -2.0, 9.0], dtype=torch.float64)  # to weights -.05, .2 and, clipped, -.5
     sent = report.apply({"a": update.expand(20_000, 3)}, here)["a"]
-    said = report.candidate({"a": update[None]}, {"a": sent[:1]}, here)["a"][0]
+    said = report.simulate({"a": update[None]}, {"a": sent[:1]}, here)["a"][0]
     law, variance = report.noise(here)
     assert said.tolist() == pytest.approx([0.5, -2.0, 5.0])
     assert (sent.mean(0) - said).abs().max() < SIGMAS * math.sqrt(variance / 20_000)

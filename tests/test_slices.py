@@ -148,7 +148,7 @@ def test_an_attacker_who_knows_mutes_the_slices_that_fit_worst() -> None:
     transform = SliceNoise(ends=(300, 600, 900), count=1, deviation=0.1)
     sent = transform.apply(truth, context(30))
     near = {"a": (truth["a"] + 1e-3).requires_grad_()}
-    said = transform.candidate(near, sent, context(30))["a"]
+    said = transform.simulate(near, sent, context(30))["a"]
     noised = sent["a"] != truth["a"]
     assert torch.equal(said[noised], sent["a"][noised])
     assert torch.equal(said[~noised], near["a"][~noised])
@@ -160,7 +160,7 @@ def test_what_is_muted_is_the_choice_that_leaves_least() -> None:
     source = torch.Generator().manual_seed(1)
     ours, seen = ({"a": torch.randn(5, 12, generator=source, dtype=torch.float64)} for _ in range(2))
     transform = SliceNoise(ends=(2, 5, 9, 12), count=2, deviation=0.1)
-    said = transform.candidate(ours, seen, context(5))["a"]
+    said = transform.simulate(ours, seen, context(5))["a"]
     left = (said - seen["a"]).square().sum(1)
     each = torch.stack(
         [part.sum(1) for part in torch.split((ours["a"] - seen["a"]).square(), [2, 3, 4, 3], dim=1)], 1

@@ -97,7 +97,7 @@ def test_lbfgs_without_search_is_torchs_to_1e_9(
     def torchs(given: list[Tensor]) -> torch.optim.Optimizer:
         return torch.optim.LBFGS(given, lr=1, history_size=100, tolerance_change=0)
 
-    ours = _trials(Lbfgs(search="none"), x, evaluate, count)
+    ours = _trials(Lbfgs(line_search="none"), x, evaluate, count)
     theirs = _reference(torchs, x, evaluate, count)
     assert (theirs[-1] - theirs[0]).abs().max() > 0.1  # it went somewhere
     assert float((ours - theirs).abs().max()) < 1e-9
@@ -110,23 +110,23 @@ def test_lbfgs_with_a_short_history_drops_the_oldest_pairs_as_torch_does(history
     def torchs(given: list[Tensor]) -> torch.optim.Optimizer:
         return torch.optim.LBFGS(given, lr=1, max_iter=15, max_eval=15, history_size=history)
 
-    ours = _trials(Lbfgs(search="none", history=history), x, evaluate, 15)
+    ours = _trials(Lbfgs(line_search="none", history=history), x, evaluate, 15)
     assert float((ours - _reference(torchs, x, evaluate, 15)).abs().max()) < 1e-9
 
 
 @pytest.mark.parametrize("room", [1, 2 * 2 * 40 * 8], ids=["one row a block", "blocks that grow smaller"])
 def test_blocks_of_rows_change_no_step(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
     x, evaluate = _quadratic()
-    together = _trials(Lbfgs(search="backtracking"), 10 * x, evaluate, 30)
+    together = _trials(Lbfgs(line_search="backtracking"), 10 * x, evaluate, 30)
     monkeypatch.setattr(lbfgs, "_CACHE", room)
-    apart = _trials(Lbfgs(search="backtracking"), 10 * x, evaluate, 30)
+    apart = _trials(Lbfgs(line_search="backtracking"), 10 * x, evaluate, 30)
     assert float((together - apart).abs().max()) < 1e-9
 
 
 @pytest.mark.parametrize("problem", [_quadratic, _matching])
 def test_backtracking_never_accepts_a_rise(problem: Callable[[], tuple[Tensor, Evaluate]]) -> None:
     x, evaluate = problem()
-    solver = Lbfgs(search="backtracking")
+    solver = Lbfgs(line_search="backtracking")
     state = solver.init(10 * x)
     accepted: list[Tensor] = []
     for _ in range(60):
@@ -140,7 +140,7 @@ def test_backtracking_never_accepts_a_rise(problem: Callable[[], tuple[Tensor, E
 
 def test_backtracking_finds_the_minimum_of_a_quadratic() -> None:
     x, evaluate = _quadratic()
-    solver = Lbfgs(search="backtracking")
+    solver = Lbfgs(line_search="backtracking")
     state = solver.init(x)
     for _ in range(60):
         state = solver.step(state, *evaluate(state.trial))
@@ -211,7 +211,7 @@ class _Problem:
         return some
 
 
-SOLVERS = [Lbfgs(search="none"), Lbfgs(search="backtracking"), Adam(rate=0.1)]
+SOLVERS = [Lbfgs(line_search="none"), Lbfgs(line_search="backtracking"), Adam(rate=0.1)]
 ids = ["lbfgs", "backtracking", "adam"]
 
 
@@ -272,16 +272,16 @@ def test_a_stalled_run_is_left_for_what_comes_after_if_asked(leave: bool) -> Non
     x, evaluate = _quadratic()
     lifted = _Problem(x, lambda point: (evaluate(point)[0] + 0.5, evaluate(point)[1]))
     plan = Plan(evaluations=400, restarts=2, hopeless=0.9, leave_stalled=leave)
-    found = _minimise(lifted, Lbfgs(search="backtracking"), plan)
+    found = _minimise(lifted, Lbfgs(line_search="backtracking"), plan)
     assert found.restarts.tolist() == ([0] * 3 if leave else [2] * 3)
     worthless = _Problem(x, lambda point: (evaluate(point)[0] + 1.5, evaluate(point)[1]))
-    found = _minimise(worthless, Lbfgs(search="backtracking"), plan)
+    found = _minimise(worthless, Lbfgs(line_search="backtracking"), plan)
     assert found.restarts.tolist() == [2] * 3, "no better than nothing: begun anew"
 
 
 def test_a_run_that_is_good_enough_is_not_restarted() -> None:
     problem = _Problem(*_quadratic())
-    found = _minimise(problem, Lbfgs(search="backtracking"), Plan(evaluations=100, restarts=3))
+    found = _minimise(problem, Lbfgs(line_search="backtracking"), Plan(evaluations=100, restarts=3))
     assert found.restarts.tolist() == [0, 0, 0]
     assert int(found.evaluations.max()) < 100  # it converged and ended
     assert float(found.loss.max()) < 1e-4
@@ -328,7 +328,7 @@ def test_the_history_is_the_least_loss_at_powers_of_two_and_at_the_end() -> None
     assert found.marks == (1, 2, 4, 8, 16, 21)
     assert bool((found.losses.diff(dim=0) <= 0).all())
     torch.testing.assert_close(found.losses[-1], found.loss)
-    torch.testing.assert_close(found.trail[-1], found.x)
+    torch.testing.assert_close(found.trajectory[-1], found.x)
 
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=ids)
@@ -341,7 +341,7 @@ def test_rows_that_wait_for_room_are_as_those_that_do_not(solver: Solver[Any], w
     assert one_by_one.evaluations.tolist() == together.evaluations.tolist()
     assert one_by_one.marks == together.marks
     assert torch.allclose(one_by_one.losses, together.losses, rtol=1e-9, atol=1e-9)
-    assert torch.allclose(one_by_one.trail, together.trail, rtol=1e-9, atol=1e-9)
+    assert torch.allclose(one_by_one.trajectory, together.trajectory, rtol=1e-9, atol=1e-9)
 
 
 def test_the_history_names_no_evaluation_twice() -> None:

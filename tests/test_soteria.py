@@ -88,7 +88,7 @@ def test_who_knows_drops_the_columns_that_are_missing() -> None:
     _, gradients, context = situation()
     transform = PruneRepresentation(share=0.6)
     sent = transform.apply(gradients, context)
-    said = transform.candidate(gradients, sent, context)
+    said = transform.simulate(gradients, sent, context)
     for name, value in sent.items():
         assert torch.equal(said[name], value), "at the truth, the reading itself"
 

@@ -132,10 +132,10 @@ def test_a_record_without_a_trail_has_no_image(tmp_path: Path) -> None:
 def wandering(reading: Reading, budget: Budget) -> Reconstruction:
     """Noise at the end, and a trail that comes to it from black by a quarter a mark."""
     torch.manual_seed(5)
-    end = torch.rand(len(reading), reading.pictures, *reading.shape)
+    end = torch.rand(len(reading), reading.examples, *reading.shape)
     losses = tuple((mark, tuple(float(n + 8 - mark) for n in range(len(reading)))) for mark in MARKS)
     way = torch.stack([end * step / 4 for step in range(1, 5)])
-    return replace(claim(reading, end), history=losses, trail=way)
+    return replace(claim(reading, end), history=losses, trajectory=way)
 
 
 @pytest.fixture

@@ -151,7 +151,7 @@ def test_candidates_are_differentiable(transform):
 
     def mapped(*values):
         given_ = dict(zip(tensors, values, strict=True))
-        return tuple(transform.candidate(given_, observed, context(2)).values())
+        return tuple(transform.simulate(given_, observed, context(2)).values())
 
     assert torch.autograd.gradcheck(mapped, tuple(t.clone().requires_grad_() for t in tensors.values()))
 
@@ -211,7 +211,7 @@ def test_a_row_within_the_bound_is_bit_equal(bound):
 def test_clip_has_a_finite_derivative_at_zero():
     for per in ("flat", "tensor"):
         zeros = {name: torch.zeros(shape, requires_grad=True) for name, shape in SHAPES.items()}
-        after = Clip(bound=1.0, per=per).candidate(zeros, zeros, context(0))
+        after = Clip(bound=1.0, per=per).simulate(zeros, zeros, context(0))
         torch.stack([tensor.sum() for tensor in after.values()]).sum().backward()
         assert all(zero.grad is not None and bool((zero.grad == 1).all()) for zero in zeros.values())
 
@@ -313,7 +313,7 @@ def test_every_coordinate_above_is_as_likely_to_be_kept():
 def test_the_truth_as_candidate_of_a_mask_is_the_reading(mask):
     truth = example((2, 3))
     observed = mask.apply(truth, context(2))
-    mapped = mask.candidate(truth, observed, context(2))
+    mapped = mask.simulate(truth, observed, context(2))
     assert all(torch.equal(mapped[name], observed[name]) for name in truth)
 
 
@@ -321,7 +321,7 @@ def test_a_dropped_coordinate_counts_by_what_it_exceeds_the_kept_ones():
     truth = {"w": torch.tensor([[4.0, -3.0, 0.5, 1.0]])}
     observed = KeepLargest(share=0.5).apply(truth, context(1))
     guess = {"w": torch.tensor([[4.0, -3.0, -5.0, 2.0]])}  # 5 is 2 above the least kept, 2 is not
-    mapped = KeepLargest(share=0.5).candidate(guess, observed, context(1))
+    mapped = KeepLargest(share=0.5).simulate(guess, observed, context(1))
     assert mapped["w"].tolist() == [[4.0, -3.0, -2.0, 0.0]]
 
 
@@ -332,10 +332,10 @@ def test_a_clip_behind_the_mask_moves_the_bound_with_it():
     observed = clip.apply(mask.apply(truth, context(1)), context(1))
     guess = {"w": torch.tensor([[4.0, -3.0, -5.0, 2.0]])}
     torch.testing.assert_close(
-        mask.candidate(guess, observed, context(1))["w"], torch.tensor([[4.0, -3, -2, 0]])
+        mask.simulate(guess, observed, context(1))["w"], torch.tensor([[4.0, -3, -2, 0]])
     )
     torch.testing.assert_close(
-        mask.candidate(truth, observed, context(1))["w"], torch.tensor([[4.0, -3, 0, 0]])
+        mask.simulate(truth, observed, context(1))["w"], torch.tensor([[4.0, -3, 0, 0]])
     )
 
 
@@ -343,7 +343,7 @@ def test_a_mean_of_several_rows_bounds_none_of_them():
     """The mean of two pruned rows: what is zero there was dropped in both; its magnitudes are of neither."""
     truth = {"w": torch.tensor([[[4.0, -3.0, 0.5, 1.0], [4.0, -5.0, 1.0, 2.0]]])}
     observed = {"w": KeepLargest(share=0.5).apply(truth, context(2))["w"].mean(1, keepdim=True)}
-    mapped = KeepLargest(share=0.5).candidate({"w": 9 * truth["w"]}, observed, context(2))
+    mapped = KeepLargest(share=0.5).simulate({"w": 9 * truth["w"]}, observed, context(2))
     assert mapped["w"][..., 2:].abs().max() == 0
 
 
@@ -393,7 +393,7 @@ def test_the_truth_as_candidate_of_low_rank_is_the_reading(rank):
     truth["fc.weight"][0] = truth["fc.weight"][0, :, :, :1]  # equal columns: rank 1
     low = TopDirections(rank=rank)
     observed = low.apply(truth, context(2))
-    mapped = low.candidate(truth, observed, context(2))
+    mapped = low.simulate(truth, observed, context(2))
     for name in truth:
         torch.testing.assert_close(mapped[name], observed[name], rtol=0, atol=1e-10)
 
@@ -404,8 +404,8 @@ def test_a_candidate_lies_in_the_spaces_of_a_mean_of_rows():
     mean = {name: tensor.mean(1, keepdim=True) for name, tensor in low.apply(rows, context(2)).items()}
     assert torch.linalg.matrix_rank(mean["w"]).item() == 3
     sent = low.apply(rows, context(2))  # each row sent lies in the spaces that the mean shows
-    torch.testing.assert_close(low.candidate(sent, mean, context(2))["w"], sent["w"], rtol=0, atol=1e-10)
-    other = low.candidate(example((1, 3), seed=5, shapes={"w": (8, 9)}), mean, context(2))["w"]
+    torch.testing.assert_close(low.simulate(sent, mean, context(2))["w"], sent["w"], rtol=0, atol=1e-10)
+    other = low.simulate(example((1, 3), seed=5, shapes={"w": (8, 9)}), mean, context(2))["w"]
     assert torch.linalg.matrix_rank(torch.cat([other[0, 0], mean["w"][0, 0]]), rtol=1e-9).item() == 3
     assert torch.linalg.matrix_rank(torch.cat([other[0, 0], mean["w"][0, 0]], dim=1), rtol=1e-9).item() == 3
 
@@ -413,7 +413,7 @@ def test_a_candidate_lies_in_the_spaces_of_a_mean_of_rows():
 def test_a_candidate_gains_no_direction_that_the_reading_lacks():
     one = example((1, 1), shapes={"w": (8, 1)})["w"] @ torch.ones(1, 9, dtype=torch.float64)
     low = TopDirections(rank=1)  # of three rows the reading could show three directions: it shows one
-    mapped = low.candidate(example((1, 3), shapes={"w": (8, 9)}), {"w": one}, context(2))["w"]
+    mapped = low.simulate(example((1, 3), shapes={"w": (8, 9)}), {"w": one}, context(2))["w"]
     assert torch.linalg.matrix_rank(torch.cat([mapped[0, 0], one[0, 0]])).item() == 1
     assert torch.linalg.matrix_rank(mapped, rtol=1e-9).tolist() == [[1, 1, 1]]
 
@@ -426,7 +426,7 @@ def test_a_row_that_is_not_finite_harms_no_other():
     torch.testing.assert_close(
         after["fc.weight"][1], TopDirections(rank=1).apply(example((2,)), context(1))["fc.weight"][1]
     )
-    mapped = TopDirections(rank=1).candidate(example((2,)), after, context(1))
+    mapped = TopDirections(rank=1).simulate(example((2,)), after, context(1))
     torch.testing.assert_close(mapped["fc.weight"][1], after["fc.weight"][1])
 
 

@@ -258,7 +258,7 @@ def test_restarts_try_the_labels_in_other_orders() -> None:
     once, often = (
         registry.instance(
             "attacks", "cpl",
-            {"local": "unrolled", "search": "backtracking", "restarts": restarts, "start": "uniform"},
+            {"local": "unrolled", "line_search": "backtracking", "restarts": restarts, "start": "uniform"},
         ).reconstruct(reading, Budget(evaluations=4000, chunk=1), Key(seed=0))
         for restarts in (0, 8)
     )  # fmt: skip

@@ -18,21 +18,21 @@ class Distance:
 
     `l2`: Σ (c - o)²; `l1`: Σ |c - o|; `cosine`: 1 - c·o / (‖c‖‖o‖), all tensors together (Geiping et al.
     2020, eq. 4).  `layers` = "normalised" weighs each tensor so that a zero candidate is equally far in
-    all of them; `mute` leaves out tensors whose name begins so (paper E's "muted" attacker);
-    `scale_free` takes the least distance over factors s ≥ 1 of the reading, for a reading that was
+    all of them; `exclude` leaves out tensors whose name begins so (Risk-balanced's "muted" attacker);
+    `unknown_scale` takes the least distance over factors s ≥ 1 of the reading, for a reading that was
     shortened by an unknown factor (at s ≥ 1 a zero candidate explains nothing).
     """
 
     kind: Kind
     layers: Layers = "equal"
-    mute: tuple[str, ...] = ()
-    scale_free: bool = False
+    exclude: tuple[str, ...] = ()
+    unknown_scale: bool = False
 
     def __call__(self, candidate: Tensors, observed: Tensors) -> Tensor:
         """name → (reading, *shape) twice → (reading,)."""
         kept = self._kept(observed)
         c, o = {n: candidate[n] for n in kept}, {n: observed[n] for n in kept}
-        if self.scale_free and self.kind != "cosine":
+        if self.unknown_scale and self.kind != "cosine":
             o = _stretched(c, o)
         if self.kind == "cosine":
             weights = self._weights(o, 2)
@@ -55,9 +55,13 @@ class Distance:
         return _total({n: v.abs() ** power for n, v in o.items()}, self._weights(o, power))
 
     def _kept(self, observed: Tensors) -> list[str]:
-        kept = [name for name in observed if not name.startswith(self.mute)] if self.mute else list(observed)
+        kept = (
+            [name for name in observed if not name.startswith(self.exclude)]
+            if self.exclude
+            else list(observed)
+        )
         if not kept:
-            raise ValueError(f"mute = {list(self.mute)} leaves no tensor of {', '.join(observed)}")
+            raise ValueError(f"exclude = {list(self.exclude)} leaves no tensor of {', '.join(observed)}")
         return kept
 
     def _weights(self, observed: Tensors, power: int) -> dict[str, Tensor] | None:

@@ -27,10 +27,10 @@ def infer_labels(reading: Reading, gradients: Tensors) -> Tensor:
         return reading.labels
     found = last_layer(reading.model, reading.classes)
     if found is None:
-        return torch.full((len(reading), reading.pictures), -1)
+        return torch.full((len(reading), reading.examples), -1)
     weight = gradients[f"{found}.weight" if found else "weight"].flatten(2)
     bias = gradients.get(f"{found}.bias" if found else "bias")
-    if reading.pictures == 1:
+    if reading.examples == 1:
         signal = bias if bias is not None else weight.sum(2)
         if bias is None and reading.classes > 2:  # 1 - p of one is Σ p of the others: whatever the sign of Σh
             signal = -signal.abs()
@@ -56,8 +56,8 @@ def _counts_from_bias(reading: Reading, bias: Tensor) -> Tensor:
     with torch.no_grad():
         logits = functional_call(reading.model, weights, (reading.public_inputs[:256].to(bias),))
     expected = logits.softmax(-1).mean(0)
-    estimate = reading.pictures * (expected - bias)
-    return torch.stack([_whole(row, reading.pictures) for row in estimate.cpu()])
+    estimate = reading.examples * (expected - bias)
+    return torch.stack([_whole(row, reading.examples) for row in estimate.cpu()])
 
 
 def _whole(estimate: Tensor, total: int) -> Tensor:
@@ -74,11 +74,11 @@ def _counts_from_weights(reading: Reading, sums: Tensor) -> Tensor:
     counts = torch.zeros((len(sums), reading.classes), dtype=torch.long)
     for row, values in enumerate(sums.cpu().clone()):
         # Wainakh et al. 2021, §4.1: m = Σ negative sums · (1 + 1/classes) / B
-        impact = values[values < 0].sum() * (1 + 1 / reading.classes) / reading.pictures
-        present = torch.nonzero(values < 0)[:, 0][: reading.pictures]
+        impact = values[values < 0].sum() * (1 + 1 / reading.classes) / reading.examples
+        present = torch.nonzero(values < 0)[:, 0][: reading.examples]
         counts[row, present] += 1
         values[present] -= impact
-        for _ in range(reading.pictures - len(present)):
+        for _ in range(reading.examples - len(present)):
             lowest = int(values.argmin())
             counts[row, lowest] += 1
             values[lowest] -= impact

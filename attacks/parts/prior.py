@@ -32,7 +32,7 @@ def outside(x: Tensor, low: float, high: float) -> Tensor:
 
 def edges(x: Tensor, scale: float) -> Tensor:
     """-log density of a picture whose differences of neighbours follow Laplace's law of this scale, up to a
-    constant: Σ |∂x| / scale, smoothed at nought; (reading, picture, channel, h, w) → (reading,)."""
+    constant: Σ |∂x| / scale, smoothed at zero; (reading, picture, channel, h, w) → (reading,)."""
     parts = [((d * d + _SOFT**2).sqrt() - _SOFT).flatten(1).sum(1) for d in _differences(x)]
     return (parts[0] + parts[1]) / scale
 

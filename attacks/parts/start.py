@@ -20,7 +20,7 @@ def start(kind: Start, reading: Reading, position: int, restart: int, key: Key) 
     `public`: a picture of the public split.
     """
     index = reading.indices[position]
-    return torch.stack([_one(kind, reading, index, n, restart, key) for n in range(reading.pictures)])
+    return torch.stack([_one(kind, reading, index, n, restart, key) for n in range(reading.examples)])
 
 
 def _one(kind: Start, reading: Reading, index: int, picture: int, restart: int, key: Key) -> Tensor:

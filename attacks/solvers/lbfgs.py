@@ -48,7 +48,7 @@ class Lbfgs(Solver[LbfgsState]):
 
     rate: float = 1.0
     history: int = 100
-    search: Literal["none", "backtracking"] = "none"
+    line_search: Literal["none", "backtracking"] = "none"
     tolerance_gradient: float = 1e-7
     tolerance_change: float = 1e-9
     inner: int = 20
@@ -113,7 +113,7 @@ class Lbfgs(Solver[LbfgsState]):
         steepest = g.abs().amax(1)  # not finite where one of its values is not
         flat = accepted & ((steepest <= self.tolerance_gradient) | (slope > -self.tolerance_change))
         finished = state.finished | flat | stuck | ~torch.isfinite(steepest)
-        if self.search == "backtracking":
+        if self.line_search == "backtracking":
             finished = finished | still
         return LbfgsState(
             trial=torch.addcmul(x, t[:, None], d), finished=finished, x=x,
@@ -126,7 +126,7 @@ class Lbfgs(Solver[LbfgsState]):
         return (evaluations + self.inner - 1) // self.inner
 
     def _accepts(self, state: LbfgsState, loss: Tensor) -> Tensor:
-        if self.search == "none":
+        if self.line_search == "none":
             return torch.ones_like(state.finished)
         return loss <= state.loss + _ARMIJO * state.t * state.slope
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from bench.attacks.solvers.base import Solver, merge, select
 
-TRAIL = 8  # rows whose points at the marks are kept
+TRAJECTORIES = 8  # rows whose points at the marks are kept
 
 
 class Problem(Protocol):
@@ -62,7 +62,7 @@ class Solution:
     restart on which the point was found.
 
     `marks` evaluation counts, powers of two and the last; `losses` (mark, row) the least loss so far by
-    each row's own count; `trail` (mark, row, variable) the points that had it, of the first rows alone.
+    each row's own count; `trajectory` (mark, row, variable) the points that had it, of the first rows alone.
     """
 
     x: Tensor
@@ -72,7 +72,7 @@ class Solution:
     runs: Tensor
     marks: tuple[int, ...]
     losses: Tensor
-    trail: Tensor
+    trajectory: Tensor
 
 
 def minimise(
@@ -157,7 +157,7 @@ def minimise(
     marks, kept = record.until(int(spent.max()) if count else 0)
     return Solution(
         x=best_x, loss=best, evaluations=spent, restarts=restarts, runs=runs,
-        marks=marks, losses=record.losses[kept], trail=record.trail[kept],
+        marks=marks, losses=record.losses[kept], trajectory=record.trajectory[kept],
     )  # fmt: skip
 
 
@@ -167,9 +167,9 @@ class _Record:
     def __init__(self, evaluations: int, x: Tensor) -> None:
         powers = [1 << n for n in range(evaluations.bit_length()) if 1 << n < evaluations]
         self.marks = (*powers, evaluations)
-        shown = min(TRAIL, len(x))
+        shown = min(TRAJECTORIES, len(x))
         self.losses = torch.full((len(self.marks), len(x)), torch.inf, dtype=x.dtype, device=x.device)
-        self.trail = x.new_zeros((len(self.marks), shown, x.shape[1]))
+        self.trajectory = x.new_zeros((len(self.marks), shown, x.shape[1]))
         self._next = torch.zeros(len(x), dtype=torch.long, device=x.device)  # per row, the mark to fill
         self._at = torch.tensor(self.marks, device=x.device)
 
@@ -197,8 +197,8 @@ class _Record:
     def _fill(self, row: int, mark: int, best: Tensor, x: Tensor) -> None:
         if mark < len(self.marks):
             self.losses[mark, row] = best[row]
-            if row < self.trail.shape[1]:
-                self.trail[mark, row] = x[row]
+            if row < self.trajectory.shape[1]:
+                self.trajectory[mark, row] = x[row]
 
 
 def continued(first: Solution, more: Solution, rows: Tensor) -> Solution:
@@ -210,7 +210,7 @@ def continued(first: Solution, more: Solution, rows: Tensor) -> Solution:
     better = more.loss.to(loss) < loss[rows]
     x[rows[better]], loss[rows[better]] = more.x[better].to(x), more.loss[better].to(loss)
     evaluations[rows] = more.evaluations
-    losses, trail = first.losses.clone(), first.trail.clone()
+    losses, trajectory = first.losses.clone(), first.trajectory.clone()
     losses[-1] = loss
-    trail[-1] = x[: trail.shape[1]]
-    return replace(first, x=x, loss=loss, evaluations=evaluations, losses=losses, trail=trail)
+    trajectory[-1] = x[: trajectory.shape[1]]
+    return replace(first, x=x, loss=loss, evaluations=evaluations, losses=losses, trajectory=trajectory)

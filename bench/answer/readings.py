@@ -24,7 +24,7 @@ def take_reading(
     """What the attacker holds at `point`, with just the grants that the cell names."""
     shown = [
         show(cell, data, model, weights, batches, stages, point, round_, observation=number)
-        for number in range(cell.repeated_readings)
+        for number in range(cell.grants.repeated_readings)
     ]
     count = len(shown)
     updates = point.unit in ("update", "sum")
@@ -41,8 +41,8 @@ def take_reading(
         senders=cell.federated.per_round if point.unit == "sum" else 1,
         public_mean=public.mean(0), public_inputs=public,
         public_labels=torch.from_numpy(data.public.labels),
-        labels=pictures(victims, point)[1].sort(1).values if cell.labels else None,
-        repeated_readings=cell.repeated_readings,
+        labels=pictures(victims, point)[1].sort(1).values if cell.grants.labels else None,
+        repeated_readings=cell.grants.repeated_readings,
     )  # fmt: skip
     if cell.knowledge == "plain" or untouched(stages, point):
         return reading
@@ -50,7 +50,7 @@ def take_reading(
     return replace(
         reading, description=describe(
             stages, point, round_=round_, unit=unit * reading.steps, probe=probe, weights=weights,
-            colluders=cell.colluders,
+            colluders=cell.grants.colluders,
         ),
     )  # fmt: skip
 
@@ -61,7 +61,7 @@ def show(
 ) -> dict[str, Tensor]:  # fmt: skip
     """One observation at a point, name → (reading, *shape)."""
     moment = Moment(
-        seed=cell.seed, draw=cell.draw, round=round_, observation=observation, colluders=cell.colluders
+        seed=cell.seed, draw=cell.draw, round=round_, observation=observation, colluders=cell.grants.colluders
     )
     taps = [
         run_round(model, weights, batch, cell.federated, stages, moment, classes=data.classes)
@@ -90,7 +90,7 @@ def reading_hash(reading: Reading) -> str:
         digest.update(value.detach().cpu().contiguous().numpy().tobytes())
     plain = (
         reading.linked, reading.rounds, reading.indices, str(reading.model), reading.kind, reading.shape,
-        reading.value_range, reading.classes, reading.pictures, reading.batch, reading.steps, reading.rate,
+        reading.value_range, reading.classes, reading.examples, reading.batch, reading.steps, reading.rate,
         reading.unit, reading.client_examples, reading.senders, reading.repeated_readings,
         repr(reading.description),
     )  # fmt: skip

@@ -59,7 +59,7 @@ from bench.trip import Budget, Reading, Reconstruction
 
 GALLERY = 1000
 TRAILS = 8  # readings whose way is kept: as many as a picture strip shows
-UNTRAINED_ROUNDS = 100  # T that schedules are planned over where no training gives one (paper A, §7)
+UNTRAINED_ROUNDS = 100  # T that schedules are planned over where no training gives one (Fed-αCDP §7)
 REUSE = 64  # reconstructions a worker remembers
 KEPT_BYTES = 500e6  # of data sets that a worker keeps beside the one in use
 
@@ -469,7 +469,7 @@ def _whole_round(cell: AttackCell, defended: Stages, where: Point) -> bool:
     """
     across = defended.across
     whole = across is not None and where.sees(across)
-    if cell.colluders and (not whole or where.unit != "update"):
+    if cell.grants.colluders and (not whole or where.unit != "update"):
         raise NotApplicable(
             f"colluders tell what passed between clients before one's update was read; {cell.defense.name} at "
             f"{where.name} has none"
@@ -493,7 +493,7 @@ def _setting(
         clients=federated.clients, per_round=federated.per_round, rounds=rounds, steps=federated.steps,
         batch=federated.batch, client_examples=clients.shape[1], rate=federated.rate,
         moves=federated.rate if federated.algorithm == "fedsgd" else 1.0, public=public,
-        colluders=cell.colluders if isinstance(cell, AttackCell) else 0.0,
+        colluders=cell.grants.colluders if isinstance(cell, AttackCell) else 0.0,
     )  # fmt: skip
 
 
@@ -559,9 +559,9 @@ def _trail(found: Reconstruction, order: NDArray[np.int64]) -> tuple[dict[str, N
 
     Every mark is paired as the end is: a picture keeps its row from the start to the truth.
     """
-    if found.trail is None or not found.history:
+    if found.trajectory is None or not found.history:
         return {}, {}
-    way = found.trail[:, :TRAILS].cpu().numpy()
+    way = found.trajectory[:, :TRAILS].cpu().numpy()
     medians = [[mark, _finite(float(np.median(losses)))] for mark, losses in found.history]
     return (
         {"trail": np.stack([paired(at_mark, order[: way.shape[1]]) for at_mark in way])},
@@ -599,7 +599,7 @@ def _conditions(
         "weights_norm": _finite(float(sum(value.square().sum() for value in weights.values()) ** 0.5)),
         "mode": "eval",
         "client_examples": reading.client_examples,
-        "pictures_per_reading": reading.pictures,
+        "pictures_per_reading": reading.examples,
         "subset": data.subset,
         "private": data.private,
     }
@@ -629,7 +629,7 @@ def _well_formed(found: Reconstruction, reading: Reading) -> None:
             f"attack returned inputs {tuple(found.inputs.shape)} and {len(found.status)} statuses; "
             f"expected ({count}, pictures, {', '.join(map(str, reading.shape))}) and {count}"
         )
-    way = found.trail
+    way = found.trajectory
     if way is not None and (
         len(way) != len(found.history) or way.shape[1] > count or way.shape[2:] != found.inputs.shape[1:]
     ):

@@ -72,7 +72,7 @@ def draw_victims(
     shape = (cell.readings, senders)
     victims = Victims(
         inputs=batches.inputs.unflatten(0, shape), labels=batches.labels.unflatten(0, shape),
-        examples=torch.from_numpy(indices).unflatten(0, shape),
+        indices=torch.from_numpy(indices).unflatten(0, shape),
         clients=tuple(tuple(int(c) for c in row) for row in flat.reshape(shape)),
     )  # fmt: skip
     if point.unit != "sum" and not whole:
@@ -101,11 +101,11 @@ def pictures(victims: Victims, point: Point) -> tuple[torch.Tensor, torch.Tensor
 
     Type-2 shows the first example of the batch that type-1 and type-0 read.
     """
-    found = (victims.inputs.flatten(1, 3), victims.labels.flatten(1), victims.examples.flatten(1))
+    found = (victims.inputs.flatten(1, 3), victims.labels.flatten(1), victims.indices.flatten(1))
     if point.unit == "example":
         return found[0][:, :1], found[1][:, :1], found[2][:, :1]
     if point.unit == "step":
-        return tuple(part[:, 0, 0] for part in (victims.inputs, victims.labels, victims.examples))  # type: ignore[return-value]
+        return tuple(part[:, 0, 0] for part in (victims.inputs, victims.labels, victims.indices))  # type: ignore[return-value]
     return found
 
 

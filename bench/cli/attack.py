@@ -58,8 +58,8 @@ def command(
         params=_params(model_params, "--model-param"), public=known, public_labels=known_labels,
     )  # fmt: skip
     if true is not None and true_labels is not None:  # before the attack spends its minutes
-        given.pictures(true, (len(reading), reading.pictures, *reading.shape))
-        given.labels(true_labels, len(reading) * reading.pictures, reading.classes)
+        given.pictures(true, (len(reading), reading.examples, *reading.shape))
+        given.labels(true_labels, len(reading) * reading.examples, reading.classes)
     found = api.attack(
         reading, name, evaluations=evaluations, seed=seed, device=device,
         params=_params(attack_params, "--attack-param"),

@@ -92,7 +92,7 @@ def budget(attack: Attack) -> None:
                 handle.remove()
             used = int(result.evaluations.max())
             require(used <= evaluations, f"{found.words}: reports {used} evaluations of {evaluations}")
-            done = -(-seen // (reading.pictures * len(reading.rounds)))
+            done = -(-seen // (reading.examples * len(reading.rounds)))
             require(done <= evaluations, f"{found.words}: makes {done} evaluations of {evaluations}")
 
 
@@ -179,7 +179,7 @@ def _attack(attack: Attack, reading: Reading, *, evaluations: int, chunk: int = 
 
 
 def _well_formed(found: Reconstruction, reading: Reading, evaluations: int, words: str) -> None:
-    count, pictures = len(reading), reading.pictures
+    count, pictures = len(reading), reading.examples
     shapes = {
         "inputs": (count, pictures, *reading.shape), "labels": (count, pictures), "loss": (count,),
         "evaluations": (count,), "outer": (count,), "restarts": (count,),

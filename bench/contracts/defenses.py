@@ -339,7 +339,7 @@ def description(defense: Defense) -> None:
             raise ContractSkipped("a transform describes nothing: attackers stay plain, with a flag")
         observed = found.taps(found.stages).shown[where.after]
         free = {key: value.clone().requires_grad_() for key, value in truth.items()}
-        after = said.candidate(free, observed)
+        after = said.simulate(free, observed)
         for key, value in after.items():
             expected = observed[key].shape
             require(

@@ -32,7 +32,7 @@ class Composition:
     def inside_steps(self) -> bool:
         return any(transforms for stage, transforms in self.parts if stage in ("example", "step"))
 
-    def candidate(self, per_example: Tensors, observed: Tensors) -> dict[str, Tensor]:
+    def simulate(self, per_example: Tensors, observed: Tensors) -> dict[str, Tensor]:
         """`per_example` (reading, example, *shape), `observed` (reading, *shape) in gradient units →
         (reading, *shape): exact for one local step."""
         found = dict(per_example)
@@ -47,7 +47,7 @@ class Composition:
                 found = {name: scale * value for name, value in found.items()}
                 seen = {name: scale * value for name, value in seen.items()}
             for transform in transforms:
-                after = transform.candidate(found, seen, self.contexts[stage])
+                after = transform.simulate(found, seen, self.contexts[stage])
                 assert after is not None  # `describe` asked
                 found = after
             if transforms and scale != 1.0:
@@ -98,7 +98,7 @@ def describe(
     for stage in seen:
         given = {n: v[(None,) * contexts[stage].lead] for n, v in probe.items()}
         for transform in stages.transforms.get(stage, ()):
-            if transform.candidate(given, given, contexts[stage]) is None:
+            if transform.simulate(given, given, contexts[stage]) is None:
                 return None
     parts = tuple((stage, stages.transforms.get(stage, ())) for stage in seen)
     return Composition(

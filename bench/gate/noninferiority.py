@@ -41,7 +41,7 @@ class Rise:
 
     @property
     def p(self) -> float:
-        """One-sided p-value of no rise: 1 - the level at which `lower` is nought."""
+        """One-sided p-value of no rise: 1 - the level at which `lower` is zero."""
         if self.free < 1:
             return 1.0
         if self.error:

@@ -3,7 +3,7 @@
 Cells pair by id: the same victims, weights, starts and underlying draws, answered by two sources.  Per defense,
 point and data, each metric has a margin.  It *passes* where the 95 % upper bound of its worsening is below the
 margin (everywhere: an intersection, which needs no correction); it is *weaker* where the worsening is at least
-the margin and its lower bound, corrected by Holm over all metrics and places, is above nought; else the gate
+the margin and its lower bound, corrected by Holm over all metrics and places, is above zero; else the gate
 *cannot tell*, and says how many pictures it needs.
 """
 
@@ -121,7 +121,7 @@ def verdict(
     """Compare every cell of `before` with the one of the same id in `after`.
 
     `margins` by metric, in place of the defaults; `sources` is only passed on.  Raises `BenchError` for an
-    unknown metric, for a margin that is not above nought, and where the two are of different protocols.
+    unknown metric, for a margin that is not above zero, and where the two are of different protocols.
     """
     allowed = {name: metric.margin for name, metric in METRICS.items()} | dict(margins or {})
     for name, margin in allowed.items():

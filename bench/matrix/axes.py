@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from bench.cell import Grants
 from bench.matrix.border import KINDS, Border, entry, whole
 from bench.matrix.combine import Choice
 from bench.matrix.faults import escaped, nearest, quoted
@@ -17,15 +17,6 @@ MOST = 100_000  # combinations of one matrix
 # The least value of each axis of whole numbers.
 NUMBERS = {"evaluations": 1, "readings": 1, "chunk": 1, "seed": 0, "draw": 0, "rounds": 1}
 KNOWLEDGE = ("plain", "adaptive")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grants:
-    """What a cell grants its attacker beyond the reading."""
-
-    labels: bool = False
-    repeated_readings: int = 1
-    colluders: float = 0.0
 
 
 def choices(border: Border, axis: str, key: str, raw: Any) -> list[Choice]:

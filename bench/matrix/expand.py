@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from bench.cell import AttackCell, CheckpointWeights, DataRef, Entry, Federated, InitialWeights, TrainingCell
-from bench.matrix.axes import Grants
 from bench.matrix.blocks import Training
 from bench.matrix.border import Registry
 from bench.matrix.combine import Combination
@@ -124,10 +123,6 @@ def _asked(plan: _Plan, row: Combination, settings: Mapping[str, int], faults: F
     fields["dataset"] = plan.data(fields["dataset"])
     fields.setdefault("federated", Federated())
     fields.setdefault("defense", _NONE)
-    grants = fields.pop("grants", Grants())
-    fields |= {
-        "labels": grants.labels, "repeated_readings": grants.repeated_readings, "colluders": grants.colluders,
-    }  # fmt: skip
     weights = fields.get("weights", InitialWeights())
     if isinstance(weights, SeededFile):
         fields["weights"] = weights.of(fields.get("seed", 0), faults) or InitialWeights()

@@ -40,7 +40,7 @@ def impossible(
 
 def pictures(point: str, federated: Federated) -> int:
     """Distinct examples behind one reading at a point."""
-    return POINTS[point].pictures(batch=federated.batch, steps=federated.steps, senders=federated.per_round)
+    return POINTS[point].examples(batch=federated.batch, steps=federated.steps, senders=federated.per_round)
 
 
 def client_examples(federated: Federated, training: int) -> int:

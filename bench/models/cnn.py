@@ -12,7 +12,7 @@ from bench.parameters import parameter
 class FedCnn(Model):
     """3×3×32, pool 2, 3×3×64, pool 2, linear; valid padding, no biases."""
 
-    reference = "paper A's authors' code, MNIST"
+    reference = "Fed-αCDP's authors' code, MNIST"
     takes = ("image",)
 
     activation: Activation = parameter("relu", "after each convolution", source="A's code")
@@ -54,7 +54,7 @@ class Cnn(Model):
 class VggSmall(Model):
     """32-32-64-64-128-128 3×3 convolutions with pooling after each pair, 256 hidden units."""
 
-    reference = "paper C (small VGG for CIFAR-10); sizes ours"
+    reference = "LDP-FL (small VGG for CIFAR-10); sizes ours"
     takes = ("image",)
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:

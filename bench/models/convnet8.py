@@ -13,7 +13,7 @@ from bench.parameters import parameter
 class ConvNet8(Model):
     """Eight 3×3 convolutions of width·(1, 2, 2, 4, 4, 4, 4, 4) channels, pool 3 after the 6th and 8th."""
 
-    reference = "Geiping et al. 2020 (GradInv), ConvNet; paper E's model for GIA"
+    reference = "Geiping et al. 2020 (GradInv), ConvNet; Risk-balanced's model for GIA"
     takes = ("image",)
 
     width: int = parameter(32, "channels of the first convolution", source="Geiping et al. 2020", low=1)

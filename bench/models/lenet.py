@@ -41,8 +41,8 @@ class DlgLenet(_Lenet):
 
 @dataclass(frozen=True, kw_only=True)
 class CplLenet(_Lenet):
-    """`dlg-lenet` with a fourth convolution of stride 1, as the notebooks of CPL and paper A have it."""
+    """`dlg-lenet` with a fourth convolution of stride 1, as the notebooks of CPL and Fed-αCDP have it."""
 
-    reference = "Wei et al. 2020 (CPL) and paper A's notebooks"
+    reference = "Wei et al. 2020 (CPL) and Fed-αCDP's notebooks"
     takes = ("image",)
     strides = (2, 2, 1, 1)

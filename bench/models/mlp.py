@@ -13,7 +13,7 @@ from bench.parameters import parameter
 class Mlp(Model):
     """Two hidden layers of 200 units, with biases."""
 
-    reference = "paper D (MLP 200-200); paper A's tabular sets have two hidden layers (sizes ours)"
+    reference = "NISS (MLP 200-200); Fed-αCDP's tabular sets have two hidden layers (sizes ours)"
     takes = ("image", "table")
 
     hidden: tuple[int, ...] = parameter((200, 200), "units of each hidden layer", source="D")

@@ -108,7 +108,7 @@ def _counts(victims: Sequence[Victim], cell: AttackCell) -> Iterator[str]:
     if cell.point not in POINTS:
         yield f"no such point: {harmless(repr(cell.point), 40)}"
         return
-    each = POINTS[cell.point].pictures(
+    each = POINTS[cell.point].examples(
         batch=federated.batch, steps=federated.steps, senders=federated.per_round
     )
     if wrong := next((len(victim.pictures) for victim in victims if len(victim.pictures) != each), None):

@@ -17,7 +17,7 @@ _REMEMBERED = 32  # of each kind of cell: what it took last
 
 def formula(cell: AnyCell, shape: tuple[int, ...]) -> float:
     """Seconds on one core, to the order: from trials with the nets of DLG (0.5 ms an evaluation of one
-    28×28 picture, growing with pixels and pictures) and with paper A's net (4 ms a client-step)."""
+    28×28 picture, growing with pixels and pictures) and with Fed-αCDP's net (4 ms a client-step)."""
     federated = cell.federated
     if isinstance(cell, TrainingCell):
         return 1 + cell.rounds * federated.per_round * federated.steps * 0.004 * max(1, federated.batch / 5)

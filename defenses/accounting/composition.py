@@ -1,4 +1,4 @@
-"""Composition as paper A's Table XI has it: base, advanced, and its zCDP; and the Gaussian mechanism exactly."""
+"""Composition as Fed-αCDP's Table XI has it: base, advanced, and its zCDP; and the Gaussian mechanism exactly."""
 
 import math
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 _LARGE = 700.0  # exponents up to which double precision holds the exponential
-SERIES_ROUNDING = 3  # paper A rounds a step's ε to this many digits before it goes on
+SERIES_ROUNDING = 3  # Fed-αCDP rounds a step's ε to this many digits before it goes on
 
 
 def classic(sigma: float, delta: float) -> float:
@@ -38,7 +38,7 @@ def _gain(epsilon: float) -> float:
 
 
 def zcdp_of_paper(sigma: float, q: float, steps: int, delta: float) -> float:
-    """ρ + 2√(ρ ln(1/δ)) with ρ = steps·q²/σ², as paper A counts.
+    """ρ + 2√(ρ ln(1/δ)) with ρ = steps·q²/σ², as Fed-αCDP counts.
 
     That is twice the Gaussian's ρ, and amplification by q² is no theorem for zCDP: it reproduces a figure.
     """

@@ -17,7 +17,7 @@ class Mechanism:
     `released` is what noise over sensitivity comes to in the sum that a step releases, in
     units of σ, neighbours by adding or removing a row; `rows` the same for what is seen after a stage alone,
     neighbours by replacing one, and only for stages after which one is protected.  With `per_tensor` each of
-    M tensors is clipped by itself, and a row's sensitivity is √M times the bound.  `paper`: whether paper A's count,
+    M tensors is clipped by itself, and a row's sensitivity is √M times the bound.  `paper`: whether Fed-αCDP's count,
     of noise σC on a sum, speaks of it.  `caveats`: what no accountant covers.
     """
 
@@ -60,7 +60,7 @@ def sampling_of(
     unit: Unit, *, clients: int, per_round: int, rounds: int, steps: int, batch: int, client_examples: int,
     examples: int,
 ) -> Sampling:  # fmt: skip
-    """Paper A's: an example by B/|D_i| in every local step (it states B·K/|D|, of all `examples`), a client
+    """Fed-αCDP's: an example by B/|D_i| in every local step (it states B·K/|D|, of all `examples`), a client
     by K/N in every round."""
     if unit == "client":
         return Sampling(q=per_round / clients, per_round=1, rounds=rounds)

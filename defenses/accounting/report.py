@@ -75,7 +75,7 @@ def figures(
 
 
 def paper_epsilon(mechanism: Mechanism, sampling: Sampling, delta: float = DELTA) -> float:
-    """Paper A's figure: the moments accountant with σ as stated; of clients with one step more than rounds."""
+    """Fed-αCDP's figure: the moments accountant with σ as stated; of clients with one step more than rounds."""
     spent = _steps(mechanism, sampling, 1.0)
     if mechanism.unit == "client":
         last = list(spent)[-1]
@@ -114,7 +114,7 @@ def _paper(mechanism: Mechanism, sampling: Sampling, delta: float) -> Spent:
 
 
 def _table_11(mechanism: Mechanism, sampling: Sampling, delta: float) -> list[Spent]:
-    """The three other accountants of paper A's Table XI, each with what it claims too much."""
+    """The three other accountants of Fed-αCDP's Table XI, each with what it claims too much."""
     spent, q = _steps(mechanism, sampling, 1.0), sampling.q
     if 0.0 in spent:
         return []

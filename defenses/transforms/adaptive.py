@@ -22,7 +22,7 @@ class AdaptiveClip(Stateful):
     a ← .99a + .01g̃; s² ← .9s² + .1v; b_i = √s_i·√Σs.  Where n rows share a state, g̃ there is their mean: what
     is kept comes from what the noise protects and from nothing else.
 
-    `as_cited`: s ← .9s + .1v and noise of deviation multiplier², as in the repository that paper A cites.
+    `as_cited`: s ← .9s + .1v and noise of deviation multiplier², as in the repository that Fed-αCDP cites.
     """
 
     random: ClassVar[bool] = True
@@ -65,7 +65,7 @@ class AdaptiveClip(Stateful):
             moved[_SPREAD + name] = 0.9 * state[_SPREAD + name] + 0.1 * v.clamp(self.low, self.high)
         return found, moved
 
-    def candidate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
+    def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
         """The candidate under the state before round 0; nothing of later rounds."""
         del observed
         if context.round:

@@ -16,7 +16,7 @@ from bench.defenses.transforms.rows import joint, norms, scaled
 class Clip(Transform):
     """Clip each row to `bound`: each tensor by its own norm (`tensor`), or all by their joint norm (`flat`).
 
-    Per tensor, as paper A and its code have it, a row of M tensors may reach the norm √M·C; flat is
+    Per tensor, as Fed-αCDP and its code have it, a row of M tensors may reach the norm √M·C; flat is
     what accountants assume (Abadi et al. 2016, algorithm 1).  A row within the bound stays bit-equal.
     """
 
@@ -33,7 +33,7 @@ class Clip(Transform):
     def by_norms(self, norms: Tensors, context: Context) -> Scaled:
         return Scaled(clip_factors(norms, _checked(value_at(self.bound, context.round)), self.per))
 
-    def candidate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
+    def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
         """The candidate, clipped likewise."""
         del observed
         return self.apply(tensors, context)

@@ -13,7 +13,7 @@ from bench.defenses.transforms.rows import joined, parted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compensate(Transform):
     """Of the mean as a matrix C (v × w, rows end to end, padded with zeros), keep C·P·Pᵀ: P are the eigenvectors of
-    CᵀC/v whose eigenvalues lie outside the Marchenko–Pastur interval σ̂²(1 ± √(w/v))² of the noise (paper E, §5).
+    CᵀC/v whose eigenvalues lie outside the Marchenko–Pastur interval σ̂²(1 ± √(w/v))² of the noise (Risk-balanced §5).
 
     `variance` is σ̂², of the noise on a coordinate of the mean, all coordinates alike; `quotient` Q = v/w.
     Noise that lies on slices is not alike everywhere: `tolerance` widens the interval by that share of each edge.

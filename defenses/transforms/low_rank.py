@@ -29,7 +29,7 @@ class TopDirections(Transform):
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
         return {name: self._truncated(tensor, context.lead) for name, tensor in tensors.items()}
 
-    def candidate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
+    def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
         """The candidate between the column and row spaces that the reading shows: U Uᵀ G V Vᵀ.
 
         Equal to the truncation for the true gradient, and without the derivative of a singular

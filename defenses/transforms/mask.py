@@ -12,7 +12,7 @@ from bench.defenses.transforms.rows import joined, parted, rows, spread
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepLargest(Transform):
-    """Zero the `share` of coordinates of least magnitude (A §4.1, threshold pruning; Lin et al. 2018).
+    """Zero the `share` of coordinates of least magnitude (Fed-αCDP §4.1, threshold pruning; Lin et al. 2018).
 
     The count is exact, round(share·n) of the n coordinates of all tensors together; of equal
     magnitudes the first in the order of the tensors stays.
@@ -27,7 +27,7 @@ class KeepLargest(Transform):
         magnitudes = {name: tensor.abs() for name, tensor in tensors.items()}
         return _masked(tensors, _first(magnitudes, self.share, context.lead))
 
-    def candidate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
+    def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
         """The candidate where the reading is not zero: which coordinates were kept is in plain sight.
 
         Elsewhere what it has beyond the least magnitude kept: those that were zeroed had no more.  (Not
@@ -84,7 +84,7 @@ class KeepRandom(Transform):
         drawn = _first(lots, self.share, context.lead)
         return _masked(tensors, {name: drawn[name] & above[name] for name in tensors})
 
-    def candidate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
+    def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
         """The candidate where the reading is not zero."""
         del context
         return _masked(tensors, {name: observed[name] != 0 for name in tensors})

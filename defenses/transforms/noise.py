@@ -25,7 +25,7 @@ class Noise(Transform):
     def noise(self, context: Context) -> tuple[Literal["gaussian", "laplace"], float]:
         return self.law, self.variance(context)
 
-    def candidate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
+    def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
         """The candidate itself, the mean of what the reading would show."""
         del observed, context
         return dict(tensors)

@@ -56,7 +56,7 @@ class QuantileClip(Stateful):
         del context
         return "gaussian", (self.multiplier * self.initial_bound) ** 2
 
-    def candidate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
+    def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
         """The candidate, clipped to C as it starts; nothing of later rounds, where C is what data made it."""
         del observed
         if context.round:

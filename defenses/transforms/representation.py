@@ -40,7 +40,7 @@ class PruneRepresentation(Transform):
         kept = torch.ones_like(sensitivity, dtype=torch.bool).scatter(-1, order, False)
         return {**tensors, name: torch.where(kept[..., None, :], tensors[name], 0.0)}
 
-    def candidate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
+    def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
         """The candidate without the columns that the reading shows as zero: which were pruned is in plain sight."""
         name = self._defended(tensors, context.lead)
         shown = (observed[name] != 0).any(-2, keepdim=True)

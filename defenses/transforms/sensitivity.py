@@ -54,7 +54,7 @@ class SensitivityNoise(Transform):
         """The most that it can be: S at the bound."""
         return "gaussian", (self._sigma(context) * self.share * self.bound) ** 2
 
-    def candidate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
+    def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
         """The candidate itself, the mean of what the reading would show."""
         del observed, context
         return dict(tensors)

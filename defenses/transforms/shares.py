@@ -53,7 +53,7 @@ class NoiseShares(Transform):
                 total = total + sent - received
         return total
 
-    def candidate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
+    def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
         """The candidate itself, the mean of what the reading would show."""
         del observed, context
         return dict(tensors)

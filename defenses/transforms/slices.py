@@ -13,7 +13,7 @@ from bench.defenses.transforms.rows import joined, parted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceNoise(Transform):
-    """Add N(0, `deviation`²) to `count` of the slices, chosen by reservoir sampling (paper E, algorithm 1).
+    """Add N(0, `deviation`²) to `count` of the slices, chosen by reservoir sampling (Risk-balanced algorithm 1).
 
     `ends` are the slices' ends in coordinates of all tensors end to end; the last is their whole number.
     """
@@ -39,7 +39,7 @@ class SliceNoise(Transform):
         found = vectors + self.deviation * noised.to(vectors) * joined(noise, context.lead)
         return parted(found, tensors, context.lead)
 
-    def candidate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
+    def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
         """The candidate, but for the `count` slices in which it is farthest from the reading: there the reading
         answers for itself, as if those were the noised ones.  A squared distance then counts the other slices
         alone, the least that any choice leaves (least trimmed squares), and at the truth those are the clean ones.

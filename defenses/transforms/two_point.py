@@ -48,7 +48,7 @@ class TwoPoint(Transform):
             found[name] = (begun - (centre + reach * sign)) / context.setting.moves
         return found
 
-    def candidate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
+    def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
         """The mean of its reports: the update to the weights as they are clipped."""
         del observed
         begun = {name: value.to(tensors[name]) for name, value in _weights(context).items()}

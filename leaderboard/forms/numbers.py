@@ -79,12 +79,12 @@ def decibels(value: float | None) -> str:
 
 
 def share(value: float) -> str:
-    """A share in two places, without the nought that three columns have no room for: .68, -.10, 1.00."""
+    """A share in two places, without the zero that three columns have no room for: .68, -.10, 1.00."""
     return _bare(value, 2)
 
 
 def three(value: float | None) -> str:
-    """A figure in three places without the nought, as the papers print RMSE; a dash where there is none."""
+    """A figure in three places without the zero, as the papers print RMSE; a dash where there is none."""
     return "–" if value is None else _bare(value, 3)
 
 

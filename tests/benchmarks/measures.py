@@ -37,7 +37,7 @@ STOP_LOSS = 1e-6
 INNER = 20  # evaluations of one outer step; both sides look at the loss after each
 SUCCESS_DB = 20
 # Our step rule as the suites take it: same objective, start, label and stop.
-OURS: dict[str, Any] = {"search": "backtracking", "restarts": 3, "finish": True}
+OURS: dict[str, Any] = {"line_search": "backtracking", "restarts": 3, "refine_float64": True}
 ENDLESS: dict[str, dict[str, Any]] = {"idlg": {"stop_loss": 0.0}}  # what takes an attack's own stop away
 KEY = Key(seed=0)
 Row = dict[str, Any]  # text and numbers by name

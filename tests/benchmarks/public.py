@@ -3,7 +3,7 @@
 
 The peer is `breaching` (Geiping and others), `pip install --no-deps breaching==0.1.2 hydra-core omegaconf
 antlr4-python3-runtime==4.9.3` beside our pins; it is no dependency of the project.  Its total variation
-also counts the step from the picture's edge to nought, a help where edges are black; `--variation paper`
+also counts the step from the picture's edge to zero, a help where edges are black; `--variation paper`
 gives it the paper's, which is ours.
 """
 

@@ -1,6 +1,6 @@
 """What a client's local step costs: ours beside opacus, a per-client `vmap(grad)` and a plain loop, taken in turn.
 
-`python -P tests/benchmarks/training.py`: paper A's model on MNIST, B = 5, one thread; ratios of one run.
+`python -P tests/benchmarks/training.py`: Fed-αCDP's model on MNIST, B = 5, one thread; ratios of one run.
 """
 
 import argparse

@@ -23,8 +23,8 @@ class GreyGuess(Attack):
         none = torch.zeros(count, dtype=torch.long)
         ok: Status = "ok"
         return Reconstruction(
-            inputs=torch.full((count, reading.pictures, *reading.shape), grey),
-            labels=torch.full((count, reading.pictures), -1),
+            inputs=torch.full((count, reading.examples, *reading.shape), grey),
+            labels=torch.full((count, reading.examples), -1),
             loss=torch.zeros(count),
             evaluations=none,
             outer=none,

@@ -21,7 +21,7 @@ class Round(Transform):
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
         return {name: self._rounded(tensor, context.lead) for name, tensor in tensors.items()}
 
-    def candidate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
+    def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
         """Rounding is public, so a candidate is rounded as well, with the gradient of the identity.
 
         Rounding itself has gradient zero nearly everywhere; the straight-through estimator
