@@ -31,8 +31,9 @@ _VIEWS = (
 
 
 def own() -> dict[str, Any]:
-    """Bench itself: version, protocol, and SHA-256 over the .py files of its packages that take part in
-    an answer: not the command line, the sweep, tracking and leaderboard, which only order cells and show records.
+    """Bench itself: version, protocol, and SHA-256 over the .py files of its packages that take part in an
+    answer: not the command line, the sweep, tracking and leaderboard, which only order cells and show
+    records.
 
     Files are named by import path, so that an editable install and a wheel of it agree.
     """

@@ -1,0 +1,41 @@
+"""How a cell's parts are written in tables, said once: a defense, an attack, a data set, a federated setting."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bench.cell import AttackCell, Entry, Federated, TrainingCell
+
+
+def entry(value: Entry) -> str:
+    """A name with its parameters, short: `prune(share=0.7)`."""
+    return with_params(value.name, value.params)
+
+
+def with_params(name: str, params: Mapping[str, Any]) -> str:
+    """`prune(share=0.7)`; a name alone where there are no parameters."""
+    shown = ", ".join(f"{key}={_short(item)}" for key, item in sorted(params.items()))
+    return f"{name}({shown})" if shown else name
+
+
+def attack_name(cell: AttackCell) -> str:
+    """The cell's attack with its parameters, and what it knows where that is more than the reading."""
+    return entry(cell.attack) + ("" if cell.knowledge == "plain" else f" · {cell.knowledge}")
+
+
+def dataset_name(cell: AttackCell | TrainingCell) -> str:
+    """The cell's data set with its parameters, and how much of it where it is not whole."""
+    name = entry(cell.dataset)
+    return f"{name} ({cell.dataset.subset})" if cell.dataset.subset else name
+
+
+def federated(setting: Federated) -> str:
+    """A federated setting in the papers' letters: `fedavg N=100 K=10 L=20 B=5 η=0.05 iid`."""
+    size = f" |D|={setting.client_examples}" if setting.client_examples else ""
+    return (
+        f"{setting.algorithm} N={setting.clients} K={setting.per_round} L={setting.steps} "
+        f"B={setting.batch} η={setting.rate:g} {setting.partition}{size}"
+    )
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
