@@ -12,24 +12,12 @@ from torch import Tensor, nn
 from bench.cell import Federated
 from bench.defenses.base import Local
 from bench.defenses.transforms.rows import norms
+from bench.federated.batches import Batches
 from bench.federated.stages import Moment, Stages
 from bench.gradients import example_gradients, one_hot
 from bench.points import SENT, Stage
 
 Tensors = Mapping[str, Tensor]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batches:
-    """What the clients of a round train on: `inputs` (client, step, example, *shape), `labels`
-    (client, step, example), `clients` their numbers."""
-
-    clients: tuple[int, ...]
-    inputs: Tensor
-    labels: Tensor
-
-    def to(self, device: torch.device) -> "Batches":
-        return replace(self, inputs=self.inputs.to(device), labels=self.labels.to(device))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

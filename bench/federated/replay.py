@@ -25,7 +25,7 @@ def training_of(run: Path, cell: AttackCell) -> TrainingCell | None:
         made = records.read(records.record_path(run, given.training))
     except RecordError:
         return None
-    return TrainingCell.model_validate(made.cell, strict=False)
+    return made.cell if isinstance(made.cell, TrainingCell) else None
 
 
 def followable(found: TrainingCell, cell: AttackCell) -> None:

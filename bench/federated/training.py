@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bench import rng
-from bench.answer.victims import local_batches
 from bench.cell import TrainingCell
 from bench.datasets.base import Data, Split
 from bench.federated import bayesian
+from bench.federated.batches import local_batches
 from bench.federated.clients import Network, local_updates, network
 from bench.federated.draws import StreamDraws
 from bench.federated.pipeline import server_step

@@ -13,7 +13,7 @@ from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 from torch import Tensor, nn
 
-from bench.errors import MALFORMED, DataError, NotApplicable, RecordError, WeightsError
+from bench.errors import DataError, NotApplicable, RecordError, WeightsError
 from bench.record import store as records
 from bench.record.npz import read_pack
 from bench.record.store import write_atomically
@@ -79,13 +79,10 @@ def checkpoint_sha256(run: Path, training: str, round_: int) -> str:
         made = records.read(records.record_path(run, training))
     except RecordError:
         raise WeightsError(f"{where} has no record; run its matrix") from None
-    if made.status != "done":
+    result = made.training
+    if result is None:
         raise WeightsError(f"{where} did not finish ({made.reason}); see `bench show {training[:8]}`")
-    try:
-        found, ran = made.summary["checkpoints"].get(str(round_)), int(made.summary.get("rounds", round_))
-        diverged = made.summary["diverged"]
-    except MALFORMED:
-        raise WeightsError(f"{where} has a record without checkpoints; run its matrix again") from None
+    found, ran, diverged = result.checkpoints.get(round_), result.rounds, result.diverged
     if found is None and diverged:
         raise NotApplicable(f"{where} diverged before round {round_}")
     if found is None and ran < round_:

@@ -42,6 +42,8 @@ _TRAINING_COST = (
     "seconds_per_round", "milliseconds_per_step", "undefended_milliseconds_per_step", "overhead", "overhead_quartiles",
 )  # fmt: skip
 
+_SHARES = ("asr", "asr_strict", "readings_leaked", "identification")
+
 Json = dict[str, Any]
 
 
@@ -167,7 +169,7 @@ def _summary(old: Json) -> Json | None:
     medians = {m.name: old.get(f"{_METRIC.get(m.name, m.name)}_median") for m in METRICS}
     return {
         **{name: old[name] for name in kept}, "examples": old["pictures"], "medians": medians, "priors":
-        old["floors"], **{name: _share(old, name) for name in ("asr", "asr_strict", "readings_leaked", "identification")},
+        old["floors"], **{name: _share(old, name) for name in _SHARES},
     }  # fmt: skip
 
 

@@ -116,6 +116,11 @@ def instance(kind: str, name: str, params: Mapping[str, Any], *, where: str | No
     return build(load(kind, name), params, where=where or f"{SINGULAR[kind]} {name!r}")
 
 
+def of(kind: str, entry: Any) -> Any:
+    """An instance of a cell's entry (`bench.cell.Entry`), with its parameters checked."""
+    return instance(kind, entry.name, entry.params)
+
+
 def add_plugin(spec: str) -> tuple[Origin, ...]:
     """Register what a `.py` file or a module defines; once more is no harm.  All of it or nothing.
 

@@ -10,9 +10,9 @@ WINDOW = 7  # pixels; scikit-image's default, with its sample covariance, K1 = .
 
 
 def ssim(truth: ArrayLike, guess: ArrayLike) -> Floats:
-    """Mean SSIM per picture, −1 to 1: data range 1, clipped guess, mean over channels.
+    """Mean SSIM per example, −1 to 1: data range 1, clipped guess, mean over channels.
 
-    (reading, picture, channel, height, width) → (reading, picture), equal to scikit-image's
+    (reading, example, channel, height, width) → (reading, example), equal to scikit-image's
     `structural_similarity(data_range=1, channel_axis=0)`.  NaN where a side is under 7 pixels.
     """
     x, y = unit(truth), clipped(guess)
