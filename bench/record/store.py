@@ -27,7 +27,7 @@ from pydantic import TypeAdapter, ValidationError
 from bench.cell import AnyCell, Cell
 from bench.errors import MALFORMED, DataError, RecordError, StorageError
 from bench.record.npz import read_pack
-from bench.sanitize import fault, first_line, harmless
+from bench.sanitize import first_error, first_line, sanitize
 
 SCHEMA = 1
 UNPACKED = 2**30  # bytes at most of one cell's arrays
@@ -215,7 +215,7 @@ def parse(text: str, path: str) -> Record:
     arrays = content.get("arrays")
     for named in (content["id"], *([] if arrays is None else [arrays])):  # they name files
         if not (isinstance(named, str) and _HASH.fullmatch(named)):
-            raise RecordError(f"{path}: {harmless(repr(named), 80)} is no content hash; run the cell again")
+            raise RecordError(f"{path}: {sanitize(repr(named), 80)} is no content hash; run the cell again")
     return Record(**content)
 
 
@@ -224,7 +224,7 @@ def cell_of(record: Record) -> AnyCell:
     try:
         cell = _CELL.validate_json(json.dumps(record.cell))
     except ValidationError as error:
-        raise RecordError(f"its cell is not valid: {fault(error)}") from None
+        raise RecordError(f"its cell is not valid: {first_error(error)}") from None
     except (TypeError, ValueError, RecursionError) as error:
         raise RecordError(f"its cell is not valid: {first_line(error)}") from None
     if cell.id != record.id:
