@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 from tests.test_plan import RESOLVER, answer, attack, training
 
-from bench import sanitize as harmless
 from bench.answer.run import answering
 from bench.cell import CheckpointWeights
 from bench.datasets.idx import read_idx
@@ -37,6 +36,7 @@ from bench.record import store as records
 from bench.record.checkpoints import read_about, read_weights, write_weights
 from bench.record.compact import Slim
 from bench.registry import entries as registry
+from bench.sanitize import sanitized_lines
 from bench.submission.check import check
 from bench.submission.export import export, suite
 from bench.sweep import bundle as parcel
@@ -63,7 +63,7 @@ def attempt(kind: Kind, content: bytes, folder: Path) -> str:
         kind.read(path)
         said = ""
     except BenchError as error:
-        said = harmless.lines(error)
+        said = sanitized_lines(error)
         if not said:
             raise ValueError("refused without a word") from error
     others = [one.name for one in folder.iterdir() if one.name != "inside"]

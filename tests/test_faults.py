@@ -524,7 +524,7 @@ def test_a_cell_is_at_one_worker(tmp_path: Path) -> None:
     assert list(said.busy) == ["another"]
 
 
-def test_a_strangers_progress_is_shown_harmless(tmp_path: Path) -> None:
+def test_a_strangers_progress_is_shown_sanitized(tmp_path: Path) -> None:
     (tmp_path / "records").mkdir()
     reporter = progress.Reporter(
         tmp_path, title="\x1b[2J\u202eevil" + "x" * 10**5, cells=2, settled=1, left=lambda: 5.0

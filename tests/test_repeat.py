@@ -76,7 +76,7 @@ def test_a_record_whose_fields_are_none_is_one_line(run: dict[str, Path], field:
     assert f"its {field} has another type" in str(said)
 
 
-def test_what_a_stranger_wrote_is_shown_harmless(run: dict[str, Path]) -> None:
+def test_what_a_stranger_wrote_is_shown_sanitized(run: dict[str, Path]) -> None:
     content = json.loads(run["fresh"].read_text())
     content["environment"]["\x1b[2J"] = content["summary"]["\x1b[2J"] = "\x1b]0;x\x07"
     run["fresh"].write_text(json.dumps(content))

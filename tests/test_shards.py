@@ -201,7 +201,7 @@ def test_a_training_whose_checkpoints_make_no_sense_is_refused(folders: tuple[Pa
         assert line.startswith(str(path))
 
 
-def test_names_of_a_stranger_are_shown_harmless(folders: tuple[Path, Path, Path]) -> None:
+def test_names_of_a_stranger_are_shown_sanitized(folders: tuple[Path, Path, Path]) -> None:
     one, _, whole = folders
     path = attacked(one)
     cell = json.loads(path.read_text())["cell"]

@@ -1,4 +1,4 @@
-"""Records for the commands that show them: by id prefix or path, with what they say kept harmless."""
+"""Records for the commands that show them: by id prefix or path, with what they say sanitized."""
 
 import gc
 from collections.abc import Iterator

@@ -12,7 +12,7 @@ from bench.cell import AttackCell, CheckpointWeights
 from bench.errors import BenchError, RecordError
 from bench.record import fingerprint as source
 from bench.record import store as records
-from bench.sanitize import LONG, harmless
+from bench.sanitize import LONG, sanitize
 from bench.sweep.bundle import needed, unpack
 from bench.sweep.pool import steady
 
@@ -38,13 +38,13 @@ def repeat(path: Path, data_dir: Path | None, device: str, as_json: bool) -> int
         click.echo(json.dumps({"cell": cell.id, "same": not differs, "differs": differs, "source": sources}))
     else:
         for line in sources:
-            click.echo(harmless(f"source  {line}", LONG))
+            click.echo(sanitize(f"source  {line}", LONG))
         for key in sorted({*old.environment, *new.environment}):
             if old.environment.get(key) != new.environment.get(key):
                 was, now = old.environment.get(key), new.environment.get(key)
-                click.echo(harmless(f"environment  {key}: {was} → {now}", LONG))
+                click.echo(sanitize(f"environment  {key}: {was} → {now}", LONG))
         for line in differs:
-            click.echo(harmless(f"differs  {line}", LONG))
+            click.echo(sanitize(f"differs  {line}", LONG))
         count = "1 figure differs" if len(differs) == 1 else f"{len(differs)} figures differ"
         click.echo(f"cell {cell.id[:8]}: {count if differs else 'the same'}")
     return 1 if differs else 0

@@ -160,7 +160,7 @@ def _given(*, but: Collection[str]) -> list[str]:
 def _dry_run(todo: "object", jobs: int, run: Path, as_json: bool) -> None:
     from bench.cli.words import duration
     from bench.leaderboard.blocks import entry
-    from bench.sanitize import harmless
+    from bench.sanitize import sanitize
     from bench.sweep.plan import Schedule
 
     assert isinstance(todo, Schedule)
@@ -182,7 +182,7 @@ def _dry_run(todo: "object", jobs: int, run: Path, as_json: bool) -> None:
             what += [cell.point, entry(cell.attack.model_dump()).partition("(")[0], cell.knowledge]
         else:
             what += ["training", f"{cell.rounds} rounds"]
-        click.echo(f"{cell.id[:8]}  {state:7}{' · '.join(what)}{f'  ({harmless(reason)})' if reason else ''}")
+        click.echo(f"{cell.id[:8]}  {state:7}{' · '.join(what)}{f'  ({sanitize(reason)})' if reason else ''}")
     click.echo(
         f"\n{len(rows)} cells: {len(todo.done)} done, {len(todo.impossible)} n/a, {len(todo.waiting)} to run, "
         f"about {duration(seconds)} with {jobs} worker{'s' if jobs > 1 else ''}.  They would go to {run}."

@@ -49,33 +49,33 @@ def _facts(run: Path) -> dict[str, Any]:
 
 def _lines(run: Path) -> Iterator[str]:
     from bench.record import folder
-    from bench.sanitize import harmless
+    from bench.sanitize import sanitize
     from bench.sweep import progress
 
     said, under_way, holder = progress.read(run), folder.is_held(run), folder.holder(run)
     where = (
-        harmless(f" on {holder['host']}, process {holder['pid']}") if {"host", "pid"} <= set(holder) else ""
+        sanitize(f" on {holder['host']}, process {holder['pid']}") if {"host", "pid"} <= set(holder) else ""
     )
     if said is None:
         state = f"under way{where}" if under_way else "not under way"
         yield f"{run}: {state}; it says nothing of how far it is"
         return
-    yield f"{run}: {harmless(said.title)}"
+    yield f"{run}: {sanitize(said.title)}"
     yield f"  {_state(said, under_way, where)}"
     counts = [f"{count} {'failed' if name == 'crashed' else name}" for name, count in said.statuses.items()]
-    yield f"  {said.settled} of {said.cells} cells settled" + harmless(
+    yield f"  {said.settled} of {said.cells} cells settled" + sanitize(
         f" ({', '.join(counts)} by this run)" * bool(counts)
     )
     if not under_way:
         return
     for worker, at in sorted(said.busy.items()):
         step = f", {at['step']}" if isinstance(at.get("step"), str) else ""
-        yield harmless(f"  worker {worker}  {at['what']}{step}, for {_ago(said.seen, at['since'])}", 300)
+        yield sanitize(f"  worker {worker}  {at['what']}{step}, for {_ago(said.seen, at['since'])}", 300)
 
 
 def _state(said: "Progress", under_way: bool, where: str) -> str:
     from bench.cli.words import duration
-    from bench.sanitize import harmless
+    from bench.sanitize import sanitize
 
     seen = f"{_ago(time.time(), said.seen)} ago"
     if under_way:
@@ -83,7 +83,7 @@ def _state(said: "Progress", under_way: bool, where: str) -> str:
         return f"under way{where} for {_ago(time.time(), said.began)}, seen {seen}{left}"
     if said.state == "finished":
         return f"finished {seen}"
-    state = f"killed, last seen {seen}" if said.state == "running" else f"{harmless(said.state, 500)}, {seen}"
+    state = f"killed, last seen {seen}" if said.state == "running" else f"{sanitize(said.state, 500)}, {seen}"
     return f"{state}; the same command goes on"
 
 

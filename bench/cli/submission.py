@@ -144,13 +144,13 @@ def verify(
 
 
 def _report(found: "Checked", as_json: bool, said: str) -> None:
-    from bench.sanitize import harmless
+    from bench.sanitize import sanitize
 
     if as_json:
         click.echo(json.dumps(found.json(), indent=1))
         return
     for line in found.findings:
-        click.echo(f"finding  {harmless(line, 300)}")
+        click.echo(f"finding  {sanitize(line, 300)}")
     manifest = found.manifest
     if manifest is not None:
         whose = " · ".join(text for text in (manifest.name, manifest.url, manifest.when) if text)

@@ -25,7 +25,7 @@ from bench.matrix.published import Published
 from bench.pictures import grid as strips
 from bench.record import store as records
 from bench.record.store import Record
-from bench.sanitize import LONGEST, harmless
+from bench.sanitize import LONGEST, sanitize
 from bench.sweep.dispatch import Watch
 from bench.sweep.estimates import Remaining
 from bench.sweep.plan import Schedule
@@ -166,12 +166,12 @@ def training(cell: AnyCell, step: Step) -> str:
 
 def _say(console: Console, line: str, style: str = "") -> None:
     """A line with names and reasons in it, which may be anybody's: shown as it is, not as markup."""
-    console.print(harmless(line, LONGEST), markup=False, style=style)
+    console.print(sanitize(line, LONGEST), markup=False, style=style)
 
 
 def _announce(console: Console, title: str, todo: Schedule, crew: Engaged) -> None:
     waiting = len(todo.waiting)
-    console.print(Text(harmless(title), style="bold"))
+    console.print(Text(sanitize(title), style="bold"))
     about = duration(todo.seconds / (crew.jobs or 1)) + ("" if crew.jobs else " of one core")
     _say(
         console,

@@ -11,7 +11,7 @@ from bench.datasets.base import Dataset
 from bench.datasets.files import MissingDataError
 from bench.datasets.loading import read
 from bench.registry import entries as registry
-from bench.registry.plugins import fault
+from bench.registry.plugins import error_line
 
 _CONTRACTS: dict[str, tuple[Contract, ...]] = {
     "attacks": attacks.CONTRACTS,
@@ -51,7 +51,7 @@ def check_instance(
         except MissingDataError as error:
             return [_declared(chosen[0], instance), *(_skipped(one, error) for one in chosen[1:])]
         except Exception as error:
-            first = Outcome(contract=chosen[1], status="broken", reason=f"cannot be loaded: {fault(error)}")
+            first = Outcome(contract=chosen[1], status="broken", reason=f"cannot be loaded: {error_line(error)}")
             return [
                 _declared(chosen[0], instance), first,
                 *(_skipped(one, "it cannot be loaded") for one in chosen[2:]),
@@ -80,7 +80,7 @@ def _outcome(contract: Contract, subject: Any) -> Outcome:
     except ContractBroken as broken:
         return Outcome(contract=contract, status="broken", reason=str(broken))
     except Exception as error:  # an entry that raises breaks the contract in which it does
-        return Outcome(contract=contract, status="broken", reason=f"raises {fault(error)}")
+        return Outcome(contract=contract, status="broken", reason=f"raises {error_line(error)}")
     return Outcome(contract=contract, status="ok")
 
 

@@ -25,7 +25,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 
 from bench.errors import RecordError
 from bench.record.store import write_atomically
-from bench.sanitize import fault, first_line
+from bench.sanitize import first_error, first_line
 
 LIMIT = 2 * 2**30  # bytes, unpacked, of a whole file
 _META_LIMIT = 2**16  # bytes
@@ -72,7 +72,7 @@ def checked_meta(**fields: Any) -> Meta:
     try:
         return Meta(**fields)
     except ValidationError as error:
-        raise RecordError(f"reading: {fault(error)}") from None
+        raise RecordError(f"reading: {first_error(error)}") from None
 
 
 def save(
@@ -189,7 +189,7 @@ def _meta(array: NDArray[Any], path: Path) -> Meta:
         return TypeAdapter(Meta).validate_json(text)
     except ValidationError as error:
         raise RecordError(
-            f"{path}: meta: {fault(error)}; it is a JSON object with shape, classes, batch, steps, rate, unit, "
+            f"{path}: meta: {first_error(error)}; it is a JSON object with shape, classes, batch, steps, rate, unit, "
             "value_range"
         ) from None
     except (ValueError, RecursionError) as error:

@@ -28,7 +28,7 @@ from bench.errors import MALFORMED, DataError, RecordError, StorageError
 from bench.record import schema1
 from bench.record.npz import read_pack
 from bench.record.schema import SCHEMA, Provenance, Record, adapter
-from bench.sanitize import fault, first_line, harmless
+from bench.sanitize import first_error, first_line, sanitize
 
 UNPACKED = 2**30  # bytes at most of one cell's arrays
 PART = ".part"  # how the names of files end that are being written
@@ -194,7 +194,7 @@ def _older(text: str, path: str, error: ValidationError) -> Record:
             raise RecordError(
                 f"{path}: schema {schema}, this bench reads 1 and {SCHEMA}; see README, Upgrading"
             )
-        raise RecordError(f"{path}: not a record: {fault(error)}; {_AGAIN}")
+        raise RecordError(f"{path}: not a record: {first_error(error)}; {_AGAIN}")
     return upgraded(content, path)
 
 
@@ -203,7 +203,7 @@ def upgraded(content: Any, path: str) -> Record:
     try:
         return adapter().validate_json(json.dumps(schema1.upgraded(content), allow_nan=False))
     except ValidationError as error:
-        raise RecordError(f"{path}: not a record: {fault(error)}; {_AGAIN}") from None
+        raise RecordError(f"{path}: not a record: {first_error(error)}; {_AGAIN}") from None
     except (RecordError, *MALFORMED) as error:
         kind = "" if isinstance(error, RecordError) else f"{type(error).__name__}: "
         raise RecordError(f"{path}: not a record of schema 1 ({kind}{first_line(error)}); {_AGAIN}") from None
@@ -214,7 +214,7 @@ def _inconsistent(record: Record) -> str | None:
     if record.schema != SCHEMA:
         return f"schema {record.schema}, which this bench does not read"
     if not _HASH.fullmatch(record.id) or not _HASH.fullmatch(record.arrays or "0"):  # they name files
-        return f"{harmless(repr(record.id), 80)} or its arrays is no content hash"
+        return f"{sanitize(repr(record.id), 80)} or its arrays is no content hash"
     result = record.result
     if record.status == "done" and (result is None or result.kind != record.cell.kind):
         return f"it is done and has no result of its {record.cell.kind} cell"

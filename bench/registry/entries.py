@@ -102,7 +102,7 @@ def load(kind: str, name: str) -> type:
     try:
         entry = metadata.EntryPoint(name, found.target, f"bench.{kind}").load()
     except (Exception, SystemExit) as error:
-        raise PluginError(_broken(found, plugins.fault(error))) from None
+        raise PluginError(_broken(found, plugins.error_line(error))) from None
     if not isinstance(entry, type) or not issubclass(entry, base):
         raise PluginError(_broken(found, f"it is no {base.__name__}; derive it from {_BASES[kind]}"))
     if inspect.isabstract(entry):

@@ -42,7 +42,7 @@ def module(spec: str) -> ModuleType:
         found.loader.exec_module(loaded)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise PluginError(f"--plugin {fault(error, path)}") from None
+        raise PluginError(f"--plugin {error_line(error, path)}") from None
     return loaded
 
 
@@ -62,7 +62,7 @@ def entries(loaded: ModuleType, bases: Mapping[str, type]) -> Iterator[tuple[str
                 yield kind, _name(entry), entry
 
 
-def fault(error: BaseException, path: Path | None = None) -> str:
+def error_line(error: BaseException, path: Path | None = None) -> str:
     """One line on an exception: the last line of `path` (else of any file) that it went through."""
     kind, text = type(error).__name__, (str(error).strip() or "no message").splitlines()[0]
     if isinstance(error, SyntaxError):
@@ -81,9 +81,9 @@ def _named(spec: str) -> ModuleType:
             raise PluginError(
                 f"--plugin {spec}: no such module is installed; for a file give its path, ending in .py"
             ) from None
-        raise PluginError(f"--plugin {spec}: {fault(error)}") from None
+        raise PluginError(f"--plugin {spec}: {error_line(error)}") from None
     except (Exception, SystemExit) as error:
-        raise PluginError(f"--plugin {spec}: {fault(error)}") from None
+        raise PluginError(f"--plugin {spec}: {error_line(error)}") from None
 
 
 def _name(entry: type) -> str:

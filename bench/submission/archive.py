@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from bench.errors import BenchError, RecordError
-from bench.sanitize import first_line, harmless
+from bench.sanitize import first_line, sanitize
 
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"manifest\.json|records/[0-9a-f]{64}\.json|arrays/[0-9a-f]{64}\.npz")
@@ -194,7 +194,7 @@ def _entries(infos: list[zipfile.ZipInfo], start: int, limits: Limits) -> None:
     """Raises `ArchiveFault` for the first entry that is not what `write` writes."""
     seen: set[str] = set()
     for info in infos:
-        name, shown = info.filename, harmless(repr(info.orig_filename), 100)
+        name, shown = info.filename, sanitize(repr(info.orig_filename), 100)
         if not _NAME.fullmatch(name) or name != info.orig_filename:
             raise ArchiveFault(f"{shown}: no name that a submission has; get it from who wrote it")
         if name in seen:

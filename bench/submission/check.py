@@ -10,7 +10,7 @@ from bench.errors import MALFORMED, DataError, RecordError
 from bench.leaderboard.board import board
 from bench.record import store as _records
 from bench.record.store import SCHEMA, Record, cell_of, is_private
-from bench.sanitize import first_line, harmless
+from bench.sanitize import first_line, sanitize
 from bench.submission import arrays as _arrays
 from bench.submission import figures
 from bench.submission.archive import LIMITS, MANIFEST, Archive, ArchiveFault, Limits, opened
@@ -118,7 +118,7 @@ def _checked(file: Path, archive: Archive) -> Checked:
 def _listing(manifest: Manifest, archive: Archive) -> Iterator[str]:
     inside = {name for name in archive.names if name != MANIFEST}
     yield from (
-        f"{harmless(name)}: in the manifest, not in the file" for name in sorted({*manifest.files} - inside)
+        f"{sanitize(name)}: in the manifest, not in the file" for name in sorted({*manifest.files} - inside)
     )
     yield from (f"{name}: in the file, not in the manifest" for name in sorted(inside - {*manifest.files}))
 
@@ -152,7 +152,7 @@ def _record(name: str, content: bytes, manifest: Manifest, found: _Found) -> Non
         found.add(name, [str(error)])
         return
     except MALFORMED as error:
-        found.add(name, [f"its fields are not a record's ({type(error).__name__}: {harmless(error, 80)})"])
+        found.add(name, [f"its fields are not a record's ({type(error).__name__}: {sanitize(error, 80)})"])
         return
     found.add(name, wrong)
     if wrong:
@@ -168,7 +168,7 @@ def _parsed(content: bytes) -> Record:
     try:
         record = _records.parse(content.decode(), "")
     except (RecordError, UnicodeDecodeError) as error:
-        raise RecordError(harmless(str(error).removeprefix(": "))) from None
+        raise RecordError(sanitize(str(error).removeprefix(": "))) from None
     if record.json().encode() != content:
         raise RecordError("not as bench writes it: keys twice, in another order or with other spaces")
     return record
@@ -184,7 +184,7 @@ def _unprintable(record: Record) -> str | None:
             what = (
                 f"{len(value)} letters, at most {LONGEST}" if len(value) > LONGEST else "unprintable letters"
             )
-            return f"a text in it has {what}: {harmless(value, 40)}"
+            return f"a text in it has {what}: {sanitize(value, 40)}"
         if isinstance(value, dict):
             waiting += [*value.keys(), *value.values()]
         elif isinstance(value, list):
@@ -210,7 +210,7 @@ def _array(sha256: str, name: str, content: bytes, found: _Found) -> None:
         try:
             found.add(f"records/{record.id}.json", _arrays.findings(record, arrays))
         except MALFORMED as error:
-            found.add(name, [f"does not fit its record ({type(error).__name__}: {harmless(error, 80)})"])
+            found.add(name, [f"does not fit its record ({type(error).__name__}: {sanitize(error, 80)})"])
 
 
 def _left_out(manifest: Manifest, found: _Found, held: set[str]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from bench import __version__
 from bench.errors import BenchError, RecordError
 from bench.record import store as _records
 from bench.record.store import SCHEMA, Record, is_private
-from bench.sanitize import fault
+from bench.sanitize import first_error
 from bench.submission.archive import MANIFEST, new_file, write
 from bench.submission.check import Checked, check
 from bench.submission.manifest import ABSENT, PRIVATE, UNASKED, Listed, Manifest, Suite
@@ -50,7 +50,7 @@ def export(
             files={member: _listed(content()) for member, content in members.items()},
         )  # fmt: skip
     except ValidationError as error:
-        raise BenchError(f"the submission's {fault(error)}; say it otherwise") from None
+        raise BenchError(f"the submission's {first_error(error)}; say it otherwise") from None
     members[MANIFEST] = partial(bytes, manifest.text().encode())
     with new_file(file) as part:
         write(part, members)
@@ -110,7 +110,7 @@ def suite(path: Path) -> Suite:
     try:
         return Suite.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
-        why = fault(error) if isinstance(error, ValidationError) else error.strerror
+        why = first_error(error) if isinstance(error, ValidationError) else error.strerror
         raise RecordError(f"{path}: cannot be read ({why}); run the suite again") from None
 
 

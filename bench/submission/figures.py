@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from bench.cell import AttackCell, TrainingCell
 from bench.points import POINTS
 from bench.record.store import Record
-from bench.sanitize import fault, harmless
+from bench.sanitize import first_error, sanitize
 from bench.scoring.metrics import PSNR_CAP_DB
 from bench.scoring.summary import median, summarise
 
@@ -94,7 +94,7 @@ def findings(record: Record, cell: AttackCell | TrainingCell) -> list[str]:
     try:
         victims = _VICTIMS.validate_python(record.victims)
     except ValidationError as error:
-        return [f"victims: {fault(error)}"]
+        return [f"victims: {first_error(error)}"]
     found = [*_counts(victims, cell), *_judged(victims)]
     if not found:  # columns need rows of one length
         found += _summary(record.summary, victims)
@@ -106,7 +106,7 @@ def _counts(victims: Sequence[Victim], cell: AttackCell) -> Iterator[str]:
         yield f"{len(victims)} readings, its cell asks for {cell.readings}"
     federated = cell.federated
     if cell.point not in POINTS:
-        yield f"no such point: {harmless(repr(cell.point), 40)}"
+        yield f"no such point: {sanitize(repr(cell.point), 40)}"
         return
     each = POINTS[cell.point].examples(
         batch=federated.batch, steps=federated.steps, senders=federated.per_round
@@ -154,14 +154,14 @@ def _summary(summary: Mapping[str, Any], victims: Sequence[Victim]) -> Iterator[
     yield from (f"summary has no {name}" for name in _NEEDED if name not in summary)
     for name, follows in _recomputed(victims).items():
         if name in summary and not same(summary[name], follows):
-            yield f"summary.{name} is {harmless(summary[name], 40)}, its pictures give {follows}"
+            yield f"summary.{name} is {sanitize(summary[name], 40)}, its pictures give {follows}"
     floors = summary.get("floors", {})
     for name in floors if isinstance(floors, dict) else ():
         values = _column([[picture.floors_db.get(name) for picture in v.pictures] for v in victims])
         follows = median(values, -np.inf)
         said = floors[name].get("psnr_db_median") if isinstance(floors[name], dict) else "no table"
         if not same(said, follows):
-            yield f"summary.floors: psnr_db_median is {harmless(said, 40)}, its pictures give {follows}"
+            yield f"summary.floors: psnr_db_median is {sanitize(said, 40)}, its pictures give {follows}"
 
 
 def _recomputed(victims: Sequence[Victim]) -> dict[str, Any]:
@@ -201,14 +201,14 @@ def _training(record: Record, cell: TrainingCell) -> list[str]:
         curve = [(int(round_), float(accuracy)) for round_, accuracy in summary["curve"]]
         last = 0.0 if summary["diverged"] else curve[-1][1]
         if not same(summary["accuracy"], last):
-            found.append(f"summary.accuracy is {harmless(summary['accuracy'], 40)}, its curve ends at {last}")
+            found.append(f"summary.accuracy is {sanitize(summary['accuracy'], 40)}, its curve ends at {last}")
         if not 0 <= int(summary["rounds"]) <= cell.rounds:
             found.append(f"{summary['rounds']} rounds, its cell asks for {cell.rounds}")
         tight = [one["epsilon"] for one in summary["privacy"] if one["convention"] == "tight"]
         if not same(summary["epsilon"], tight[0] if tight else None):
-            found.append(f"summary.epsilon is {harmless(summary['epsilon'], 40)}, its privacy says otherwise")
+            found.append(f"summary.epsilon is {sanitize(summary['epsilon'], 40)}, its privacy says otherwise")
     except (TypeError, ValueError, KeyError, IndexError, OverflowError, AttributeError) as error:
-        found.append(f"summary is no training's ({type(error).__name__}: {harmless(error, 80)})")
+        found.append(f"summary is no training's ({type(error).__name__}: {sanitize(error, 80)})")
     return found
 
 

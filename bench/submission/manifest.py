@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, ValidationError
 
 from bench.cell import Frozen, Sha256
-from bench.sanitize import fault, first_line
+from bench.sanitize import first_error, first_line
 from bench.submission.archive import MANIFEST, ArchiveFault
 
 PRIVATE, UNASKED, ABSENT = "private", "not asked for", "not in the run folder"
@@ -73,7 +73,7 @@ def parsed(content: bytes) -> Manifest:
     try:
         found = Manifest.model_validate_json(content)
     except ValidationError as error:
-        raise ArchiveFault(f"{MANIFEST}: {fault(error)}") from None
+        raise ArchiveFault(f"{MANIFEST}: {first_error(error)}") from None
     except (ValueError, RecursionError) as error:
         raise ArchiveFault(f"{MANIFEST}: {first_line(error)}") from None
     # Else a key that is in it twice would show a reader one value and a program another.

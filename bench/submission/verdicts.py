@@ -21,7 +21,7 @@ from scipy.special import stdtrit
 from bench.leaderboard.blocks import attack_name, entry
 from bench.leaderboard.worst import Picture, clusters, pictures
 from bench.record.store import Record
-from bench.sanitize import harmless
+from bench.sanitize import sanitize
 from bench.scoring.intervals import Interval, clustered_share, wilson
 from bench.submission.draw import Drawn
 
@@ -97,7 +97,7 @@ class Verification:
         """The verdicts in words, one line each."""
         for verdict in self.verdicts:
             where = " · ".join(
-                (verdict.setting, f"{verdict.defense} @ {verdict.point}", harmless(verdict.attack, 60))
+                (verdict.setting, f"{verdict.defense} @ {verdict.point}", sanitize(verdict.attack, 60))
             )
             said = [
                 f"{word} {one.rate:.3f} of {one.pictures}"
@@ -107,7 +107,7 @@ class Verification:
             if verdict.interval is not None:
                 said.append(f"difference in [{verdict.interval[0]:+.3f}, {verdict.interval[1]:+.3f}]")
             said += [verdict.why] if verdict.why else []
-            yield f"{verdict.outcome:12}{harmless(where, 240)}: {'; '.join(said)}"
+            yield f"{verdict.outcome:12}{sanitize(where, 240)}: {'; '.join(said)}"
 
 
 def verdict(drawn: Drawn, ran: Sequence[Record], obstacle: str, level: float) -> Verdict:
@@ -171,14 +171,14 @@ def _half_width(one: Sequence[float], other: Sequence[float], level: float) -> f
 def _judged(drawn: Drawn, ran: Sequence[Record], interval: Interval | None) -> tuple[Outcome, str]:
     crashed = next((record for record in ran if record.status == "crashed"), None)
     if crashed is not None:
-        return "cannot tell", f"it crashed here: {harmless(crashed.reason)}"
+        return "cannot tell", f"it crashed here: {sanitize(crashed.reason)}"
     absent = next((record for record in ran if record.status == "n/a"), None)
     if not drawn.group.done:
         if absent is not None:
-            return "agrees", f"not applicable: {harmless(absent.reason)}"
-        return "differs", f"submitted as not applicable ({harmless(drawn.asked.reason)}), and it runs here"
+            return "agrees", f"not applicable: {sanitize(absent.reason)}"
+        return "differs", f"submitted as not applicable ({sanitize(drawn.asked.reason)}), and it runs here"
     if absent is not None:
-        return "cannot tell", f"not applicable here: {harmless(absent.reason)}"
+        return "cannot tell", f"not applicable here: {sanitize(absent.reason)}"
     if said := _epsilon(drawn.group.done, ran[0]):
         return said
     assert interval is not None  # both sides have done records, and those have pictures
@@ -199,8 +199,8 @@ def _epsilon(done: Sequence[Record], here: Record) -> tuple[Outcome, str] | None
         if found is None:
             return (
                 "cannot tell",
-                f"ε {harmless(said)} was submitted; here: {here.summary.get('epsilon_absent')}",
+                f"ε {sanitize(said)} was submitted; here: {here.summary.get('epsilon_absent')}",
             )
         if not isinstance(said, int | float) or not isclose(said, found, rel_tol=_EPSILON):
-            return "differs", f"ε {harmless(said)} was submitted, it is {found:.4g} here"
+            return "differs", f"ε {sanitize(said)} was submitted, it is {found:.4g} here"
     return None

@@ -26,7 +26,7 @@ from bench.record.checkpoints import file_sha256
 from bench.record.folder import opened
 from bench.record.store import Record, cell_of
 from bench.registry import entries as registry
-from bench.sanitize import harmless
+from bench.sanitize import sanitize
 from bench.scoring.intervals import simultaneous
 from bench.submission.check import passed
 from bench.submission.draw import Drawn, draw, groups
@@ -106,7 +106,7 @@ def _prepared(drawn: Drawn, trip: _Trip) -> tuple[list[AttackCell], str]:
         wanted: list[AnyCell] = [*_trainings(cells, trip), *cells]
         planned = [Planned(cell, _impossible(cell, trip.resolver)) for cell in wanted]
     except BenchError as error:
-        return [], harmless(error, 300)
+        return [], sanitize(error, 300)
     for item in planned:
         trip.planned[item.cell.id] = _merged(trip.planned.get(item.cell.id), item)
     return cells, _other_code(drawn.asked, cells[0], trip)
@@ -181,11 +181,11 @@ def _other_code(record: Record, cell: AttackCell, trip: _Trip) -> str:
     old, new = dict(record.source), source.cell_source(cell)
     old.pop("weights", None)  # of a checkpoint: `_compare_trainings`
     for line in source.changed(old, new):
-        trip.sources[harmless(line, 300)] = None
+        trip.sources[sanitize(line, 300)] = None
     for part in sorted({*old, *new} - {"bench"}):
         one, other = old.get(part), new.get(part)
         if not isinstance(one, dict) or one.get("sha256") != (other or {}).get("sha256"):
-            return f"its {harmless(part, 20)} is other code here than was submitted"
+            return f"its {sanitize(part, 20)} is other code here than was submitted"
     return ""
 
 

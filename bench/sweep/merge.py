@@ -18,7 +18,7 @@ from bench.record import store as records
 from bench.record.checkpoints import checkpoint_path
 from bench.record.npz import read_pack
 from bench.record.store import UNPACKED, Record, arrays_hash, write_atomically
-from bench.sanitize import LONG, harmless
+from bench.sanitize import LONG, sanitize
 from bench.sweep.bundle import unpack
 
 _LARGEST = 2**23  # bytes of one record
@@ -55,7 +55,7 @@ def merge(into: Path, sources: Sequence[Path]) -> Merged:
             try:
                 _bring(path, source, into, merged)
             except (RecordError, DataError, WeightsError, OSError, *MALFORMED) as error:
-                merged.refused.append(harmless(f"{path}: {str(error).removeprefix(f'{path}: ')}", LONG))
+                merged.refused.append(sanitize(f"{path}: {str(error).removeprefix(f'{path}: ')}", LONG))
         _beside(source, into, merged)
     return merged
 
@@ -78,7 +78,7 @@ def _bring(path: Path, source: Path, into: Path, merged: Merged) -> None:
             merged.same += 1
         else:
             merged.differs.append(
-                harmless(f"{record.id[:8]} in {source}: {_how(record, old)}; what was there stays", LONG)
+                sanitize(f"{record.id[:8]} in {source}: {_how(record, old)}; what was there stays", LONG)
             )
         return
     unpack(into, _files(record, cell, source))  # all checked before anything is written
@@ -152,7 +152,7 @@ def _beside(source: Path, into: Path, merged: Merged) -> None:
             write_atomically(there, content)
         elif there.read_bytes() != content:
             merged.differs.append(
-                harmless(f"{path}: asks otherwise than {there}; what was there stays", LONG)
+                sanitize(f"{path}: asks otherwise than {there}; what was there stays", LONG)
             )
             if path.name.startswith("suite-") and not _ranked(content):
                 write_atomically(there, content)
