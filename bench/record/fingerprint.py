@@ -45,7 +45,7 @@ def source(kind: str, name: str) -> dict[str, Any]:
     Raises what `registry.origin` raises.
     """
     found = registry.origin(kind, name)
-    if found.own:
+    if found.built_in:
         return {"distribution": found.distribution, **own()}
     if found.distribution is None:
         module = found.target.partition(":")[0]
@@ -71,7 +71,7 @@ def cell_source(cell: AttackCell | TrainingCell) -> dict[str, Any]:
         parts["attack"] = ("attacks", cell.attack)
     found: dict[str, Any] = {"bench": own()}
     for part, (kind, entry) in sorted(parts.items()):
-        shipped = registry.origin(kind, entry.name).own
+        shipped = registry.origin(kind, entry.name).built_in
         found[part] = {"distribution": registry.DISTRIBUTION} if shipped else source(kind, entry.name)
     return found
 
