@@ -134,7 +134,7 @@ def _records(run: Path) -> "list[Record]":
 
 def _report(found: "Verdict", junit: Path | None, markdown: Path | None, as_json: bool) -> None:
     from bench.gate import reports as gate_reports
-    from bench.record.store import write_atomically
+    from bench.record.files import write_atomically
 
     if junit is not None:
         write_atomically(junit, gate_reports.junit(found).encode())

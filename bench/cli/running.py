@@ -13,8 +13,8 @@ from bench.matrix.expand import Planned, expand
 from bench.matrix.published import keep
 from bench.matrix.read import Matrix, read
 from bench.matrix.suites import ranking
+from bench.record.files import write_atomically
 from bench.record.folder import opened
-from bench.record.store import write_atomically
 from bench.registry import entries as registry
 from bench.sweep.cluster import Cluster
 from bench.sweep.plan import Resolver, Schedule, schedule, share

@@ -13,7 +13,8 @@ from typing import Any
 from bench.errors import MALFORMED, BenchError
 from bench.gate.verdict import METRICS
 from bench.record.compact import cut_victims, only
-from bench.record.store import Record, write_atomically
+from bench.record.files import write_atomically
+from bench.record.store import Record
 
 SCHEMA = 1
 _MOST_BYTES = 2**30

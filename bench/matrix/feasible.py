@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from bench.cell import AttackCell, Federated, TrainingCell
+from bench.datasets.partition import client_size, refusal
 from bench.errors import BenchError, NotApplicable
 from bench.matrix.border import Registry
 from bench.parameters import build
@@ -45,10 +46,9 @@ def pictures(point: str, federated: Federated) -> int:
 
 def client_examples(federated: Federated, training: int) -> int:
     """|D_i|, of `training` examples in all, as `bench.datasets.partition` shares them out."""
-    if federated.client_examples is not None:
-        return federated.client_examples
-    size = training // federated.clients
-    return size if federated.partition == "iid" else size - size % 2
+    return client_size(
+        federated.partition, training, clients=federated.clients, client_examples=federated.client_examples
+    )
 
 
 def _model(
@@ -86,16 +86,14 @@ def _unbuildable(model: type, params: str, shape: tuple[int, ...], classes: int)
 
 
 def _clients(federated: Federated, training: int, classes: int) -> str | None:
-    """What `bench.datasets.partition.client_indices` refuses, as far as it shows without labels."""
+    """What `bench.datasets.partition` refuses, as far as it shows without labels, and a client without a batch."""
+    reason = refusal(
+        federated.partition, training, classes, clients=federated.clients,
+        client_examples=federated.client_examples,
+    )  # fmt: skip
+    if reason is not None:
+        return reason
     size = client_examples(federated, training)
-    if size < 1:
-        return f"no examples for {federated.clients} clients, of {training} for training"
-    if size > training:
-        return f"no client can hold {size} examples, of {training} for training"
-    if federated.partition != "iid" and size % 2:
-        return f"{federated.partition} gives a client two equal parts, {size} examples are odd"
-    if federated.partition == "two-class" and classes < 2:
-        return "two-class needs two classes, the data have one"
     if size < federated.batch:
         return f"a client with {size} examples has no batch of {federated.batch}"
     return None

@@ -15,7 +15,7 @@ from bench.errors import MALFORMED, RecordError
 from bench.matrix.axes import one, pattern
 from bench.matrix.border import Border, number
 from bench.matrix.combine import agrees
-from bench.record.store import write_atomically
+from bench.record.files import write_atomically
 
 AXES = ("dataset", "model", "attack", "knowledge", "point", "defense", "federated")
 # Figure → its least and greatest value; from `accuracy` to `overhead` they are of trainings.

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.errors import DataError
-from bench.record.npz import read_pack
+from bench.record.npz import read_npz
 from bench.record.store import Record
 from bench.sanitize import first_line
 from bench.scoring.metrics import rmse, rmse_unclipped
@@ -23,7 +23,7 @@ Arrays = Mapping[str, NDArray[Any]]
 def read(content: bytes) -> Arrays:
     """The arrays of an `.npz` from elsewhere; raises `DataError` in one line: no numbers, damaged, too large."""
     try:
-        return read_pack(Path("its arrays"), limit=UNPACKED, content=content)
+        return read_npz(Path("its arrays"), limit=UNPACKED, content=content)
     except DataError as error:
         raise DataError(first_line(error).removeprefix("its arrays: ")) from None
 

@@ -13,9 +13,10 @@ from pydantic import ValidationError
 from bench import __version__
 from bench.errors import BenchError, RecordError
 from bench.record import store as _records
+from bench.record.files import new_file
 from bench.record.store import SCHEMA, Record, is_private
 from bench.sanitize import first_error
-from bench.submission.archive import MANIFEST, new_file, write
+from bench.submission.archive import MANIFEST, write
 from bench.submission.check import Checked, check
 from bench.submission.manifest import ABSENT, PRIVATE, UNASKED, Listed, Manifest, Suite
 from bench.tracking.store import checked_run
@@ -52,7 +53,7 @@ def export(
     except ValidationError as error:
         raise BenchError(f"the submission's {first_error(error)}; say it otherwise") from None
     members[MANIFEST] = partial(bytes, manifest.text().encode())
-    with new_file(file) as part:
+    with new_file(file, replace=False) as part:
         write(part, members)
         result = check(part)
         if not result.ok:

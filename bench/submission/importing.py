@@ -7,7 +7,8 @@ from typing import Any
 
 from bench.errors import BenchError, RecordError
 from bench.record import store as _records
-from bench.record.store import Record, write_atomically
+from bench.record.files import write_atomically
+from bench.record.store import Record
 from bench.submission.archive import Archive, opened
 from bench.submission.check import Checked, passed
 from bench.submission.export import suite, suite_text

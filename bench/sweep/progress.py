@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from bench.cell import AnyCell
 from bench.errors import MALFORMED, BenchError, StorageError
-from bench.record.store import Record, write_atomically
+from bench.record.files import write_atomically
+from bench.record.store import Record
 
 if TYPE_CHECKING:
     from bench.answer.run import Step
