@@ -5,7 +5,7 @@ from typing import Literal
 
 from bench.attacks.matching import MatchingAttack, Parts
 from bench.attacks.solvers.lbfgs import Lbfgs
-from bench.attacks.solvers.loop import Plan
+from bench.attacks.solvers.problem import Plan
 from bench.parameters import parameter
 from bench.trip import Budget, Reading
 
@@ -21,7 +21,7 @@ class Dlg(MatchingAttack):
     history: int = parameter(100, "pairs kept by L-BFGS", source="Zhu et al. 2019", low=1)
     line_search: Literal["none", "backtracking"] = parameter(
         "none",
-        "step rule: full steps as published; or ours, which sees losses and inputs in units of usual size",
+        "full steps as published; or ours, with normalised losses and preconditioned inputs",
         source="Zhu et al. 2019",
     )
     restarts: int = parameter(0, "fresh starts inside the budget", source="Zhu et al. 2019", low=0)
@@ -31,6 +31,6 @@ class Dlg(MatchingAttack):
         return Parts(
             distance="l2", start="gaussian", labels="joint",
             solver=Lbfgs(history=min(self.history, budget.evaluations), line_search=self.line_search),
-            scaled=self.line_search == "backtracking",
+            preconditioned=self.line_search == "backtracking",
             plan=Plan(evaluations=20 * self.outer, restarts=self.restarts),
         )  # fmt: skip

@@ -1,13 +1,33 @@
 """Priors on inputs, one figure per reading, added to the distance."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-_SOFT = 0.01  # grey levels below which a difference of neighbours counts as none: the root is smooth there
+_SMOOTH = 0.01  # grey levels below which |∂x| is taken as 0: the root is smooth there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prior:
+    """Weights of the priors; total variation is for images alone."""
+
+    total_variation: float = 0.0
+    squared: float = 0.0
+    absolute: float = 0.0
+
+    def __call__(self, x: Tensor) -> Tensor | float:
+        """Inputs (reading, example, *shape) → (reading,), or 0."""
+        image = x.dim() == 5
+        return (
+            (self.total_variation * total_variation(x) if self.total_variation and image else 0.0)
+            + (self.squared * squared(x) if self.squared else 0.0)
+            + (self.absolute * absolute(x) if self.absolute else 0.0)
+        )
 
 
 def total_variation(x: Tensor) -> Tensor:
-    """Mean absolute difference of neighbours, both ways: (reading, picture, channel, h, w) → (reading,).
+    """Mean absolute difference of neighbours, both ways: (reading, example, channel, h, w) → (reading,).
 
     Geiping et al. 2020, §4: anisotropic, mean over the pixels.
     """
@@ -31,16 +51,17 @@ def outside(x: Tensor, low: float, high: float) -> Tensor:
 
 
 def edges(x: Tensor, scale: float) -> Tensor:
-    """-log density of a picture whose differences of neighbours follow Laplace's law of this scale, up to a
-    constant: Σ |∂x| / scale, smoothed at zero; (reading, picture, channel, h, w) → (reading,)."""
-    parts = [((d * d + _SOFT**2).sqrt() - _SOFT).flatten(1).sum(1) for d in _differences(x)]
-    return (parts[0] + parts[1]) / scale
+    """-log density, up to a constant, of images whose differences of neighbours follow Laplace's law of this
+    scale: Σ |∂x| / scale, smoothed at zero; (reading, example, channel, h, w) → (reading,)."""
+    across, down = (((d * d + _SMOOTH**2).sqrt() - _SMOOTH).flatten(1).sum(1) for d in _differences(x))
+    return (across + down) / scale
 
 
 def edge_scale(public: Tensor) -> float:
-    """The scale of `edges` that public pictures (example, channel, h, w) make most likely: mean |∂x|."""
-    gaps = torch.cat([d.flatten() for d in _differences(public)])
-    return max(float(gaps.abs().mean()), 1e-3)
+    """The scale of `edges` that public images (example, channel, h, w) make most likely: mean |∂x|, and at least
+    .001."""
+    differences = torch.cat([d.flatten() for d in _differences(public)])
+    return max(float(differences.abs().mean()), 1e-3)
 
 
 def _differences(x: Tensor) -> tuple[Tensor, Tensor]:
