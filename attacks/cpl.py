@@ -28,10 +28,9 @@ class Cpl(MatchingAttack):
     start: Start = parameter("tile-2", "first candidate; tables start uniform", source="Wei et al. 2020")
     history: int = parameter(100, "pairs kept by L-BFGS", source="Wei et al. 2020", low=1)
     line_search: Literal["none", "backtracking"] = parameter(
-        "none",
-        "full steps as published; or ours, with normalised losses and preconditioned inputs",
+        "none", "full steps as published; or ours: shorter ones, preconditioned inputs, normalised losses",
         source="Wei et al. 2020",
-    )
+    )  # fmt: skip
     restarts: int = parameter(0, "fresh starts inside the budget", source="Wei et al. 2020", low=0)
     l2: float = parameter(0.0, "weight of the mean square of the candidate", source="Wei et al. 2020", low=0)
     l1: float = parameter(0.0, "weight of its mean magnitude", source="Wei et al. 2020", low=0)

@@ -20,10 +20,9 @@ class Dlg(MatchingAttack):
     outer: int = parameter(300, "outer steps at most", unit="20 evaluations", source="Zhu et al. 2019", low=1)
     history: int = parameter(100, "pairs kept by L-BFGS", source="Zhu et al. 2019", low=1)
     line_search: Literal["none", "backtracking"] = parameter(
-        "none",
-        "full steps as published; or ours, with normalised losses and preconditioned inputs",
+        "none", "full steps as published; or ours: shorter ones, preconditioned inputs, normalised losses",
         source="Zhu et al. 2019",
-    )
+    )  # fmt: skip
     restarts: int = parameter(0, "fresh starts inside the budget", source="Zhu et al. 2019", low=0)
 
     def parts(self, reading: Reading, budget: Budget) -> Parts:

@@ -21,17 +21,14 @@ class IDlg(MatchingAttack):
         300, "outer steps at most", unit="20 evaluations", source="Zhao et al. 2020", low=1
     )
     stop_loss: float = parameter(
-        1e-6,
-        "stop below this loss, compared every 10 outer steps; with our step rule the normalised loss",
-        source="Zhao et al. 2020",
-        low=0,
-    )
+        1e-6, "stop below this loss, compared every 10 outer steps; with our step rule the normalised loss",
+        source="Zhao et al. 2020", low=0,
+    )  # fmt: skip
     history: int = parameter(100, "pairs kept by L-BFGS", source="Zhao et al. 2020", low=1)
     line_search: Literal["none", "backtracking"] = parameter(
-        "none",
-        "full steps as published; or ours, with normalised losses and preconditioned inputs",
+        "none", "full steps as published; or ours: shorter ones, preconditioned inputs, normalised losses",
         source="Zhao et al. 2020",
-    )
+    )  # fmt: skip
     restarts: int = parameter(0, "fresh starts inside the budget", source="Zhao et al. 2020", low=0)
 
     def parts(self, reading: Reading, budget: Budget) -> Parts:

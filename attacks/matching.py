@@ -6,21 +6,20 @@ An attack of this kind says only which parts it takes, and with which numbers.
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from bench.attacks.base import Attack, Objective
 from bench.attacks.parts.distance import Distance, Kind, Layers
 from bench.attacks.parts.labels import infer_labels, last_layer
-from bench.attacks.parts.noise import NoiseModel
 from bench.attacks.parts.objective import Mismatch
 from bench.attacks.parts.observations import mean_observation, observations
 from bench.attacks.parts.preconditioner import preconditioner
-from bench.attacks.parts.prior import Prior
+from bench.attacks.parts.prior import NoiseModel, Prior
 from bench.attacks.parts.start import Start
-from bench.attacks.problem import MatchingProblem, like
+from bench.attacks.problem import MatchingProblem
 from bench.attacks.refine import refine
 from bench.attacks.solvers.base import Solver
 from bench.attacks.solvers.loop import minimise
@@ -84,12 +83,7 @@ class MatchingAttack(Attack):
     def objective(self, reading: Reading) -> Objective:
         """The matching distance alone, without prior."""
         mismatch = self._mismatch(self.parts(reading, Budget(evaluations=1)), reading)
-        observed = observations(reading)
-
-        def at(inputs: Tensor, targets: Tensor) -> Tensor:
-            return mismatch(observed, inputs, targets, differentiable=False)
-
-        return at
+        return partial(mismatch, observations(reading), differentiable=False)
 
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
         parts = self.parts(reading, budget)
@@ -101,7 +95,7 @@ class MatchingAttack(Attack):
             mismatch=mismatch, observed=observed, begin=parts.start, prior=parts.prior, key=key,
             labels=None if joint else infer_labels(reading, mean_observation(observed)),
             noise=NoiseModel.of(reading, len(observed)), shuffled=mismatch.unrolled,
-            preconditioner=preconditioner(reading, like(reading), key).repeat(reading.examples)
+            preconditioner=preconditioner(reading, key).repeat(reading.examples)
             if normalised and mismatch.distance.kind != "cosine" else None,
         )  # fmt: skip
         cost = reading.steps if mismatch.unrolled else 1  # a simulation of L steps counts as L evaluations

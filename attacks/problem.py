@@ -6,10 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bench.attacks.parts.noise import NoiseModel
 from bench.attacks.parts.objective import Mismatch
 from bench.attacks.parts.preconditioner import PUBLIC
-from bench.attacks.parts.prior import Prior
+from bench.attacks.parts.prior import NoiseModel, Prior
 from bench.attacks.parts.start import Start, start
 from bench.attacks.solvers.problem import Evaluate
 from bench.gradients import group_gradients, one_hot
@@ -44,7 +43,7 @@ class MatchingProblem:
     @property
     def like(self) -> Tensor:
         """A tensor of the dtype and on the device of the variables."""
-        return like(self.reading)
+        return next(iter(self.reading.values.values()))
 
     def start(self, row: int, restart: int) -> Tensor:
         if self.initial is not None:
@@ -138,11 +137,6 @@ class MatchingProblem:
         if self.labels is not None:
             return inputs, None
         return inputs, x[:, size:].reshape(len(x), reading.examples, reading.classes)
-
-
-def like(reading: Reading) -> Tensor:
-    """A tensor of the dtype and on the device of the reading's values."""
-    return next(iter(reading.values.values()))
 
 
 def _rows(tensors: Mapping[str, Tensor], rows: Tensor) -> dict[str, Tensor]:

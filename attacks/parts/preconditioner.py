@@ -16,8 +16,8 @@ _LEAST = 1e-3  # of the mean curvature: values of less curvature count as having
 _ROOM = 1 << 22  # coordinates of gradients held at once
 
 
-def preconditioner(reading: Reading, like: Tensor, key: Key) -> Tensor:
-    """Each input value's length in the solver's variables, (value,), in the dtype and on the device of `like`:
+def preconditioner(reading: Reading, key: Key) -> Tensor:
+    """Each input value's length in the solver's variables, (value,), as the reading's values in dtype and device:
     one over the root of the mean curvature of Σ (∇L(x, y) - g)² in it, relative to all values.
 
     A strided convolution looks at some pixels through more windows than at others, so that curvatures differ
@@ -26,7 +26,7 @@ def preconditioner(reading: Reading, like: Tensor, key: Key) -> Tensor:
     examples at the reading's weights; 64 draws make it good to 18 %, its root to 9 %.  All ones where there are
     no public examples, or where no value moves the gradient.
     """
-    count = min(PUBLIC, len(reading.public_inputs))
+    count, like = min(PUBLIC, len(reading.public_inputs)), next(iter(reading.values.values()))
     ones = like.new_ones(reading.public_mean.numel())
     if not count:
         return ones
