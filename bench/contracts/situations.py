@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from bench.answer.readings import take_reading
 from bench.answer.victims import clients_of, draw_victims, pictures
-from bench.cell import AttackCell, DataRef, Entry, Federated
+from bench.cell import AttackCell, DataRef, Entry, Federated, Grants
 from bench.datasets.base import Data
 from bench.datasets.loading import load
 from bench.defenses.base import Public, Setting
@@ -81,7 +81,7 @@ def situation(
     cell = AttackCell(
         dataset=DataRef(name=dataset, sha256=found.sha256), model=Entry(name=architecture),
         federated=federated, defense=Entry(name="none"), attack=Entry(name="any"), point=where,
-        readings=readings, repeated_readings=observations,
+        readings=readings, grants=Grants(repeated_readings=observations),
     )  # fmt: skip
     tap = point(where)
     victims, batches = draw_victims(cell, found, clients_of(cell, found), tap, 0)
