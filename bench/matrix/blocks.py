@@ -9,68 +9,68 @@ from bench.matrix.messages import Errors, Rows, expected, nearest, printable, qu
 from bench.matrix.schema import AXES, TRAIN_AXES, PublishedRow
 
 MOST = 100_000  # combinations of one matrix
-MOST_ROWS = 2000  # of `[[published]]`
+_LISTS = {*AXES, *TRAIN_AXES}
+
+
+def tables(content: Mapping[str, Any], kind: str) -> list[tuple[str, dict[str, Any]]]:
+    """The blocks of a kind, each with its key; `[axes]` without a block is one block of attacks."""
+    blocks = content.get(kind)
+    if kind == "attack" and not blocks:
+        axes = content.get("axes")
+        return [("axes", axes)] if isinstance(axes, dict) and axes else []
+    pairs = enumerate(blocks if isinstance(blocks, list) else ())
+    return [(f"{kind}[{index}]", block) for index, block in pairs if isinstance(block, dict)]
 
 
 def written_out(errors: Errors, content: Mapping[str, Any]) -> dict[str, Any]:
-    """The document with a single value in place of each sweep, and a table in place of each published row."""
-    content, total = dict(content), 0
-    axes = content.get("axes")
-    shared = axes if isinstance(axes, dict) else {}
-    for key, table, names in _tables(content):
-        total += _size({**shared, **table} if names is AXES else table, names)
-        if total > MOST:
-            errors.add(key, f"{total} combinations, at most {MOST} are allowed", "split the matrix")
-            errors.raise_any()
-    if isinstance(axes, dict):
-        content["axes"] = _unswept(errors, "axes", axes, AXES)
-    for kind, names in (("attack", AXES), ("train", TRAIN_AXES)):
+    """The document with single values in place of sweeps, and a table in place of each published row."""
+    _check_size(errors, content)
+    content = dict(content)
+    if isinstance(content.get("axes"), dict):
+        content["axes"] = _unswept(errors, "axes", content["axes"])
+    for kind in ("attack", "train"):
         if isinstance(content.get(kind), list):
             content[kind] = [
-                _unswept(errors, f"{kind}[{index}]", block, names) if isinstance(block, dict) else block
+                _unswept(errors, f"{kind}[{index}]", block) if isinstance(block, dict) else block
                 for index, block in enumerate(content[kind])
             ]
     if isinstance(content.get("published"), list):
-        content["published"] = Rows(_rows(errors, content["published"]))
-        if len(content["published"]) > MOST_ROWS:
-            errors.add("published", f"more than {MOST_ROWS} rows", "split the matrix")
-            errors.raise_any()
+        content["published"] = Rows(
+            row for index, block in enumerate(content["published"]) for row in _rows(errors, index, block)
+        )
     return content
 
 
-def _tables(content: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any], tuple[str, ...]]]:
-    """Every table that is a product: its key, itself, its axes."""
-    if isinstance(content.get("axes"), dict) and not content.get("attack"):
-        yield "axes", content["axes"], AXES
-    for kind, names in (("attack", AXES), ("train", TRAIN_AXES)):
-        blocks = content.get(kind)
-        for index, block in enumerate(blocks if isinstance(blocks, list) else ()):
-            if isinstance(block, dict):
-                yield f"{kind}[{index}]", block, names
+def _check_size(errors: Errors, content: Mapping[str, Any]) -> None:
+    """Raise `MatrixError` where the products are too large, before any is made."""
+    shared = content["axes"] if isinstance(content.get("axes"), dict) else {}
+    blocks = [(key, {**shared, **block}) for key, block in tables(content, "attack")]
+    total = 0
+    for key, table in (*blocks, *tables(content, "train")):
+        lists = (table[name] for name in _LISTS if isinstance(table.get(name), list))
+        total += prod(sum(map(_size, items)) for items in lists if items)
+        if total > MOST:
+            errors.add(key, f"{total} combinations, at most {MOST} are allowed", "split the matrix")
+            errors.raise_any()
 
 
-def _size(table: Mapping[str, Any], names: tuple[str, ...]) -> int:
-    """How many combinations a table stands for."""
-    lists = (table[name] for name in names if isinstance(table.get(name), list))
-    return prod(sum(map(_sweep_size, items)) for items in lists if items)
-
-
-def _sweep_size(raw: Any) -> int:
+def _size(raw: Any) -> int:
+    """How many values an item of an axis stands for."""
     sweep = raw.get("sweep") if isinstance(raw, dict) else None
     lists = sweep.values() if isinstance(sweep, dict) else ()
     return prod(max(1, len(items)) for items in lists if isinstance(items, list))
 
 
-def _unswept(errors: Errors, key: str, table: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+def _unswept(errors: Errors, key: str, table: Mapping[str, Any]) -> dict[str, Any]:
     """The table with each axis as a list of single values."""
+
+    def values(name: str, items: list[Any]) -> Iterator[tuple[str, Any]]:
+        for index, item in enumerate(items):
+            for value in _values(errors, f"{key}.{name}[{index}].sweep", item):
+                yield f"[{index}]", value
+
     return {
-        name: Rows(
-            (f"[{index}]", value)
-            for index, item in enumerate(items)
-            for value in _values(errors, f"{key}.{name}[{index}]", item)
-        )
-        if name in names and isinstance(items, list)
-        else items
+        name: Rows(values(name, items)) if name in _LISTS and isinstance(items, list) else items
         for name, items in table.items()
     }
 
@@ -79,53 +79,44 @@ def _values(errors: Errors, key: str, raw: Any) -> list[Any]:
     """The values that one item of an axis stands for: itself, or the product of its sweep."""
     if not isinstance(raw, dict) or "sweep" not in raw:
         return [raw]
-    fixed = {name: value for name, value in raw.items() if name != "sweep"}
-    sweep, key = raw["sweep"], f"{key}.sweep"
+    fixed, sweep = {name: value for name, value in raw.items() if name != "sweep"}, raw["sweep"]
     if not isinstance(sweep, dict) or not sweep:
         errors.add(key, expected("a table of lists", sweep, "sweep = { share = [0.5, 0.7] }"))
         return [fixed]
-    good = True
-    for name, items in sweep.items():
-        where = f"{key}.{printable(name)}"
-        if not isinstance(items, list) or not items:
-            errors.add(where, expected("a list with at least one value", items, "[1, 2]"))
-        elif name in fixed:
-            errors.add(where, "fixed and swept", "keep one of the two")
-        else:
-            continue
-        good = False
-    if not good:
-        return [fixed]
-    names = sorted(sweep)  # the order of keys in a TOML table means nothing
-    rows = product(*(sweep[name] for name in names))
+    swept = {name: items for name, items in sweep.items() if isinstance(items, list) and items}
+    for name in sweep.keys() - swept.keys():
+        example = expected("a list with at least one value", sweep[name], "[1, 2]")
+        errors.add(f"{key}.{printable(name)}", example)
+    for name in swept.keys() & fixed.keys():
+        errors.add(f"{key}.{printable(name)}", "fixed and swept", "keep one of the two")
+    names = sorted(swept.keys() - fixed.keys())  # the order of keys in a TOML table means nothing
+    rows = product(*(swept[name] for name in names))
     return [{**fixed, **dict(zip(names, row, strict=True))} for row in rows]
 
 
-def _rows(errors: Errors, blocks: list[Any]) -> Iterator[tuple[str, Any]]:
-    """The rows of every `[[published]]` block, each with what its block says of all; a block without rows is one."""
-    for index, block in enumerate(blocks):
-        key = f"published[{index}]"
-        if not isinstance(block, dict) or not block.keys() & {"columns", "rows"}:
-            yield f"[{index}]", block
-            continue
-        shared = {name: value for name, value in block.items() if name not in ("columns", "rows")}
-        columns, rows = block.get("columns"), block.get("rows")
-        if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
-            errors.add(f"{key}.columns", expected("a list of names", columns, 'columns = ["dataset", "asr"]'))
-            continue
-        if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
-            errors.add(f"{key}.rows", expected("a list of rows", rows, 'rows = [["digits", 0.5]]'))
-            continue
-        for name in columns:
-            if name not in PublishedRow.model_fields:
-                remedy = nearest(name, PublishedRow.model_fields)
-                errors.add(f"{key}.columns", f"unknown column {quoted(name)}", remedy)
-            elif name in shared or columns.count(name) > 1:
-                errors.add(f"{key}.columns", f"{name} is given twice", "keep one of the two")
+def _rows(errors: Errors, index: int, block: Any) -> Iterator[tuple[str, Any]]:
+    """The rows of one `[[published]]` block, each with what the block gives for all; without rows it is one."""
+    if not isinstance(block, dict) or not block.keys() & {"columns", "rows"}:
+        yield f"[{index}]", block
+        return
+    shared = {name: value for name, value in block.items() if name not in ("columns", "rows")}
+    key, columns, rows = f"published[{index}]", block.get("columns"), block.get("rows")
+    if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
+        errors.add(f"{key}.columns", expected("a list of names", columns, 'columns = ["dataset", "asr"]'))
+    elif not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
+        errors.add(f"{key}.rows", expected("a list of rows", rows, 'rows = [["digits", 0.5]]'))
+    elif unknown := [name for name in columns if name not in PublishedRow.model_fields]:
+        for name in unknown:
+            remedy = nearest(name, PublishedRow.model_fields)
+            errors.add(f"{key}.columns", f"unknown column {quoted(name)}", remedy)
+    elif len({*shared, *columns}) < len(shared) + len(columns):
+        errors.add(
+            f"{key}.columns", "a name is given twice", "name each column once, and not beside the rows"
+        )
+    else:
         for number, row in enumerate(rows):
-            where = f"rows[{number}]"
-            if len(row) != len(columns):
+            if len(row) == len(columns):
+                yield f"[{index}].rows[{number}]", {**shared, **dict(zip(columns, row, strict=True))}
+            else:
                 what = f"{len(row)} values for {len(columns)} columns"
-                errors.add(f"{key}.{where}", what, "give one for each column")
-            elif all(name in PublishedRow.model_fields for name in columns):
-                yield f"[{index}].{where}", {**shared, **dict(zip(columns, row, strict=True))}
+                errors.add(f"{key}.rows[{number}]", what, "give one for each column")

@@ -54,27 +54,25 @@ def _build(cls: type, given: dict[str, Any], name: str) -> Any:
     """The instance; raises `Wrong` with an error for each parameter (`build` stops at the first)."""
     types = {item.name: item.type for item in parameters(cls)}
     errors = []
-    for parameter in list(given):
-        value, allowed = given[parameter], types.get(parameter)
-        switch = isinstance(value, bool)
-        if allowed is None and RENAMED.get(parameter) in types:
-            errors.append(f"`{parameter}` is called `{RENAMED[parameter]}` since schema 2")
-        elif allowed is None:
+    for parameter, value in list(given.items()):
+        allowed, switch, new = types.get(parameter, ""), isinstance(value, bool), RENAMED.get(parameter)
+        if not allowed and new in types:
+            errors.append(f"{name}: `{parameter}` is called `{new}` since schema 2")
+        elif not allowed:
             remedy = nearest(parameter, types, "its parameters are")
-            errors.append(f"unknown parameter {quoted(parameter)}; {remedy}")
+            errors.append(f"{name}: unknown parameter {quoted(parameter)}; {remedy}")
         elif switch and "bool" not in allowed:  # `build` takes true for 1, and 1 for true
-            errors.append(f"{parameter}: expected {allowed}, got {value!r}; write a number or text")
+            errors.append(f"{name}: {parameter}: expected {allowed}, got {value!r}; write a number or text")
         elif isinstance(value, int) and not switch and allowed == "bool":
-            errors.append(f"{parameter}: expected true or false, got {value!r}; write true or false")
+            errors.append(f"{name}: {parameter}: expected true or false, got {value!r}; write true or false")
         else:
             continue
         del given[parameter]
-    errors = [f"{name}: {error}" for error in errors]
     while True:
         error, instance = _try(cls, given, name)
         if error is None:
             break
-        culprit = next((one for one in given if _try(cls, {one: given[one]}, name)[0] == error), None)
+        culprit = next((key for key in given if _try(cls, {key: given[key]}, name)[0] == error), None)
         if culprit is None:  # two of them do not go together
             errors.append(error)
             break

@@ -76,7 +76,9 @@ class _Plan:
         fields = self.fields(row)
         weights = fields.get("weights")
         if isinstance(weights, Weights) and weights.train is not None and weights.round is not None:
-            shared = {name: fields[name] for name in ("dataset", "model", "federated", "seed") if name in fields}
+            shared = {
+                name: fields[name] for name in ("dataset", "model", "federated", "seed") if name in fields
+            }
             asked = weights.train.given(type(weights.train).model_fields)
             cell = self.training({"defense": Entry(name="none"), **shared, **asked}, {weights.round})
             series = cell.model_copy(update={"seed": 0}).id

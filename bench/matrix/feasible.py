@@ -60,9 +60,7 @@ def _model(
         article = "an image" if kind == "image" else f"a {kind}"
         return f"{cell.model.name} takes {' and '.join(takes)}, {cell.dataset.name} is {article}"
     reason = _unbuildable(model, json.dumps(cell.model.params, sort_keys=True), shape, classes)
-    return (
-        None if reason is None else f"{cell.model.name} does not fit {'×'.join(map(str, shape))}: {reason}"
-    )
+    return None if reason is None else f"{cell.model.name} does not fit {'×'.join(map(str, shape))}: {reason}"
 
 
 @lru_cache(maxsize=256)

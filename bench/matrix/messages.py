@@ -16,9 +16,16 @@ from bench.errors import MatrixError
 NAME_LENGTH = 200
 LINE_LENGTH = 1000
 MOST_LINES = 200
+# pydantic's name of an error → what was expected, and an example of it.
 _TYPES = {
-    "list_type": "a list", "model_type": "a table", "string_type": "text", "int_type": "a whole number",
-    "float_type": "a number", "bool_type": "true or false",
+    "list_type": ("a list", "{name} = […]"), "model_type": ("a table", "{{ key = value }}"),
+    "int_type": ("a whole number", "1"), "float_type": ("a number", "0.5"), "string_type": ("text", '"…"'),
+    "bool_type": ("true or false", "true"),
+}  # fmt: skip
+# Keys that have no default, with an example.
+REQUIRED = {
+    "dataset": '["digits"]', "model": '["dlg-lenet"]', "attack": '["dlg"]', "point": '["type-2"]',
+    "rounds": "[20]", "source": '"paper, table"',
 }  # fmt: skip
 
 
@@ -42,9 +49,6 @@ class Errors:
         self.file = printable(file)
         self._lines: dict[str, None] = {}  # a set that keeps the order
 
-    def __bool__(self) -> bool:
-        return bool(self._lines)
-
     def add(self, key: str, what: str, remedy: str = "") -> None:
         line = ": ".join(part for part in (self.file, key, what) if part)
         self._lines[printable(f"{line}; {remedy}" if remedy else line, LINE_LENGTH)] = None
@@ -52,8 +56,8 @@ class Errors:
     def add_validation(self, error: ValidationError, content: Any, model: type[BaseModel]) -> None:
         """Every error that pydantic found in `content`, checked against `model`."""
         for item in error.errors(include_url=False):
-            for key, what, remedy in _messages(item, content, model):
-                self.add(key, what, remedy)
+            for message in _messages(item, content, model):
+                self.add(*message)
 
     def error(self) -> MatrixError:
         """The exception that lists every error."""
@@ -71,6 +75,11 @@ class Errors:
 def printable(text: str, length: int = NAME_LENGTH) -> str:
     """`text` without control characters, cut in the middle where it is longer than `length`."""
     return _cut("".join(c if c.isprintable() else ascii(c)[1:-1] for c in _cut(text, length)), length)
+
+
+def _cut(text: str, length: int) -> str:
+    tail = length // 3
+    return text if len(text) <= length else f"{text[: length - tail - 1]}…{text[-tail:]}"
 
 
 def quoted(value: Any) -> str:
@@ -91,32 +100,38 @@ def expected(what: str, value: Any, example: str) -> str:
     return f"expected {what}, got {quoted(value)}; write e.g. {example}"
 
 
-def _messages(
-    item: Mapping[str, Any], content: Any, model: type[BaseModel]
-) -> Iterator[tuple[str, str, str]]:
+def lacks(name: str) -> tuple[str, str]:
+    """What is wrong where a key is missing, and the remedy."""
+    return f"lacks {name}", f"add e.g. {name} = {REQUIRED.get(name, '…')}"
+
+
+def _messages(item: Mapping[str, Any], content: Any, model: type[BaseModel]) -> Iterator[tuple[str, ...]]:
     """(key, what, remedy) of one error; a validator's `Wrong` may have several."""
     loc, kind, value = item["loc"], item["type"], item["input"]
     key, (owner, name) = _key(content, loc), _field(model, loc)
-    field = owner.model_fields.get(name)
-    example = field.examples[0] if field is not None and field.examples else None
     if kind == "value_error":
-        yield from ((key, str(line), "") for line in item["ctx"]["error"].args)
+        yield from ((key, str(line)) for line in item["ctx"]["error"].args)
     elif kind == "extra_forbidden":
         yield key, "unknown key", nearest(name, owner.model_fields, "the keys here are")
     elif kind == "missing":
-        yield _key(content, loc[:-1]), f"lacks {name}", f"add e.g. {example}"
+        yield _key(content, loc[:-1]), *lacks(name)
     elif kind == "literal_error" and isinstance(value, str):
         allowed = re.findall(r"'([^']*)'", item["ctx"]["expected"])
         yield key, f"unknown {name} {quoted(value)}", nearest(value, allowed)
     elif kind == "too_short":
         yield key, "empty", "give at least one value, or leave the key out"
     elif kind == "too_long":
-        yield key, f"{len(value)} entries", f"at most {item['ctx']['max_length']} are allowed; split the matrix"
-    elif kind in _TYPES and example:
-        yield key, expected(_TYPES[kind], value, example), ""
+        most = item["ctx"]["max_length"]
+        yield key, f"{len(value)} entries", f"at most {most} are allowed; split the matrix"
+    elif kind in _TYPES:
+        what, example = _TYPES[kind]
+        field = owner.model_fields.get(name)
+        examples = field.examples if field is not None else None
+        yield key, expected(what, value, str(examples[0]) if examples else example.format(name=name))
     else:
+        what = "out of range" if item.get("ctx", {}).keys() & {"ge", "gt", "le", "lt"} else "wrong value"
         must = item["msg"].replace("Input should be", "must be")
-        yield key, f"wrong value, got {quoted(value)}", f"it {must}"
+        yield key, f"{what}, got {quoted(value)}", f"it {must}"
 
 
 def _key(content: Any, loc: Sequence[str | int]) -> str:
@@ -126,14 +141,14 @@ def _key(content: Any, loc: Sequence[str | int]) -> str:
         if isinstance(part, str):
             key += f".{printable(part)}"
             content = content.get(part) if isinstance(content, dict) else None
-        elif isinstance(content, list):  # else a number that stands for a list of one
+        elif isinstance(content, list):  # else the number stands for a list of one
             key += content.keys[part] if isinstance(content, Rows) else f"[{part}]"
             content = content[part]
     return key.removeprefix(".")
 
 
 def _field(model: type[BaseModel], loc: Sequence[str | int]) -> tuple[type[BaseModel], str]:
-    """The last name in `loc`, and the model of the table that it stands in."""
+    """The model of the table that the last name in `loc` stands in, and that name."""
     names = [part for part in loc if isinstance(part, str)]
     for name in names[:-1]:
         model = _model(model.model_fields[name].annotation) or model
@@ -145,10 +160,3 @@ def _model(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(_model, get_args(annotation))), None)
-
-
-def _cut(text: str, length: int) -> str:
-    if len(text) <= length:
-        return text
-    tail = length // 3
-    return f"{text[: length - tail - 1]}…{text[-tail:]}"

@@ -32,7 +32,8 @@ class Published:
 def published(rows: Iterable[PublishedRow]) -> tuple[Published, ...]:
     """The rows of a matrix file."""
     return tuple(
-        Published(where=row.given(PATTERN_AXES), figures=row.given(FIGURES), source=row.source) for row in rows
+        Published(where=row.given(PATTERN_AXES), figures=row.given(FIGURES), source=row.source)
+        for row in rows
     )
 
 
