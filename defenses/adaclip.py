@@ -23,11 +23,11 @@ class AdaClip(Defense):
     carries σ; `each` gives σ.  `as-cited` follows the repository that Fed-αCDP names, slips included.
     """
 
-    reference = "Pichapati et al. 2019; Wei et al., Fed-αCDP, §7.6"
+    reference = "Pichapati et al. 2019; Fed-αCDP §7.6"
     stages = ("example", "client", "server")
 
     at: Literal["server", "client", "example"] = parameter("client", "what is clipped", source="ours")
-    sigma: float = parameter(6.0, "σ, noise multiplier", source="Wei et al., Fed-αCDP, §7.6", above=0)
+    sigma: float = parameter(6.0, "σ, noise multiplier", source="Fed-αCDP §7.6", above=0)
     variant: Literal["paper", "as-cited"] = parameter(
         "paper", "Pichapati et al.'s, or the cited repository's update of the scales",
         source="Pichapati et al. 2019",

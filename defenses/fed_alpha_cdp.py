@@ -15,7 +15,7 @@ from bench.parameters import parameter
 from bench.points import Stage
 
 Decay = Literal["none", "linear", "staircase", "exponential", "cyclic", "as-published"]
-_SOURCE = "Wei et al., Fed-αCDP"
+_SOURCE = "Fed-αCDP"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class FedAlphaCdp(Defense):
     if it were C, and no accountant covers that.
     """
 
-    reference = "Wei et al., Fed-αCDP, §5.1 to §5.3"
+    reference = "Fed-αCDP §5.1 to §5.3"
     stages = ("example", "step")
 
     clip: float = parameter(

@@ -22,20 +22,20 @@ class FedCdp(Defense):
     type-2, clipped only.  Per-tensor clipping of M tensors has sensitivity √M·C, flat C.
     """
 
-    reference = "Wei et al. 2021 (Fed-CDP); Wei et al., Fed-αCDP, §4.2, §5.2 and algorithm 1"
+    reference = "Wei et al. 2021 (Fed-CDP); Fed-αCDP §4.2, §5.2 and algorithm 1"
     stages = ("example", "step")
 
     clip: float = parameter(
         4.0, "C, bound on the norm of an example's gradient", unit="of the gradient",
-        source="Wei et al., Fed-αCDP, §7", above=0,
+        source="Fed-αCDP §7", above=0,
     )  # fmt: skip
-    sigma: float = parameter(6.0, "σ, noise multiplier", source="Wei et al., Fed-αCDP, §7", low=0)
+    sigma: float = parameter(6.0, "σ, noise multiplier", source="Fed-αCDP §7", low=0)
     noise: Literal["per-example", "batch", "code"] = parameter(
         "per-example", "where the noise goes: §5.2, algorithm 1 (line 19), or the authors' code",
-        source="Wei et al., Fed-αCDP, §5.2",
+        source="Fed-αCDP §5.2",
     )  # fmt: skip
     clipping: Literal["per-tensor", "flat"] = parameter(
-        "per-tensor", "each tensor by its own norm, or all by their joint norm", source="Wei et al., Fed-αCDP"
+        "per-tensor", "each tensor by its own norm, or all by their joint norm", source="Fed-αCDP"
     )
 
     def transforms(self, setting: Setting) -> Mapping[Stage, Sequence[Transform]]:

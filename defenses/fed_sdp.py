@@ -24,17 +24,17 @@ class FedSdp(Defense):
     (Geyer et al. 2017) a client trusts the server until then.
     """
 
-    reference = "Wei et al., Fed-αCDP, §4.2 (after Geyer et al. 2017; McMahan et al. 2018)"
+    reference = "Fed-αCDP §4.2 (after Geyer et al. 2017; McMahan et al. 2018)"
     stages = ("client", "server", "aggregate")
 
     at: Literal["server", "client"] = parameter(
-        "server", "where an update is sanitised", source="Wei et al., Fed-αCDP, §4.2"
+        "server", "where an update is sanitised", source="Fed-αCDP §4.2"
     )
     clip: float = parameter(
-        4.0, "C, bound on the norm of an update", unit="of the update", source="Wei et al., Fed-αCDP, §7",
+        4.0, "C, bound on the norm of an update", unit="of the update", source="Fed-αCDP §7",
         above=0,
     )  # fmt: skip
-    sigma: float = parameter(6.0, "σ, noise multiplier", source="Wei et al., Fed-αCDP, §7", low=0)
+    sigma: float = parameter(6.0, "σ, noise multiplier", source="Fed-αCDP §7", low=0)
     noise: Literal["share", "each", "mean"] = parameter("share", "what the noise is added to", source="ours")
 
     def transforms(self, setting: Setting) -> Mapping[Stage, Sequence[Transform]]:

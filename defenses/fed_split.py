@@ -15,11 +15,11 @@ from bench.points import Stage
 class FedSplit(Defense):
     """Fed-CDP with noise N(0, σ²C²) on the mean of a batch, and Fed-SDP's N(0, σ_u²C_u²/K²) on the mean of updates.
 
-    What joint accounting is compared with (Triastcyn & Faltings 2019, §V-C, figure 2): there the first noise
+    What joint accounting is compared with (Bayesian DP §V-C, figure 2): there the first noise
     counts for both levels, here each level has its own.  ε is that of examples.
     """
 
-    reference = "Triastcyn & Faltings 2019, §V-C (split accounting)"
+    reference = "Bayesian DP §V-C (split accounting)"
     stages = ("example", "step", "server", "aggregate")
 
     clip: float = parameter(1.0, "C, bound on the norm of an example's gradient", source="ours", above=0)

@@ -18,14 +18,14 @@ class Gaussian(Defense):
     Fed-αCDP (§4.2) finds that 1e-2 stops the leakage and costs 10 % (LFW) to 30 % (CIFAR-100) of accuracy.
     """
 
-    reference = "Zhu et al. 2019 (DLG), as in Wei et al., Fed-αCDP, §4.2"
+    reference = "Zhu et al. 2019 (DLG), as in Fed-αCDP §4.2"
     stages = ("example", "client")
 
     variance: float = parameter(
         1e-2, "of the noise on each coordinate", unit="of the update, squared",
-        source="Wei et al., Fed-αCDP, §4.2", low=0,
+        source="Fed-αCDP §4.2", low=0,
     )  # fmt: skip
-    at: Literal["client", "example"] = parameter("client", "what is noised", source="Wei et al., Fed-αCDP")
+    at: Literal["client", "example"] = parameter("client", "what is noised", source="Fed-αCDP")
 
     def transforms(self, setting: Setting) -> Mapping[Stage, Sequence[Transform]]:
         del setting

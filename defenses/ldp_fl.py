@@ -25,19 +25,15 @@ class LdpFl(Defense):
     reference = "Sun, Qian, Chen 2021 (LDP-FL), §3, eq. 2, algorithms 1 to 3"
     stages = ("client", "exchange")
 
-    epsilon: float = parameter(
-        1.0, "ε of one report of one weight", source="Sun et al. 2021, §5 (MNIST)", above=0
-    )
-    range: Literal["adaptive", "fixed"] = parameter(
-        "adaptive", "where c and r come from", source="Sun et al. 2021"
-    )
-    centre: float = parameter(0.0, "c, of a fixed range", unit="of a weight", source="Sun et al. 2021, §5")
+    epsilon: float = parameter(1.0, "ε of one report of one weight", source="LDP-FL §5 (MNIST)", above=0)
+    range: Literal["adaptive", "fixed"] = parameter("adaptive", "where c and r come from", source="LDP-FL")
+    centre: float = parameter(0.0, "c, of a fixed range", unit="of a weight", source="LDP-FL §5")
     radius: float = parameter(
         0.075, "r, of a fixed range: .075 MNIST, .015 Fashion-MNIST, 1 CIFAR-10", unit="of a weight",
-        source="Sun et al. 2021, §5", above=0,
+        source="LDP-FL §5", above=0,
     )  # fmt: skip
     sending: Literal["split", "whole", "named"] = parameter(
-        "split", "what the server can link", source="Sun et al. 2021, algorithm 3"
+        "split", "what the server can link", source="LDP-FL algorithm 3"
     )
 
     def transforms(self, setting: Setting) -> Mapping[Stage, Sequence[Transform]]:

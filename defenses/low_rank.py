@@ -18,7 +18,7 @@ class LowRank(Defense):
     Biases pass as they are.  One example's gradient of a linear layer has rank 1 already.
     """
 
-    reference = "ours; named without a definition in Wei et al., Fed-αCDP, §4.1"
+    reference = "ours; named without a definition in Fed-αCDP §4.1"
     stages = ("example", "client")
 
     share: float = parameter(

@@ -19,11 +19,11 @@ class Prune(Defense):
     correction and the local residuals of deep gradient compression, which concern training alone.
     """
 
-    reference = "Lin et al. 2018 (DGC), as in Wei et al., Fed-αCDP, §4.1"
+    reference = "Lin et al. 2018 (DGC), as in Fed-αCDP §4.1"
     stages = ("example", "client")
 
     share: float = parameter(0.7, "of the coordinates set to zero", source="ours", low=0, high=1)
-    at: Literal["client", "example"] = parameter("client", "what is pruned", source="Wei et al., Fed-αCDP")
+    at: Literal["client", "example"] = parameter("client", "what is pruned", source="Fed-αCDP")
 
     def transforms(self, setting: Setting) -> Mapping[Stage, Sequence[Transform]]:
         del setting

@@ -25,14 +25,14 @@ class Quantile(Defense):
     `share` gives each row N(0, σ²C²/n), so that their sum carries N(0, σ²C²); `each` N(0, σ²C²).
     """
 
-    reference = "Andrew et al. 2021; Wei et al., Fed-αCDP, §7.6, per example as its table III suggests"
+    reference = "Andrew et al. 2021; Fed-αCDP §7.6, per example as its table III suggests"
     stages = ("example", "client", "server")
 
     at: Literal["server", "client", "example"] = parameter("client", "what is clipped", source=_SOURCE)
-    sigma: float = parameter(6.0, "σ, noise multiplier", source="Wei et al., Fed-αCDP, §7.6", above=0)
+    sigma: float = parameter(6.0, "σ, noise multiplier", source="Fed-αCDP §7.6", above=0)
     clip: float = parameter(
         4.0, "C_0, where the bound starts; .1 in Andrew et al.", unit="of the norm",
-        source="Wei et al., Fed-αCDP, §7.6", above=0,
+        source="Fed-αCDP §7.6", above=0,
     )  # fmt: skip
     quantile: float = parameter(
         0.5, "γ, share of norms that the bound aims at", source=_SOURCE, low=0, high=1

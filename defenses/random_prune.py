@@ -19,7 +19,7 @@ class RandomPrune(Defense):
     Laplace noise and on a noisy choice, which this does not claim.
     """
 
-    reference = "Shokri & Shmatikov 2015 (DSSGD), as in Wei et al., Fed-αCDP, §4.1"
+    reference = "Shokri & Shmatikov 2015 (DSSGD), as in Fed-αCDP §4.1"
     stages = ("example", "client")
 
     share: float = parameter(
@@ -31,7 +31,7 @@ class RandomPrune(Defense):
     deviation: float = parameter(
         0.0, "of the noise on what is sent; 0: none", unit="of the update", source="ours", low=0
     )
-    at: Literal["client", "example"] = parameter("client", "what is pruned", source="Wei et al., Fed-αCDP")
+    at: Literal["client", "example"] = parameter("client", "what is pruned", source="Fed-αCDP")
 
     def transforms(self, setting: Setting) -> Mapping[Stage, Sequence[Transform]]:
         del setting

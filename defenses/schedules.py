@@ -1,6 +1,6 @@
 """Schedules: how a number changes over the rounds, as pure functions round → value.
 
-Wei et al., Fed-αCDP, §5.3, gives the four decays of σ; rounds count from 0 here, as
+Fed-αCDP §5.3, gives the four decays of σ; rounds count from 0 here, as
 everywhere in bench, and each schedule gives its `initial` value in round 0.  Under the paper's
 own count, from 1, its cyclic formula (which has t - 1) does the same, and its three others would
 start one step down.  A value never falls below 0: a decay steep enough to reach it leaves no noise.

@@ -11,12 +11,12 @@ import pytest
 import torch
 from scipy.stats import binom
 
-from bench.answer.victims import clients_of
 from bench.cell import Bayesian, DataRef, Entry, Federated, TrainingCell
 from bench.contracts.situations import data, setting_of
 from bench.defenses.accounting import bayesian as numbers
 from bench.defenses.accounting import rdp
 from bench.federated import bayesian, resume
+from bench.federated.batches import clients_of
 from bench.federated.stages import stages
 from bench.federated.training import Course, Progress, begin, train
 from bench.registry import entries as registry

@@ -13,16 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from bench.answer.run import Memory, Place, run_cell
-from bench.answer.victims import clients_of
 from bench.cell import DataRef, Entry, Federated, TrainingCell
 from bench.contracts.defenses import variants
 from bench.contracts.situations import data, setting_of
-from bench.defenses.base import Defense, Public, Scaled, Stateful, Transform
+from bench.defenses.base import Defense, Public, Scaling, Transform
 from bench.errors import NotApplicable
 from bench.federated import draws, resume
 from bench.federated.clients import follows_from_norms, local_updates, network
 from bench.federated.draws import StreamDraws
-from bench.federated.pipeline import Batches, run_round
+from bench.federated.batches import Batches, clients_of
+from bench.federated.pipeline import run_round
 from bench.federated.replay import states_at
 from bench.federated.stages import Moment, Stages, stages
 from bench.federated.training import Course, Progress, begin, train

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bench.cell import Federated
-from bench.defenses.base import Context, Defense, Setting, Stateful, Transform
+from bench.defenses.base import Context, Defense, Setting, Transform
 from bench.defenses.none import NoDefense
 from bench.federated.draws import KeyedDraws
-from bench.federated.pipeline import Batches, run_round, server_step
+from bench.federated.batches import Batches
+from bench.federated.pipeline import run_round, server_step
 from bench.federated.stages import Moment, stages
 from bench.points import Stage
 
@@ -188,8 +189,8 @@ def test_keyed_draws_are_standard_and_differ_in_every_field() -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Count(Stateful):
-    """Adds how often this owner was here before."""
+class Count(Transform):
+    """Adds the number of earlier rounds of the client."""
 
     owner = "client"
 

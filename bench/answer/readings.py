@@ -10,11 +10,12 @@ from torch import Tensor, nn
 from bench.answer.victims import pictures
 from bench.cell import AttackCell
 from bench.datasets.base import Data
+from bench.federated.batches import Batches
 from bench.federated.describe import describe, untouched
-from bench.federated.pipeline import Batches, Tensors, run_round, sent_unit
+from bench.federated.pipeline import run_round, sent_unit
 from bench.federated.stages import Moment, Stages
 from bench.points import Point
-from bench.trip import Reading, Victims
+from bench.trip import Reading, Tensors, Victims
 
 
 def take_reading(

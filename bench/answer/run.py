@@ -20,16 +20,17 @@ from torch import Tensor, nn
 
 from bench import __version__, rng
 from bench.answer.readings import reading_hash, show, take_reading, to_device
-from bench.answer.victims import clients_of, draw_victims, pictures
+from bench.answer.victims import draw_victims, pictures
 from bench.attacks.base import Attack
 from bench.cell import AttackCell, CheckpointWeights, FileWeights, TrainingCell
 from bench.datasets.base import Data
 from bench.datasets.loading import load
 from bench.defenses.accounting.mechanism import Mechanism
-from bench.defenses.accounting.report import Spent
+from bench.defenses.accounting.report import EpsilonReport
 from bench.defenses.base import Defense, Public, Setting
 from bench.errors import BenchError, DataError, NotApplicable, PluginError, StorageError
 from bench.federated import bayesian, replay, resume
+from bench.federated.batches import clients_of
 from bench.federated.cost import cost as cost_of
 from bench.federated.describe import is_random, untouched
 from bench.federated.privacy import NO_MECHANISM, Account, account, at_point
@@ -234,7 +235,7 @@ def _replayed(
     weights: Mapping[str, Tensor], defended: Stages, round_: int,
 ) -> Stages:  # fmt: skip
     """The defense with its states at the checkpoint's round, followed over the training that made it."""
-    replay.followable(training, cell)
+    replay.check_replayable(training, cell)
     clients = clients_of(training, data)
     architecture: Model = registry.instance("models", training.model.name, training.model.params)
     course = Course(cell=training, data=data, clients=clients, model=model)
@@ -242,7 +243,7 @@ def _replayed(
     initial = architecture.initial(model, training.seed)
     setting = _setting(training, clients, _public(model, initial, data), rounds=training.rounds)
     stages_ = _stages(of_training, setting, weights)
-    kept = replay.kept_at(checkpoint_path(place.run, training.id, round_), cell)
+    kept = replay.cache_path(checkpoint_path(place.run, training.id, round_), cell)
     found = replay.states_at(course, initial, stages_, round_, kept, dict(weights))
     return replace(defended, states=found.states)
 
@@ -380,14 +381,15 @@ def _bayesian(cell: TrainingCell, course: Course, trained: Progress, spent: Acco
     """Bayesian ε beside the moments accountant's, at the rounds that were tested; nothing where none was asked."""
     if cell.bayesian is None:
         return {}
-    sizes = {"examples": len(course.data.training), "own": course.clients.shape[1]}
+    accountant = bayesian.accountant(
+        cell.bayesian, cell.federated, trained.stages, examples=len(course.data.training)
+    )
     mechanism = spent.mechanism if spent and isinstance(spent.mechanism, Mechanism) else None
     tested = [round_ for round_, _ in trained.curve]
-    found = bayesian.by_round(cell.bayesian, cell.federated, trained.costs, mechanism, tested, **sizes)
-    last = bayesian.spent(cell.bayesian, cell.federated, trained.costs, trained.round, **sizes)
-    absent = bayesian.absent(cell.bayesian, cell.federated, trained.stages)
-    spent_ = {level: one.json() for level, one in last.items()}
-    return {"bayesian": {"by_round": found, "spent": spent_, "absent": absent}}
+    by_round = accountant.by_round(trained.costs, mechanism, tested)
+    reports = accountant.reports(trained.costs, trained.round)
+    spent_ = {level: report.json() for level, report in reports.items()}
+    return {"bayesian": {"by_round": by_round, "spent": spent_, "absent": accountant.absent}}
 
 
 def _privacy(spent: Account | None, trained: Progress) -> dict[str, Any]:
@@ -400,7 +402,9 @@ def _privacy(spent: Account | None, trained: Progress) -> dict[str, Any]:
     return _figures(found, next(one for one in found if one.convention == "tight"), None)
 
 
-def _figures(found: Sequence[Spent], headline: Spent | None, absent: str | None) -> dict[str, Any]:
+def _figures(
+    found: Sequence[EpsilonReport], headline: EpsilonReport | None, absent: str | None
+) -> dict[str, Any]:
     """ε as a record has it: every figure, the headline's, and why there is none."""
     return {
         "privacy": [one.json() for one in found],

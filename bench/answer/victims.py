@@ -1,53 +1,15 @@
 """Cell → victims: the truth behind its readings, drawn by a key that no defense or attack moves."""
 
-import json
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from bench import rng
-from bench.cell import AttackCell, TrainingCell
+from bench.cell import AttackCell
 from bench.datasets.base import Data
-from bench.datasets.partition import client_indices
-from bench.federated.pipeline import Batches
+from bench.federated.batches import Batches, data_key, local_batches
 from bench.points import Point
 from bench.trip import Victims
-
-
-def clients_of(cell: AttackCell | TrainingCell, data: Data) -> NDArray[np.int64]:
-    """Every client's examples as indices into the training split: (client, example)."""
-    federated = cell.federated
-    return client_indices(
-        data.training.labels, kind=federated.partition, clients=federated.clients,
-        client_examples=federated.client_examples, seed=cell.seed,
-    )  # fmt: skip
-
-
-def local_batches(
-    cell: AttackCell | TrainingCell,
-    data: Data,
-    clients: NDArray[np.int64],
-    chosen: tuple[int, ...],
-    round_: int,
-) -> tuple[Batches, NDArray[np.int64]]:
-    """What the chosen clients train on in a round, and the indices (client, step, example) behind it.
-
-    A client goes through its examples in an order of its own each round, without replacement
-    until all are used.
-    """
-    federated, key = cell.federated, _key(cell, data)
-    indices = np.stack([_order(cell, key, client, clients[client], round_) for client in chosen]).reshape(
-        len(chosen), federated.steps, federated.batch
-    )
-    return (
-        Batches(
-            clients=chosen,
-            inputs=torch.from_numpy(data.training.floats(indices)),
-            labels=torch.from_numpy(data.training.labels[indices]),
-        ),
-        indices,
-    )
 
 
 def draw_victims(
@@ -66,7 +28,7 @@ def draw_victims(
     each reading's whole round of K clients, its victim first, the others by a key of their own.
     """
     senders = cell.federated.per_round if point.unit == "sum" else 1
-    order = rng.generator(cell.seed, "victims", _key(cell, data)).permutation(cell.federated.clients)
+    order = rng.generator(cell.seed, "victims", data_key(cell, data)).permutation(cell.federated.clients)
     flat = np.resize(order, cell.readings * senders)
     batches, indices = local_batches(cell, data, clients, tuple(int(c) for c in flat), round_)
     shape = (cell.readings, senders)
@@ -90,7 +52,7 @@ def draw_victims(
 
 def _companions(cell: AttackCell, data: Data, victim: int, reading: int) -> tuple[int, ...]:
     """The K - 1 other clients of a reading's round."""
-    drawn = rng.generator(cell.seed, "companions", _key(cell, data), reading).permutation(
+    drawn = rng.generator(cell.seed, "companions", data_key(cell, data), reading).permutation(
         cell.federated.clients
     )
     return tuple(int(client) for client in drawn if client != victim)[: cell.federated.per_round - 1]
@@ -107,20 +69,3 @@ def pictures(victims: Victims, point: Point) -> tuple[torch.Tensor, torch.Tensor
     if point.unit == "step":
         return tuple(part[:, 0, 0] for part in (victims.inputs, victims.labels, victims.indices))  # type: ignore[return-value]
     return found
-
-
-def _order(
-    cell: AttackCell | TrainingCell, key: str, client: int, own: NDArray[np.int64], round_: int
-) -> NDArray[np.int64]:
-    needed = cell.federated.steps * cell.federated.batch
-    draw = rng.generator(cell.seed, "batch", key, client, round_)
-    passes = [own[draw.permutation(len(own))] for _ in range(-(-needed // len(own)))]
-    return np.concatenate(passes)[:needed]
-
-
-def _key(cell: AttackCell | TrainingCell, data: Data) -> str:
-    """The fields that victims concern: data, model, federated setting (the seed is the key's own)."""
-    return json.dumps(
-        [data.sha256, cell.model.model_dump(mode="json"), cell.federated.model_dump(mode="json")],
-        sort_keys=True,
-    )

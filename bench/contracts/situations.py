@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from bench.answer.readings import take_reading
-from bench.answer.victims import clients_of, draw_victims, pictures
+from bench.answer.victims import draw_victims, pictures
 from bench.cell import AttackCell, DataRef, Entry, Federated
 from bench.datasets.base import Data
 from bench.datasets.loading import load
 from bench.defenses.base import Public, Setting
-from bench.federated.pipeline import Batches
+from bench.federated.batches import Batches, clients_of
 from bench.federated.stages import Stages
 from bench.models.base import Model
 from bench.points import point

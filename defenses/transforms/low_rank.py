@@ -11,7 +11,7 @@ from bench.defenses.base import Context, Tensors, Transform
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopDirections(Transform):
-    """The nearest matrix of rank `rank`, or of `share`·min(out, rest) where no rank is given; at least 1.
+    """The nearest matrix of rank `rank`, or of `share`·min(out, rest) without one; at least 1.
 
     Parameters of fewer than two axes (biases) pass as they are.  A matrix that is not finite does
     too, so that a diverged row stays visible and its neighbours are not lost.

@@ -1,18 +1,19 @@
 """Noise: independent draws added to every coordinate, of a deviation that may follow a schedule."""
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from bench.defenses.base import Context, Scaled, Tensors, Transform
+from bench.defenses.base import Context, Scaling, Tensors, Transform
+from bench.defenses.ranges import at_least
 from bench.defenses.schedules import Schedule, value_at
 
 
-class Noise(Transform):
+class Noise(Transform, ABC):
     """Additive noise.  Its law and variance are public; a candidate passes unchanged."""
 
     random: ClassVar[bool] = True
@@ -21,6 +22,9 @@ class Noise(Transform):
     @abstractmethod
     def variance(self, context: Context) -> float:
         """The variance of the noise on each noised coordinate, in this round."""
+
+    @abstractmethod
+    def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]: ...
 
     def noise(self, context: Context) -> tuple[Literal["gaussian", "laplace"], float]:
         return self.law, self.variance(context)
@@ -35,7 +39,7 @@ class Noise(Transform):
 class GaussianNoise(Noise):
     """Add N(0, (scale·deviation)²): `deviation` a number, or a schedule of multipliers times `scale`.
 
-    `on` = "nonzero" leaves exact zeros alone, so that a mask before it stays a mask.
+    `on` = "nonzero" leaves exact zeros as they are, so that a mask before it stays a mask.
     """
 
     law: ClassVar[Literal["gaussian", "laplace"]] = "gaussian"
@@ -45,9 +49,9 @@ class GaussianNoise(Noise):
     on: Literal["all", "nonzero"] = "all"
 
     def __post_init__(self) -> None:
-        _checked("scale", self.scale)
+        at_least("noise scale", self.scale)
         if not callable(self.deviation):
-            _checked("deviation", self.deviation)
+            at_least("noise deviation", self.deviation)
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
         deviation = math.sqrt(self.variance(context))
@@ -59,12 +63,12 @@ class GaussianNoise(Noise):
             return noised
         return {name: torch.where(tensor == 0, tensor, noised[name]) for name, tensor in tensors.items()}
 
-    def by_norms(self, norms: Tensors, context: Context) -> Scaled | None:
+    def by_norms(self, norms: Tensors, context: Context) -> Scaling | None:
         del norms
-        return Scaled({}, math.sqrt(self.variance(context))) if self.on == "all" else None
+        return Scaling({}, math.sqrt(self.variance(context))) if self.on == "all" else None
 
     def variance(self, context: Context) -> float:
-        return (self.scale * _checked("deviation", value_at(self.deviation, context.round))) ** 2
+        return (self.scale * at_least("noise deviation", value_at(self.deviation, context.round))) ** 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +80,7 @@ class LaplaceNoise(Noise):
     scale: float
 
     def __post_init__(self) -> None:
-        _checked("scale", self.scale)
+        at_least("noise scale", self.scale)
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
         noised = {}
@@ -98,9 +102,3 @@ def _exponential(name: str, like: Tensor, context: Context) -> Tensor:
     """
     below_one = 1 - torch.finfo(like.dtype).eps / 2
     return -torch.log1p(-context.draws.uniform(name, like).clamp(max=below_one))
-
-
-def _checked(name: str, value: float) -> float:
-    if not 0 <= value < math.inf:
-        raise ValueError(f"noise {name} must be at least 0 and finite, got {value}")
-    return value

@@ -17,9 +17,9 @@ from torch.func import functional_call, grad, vmap
 
 from bench.cell import Federated
 from bench.defenses.base import Setting
+from bench.federated.batches import Batches
 from bench.federated.clients import local_updates, network
 from bench.federated.draws import StreamDraws
-from bench.federated.pipeline import Batches
 from bench.federated.stages import Moment, stages
 from bench.registry import entries as registry
 
