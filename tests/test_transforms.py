@@ -506,7 +506,7 @@ def test_noise_on_what_is_not_zero_leaves_a_mask_a_mask():
         (LaplaceNoise, {"scale": -1.0}, "noise scale must be at least 0"),
         (KeepLargest, {"share": 1.5}, r"share of coordinates set to zero must lie in \[0, 1\], got 1.5"),
         (KeepRandom, {"share": math.nan}, "share of coordinates set to zero must lie"),
-        (KeepRandom, {"share": 0.5, "threshold": -1.0}, "threshold must be at least 0, got -1.0"),
+        (KeepRandom, {"share": 0.5, "threshold": -1.0}, "threshold must be at least 0 and finite, got -1.0"),
         (TopDirections, {"share": 0.0}, r"share of singular directions kept must lie in \(0, 1\], got 0.0"),
         (TopDirections, {"rank": 0}, "rank must be at least 1, got 0"),
     ],
