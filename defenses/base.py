@@ -168,6 +168,9 @@ class Transform:
         return {key: value.expand(clients, *value.shape).clone() for key, value in state.items()}
 
 
+StageTransforms = Mapping[Stage, Sequence[Transform]]
+
+
 class Defense(ABC):
     """A choice of transforms and numbers.  Concrete ones are frozen dataclasses.
 
@@ -179,7 +182,7 @@ class Defense(ABC):
     stages: ClassVar[tuple[Stage, ...]]
 
     @abstractmethod
-    def transforms(self, setting: Setting) -> Mapping[Stage, Sequence[Transform]]:
+    def transforms(self, setting: Setting) -> StageTransforms:
         """The transforms of each stage, in order.  Raises ValueError for a setting that it refuses."""
 
     def mechanism(self, setting: Setting) -> Mechanism | Reports | None:

@@ -1,14 +1,12 @@
 """Gaussian noise of a given variance, without clipping."""
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from bench.defenses.base import Defense, Setting, Transform
+from bench.defenses.base import Defense, Setting, StageTransforms
 from bench.defenses.transforms.noise import GaussianNoise
 from bench.parameters import parameter
-from bench.points import Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +25,6 @@ class Gaussian(Defense):
     )  # fmt: skip
     at: Literal["client", "example"] = parameter("client", "what is noised", source="Fed-αCDP")
 
-    def transforms(self, setting: Setting) -> Mapping[Stage, Sequence[Transform]]:
+    def transforms(self, setting: Setting) -> StageTransforms:
         del setting
         return {self.at: (GaussianNoise(deviation=math.sqrt(self.variance)),)}

@@ -1,14 +1,12 @@
 """Laplace noise of a given variance, without clipping."""
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from bench.defenses.base import Defense, Setting, Transform
+from bench.defenses.base import Defense, Setting, StageTransforms
 from bench.defenses.transforms.noise import LaplaceNoise
 from bench.parameters import parameter
-from bench.points import Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +22,6 @@ class Laplace(Defense):
     )  # fmt: skip
     at: Literal["client", "example"] = parameter("client", "what is noised", source="Fed-αCDP")
 
-    def transforms(self, setting: Setting) -> Mapping[Stage, Sequence[Transform]]:
+    def transforms(self, setting: Setting) -> StageTransforms:
         del setting
         return {self.at: (LaplaceNoise(scale=math.sqrt(self.variance / 2)),)}

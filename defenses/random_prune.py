@@ -1,22 +1,20 @@
 """Random pruning: a random subset of the coordinates above a threshold is sent."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from bench.defenses.base import Defense, Setting, Transform
+from bench.defenses.base import Defense, Setting, StageTransforms
 from bench.defenses.transforms.mask import KeepRandom
 from bench.defenses.transforms.noise import GaussianNoise
 from bench.parameters import parameter
-from bench.points import Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomPrune(Defense):
     """Send a fixed share of the coordinates, drawn from those whose magnitude is above a threshold.
 
-    DSSGD's option of noise on what is sent is Gaussian here; the original spends a budget on
-    Laplace noise and on a noisy choice, which this does not claim.
+    DSSGD's optional noise on what is sent is Gaussian here; the original divides an ε between Laplace noise and a noisy
+    choice, and this claims none.
     """
 
     reference = "Shokri & Shmatikov 2015 (DSSGD), as in Fed-αCDP §4.1"
@@ -33,7 +31,7 @@ class RandomPrune(Defense):
     )
     at: Literal["client", "example"] = parameter("client", "what is pruned", source="Fed-αCDP")
 
-    def transforms(self, setting: Setting) -> Mapping[Stage, Sequence[Transform]]:
+    def transforms(self, setting: Setting) -> StageTransforms:
         del setting
         mask = KeepRandom(share=self.share, threshold=self.threshold)
         if not self.deviation:

@@ -1,11 +1,11 @@
 """Risk-balanced random perturbation with global compensation (Risk-balanced)."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from bench.defenses.base import Defense, Setting, Transform
+from bench.defenses.base import Defense, Setting, StageTransforms, Transform
 from bench.defenses.risk import equal_risk, equal_size, layer_risks, root_set
 from bench.defenses.transforms.clip import Clip
 from bench.defenses.transforms.compensate import Compensate
@@ -60,7 +60,7 @@ class RiskBalanced(Defense):
         0.2, "of the noise's interval, at both edges", source="ours", low=0, high=0.99
     )
 
-    def transforms(self, setting: Setting) -> Mapping[Stage, Sequence[Transform]]:
+    def transforms(self, setting: Setting) -> StageTransforms:
         count = max(1, math.floor(self.slices * self.share))
         deviation = math.sqrt(self.variance) * (self.clip or 1.0)
         noise = SliceNoise(ends=self._ends(setting), count=count, deviation=deviation)

@@ -86,54 +86,53 @@ class StackGradients:
 
     def mean(self) -> dict[str, Tensor]:
         """name → (client, *shape), the mean over a client's batch."""
-        gradients: dict[str, Tensor] = {}
-        for term in self._terms:
-            examples = len(term.delta)
-            gradients[term.layer.weight] = _summed(term) / examples
-            if term.layer.bias is not None:
-                gradients[term.layer.bias] = _bias(term).mean(0)
-        return gradients
+        return self._collected(
+            lambda term, _: _summed(term) / len(term.delta), lambda term, _: _bias(term).mean(0)
+        )
 
     def each(self) -> dict[str, Tensor]:
         """name → (client, example, *shape)."""
-        gradients: dict[str, Tensor] = {}
-        for term in self._terms:
-            gradients[term.layer.weight] = self._each(term).transpose(0, 1)
-            if term.layer.bias is not None:
-                gradients[term.layer.bias] = _bias(term).transpose(0, 1)
-        return gradients
+        return self._collected(
+            lambda term, _: self._each(term).transpose(0, 1), lambda term, _: _bias(term).transpose(0, 1)
+        )
 
     def norms(self) -> dict[str, Tensor]:
         """name → (client, example): the norm of each example's gradient of that tensor."""
-        norms: dict[str, Tensor] = {}
-        for term in self._terms:
+
+        def weight(term: _Term, _: str) -> Tensor:
             if isinstance(term.layer.module, nn.Linear):  # ‖δ aᵀ‖ = ‖δ‖‖a‖
-                size = term.delta.norm(dim=-1) * term.read.norm(dim=-1)
-            else:
-                size = self._each(term).flatten(2).norm(dim=-1)
-            norms[term.layer.weight] = size.T
-            if term.layer.bias is not None:
-                norms[term.layer.bias] = _bias(term).norm(dim=-1).T
-        return norms
+                return (term.delta.norm(dim=-1) * term.read.norm(dim=-1)).T
+            return self._each(term).flatten(2).norm(dim=-1).T
+
+        return self._collected(weight, lambda term, _: _bias(term).norm(dim=-1).T)
 
     def weighted(self, factors: Tensors) -> dict[str, Tensor]:
         """name → (client, *shape): the mean of the examples' gradients, each times its factor
         (client, example)."""
-        gradients: dict[str, Tensor] = {}
-        for term in self._terms:
-            name, examples = term.layer.weight, len(term.delta)
-            share = factors[name].T / examples
+
+        def weight(term: _Term, name: str) -> Tensor:
+            share = factors[name].T / len(term.delta)
             if isinstance(term.layer.module, nn.Linear):
-                scaled = term.delta * share[..., None]
-                gradients[name] = torch.einsum("bko,bkf->kof", scaled, term.read)
-            else:
-                flat = self._each(term).flatten(2).transpose(0, 1)  # (client, example, numbers)
-                summed = share.T[:, None] @ flat
-                gradients[name] = summed.reshape(-1, *term.layer.module.weight.shape)
+                return torch.einsum("bko,bkf->kof", term.delta * share[..., None], term.read)
+            flat = self._each(term).flatten(2).transpose(0, 1)  # (client, example, numbers)
+            summed = share.T[:, None] @ flat
+            return summed.reshape(-1, *term.layer.module.weight.shape)
+
+        return self._collected(
+            weight,
+            lambda term, name: (_bias(term) * (factors[name].T / len(term.delta))[..., None]).sum(0),
+        )
+
+    def _collected(
+        self, weight: Callable[[_Term, str], Tensor], bias: Callable[[_Term, str], Tensor]
+    ) -> dict[str, Tensor]:
+        """name → what one of the two functions makes of the layer and that name."""
+        result: dict[str, Tensor] = {}
+        for term in self._terms:
+            result[term.layer.weight] = weight(term, term.layer.weight)
             if term.layer.bias is not None:
-                share = factors[term.layer.bias].T / examples
-                gradients[term.layer.bias] = (_bias(term) * share[..., None]).sum(0)
-        return gradients
+                result[term.layer.bias] = bias(term, term.layer.bias)
+        return result
 
     def _each(self, term: _Term) -> Tensor:
         """(example, client, *shape), formed once."""

@@ -35,7 +35,7 @@ class Compensate(Transform):
         vectors = flattened(tensors, context.lead)
         size = vectors.shape[-1]
         if not bool(torch.isfinite(vectors).all()):
-            return dict(tensors)  # a training that diverges says so itself
+            return dict(tensors)  # the training reports that it diverged
         width = max(1, int(math.sqrt(size / self.quotient)))
         height = -(-size // width)
         padded = torch.nn.functional.pad(vectors, (0, height * width - size))

@@ -1,4 +1,4 @@
-"""Noise: independent draws added to every coordinate, of a deviation that may follow a schedule."""
+"""Noise: independent draws on every coordinate, of a deviation that may follow a schedule."""
 
 import math
 from abc import ABC, abstractmethod
@@ -13,26 +13,31 @@ from bench.defenses.ranges import at_least
 from bench.defenses.schedules import Schedule, value_at
 
 
-class Noise(Transform, ABC):
-    """Additive noise.  Its law and variance are public; a candidate passes unchanged."""
+class Additive(Transform, ABC):
+    """Random noise on what passes; a candidate passes unchanged."""
 
     random: ClassVar[bool] = True
+
+    @abstractmethod
+    def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]: ...
+
+    def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
+        """The candidate itself, the mean of what the reading would show."""
+        del observed, context
+        return dict(tensors)
+
+
+class Noise(Additive):
+    """Additive noise of a law and a variance that are public."""
+
     law: ClassVar[Literal["gaussian", "laplace"]]
 
     @abstractmethod
     def variance(self, context: Context) -> float:
         """The variance of the noise on each noised coordinate, in this round."""
 
-    @abstractmethod
-    def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]: ...
-
     def noise(self, context: Context) -> tuple[Literal["gaussian", "laplace"], float]:
         return self.law, self.variance(context)
-
-    def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """The candidate itself, the mean of what the reading would show."""
-        del observed, context
-        return dict(tensors)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +102,8 @@ class LaplaceNoise(Noise):
 def _exponential(name: str, like: Tensor, context: Context) -> Tensor:
     """Exponential draws of mean 1; two of them differ by a Laplace draw, finite for every uniform.
 
-    The inverse of Laplace's own law would be infinite at u = 0, which single precision draws once
-    in 2²⁴.  A uniform that was rounded up to 1 is taken for the largest number below it.
+    The inverse of the Laplace law would be infinite at u = 0, which single precision draws once in 2²⁴.  A uniform
+    that was rounded up to 1 counts as the largest number below it.
     """
     below_one = 1 - torch.finfo(like.dtype).eps / 2
     return -torch.log1p(-context.draws.uniform(name, like).clamp(max=below_one))

@@ -47,7 +47,7 @@ class PruneRepresentation(Transform):
         return {**tensors, name: torch.where(shown, tensors[name], 0.0)}
 
     def _defended(self, tensors: Tensors, lead: int) -> str:
-        """The weight's name: the layer's, or that of the last weight with two axes of its own."""
+        """The weight's name: the layer's, or that of the last weight that is a matrix."""
         if self.layer:
             return f"{self.layer}.weight"
         return [

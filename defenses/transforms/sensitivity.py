@@ -6,9 +6,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from bench.defenses.base import Context, Scaling, Tensors, Transform
+from bench.defenses.base import Context, Scaling, Tensors
 from bench.defenses.ranges import at_least
 from bench.defenses.schedules import Schedule, value_at
+from bench.defenses.transforms.noise import Additive
 from bench.defenses.transforms.rows import norms, rescaled
 
 Measure = Literal["max", "mean-of-largest"]
@@ -16,7 +17,7 @@ FLOOR, CAP = 0.1, 32.0  # of the authors' code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SensitivityNoise(Transform):
+class SensitivityNoise(Additive):
     """Add N(0, σ²S²), S from the norms of the client's batch (Fed-αCDP §5.1).
 
     `max`: S is the largest norm of any example's any tensor; `mean-of-largest`: the mean over examples of
@@ -26,7 +27,6 @@ class SensitivityNoise(Transform):
     `by` counts a schedule of σ in rounds or in local steps.
     """
 
-    random: ClassVar[bool] = True
     batchwise: ClassVar[bool] = True
 
     multiplier: float | Schedule
@@ -53,11 +53,6 @@ class SensitivityNoise(Transform):
     def noise(self, context: Context) -> tuple[Literal["gaussian", "laplace"], float]:
         """The largest possible variance: S at the bound."""
         return "gaussian", (self._sigma(context) * self.share * self.bound) ** 2
-
-    def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """The candidate itself, the mean of what the reading would show."""
-        del observed, context
-        return dict(tensors)
 
     def _sensitivity(self, norms: Tensors) -> Tensor:
         """(client,) of name → (client, example)."""

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from bench.defenses.accounting.shares import upload_variance
-from bench.defenses.base import Context, Tensors, Transform
+from bench.defenses.base import Context, Tensors
 from bench.defenses.ranges import at_least
+from bench.defenses.transforms.noise import Additive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoiseShares(Transform):
+class NoiseShares(Additive):
     """Client i adds v shares n_ij ~ N(0, s²), v·s² = `deviation`², and, for each share n_ji that it received, -r·n_ji
     with a factor r ~ N(1, σ_r²), for every coordinate (NISS algorithm 2).
 
@@ -21,7 +22,6 @@ class NoiseShares(Transform):
     the nearest, tell the attacker what they sent and received: he subtracts their n_ij, and the mean of -r·n_ji.
     """
 
-    random: ClassVar[bool] = True
     across: ClassVar[bool] = True
 
     deviation: float
@@ -50,11 +50,6 @@ class NoiseShares(Transform):
             if number >= known:
                 total = total + sent - received
         return total
-
-    def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """The candidate itself, the mean of what the reading would show."""
-        del observed, context
-        return dict(tensors)
 
     def noise(self, context: Context) -> tuple[Literal["gaussian", "laplace"], float]:
         """Taken as Gaussian, which it is where no neighbour colludes or σ_r is 0."""
