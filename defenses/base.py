@@ -18,6 +18,7 @@ from bench.points import Stage
 Tensors = Mapping[str, Tensor]
 Shapes = Mapping[str, tuple[int, ...]]
 State = Mapping[str, Tensor]
+Law = Literal["gaussian", "laplace"]  # of additive noise
 
 
 class Draws(Protocol):
@@ -152,7 +153,7 @@ class Transform:
         scaling = self.by_norms(norms, context)
         return None if scaling is None else (scaling, state)
 
-    def noise(self, context: Context) -> tuple[Literal["gaussian", "laplace"], float] | None:
+    def noise(self, context: Context) -> tuple[Law, float] | None:
         """The law and variance of what it adds to every coordinate, or None where it adds nothing.
 
         Other draws of a `random` transform are no additive noise.

@@ -23,7 +23,8 @@ class FedAlphaCdp(Defense):
 
     `noise` places it as in `fed-cdp`: on each example, on the mean (`batch`), or on the mean over B (`code`).
     `final` is σ at the end of T rounds under `decay`; the paper gives neither γ, Γ nor c, and `as-published` takes the
-    authors' accounting script instead.  S depends on the data: the paper claims ε as if S were C, which no accountant covers.
+    authors' accounting script instead.  S depends on the data: the paper claims ε as if S were C, which no accountant
+    covers.
     """
 
     reference = "Fed-αCDP §5.1 to §5.3"

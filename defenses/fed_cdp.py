@@ -16,8 +16,9 @@ class FedCdp(Defense):
     """Clip each example's gradient to C, and add Gaussian noise of multiplier σ in every local step.
 
     The paper supports three places of the noise, with B examples in a batch: `per-example` N(0, σ²C²) on each example;
-    `batch` N(0, σ²C²) on their mean; `code` N(0, σ²C²/B²) on the mean: DP-SGD, with the accountants' ε for σ.  With the last two one example's gradient, at type-2, is clipped only.  Per-tensor clipping of M tensors has
-    sensitivity √M·C, flat clipping C.
+    `batch` N(0, σ²C²) on their mean; `code` N(0, σ²C²/B²) on the mean: DP-SGD, with the accountants' ε for σ.  With the
+    last two one example's gradient, at type-2, is clipped only.  Per-tensor clipping of M tensors has sensitivity √M·C,
+    flat clipping C.
     """
 
     reference = "Wei et al. 2021 (Fed-CDP); Fed-αCDP §4.2, §5.2 and algorithm 1"

@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from torch import Tensor
 
-from bench.defenses.base import Context, Tensors, Transform
+from bench.defenses.base import Context, Law, Tensors, Transform
 from bench.federated.draws import NoDraws
 from bench.federated.stages import Stages
 from bench.points import SENT, STAGES, Point, Stage
@@ -114,7 +113,7 @@ def _noise(parts: _Parts, contexts: Mapping[Stage, Context], unit: float, *, bat
     A transform after a noise can only shrink it: the sum is then an upper bound.  A single Laplace noise keeps its law;
     sums and means of several count as Gaussian.
     """
-    added: list[tuple[Literal["gaussian", "laplace"], float]] = []
+    added: list[tuple[Law, float]] = []
     for stage, transforms in parts:
         if stage == "step":
             added = [(law if batch == 1 else "gaussian", variance / batch) for law, variance in added]

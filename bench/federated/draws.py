@@ -20,7 +20,7 @@ class NoDraws:
 
 
 class ZeroDraws(NoDraws):
-    """Additive noise without its noise, for who measures what it is added to."""
+    """Draws of zero: a transform with additive noise then shows what the noise is added to."""
 
     def normal(self, name: str, like: Tensor) -> Tensor:
         del name

@@ -1,7 +1,7 @@
 """Multi-round training with the defense on: curve, checkpoints, and a state from which it resumes bit for bit.
 
-A round's clients are cut into chunks that stay in the processor's caches; chunks run on several threads, and
-are put together in the clients' order, so that no number depends on the threads.
+A round's clients are divided into chunks that fit the processor's caches.  Chunks run on several threads and are joined
+in the clients' order, so that no number depends on the threads.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -28,7 +28,7 @@ from bench.federated.stacks import Stack
 from bench.federated.stages import Moment, Stages
 from bench.points import SENT
 
-CHUNK = 10  # clients at once: more spill out of the caches, fewer pay more calls (BENCHMARKS.md)
+CHUNK = 10  # clients at once: more exceed the caches, fewer cost more calls (BENCHMARKS.md)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,9 +156,9 @@ def updates(
         )  # fmt: skip
 
     chunks = [chosen[start : start + course.chunk] for start in range(0, len(chosen), course.chunk)]
-    # `torch.func` swaps weights into the one module there is: no two threads may do that at once
-    alone = course.device.type != "cpu" or not isinstance(net, Stack)
-    with _threads(1 if alone else course.threads) as many:
+    # `torch.func` swaps weights into the only module: no two threads may do that at once
+    single = course.device.type != "cpu" or not isinstance(net, Stack)
+    with _threads(1 if single else course.threads) as many:
         parts = list(many(part, chunks))
     update = {name: torch.cat([sent[name] for sent, _ in parts]) for name in before.weights}
     return update, before.stages.joined(tuple(stages for _, stages in parts))

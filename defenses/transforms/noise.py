@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from bench.defenses.base import Context, Scaling, Tensors, Transform
+from bench.defenses.base import Context, Law, Scaling, Tensors, Transform
 from bench.defenses.ranges import at_least
 from bench.defenses.schedules import Schedule, value_at
 
@@ -30,13 +30,13 @@ class Additive(Transform, ABC):
 class Noise(Additive):
     """Additive noise of a law and a variance that are public."""
 
-    law: ClassVar[Literal["gaussian", "laplace"]]
+    law: ClassVar[Law]
 
     @abstractmethod
     def variance(self, context: Context) -> float:
         """The variance of the noise on each noised coordinate, in this round."""
 
-    def noise(self, context: Context) -> tuple[Literal["gaussian", "laplace"], float]:
+    def noise(self, context: Context) -> tuple[Law, float]:
         return self.law, self.variance(context)
 
 
@@ -47,7 +47,7 @@ class GaussianNoise(Noise):
     `on` = "nonzero" leaves exact zeros as they are, so that a mask before it stays a mask.
     """
 
-    law: ClassVar[Literal["gaussian", "laplace"]] = "gaussian"
+    law: ClassVar[Law] = "gaussian"
 
     deviation: float | Schedule
     scale: float = 1.0
@@ -80,7 +80,7 @@ class GaussianNoise(Noise):
 class LaplaceNoise(Noise):
     """Add Laplace noise of this `scale` b, of density exp(-|x|/b)/2b and variance 2b²."""
 
-    law: ClassVar[Literal["gaussian", "laplace"]] = "laplace"
+    law: ClassVar[Law] = "laplace"
 
     scale: float
 

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from bench.defenses.base import Context, Scaling, Shapes, State, Tensors, Transform
+from bench.defenses.base import Context, Law, Scaling, Shapes, State, Tensors, Transform
 from bench.defenses.transforms.clip import clip_factors
 from bench.defenses.transforms.rows import joint_norm, norms, rescaled
 
@@ -46,7 +46,7 @@ class QuantileClip(Transform):
         after = state["bound"] * torch.exp(-self.rate * (share - self.quantile))
         return Scaling(clip_factors(norms, of_row, "flat"), self.multiplier * of_row), {"bound": after}
 
-    def noise(self, context: Context) -> tuple[Literal["gaussian", "laplace"], float]:
+    def noise(self, context: Context) -> tuple[Law, float]:
         """At the initial C."""
         del context
         return "gaussian", (self.multiplier * self.initial_bound) ** 2

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from bench.defenses.base import Context, Scaling, Tensors
+from bench.defenses.base import Context, Law, Scaling, Tensors
 from bench.defenses.ranges import at_least
 from bench.defenses.schedules import Schedule, value_at
 from bench.defenses.transforms.noise import Additive
@@ -50,7 +50,7 @@ class SensitivityNoise(Additive):
         size = self._sigma(context) * self._sensitivity(norms)
         return Scaling({}, size[:, None].expand(first.shape))
 
-    def noise(self, context: Context) -> tuple[Literal["gaussian", "laplace"], float]:
+    def noise(self, context: Context) -> tuple[Law, float]:
         """The largest possible variance: S at the bound."""
         return "gaussian", (self._sigma(context) * self.share * self.bound) ** 2
 

@@ -2,13 +2,13 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from bench.defenses.accounting.shares import upload_variance
-from bench.defenses.base import Context, Tensors
+from bench.defenses.base import Context, Law, Tensors
 from bench.defenses.ranges import at_least
 from bench.defenses.transforms.noise import Additive
 
@@ -45,13 +45,13 @@ class NoiseShares(Additive):
             sent = unit * context.draws.normal(f"{name}/share {number}", like)
             received = sent.roll(number + 1, 0)
             excess = deviation * context.draws.normal(f"{name}/factor {number}", like) if deviation else 0.0
-            # r = 1 + excess; who knows n_ij and n_ji subtracts n_ij - n_ji
+            # r = 1 + excess; an attacker with n_ij and n_ji subtracts n_ij - n_ji
             total = total - excess * received
             if number >= known:
                 total = total + sent - received
         return total
 
-    def noise(self, context: Context) -> tuple[Literal["gaussian", "laplace"], float]:
+    def noise(self, context: Context) -> tuple[Law, float]:
         """Taken as Gaussian, which it is where no neighbour colludes or σ_r is 0."""
         share = round(context.colluders * self.shares) / self.shares
         return "gaussian", self.deviation**2 * upload_variance(self.factor_variance, share)

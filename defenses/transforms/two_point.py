@@ -2,12 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from bench.defenses.base import Context, Tensors, Transform
+from bench.defenses.base import Context, Law, Tensors, Transform
 from bench.defenses.ranges import positive
 
 
@@ -57,7 +57,7 @@ class TwoPoint(Transform):
             for name, value in start.items()
         }
 
-    def noise(self, context: Context) -> tuple[Literal["gaussian", "laplace"], float]:
+    def noise(self, context: Context) -> tuple[Law, float]:
         """Taken as Gaussian, of the mean of r²κ² over all coordinates: (w - c)² is at most 1/κ² of it."""
         weights = _weights(context)
         total = sum(start.numel() * self._range(start)[1] ** 2 for start in weights.values())
