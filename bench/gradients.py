@@ -7,7 +7,7 @@ bilinear map of (a, δ).  Models with parameters in other layers fall back to `t
 after another where the derivatives of its gradients are not known to be right.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,15 @@ def soft_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 def one_hot(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
     """Labels (...,) → probabilities (..., class)."""
     return F.one_hot(labels, classes).to(dtype)
+
+
+def example_loss(model: nn.Module) -> Callable[[dict[str, Tensor], Tensor, Tensor], Tensor]:
+    """One example's cross entropy, of weights, name → (*parameter shape), an input (*shape) and a label ()."""
+
+    def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(functional_call(model, weights, (x[None],)), y[None])
+
+    return loss
 
 
 def group_gradients(

@@ -16,7 +16,8 @@ from bench.defenses.base import Defense, Setting
 from bench.defenses.fed_cdp import FedCdp
 from bench.defenses.none import NoDefense
 from bench.errors import BenchError, NotApplicable
-from bench.federated.pipeline import Batches, run_round
+from bench.federated.batches import Batches
+from bench.federated.pipeline import run_round
 from bench.federated.stages import Moment, Stages, stages
 from bench.gradients import one_hot
 from bench.models.base import Model
