@@ -295,11 +295,11 @@ def save_pictures(
     """Write the truth above its reconstructions as PNG, up to eight; `truth` None: these alone."""
     guess = _scaled(found, value_range).numpy()
     if truth is None:
-        image = strips.strip(guess, guess)
+        image = strips.grid(guess, guess)
         image = image and image.crop((0, image.height // 2, image.width, image.height))
     else:
         true = given.scaled(given.pictures(truth, guess.shape), value_range, "truth")
-        image = strips.strip(true, paired(guess, pair(true, guess)))
+        image = strips.grid(true, paired(guess, pair(true, guess)))
     if image is None:
         raise BenchError(f"{path}: there is no picture to draw")
     strips.save(image, Path(path))
