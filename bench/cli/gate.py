@@ -75,9 +75,9 @@ def _margin(text: str) -> tuple[str, float]:
 def _write(run: Path | None, path: Path, margins: dict[str, float]) -> None:
     from bench.gate import baseline as baselines
     from bench.gate.verdict import verdict
-    from bench.tracking import store
+    from bench.record.runs import checked_run
 
-    run = store.checked_run(run)
+    run = checked_run(run)
     made = baselines.of_run(_records(run), baselines.read_asked(run), margins)
     # Against itself it must pass, or it is too small to be of use: better said now than in CI.
     found = verdict(made.records, made.records, made.margins)
@@ -112,9 +112,9 @@ def _verdict(before: "Baseline", run: Path, margins: dict[str, float]) -> "Verdi
     from bench.cli import lookup
     from bench.gate.verdict import verdict
     from bench.record import fingerprint as source
-    from bench.tracking import store
+    from bench.record.runs import checked_run
 
-    after = _records(store.checked_run(run))
+    after = _records(checked_run(run))
     then = {record.id: record for record in before.records}
     changes = dict.fromkeys(
         f"{record.cell[kind]['name']}: {line}" if (kind := line.partition(":")[0]) in record.cell else line

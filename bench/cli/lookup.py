@@ -8,8 +8,8 @@ from pathlib import Path
 from bench.errors import MALFORMED, RecordError
 from bench.record import store as records
 from bench.record.compact import Slim
+from bench.record.runs import checked_run
 from bench.record.store import Record
-from bench.tracking import store
 
 
 def by_reference(text: str, run: Path | None) -> tuple[Path, Record]:
@@ -17,7 +17,7 @@ def by_reference(text: str, run: Path | None) -> tuple[Path, Record]:
     path = Path(text)
     if path.suffix == ".json" or path.is_file():
         return path.resolve().parent.parent, records.read(path)
-    folder = store.checked_run(run)
+    folder = checked_run(run)
     return folder, records.find(folder, text)
 
 

@@ -38,13 +38,13 @@ def command(cell: str | None, run: Path | None, as_json: bool, opened: bool, tab
     bench show runs/x --knowledge   what knowing the defense gains
     """
     from bench.record import store as records
-    from bench.tracking import store
+    from bench.record.runs import checked_run
 
     if cell is not None and run is None and (Path(cell) / "records").is_dir():
         run, cell = Path(cell), None
     if table is not None and cell is not None:
         raise click.UsageError(f"--{table} is a table of a whole run; leave {cell} out")
-    run = store.checked_run(run)
+    run = checked_run(run)
     if table is not None:
         _table(run, table, as_json)
         return

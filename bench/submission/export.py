@@ -14,12 +14,12 @@ from bench import __version__
 from bench.errors import BenchError, RecordError
 from bench.record import store as _records
 from bench.record.files import new_file
+from bench.record.runs import checked_run
 from bench.record.store import SCHEMA, Record, is_private
 from bench.sanitize import first_error
 from bench.submission.archive import MANIFEST, write
 from bench.submission.check import Checked, check
 from bench.submission.manifest import ABSENT, PRIVATE, UNASKED, Listed, Manifest, Suite
-from bench.tracking.store import checked_run
 
 UNDEFENDED = "none"  # goes with every defense: without it nothing shows that the attacks work
 
