@@ -6,7 +6,7 @@ from bench.cell import AttackCell, CheckpointWeights, Federated, FileWeights, Tr
 from bench.cli.words import duration
 from bench.leaderboard.forms.numbers import NONE, figure, share
 from bench.points import POINTS
-from bench.record.metrics import METRICS, OVER_PRIOR_DB, PSNR_DB, RMSE, Metric
+from bench.record.metrics import METRICS, OVER_PRIOR_DB, PSNR_DB, RMSE, Kind, Metric
 from bench.record.names import entry
 from bench.record.schema import (
     AttackResult,
