@@ -169,10 +169,9 @@ def _leak(result: AttackResult) -> Iterator[Line]:
             f"chance {share(summary.identification_chance, 1)}"
         ),
     )
-    yield (
-        "medians",
-        ", ".join(_median(metric, summary, result) for metric in METRICS if metric is not OVER_PRIOR_DB),
-    )
+    kind: Kind = "table" if summary.asr_strict is None else "image"
+    shown = (metric for metric in METRICS if kind in metric.kinds and metric is not OVER_PRIOR_DB)
+    yield "medians", ", ".join(_median(metric, summary, result) for metric in shown)
     yield "labels", f"{share(summary.label_accuracy, 1)} right"
     yield (
         "evaluations",
