@@ -76,9 +76,9 @@ def _write(run: Path | None, path: Path, margins: dict[str, float]) -> None:
     from bench.gate import baseline as baselines
     from bench.gate.verdict import verdict
     from bench.record import request
-    from bench.tracking import store
+    from bench.record.runs import checked_run
 
-    run = store.checked_run(run)
+    run = checked_run(run)
     made = baselines.of_run(lookup.compared(run), request.read(run), margins)
     # Against itself it must pass, or it is too small to be of use: better said now than in CI.
     result = verdict(made.records, made.records, made.margins)
@@ -113,9 +113,9 @@ def _verdict(before: "Baseline", run: Path, margins: dict[str, float]) -> "Verdi
     from bench.cli import lookup
     from bench.gate.verdict import verdict
     from bench.record import fingerprint
-    from bench.tracking import store
+    from bench.record.runs import checked_run
 
-    after = lookup.compared(store.checked_run(run))
+    after = lookup.compared(checked_run(run))
     old = {record.cell.id: record.provenance for record in before.records}
     changes = dict.fromkeys(
         f"{entry.name}: {line}" if (entry := getattr(record.cell, line.partition(":")[0], None)) else line

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bench.errors import MALFORMED, RecordError
 from bench.record import store as records
-from bench.record.compact import Slim
+from bench.record.compact import Sharing
 from bench.record.store import Record
 from bench.tracking import store
 
@@ -25,7 +25,7 @@ def compared(run: Path) -> list[Record]:
     """All records of a run, cut to what boards and gates read."""
     gc.disable()  # none of what is read is garbage, and looking for it takes a quarter of the time
     try:
-        return list(map(Slim(), records.records(run)))
+        return list(map(Sharing(), records.records(run)))
     finally:
         gc.enable()
 

@@ -109,8 +109,6 @@ def command(
         raise click.UsageError("give --matrix FILE|PRESET or --cell RECORD; `bench run --matrix quickstart`")
     if cell_file is not None and (idle := _given(but=_OF_CELLS)):
         raise click.UsageError(f"{idle[0]} is of a matrix; leave it out, or give --matrix")
-    from bench.gate.baseline import Asked
-
     if cell_file is not None:
         from bench.cli import repeat
         from bench.registry import entries as registry
@@ -121,10 +119,11 @@ def command(
         sys.exit(repeat.repeat(cell_file, data_dir, chosen_device(device), as_json))
     from bench.cli import running
     from bench.matrix.suites import said
+    from bench.record.request import Request
 
     assert matrix_name is not None
-    asked = Asked(matrix=matrix_name, scale=scale, defenses=defenses, plugins=plugins)
-    planned = running.plan(asked, out=out, data_dir=data_dir, jobs=jobs, shard=shard)
+    request = Request(matrix=matrix_name, scale=scale, defenses=defenses, plugins=plugins)
+    planned = running.plan(request, out=out, data_dir=data_dir, jobs=jobs, shard=shard)
     if dry_run:
         from bench.sweep.session import chosen_device, default_jobs
 

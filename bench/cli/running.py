@@ -8,12 +8,13 @@ from typing import Any
 
 from bench.answer.run import Place
 from bench.cli.watching import Engaged, watched
-from bench.gate.baseline import Asked, keep_asked
 from bench.matrix.expand import Planned, expand
 from bench.matrix.published import keep
 from bench.matrix.read import Matrix, read
 from bench.matrix.suites import ranking
+from bench.record import request as requests
 from bench.record.folder import opened
+from bench.record.request import Request
 from bench.record.store import write_atomically
 from bench.registry import entries as registry
 from bench.sweep.cluster import Cluster
@@ -26,7 +27,7 @@ from bench.sweep.session import chosen_device, default_jobs
 class Plan:
     """What a matrix asks, and what of it is left to do in `run`."""
 
-    asked: Asked
+    request: Request
     matrix: Matrix
     cells: tuple[Planned, ...]
     todo: Schedule
@@ -36,23 +37,23 @@ class Plan:
 
 
 def plan(
-    asked: Asked, *, out: Path | None, data_dir: Path | None, jobs: int | None,
+    request: Request, *, out: Path | None, data_dir: Path | None, jobs: int | None,
     shard: tuple[int, int] | None = None,
 ) -> Plan:  # fmt: skip
     """Read the matrix and see what is done, of all of it or of one `shard`; raises `BenchError` for a mistake in the
     question."""
-    for plugin in asked.plugins:
+    for plugin in request.plugins:
         registry.add_plugin(plugin)
-    matrix = read(asked.matrix, more_defenses=asked.defenses, scale=asked.scale)
+    matrix = read(request.matrix, more_defenses=request.defenses, scale=request.scale)
     resolver = Resolver(data_dir)
     cells = expand(matrix, resolve=resolver)
-    name = _name(asked)
+    name = _name(request)
     if shard is not None:
         number, count = shard
         cells, name = share(cells, number, count, resolver), f"{name}-shard-{number}-of-{count}"
     run = out or Path("runs") / name
     return Plan(
-        asked=asked, matrix=matrix, cells=cells, todo=schedule(cells, run, resolver), run=run,
+        request=request, matrix=matrix, cells=cells, todo=schedule(cells, run, resolver), run=run,
         data_dir=data_dir, jobs=jobs,
     )  # fmt: skip
 
@@ -70,7 +71,7 @@ def carry_out(
     """
     here = "cpu" if executor else chosen_device(device)  # a cluster's workers choose for themselves
     place = Place(run=planned.run, data_dir=planned.data_dir, device=here, limit=limit)
-    plugins = planned.asked.plugins
+    plugins = planned.request.plugins
     crew = (
         _cluster(place, plugins, executor, device) if executor else _processes(place, plugins, planned.jobs)
     )
@@ -95,9 +96,9 @@ def _carry_out(
     planned: Plan, place: Place, crew: Engaged, quiet: bool, tracking_uri: str | None, include_pictures: bool,
     overrides: list[str],
 ) -> dict[str, Any]:  # fmt: skip
-    matrix, asked = planned.matrix, planned.asked
+    matrix, request = planned.matrix, planned.request
     keep(place.run, matrix.published)
-    keep_asked(place.run, asked)
+    requests.keep(place.run, request)
     suite = None
     if matrix.suite is not None:
         suite = ranking(matrix.suite, matrix.path, overrides)
@@ -105,13 +106,13 @@ def _carry_out(
         write_atomically(path, f"{json.dumps(suite, indent=1)}\n".encode())
     title = matrix.title + (f" ({matrix.scale} scale)" if matrix.scale else "")
     result = watched(
-        planned.todo, place, crew, ids=[item.cell.id for item in planned.cells], plugins=asked.plugins,
-        quiet=quiet, title=title, matrix=asked.matrix, tracking_uri=tracking_uri,
+        planned.todo, place, crew, ids=[item.cell.id for item in planned.cells], plugins=request.plugins,
+        quiet=quiet, title=title, matrix=request.matrix, tracking_uri=tracking_uri,
         include_pictures=include_pictures, published=matrix.published,
     )  # fmt: skip
     return {**result, "suite": suite}
 
 
-def _name(asked: Asked) -> str:
-    name = Path(asked.matrix).stem if asked.matrix.endswith(".toml") else asked.matrix.replace("/", "-")
-    return name + (f"-{asked.scale}" if asked.scale else "")
+def _name(request: Request) -> str:
+    name = Path(request.matrix).stem if request.matrix.endswith(".toml") else request.matrix.replace("/", "-")
+    return name + (f"-{request.scale}" if request.scale else "")
