@@ -9,7 +9,13 @@ import torch
 from safetensors.torch import save_file
 
 from bench.cell import (
-    CheckpointWeights, DataRef, Entry, Federated, FileWeights, InitialWeights, TrainingCell,
+    CheckpointWeights,
+    DataRef,
+    Entry,
+    Federated,
+    FileWeights,
+    InitialWeights,
+    TrainingCell,
 )  # fmt: skip
 from bench.errors import NotApplicable, WeightsError
 from bench.record.checkpoints import Located, locate, read_about, read_weights, write_weights
