@@ -99,7 +99,7 @@ def locate(run: Path, weights: Weights) -> Located:
     return Located()
 
 
-def training_of(cell: AnyCell) -> str | None:
+def training_id(cell: AnyCell) -> str | None:
     """The id of the training whose checkpoint a cell attacks; None for a training and for other weights."""
     if isinstance(cell, AttackCell) and isinstance(cell.weights, CheckpointWeights):
         return cell.weights.training
