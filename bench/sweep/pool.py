@@ -1,7 +1,7 @@
 """What a pool of workers promises to the loop that feeds it (`bench.sweep.dispatch`)."""
 
 import faulthandler
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -56,6 +56,15 @@ class WorkerPool(Protocol):
 
     def close(self) -> None:
         """Let the workers go; cells in flight are lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSpec:
+    """A pool that can be started, in words, and how many workers it has, None where that is not known."""
+
+    start: Callable[[], WorkerPool]
+    description: str
+    jobs: int | None
 
 
 def answer(cell: AnyCell, context: RunContext, memory: Memory, on_progress: OnProgress) -> Record:

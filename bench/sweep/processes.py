@@ -126,9 +126,7 @@ def _start(context: RunContext, plugins: Sequence[str]) -> _Worker:
     return _Worker(process=process, pipe=ours)
 
 
-def _work(
-    pipe: "Connection[Any, Any]", context: RunContext, plugins: tuple[str, ...], parent: int
-) -> None:
+def _work(pipe: "Connection[Any, Any]", context: RunContext, plugins: tuple[str, ...], parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     threading.Thread(target=_exit_with, args=(parent,), daemon=True).start()
     make_deterministic(context.device)

@@ -77,7 +77,7 @@ class Reporter(Observer):
     """
 
     def __init__(
-        self, run: Path, *, title: str, cells: int, settled: int, left: Callable[[], float | None]
+        self, run: Path, title: str, *, cells: int, settled: int, left: Callable[[], float | None]
     ) -> None:
         self._path, self._title, self._cells, self._left = run / _FILE, title, cells, left
         self._began, self._settled = time.time(), settled
