@@ -8,9 +8,10 @@ from rich.text import Text
 
 from bench.cli.watching import say
 from bench.cli.words import duration
-from bench.leaderboard import knowledge, trainings
 from bench.leaderboard.blocks import blocks, without_evidence
-from bench.leaderboard.forms.numbers import render
+from bench.leaderboard.forms import terminal
+from bench.leaderboard.knowledge import knowledge
+from bench.leaderboard.trainings import trainings
 from bench.matrix.published import Published
 from bench.record.request import Request
 from bench.record.store import Record
@@ -46,12 +47,12 @@ def conclude(
     tables = blocks(records)
     console.print()
     if tables:
-        console.print(render(tables))
-    if trained := trainings.trainings(records, published):
-        console.print(trainings.render(trained, published))
-    if known := knowledge.knowledge(records):
+        console.print(terminal.blocks(tables))
+    if trained := trainings(records, published):
+        console.print(terminal.trainings(trained, published))
+    if known := knowledge(records):
         console.print()
-        console.print(knowledge.render(known))
+        console.print(terminal.knowledge(known))
     if tables:
         console.print(_legend())
     for block in tables:
