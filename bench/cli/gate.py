@@ -105,7 +105,7 @@ def _run(
             f"{path}: it names no matrix; run one and give its folder: bench gate RUN --baseline …"
         )
     planned = running.plan(before.request, out=out or Path("runs") / "gate", data_dir=data_dir, jobs=jobs)
-    running.carry_out(planned, device=device, quiet=True, tracking_uri=None)
+    running.execute(planned, device=device, quiet=True, tracking_uri=None)
     return planned.run
 
 

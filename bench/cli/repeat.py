@@ -9,7 +9,7 @@ import click
 from bench.answer.context import Memory, RunContext
 from bench.answer.run import run
 from bench.cell import AttackCell, CheckpointWeights
-from bench.errors import BenchError, RecordError
+from bench.errors import BenchError
 from bench.record import fingerprint, store
 from bench.record.equality import differences, unequal
 from bench.sanitize import LONG, sanitize
@@ -19,7 +19,7 @@ from bench.sweep.pool import steady
 
 def repeat(path: Path, data_dir: Path | None, device: str, as_json: bool) -> int:
     """Run the record's cell into a temporary folder; exit code 0 if it agrees, 1 if it does not."""
-    old = store.read(path)
+    old = store.read(path, foreign=True)
     cell = old.cell
     with tempfile.TemporaryDirectory() as folder:
         context = RunContext(run=Path(folder), data_dir=data_dir, device=device)

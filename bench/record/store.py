@@ -153,8 +153,8 @@ def _provenance(path: Path) -> Provenance | None:
         return None
 
 
-def read(path: Path) -> Record:
-    """One record; raises `RecordError` with the file, the field and the remedy."""
+def read(path: Path, *, foreign: bool = False) -> Record:
+    """One record; raises `RecordError` with the file, the field and the remedy.  `foreign` as in `parse`."""
     try:
         if path.exists() and not path.is_file():
             raise RecordError(f"{path}: not a record, no plain file")
@@ -163,13 +163,15 @@ def read(path: Path) -> Record:
         raise RecordError(f"{path}: no such record") from None
     except (OSError, ValueError) as error:
         raise RecordError(f"{path}: not a record ({error}); {_AGAIN}") from None
-    return parse(text, str(path))
+    return parse(text, str(path), foreign=foreign)
 
 
-def parse(text: str, path: str, remedy: str = _AGAIN) -> Record:
+def parse(text: str, path: str, remedy: str = _AGAIN, *, foreign: bool = False) -> Record:
     """The record that a file's text holds, of schema 2 or 1.
 
-    Raises `RecordError` that names `path`, the field and the `remedy`."""
+    Raises `RecordError` that names `path`, the field and the `remedy`; for a `foreign` record also where its id is
+    not the hash of its cell, which those of schema 1 are held against in any case.
+    """
     try:
         record = adapter().validate_json(text)
     except ValidationError as error:
@@ -181,6 +183,8 @@ def parse(text: str, path: str, remedy: str = _AGAIN) -> Record:
             raise RecordError(reason)
     except (RecordError, *MALFORMED) as error:
         raise RecordError(f"{path}: not a record: {first_line(error)}; {remedy}") from None
+    if foreign and altered(record) and json.loads(text).get("schema", SCHEMA) == SCHEMA:
+        raise RecordError(f"{path}: its id is not the hash of its cell; it was altered")
     return record
 
 

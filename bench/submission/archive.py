@@ -116,7 +116,9 @@ def opened(path: Path, limits: Limits = LIMITS) -> Iterator[Archive]:
         try:
             archive = zipfile.ZipFile(file)
         except _DAMAGE as error:
-            raise ArchiveFault(f"no zip, or a damaged one ({first_line(error)}); get the file again") from None
+            raise ArchiveFault(
+                f"no zip, or a damaged one ({first_line(error)}); get the file again"
+            ) from None
         with archive:
             _check_entries(archive.infolist(), limits)
             _check_places(archive.infolist(), archive.start_dir, file)

@@ -162,16 +162,14 @@ def _parsed(name: str, content: bytes, schema: int) -> Record:
     """
     try:
         text = content.decode()
-        record = store.parse(text, name, remedy="get it from who wrote it")
+        record = store.parse(text, name, remedy="get it from who wrote it", foreign=True)
     except UnicodeDecodeError as error:
         raise RecordError(first_line(error)) from None
     values = json.loads(text)
     if values["schema"] > schema:
         raise RecordError(f"is of schema {values['schema']}, the manifest says {schema}")
-    old = values["schema"] == schema1.SCHEMA  # and its id was compared with the cell of then when it was read
-    if not old and store.altered(record):
-        raise RecordError("its id is not the hash of its cell; it was altered")
-    if text != (schema1.to_json(values) if old else store.to_json(record)):
+    written = schema1.to_json(values) if values["schema"] == schema1.SCHEMA else store.to_json(record)
+    if text != written:
         raise RecordError("not as bench writes it: keys twice, in another order or with other spaces")
     if unprintable := _unprintable(values):
         raise RecordError(unprintable)
@@ -184,7 +182,9 @@ def _unprintable(value: Any) -> str | None:
     while waiting:
         value = waiting.pop()
         if isinstance(value, str) and (len(value) > LONGEST or not value.isprintable()):
-            letters = f"{len(value)} letters, at most {LONGEST}" if len(value) > LONGEST else "unprintable letters"
+            letters = (
+                f"{len(value)} letters, at most {LONGEST}" if len(value) > LONGEST else "unprintable letters"
+            )
             return f"a text in it has {letters}: {sanitize(value, 40)}"
         if isinstance(value, dict):
             waiting += [*value.keys(), *value.values()]

@@ -46,10 +46,15 @@ def consistent(result: AttackResult) -> AttackResult:
     priors = {}
     for name in names:
         db = np.array([(example.priors_db or {}).get(name) for example in examples], np.float64)
-        known = stated.priors.get(name, PriorScore(asr=0.0, psnr_db_median=None, rmse_median=None, beaten=0.0))
+        known = stated.priors.get(
+            name, PriorScore(asr=0.0, psnr_db_median=None, rmse_median=None, beaten=0.0)
+        )
         priors[name] = replace(known, psnr_db_median=median(db, -np.inf))
     summary = summarise(
-        result.readings, identification_chance=stated.identification_chance, gallery=stated.gallery, priors=priors
+        result.readings,
+        identification_chance=stated.identification_chance,
+        gallery=stated.gallery,
+        priors=priors,
     )
     if any(example.identified is None for example in examples):
         summary = replace(summary, identification=stated.identification)
@@ -71,9 +76,7 @@ def _counts(result: AttackResult, cell: AttackCell) -> Iterator[str]:
     if cell.point not in POINTS:
         yield f"no such point: {sanitize(repr(cell.point), 40)}"
         return
-    count = POINTS[cell.point].examples(
-        batch=setting.batch, steps=setting.steps, senders=setting.per_round
-    )
+    count = POINTS[cell.point].examples(batch=setting.batch, steps=setting.steps, senders=setting.per_round)
     wrong = {len(reading.examples) for reading in result.readings} - {count}
     if wrong:
         yield f"{min(wrong)} examples in a reading, its cell makes {count}"

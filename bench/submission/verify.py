@@ -30,10 +30,10 @@ from bench.scoring.intervals import simultaneous
 from bench.submission.check import passed
 from bench.submission.draw import Draw, draw, groups
 from bench.submission.verdicts import Verification, verdict
-from bench.sweep.dispatch import Watch
+from bench.sweep.observer import Observer
 from bench.sweep.plan import Resolver, schedule
-from bench.sweep.processes import Processes
-from bench.sweep.session import carry_out
+from bench.sweep.processes import ProcessPool
+from bench.sweep.session import run_schedule
 
 _SUFFIXES = ("*.safetensors", "*.npz", "*.pt", "*.pth")  # of weights files
 
@@ -87,9 +87,9 @@ def verify(
     with _folder(out) as run:
         todo = schedule(plan.cells.values(), run, plan.resolver)
         on_line(f"{len(todo.waiting)} cells to run, about {todo.seconds / jobs:.0f} s")
-        watch = Watch(finished=lambda record: on_line(f"{record.id[:8]} {record.status}"))
         context = RunContext(run=run, data_dir=data_dir, device=device)
-        carry_out(todo, context, partial(Processes, context, jobs=jobs, plugins=plugins), watch=watch)
+        pool = partial(ProcessPool, context, jobs=jobs, plugins=plugins)
+        run_schedule(todo, context, pool, _Lines(on_line))
         here = {id_: store.read(store.record_path(run, id_)) for id_ in plan.cells}
     _compare_trainings(plan, here)
     level = simultaneous(max(1, len(draws)))
@@ -180,7 +180,10 @@ def _merged(there: Planned | None, item: Planned) -> Planned:
 
 def _other_code(record: Record, cell: AttackCell, plan: _Plan) -> str:
     """Other code behind the cell here is noted; where it is an entry's, the verdict stays open, for this reason."""
-    old, new = replace(record.provenance, weights=None), fingerprint.of_cell(cell)  # weights: `_compare_trainings`
+    old, new = (
+        replace(record.provenance, weights=None),
+        fingerprint.of_cell(cell),
+    )  # weights: `_compare_trainings`
     for line in fingerprint.changed(old, new):
         plan.changes[sanitize(line, 300)] = None
     for part in ("attack", "dataset", "defense", "model"):
@@ -194,11 +197,22 @@ def _other_code(record: Record, cell: AttackCell, plan: _Plan) -> str:
 def _compare_trainings(plan: _Plan, here: Mapping[str, Record]) -> None:
     for id_ in sorted({*plan.trainings} & {*here}):
         old, new = (
-            record.training.checkpoints if record.training else {} for record in (plan.trainings[id_], here[id_])
+            record.training.checkpoints if record.training else {}
+            for record in (plan.trainings[id_], here[id_])
         )
         same = bool(new) and all(old.get(round_) == sha256 for round_, sha256 in new.items())
         weights = "the same weights" if same else "other weights (another machine, or other code)"
         plan.notes[f"training {id_[:8]} was run again, and came to {weights}"] = None
+
+
+class _Lines(Observer):
+    """Says a line of each record."""
+
+    def __init__(self, on_line: Callable[[str], None]) -> None:
+        self._on_line = on_line
+
+    def on_record(self, record: Record) -> None:
+        self._on_line(f"{record.id[:8]} {record.status}")
 
 
 @contextmanager
