@@ -13,7 +13,7 @@ from bench.errors import BenchError
 from bench.record import fingerprint, store
 from bench.record.equality import differences, unequal
 from bench.sanitize import LONG, sanitize
-from bench.sweep.bundle import needed, unpack
+from bench.sweep.bundle import inputs, unpack
 from bench.sweep.pool import steady
 
 
@@ -24,7 +24,7 @@ def repeat(path: Path, data_dir: Path | None, device: str, as_json: bool) -> int
     with tempfile.TemporaryDirectory() as folder:
         context = RunContext(run=Path(folder), data_dir=data_dir, device=device)
         if isinstance(cell, AttackCell) and isinstance(cell.weights, CheckpointWeights):
-            unpack(context.run, needed(cell, path.resolve().parent.parent))
+            unpack(context.run, inputs(cell, path.resolve().parent.parent))
         steady(device)
         new = run(cell, context, Memory())
     if new.status == "crashed" and old.status != "crashed":
