@@ -8,13 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from bench.datasets.arrays import class_labels, required
 from bench.datasets.base import Dataset, Group, Raw, hold_out
 from bench.datasets.files import MissingDataError
 from bench.datasets.pictures import read_picture
 from bench.datasets.tables import numeric_groups
 from bench.errors import DataError
 from bench.parameters import parameter
-from bench.record.npz import LIMIT, read_pack, wanted, whole_numbers
+from bench.record.npz import LIMIT, Arrays, read_npz
 
 _SUFFIXES = (".png", ".jpg", ".jpeg")
 
@@ -49,16 +50,16 @@ class NpzPack(Dataset):
 
     def load(self, folders: tuple[Path, ...]) -> Raw:
         path = _found(self.path, folders, "pack")
-        pack = read_pack(path)
-        x, y = wanted(pack, path, "x_train", "y_train")
-        inputs, labels = self._inputs(x, path, "x_train"), whole_numbers(y, path, "y_train")
+        pack = read_npz(path)
+        x, y = required(pack, path, "x_train", "y_train")
+        inputs, labels = self._inputs(x, path, "x_train"), class_labels(y, path, "y_train")
         if len(inputs) != len(labels):
             raise DataError(f"{path}: x_train has {len(inputs)} examples, y_train {len(labels)}")
         if "x_test" in pack or "y_test" in pack:
-            test_x, test_y = wanted(pack, path, "x_test", "y_test")
+            test_x, test_y = required(pack, path, "x_test", "y_test")
             unseen, unseen_labels = (
                 self._inputs(test_x, path, "x_test"),
-                whole_numbers(test_y, path, "y_test"),
+                class_labels(test_y, path, "y_test"),
             )
             if unseen.shape[1:] != inputs.shape[1:] or unseen.dtype != inputs.dtype:
                 raise DataError(
@@ -164,7 +165,7 @@ def _files(place: Path, root: Path) -> list[Path]:
 
 
 def _class_names(
-    pack: dict[str, NDArray[Any]], labels: NDArray[np.int64], unseen: NDArray[np.int64], path: Path
+    pack: Arrays, labels: NDArray[np.int64], unseen: NDArray[np.int64], path: Path
 ) -> tuple[str, ...]:
     if "class_names" in pack:
         return tuple(str(name) for name in pack["class_names"].ravel().tolist())

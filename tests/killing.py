@@ -40,7 +40,7 @@ from bench.sweep.pool import News
 from bench.sweep.session import carry_out
 
 HOME = str(Path(bench.__file__).parent)
-STORING = ("records.py", "weights.py", "resume.py", "folder.py", "progress.py")
+STORING = ("store.py", "files.py", "checkpoints.py", "resume.py", "folder.py", "progress.py")
 
 
 class Here:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from bench.record import store as records
+from bench.record.files import PART
 from bench.record.store import Record, arrays_hash, read_arrays
 
 SLOW = '''
@@ -120,7 +121,7 @@ def whole(run: Path) -> dict[str, Record]:
     """The records of a run, by id, with nothing torn: arrays and weights are there and of their hash."""
     found = {}
     for path in (run / "records").iterdir():
-        assert path.suffix == ".json" or path.name.endswith(records.PART), path
+        assert path.suffix == ".json" or path.name.endswith(PART), path
         if path.suffix == ".json":
             record = records.read(path)
             assert records.cell_of(record).id == path.stem == record.id
@@ -138,7 +139,7 @@ def assert_equal(run: Path, other: Path) -> None:
         for field in ("status", "reason", "cell", "source", "summary", "victims", "arrays"):
             assert getattr(record, field) == getattr(there[id_], field), (id_, field)
     assert _weights(run) == _weights(other)
-    assert not list(run.rglob(f"*{records.PART}"))
+    assert not list(run.rglob(f"*{PART}"))
 
 
 def _weights(run: Path) -> dict[str, bytes]:

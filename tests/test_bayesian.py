@@ -11,12 +11,12 @@ import pytest
 import torch
 from scipy.stats import binom
 
-from bench.answer.victims import clients_of
 from bench.cell import Bayesian, DataRef, Entry, Federated, TrainingCell
 from bench.contracts.situations import data, setting_of
 from bench.defenses.accounting import bayesian as numbers
 from bench.defenses.accounting import rdp
 from bench.federated import bayesian, resume
+from bench.federated.batches import clients_of
 from bench.federated.stages import stages
 from bench.federated.training import Course, Progress, begin, train
 from bench.registry import entries as registry
@@ -133,7 +133,7 @@ def test_an_attackers_guess_at_epsilon_5() -> None:
 
 def test_rows_are_apart_by_what_their_mean_loses_without_them() -> None:
     rows = torch.randn(3, 5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    found = bayesian._apart(rows)
+    found = bayesian._distances(rows)
     for group in range(3):
         for row in range(5):
             rest = torch.cat([rows[group, :row], rows[group, row + 1 :]]).mean(0)
@@ -194,20 +194,19 @@ def test_levels_are_accounted_beside_the_moments_accountant() -> None:
     params = {"noise": "batch", "clipping": "flat", "clip": 0.1, "sigma": 3.0}
     it, start = course("fed-cdp", params, asked)
     federated = it.cell.federated
-    assert bayesian.absent(asked, federated, start.stages) == {"client": "no noise lies on what it speaks of"}
+    accountant = bayesian.accountant(asked, federated, start.stages, examples=len(data().training))
+    assert accountant.absent == {"client": "no noise lies on what it speaks of"}
     end = train(it, start)
     assert set(end.costs) == {"instance", "joint"}
     assert all(value.shape == (3, len(numbers.ORDERS)) for value in end.costs.values())
     mechanism = registry.instance("defenses", "fed-cdp", params).mechanism(start.stages.setting)
-    found = bayesian.by_round(
-        asked, federated, end.costs, mechanism, (0, 1, 2, 3), examples=len(data().training), own=60
-    )
-    for level, rows in found.items():
+    for level, rows in accountant.by_round(end.costs, mechanism, (0, 1, 2, 3)).items():
         assert [row[0] for row in rows] == [1, 2, 3]
         spent = [row[1] or 0.0 for row in rows]
         assert all(a < b for a, b in pairwise(spent)), f"{level} spends more each round"
-    instance = bayesian.spent(asked, federated, end.costs, 3, examples=900, own=60)["instance"]
-    assert (instance.q, instance.steps) == (5 / 60, 3)
+    instance = accountant.reports(end.costs, 3)["instance"]
+    own = start.stages.setting.client_examples
+    assert (instance.q, instance.steps) == (5 / own, 3)
     assert "BDP is not DP" in instance.caveats[0]
 
 
@@ -263,10 +262,11 @@ def test_accounting_changes_no_weight_and_resumes_bit_for_bit(tmp_path: Path) ->
 def test_what_cannot_be_accounted_says_why(defense: str, level: str, reason: str) -> None:
     asked = Bayesian(levels=(level,))  # type: ignore[arg-type]
     it, start = course(defense, {}, asked, rounds=1)
-    assert bayesian.absent(asked, it.cell.federated, start.stages) == {level: reason}
+    assert bayesian.accountant(asked, it.cell.federated, start.stages, examples=900).absent == {level: reason}
     assert train(it, start).costs == {}
     several = it.cell.federated.model_copy(update={"algorithm": "fedavg", "steps": 2})
-    assert "fedavg" in bayesian.absent(Bayesian(levels=("joint",)), several, start.stages)["joint"]
+    joint = bayesian.accountant(Bayesian(levels=("joint",)), several, start.stages, examples=900)
+    assert "fedavg" in joint.absent["joint"]
 
 
 def test_an_unasked_accounting_is_no_part_of_a_question() -> None:

@@ -13,16 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from bench.answer.run import Memory, Place, run_cell
-from bench.answer.victims import clients_of
 from bench.cell import DataRef, Entry, Federated, TrainingCell
 from bench.contracts.defenses import variants
 from bench.contracts.situations import data, setting_of
-from bench.defenses.base import Defense, Public, Scaled, Stateful, Transform
+from bench.defenses.base import Defense, Public, Scaling, Transform
 from bench.errors import NotApplicable
 from bench.federated import draws, resume
+from bench.federated.batches import Batches, clients_of
 from bench.federated.clients import follows_from_norms, local_updates, network
 from bench.federated.draws import StreamDraws
-from bench.federated.pipeline import Batches, run_round
+from bench.federated.pipeline import run_round
 from bench.federated.replay import states_at
 from bench.federated.stages import Moment, Stages, stages
 from bench.federated.training import Course, Progress, begin, train
@@ -161,13 +161,8 @@ def test_noise_on_the_mean_has_the_variance_of_noise_on_each_example(name: str, 
 
 def transforms() -> list[Transform]:
     setting = setting_of(federated(1))
-    found = [
-        item
-        for _, defense in choices()
-        for item in _accepted(defense, setting)
-        if not isinstance(item, Stateful)
-    ]
-    return list({repr(item): item for item in found}.values())
+    items = [item for _, defense in choices() for item in _accepted(defense, setting)]
+    return list({repr(item): item for item in items}.values())
 
 
 def _accepted(defense: Defense, setting: object) -> list[Transform]:
@@ -177,8 +172,8 @@ def _accepted(defense: Defense, setting: object) -> list[Transform]:
         return []
 
 
-def test_what_is_told_from_norms_is_what_is_done() -> None:
-    """With unit draws `apply` gives factor times gradient plus deviation."""
+def test_an_update_by_norms_is_the_update() -> None:
+    """With unit draws `update` gives factor times gradient plus deviation, and the same next state."""
     from bench.defenses.base import Context
     from bench.defenses.transforms.rows import norms
 
@@ -187,25 +182,26 @@ def test_what_is_told_from_norms_is_what_is_done() -> None:
             del name
             return torch.ones_like(like)
 
-    given = {
-        "a": torch.randn(2, 3, 4, 5, dtype=torch.float64),
-        "b": torch.randn(2, 3, 6, dtype=torch.float64),
-    }
-    asked = 0
+    shapes = {"a": (4, 5), "b": (6,)}
+    given = {name: torch.randn(2, 3, *shape, dtype=torch.float64) for name, shape in shapes.items()}
+    checked = set()
     for item in transforms():
         context = Context(
             lead=2, stage="example", round=0, step=0, setting=setting_of(federated(1)), draws=Ones()
         )
-        told = item.by_norms(norms(given, 2), context)
-        if told is None:
+        state = item.initial_of(shapes, 2)
+        by_norms = item.update_by_norms(norms(given, 2), state, context)
+        if by_norms is None:
             continue
-        asked += 1
-        after = item.apply(given, context)
+        checked.add(type(item).__name__)
+        scaling, next_state = by_norms
+        after, expected_state = item.update(given, state, context)
+        assert all(torch.equal(next_state[key], value) for key, value in expected_state.items())
         for key, value in given.items():
-            expected = value * _wide(told.factors.get(key, 1.0), value) + _wide(told.deviation, value)
+            expected = value * _wide(scaling.factors.get(key, 1.0), value) + _wide(scaling.deviation, value)
             torch.testing.assert_close(after[key], expected, rtol=1e-12, atol=1e-14)
-    assert asked >= 4
-    assert Scaled({}).deviation == 0
+    assert {"Clip", "GaussianNoise", "SensitivityNoise", "QuantileClip"} <= checked
+    assert Scaling({}).deviation == 0
 
 
 def _wide(value: Tensor | float, like: Tensor) -> Tensor | float:

@@ -209,7 +209,7 @@ def test_the_shipped_checkpoints_are_those_of_their_training_and_fit_their_model
         known = cell.dataset.model_copy(update={"sha256": about["data_sha256"], "subset": subset[data]})
         assert about["training"] == cell.model_copy(update={"dataset": known}).id
         accuracies[data, stage, about["seed"]] = about["accuracy"]
-        model = registry.instance("models", cell.model.name, cell.model.params)
+        model = registry.of("models", cell.model)
         shape, classes, _ = SHAPES[data]
         fit(model.build(shape, classes), read_weights(path), where=path.name)
     for (data, stage, seed), accuracy in accuracies.items():

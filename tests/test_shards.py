@@ -156,16 +156,16 @@ def bomb(run: Path) -> None:
         (lambda run: altered(attacked(run), id="0" * 64), "not the hash of its cell"),
         (lambda run: altered(attacked(run), status="fine"), "status 'fine'"),
         (lambda run: altered(attacked(run), arrays="../../etc/passwd"), "'../../etc/passwd' is no content hash"),
-        (lambda run: altered(attacked(run), arrays="0" * 64), "is missing"),
+        (lambda run: altered(attacked(run), arrays="0" * 64), "cannot be read (No such file"),
         (break_arrays, "not those that it names"),
         (bomb, "more than the"),
         (lambda run: attacked(run).write_text("[" * 10**5), "not a record"),
-        (lambda run: attacked(run).write_text('{"x": "' + "a" * 2**23 + '"}'), "no record is"),
+        (lambda run: attacked(run).write_text('{"x": "' + "a" * 2**23 + '"}'), "(more than 8388608 bytes)"),
         (lambda run: altered(attacked(run), status=[]), "its status has another type"),
         (lambda run: altered(attacked(run), summary=[]), "its summary has another type"),
-        (lambda run: in_place_of(attacked(run), os.mkfifo), "gone, or no plain file"),
-        (lambda run: in_place_of(attacked(run), lambda path: path.symlink_to("/nowhere")), "gone, or no plain"),
-        (lambda run: in_place_of(attacked(run), lambda path: path.symlink_to("/dev/zero")), "gone, or no plain"),
+        (lambda run: in_place_of(attacked(run), os.mkfifo), "cannot be read (no plain file)"),
+        (lambda run: in_place_of(attacked(run), lambda path: path.symlink_to("/nowhere")), "(No such file"),
+        (lambda run: in_place_of(attacked(run), lambda path: path.symlink_to("/dev/zero")), "(no plain file)"),
         (lambda run: in_place_of(next((run / "arrays").iterdir()), os.mkfifo), "no plain file"),
         (lambda run: attacked(run).rename(run / "records" / f"{'0' * 64}.json"), "another id than its file"),
     ],
@@ -188,7 +188,7 @@ def test_a_checkpoint_that_was_changed_is_refused(folders: tuple[Path, Path, Pat
     path.write_bytes(path.read_bytes() + b" ")
     assert "checkpoint of round 2 is not the one" in merge(whole, [one]).refused[0]
     path.unlink()
-    assert "round-2.safetensors is missing" in merge(whole, [one]).refused[0]
+    assert "round-2.safetensors cannot be read (No such file" in merge(whole, [one]).refused[0]
     assert not (whole / "weights").exists()
 
 

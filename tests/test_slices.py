@@ -108,10 +108,10 @@ def test_a_biased_root_set_has_its_share_of_one_class() -> None:
     found = SETTING.public
     assert found is not None
     for bias in (0.2, 0.6):
-        root = risk.rooted(found, pictures=10, bias=bias)
+        root = risk.root_set(found, examples=10, bias=bias)
         assert len(root.labels) == 10
         assert float((root.labels == found.labels[0]).double().mean()) == pytest.approx(bias)
-    assert torch.equal(risk.rooted(found, pictures=20, bias=0).labels, found.labels[:20])
+    assert torch.equal(risk.root_set(found, examples=20, bias=0).labels, found.labels[:20])
 
 
 @pytest.mark.parametrize(("items", "count"), [(5, 2), (10, 9), (4, 4), (20, 1)])
@@ -221,5 +221,5 @@ def test_settings_choose_the_slices_and_the_noise_of_the_mean() -> None:
 
 
 def test_without_public_pictures_it_refuses() -> None:
-    with pytest.raises(ValueError, match="risk is measured on public pictures"):
+    with pytest.raises(ValueError, match="risk is measured on public examples"):
         RiskBalanced().transforms(replace(SETTING, public=None))

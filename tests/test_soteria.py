@@ -98,5 +98,5 @@ def test_a_layer_is_named_or_the_last() -> None:
     with pytest.raises(ValueError, match="no linear layer 'fc9'; there are"):
         Soteria(layer="fc9").transforms(SETTING)
     _, gradients, context = situation()
-    with pytest.raises(ValueError, match="at stage example alone"):
+    with pytest.raises(ValueError, match="prune it at stage example"):
         PruneRepresentation(share=0.5).apply(gradients, replace(context, stage="client", local=None))

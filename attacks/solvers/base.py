@@ -1,7 +1,7 @@
-"""What a solver is: rows that move in parallel, each as if it were alone.
+"""What a solver is: a descent method for many rows in parallel, each as if it were alone.
 
 Configuration is frozen; state is a separate dataclass of tensors with a leading row axis.  The
-loop that evaluates, restarts and drops finished rows is written once, in `loop.py`.
+loop that evaluates, restarts and replaces rows is written once, in `loop.py`.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from torch import Tensor
 
 @dataclasses.dataclass
 class State:
-    """`trial` (row, variable): where the objective is to be evaluated next; `finished` (row,)."""
+    """`trial` (row, variable): where the objective is to be evaluated next; `finished` (row,): no step helps."""
 
     trial: Tensor
     finished: Tensor
@@ -27,19 +27,21 @@ class Solver(ABC, Generic[S]):
 
     @abstractmethod
     def init(self, x: Tensor) -> S:
-        """The state of fresh rows that start at `x` (row, variable)."""
+        """The state of rows that start at `x` (row, variable)."""
 
     @abstractmethod
     def step(self, state: S, loss: Tensor, gradient: Tensor) -> S:
-        """Take loss (row,) and gradient (row, variable) at `trial`; choose each row's next trial."""
+        """The state after loss (row,) and gradient (row, variable) at `trial`, with each row's next trial.
+
+        May write into `state`, which is not used again."""
 
     @abstractmethod
     def outer(self, evaluations: Tensor) -> Tensor:
-        """Evaluations (row,) as the published loops count their iterations."""
+        """Evaluations (row,) → iterations (row,) as the published loops count them."""
 
 
 def select(state: S, rows: Tensor) -> S:
-    """The state of some rows alone."""
+    """The state of some rows (a mask) alone."""
     return dataclasses.replace(
         state, **{item.name: getattr(state, item.name)[rows] for item in dataclasses.fields(state)}
     )

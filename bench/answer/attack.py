@@ -47,7 +47,7 @@ def attack(cell: AttackCell, context: RunContext, memory: Memory) -> Attacked:
     attacker = attacker_of(cell, reading)
     attempt = reconstruct(attacker, reading, cell, context, memory)
     truth = truth_at(victims, point)
-    scores, lpips_absent = _score(setup, truth, attempt.reconstruction)
+    scores = _score(setup, truth, attempt.reconstruction)
     diagnosis = diagnose(cell, setup, point, reading, batches, attacker, truth)
     arrays = _keep(context.run, truth, attempt.reconstruction, scores)
     return Attacked(
@@ -56,13 +56,12 @@ def attack(cell: AttackCell, context: RunContext, memory: Memory) -> Attacked:
             readings=_readings(scores, diagnosis, truth, victims), summary=scores.summary,
             distortion=diagnosis.distortion, self_check=diagnosis.self_check, conditions=diagnosis.conditions,
             privacy=diagnosis.privacy, trajectory=_losses(attempt.reconstruction), private=setup.data.private,
-            lpips_absent=lpips_absent, notes=tuple(attempt.reconstruction.notes), arrays=arrays,
+            lpips_absent=scores.lpips_absent, notes=tuple(attempt.reconstruction.notes), arrays=arrays,
         ),
     )  # fmt: skip
 
 
-def _score(setup: Setup, truth: Truth, reconstruction: Reconstruction) -> tuple[Scores, str | None]:
-    """The scores, and why LPIPS is not among them."""
+def _score(setup: Setup, truth: Truth, reconstruction: Reconstruction) -> Scores:
     data = setup.data
     lpips, absent = load_lpips() if data.kind == "image" else (None, "images alone have it")
     scores = score(
@@ -70,7 +69,7 @@ def _score(setup: Setup, truth: Truth, reconstruction: Reconstruction) -> tuple[
         priors=priors(data.public.floats(), data.public.labels, reconstruction.labels.numpy()),
         gallery=data.gallery.floats(slice(0, GALLERY)), lpips=lpips,
     )  # fmt: skip
-    return scores, absent
+    return replace(scores, lpips_absent=absent)
 
 
 def _readings(

@@ -17,7 +17,7 @@ from bench.answer.setup import Setup, defense_of
 from bench.answer.victims import Truth
 from bench.attacks.base import Attack
 from bench.cell import AttackCell
-from bench.defenses.accounting.report import Spent
+from bench.defenses.accounting.report import EpsilonReport
 from bench.federated.batches import Batches
 from bench.federated.describe import is_random, untouched
 from bench.federated.privacy import at_point
@@ -106,7 +106,9 @@ def privacy_at(cell: AttackCell, setup: Setup, point: Point, reading: Reading) -
     return privacy(() if spent is None else (spent,), spent, absent)
 
 
-def privacy(figures: tuple[Spent, ...], headline: Spent | None, absent: str | None) -> Privacy:
+def privacy(
+    figures: tuple[EpsilonReport, ...], headline: EpsilonReport | None, absent: str | None
+) -> Privacy:
     """ε as a record has it: every figure, the headline's, and why there is none."""
     return Privacy(
         epsilon=None if headline is None else headline.epsilon,

@@ -168,12 +168,12 @@ def _followed(
     cell: AttackCell, training: TrainingCell, setup: Setup, architecture: Model, run: Path
 ) -> Stages:
     """The defense with its states at the checkpoint's round, followed over the training that made it."""
-    replay.followable(training, cell)
+    replay.check_replayable(training, cell)
     clients = clients_of(training, setup.data)
     course = Course(cell=training, data=setup.data, clients=clients, model=setup.model)
     initial = architecture.initial(setup.model, training.seed)
     of_training = training.model_copy(update={"defense": cell.defense})
     trained = _setup(of_training, setup.data, setup.model, initial, clients, rounds=training.rounds)
-    kept = replay.kept_at(checkpoint_path(run, training.id, setup.round), cell)
-    states = replay.states_at(course, initial, trained.stages, setup.round, kept, setup.weights).states
+    cache = replay.cache_path(checkpoint_path(run, training.id, setup.round), cell)
+    states = replay.states_at(course, initial, trained.stages, setup.round, cache, setup.weights).states
     return replace(setup.stages, states=states)

@@ -118,11 +118,12 @@ def _bayesian(
     """Bayesian ε beside the moments accountant's, at the rounds that were tested; None where none was asked."""
     if cell.bayesian is None:
         return None
-    sizes = {"examples": len(course.data.training), "own": course.clients.shape[1]}
+    accountant = bayesian.accountant(
+        cell.bayesian, cell.federated, end.stages, examples=len(course.data.training)
+    )
     mechanism = accounting.mechanism if accounting and isinstance(accounting.mechanism, Mechanism) else None
-    tested = [round_ for round_, _ in end.curve]
-    by_round = bayesian.by_round(cell.bayesian, cell.federated, end.costs, mechanism, tested, **sizes)
-    spent = bayesian.spent(cell.bayesian, cell.federated, end.costs, end.round, **sizes)
+    by_round = accountant.by_round(end.costs, mechanism, [round_ for round_, _ in end.curve])
+    reports = accountant.reports(end.costs, end.round)
     return BayesianResult(
         by_round={
             level: tuple(
@@ -131,8 +132,8 @@ def _bayesian(
             )
             for level, rows in by_round.items()
         },
-        spent={level: Epsilon(**figure.json()) for level, figure in spent.items()},
-        absent=bayesian.absent(cell.bayesian, cell.federated, end.stages),
+        spent={level: Epsilon(**figure.json()) for level, figure in reports.items()},
+        absent=dict(accountant.absent),
     )
 
 

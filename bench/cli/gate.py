@@ -128,7 +128,7 @@ def _verdict(before: "Baseline", run: Path, margins: dict[str, float]) -> "Verdi
 
 def _report(verdict: "Verdict", junit: Path | None, markdown: Path | None, as_json: bool) -> None:
     from bench.gate import reports
-    from bench.record.store import write_atomically
+    from bench.record.files import write_atomically
 
     if junit is not None:
         write_atomically(junit, reports.junit(verdict).encode())

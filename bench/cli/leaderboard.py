@@ -146,7 +146,7 @@ def _folders(places: "dict[Path, list[Record]]") -> dict[str, Path]:
 
 
 def _written(path: Path, text: str) -> None:
-    from bench.record.store import write_atomically
+    from bench.record.files import write_atomically
 
     write_atomically(path, text.encode())
     click.echo(f"{path}: {path.stat().st_size / 1e6:.1f} MB", err=True)

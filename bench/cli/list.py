@@ -54,7 +54,7 @@ def _entry(kind: str, name: str) -> dict[str, Any]:
         "distribution": found.distribution,
         "version": found.version,
         "plugin": None if found.distribution else str(found.file),
-        "own": found.own,
+        "own": found.built_in,
     }
 
 

@@ -120,7 +120,7 @@ def command(
             registry.add_plugin(plugin)
         sys.exit(repeat.repeat(cell_file, data_dir, chosen_device(device), as_json))
     from bench.cli import running
-    from bench.matrix.suites import said
+    from bench.matrix.suites import ranking_line
     from bench.record.request import Request
 
     assert matrix_name is not None
@@ -136,7 +136,7 @@ def command(
     if as_json:
         click.echo(json.dumps(result, indent=1))
     elif result["suite"] is not None:
-        click.echo(said(result["suite"]))
+        click.echo(ranking_line(result["suite"]))
     sys.exit(_EXIT_CRASHED if result["crashed"] else 0)
 
 

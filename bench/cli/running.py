@@ -22,12 +22,13 @@ from bench.matrix.expand import Planned, expand
 from bench.matrix.published import keep
 from bench.matrix.read import Matrix, read
 from bench.matrix.suites import ranking
+from bench.record.files import write_atomically
 from bench.pictures import grid
 from bench.record import request as requests
 from bench.record import store as records
 from bench.record.folder import opened
 from bench.record.request import Request
-from bench.record.store import Record, write_atomically
+from bench.record.store import Record
 from bench.registry import entries as registry
 from bench.sweep.cluster import ClusterPool
 from bench.sweep.estimates import Remaining

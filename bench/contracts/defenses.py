@@ -15,9 +15,10 @@ from bench.contracts.situations import Tensors, data, differing, gap, model, set
 from bench.defenses.base import Context, Defense, Local, Transform
 from bench.defenses.transforms.noise import Noise
 from bench.defenses.transforms.rows import norms
+from bench.federated.batches import Batches
 from bench.federated.describe import describe
 from bench.federated.draws import KeyedDraws
-from bench.federated.pipeline import Batches, Taps, run_round, sent_unit
+from bench.federated.pipeline import Taps, run_round, sent_unit
 from bench.federated.stages import Moment, Stages, stages
 from bench.gradients import group_gradients, one_hot
 from bench.points import SENT, Stage, point

@@ -51,7 +51,9 @@ def check_instance(
         except MissingDataError as error:
             return [_declared(chosen[0], instance), *(_skipped(one, error) for one in chosen[1:])]
         except Exception as error:
-            first = Outcome(contract=chosen[1], status="broken", reason=f"cannot be loaded: {error_line(error)}")
+            first = Outcome(
+                contract=chosen[1], status="broken", reason=f"cannot be loaded: {error_line(error)}"
+            )
             return [
                 _declared(chosen[0], instance), first,
                 *(_skipped(one, "it cannot be loaded") for one in chosen[2:]),

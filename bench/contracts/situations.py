@@ -8,12 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from bench.answer.readings import take_reading
-from bench.answer.victims import clients_of, draw_victims, pictures
-from bench.cell import AttackCell, DataRef, Entry, Federated
+from bench.answer.setup import Setup
+from bench.answer.victims import draw_victims, truth_at
+from bench.cell import AttackCell, DataRef, Entry, Federated, Grants
 from bench.datasets.base import Data
 from bench.datasets.loading import load
 from bench.defenses.base import Public, Setting
-from bench.federated.pipeline import Batches
+from bench.federated.batches import Batches, clients_of
 from bench.federated.stages import Stages
 from bench.models.base import Model
 from bench.points import point
@@ -81,20 +82,24 @@ def situation(
     cell = AttackCell(
         dataset=DataRef(name=dataset, sha256=found.sha256), model=Entry(name=architecture),
         federated=federated, defense=Entry(name="none"), attack=Entry(name="any"), point=where,
-        readings=readings, repeated_readings=observations,
+        readings=readings, grants=Grants(repeated_readings=observations),
     )  # fmt: skip
-    tap = point(where)
-    victims, batches = draw_victims(cell, found, clients_of(cell, found), tap, 0)
+    at = point(where)
+    setting = setting_of(federated, rounds=1)
+    setup = Setup(
+        data=found, model=module, weights=weights, clients=clients_of(cell, found), setting=setting,
+        stages=Stages(setting=setting, transforms={}, states={}),
+    )  # fmt: skip
+    victims, batches = draw_victims(cell, setup, at)
     batches = [replace(one, inputs=one.inputs.double()) for one in batches]
     if same_label:
         victims, batches = _same_label(found, victims, batches[0])
-    undefended = Stages(setting=setting_of(federated, rounds=1), transforms={}, states={})
-    reading = take_reading(cell, found, module, weights, victims, batches, undefended, tap, 0)
-    truth, labels, _ = pictures(victims, tap)
+    reading = take_reading(cell, setup, at, victims, batches)
+    truth = truth_at(victims, at)
     words = f"{where}, B={batch}, L={steps}" + (", a table" if table else "")
     words += ", labels all the same" if same_label else ""
     words += f", {observations} observations" if observations > 1 else ""
-    return Situation(words=words, reading=reading, truth=truth, labels=labels)
+    return Situation(words=words, reading=reading, truth=truth.inputs, labels=truth.labels)
 
 
 def _same_label(found: Data, victims: Victims, batches: Batches) -> tuple[Victims, list[Batches]]:

@@ -1,4 +1,4 @@
-"""Who trains on what: clients' examples, and their batches of a round, drawn by a key of its own."""
+"""Clients' examples and their batches of a round, drawn by a key that no defense or attack changes."""
 
 import json
 from dataclasses import dataclass, replace

@@ -17,6 +17,7 @@ from bench.errors import BenchError, RecordError
 from bench.gate.verdict import CRITERIA
 from bench.record import store
 from bench.record.compact import cut, short_json
+from bench.record.files import write_atomically
 from bench.record.request import Request
 from bench.record.schema import Record
 from bench.sanitize import first_error
@@ -59,7 +60,7 @@ def write(path: Path, baseline: Baseline) -> None:
     head = {"baseline": FORMAT, "margins": dict(baseline.margins), "request": request}
     lines = [json.dumps(short_json(record), sort_keys=True, allow_nan=False) for record in baseline.records]
     text = json.dumps(head, indent=1)[:-2] + ',\n "records": [\n' + ",\n".join(lines) + "\n ]\n}\n"
-    store.write_atomically(path, text.encode())
+    write_atomically(path, text.encode())
 
 
 def read(path: Path) -> Baseline:

@@ -53,7 +53,7 @@ def _faults(load: bool) -> Iterator[Finding]:
         for name in registry.names(kind):
             try:
                 registry.literals(kind, name)
-                if load and not registry.origin(kind, name).own:
+                if load and not registry.origin(kind, name).built_in:
                     registry.load(kind, name)
             except BenchError as error:
                 what, _, remedy = str(error).rpartition("; ")

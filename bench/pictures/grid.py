@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from bench.record.store import Record, read_arrays, write_atomically
+from bench.record.files import write_atomically
+from bench.record.store import Record, read_arrays
 
 PICTURES = 8  # at most, in one image
 GAP = 6  # pixels between two pictures

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from bench.cell import AnyCell, AttackCell, CheckpointWeights, FileWeights, Weights
 from bench.errors import DataError, NotApplicable, RecordError, WeightsError
 from bench.record import store as records
-from bench.record.npz import read_pack
-from bench.record.store import write_atomically
+from bench.record.files import read_plain, write_atomically
+from bench.record.npz import read_npz
 
 Tensors = Mapping[str, Tensor]
 _NPZ = re.compile(r"[A-Za-z0-9_.]{1,200}\.npy")  # names of parameters
@@ -28,9 +28,7 @@ _ABOUT = "about"  # the key of a checkpoint's metadata
 def file_sha256(path: Path) -> str:
     """SHA-256 of a file's bytes; raises `WeightsError` where it cannot be read."""
     try:
-        if path.exists() and not path.is_file():
-            raise WeightsError(f"{path}: no plain file; name a weights file")
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return hashlib.sha256(read_plain(path)).hexdigest()
     except OSError as error:
         raise WeightsError(f"{path}: cannot be read ({error.strerror}); name a weights file") from None
 
@@ -46,7 +44,7 @@ def read_weights(path: Path, *, sha256: str | None = None) -> dict[str, Tensor]:
         if path.suffix == ".safetensors":
             return load_safetensors(path.read_bytes())
         if path.suffix == ".npz":
-            return {name: torch.from_numpy(value) for name, value in read_pack(path, names=_NPZ).items()}
+            return {name: torch.from_numpy(value) for name, value in read_npz(path, names=_NPZ).items()}
         if path.suffix in (".pt", ".pth"):
             loaded = torch.load(path, map_location="cpu", weights_only=True)
             if not isinstance(loaded, dict) or not all(isinstance(v, Tensor) for v in loaded.values()):

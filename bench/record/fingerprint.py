@@ -112,7 +112,7 @@ def reached(module: str, file: Path) -> Mapping[str, Path]:
 
 
 def _imports(module: str, file: Path) -> Iterator[str]:
-    """The names that a module imports, and the packages around them; those that are no module fall out later."""
+    """The names that a module may import: modules, and the packages around them."""
     try:
         tree = ast.parse(file.read_bytes(), str(file))
     except (OSError, SyntaxError, ValueError):
@@ -124,7 +124,10 @@ def _imports(module: str, file: Path) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             above = package.rsplit(".", node.level - 1)[0] if node.level > 1 else package
             start = ".".join(part for part in (above if node.level else "", node.module or "") if part)
-            names = [start, *(f"{start}.{alias.name}" for alias in node.names)]
+            names = [start]
+            folder = _file(start)
+            if folder is None or folder.name == "__init__.py":  # of a plain module, names are no modules
+                names += [f"{start}.{alias.name}" for alias in node.names]
         else:
             continue
         for name in names:
@@ -132,26 +135,31 @@ def _imports(module: str, file: Path) -> Iterator[str]:
             yield from (".".join(parts[:depth]) for depth in range(1, len(parts) + 1))
 
 
-@cache
 def _local(module: str, importer: Path) -> Path | None:
     """The file of a local module, also of one that lies beside its importer; None for another."""
-    if module.partition(".")[0] in sys.stdlib_module_names:
+    top = module.partition(".")[0]
+    if top in sys.stdlib_module_names:
         return None
-    file = static.file_of(module)
     beside = importer.parent / f"{module.replace('.', '/')}.py"
-    if file is None and beside.is_file():
-        file = beside
-    if file is None or (not module.startswith("bench.") and _is_installed(file, importer)):
+    if _file(top) is None:
+        return beside if beside.is_file() else None
+    if top != "bench" and _is_installed(_file(top), importer):
         return None
-    return file
+    return _file(module)
 
 
-def _is_installed(file: Path, importer: Path) -> bool:
+@cache
+def _file(module: str) -> Path | None:
+    return None if module.partition(".")[0] in sys.stdlib_module_names else static.file_of(module)
+
+
+def _is_installed(file: Path | None, importer: Path) -> bool:
     """Whether a file belongs to an installed package, and not to the importer's own."""
-    package = _package_folder(file)
+    package = None if file is None else _package_folder(file)
     return package is not None and package != _package_folder(importer)
 
 
+@cache
 def _package_folder(file: Path) -> Path | None:
     """The folder (or file) directly in `site-packages` that holds a file; None for one that is not installed."""
     path = file.resolve()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import BenchError, StorageError
-from bench.record.store import PART
+from bench.record.files import PART
 
 _LOCK = ".lock"
 _FOLDERS = ("records", "arrays", "weights", "pictures", "hung", "kept", "submissions")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from bench.record.store import write_atomically
+from bench.record.files import write_atomically
 
 FILE = "request.json"
 OLD_FILE = "asked.json"  # its name before schema 2; the content is the same

@@ -117,7 +117,8 @@ class Summary:
     `asr` is the share of examples leaked: PSNR ≥ 20 dB and ≥ 3 dB over the best prior-only baseline; tables:
     numeric RMSE ≤ .2 standardised and ≥ 90 % of categorical groups; `asr_strict` at 30 dB.  `lower_bound`:
     some examples diverged or are no numbers, so read the ASR as "at least".  `medians` are of each metric.
-    `prior_beaten` is the share of examples on which the attack is nearer than the best prior.
+    `identification` is None without a gallery. `prior_beaten` is the share of examples on which the attack is
+    nearer than the best prior.
     """
 
     readings: int
@@ -126,7 +127,7 @@ class Summary:
     asr_strict: Share | None
     lower_bound: bool
     readings_leaked: Share
-    identification: Share
+    identification: Share | None
     identification_chance: float | None
     gallery: int
     medians: Counts

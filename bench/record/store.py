@@ -12,9 +12,7 @@ import io
 import json
 import os
 import re
-import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -26,12 +24,12 @@ from pydantic import TypeAdapter, ValidationError
 from bench.cell import AnyCell, Cell
 from bench.errors import MALFORMED, DataError, RecordError, StorageError
 from bench.record import schema1
-from bench.record.npz import read_pack
+from bench.record.files import read_plain, write_atomically
+from bench.record.npz import read_npz
 from bench.record.schema import SCHEMA, Provenance, Record, adapter
 from bench.sanitize import first_error, first_line, sanitize
 
 UNPACKED = 2**30  # bytes at most of one cell's arrays
-PART = ".part"  # how the names of files end that are being written
 Arrays = Mapping[str, NDArray[Any]]
 _CELL: TypeAdapter[AnyCell] = TypeAdapter(Cell)
 _HASH = re.compile("[0-9a-f]{1,64}")
@@ -45,31 +43,6 @@ def to_json(record: Record) -> str:
     """
     content = adapter().dump_python(record, mode="json", warnings="error")
     return json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n"
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write to a temporary file beside `path`, flush to disk, and rename: whole or not at all.
-
-    Raises `StorageError` where the place does not take it: full, read-only, gone.
-    """
-    temporary = path.with_name(f".{secrets.token_hex(8)}{PART}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Not `tempfile`: its files are for their owner alone, and a run folder is read by others.
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise StorageError(
-                f"{path}: cannot be written ({error.strerror or error}); make room there, or choose another folder"
-            ) from None
-        raise
 
 
 def write_arrays(run: Path, arrays: Arrays) -> str:
@@ -90,7 +63,7 @@ def write_arrays(run: Path, arrays: Arrays) -> str:
 def _intact(path: Path, sha256: str) -> bool:
     """Whether these arrays are there already, and still what their name says."""
     try:
-        return path.is_file() and arrays_hash(read_pack(path, limit=UNPACKED)) == sha256
+        return path.is_file() and arrays_hash(read_npz(path, limit=UNPACKED)) == sha256
     except DataError:
         return False
 
@@ -108,7 +81,7 @@ def read_arrays(run: Path, sha256: str) -> dict[str, NDArray[Any]]:
     """The arrays of that content hash; raises `RecordError` where they are missing or damaged."""
     path = run / "arrays" / f"{sha256}.npz"
     try:
-        arrays = read_pack(path, limit=UNPACKED)
+        arrays = read_npz(path, limit=UNPACKED)
     except DataError as error:
         raise RecordError(f"{error}; run the cell again") from None
     return {schema1.ARRAYS.get(name, name): array for name, array in arrays.items()}
@@ -156,13 +129,12 @@ def _provenance(path: Path) -> Provenance | None:
 def read(path: Path, *, foreign: bool = False) -> Record:
     """One record; raises `RecordError` with the file, the field and the remedy.  `foreign` as in `parse`."""
     try:
-        if path.exists() and not path.is_file():
-            raise RecordError(f"{path}: not a record, no plain file")
-        text = path.read_text("utf-8")
+        text = read_plain(path).decode()
     except FileNotFoundError:
         raise RecordError(f"{path}: no such record") from None
     except (OSError, ValueError) as error:
-        raise RecordError(f"{path}: not a record ({error}); {_AGAIN}") from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise RecordError(f"{path}: not a record ({reason}); {_AGAIN}") from None
     return parse(text, str(path), foreign=foreign)
 
 

@@ -1,4 +1,4 @@
-"""Plug-ins for a try-out: the module behind `--plugin FILE_OR_MODULE`, and the entries it defines.
+"""Plug-ins under trial: the module behind `--plugin FILE_OR_MODULE`, and the entries it defines.
 
 The same spec gives the same module under the same name in every process, so that worker
 processes can be sent the spec, and objects of its classes can travel between them.
@@ -34,12 +34,12 @@ def module(spec: str) -> ModuleType:
     name = f"bench_plugin_{re.sub(r'[^0-9a-zA-Z]', '_', path.stem)}_{digest}"
     if name in sys.modules:
         return sys.modules[name]
-    found = importlib.util.spec_from_file_location(name, path)
-    assert found is not None and found.loader is not None  # the suffix .py always has a loader
-    loaded = importlib.util.module_from_spec(found)
+    file_spec = importlib.util.spec_from_file_location(name, path)
+    assert file_spec is not None and file_spec.loader is not None  # the suffix .py always has a loader
+    loaded = importlib.util.module_from_spec(file_spec)
     sys.modules[name] = loaded  # dataclasses look their own module up while it is being executed
     try:
-        found.loader.exec_module(loaded)
+        file_spec.loader.exec_module(loaded)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise PluginError(f"--plugin {error_line(error, path)}") from None
@@ -63,14 +63,16 @@ def entries(loaded: ModuleType, bases: Mapping[str, type]) -> Iterator[tuple[str
 
 
 def error_line(error: BaseException, path: Path | None = None) -> str:
-    """One line on an exception: the last line of `path` (else of any file) that it went through."""
+    """An exception on one line, after the last line of `path` (else of any file) that it passed."""
     kind, text = type(error).__name__, (str(error).strip() or "no message").splitlines()[0]
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}: {kind}: {error.msg}"
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if path is not None and Path(frame.filename) == path]
-    where = [f"{frame.filename}:{frame.lineno}: " for frame in own or frames[-1:] if os.sep in frame.filename]
-    return f"{where[-1] if where else ''}{kind}: {text}"
+    in_file = [frame for frame in frames if path is not None and Path(frame.filename) == path]
+    places = [
+        f"{frame.filename}:{frame.lineno}: " for frame in in_file or frames[-1:] if os.sep in frame.filename
+    ]
+    return f"{places[-1] if places else ''}{kind}: {text}"
 
 
 def _named(spec: str) -> ModuleType:
@@ -88,7 +90,7 @@ def _named(spec: str) -> ModuleType:
 
 def _name(entry: type) -> str:
     fields = {item.name for item in dataclasses.fields(entry)} if dataclasses.is_dataclass(entry) else set()
-    given = vars(entry).get("name")
-    if isinstance(given, str) and "name" not in fields:
-        return given
+    name = vars(entry).get("name")
+    if isinstance(name, str) and "name" not in fields:
+        return name
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", entry.__name__).lower()

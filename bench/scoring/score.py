@@ -29,11 +29,16 @@ Columns = dict[str, NDArray[Any]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
     """`readings` with their examples, and the `summary`; `order` (reading, example) the guess paired with
-    each example, -1 for missing."""
+    each example, -1 for missing.
+
+    `lpips_absent` says why LPIPS was not measured, `priors_from` what the priors were made of.
+    """
 
     readings: tuple[ReadingScore, ...]
     summary: Summary
     order: NDArray[np.int64]
+    lpips_absent: str | None = None
+    priors_from: str = "the public split"
 
 
 def score(
@@ -44,7 +49,7 @@ def score(
     kind: Kind,
     groups: Sequence[Group] = (),
     priors: Mapping[str, ArrayLike],
-    gallery: ArrayLike,
+    gallery: ArrayLike | None,
     lpips: Lpips | None = None,
 ) -> Scores:
     """Score a cell's reconstructions against the truth, by the rule of `bench.scoring.success`.
@@ -83,13 +88,15 @@ def score(
         columns["strict"] = success.image_strict(columns[PSNR_DB.name], over)
     else:
         columns["success"] = _table_success(columns)
-    identification = identify(truth, matched, gallery)
-    columns["identified"] = identification.hits
+    identification = None if gallery is None else identify(truth, matched, gallery)
+    if identification is not None:
+        columns["identified"] = identification.hits
     columns["status"] = _status(reconstruction.status, order, matched)
     columns["label"], columns["matched"] = labels, np.where(order < 0, np.nan, order)
     readings = _readings(columns, prior_columns, labels, reconstruction)
     summary = summarise(
-        readings, identification_chance=identification.chance, gallery=identification.gallery,
+        readings, identification_chance=identification and identification.chance,
+        gallery=identification.gallery if identification else 0,
         priors={name: _prior(columns, prior, kind) for name, prior in prior_columns.items()},
     )  # fmt: skip
     return Scores(readings=readings, summary=summary, order=order)

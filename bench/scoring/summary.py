@@ -23,6 +23,7 @@ def summarise(
     examples = [example for reading in readings for example in reading.examples]
     status = np.array([example.status for example in examples])
     failed = (status != "ok") & (status != "missing")
+    identified = [example.identified for example in examples]
     strict = [example.strict for example in examples]
     over = column(examples, OVER_PRIOR_DB)
     beaten = float((over > 0).mean()) if priors else None
@@ -31,7 +32,7 @@ def summarise(
         asr_strict=None if all(value is None for value in strict) else share(strict),
         lower_bound=bool(failed.any()) or any(reading.status != "ok" for reading in readings),
         readings_leaked=share([any(example.success for example in reading.examples) for reading in readings]),
-        identification=share([example.identified for example in examples]),
+        identification=None if any(hit is None for hit in identified) else share(identified),
         identification_chance=identification_chance, gallery=gallery,
         medians={metric.name: median(column(examples, metric), metric.failed) for metric in METRICS},
         label_accuracy=_label_accuracy(np.array([reading.label_accuracy for reading in readings], np.float64)),

@@ -13,7 +13,6 @@ import os
 import re
 import stat
 import struct
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -142,47 +141,6 @@ def write(path: Path, members: Mapping[str, Callable[[], bytes]]) -> None:
         raise BenchError(
             f"{path}: more than 4 GiB or 65 535 entries; leave arrays out, or name fewer defenses"
         ) from None
-
-
-@contextmanager
-def new_file(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path`, which becomes it at the end, or goes if anything is raised.
-
-    Raises `BenchError` where `path` is there already or its folder cannot be written.
-    """
-    if path.exists():
-        raise BenchError(f"{path}: is there already; name another file, or delete it")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
-    except OSError as error:
-        raise BenchError(f"{path}: cannot be written ({error.strerror}); name another file") from None
-    os.close(handle)
-    part = Path(name)
-    try:
-        yield part
-        with part.open("rb") as file:
-            os.fsync(file.fileno())
-        part.chmod(0o644)
-        _named(part, path)
-    except FileExistsError:
-        raise BenchError(f"{path}: is there already; name another file, or delete it") from None
-    except OSError as error:
-        raise BenchError(f"{path}: cannot be written ({error.strerror}); name another file") from None
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _named(part: Path, path: Path) -> None:
-    """Give the finished file its name; unlike a rename a link never replaces what another has put there."""
-    try:
-        os.link(part, path)
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without links
-        if path.exists():
-            raise FileExistsError from None
-        part.replace(path)
 
 
 def _check_entries(infos: list[zipfile.ZipInfo], limits: Limits) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from bench.errors import DataError
 from bench.record import schema1
-from bench.record.npz import read_pack
+from bench.record.npz import read_npz
 from bench.record.schema import AttackResult
 from bench.sanitize import first_line
 from bench.scoring.metrics import rmse, rmse_unclipped
@@ -24,7 +24,7 @@ Arrays = Mapping[str, NDArray[Any]]
 def read(content: bytes) -> Arrays:
     """The arrays of an `.npz` from elsewhere; raises `DataError` in one line: no numbers, damaged, too large."""
     try:
-        return read_pack(Path("its arrays"), limit=UNPACKED, content=content)
+        return read_npz(Path("its arrays"), limit=UNPACKED, content=content)
     except DataError as error:
         raise DataError(first_line(error).removeprefix("its arrays: ")) from None
 

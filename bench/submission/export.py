@@ -15,10 +15,11 @@ from bench.cell import AttackCell, CheckpointWeights
 from bench.errors import BenchError, RecordError
 from bench.leaderboard.costs import UNDEFENDED
 from bench.record import store
+from bench.record.files import new_file
 from bench.record.runs import checked_run
 from bench.record.schema import Record
 from bench.sanitize import first_error
-from bench.submission.archive import MANIFEST, new_file, write
+from bench.submission.archive import MANIFEST, write
 from bench.submission.check import Report, check
 from bench.submission.manifest import ABSENT, EXCLUDED, PRIVATE, Listed, Manifest, Suite
 
@@ -54,7 +55,7 @@ def export(
     except ValidationError as error:
         raise BenchError(f"the submission's {first_error(error)}; say it otherwise") from None
     members[MANIFEST] = partial(bytes, manifest.text().encode())
-    with new_file(file) as part:
+    with new_file(file, replace=False) as part:
         write(part, members)
         report = check(part)
         if not report.ok:

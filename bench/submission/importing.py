@@ -7,8 +7,9 @@ from typing import Any
 
 from bench.errors import BenchError, RecordError
 from bench.record.equality import differences
+from bench.record.files import write_atomically
 from bench.record.schema import Record
-from bench.record.store import read, record_path, write_atomically
+from bench.record.store import read, record_path
 from bench.submission.archive import Archive, opened
 from bench.submission.check import passed
 from bench.submission.export import read_suite, suite_text

@@ -13,7 +13,8 @@ from bench.errors import RecordError, StorageError
 from bench.federated import resume
 from bench.record import store as records
 from bench.record.checkpoints import checkpoint_path
-from bench.record.store import Record, write_atomically
+from bench.record.files import write_atomically
+from bench.record.store import Record
 
 Files = Mapping[str, bytes]
 _HASH = "[0-9a-f]{64}"

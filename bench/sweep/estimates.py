@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from math import prod
 
 from bench.cell import AnyCell, TrainingCell
-from bench.matrix.feasible import pictures
+from bench.matrix.feasible import examples
 from bench.record.schema import Cost, Record
 from bench.registry import entries as registry
 from bench.sweep.observer import Observer
@@ -25,7 +25,7 @@ def formula(cell: AnyCell, shape: tuple[int, ...]) -> float:
     attack = registry.load("attacks", cell.attack.name)
     if not getattr(attack, "iterative", True):
         return 0.2
-    count = pictures(cell.point, federated)
+    count = examples(cell.point, federated)
     share = float(max(0.1, (count * prod(shape) / 784) ** 0.9))
     return 0.2 + cell.readings * cell.evaluations * 0.0005 * share
 

@@ -16,9 +16,9 @@ from bench.record import request
 from bench.record import store as records
 from bench.record.checkpoints import checkpoint_path
 from bench.record.equality import differences
-from bench.record.npz import read_pack
-from bench.record.schema import SCHEMA
-from bench.record.store import UNPACKED, Record, arrays_hash, write_atomically
+from bench.record.files import read_plain, write_atomically
+from bench.record.npz import read_npz
+from bench.record.store import UNPACKED, Record, arrays_hash
 from bench.sanitize import LONG, sanitize
 from bench.sweep.bundle import unpack
 
@@ -64,16 +64,10 @@ def merge(into: Path, sources: Sequence[Path]) -> Merged:
 
 
 def _bring(path: Path, source: Path, into: Path, merged: Merged) -> None:
-    if not path.is_file():
-        raise RecordError("gone, or no plain file")
-    if path.stat().st_size > _LARGEST:
-        raise RecordError(f"of more than {_LARGEST} bytes; no record is")
-    content = path.read_bytes()
-    record = records.parse(content.decode(), str(path))
+    content = _read(path, _LARGEST)
+    record = records.parse(content.decode(), str(path), foreign=True)
     if path.name != f"{record.id}.json":
         raise RecordError("calls itself by another id than its file")
-    if records.altered(record) and json.loads(content).get("schema", SCHEMA) == SCHEMA:
-        raise RecordError("its id is not the hash of its cell; it was altered")
     places = (
         records.record_path(into, id_) for id_ in (record.cell.id, record.id)
     )  # schema 1 keeps its old id
@@ -110,7 +104,7 @@ def _files(record: Record, source: Path) -> dict[str, bytes]:
     if record.arrays is not None:
         path = source / "arrays" / f"{record.arrays}.npz"
         files[path.relative_to(source).as_posix()] = content = _read(path)
-        if arrays_hash(read_pack(Path("its arrays"), limit=UNPACKED, content=content)) != record.arrays:
+        if arrays_hash(read_npz(Path("its arrays"), limit=UNPACKED, content=content)) != record.arrays:
             raise RecordError("its arrays are not those that it names")
     for round_, sha256 in record.training.checkpoints.items() if record.training else ():
         path = checkpoint_path(source, record.id, round_)
@@ -120,15 +114,11 @@ def _files(record: Record, source: Path) -> dict[str, bytes]:
     return files
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, limit: int = UNPACKED) -> bytes:
     try:
-        if path.exists() and not path.is_file():
-            raise RecordError(f"{path.name} is no plain file")
-        if path.stat().st_size > UNPACKED:
-            raise RecordError(f"{path.name} has more than {UNPACKED >> 20} MiB")
-        return path.read_bytes()
+        return read_plain(path, limit=limit)
     except OSError as error:
-        raise RecordError(f"{path.name} is missing ({error.strerror})") from None
+        raise RecordError(f"{path.name} cannot be read ({error.strerror})") from None
 
 
 def _beside(source: Path, into: Path, merged: Merged) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from bench.errors import BenchError
+from bench.record.files import write_atomically
 
 ENVIRONMENT = {
     # Only the word "true" counts, and only before the import (measured).
@@ -124,11 +125,9 @@ def write_note(run: Path, cell_id: str, uri: str, note: Note) -> None:
     except (OSError, ValueError):
         notes = {}
     notes = notes if isinstance(notes, dict) else {}
+    content = json.dumps({**notes, shown(uri): asdict(note)}, indent=1) + "\n"
     # Not flushed to the disk, which waits milliseconds: a note that is lost costs a search of the store.
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps({**notes, shown(uri): asdict(note)}, indent=1) + "\n", "utf-8")
-    part.replace(path)
+    write_atomically(path, content.encode(), flush=False)
 
 
 def unsynced(run: Path, uri: str) -> int:

@@ -21,7 +21,7 @@ from urllib.request import url2pathname
 from PIL import Image
 from sqlalchemy import event
 
-from bench.errors import RecordError
+from bench.errors import RecordError, StorageError
 from bench.record import store as records
 from bench.record.store import Record
 from bench.tracking import pictures, store, view
@@ -126,10 +126,8 @@ def send(
             state = replace(state, left=state.left - 1, **{outcome: getattr(state, outcome) + 1})
         except RecordError as error:
             state = replace(state, left=state.left - 1, failed=state.failed + 1, reason=str(error))
-        except StoreError as failure:
+        except (StoreError, StorageError, OSError) as failure:
             return replace(state, reason=str(failure))
-        except OSError as error:
-            return replace(state, reason=f"{run / 'synced'}: cannot be written ({error.strerror})")
         if progress:
             progress(state)
     return state
