@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bench.cell import AttackCell, CheckpointWeights, FileWeights
+from bench.cell import AnyCell, AttackCell, CheckpointWeights, FileWeights
 from bench.leaderboard.worst import Worst
 from bench.record.names import dataset_name, entry
 from bench.record.schema import Record
@@ -56,11 +56,9 @@ def of_one_series(records: Iterable[Record]) -> list[Record]:
     listed = list(records)
     contents: dict[tuple[Any, ...], set[str]] = {}
     for record in listed:
-        cell = record.cell
         if weights := _in_series(record):
             content = weights.sha256 if isinstance(weights, FileWeights) else weights.training
-            data, model = cell.dataset.model_dump_json(), cell.model.model_dump_json()
-            place = (weights.series, _round(weights), cell.seed, data, model)
+            place = (weights.series, _round(weights), record.cell.seed, data_and_model(record.cell))
             contents.setdefault(place, set()).add(content)
     torn = {place[0] for place, hashes in contents.items() if len(hashes) > 1}
     return [_without_series(record, torn) for record in listed] if torn else listed
@@ -90,6 +88,13 @@ def configuration(record: Record) -> str:
     shared = cell.model_dump(mode="json", exclude=_VARIED | _WRITTEN_APART)
     shared |= {"grants": cell.grants.granted(), "weights": _shared_weights(cell)}
     return json.dumps([shared, record.protocol], sort_keys=True)
+
+
+def data_and_model(cell: AnyCell) -> str:
+    """What an attack and a training must share for one row: data and model, as canonical JSON."""
+    return json.dumps(
+        [cell.dataset.model_dump(mode="json"), cell.model.model_dump(mode="json")], sort_keys=True
+    )
 
 
 def _shared_weights(cell: AttackCell) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class Worst:
     `leaked` example → whether any attack succeeded; `by_attack` the same for each attack; `figures` name of a
     compared metric → attack → example → value, NaN where the attack failed; `prior_db` the best prior-only PSNR.
     `absent` and `crashed` attack → reason; `failed` the examples on which some attack crashed, diverged or gave no
-    number; `undistorted` whether every reading was bit-equal to the undefended one.
+    number; `undistorted` whether every reading was bit-equal to the undefended one; `records` all that were counted.
     """
 
     leaked: dict[ExampleKey, bool] = field(default_factory=dict)
@@ -42,11 +42,13 @@ class Worst:
     crashed: dict[str, str] = field(default_factory=dict)
     failed: set[ExampleKey] = field(default_factory=set)
     undistorted: bool = True
+    records: list[Record] = field(default_factory=list)
 
     def add(self, record: Record) -> None:
         """Count one attack cell.  A crash is no protection: its examples stay in the denominator."""
         cell = record.cell
         assert isinstance(cell, AttackCell)
+        self.records.append(record)
         attack, result = attack_name(cell), record.attack
         if record.status == "n/a":
             self.absent[attack] = record.reason or "no reason given"

@@ -1,6 +1,6 @@
 """How a cell's parts are written in tables, said once: a defense, an attack, a data set, a federated setting."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bench.cell import AttackCell, Entry, Federated, TrainingCell
@@ -39,3 +39,22 @@ def federated(setting: Federated) -> str:
 
 def _short(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def distinct(names: Iterable[str]) -> dict[str, str]:
+    """Names of entries as short as they can be: parameters only where two share a name, and only what differs."""
+    parts = {full: _parts(full) for full in names}
+    short = {}
+    for full, (name, params, knowledge) in parts.items():
+        namesakes = [other for head, other, knows in parts.values() if (head, knows) == (name, knowledge)]
+        common = set.intersection(*map(set, namesakes))
+        differing = ", ".join(param for param in params if param not in common)
+        short[full] = (f"{name}({differing})" if len(namesakes) > 1 else name) + knowledge
+    return short
+
+
+def _parts(full: str) -> tuple[str, list[str], str]:
+    """A name, its parameters, and ` · adaptive` where that follows."""
+    head, mark, knowledge = full.partition(" · ")
+    name, _, inner = head.partition("(")
+    return name, inner.removesuffix(")").split(", ") if inner else [], mark + knowledge
