@@ -14,7 +14,7 @@ from bench.record import fingerprint, store
 from bench.record.equality import differences, unequal
 from bench.sanitize import LONG, sanitize
 from bench.sweep.bundle import inputs, unpack
-from bench.sweep.pool import steady
+from bench.sweep.pool import make_deterministic
 
 
 def repeat(path: Path, data_dir: Path | None, device: str, as_json: bool) -> int:
@@ -25,7 +25,7 @@ def repeat(path: Path, data_dir: Path | None, device: str, as_json: bool) -> int
         context = RunContext(run=Path(folder), data_dir=data_dir, device=device)
         if isinstance(cell, AttackCell) and isinstance(cell.weights, CheckpointWeights):
             unpack(context.run, inputs(cell, path.resolve().parent.parent))
-        steady(device)
+        make_deterministic(device)
         new = run(cell, context, Memory())
     if new.status == "crashed" and old.status != "crashed":
         raise BenchError(f"{path}: cannot be repeated here: {new.reason}")

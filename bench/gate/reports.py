@@ -12,7 +12,7 @@ from rich.text import Text
 
 from bench.gate.verdict import CRITERIA, Comparison, Verdict
 from bench.leaderboard.forms.markdown import cell
-from bench.leaderboard.forms.numbers import distinct
+from bench.record.names import distinct
 
 _HEADLINE = {
     "pass": "pass: no metric worsened by its margin, at 95 % each",
