@@ -400,7 +400,7 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "cell under its old id": (lambda r: r["cell"].update(evaluations=9), "not the hash of its cell"),
     "no cell": (lambda r: r["cell"].update(point=3), "cell.attack.point"),
     "cell of no kind": (lambda r: r["cell"].update(kind="x\x1b[31m"), "not a record: cell"),
-    "id": (top(id="0" * 64), "calls itself by another id"),
+    "id": (top(id="0" * 64), "not the hash of its cell"),
     "id as path": (top(id="../../etc/passwd"), "'../../etc/passwd' or its arrays is no content hash"),
     "schema": (top(schema=3), "schema 3, which this bench does not read"),
     "field": (top(more=1), "more: unexpected"),
@@ -450,6 +450,8 @@ def test_a_record_is_as_bench_writes_it(small: Path, tmp_path: Path, change: str
 def test_hashes_and_the_list_must_agree(small: Path, tmp_path: Path) -> None:
     inside = contents(small)
     name = next(name for name in inside if name.startswith("records/"))
+    moved = forged(small, tmp_path / "moved.zip", {name: None, f"records/{HASH}.json": inside[name]})
+    assert any("calls itself by another id" in line for line in check(moved).findings)
     listed = parsed(inside["manifest.json"]).model_dump(mode="json")["files"]
     other = {**listed, name: {**listed[name], "sha256": "0" * 64}}
     assert check(forged(small, tmp_path / "a.zip", {}, files=other)).findings == (
@@ -544,7 +546,7 @@ def test_no_pickle_and_no_bomb_in_arrays(
     monkeypatch.setattr(arrays, "UNPACKED", 2**20)
     for label, content, finding in (
         ("pickle", packed(truth=np.array([Evil()], object)), "object"),
-        ("bare", b"cprint\n(S'unpickled'\ntR.", "no .npz pack"),
+        ("bare", b"cprint\n(S'unpickled'\ntR.", "no .npz"),
         ("false", false.getvalue(), "its header says"),
         ("up", up.getvalue(), "members must be plain"),
         ("bomb", packed(truth=np.zeros((2**20,), np.float32)), "declares"),
