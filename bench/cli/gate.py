@@ -89,7 +89,7 @@ def _write(run: Path | None, path: Path, margins: dict[str, float]) -> None:
         _print(result)
     if made.request is None:
         click.echo(
-            f"{run} does not say what was asked for: `bench gate` needs a finished run beside this baseline"
+            f"{run} does not say which matrix it ran: `bench gate` needs a finished run beside this baseline"
         )
 
 

@@ -26,13 +26,13 @@ _MOST = 3  # findings of one record
 
 def findings(record: Record) -> list[str]:
     """What does not fit in a record, a few lines of it at most."""
-    cell, found = record.cell, []
+    cell, lines = record.cell, []
     if isinstance(cell, AttackCell) and record.attack is not None:
-        found = [*_counts(record.attack, cell), *_scores(record.attack)]
-        found = found or list(_summary(record.attack))  # columns need readings of one length
+        lines = [*_counts(record.attack, cell), *_scores(record.attack)]
+        lines = lines or list(_summary(record.attack))  # columns need readings of one length
     elif isinstance(cell, TrainingCell) and record.training is not None:
-        found = list(_training(record.training, cell))
-    return found[:_MOST]
+        lines = list(_training(record.training, cell))
+    return lines[:_MOST]
 
 
 def consistent(result: AttackResult) -> AttackResult:
