@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bench.answer.context import Memory, RunContext
-from bench.cell import AttackCell, CheckpointWeights, FileWeights, TrainingCell
+from bench.cell import AttackCell, TrainingCell
 from bench.datasets.base import Data
 from bench.datasets.loading import load
 from bench.defenses.base import Defense, Public, Setting
@@ -22,7 +22,7 @@ from bench.federated.stages import Stages, stages
 from bench.federated.training import Course
 from bench.models.base import Model
 from bench.points import Point, point
-from bench.record.checkpoints import checkpoint_path, checkpoint_sha256, fit, read_about, read_weights
+from bench.record.checkpoints import checkpoint_path, fit, locate, read_weights
 from bench.registry import entries as registry
 
 UNTRAINED_ROUNDS = 100  # T that schedules are planned over where no training gives one (Fed-αCDP §7)
@@ -139,19 +139,13 @@ def _weights(
     cell: AttackCell, architecture: Model, model: nn.Module, run: Path
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The weights by name; and fields of `Setup` that say what they are."""
-    weights = cell.weights
-    if isinstance(weights, FileWeights):
-        path, sha256 = Path(weights.path), weights.sha256
-    elif isinstance(weights, CheckpointWeights):
-        path = checkpoint_path(run, weights.training, weights.round)
-        sha256 = checkpoint_sha256(run, weights.training, weights.round)
-    else:
+    located = locate(run, cell.weights)
+    if located.path is None:
         return architecture.initial(model, cell.seed), {}
-    about = read_about(path)
-    round_ = weights.round if isinstance(weights, CheckpointWeights) else 0
+    about = located.about
     rounds, accuracy = about.get("round"), about.get("accuracy")
-    return fit(model, read_weights(path, sha256=sha256), where=str(path)), {
-        "round": round_, "trained_rounds": rounds if isinstance(rounds, int) else round_,
+    return fit(model, read_weights(located.path, sha256=located.sha256), where=str(located.path)), {
+        "round": located.round, "trained_rounds": rounds if isinstance(rounds, int) else located.round,
         "accuracy": accuracy if isinstance(accuracy, float) else None,
     }  # fmt: skip
 

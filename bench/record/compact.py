@@ -6,7 +6,18 @@ from typing import Any
 
 from bench.cell import AnyCell, Frozen
 from bench.record.metrics import COMPARED
-from bench.record.schema import AttackResult, ExampleScore, ReadingScore, Record
+from bench.record.schema import (
+    AttackResult,
+    Conditions,
+    Cost,
+    Distortion,
+    ExampleScore,
+    ReadingScore,
+    Record,
+    TrainingCost,
+    TrainingResult,
+    adapter,
+)
 
 # What is compared of an example and of a reading; the rest is left at its default.
 _EXAMPLE = ("status", "success", "prior_db", *(metric.name for metric in COMPARED))
@@ -63,9 +74,37 @@ _ALL: set[str] = set()
 
 
 def cut(record: Record) -> Record:
-    """The record as a baseline file has it: without summary, machine and notes."""
-    small = compact(record)
-    result = small.result
+    """The record as a baseline has it: what the gate compares, and nothing else."""
+    result = record.result
     if isinstance(result, AttackResult):
-        result = replace(result, summary=None, notes=(), lpips_absent=None, arrays=None)
-    return replace(small, result=result, environment=None, cost=replace(record.cost, reused_from=None))
+        result = AttackResult(
+            readings=tuple(map(_compared, result.readings)),
+            distortion=Distortion(snr_db_least=result.distortion.snr_db_least),
+            conditions=Conditions(weights_norm=result.conditions.weights_norm),
+        )
+    elif isinstance(result, TrainingResult):
+        result = TrainingResult(
+            accuracy=result.accuracy, curve=(), rounds=result.rounds, diverged=result.diverged
+        )
+    timed = record.cost.training
+    cost = Cost(training=timed and TrainingCost(overhead=timed.overhead))
+    return replace(record, result=result, environment=None, cost=cost)
+
+
+def _compared(reading: ReadingScore) -> ReadingScore:
+    return ReadingScore(
+        status=reading.status, clients=reading.clients, indices=reading.indices, snr_db=reading.snr_db,
+        cosine=reading.cosine, examples=tuple(
+            ExampleScore(status=example.status, success=example.success, rmse=example.rmse)
+            for example in reading.examples
+        ),
+    )  # fmt: skip
+
+
+def short_json(record: Record) -> dict[str, Any]:
+    """The record's JSON without the fields that have their default; its cell in full, as ids depend on it."""
+    content: dict[str, Any] = adapter().dump_python(record, mode="json", exclude_defaults=True)
+    content["cell"] = record.cell.model_dump(mode="json")
+    if record.result is not None:
+        content["result"]["kind"] = record.result.kind
+    return content

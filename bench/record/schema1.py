@@ -47,6 +47,11 @@ _SHARES = ("asr", "asr_strict", "readings_leaked", "identification")
 Json = dict[str, Any]
 
 
+def to_json(record: Json) -> str:
+    """The text that bench wrote of a record of schema 1."""
+    return json.dumps(record, indent=1, sort_keys=True, allow_nan=False) + "\n"
+
+
 def upgraded(old: Json) -> Json:
     """The JSON of a record of schema 1 as schema 2 has it.
 

@@ -126,8 +126,8 @@ def _provenance(path: Path) -> Provenance | None:
         return None
 
 
-def read(path: Path) -> Record:
-    """One record; raises `RecordError` with the file, the field and the remedy."""
+def read(path: Path, *, foreign: bool = False) -> Record:
+    """One record; raises `RecordError` with the file, the field and the remedy.  `foreign` as in `parse`."""
     try:
         text = read_plain(path).decode()
     except FileNotFoundError:
@@ -135,50 +135,56 @@ def read(path: Path) -> Record:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise RecordError(f"{path}: not a record ({reason}); {_AGAIN}") from None
-    return parse(text, str(path))
+    return parse(text, str(path), foreign=foreign)
 
 
-def parse(text: str, path: str) -> Record:
-    """The record that a file's text holds, of schema 2 or 1; raises `RecordError` that names `path` and the field."""
+def parse(text: str, path: str, remedy: str = _AGAIN, *, foreign: bool = False) -> Record:
+    """The record that a file's text holds, of schema 2 or 1.
+
+    Raises `RecordError` that names `path`, the field and the `remedy`; for a `foreign` record also where its id is
+    not the hash of its cell, which those of schema 1 are held against in any case.
+    """
     try:
         record = adapter().validate_json(text)
     except ValidationError as error:
-        record = _older(text, path, error)
+        record = _older(text, path, error, remedy)
     except ValueError as error:  # of a cell that has no canonical JSON
-        raise RecordError(f"{path}: not a record ({first_line(error)}); {_AGAIN}") from None
+        raise RecordError(f"{path}: not a record ({first_line(error)}); {remedy}") from None
     try:
         if reason := _inconsistent(record):
             raise RecordError(reason)
     except (RecordError, *MALFORMED) as error:
-        raise RecordError(f"{path}: not a record: {first_line(error)}; {_AGAIN}") from None
+        raise RecordError(f"{path}: not a record: {first_line(error)}; {remedy}") from None
+    if foreign and altered(record) and json.loads(text).get("schema", SCHEMA) == SCHEMA:
+        raise RecordError(f"{path}: its id is not the hash of its cell; it was altered")
     return record
 
 
-def _older(text: str, path: str, error: ValidationError) -> Record:
+def _older(text: str, path: str, error: ValidationError, remedy: str) -> Record:
     """A record of schema 1, or the error that says which field of schema 2 is wrong."""
     try:
         content = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as reason:
-        raise RecordError(f"{path}: not a record ({first_line(reason)}); {_AGAIN}") from None
+        raise RecordError(f"{path}: not a record ({first_line(reason)}); {remedy}") from None
     schema = content.get("schema") if isinstance(content, dict) else None
     if schema != schema1.SCHEMA:
         if isinstance(schema, int) and schema != SCHEMA:
             raise RecordError(
                 f"{path}: schema {schema}, this bench reads 1 and {SCHEMA}; see README, Upgrading"
             )
-        raise RecordError(f"{path}: not a record: {first_error(error)}; {_AGAIN}")
-    return upgraded(content, path)
+        raise RecordError(f"{path}: not a record: {first_error(error)}; {remedy}")
+    return upgraded(content, path, remedy)
 
 
-def upgraded(content: Any, path: str) -> Record:
+def upgraded(content: Any, path: str, remedy: str = _AGAIN) -> Record:
     """A record of schema 1 from its JSON; raises `RecordError` that names `path` and what is wrong."""
     try:
         return adapter().validate_json(json.dumps(schema1.upgraded(content), allow_nan=False))
     except ValidationError as error:
-        raise RecordError(f"{path}: not a record: {first_error(error)}; {_AGAIN}") from None
+        raise RecordError(f"{path}: not a record: {first_error(error)}; {remedy}") from None
     except (RecordError, *MALFORMED) as error:
         kind = "" if isinstance(error, RecordError) else f"{type(error).__name__}: "
-        raise RecordError(f"{path}: not a record of schema 1 ({kind}{first_line(error)}); {_AGAIN}") from None
+        raise RecordError(f"{path}: not a record of schema 1 ({kind}{first_line(error)}); {remedy}") from None
 
 
 def _inconsistent(record: Record) -> str | None:

@@ -1,4 +1,4 @@
-"""One-sided bounds of a paired rise: closed forms, coverage by simulation, Holm's steps."""
+"""One-sided bounds of a paired increase: closed forms, coverage by simulation, Holm's steps."""
 
 import numpy as np
 import pytest
@@ -11,41 +11,41 @@ def test_equal_clusters_give_students_bound() -> None:
     """With clusters of equal size the bound is the one-sample t bound of the cluster means."""
     generator = np.random.default_rng(0)
     after, before = generator.normal(size=(2, 8, 5))
-    found = of_numbers(after.ravel(), before.ravel(), np.repeat(np.arange(8), 5))
+    increase = of_numbers(after.ravel(), before.ravel(), np.repeat(np.arange(8), 5))
     means = (after - before).mean(axis=1)
     expected = stats.ttest_1samp(means, 0.0, alternative="greater")
-    assert found.p == pytest.approx(expected.pvalue)
-    assert found.lower() == pytest.approx(expected.confidence_interval(0.95).low)
-    assert found.upper() == pytest.approx(
+    assert increase.p == pytest.approx(expected.pvalue)
+    assert increase.lower() == pytest.approx(expected.confidence_interval(0.95).low)
+    assert increase.upper() == pytest.approx(
         stats.ttest_1samp(means, 0.0, alternative="less").confidence_interval(0.95).high
     )
-    assert (found.pairs, found.clusters) == (40, 8)
+    assert (increase.pairs, increase.clusters) == (40, 8)
 
 
-def test_the_bound_at_level_one_less_p_is_nought() -> None:
+def test_the_bound_at_level_one_less_p_is_zero() -> None:
     generator = np.random.default_rng(1)
     after, before = generator.random((2, 60)) < [[0.6], [0.35]]
     clusters = np.arange(60) // 6
     figures = of_numbers(after.astype(float), before.astype(float), clusters)
-    for found in (of_shares(after, before, clusters), figures):
-        assert found.p < 0.5
-        assert found.lower(1 - found.p) == pytest.approx(0, abs=1e-9)
+    for increase in (of_shares(after, before, clusters), figures):
+        assert increase.p < 0.5
+        assert increase.lower(1 - increase.p) == pytest.approx(0, abs=1e-9)
 
 
 def test_agreement_of_few_pairs_is_no_certainty() -> None:
     """32 pairs of which none changed: z/(n + 2) either way, never [0, 0]."""
     same = np.zeros(32, bool)
-    found = of_shares(same, same, np.arange(32) // 4)
+    increase = of_shares(same, same, np.arange(32) // 4)
     width = stats.norm.ppf(0.95) / 34
-    assert (found.estimate, found.upper(), found.lower()) == pytest.approx((0, width, -width))
+    assert (increase.estimate, increase.upper(), increase.lower()) == pytest.approx((0, width, -width))
     figures = of_numbers(np.full(32, 0.3), np.full(32, 0.1), np.arange(32) // 4)
     assert figures.lower() == figures.upper() == pytest.approx(0.2)
     assert figures.p == 0
 
 
 def test_one_cluster_bounds_nothing() -> None:
-    found = of_numbers([1.0, 2.0], [0.0, 0.0], [0, 0])
-    assert (found.lower(), found.upper(), found.p) == (-np.inf, np.inf, 1.0)
+    increase = of_numbers([1.0, 2.0], [0.0, 0.0], [0, 0])
+    assert (increase.lower(), increase.upper(), increase.p) == (-np.inf, np.inf, 1.0)
 
 
 def test_bounds_cover_as_often_as_they_say() -> None:
@@ -53,13 +53,13 @@ def test_bounds_cover_as_often_as_they_say() -> None:
     generator = np.random.default_rng(2)
     clusters, missed = np.repeat(np.arange(8), 4), 0
     for _ in range(4000):
-        rise = 0.2 + np.repeat(generator.normal(size=8), 4) + generator.normal(size=32)
-        missed += of_numbers(rise, np.zeros(32), clusters).lower() > 0.2
+        change = 0.2 + np.repeat(generator.normal(size=8), 4) + generator.normal(size=32)
+        missed += of_numbers(change, np.zeros(32), clusters).lower() > 0.2
     assert missed / 4000 == pytest.approx(0.05, abs=0.01)
 
 
-def test_no_rise_of_shares_is_called_one_in_more_than_a_twentieth() -> None:
-    """Independent pictures that leak with .5 before and after, seeds with an effect of their own."""
+def test_no_increase_of_shares_is_called_one_in_more_than_a_twentieth() -> None:
+    """Independent examples that leak with .5 before and after, seeds with an effect of their own."""
     generator = np.random.default_rng(3)
     clusters, called = np.repeat(np.arange(8), 8), 0
     for _ in range(2000):
