@@ -27,9 +27,9 @@ if __name__ == "__main__":  # else pytest finds `tests`
 from tests import runs
 from tests.test_plan import MEMORY, RESOLVER, attack, entry, training
 
+import bench.answer.run as answer
 import bench.record.checkpoints
 import bench.sweep.progress
-import bench.answer.run as answer
 from bench.answer.context import RunContext
 from bench.cell import AnyCell, CheckpointWeights
 from bench.matrix.expand import Planned
