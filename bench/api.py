@@ -47,7 +47,8 @@ from bench.own import coerce
 from bench.own import files as reading_files
 from bench.own.coerce import Range, Values
 from bench.own.frames import Frames, frames
-from bench.pictures import grid
+from bench.pictures.grid import grid
+from bench.pictures.grid import save as save_picture
 from bench.points import point
 from bench.record.checkpoints import fit
 from bench.registry import entries as registry
@@ -297,14 +298,14 @@ def save_pictures(
     """Write the truth above its reconstructions as PNG, up to eight; `truth` None: these alone."""
     guess = _scaled(reconstruction, value_range).numpy()
     if truth is None:
-        image = grid.strip(guess, guess)
+        image = grid(guess, guess)
         image = image and image.crop((0, image.height // 2, image.width, image.height))
     else:
         true = coerce.scaled(coerce.pictures(truth, guess.shape), value_range, "truth")
-        image = grid.strip(true, paired(guess, pair(true, guess)))
+        image = grid(true, paired(guess, pair(true, guess)))
     if image is None:
         raise BenchError(f"{path}: there is no picture to draw")
-    grid.save(image, Path(path))
+    save_picture(image, Path(path))
     return Path(path)
 
 

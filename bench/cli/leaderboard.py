@@ -104,9 +104,9 @@ def _rows(runs: tuple[Path, ...]) -> "tuple[list[Row], dict[Path, list[Record]]]
     """
     from bench.cli import lookup
     from bench.leaderboard.board import board
-    from bench.tracking import store
+    from bench.record.runs import checked_run
 
-    folders = [store.checked_run(run) for run in runs] or [store.checked_run(None)]
+    folders = [checked_run(run) for run in runs] or [checked_run(None)]
     places = {folder: lookup.compared(folder) for folder in folders}
     last = {record.id: record for records in places.values() for record in records}
     with lookup.together(", ".join(map(str, folders))):

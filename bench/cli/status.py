@@ -24,7 +24,7 @@ def command(runs: tuple[Path, ...], as_json: bool) -> None:
     bench status
     watch bench status runs/shard-*
     """
-    from bench.tracking.store import checked_run
+    from bench.record.runs import checked_run
 
     for run in runs or (None,):
         folder = checked_run(run)

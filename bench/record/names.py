@@ -28,6 +28,17 @@ def dataset_name(cell: AttackCell | TrainingCell) -> str:
     return f"{name} ({cell.dataset.subset})" if cell.dataset.subset else name
 
 
+def cell_name(cell: AttackCell | TrainingCell) -> str:
+    """A cell in a line: `cpl/plain × prune(share=0.7) @ type-1, digits dlg-lenet`.
+
+    What tells cells of a run apart stands first: tables cut a name after some twenty letters.
+    """
+    data = f"{cell.dataset.name} {cell.model.name}"
+    if isinstance(cell, TrainingCell):
+        return f"training × {entry(cell.defense)}, {data}"
+    return f"{cell.attack.name}/{cell.knowledge} × {entry(cell.defense)} @ {cell.point}, {data}"
+
+
 def federated(setting: Federated) -> str:
     """A federated setting in the papers' letters: `fedavg N=100 K=10 L=20 B=5 η=0.05 iid`."""
     size = f" |D|={setting.client_examples}" if setting.client_examples else ""
