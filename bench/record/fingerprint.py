@@ -41,7 +41,7 @@ def of_entry(kind: str, name: str) -> Code:
     if file is None:
         raise PluginError(f"{origin}: its file cannot be found, so its code cannot be recorded")
     files = {name: path for name, path in reached(module, file).items() if name not in _core()}
-    if origin.own:
+    if origin.built_in:
         return Code(origin=registry.DISTRIBUTION, sha256=_hash(files))
     if origin.distribution is None:
         place = static.package_of(module) or file
