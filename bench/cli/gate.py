@@ -75,18 +75,11 @@ def _write(run: Path | None, path: Path, margins: dict[str, float]) -> None:
     from bench.cli import lookup
     from bench.gate import baseline as baselines
     from bench.gate.verdict import verdict
-<<<<<<< HEAD
     from bench.record import request
     from bench.record.runs import checked_run
 
     run = checked_run(run)
     made = baselines.of_run(lookup.compared(run), request.read(run), margins)
-=======
-    from bench.record.runs import checked_run
-
-    run = checked_run(run)
-    made = baselines.of_run(_records(run), baselines.read_asked(run), margins)
->>>>>>> house
     # Against itself it must pass, or it is too small to be of use: better said now than in CI.
     result = verdict(made.records, made.records, made.margins)
     baselines.write(path, made)
@@ -119,19 +112,11 @@ def _run(
 def _verdict(before: "Baseline", run: Path, margins: dict[str, float]) -> "Verdict":
     from bench.cli import lookup
     from bench.gate.verdict import verdict
-<<<<<<< HEAD
     from bench.record import fingerprint
     from bench.record.runs import checked_run
 
     after = lookup.compared(checked_run(run))
     old = {record.cell.id: record.provenance for record in before.records}
-=======
-    from bench.record import fingerprint as source
-    from bench.record.runs import checked_run
-
-    after = _records(checked_run(run))
-    then = {record.id: record for record in before.records}
->>>>>>> house
     changes = dict.fromkeys(
         f"{entry.name}: {line}" if (entry := getattr(record.cell, line.partition(":")[0], None)) else line
         for record in after

@@ -5,13 +5,8 @@ from pathlib import Path
 
 from bench.record import store as records
 from bench.record.compact import Sharing
-<<<<<<< HEAD
-from bench.record.store import Record
-from bench.tracking import store
-=======
 from bench.record.runs import checked_run
 from bench.record.schema import Record
->>>>>>> house
 
 
 def by_reference(text: str, run: Path | None) -> tuple[Path, Record]:

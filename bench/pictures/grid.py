@@ -14,14 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-<<<<<<< HEAD
-from bench.record.schema import Record
-from bench.record.store import read_arrays, write_atomically
-=======
 from bench.record.files import write_atomically
 from bench.record.schema import Record
 from bench.record.store import read_arrays
->>>>>>> house
 
 EXAMPLES = 8  # at most, in one image
 GAP = 6  # pixels between two examples
