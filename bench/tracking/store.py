@@ -26,7 +26,6 @@ ENVIRONMENT = {
     "PYTHONSAFEPATH": "1",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
 }
-CLOSE = "close"  # the last line from the run to its writer process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,23 +84,6 @@ def shown(uri: str) -> str:
 def experiment_name(run: Path) -> str:
     """MLflow's experiment for a run: its folder's name, so that shards of one run meet."""
     return run.resolve().name
-
-
-def checked_run(run: Path | None, below: Path = Path("runs")) -> Path:
-    """`run`, or the newest folder below `runs/` that has records; raises `BenchError` for none."""
-    if run is not None:
-        if not (run / "records").is_dir():
-            raise BenchError(f"{run}: no folder records/ there; give the folder of a run")
-        return run
-    found = [path.parent for path in below.glob("*/records") if path.is_dir()]
-    if not found:
-        raise BenchError(f"{below}/: no run with records there; give the folder of a run")
-    return max(found, key=lambda path: ((path / "records").stat().st_mtime, path.name))
-
-
-def cells(run: Path) -> list[str]:
-    """The ids of the cells that have a record, in order."""
-    return sorted(path.stem for path in (run / "records").glob("*.json"))
 
 
 def digest(content: bytes) -> str:
