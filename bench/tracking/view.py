@@ -16,7 +16,7 @@ from bench.record import names
 from bench.record import store as records
 from bench.record.metrics import METRICS
 from bench.record.schema import Record, Share
-from bench.sanitize import harmless
+from bench.sanitize import sanitize
 from bench.tracking.store import digest
 
 # MLflow 3.17, utils/validation.py.
@@ -71,7 +71,7 @@ def view(record: Record, sha256: str) -> RunView:
 
 def clean(text: str, limit: int) -> str:
     """`text` on one line of at most `limit` printable characters, which stores and terminals take."""
-    return harmless(" ".join(text.split()), limit)
+    return sanitize(" ".join(text.split()), limit)
 
 
 def suitable_key(text: str) -> str:
