@@ -32,7 +32,7 @@ def command(
     """
     from bench.record.runs import checked_run
     from bench.tracking import store
-    from bench.tracking.sync import attended, sync, until_let_go
+    from bench.tracking.sync import at_once, never, sync, while_attended, while_held
 
     run = checked_run(run)
     uri = store.checked_uri(run, tracking_uri)
@@ -43,8 +43,8 @@ def command(
         if live:
             click.echo(f"\r{state.left} left \x1b[K", nl=False, err=True)
 
-    ways = attended() if attached else {"wait": until_let_go(run)} if follow else {}
-    done = sync(run, uri, include_pictures=include_pictures, progress=progress, **ways)
+    wait, stop = while_attended() if attached else (while_held(run) if follow else at_once, never)
+    done = sync(run, uri, include_pictures=include_pictures, wait=wait, stop=stop, progress=progress)
     if live:
         click.echo("\r\x1b[K", nl=False, err=True)
     if as_json:

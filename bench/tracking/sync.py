@@ -25,13 +25,22 @@ Stop = Callable[[], bool]
 Version = tuple[int, int]  # of a record's file: when it changed, its size
 
 
+def at_once(seconds: float = 0) -> bool:
+    """`wait` of a run that is over: one pass."""
+    return True
+
+
+def never() -> bool:
+    return False
+
+
 def sync(
     run: Path,
     uri: str | None = None,
     *,
     include_pictures: bool = False,
-    wait: Wait = lambda seconds: True,
-    stop: Stop = lambda: False,
+    wait: Wait = at_once,
+    stop: Stop = never,
     progress: Callable[[Uploaded], None] = lambda state: None,
 ) -> Uploaded:
     """Upload the records that the store has not until `wait` says that the run is over, then its rows.
@@ -91,8 +100,8 @@ def _versions(run: Path) -> dict[str, Version]:
     return {name[:-5]: (found[name].st_mtime_ns, found[name].st_size) for name in sorted(found)}
 
 
-def until_let_go(run: Path) -> Wait:
-    """Until no run holds the folder."""
+def while_held(run: Path) -> Wait:
+    """`wait` for the run that holds the folder."""
 
     def wait(seconds: float) -> bool:
         held = is_held(run)
@@ -102,8 +111,9 @@ def until_let_go(run: Path) -> Wait:
     return wait
 
 
-def until_told() -> tuple[Wait, Stop]:
-    """Until a line on standard input; where that ends, the run is no more, and this process ends soon after."""
+def while_attended() -> tuple[Wait, Stop]:
+    """`wait` and `stop` of a process beside a run: a line on standard input, and the run is over; its end, and the
+    run is no more, and this process ends soon after."""
     over, gone = threading.Event(), threading.Event()
 
     def listen() -> None:
