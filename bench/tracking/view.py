@@ -26,6 +26,7 @@ _NOT_A_KEY = re.compile(r"[^\w\-. :/]", re.ASCII)
 _ENDINGS = {"done": "FINISHED", "n/a": "KILLED", "crashed": "FAILED"}
 _HEADS = ("name", "kind", "algorithm")  # the field that stands for its group: `defense` is its name
 _UNSHOWN = ("arrays", "kind", "priors")  # of a result: for machines, or as figures of the priors' own records
+_FIRST = ("leak/asr", "utility/accuracy")  # of its metrics, MLflow's compare page draws the first
 _LARGEST = 1e300  # a metric is a float
 _LONGEST = 1e9  # seconds
 
@@ -64,7 +65,7 @@ def view(record: Record, sha256: str) -> RunView:
         status=_ENDINGS[record.status],
         tags=dict(tags[:_TAGS]),  # the cell's come first: the limit cuts texts of the environment
         params=suitable_params(record.cell),
-        metrics=[(suitable_key(name), value, step) for name, value, step in _metrics(record)],
+        metrics=sorted(_metrics(record), key=lambda metric: metric[0] not in _FIRST),
         seconds=min(max(record.cost.wall_seconds, 0.0), _LONGEST),
     )
 
