@@ -95,7 +95,7 @@ def send(
             state = replace(state, left=state.left - 1, **{outcome: getattr(state, outcome) + 1})
         except RecordError as error:
             state = replace(state, left=state.left - 1, failed=state.failed + 1, reason=str(error))
-        except StoreError as error:
+        except (StoreError, StorageError) as error:
             return replace(state, reason=str(error))
         except OSError as error:
             return replace(state, reason=f"{run / 'synced'}: cannot be written ({error.strerror})")
