@@ -510,6 +510,8 @@ def test_more_defenses_join_trainings_that_compare_defenses_and_no_others(tmp_pa
     assert [(row["rounds"], row["defense"].name) for row in rows] == [
         (1, "none"), (2, "none"), (2, "prune"), (2, "noise"),
     ]  # fmt: skip
+    path.write_text(costs)  # it has this one already
+    assert len(read(path, more_defenses=["prune"], registry=REGISTRY).trainings) == 2
     path.write_text(weights)
     with pytest.raises(MatrixError, match="no \\[axes\\] to add to"):
         read(path, more_defenses=["noise"], registry=REGISTRY)

@@ -77,8 +77,8 @@ class _Plan:
         weights = fields.get("weights")
         if isinstance(weights, Weights) and weights.train is not None and weights.round is not None:
             names = ("dataset", "model", "federated", "seed")
-            own = weights.train.given(type(weights.train).model_fields)
-            training = {name: fields[name] for name in fields if name in names} | own
+            options = weights.train.given(type(weights.train).model_fields)
+            training = {name: fields[name] for name in fields if name in names} | options
             cell = self.training({"defense": Entry(name="none"), **training}, {weights.round})
             series = cell.model_copy(update={"seed": 0}).id
             fields["weights"] = CheckpointWeights(training=cell.id, round=weights.round, series=series)
