@@ -11,12 +11,11 @@ from rich.console import Console, RenderableType
 
 from bench.cell import AttackCell, DataRef, Entry, Federated
 from bench.cli.show import command
-from bench.errors import MatrixError, RecordError
+from bench.errors import RecordError
 from bench.leaderboard.attacks import attacks
 from bench.leaderboard.attacks import render as render_attacks
 from bench.leaderboard.knowledge import UNDESCRIBED, Knowing, knowledge, render
-from bench.matrix.published import Published, beside, keep, kept
-from bench.matrix.read import read
+from bench.matrix.published import Published, keep, kept
 from bench.record import store as records
 from bench.record.store import Record
 from bench.scoring.intervals import paired, wilson
@@ -199,59 +198,6 @@ def test_published_figures_stay_with_the_run(tmp_path: Path) -> None:
     (tmp_path / "published.json").write_text('[{"where": 3}]')
     with pytest.raises(RecordError, match="no published figures"):
         kept(tmp_path)
-
-
-MATRIX = """
-title = "one"
-[axes]
-dataset = ["digits"]
-model = ["dlg-lenet"]
-attack = ["cpl"]
-point = ["type-2"]
-[[published]]
-"""
-
-
-def matrix(tmp_path: Path, published: str) -> Path:
-    path = tmp_path / "one.toml"
-    path.write_text(MATRIX + published, "utf-8")
-    return path
-
-
-def test_a_matrix_says_what_is_published(tmp_path: Path) -> None:
-    given = 'attack = { name = "cpl", search = "none" }\npoint = "type-2"\nasr = 1\nsource = "a paper"'
-    (found,) = read(matrix(tmp_path, given)).published
-    assert found == Published(
-        where={"attack": {"name": "cpl", "line_search": "none"}, "point": "type-2"}, figures={"asr": 1.0},
-        source="a paper",
-    )  # fmt: skip
-    full, point = record(single(True), line_search="none", restarts=3).cell, "type-2"
-    assert beside([found], full) is found
-    assert (
-        beside([found], {**full, "attack": {"name": "cpl", "params": {"line_search": "backtracking"}}})
-        is None
-    )
-    assert beside([found], {**full, "point": point.replace("2", "1")}) is None
-
-
-@pytest.mark.parametrize(
-    ("given", "fault"),
-    [
-        ('attack = "cpl"\nasr = 1', "published[0].source: expected one line"),
-        ('attack = "cpl"\nsource = "x"', "published[0]: gives no figure"),
-        ('asr = 1\nsource = "x"', "published[0]: names no axis"),
-        ('attack = "cpl"\nasr = 1.5\nsource = "x"', "published[0].asr: out of range, got 1.5; give 0 to 1"),
-        ('attack = "cpl"\nasr = "1"\nsource = "x"', "published[0].asr: expected a number"),
-        ('attack = "cpl"\nasr = true\nsource = "x"', "published[0].asr: expected a number"),
-        ('attack = "clp"\nasr = 1\nsource = "x"', "published[0].attack: unknown attack 'clp'; did you mean 'cpl'?"),
-        ('attack = "cpl"\nasrs = 1\nsource = "x"', "published[0].asrs: unknown key; did you mean 'asr'?"),
-        ('attack = { name = "cpl", sweep = { restarts = [1] } }\nasr = 1\nsource = "x"', "attack.sweep: a sweep"),
-    ],
-)  # fmt: skip
-def test_a_wrong_entry_is_a_fault(tmp_path: Path, given: str, fault: str) -> None:
-    with pytest.raises(MatrixError) as raised:
-        read(matrix(tmp_path, given))
-    assert fault in str(raised.value)
 
 
 @pytest.fixture
