@@ -390,7 +390,8 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "leaked": (lambda r: r["result"]["readings"][0].update(leaked=True), "leaked is True"),
     "fewer readings": (lambda r: r["result"]["readings"].pop(), "5 readings, its cell has 6"),
     "more examples": (
-        lambda r: r["result"]["readings"][0]["examples"].append(r["result"]["readings"][1]["examples"][0]), "2 examples",
+        lambda r: r["result"]["readings"][0]["examples"].append(r["result"]["readings"][1]["examples"][0]),
+        "2 examples",
     ),
     "no readings": (of_result(readings=[]), "0 readings, its cell has 6"),
     "readings no list": (of_result(readings={"a": 1}), "valid"),

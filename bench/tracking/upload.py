@@ -21,7 +21,7 @@ from urllib.request import url2pathname
 from PIL import Image
 from sqlalchemy import event
 
-from bench.errors import RecordError
+from bench.errors import RecordError, StorageError
 from bench.record import store as records
 from bench.record.schema import Record
 from bench.tracking import pictures, store, view
