@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from math import inf
 from typing import Any
 
+import numpy as np
+
 from bench.cell import AttackCell
 from bench.leaderboard import flags
 from bench.leaderboard.blocks import Block, blocks, data_and_model, of_one_series, rank, without_evidence
@@ -16,7 +18,7 @@ from bench.leaderboard.costs import Cost, costs
 from bench.leaderboard.flags import INCOMPLETE, Flag
 from bench.leaderboard.worst import BASELINES, ExampleKey, Worst
 from bench.record.metrics import COMPARED, PSNR_DB
-from bench.record.names import attack_name, dataset_name, entry
+from bench.record.names import dataset_name, entry
 from bench.record.schema import Record
 
 THRESHOLDS_DB = tuple(range(10, 62, 2))  # at which `reached` is taken
@@ -121,7 +123,7 @@ def _row(
     block: Block, defense: str, met: Mapping[str, Sequence[str]], silent: Sequence[str],
     trained: Mapping[tuple[str, str], Cost], averaged: frozenset[tuple[str, str, str]],
 ) -> Row:  # fmt: skip
-    records = [record for worst in block.rows[defense].values() for record in worst.records]
+    records = [r for worst in block.rows[defense].values() for each in worst.records.values() for r in each]
     cell = records[0].cell
     place, points = data_and_model(cell), {}
     for point, attacks in met.items():
@@ -136,19 +138,19 @@ def _row(
         private=any(record.private for record in records), cells=(),
         complete=not any(flag.code in INCOMPLETE for at in points.values() for flag in at.flags),
     )  # fmt: skip
-    return replace(row, cells=_cells(row, records))
+    return replace(row, cells=_cells(row, block.rows[defense]))
 
 
 def _at(point: str, worst: Worst, attacks: Sequence[str], doubts: Sequence[Flag]) -> AtPoint:
-    results = [record.attack for record in worst.records if record.attack is not None]
-    privacy = results[0].privacy if results else None
-    priors = [worst.rate(name) for name in worst.by_attack if name.startswith(BASELINES)]
-    ran = {*worst.by_attack, *worst.absent, *worst.crashed}
-    missing = tuple(name for name in attacks if name not in ran)
+    results = (record.attack for records in worst.records.values() for record in records if record.attack)
+    result = next(results, None)
+    privacy = result and result.privacy
+    priors = [worst.rate(name) for name in worst.scores if name.startswith(BASELINES)]
+    missing = tuple(name for name in attacks if name not in worst.records)
     return AtPoint(
         point=point, asr=worst.asr, interval=worst.interval, lower_bound=worst.lower_bound,
         at_least_once=worst.at_least_once, examples=len(worst.leaked), best=_best(worst),
-        by_attack={name: worst.rate(name) for name in sorted(worst.by_attack)}, reached=_reached(worst),
+        by_attack={name: worst.rate(name) for name in sorted(worst.scores)}, reached=_reached(worst),
         prior_asr=max(priors, default=None), prior_psnr_db=worst.prior_psnr_db,
         epsilon=privacy and privacy.epsilon, epsilon_absent=privacy and privacy.absent,
         absent=dict(worst.absent), crashed=dict(worst.crashed), missing=missing,
@@ -169,18 +171,17 @@ def _best(worst: Worst) -> Best | None:
 def _reached(worst: Worst) -> tuple[float, ...]:
     """At each threshold the share of examples whose best PSNR over the attacks is at least that."""
     best: dict[ExampleKey, float] = dict.fromkeys(worst.leaked, -inf)
-    for attack, values in worst.figures[PSNR_DB.name].items():
+    for attack, values in worst.values(PSNR_DB).items():
         if not attack.startswith(BASELINES):
             for key, value in values.items():
                 best[key] = max(best[key], value) if value == value else best[key]
-    count = max(1, len(best))
-    return tuple(sum(value >= threshold for value in best.values()) / count for threshold in THRESHOLDS_DB)
+    values, count = np.array(list(best.values())), max(1, len(best))
+    return tuple(np.count_nonzero(values >= threshold) / count for threshold in THRESHOLDS_DB)
 
 
 def _met(block: Block, point: str) -> list[str]:
     """Attacks that some defense of the block met at this point: what a complete row has."""
-    worsts = [row[point] for row in block.rows.values() if point in row]
-    return sorted({name for worst in worsts for name in (*worst.by_attack, *worst.absent, *worst.crashed)})
+    return sorted({name for row in block.rows.values() if point in row for name in row[point].records})
 
 
 def _ranked(rows: Sequence[Row]) -> list[Row]:
@@ -218,14 +219,27 @@ def _averaged(records: Iterable[Record]) -> frozenset[tuple[str, str, str]]:
     )
 
 
-def _cells(row: Row, records: Iterable[Record]) -> tuple[str, ...]:
+def _cells(row: Row, points: Mapping[str, Worst]) -> tuple[str, ...]:
+    """The ids of the finished records, those of the best attack at the worst point first."""
     at = row.worst
-    best = at.best.attack if at and at.best else ""
+    first = (at.point, at.best.attack) if at and at.best else None
+    done = [
+        (
+            (
+                at is None or point != at.point,
+                (point, attack) != first,
+                record.cell.seed,
+                _draw(record),
+                record.id,
+            )
+        )
+        for point, worst in points.items()
+        for attack, records in worst.records.items()
+        for record in records
+        if record.status == "done"
+    ]
+    return tuple(record_id for *_, record_id in sorted(done))
 
-    def order(record: Record) -> tuple[bool, bool, int, int, str]:
-        cell = record.cell
-        assert isinstance(cell, AttackCell)
-        elsewhere = at is None or cell.point != at.point
-        return elsewhere, attack_name(cell) != best, cell.seed, cell.draw, record.id
 
-    return tuple(record.id for record in sorted(records, key=order) if record.status == "done")
+def _draw(record: Record) -> int:
+    return record.cell.draw if isinstance(record.cell, AttackCell) else 0

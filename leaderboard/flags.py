@@ -4,18 +4,17 @@ In the spirit of AutoAttack's checks (Croce, Hein 2020, §5): each flag names a 
 flatter a defense, found from what the records already hold.  docs/FLAGS.md says what to do about each.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bench.cell import AttackCell
 from bench.leaderboard.worst import BASELINES, Worst
-from bench.record.names import attack_name, distinct
-from bench.record.schema import AttackResult, Record
+from bench.record.names import distinct
+from bench.record.schema import AttackResult
 
 FEW = 32  # examples; with fewer a share's interval is more than a third wide
 NO_PROGRESS = 0.9  # of the first loss: an attack that ends above it has not begun to fit
 INCOMPLETE = ("missing", "crashed", "few")  # flags of an incomplete row
-_Done = tuple[AttackCell, AttackResult]
+_Results = dict[str, list[AttackResult]]  # of each attack that is done
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -44,18 +43,18 @@ def doubts(worst: Worst, *, averaged: bool, evidence: bool) -> list[Flag]:
     """
     if not worst.records:
         return []
-    done = list(_done(worst.records))
-    attacks = [(cell, result) for cell, result in done if not cell.attack.name.startswith(BASELINES)]
+    done = {name: [r.attack for r in records if r.attack] for name, records in worst.records.items()}
+    attacks = {name: results for name, results in done.items() if results and not name.startswith(BASELINES)}
     flags = []
     if not evidence:
         flags.append(Flag("no-evidence", "nothing leaks without a defense either: 0 is no evidence"))
     if worst.lower_bound:
         flags.append(Flag("failed", "some attacks diverged or crashed: the true rate may be higher (≥)"))
-    if not averaged and any(result.conditions.random for _, result in done):
+    if not averaged and any(result.conditions.random for results in done.values() for result in results):
         flags.append(
             Flag("single-observation", "the defense is random and was read once: averaging was not tried")
         )
-    if attacks and not worst.undistorted and all(cell.knowledge == "plain" for cell, _ in attacks):
+    if attacks and not worst.undistorted and not any(name.endswith(" · adaptive") for name in attacks):
         flags.append(Flag("no-adaptive-attack", "only attacks that do not know the defense were run"))
     if names := _without_progress(worst, attacks):
         flags.append(
@@ -70,41 +69,40 @@ def doubts(worst: Worst, *, averaged: bool, evidence: bool) -> list[Flag]:
     return flags
 
 
-def _done(records: Iterable[Record]) -> Iterable[_Done]:
-    for record in records:
-        if isinstance(record.cell, AttackCell) and record.attack is not None:
-            yield record.cell, record.attack
-
-
-def _without_progress(worst: Worst, done: Iterable[_Done]) -> list[str]:
+def _without_progress(worst: Worst, attacks: _Results) -> list[str]:
     """Attacks that got nothing back and whose median loss stayed near where it began, in every cell, though
     the truth's is well below that of other examples (under noise nobody's loss falls)."""
-    ends: dict[str, list[float]] = {}
-    for cell, result in done:
-        losses = [loss for loss in result.trajectory.losses if loss is not None] if result.trajectory else []
-        truth, public = result.self_check.distance_at_truth, result.self_check.distance_at_public
-        can_fall = truth is None or public is None or truth < NO_PROGRESS * public
-        if len(losses) > 1 and losses[0] > 0 and can_fall:
-            ends.setdefault(attack_name(cell), []).append(losses[-1] / losses[0])
-    return sorted(
-        name
-        for name, shares in ends.items()
-        if min(shares) > NO_PROGRESS and not any(worst.by_attack[name].values())
-    )
+    names = []
+    for name, results in attacks.items():
+        ends = [end for result in results if (end := _end(result)) is not None]
+        if ends and min(ends) > NO_PROGRESS and worst.rate(name) == 0:
+            names.append(name)
+    return names
 
 
-def _failed_self_check(done: Iterable[_Done]) -> list[str]:
+def _end(result: AttackResult) -> float | None:
+    """The last loss as a share of the first; None where it could not fall or is not known."""
+    losses = [loss for loss in result.trajectory.losses if loss is not None] if result.trajectory else []
+    truth, public = result.self_check.distance_at_truth, result.self_check.distance_at_public
+    can_fall = truth is None or public is None or truth < NO_PROGRESS * public
+    return losses[-1] / losses[0] if len(losses) > 1 and losses[0] > 0 and can_fall else None
+
+
+def _failed_self_check(attacks: _Results) -> list[str]:
     """Attacks whose distance is no smaller at the truth than at public examples, in every cell."""
-    by_attack: dict[str, list[bool]] = {}
-    for cell, result in done:
-        if (recognises := result.self_check.recognises_truth) is not None:
-            by_attack.setdefault(attack_name(cell), []).append(recognises)
-    return sorted(name for name, each in by_attack.items() if not any(each))
+    answers = {name: {r.self_check.recognises_truth for r in results} for name, results in attacks.items()}
+    return [name for name, each in answers.items() if False in each and True not in each]
 
 
-def _restarts(worst: Worst, done: Sequence[_Done]) -> list[Flag]:
+def _restarts(worst: Worst, attacks: _Results) -> list[Flag]:
     """Raised where restarts got examples back and some are left that no attack got: another might."""
-    restarted = [reading for _, result in done for reading in result.readings if reading.restarts]
+    restarted = [
+        reading
+        for results in attacks.values()
+        for result in results
+        for reading in result.readings
+        if reading.restarts
+    ]
     leaked = sum(any(example.success for example in reading.examples) for reading in restarted)
     if not leaked or all(worst.leaked.values()):
         return []

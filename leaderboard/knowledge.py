@@ -66,7 +66,9 @@ def knowledge(records: Iterable[Record]) -> list[KnowledgeRow]:
         KnowledgeRow(
             block=block.title, defense=defense, point=point, plain=worst, adaptive=informed,
             undescribed=any(
-                record.attack and not record.attack.conditions.described for record in informed.records
+                record.attack and not record.attack.conditions.described
+                for records in informed.records.values()
+                for record in records
             ),
         )
         for block in blocks(_in(plain, both))

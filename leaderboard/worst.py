@@ -4,13 +4,12 @@ baseline beside it."""
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, nan
-from typing import TypeVar
 
 import numpy as np
 
 from bench.cell import AttackCell
 from bench.points import POINTS
-from bench.record.metrics import COMPARED, PSNR_DB, RMSE, Metric
+from bench.record.metrics import PSNR_DB, RMSE, Metric
 from bench.record.names import attack_name
 from bench.record.schema import ExampleScore, Record
 from bench.scoring.intervals import clustered_share, wilson
@@ -19,57 +18,68 @@ from bench.scoring.summary import median
 SNR_CAP_DB = 120.0  # of `bench.scoring.reading`: the reading is the undefended one
 BASELINES = ("prior-", "labels-only")  # attackers whose examples owe nothing to the gradient
 ExampleKey = tuple[int, int, int, int]  # seed, draw, reading, example
-_T = TypeVar("_T")
 
 
 @dataclass(slots=True)
 class Worst:
     """One defense at one point.
 
-    `leaked` example → whether any attack succeeded; `by_attack` the same for each attack; `figures` name of a
-    compared metric → attack → example → value, NaN where the attack failed; `prior_db` the best prior-only PSNR.
-    `absent` and `crashed` attack → reason; `failed` the examples on which some attack crashed, diverged or gave no
-    number; `undistorted` whether every reading was bit-equal to the undefended one; `records` all that were counted.
+    `leaked` example → whether any attack succeeded; `scores` attack → example → its score; `prior_db` the best
+    prior-only PSNR, NaN for none.  `records` attack → all that were counted; `absent` and `crashed` attack → reason;
+    `failed` the examples on which some attack crashed, diverged or gave no number; `undistorted` whether every
+    reading was bit-equal to the undefended one.
     """
 
     leaked: dict[ExampleKey, bool] = field(default_factory=dict)
-    by_attack: dict[str, dict[ExampleKey, bool]] = field(default_factory=dict)
-    figures: dict[str, dict[str, dict[ExampleKey, float]]] = field(
-        default_factory=lambda: {metric.name: {} for metric in COMPARED}
-    )
+    scores: dict[str, dict[ExampleKey, ExampleScore]] = field(default_factory=dict)
     prior_db: dict[ExampleKey, float] = field(default_factory=dict)
+    records: dict[str, list[Record]] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
     crashed: dict[str, str] = field(default_factory=dict)
     failed: set[ExampleKey] = field(default_factory=set)
     undistorted: bool = True
-    records: list[Record] = field(default_factory=list)
+    _draws: set[int] = field(default_factory=set)
 
     def add(self, record: Record) -> None:
         """Count one attack cell.  A crash is no protection: its examples stay in the denominator."""
         cell = record.cell
         assert isinstance(cell, AttackCell)
-        self.records.append(record)
         attack, result = attack_name(cell), record.attack
+        self.records.setdefault(attack, []).append(record)
         if record.status == "n/a":
             self.absent[attack] = record.reason or "no reason given"
-        elif result is None:
+            return
+        self._draws.add(cell.draw)
+        if result is None:
             self.crashed[attack] = record.reason or "no reason given"
             for key in _keys(cell):
                 self.leaked.setdefault(key, False)
                 self.failed.add(key)
-        else:
-            self.undistorted &= result.distortion.snr_db_least == SNR_CAP_DB
-            hits = self.by_attack.setdefault(attack, {})
-            figures = [(metric, self.figures[metric.name].setdefault(attack, {})) for metric in COMPARED]
-            for key, example in example_scores(record):
-                hits[key] = example.success
-                self.leaked[key] = self.leaked.get(key, False) or example.success
-                for metric, values in figures:
-                    values[key] = example.value(metric)
-                prior = nan if example.prior_db is None else example.prior_db
-                self.prior_db[key] = float(np.fmax(prior, self.prior_db.get(key, nan)))
-                if example.status in ("diverged", "nan"):
-                    self.failed.add(key)
+            return
+        self.undistorted &= result.distortion.snr_db_least == SNR_CAP_DB
+        scores, leaked, priors = self.scores.setdefault(attack, {}), self.leaked, self.prior_db
+        for key, example in example_scores(record):
+            scores[key] = example
+            leaked[key] = example.success or leaked.get(key, False)
+            prior, best = example.prior_db, priors.get(key, nan)
+            priors[key] = best if prior is None or prior <= best else prior
+            if example.status in ("diverged", "nan"):
+                self.failed.add(key)
+
+    @property
+    def by_attack(self) -> dict[str, dict[ExampleKey, bool]]:
+        """Attack → example → whether it succeeded."""
+        return {
+            name: {key: example.success for key, example in scores.items()}
+            for name, scores in self.scores.items()
+        }
+
+    def values(self, metric: Metric) -> dict[str, dict[ExampleKey, float]]:
+        """Attack → example → a compared metric, NaN where the attack failed."""
+        return {
+            name: {key: example.value(metric) for key, example in scores.items()}
+            for name, scores in self.scores.items()
+        }
 
     @property
     def asr(self) -> float | None:
@@ -89,7 +99,7 @@ class Worst:
     @property
     def at_least_once(self) -> float | None:
         """Share of examples that leaked on some draw of the defense's noise; None where there was one draw."""
-        if len({draw for _, draw, _, _ in self.leaked}) < 2:
+        if len(self._draws) < 2:
             return None
         once: dict[tuple[int, int, int], bool] = {}
         for (seed, _, reading, example), leaked in self.leaked.items():
@@ -105,8 +115,8 @@ class Worst:
         Where the defense's noise was drawn several times the attack is chosen on the first draw and its rate
         is of the others: the best of several attacks on one draw is partly lucky with it.
         """
-        attacks = [name for name in self.by_attack if not name.startswith(BASELINES)] or list(self.by_attack)
-        met = [name for name in attacks if self._on_draws(self.by_attack[name], chosen=True)]
+        attacks = [name for name in self.scores if not name.startswith(BASELINES)] or list(self.scores)
+        met = [name for name in attacks if self._on_draws(name, chosen=True)]
         if not met:
             return None
         best = max(met, key=lambda name: (self._rate(name, chosen=True), self._median_db(name)))
@@ -134,8 +144,8 @@ class Worst:
 
     def rate(self, attack: str) -> float:
         """One attack's own success rate over all its examples."""
-        hits = self.by_attack[attack]
-        return sum(hits.values()) / len(hits)
+        examples = self.scores[attack].values()
+        return sum(example.success for example in examples) / len(examples)
 
     @property
     def prior_psnr_db(self) -> float | None:
@@ -143,19 +153,21 @@ class Worst:
         3 dB; None where there was no baseline."""
         return median(np.array(list(self.prior_db.values()), np.float64), -inf) if self.prior_db else None
 
-    def _on_draws(self, values: Mapping[ExampleKey, _T], *, chosen: bool) -> list[_T]:
-        """The values on the first draw, or on the others; all of them where there is one draw."""
-        draws = {draw for _, draw, _, _ in self.leaked}
-        first = min(draws, default=0)
-        return [value for key, value in values.items() if len(draws) < 2 or (key[1] == first) == chosen]
+    def _on_draws(self, attack: str, *, chosen: bool) -> list[ExampleScore]:
+        """An attack's examples on the first draw, or on the others; all of them where there is one draw."""
+        scores = self.scores[attack]
+        if len(self._draws) < 2:
+            return list(scores.values())
+        first = min(self._draws)
+        return [example for key, example in scores.items() if (key[1] == first) == chosen]
 
     def _rate(self, attack: str, *, chosen: bool) -> float:
-        hits = self._on_draws(self.by_attack[attack], chosen=chosen)
-        return sum(hits) / len(hits) if hits else 0.0
+        examples = self._on_draws(attack, chosen=chosen)
+        return sum(example.success for example in examples) / len(examples) if examples else 0.0
 
     def _median(self, attack: str, metric: Metric, *, chosen: bool) -> float | None:
-        values = np.array(self._on_draws(self.figures[metric.name][attack], chosen=chosen), np.float64)
-        return median(values, metric.failed)
+        examples = self._on_draws(attack, chosen=chosen)
+        return median(np.array([example.value(metric) for example in examples], np.float64), metric.failed)
 
     def _median_db(self, attack: str) -> float:
         value = self._median(attack, PSNR_DB, chosen=True)

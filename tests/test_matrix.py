@@ -399,7 +399,10 @@ def test_weights_from_a_file_stay_in_the_folder_and_go_by_content(
 ) -> None:
     (tmp_path / "w.safetensors").write_bytes(b"abc")
     matrix = parse(axes(weights='[{ file = "w.safetensors" }]'))
-    assert matrix.attacks[0]["weights"].sha256 == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert (
+        matrix.attacks[0]["weights"].sha256
+        == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    )
     outside = errors(axes(weights='[{ file = "../w" }, { file = "/etc/passwd" }, { file = "no" }]'))
     assert [line.partition(": ")[2].partition(";")[0] for line in outside] == [
         "'../w' lies outside the matrix's folder",
@@ -450,7 +453,7 @@ def test_more_defenses_join_every_block_of_attacks(tmp_path: Path) -> None:
         ("cpl", "none", None), ("cpl", "noise", None), ("gradinv", "prune", 0.5), ("gradinv", "noise", None),
     ]  # fmt: skip
     assert defenses(tmp_path / "m.toml", axes() + more, "noise") == expected
-    alone = "[[attack]]\n" + LEAST.replace("dlg\"]", "cpl\"]", 1).replace('["dlg-lenet"]', '["mlp"]')
+    alone = "[[attack]]\n" + LEAST.replace('dlg"]', 'cpl"]', 1).replace('["dlg-lenet"]', '["mlp"]')
     assert [row[1] for row in defenses(tmp_path / "m.toml", alone, "noise")] == ["none", "noise"]
 
 
@@ -570,7 +573,9 @@ def test_no_mutation_of_a_valid_file_raises_anything_else(
 @HARSH
 @given(
     document=st.dictionaries(
-        st.sampled_from(["title", "readings", "scales", "axes", "attack", "train", "published", "exclude", "zzz"]),
+        st.sampled_from(
+            ["title", "readings", "scales", "axes", "attack", "train", "published", "exclude", "zzz"]
+        ),
         VALUES | st.lists(st.dictionaries(KEYS, VALUES, max_size=3), max_size=2),
         max_size=4,
     )

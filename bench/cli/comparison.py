@@ -1,18 +1,18 @@
 """Two cells side by side: what differs in the configuration, and the paired difference if there is one."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import isclose
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.cell import UNASKED, AttackCell, InitialWeights
+from bench.cell import UNASKED, AttackCell, Entry, InitialWeights
 from bench.record import fingerprint
 from bench.record.metrics import PSNR_DB, RMSE, Metric
 from bench.record.names import with_params
-from bench.record.schema import AttackResult, ExampleScore, Record
+from bench.record.schema import AttackResult, ExampleScore, Provenance, Record
 from bench.scoring.intervals import mcnemar, paired
 from bench.scoring.summary import median
 
@@ -67,9 +67,20 @@ def compare(a: Record, b: Record) -> Comparison:
     fields = (record.cell.model_dump(mode="json") for record in (a, b))
     return Comparison(
         configuration=tuple(differences(*fields)),
-        provenance=tuple(fingerprint.changed(a.provenance, b.provenance)), unpaired=reason,
+        provenance=tuple(fingerprint.changed(a.provenance, _of_same_entries(a, b))), unpaired=reason,
         paired=_paired(a.attack, b.attack) if reason is None and a.attack and b.attack else None,
     )  # fmt: skip
+
+
+def _of_same_entries(a: Record, b: Record) -> Provenance:
+    """B's provenance, with A's code for entries in which the configurations differ: that is no difference of code."""
+    others = [name for name in _ENTRIES if _name(a, name) != _name(b, name)]
+    return replace(b.provenance, **{name: getattr(a.provenance, name) for name in others})
+
+
+def _name(record: Record, part: str) -> str | None:
+    entry: Entry | None = getattr(record.cell, part, None)
+    return None if entry is None else entry.name
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Difference]:

@@ -101,8 +101,10 @@ class StackGradients:
 
         def weight(term: _Term, _: str) -> Tensor:
             if isinstance(term.layer.module, nn.Linear):  # ‖δ aᵀ‖ = ‖δ‖‖a‖
-                return (term.delta.norm(dim=-1) * term.read.norm(dim=-1)).T
-            return self._each(term).flatten(2).norm(dim=-1).T
+                size: Tensor = term.delta.norm(dim=-1) * term.read.norm(dim=-1)
+            else:
+                size = self._each(term).flatten(2).norm(dim=-1)
+            return size.T
 
         return self._collected(weight, lambda term, _: _bias(term).norm(dim=-1).T)
 

@@ -1,12 +1,11 @@
 """A record as far as a board, a gate or a baseline reads it: what makes 10⁵ of them fit into memory."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from bench.cell import AnyCell, Frozen
-from bench.record.metrics import METRICS
+from bench.record.metrics import COMPARED
 from bench.record.schema import (
     AttackResult,
     Conditions,
@@ -20,11 +19,10 @@ from bench.record.schema import (
     adapter,
 )
 
-# Of an example: what is not compared.
-_DROPPED: dict[str, Any] = {
-    **{metric.name: None for metric in METRICS if not metric.compared},
-    "strict": None, "identified": None, "label": None, "matched": None, "priors_db": None,
-}  # fmt: skip
+# What is compared of an example and of a reading; the rest is left at its default.
+_EXAMPLE = ("status", "success", "prior_db", *(metric.name for metric in COMPARED))
+_READING = ("status", "restarts", "snr_db", "cosine", "clients", "indices")
+_example_values, _reading_values = attrgetter(*_EXAMPLE), attrgetter(*_READING)
 
 
 def compact(record: Record) -> Record:
@@ -40,20 +38,13 @@ def compact(record: Record) -> Record:
 
 
 def _reading(reading: ReadingScore) -> ReadingScore:
-    examples = tuple(map(_example, reading.examples))
-    return replace(
-        reading,
-        examples=examples,
-        leaked=None,
-        labels=(),
-        label_accuracy=None,
-        loss=None,
-        evaluations=None,
-        outer=None,
-    )
+    # made anew: `replace` of each example takes a quarter of the time in which a board is made
+    kept = dict(zip(_READING, _reading_values(reading), strict=True))
+    return ReadingScore(examples=tuple(map(_example, reading.examples)), **kept)
 
 
-_example: Callable[[ExampleScore], ExampleScore] = partial(replace, **_DROPPED)  # type: ignore[assignment]
+def _example(example: ExampleScore) -> ExampleScore:
+    return ExampleScore(**dict(zip(_EXAMPLE, _example_values(example), strict=True)))
 
 
 class Sharing:

@@ -106,7 +106,7 @@ def _rates(row: Row) -> dict[str, str]:
     rates: dict[str, list[str]] = {}
     for point, at in row.points.items():
         for attack, value in at.by_attack.items():
-            rates.setdefault(attack, []).append(f"{point} {share(value)}")
+            rates.setdefault(attack, []).append(f"{share(value)} at {point}".replace(" ", "\u00a0"))
     return {attack: ", ".join(each) for attack, each in sorted(rates.items())}
 
 
