@@ -28,15 +28,7 @@ from bench import api
 from bench.answer.context import Memory, RunContext
 from bench.answer.run import run as run_cell
 from bench.answer.run import unanswered
-from bench.cell import (
-    AttackCell,
-    CheckpointWeights,
-    DataRef,
-    Entry,
-    Federated,
-    FileWeights,
-    TrainingCell,
-)
+from bench.cell import AttackCell, CheckpointWeights, DataRef, Entry, Federated, FileWeights, TrainingCell
 from bench.cli import submission as commands
 from bench.datasets.base import content_hash
 from bench.datasets.digits import Digits
@@ -390,7 +382,8 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "leaked": (lambda r: r["result"]["readings"][0].update(leaked=True), "leaked is True"),
     "fewer readings": (lambda r: r["result"]["readings"].pop(), "5 readings, its cell has 6"),
     "more examples": (
-        lambda r: r["result"]["readings"][0]["examples"].append(r["result"]["readings"][1]["examples"][0]), "2 examples",
+        lambda r: r["result"]["readings"][0]["examples"].append(r["result"]["readings"][1]["examples"][0]),
+        "2 examples",
     ),
     "no readings": (of_result(readings=[]), "0 readings, its cell has 6"),
     "readings no list": (of_result(readings={"a": 1}), "valid"),
