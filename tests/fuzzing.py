@@ -32,13 +32,14 @@ from bench.matrix.expand import Planned
 from bench.matrix.published import kept
 from bench.matrix.read import read as read_matrix
 from bench.own import files as reading_files
+from bench.record import request
 from bench.record import store as records
 from bench.record.checkpoints import read_about, read_weights, write_weights
 from bench.record.compact import Slim
 from bench.registry import entries as registry
 from bench.sanitize import sanitized_lines
 from bench.submission.check import check
-from bench.submission.export import export, suite
+from bench.submission.export import export, read_suite
 from bench.sweep import bundle as parcel
 from bench.sweep import merge, progress
 from bench.sweep.plan import schedule
@@ -181,15 +182,12 @@ def _merge(path: Path) -> object:
 
 
 def _gate(path: Path) -> object:
-    from bench.cli import lookup
-
     found = baseline.read(path)
-    with lookup.together("here"):
-        return verdict(found.records, found.records, found.margins)
+    return verdict(found.records, found.records, found.margins)
 
 
 def _suites(path: Path) -> object:
-    return suite(path)
+    return read_suite(path)
 
 
 def _admit(path: Path) -> object:
@@ -272,9 +270,9 @@ KINDS = {
         valid=lambda: b'[{"where": {"dataset": "digits"}, "figures": {"accuracy": 0.9}, "source": "x"}]',
         name="published.json", read=lambda path: kept(path.parent),
     ),
-    "asked": Kind(
-        valid=lambda: b'{"matrix": "m", "scale": null, "defenses": ["a"], "plugins": []}', name="asked.json",
-        read=lambda path: baseline.read_asked(path.parent),
+    "request": Kind(
+        valid=lambda: b'{"matrix": "m", "scale": null, "defenses": ["a"], "plugins": []}', name="request.json",
+        read=lambda path: request.read(path.parent),
     ),
     "suite": Kind(
         valid=lambda: b'{"suite": "smoke", "protocol": 1, "bench": "0", "ranked": true, "why_not": []}',

@@ -28,15 +28,7 @@ from bench import api
 from bench.answer.context import Memory, RunContext
 from bench.answer.run import run as run_cell
 from bench.answer.run import unanswered
-from bench.cell import (
-    AttackCell,
-    CheckpointWeights,
-    DataRef,
-    Entry,
-    Federated,
-    FileWeights,
-    TrainingCell,
-)
+from bench.cell import AttackCell, CheckpointWeights, DataRef, Entry, Federated, FileWeights, TrainingCell
 from bench.cli import submission as commands
 from bench.datasets.base import content_hash
 from bench.datasets.digits import Digits

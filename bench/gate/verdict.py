@@ -114,18 +114,11 @@ class Verdict:
     def json(self) -> dict[str, Any]:
         """The verdict as JSON types; infinite bounds as None."""
 
-        def finite(comparison: Comparison) -> dict[str, Any]:
-            return {
-                key: None if isinstance(value, float) and not np.isfinite(value) else value
-                for key, value in asdict(comparison).items()
-            }
-
-        return {
-            "outcome": self.outcome, "exit_code": self.exit_code, "cells": self.cells,
-            "comparisons": [finite(comparison) for comparison in self.comparisons],
-            "unpaired": [{"place": place, "reason": reason} for place, reason in self.unpaired],
-            "changes": list(self.changes),
-        }  # fmt: skip
+        content = asdict(self) | {"exit_code": self.exit_code}
+        content["unpaired"] = [{"place": place, "reason": reason} for place, reason in self.unpaired]
+        for comparison in content["comparisons"]:
+            comparison |= {name: None for name in ("lower", "upper") if not np.isfinite(comparison[name])}
+        return content
 
 
 def verdict(

@@ -59,7 +59,7 @@ class FailedCheck(RecordError):
 
 @dataclass(slots=True)
 class _Gathered:
-    """What the check gathers: the records that can be read, findings, and which records name which arrays."""
+    """The records that can be read, findings, and which records name which arrays."""
 
     records: list[Record] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)

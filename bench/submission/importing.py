@@ -1,7 +1,7 @@
 """A checked submission → records of a run folder, which `bench leaderboard` then ranks with those there."""
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,7 @@ class Import:
     suites: list[str] = field(default_factory=list)
 
     def json(self) -> dict[str, Any]:
-        return {
-            "run": str(self.run), "sha256": self.sha256, "new": self.new, "same": self.same,
-            "aside": self.aside, "suites": self.suites,
-        }  # fmt: skip
+        return {**asdict(self), "run": str(self.run)}
 
 
 def import_(file: Path, run: Path) -> Import:

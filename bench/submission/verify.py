@@ -7,9 +7,9 @@ file names is opened: weights files are found by content, trainings are run agai
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -217,11 +217,8 @@ class _Lines(Observer):
 
 @contextmanager
 def _folder(out: Path | None) -> Iterator[Path]:
-    if out is not None:
-        with opened(out) as run:
-            yield run
-        return
-    with tempfile.TemporaryDirectory() as folder, opened(Path(folder)) as run:
+    place = nullcontext(str(out)) if out is not None else tempfile.TemporaryDirectory()
+    with place as folder, opened(Path(folder)) as run:
         yield run
 
 
@@ -230,15 +227,16 @@ class _WeightsFiles:
 
     def __init__(self, folder: Path | None) -> None:
         self._folders = [PRESETS, *([folder] if folder is not None else [])]
-        self._paths: dict[str, Path] | None = None
+
+    @cached_property
+    def _by_hash(self) -> dict[str, Path]:
+        paths = (path for top in self._folders for kind in _SUFFIXES for path in sorted(top.rglob(kind)))
+        return {file_sha256(path): path for path in paths if path.is_file()}
 
     def find(self, sha256: str) -> Path:
         """Raises `BenchError` where no file has this content."""
-        if self._paths is None:
-            paths = [path for top in self._folders for kind in _SUFFIXES for path in sorted(top.rglob(kind))]
-            self._paths = {file_sha256(path): path for path in paths if path.is_file()}
-        if sha256 not in self._paths:
+        if sha256 not in self._by_hash:
             raise BenchError(
                 f"its weights file {sha256[:8]} is not here; name a folder that has it by --weights"
             )
-        return self._paths[sha256]
+        return self._by_hash[sha256]
