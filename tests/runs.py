@@ -31,7 +31,7 @@ class {name}(LabelsOnly):
         {body}
         return LabelsOnly.reconstruct(self, reading, budget, key)
 '''
-GATE = '''
+GATE = """
 import pathlib, time
 from dataclasses import dataclass
 from bench.registry import entries
@@ -50,7 +50,7 @@ def first_to_wait():
         return int((GATE / "closed").read_text())
     except FileNotFoundError:
         return float("inf")
-'''
+"""
 GATED = '''
 _Base{number} = entries.load("attacks", "{attack}")
 

@@ -37,7 +37,9 @@ def attack(
     )  # fmt: skip
 
 
-def simulated(scheduler: Scheduler, workers: int, seconds: dict[str, float]) -> list[tuple[float, str, AnyCell]]:
+def simulated(
+    scheduler: Scheduler, workers: int, seconds: dict[str, float]
+) -> list[tuple[float, str, AnyCell]]:
     """Each worker takes `seconds` for a cell; (start, worker, cell) in order."""
     clock, busy, starts = 0.0, dict[str, tuple[float, AnyCell]](), list[tuple[float, str, AnyCell]]()
     while True:
@@ -106,7 +108,9 @@ def test_the_longest_first_and_urgent_trainings_before_all() -> None:
     seconds = {short.id: 1.0, long.id: 5.0, trained.id: 0.1, attack(4, on=trained).id: 3.0}
     groups = [Group(cells=(short,)), Group(cells=(long,)), Group(cells=(attack(4, on=trained),), after=trained.id),
               Group(cells=(trained,))]  # fmt: skip
-    order = [cell.seed for _, _, cell in simulated(Scheduler(groups, lambda cell: seconds[cell.id]), 1, seconds)]
+    order = [
+        cell.seed for _, _, cell in simulated(Scheduler(groups, lambda cell: seconds[cell.id]), 1, seconds)
+    ]
     assert order == [3, 2, 4, 1]
 
 
