@@ -53,6 +53,7 @@ from bench.points import point
 from bench.record.checkpoints import fit
 from bench.registry import entries as registry
 from bench.rng import Key
+from bench.sanitize import first_line
 from bench.scoring.assign import pair, paired
 from bench.scoring.lpips_metric import load as load_lpips
 from bench.scoring.priors import priors
@@ -76,9 +77,7 @@ def build(
     try:
         module = architecture.build(shape, classes).eval()
     except (ValueError, RuntimeError, TypeError) as error:
-        raise BenchError(
-            f"model {name!r} takes no inputs of shape {shape}: {coerce.first_line(error)}"
-        ) from None
+        raise BenchError(f"model {name!r} takes no inputs of shape {shape}: {first_line(error)}") from None
     with torch.no_grad():
         for key, value in architecture.initial(module, seed).items():
             module.get_parameter(key).copy_(value)
@@ -99,7 +98,7 @@ def gradient(model: nn.Module, inputs: Values, labels: Values) -> dict[str, Tens
             classes = module(x).shape[-1]
     except (RuntimeError, ValueError, IndexError) as error:
         raise BenchError(
-            f"the model takes no inputs of shape {tuple(x.shape)}, (example, *shape): {coerce.first_line(error)}"
+            f"the model takes no inputs of shape {tuple(x.shape)}, (example, *shape): {first_line(error)}"
         ) from None
     targets = one_hot(coerce.labels(labels, len(x), classes), classes, x.dtype)
     found = group_gradients(module, weights, x[None], targets[None])
@@ -261,7 +260,7 @@ def score(
     `BenchError` for shapes, labels or values that do not fit.
     """
     claimed = replace(reconstruction, inputs=_scaled(reconstruction, value_range))
-    true = coerce.scaled(coerce.pictures(truth, tuple(claimed.inputs.shape)), value_range, "truth")
+    true = coerce.scaled(coerce.like_reading(truth, tuple(claimed.inputs.shape)), value_range, "truth")
     true_labels = coerce.labels(labels, true.shape[0] * true.shape[1]).reshape(true.shape[:2])
     shape = true.shape[2:]
     kind: Literal["image", "table"] = "image" if len(shape) == 3 else "table"
@@ -301,7 +300,7 @@ def save_pictures(
         image = grid(guess, guess)
         image = image and image.crop((0, image.height // 2, image.width, image.height))
     else:
-        true = coerce.scaled(coerce.pictures(truth, guess.shape), value_range, "truth")
+        true = coerce.scaled(coerce.like_reading(truth, guess.shape), value_range, "truth")
         image = grid(true, paired(guess, pair(true, guess)))
     if image is None:
         raise BenchError(f"{path}: there is no picture to draw")

@@ -76,7 +76,7 @@ class Aptos(Dataset):
             test_inputs=inputs[1], test_labels=grades[:_TEST], class_names=_GRADES, groups=groups,
             together=self.copies,
             subset=None if len(names) == _PICTURES else f"{len(names)} of {_PICTURES} pictures",
-            found=(table, pictures),
+            sources=(table, pictures),
         )  # fmt: skip
 
     def _chunks(self, files: list[Path], copies: int) -> Iterator[Images]:

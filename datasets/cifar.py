@@ -42,9 +42,9 @@ class _Cifar(Dataset):
             "pack": self._pack,
         }
         (inputs, labels), (test_inputs, test_labels) = readers[layout.format](paths)
-        for path, found, whole in ((paths[0], labels, _WHOLE[0]), (paths[-1], test_labels, _WHOLE[1])):
-            if len(found) == whole:
-                check_balance(path, found, len(self.class_names))
+        for path, part, whole in ((paths[0], labels, _WHOLE[0]), (paths[-1], test_labels, _WHOLE[1])):
+            if len(part) == whole:
+                check_balance(path, part, len(self.class_names))
         return Raw(
             train_inputs=inputs,
             train_labels=labels,
@@ -52,7 +52,7 @@ class _Cifar(Dataset):
             test_labels=test_labels,
             class_names=self.class_names,
             subset=subset((len(labels), len(test_labels)), _WHOLE),
-            found=paths,
+            sources=paths,
         )
 
     def _batches(self, paths: tuple[Path, ...]) -> tuple[_Part, _Part]:

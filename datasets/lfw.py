@@ -67,7 +67,7 @@ class Lfw(Dataset):
             subset=None
             if whole
             else f"{len(labels)} of {_PICTURES} pictures, {len(names)} of {_PEOPLE} people",
-            found=paths,
+            sources=paths,
         )
 
 

@@ -72,11 +72,11 @@ def client_indices(
 
 
 def _iid(labels: NDArray[np.int64], clients: int, size: int, seed: int) -> Indices:
-    def once(number: int) -> Indices:
+    def one_pass(number: int) -> Indices:
         order = rng.generator(seed, "partition", "iid", number).permutation(len(labels))
         return order[: len(labels) // size * size].reshape(-1, size)
 
-    return _over(once, clients)
+    return _over(one_pass, clients)
 
 
 def _two_shard(labels: NDArray[np.int64], clients: int, size: int, seed: int) -> Indices:
@@ -85,7 +85,7 @@ def _two_shard(labels: NDArray[np.int64], clients: int, size: int, seed: int) ->
     shards = 2 * min(clients, len(labels) // size)
     starts = np.arange(shards) * len(labels) // shards  # spread, so that no class is cut off at the end
 
-    def once(number: int) -> Indices:
+    def one_pass(number: int) -> Indices:
         draw = rng.generator(seed, "partition", "two-shard", number)
         order = draw.permutation(len(labels))
         by_label = order[np.argsort(labels[order], kind="stable")]
@@ -93,14 +93,14 @@ def _two_shard(labels: NDArray[np.int64], clients: int, size: int, seed: int) ->
         dealt: Indices = cut[draw.permutation(shards)].reshape(-1, size)
         return dealt
 
-    return _over(once, clients)
+    return _over(one_pass, clients)
 
 
-def _over(once: Callable[[int], Indices], clients: int) -> Indices:
+def _over(one_pass: Callable[[int], Indices], clients: int) -> Indices:
     """The first `clients` rows of as many passes over the split as they need."""
-    first = once(0)
+    first = one_pass(0)
     passes = -(-clients // len(first))
-    return np.concatenate([first, *(once(number) for number in range(1, passes))])[:clients]
+    return np.concatenate([first, *(one_pass(number) for number in range(1, passes))])[:clients]
 
 
 def _two_class(labels: NDArray[np.int64], clients: int, size: int, seed: int) -> Indices:
@@ -111,12 +111,12 @@ def _two_class(labels: NDArray[np.int64], clients: int, size: int, seed: int) ->
         )
     members = [np.flatnonzero(labels == value) for value in classes]
 
-    def one(client: int) -> Indices:
+    def members_of(client: int) -> Indices:
         draw = rng.generator(seed, "partition", "two-class", client)
         chosen = draw.choice(len(classes), 2, replace=False)
         return np.concatenate([draw.choice(members[i], size // 2, replace=False) for i in chosen])
 
-    return np.stack([one(client) for client in range(clients)])
+    return np.stack([members_of(client) for client in range(clients)])
 
 
 _KINDS: dict[str, Callable[[NDArray[np.int64], int, int, int], Indices]] = {

@@ -167,7 +167,7 @@ def test_an_incomplete_folder_is_named_and_a_complete_one_further_on_is_used(tmp
     with pytest.raises(MissingDataError, match="a/mnist lacks t10k-labels-idx1-ubyte"):
         Mnist().load((tmp_path / "a",))
     _idx_set(tmp_path / "b" / "mnist")
-    assert Mnist().load((tmp_path / "a", tmp_path / "b")).found[0].is_relative_to(tmp_path / "b")
+    assert Mnist().load((tmp_path / "a", tmp_path / "b")).sources[0].is_relative_to(tmp_path / "b")
 
 
 # Each format.

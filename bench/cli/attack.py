@@ -59,7 +59,7 @@ def command(
         params=_params(model_params, "--model-param"), public=known, public_labels=known_labels,
     )  # fmt: skip
     if true is not None and true_labels is not None:  # before the attack spends its minutes
-        coerce.pictures(true, (len(reading), reading.examples, *reading.shape))
+        coerce.like_reading(true, (len(reading), reading.examples, *reading.shape))
         coerce.labels(true_labels, len(reading) * reading.examples, reading.classes)
     reconstruction = api.attack(
         reading, name, evaluations=evaluations, seed=seed, device=device,

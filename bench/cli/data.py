@@ -123,7 +123,7 @@ def examine(name: str, data_dir: Path | None) -> Row:
         classes=data.classes,
         subset=raw.subset,
         sha256=data.sha256,
-        where=tuple(str(path) for path in raw.found),
+        where=tuple(str(path) for path in raw.sources),
         remedy=fetching if raw.subset else "",
     )
 

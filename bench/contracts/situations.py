@@ -33,8 +33,8 @@ def data(name: str = "digits") -> Data:
 def model(name: str = "dlg-lenet", dataset: str = "digits") -> tuple[nn.Module, dict[str, Tensor]]:
     """A module in eval mode and its initial weights, in float64."""
     architecture: Model = registry.instance("models", name, {})
-    found = data(dataset)
-    module = architecture.build(found.shape, found.classes).eval()
+    source = data(dataset)
+    module = architecture.build(source.shape, source.classes).eval()
     weights = architecture.initial(module, 0)
     return module.double(), {name: value.double() for name, value in weights.items()}
 
@@ -60,7 +60,7 @@ def setting_of(federated: Federated, *, rounds: int = 2) -> Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """A reading and, for the harness alone, the truth (reading, picture, *shape) and labels behind it."""
+    """A reading and, for the harness alone, the truth (reading, example, *shape) and labels behind it."""
 
     words: str
     reading: Reading
@@ -74,26 +74,26 @@ def situation(
 ) -> Situation:  # fmt: skip
     """An undefended reading of digits by `dlg-lenet` (of `cancer` by `mlp`, where `table`)."""
     dataset, architecture = ("cancer", "mlp") if table else ("digits", "dlg-lenet")
-    found = data(dataset)
+    source = data(dataset)
     module, weights = model(architecture, dataset)
     federated = Federated(
         algorithm="fedsgd" if steps == 1 else "fedavg", clients=12, per_round=2, steps=steps, batch=batch
     )
     cell = AttackCell(
-        dataset=DataRef(name=dataset, sha256=found.sha256), model=Entry(name=architecture),
+        dataset=DataRef(name=dataset, sha256=source.sha256), model=Entry(name=architecture),
         federated=federated, defense=Entry(name="none"), attack=Entry(name="any"), point=where,
         readings=readings, grants=Grants(repeated_readings=observations),
     )  # fmt: skip
     at = point(where)
     setting = setting_of(federated, rounds=1)
     setup = Setup(
-        data=found, model=module, weights=weights, clients=clients_of(cell, found), setting=setting,
+        data=source, model=module, weights=weights, clients=clients_of(cell, source), setting=setting,
         stages=Stages(setting=setting, transforms={}, states={}),
     )  # fmt: skip
     victims, batches = draw_victims(cell, setup, at)
-    batches = [replace(one, inputs=one.inputs.double()) for one in batches]
+    batches = [replace(rows, inputs=rows.inputs.double()) for rows in batches]
     if same_label:
-        victims, batches = _same_label(found, victims, batches[0])
+        victims, batches = _same_label(source, victims, batches[0])
     reading = take_reading(cell, setup, at, victims, batches)
     truth = truth_at(victims, at)
     words = f"{where}, B={batch}, L={steps}" + (", a table" if table else "")
@@ -102,16 +102,16 @@ def situation(
     return Situation(words=words, reading=reading, truth=truth.inputs, labels=truth.labels)
 
 
-def _same_label(found: Data, victims: Victims, batches: Batches) -> tuple[Victims, list[Batches]]:
+def _same_label(source: Data, victims: Victims, batches: Batches) -> tuple[Victims, list[Batches]]:
     """Every example of reading r has label r."""
     clients, steps, batch = batches.labels.shape
-    wanted = torch.arange(clients) % found.classes
-    labels = torch.from_numpy(found.training.labels)
-    rows = torch.stack([torch.nonzero(labels == label)[: steps * batch, 0] for label in wanted])
-    inputs = torch.from_numpy(found.training.floats(rows.numpy().reshape(clients, steps, batch))).double()
-    given = wanted[:, None, None].expand(clients, steps, batch).clone()
-    moved = replace(victims, inputs=inputs[:, None].float(), labels=given[:, None])
-    return moved, [replace(batches, inputs=inputs, labels=given)]
+    chosen = torch.arange(clients) % source.classes
+    labels = torch.from_numpy(source.training.labels)
+    rows = torch.stack([torch.nonzero(labels == label)[: steps * batch, 0] for label in chosen])
+    inputs = torch.from_numpy(source.training.floats(rows.numpy().reshape(clients, steps, batch))).double()
+    repeated = chosen[:, None, None].expand(clients, steps, batch).clone()
+    moved = replace(victims, inputs=inputs[:, None].float(), labels=repeated[:, None])
+    return moved, [replace(batches, inputs=inputs, labels=repeated)]
 
 
 def part(reading: Reading, *rows: int) -> Reading:
