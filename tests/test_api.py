@@ -175,9 +175,9 @@ GOOD = {"1.weight": torch.ones(3, 4), "1.bias": torch.ones(3)}
         (GOOD, {"weights": {"1.weight": torch.ones(3, 4)}}, r"weights: no tensor '1.bias'"),
         (GOOD, {"weights": GOOD | {"1.bias": torch.ones(2)}}, r"weights: 1.bias has shape \(2,\), the model needs"),
         (GOOD, {"labels": [3]}, r"labels must lie in 0..2, got 3 to 3"),
-        (GOOD, {"labels": [0, 1]}, r"2 labels for 1 pictures; give one each"),
+        (GOOD, {"labels": [0, 1]}, r"2 labels for 1 examples; give one each"),
         (GOOD, {"public": torch.ones(2, 5)}, r"public: shape \(2, 5\); expected \(example, 4\)"),
-        (GOOD, {"public": torch.ones(2, 4), "public_labels": [1]}, r"1 labels for 2 pictures"),
+        (GOOD, {"public": torch.ones(2, 4), "public_labels": [1]}, r"1 labels for 2 examples"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line_with_the_way_out(
