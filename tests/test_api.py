@@ -288,7 +288,7 @@ def test_a_saved_reading_is_the_same_reading(
     before = read(model, x, y, labels=y)
     api.save_reading(tmp_path / "a.npz", before)
     after = api.open_reading(tmp_path / "a.npz", model="dlg-lenet")
-    assert (after.batch, after.pictures, after.point, after.shape) == (2, 2, before.point, SHAPE)
+    assert (after.batch, after.examples, after.point, after.shape) == (2, 2, before.point, SHAPE)
     assert after.labels is not None
     assert before.labels is not None
     assert after.labels.tolist() == before.labels.tolist()
