@@ -109,7 +109,7 @@ def test_an_update_is_read_in_its_own_unit(model: nn.Module, pictures: tuple[Ten
     several = api.reading(
         update, model=model, weights=weights, shape=SHAPE, classes=10, batch=2, steps=3, rate=rate, unit=rate
     )
-    assert (several.point.name, several.pictures) == ("type-1", 6)
+    assert (several.point.name, several.examples) == ("type-1", 6)
 
 
 # --- gradients ---------------------------------------------------------------------------------------
