@@ -217,19 +217,21 @@ defense = ["none", { name = "prune", sweep = { share = [0.5, 0.9] } }]
 point = ["type-2", "type-1"]
 weights = ["init", { train = { rounds = 4 }, round = 2 }]
 federated = [{ clients = 20, per_round = 2, batch = 2 }]
-[[exclude]]
-defense = "none"
-point = "type-1"
+[[attack]]
+[[attack]]
+dataset = ["digits"]
+point = ["type-0"]
+evaluations = 30
 [[train]]
 dataset = ["digits"]
 model = ["mlp"]
 defense = ["none"]
 rounds = [3]
 [[published]]
-dataset = "digits"
-defense = "none"
-accuracy = 0.9
 source = "a paper"
+dataset = "digits"
+columns = ["defense", "accuracy"]
+rows = [["none", 0.9], [{ name = "prune", share = 0.5 }, 0.8]]
 """
 
 KINDS = {

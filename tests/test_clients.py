@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bench.answer.run import Memory, Place, run_cell
+from bench.answer.context import Memory, RunContext
+from bench.answer.run import run
 from bench.cell import DataRef, Entry, Federated, TrainingCell
 from bench.contracts.defenses import variants
 from bench.contracts.situations import data, setting_of
@@ -27,6 +28,7 @@ from bench.federated.replay import states_at
 from bench.federated.stages import Moment, Stages, stages
 from bench.federated.training import Course, Progress, begin, train
 from bench.record.checkpoints import read_about
+from bench.record.schema import TrainingResult
 from bench.registry import entries as registry
 
 CLIENTS = (1, 4, 7)
@@ -261,28 +263,36 @@ def test_a_training_that_was_cut_off_goes_on_bit_for_bit(defense: str, tmp_path:
     assert resume.load(path, start, {"source": 1}) is start
 
 
+def answered(cell: TrainingCell, context: RunContext) -> TrainingResult:
+    """The result of a training cell."""
+    record = run(cell, context, Memory())
+    assert record.training is not None, record.reason
+    return record.training
+
+
 def test_a_training_stops_at_its_accuracy_and_before_its_epsilon(tmp_path: Path) -> None:
     of, _ = course("fed-cdp", rounds=12)
-    place = Place(run=tmp_path)
+    context = RunContext(run=tmp_path)
     plain = of.cell.model_copy(update={"test_every": 1})
-    full = run_cell(plain, place, Memory())
-    assert full.summary["rounds"] == 12
-    spent = [one for one in full.summary["privacy"] if one["convention"] == "paper"]
-    assert full.summary["epsilon"] is not None
-    assert full.summary["epsilon_absent"] is None
-    assert spent[0]["steps"] == 36
-    half = full.summary["curve"][6][1]
-    reached = run_cell(plain.model_copy(update={"until_accuracy": max(half, 0.01)}), place, Memory())
-    assert reached.summary["rounds"] <= 6
-    assert reached.summary["accuracy"] >= half
-    limit = spent[0]["epsilon"] * 0.8
-    stopped = run_cell(plain.model_copy(update={"until_epsilon": limit}), place, Memory())
-    assert 0 < stopped.summary["rounds"] < 12
-    assert stopped.summary["privacy"][0]["epsilon"] <= limit
+    full = answered(plain, context)
+    assert full.rounds == 12
+    spent = full.privacy.by("paper")
+    assert spent is not None and spent.epsilon is not None
+    assert full.privacy.epsilon is not None
+    assert full.privacy.absent is None
+    assert spent.steps == 36
+    half = full.curve[6][1]
+    reached = answered(plain.model_copy(update={"until_accuracy": max(half, 0.01)}), context)
+    assert reached.rounds <= 6
+    assert reached.accuracy >= half
+    limit = spent.epsilon * 0.8
+    stopped = answered(plain.model_copy(update={"until_epsilon": limit}), context)
+    assert 0 < stopped.rounds < 12
+    assert (stopped.privacy.figures[0].epsilon or 0) <= limit
     undefended = of.cell.model_copy(update={"defense": Entry(name="none"), "rounds": 1})
-    bare = run_cell(undefended, place, Memory())
-    assert bare.summary["epsilon"] is None
-    assert "calibrated" in bare.summary["epsilon_absent"]
+    bare = answered(undefended, context)
+    assert bare.privacy.epsilon is None
+    assert "calibrated" in (bare.privacy.absent or "")
 
 
 def test_streams_of_a_round_are_apart_and_alone_as_in_company() -> None:
@@ -323,14 +333,15 @@ SLOWLY = """
 import sys, time
 from pathlib import Path
 from bench.cell import TrainingCell
-from bench.answer.run import Memory, Place, run_cell
+from bench.answer.context import Memory, RunContext
+from bench.answer.run import run
 
-def told(step):
-    if step.round >= 2:
+def wait(progress):
+    if progress.round >= 2:
         time.sleep(600)  # until it is killed
 
 cell = TrainingCell.model_validate_json(sys.argv[1], strict=False)
-run_cell(cell, Place(run=Path(sys.argv[2]), saved_every=0.0), Memory(), told=told)
+run(cell, RunContext(run=Path(sys.argv[2]), save_every=0.0), Memory(), on_progress=wait)
 """
 
 
@@ -338,9 +349,9 @@ def test_a_training_whose_process_is_killed_goes_on_and_ends_the_same(tmp_path: 
     """A real process, killed with SIGKILL between two rounds: same curve, same checkpoints, bit for bit."""
     of, _ = course("fed-cdp")
     cell = of.cell.model_copy(update={"checkpoints": (1, 4)})
-    place = Place(run=tmp_path / "cut", saved_every=0.0)
-    child = subprocess.Popen([sys.executable, "-P", "-c", SLOWLY, cell.model_dump_json(), str(place.run)])
-    path = resume.place(place.run, cell.id)
+    context = RunContext(run=tmp_path / "cut", save_every=0.0)
+    child = subprocess.Popen([sys.executable, "-P", "-c", SLOWLY, cell.model_dump_json(), str(context.run)])
+    path = resume.place(context.run, cell.id)
     deadline = time.monotonic() + 120
     while not path.exists() or read_about(path).get("round", 0) < 2:
         assert child.poll() is None
@@ -349,10 +360,10 @@ def test_a_training_whose_process_is_killed_goes_on_and_ends_the_same(tmp_path: 
     child.kill()
     child.wait()
     heard: list[int] = []
-    again = run_cell(cell, place, Memory(), told=lambda step: heard.append(step.round))
-    whole = run_cell(cell, Place(run=tmp_path / "whole"), Memory())
+    again = run(cell, context, Memory(), on_progress=lambda progress: heard.append(progress.round))
+    whole = answered(cell, RunContext(run=tmp_path / "whole"))
     assert heard == [3, 4]
-    assert again.summary == whole.summary
+    assert again.training == whole
     assert not path.exists()
 
 
@@ -425,9 +436,9 @@ def test_a_training_that_stops_between_two_tests_is_tested_where_it_stops() -> N
 def test_a_limit_that_the_first_round_would_pass_lets_none_run(tmp_path: Path) -> None:
     of, _ = course("fed-cdp", rounds=3)
     cell = of.cell.model_copy(update={"until_epsilon": 0.01})
-    found = run_cell(cell, Place(run=tmp_path), Memory())
-    assert (found.status, found.summary["rounds"], found.summary["epsilon"]) == ("done", 0, None)
-    assert "the first would pass" in found.summary["epsilon_absent"]
+    result = answered(cell, RunContext(run=tmp_path))
+    assert (result.rounds, result.privacy.epsilon) == (0, None)
+    assert "the first would pass" in (result.privacy.absent or "")
 
 
 def test_a_saved_training_without_a_round_that_is_now_wanted_begins_anew(tmp_path: Path) -> None:
@@ -442,6 +453,6 @@ def test_a_saved_training_without_a_round_that_is_now_wanted_begins_anew(tmp_pat
 def test_a_defense_that_refuses_the_setting_is_n_a_in_a_training(tmp_path: Path) -> None:
     of, _ = course("none")
     cell = of.cell.model_copy(update={"defense": Entry(name="quantile", params={"sigma": 6.0})})
-    found = run_cell(cell, Place(run=tmp_path), Memory())
+    found = run(cell, RunContext(run=tmp_path), Memory())
     assert found.status == "n/a"
     assert "leaves nothing for the main noise" in (found.reason or "")

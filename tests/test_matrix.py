@@ -11,8 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bench.cell import AttackCell, DataRef, Entry, Federated, TrainingCell
 from bench.errors import BenchError, MatrixError, NotApplicable
-from bench.matrix.published import Published
+from bench.matrix.published import Published, beside
 from bench.matrix.read import Matrix, read
 from bench.parameters import parameter
 
@@ -300,6 +301,15 @@ ERRORS = [
      "published[0].rows[1]: 1 values for 2 columns; give one for each column"),
     (published('columns = ["dataset", "asr"]\nrows = [["digits", 1], ["digitz", 1]]'),
      "published[0].rows[1].dataset: unknown dataset 'digitz'; did you mean 'digits'?"),
+    (axes() + '\n[[published]]\nattack = "cpl"\nasr = 1', "published[0]: lacks source; "
+     'add e.g. source = "paper, table"'),
+    (published('attack = "cpl"\nasr = 1.5'),
+     "published[0].asr: out of range, got 1.5; it must be less than or equal to 1"),
+    (published('attack = "cpl"\nasr = true'), "published[0].asr: expected a number, got True; write e.g. 0.5"),
+    (published('attack = "clp"\nasr = 1'), "published[0].attack: unknown attack 'clp'; did you mean 'cpl'?"),
+    (published('attack = "cpl"\nasr = 1\nasrs = 1'), "published[0].asrs: unknown key; did you mean 'asr'?"),
+    (published('federated = { clientz = 3 }\nasr = 1'),
+     "published[0].federated.clientz: unknown key; did you mean 'clients'?"),
     (published('asr = 1\ncolumns = ["dataset", "asr"]\nrows = []'),
      "published[0].columns: a name is given twice; name each column once, and not beside the rows"),
     (published('columns = ["dataset", "asr"]'), "published[0].rows: expected a list of rows, got None; "
@@ -418,6 +428,37 @@ def test_a_matrix_may_be_a_suite(parse: Any) -> None:
     assert parse('suite = "plus"\n' + axes()).suite == "plus"
 
 
+@pytest.mark.parametrize(
+    ("pattern", "fits"),
+    [
+        ('attack = "cpl"', True),
+        ('attack = { name = "cpl", share = 0.25 }\npoint = "type-2"', True),
+        ('attack = { name = "cpl", share = 0.5 }', False),
+        ('attack = "dlg"', False),
+        ('point = "type-1"', False),
+        ('defense = "none"\nmodel = "mlp"\ndataset = "digits"\nknowledge = "plain"', True),
+        ('federated = { steps = 5 }', True),
+        ('federated = { steps = 5, batch = 1 }', False),
+    ],
+)  # fmt: skip
+def test_what_is_published_stands_beside_the_cells_that_it_is_about(
+    parse: Any, pattern: str, fits: bool
+) -> None:
+    """A name fits any parameters, a table those that it has; an attack fits no training."""
+    (entry,) = parse(published("asr = 1\n" + pattern)).published
+    data = DataRef(name="digits", sha256="0" * 64)
+    shared: dict[str, Any] = {
+        "dataset": data, "model": Entry(name="mlp"), "defense": Entry(name="none"),
+        "federated": Federated(algorithm="fedavg", steps=5),
+    }  # fmt: skip
+    attack = AttackCell(
+        **shared, attack=Entry(name="cpl", params={"share": 0.25, "restarts": 0}), point="type-2"
+    )
+    assert (beside([entry], attack) is entry) == fits
+    training = TrainingCell(**shared, rounds=3)
+    assert (beside([entry], training) is entry) == (pattern == "federated = { steps = 5 }")
+
+
 def test_a_file_or_preset_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(MatrixError, match=r"^no\.toml: there is no such file; give a TOML file"):
         read("no.toml", registry=REGISTRY)
@@ -469,6 +510,8 @@ def test_more_defenses_join_trainings_that_compare_defenses_and_no_others(tmp_pa
     assert [(row["rounds"], row["defense"].name) for row in rows] == [
         (1, "none"), (2, "none"), (2, "prune"), (2, "noise"),
     ]  # fmt: skip
+    path.write_text(costs)  # it has this one already
+    assert len(read(path, more_defenses=["prune"], registry=REGISTRY).trainings) == 2
     path.write_text(weights)
     with pytest.raises(MatrixError, match="no \\[axes\\] to add to"):
         read(path, more_defenses=["noise"], registry=REGISTRY)

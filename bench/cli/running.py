@@ -22,10 +22,10 @@ from bench.matrix.expand import Planned, expand
 from bench.matrix.published import keep
 from bench.matrix.read import Matrix, read
 from bench.matrix.suites import ranking
-from bench.record.files import write_atomically
 from bench.pictures import grid
 from bench.record import request as requests
 from bench.record import store as records
+from bench.record.files import write_atomically
 from bench.record.folder import opened
 from bench.record.request import Request
 from bench.record.store import Record

@@ -84,11 +84,12 @@ def _values(errors: Errors, key: str, raw: Any) -> list[Any]:
         errors.add(key, expected("a table of lists", sweep, "sweep = { share = [0.5, 0.7] }"))
         return [fixed]
     swept = {name: items for name, items in sweep.items() if isinstance(items, list) and items}
-    for name in sweep.keys() - swept.keys():
-        example = expected("a list with at least one value", sweep[name], "[1, 2]")
-        errors.add(f"{key}.{printable(name)}", example)
-    for name in swept.keys() & fixed.keys():
-        errors.add(f"{key}.{printable(name)}", "fixed and swept", "keep one of the two")
+    for name, items in sweep.items():
+        if name not in swept:
+            message = expected("a list with at least one value", items, "[1, 2]")
+            errors.add(f"{key}.{printable(name)}", message)
+        elif name in fixed:
+            errors.add(f"{key}.{printable(name)}", "fixed and swept", "keep one of the two")
     names = sorted(swept.keys() - fixed.keys())  # the order of keys in a TOML table means nothing
     rows = product(*(swept[name] for name in names))
     return [{**fixed, **dict(zip(names, row, strict=True))} for row in rows]

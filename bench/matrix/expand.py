@@ -76,11 +76,10 @@ class _Plan:
         fields = self.fields(row)
         weights = fields.get("weights")
         if isinstance(weights, Weights) and weights.train is not None and weights.round is not None:
-            shared = {
-                name: fields[name] for name in ("dataset", "model", "federated", "seed") if name in fields
-            }
-            asked = weights.train.given(type(weights.train).model_fields)
-            cell = self.training({"defense": Entry(name="none"), **shared, **asked}, {weights.round})
+            names = ("dataset", "model", "federated", "seed")
+            options = weights.train.given(type(weights.train).model_fields)
+            training = {name: fields[name] for name in fields if name in names} | options
+            cell = self.training({"defense": Entry(name="none"), **training}, {weights.round})
             series = cell.model_copy(update={"seed": 0}).id
             fields["weights"] = CheckpointWeights(training=cell.id, round=weights.round, series=series)
         return AttackCell(**fields)

@@ -151,7 +151,8 @@ def _field(model: type[BaseModel], loc: Sequence[str | int]) -> tuple[type[BaseM
     """The model of the table that the last name in `loc` stands in, and that name."""
     names = [part for part in loc if isinstance(part, str)]
     for name in names[:-1]:
-        model = _model(model.model_fields[name].annotation) or model
+        field = model.model_fields.get(name)
+        model = (_model(field.annotation) if field else None) or model
     return model, names[-1] if names else ""
 
 

@@ -172,21 +172,27 @@ def _with_defenses(
         except Wrong as error:
             errors.add("--defense", str(error))
 
-    def wider(table: Any, least: int = 0) -> Any:
+    def wider(table: Any) -> Any:
         # what is of another type than it should be is reported with the file's other errors
         defenses = table.get("defense") if isinstance(table, dict) else None
-        if not isinstance(defenses, list) or len(defenses) < least:
+        if not isinstance(defenses, list):
             return table
         return {**table, "defense": [*defenses, *(name for name in right if name not in defenses)]}
 
-    changed: dict[str, Any] = {
-        kind: [wider(block, least) for block in content[kind]]
-        for kind, least in (("attack", 0), ("train", 2))
-        if isinstance(content.get(kind), list)
-    }
-    axes = content.get("axes", {})
+    changed: dict[str, Any] = {}
+    axes, attacks, trains = content.get("axes", {}), content.get("attack"), content.get("train")
     if tables(content, "attack") and isinstance(axes, dict):
         changed["axes"] = wider({"defense": ["none"], **axes})
-    elif changed.get("train", []) == content.get("train", []):
+    elif not any(_compares(block) for _, block in tables(content, "train")):
         errors.add("--defense", "the matrix has no [axes] to add to", "leave it out, or add axes")
+    if isinstance(attacks, list):
+        changed["attack"] = [wider(block) for block in attacks]
+    if isinstance(trains, list):
+        changed["train"] = [wider(block) if _compares(block) else block for block in trains]
     return changed
+
+
+def _compares(block: Any) -> bool:
+    """Whether a `[[train]]` block is about what defenses cost."""
+    defenses = block.get("defense") if isinstance(block, dict) else None
+    return isinstance(defenses, list) and len(defenses) > 1

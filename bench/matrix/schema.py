@@ -55,7 +55,7 @@ def _entry(axis: str) -> PlainValidator:
 def _entry_pattern(axis: str) -> PlainValidator:
     """The part of an entry that the file spells out: it fits every entry that has this part."""
 
-    def check(raw: Any, info: ValidationInfo) -> dict[str, Any]:
+    def check(raw: Any, info: Any) -> dict[str, Any]:
         entry = registered(axis, raw, info.context.registry)
         names = raw if isinstance(raw, dict) else {}
         return {"name": entry.name, **{name: entry.params[name] for name in names if name != "name"}}
@@ -255,7 +255,7 @@ class PublishedRow(Figures):
     knowledge: Knowledge | None = None
     point: Point | None = None
     defense: Annotated[dict[str, Any] | None, _entry_pattern("defense")] = None
-    federated: Annotated[dict[str, Any] | None, PlainValidator(_federated_pattern)] = None
+    federated: Annotated[Federated | dict[str, Any] | None, PlainValidator(_federated_pattern)] = None
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:

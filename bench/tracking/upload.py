@@ -21,7 +21,7 @@ from urllib.request import url2pathname
 from PIL import Image
 from sqlalchemy import event
 
-from bench.errors import RecordError
+from bench.errors import RecordError, StorageError
 from bench.record import store as records
 from bench.record.schema import Record
 from bench.tracking import pictures, store, view
@@ -95,7 +95,7 @@ def send(
             state = replace(state, left=state.left - 1, **{outcome: getattr(state, outcome) + 1})
         except RecordError as error:
             state = replace(state, left=state.left - 1, failed=state.failed + 1, reason=str(error))
-        except StoreError as error:
+        except (StoreError, StorageError) as error:
             return replace(state, reason=str(error))
         except OSError as error:
             return replace(state, reason=f"{run / 'synced'}: cannot be written ({error.strerror})")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, Literal
 
 from bench.leaderboard.blocks import ordered
@@ -59,11 +60,16 @@ class Column:
             self.heading, f"ASR at {self.point}" if self.cell == "rate" else self.heading
         )
 
+    def known(self, row: Row) -> Any:
+        """The value; None for a number that is not finite."""
+        value = self.value(row)
+        return None if isinstance(value, float) and not isfinite(value) else value
+
     def text(self, line: Line) -> str:
         """What people read."""
         if self.words is not None:
             return self.words(line)
-        value = self.value(line.row)
+        value = self.known(line.row)
         return NONE if value is None else self.show(value)
 
 

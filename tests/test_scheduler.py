@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.cell import AnyCell, AttackCell, CheckpointWeights, DataRef, Entry, Federated, TrainingCell
+from bench.record.schema import Code, Cost, Provenance, Record
 from bench.sweep.estimates import Estimates, Remaining
-from bench.sweep.scheduler import Agenda, Group
+from bench.sweep.scheduler import Group, Scheduler
 
 DATA = tuple(DataRef(name=name, sha256=letter * 64) for name, letter in (("digits", "a"), ("mnist", "b")))
 
@@ -36,28 +37,30 @@ def attack(
     )  # fmt: skip
 
 
-def taken(agenda: Agenda, workers: int, seconds: dict[str, float]) -> list[tuple[float, str, AnyCell]]:
-    """Simulate: each worker takes `seconds` for a cell; (when it began, worker, cell) in order."""
-    clock, busy, told = 0.0, dict[str, tuple[float, AnyCell]](), list[tuple[float, str, AnyCell]]()
+def simulated(
+    scheduler: Scheduler, workers: int, seconds: dict[str, float]
+) -> list[tuple[float, str, AnyCell]]:
+    """Each worker takes `seconds` for a cell; (start, worker, cell) in order."""
+    clock, busy, starts = 0.0, dict[str, tuple[float, AnyCell]](), list[tuple[float, str, AnyCell]]()
     while True:
         for name in map(str, range(workers)):
-            if name not in busy and (cell := agenda.take(name)) is not None:
+            if name not in busy and (cell := scheduler.take(name)) is not None:
                 busy[name] = (clock + seconds[cell.id], cell)
-                told.append((clock, name, cell))
+                starts.append((clock, name, cell))
         if not busy:
-            assert agenda.empty
-            return told
-        name = min(busy, key=lambda one: busy[one][0])
+            assert scheduler.empty
+            return starts
+        name = min(busy, key=lambda worker: busy[worker][0])
         clock, cell = busy.pop(name)
-        agenda.settle(cell)
+        scheduler.settle(cell)
 
 
 @st.composite
 def sweeps(draw: st.DrawFn) -> tuple[list[Group], dict[str, float]]:
-    made = [training(n, draw(st.sampled_from(DATA))) for n in range(draw(st.integers(0, 4)))]
-    groups = [Group(cells=(one,)) for one in made]
+    trainings = [training(n, draw(st.sampled_from(DATA))) for n in range(draw(st.integers(0, 4)))]
+    groups = [Group(cells=(cell,)) for cell in trainings]
     for n in range(draw(st.integers(0, 8))):
-        on = draw(st.sampled_from([None, *made]))
+        on = draw(st.sampled_from([None, *trainings]))
         data = on.dataset if on else draw(st.sampled_from(DATA))
         count = draw(st.integers(1, 4))
         cells = tuple(attack(100 * n + k, data, on) for k in range(count))
@@ -72,10 +75,10 @@ def test_every_cell_once_and_after_its_training(
     sweep: tuple[list[Group], dict[str, float]], workers: int
 ) -> None:
     groups, seconds = sweep
-    told = taken(Agenda(groups, lambda cell: seconds[cell.id]), workers, seconds)
-    assert Counter(cell.id for _, _, cell in told) == dict.fromkeys(seconds, 1)
-    ends = {cell.id: began + seconds[cell.id] for began, _, cell in told}
-    begins = {cell.id: began for began, _, cell in told}
+    starts = simulated(Scheduler(groups, lambda cell: seconds[cell.id]), workers, seconds)
+    assert Counter(cell.id for _, _, cell in starts) == dict.fromkeys(seconds, 1)
+    ends = {cell.id: start + seconds[cell.id] for start, _, cell in starts}
+    begins = {cell.id: start for start, _, cell in starts}
     for group in groups:
         for cell in group.cells:
             assert group.after is None or begins[cell.id] >= ends[group.after] - 1e-9
@@ -93,7 +96,7 @@ def test_a_worker_stays_with_its_data_set() -> None:
     groups = [Group(cells=(attack(n, DATA[n % 2]),)) for n in range(40)]
     seconds = {group.cells[0].id: 1.0 + n / 100 for n, group in enumerate(groups)}
     loads: defaultdict[str, list[str]] = defaultdict(list)
-    for _, worker, cell in taken(Agenda(groups, lambda cell: seconds[cell.id]), 2, seconds):
+    for _, worker, cell in simulated(Scheduler(groups, lambda cell: seconds[cell.id]), 2, seconds):
         if loads[worker][-1:] != [cell.dataset.name]:
             loads[worker].append(cell.dataset.name)
     assert all(len(names) <= 2 for names in loads.values())  # its own, and at the end the other's rest
@@ -101,60 +104,61 @@ def test_a_worker_stays_with_its_data_set() -> None:
 
 
 def test_the_longest_first_and_urgent_trainings_before_all() -> None:
-    short, long, made = attack(1), attack(2), training(3)
-    seconds = {short.id: 1.0, long.id: 5.0, made.id: 0.1, attack(4, on=made).id: 3.0}
-    groups = [Group(cells=(short,)), Group(cells=(long,)), Group(cells=(attack(4, on=made),), after=made.id),
-              Group(cells=(made,))]  # fmt: skip
-    order = [cell.seed for _, _, cell in taken(Agenda(groups, lambda cell: seconds[cell.id]), 1, seconds)]
+    short, long, trained = attack(1), attack(2), training(3)
+    seconds = {short.id: 1.0, long.id: 5.0, trained.id: 0.1, attack(4, on=trained).id: 3.0}
+    groups = [Group(cells=(short,)), Group(cells=(long,)), Group(cells=(attack(4, on=trained),), after=trained.id),
+              Group(cells=(trained,))]  # fmt: skip
+    order = [
+        cell.seed for _, _, cell in simulated(Scheduler(groups, lambda cell: seconds[cell.id]), 1, seconds)
+    ]
     assert order == [3, 2, 4, 1]
 
 
 def test_an_idle_worker_takes_half_of_the_longest_rest() -> None:
     cells = tuple(attack(n) for n in range(7))
-    agenda = Agenda([Group(cells=cells)], lambda cell: 1.0)
-    assert agenda.take("1") == cells[0]
-    assert agenda.take("2") == cells[4]  # three of the six that were left
-    assert [agenda.take("1"), agenda.take("1"), agenda.take("1")] == list(cells[1:4])
-    assert agenda.take("1") == cells[6]
-    assert agenda.take("2") == cells[5]
-    assert agenda.empty
+    scheduler = Scheduler([Group(cells=cells)], lambda cell: 1.0)
+    assert scheduler.take("1") == cells[0]
+    assert scheduler.take("2") == cells[4]  # three of the six that were left
+    assert [scheduler.take("1"), scheduler.take("1"), scheduler.take("1")] == list(cells[1:4])
+    assert scheduler.take("1") == cells[6]
+    assert scheduler.take("2") == cells[5]
+    assert scheduler.empty
 
 
 def test_what_a_lost_worker_had_goes_to_others() -> None:
     cells = tuple(attack(n) for n in range(4))
-    agenda = Agenda([Group(cells=cells)], lambda cell: 1.0)
-    first = agenda.take("1")
+    scheduler = Scheduler([Group(cells=cells)], lambda cell: 1.0)
+    first = scheduler.take("1")
     assert first is not None
-    agenda.leave("1")
-    agenda.again(first)
-    assert agenda.ready == 4
-    assert {agenda.take("2").seed for _ in range(4)} == {0, 1, 2, 3}  # type: ignore[union-attr]
+    scheduler.remove("1")
+    scheduler.retry(first)
+    assert scheduler.ready == 4
+    assert {scheduler.take("2").seed for _ in range(4)} == {0, 1, 2, 3}  # type: ignore[union-attr]
 
 
 def test_a_training_that_is_done_before_is_waited_for_by_nobody() -> None:
     on_it = attack(1, on=training(1))
-    agenda = Agenda([Group(cells=(on_it,), after=training(1).id)], lambda cell: 1.0)
-    assert agenda.take("1") == on_it
+    scheduler = Scheduler([Group(cells=(on_it,), after=training(1).id)], lambda cell: 1.0)
+    assert scheduler.take("1") == on_it
 
 
 def test_estimates_learn_from_what_is_most_alike() -> None:
-    found = Estimates(lambda cell: (1, 8, 8))
+    estimates = Estimates(lambda cell: (1, 8, 8))
 
-    def took(cell: AnyCell, seconds: Any, **cost: Any) -> None:
-        found.learn(cell, {"wall_seconds": seconds, **cost})
+    def learn(cell: AnyCell, seconds: float, **cost: Any) -> None:
+        estimates.learn(cell, Cost(wall_seconds=seconds, **cost))
 
-    plain = found.seconds(attack(1))
-    took(attack(2, attack="dlg"), 5 * found.seconds(attack(2, attack="dlg")))
-    assert found.seconds(attack(1)) == plain  # another attack's
-    took(attack(2, DATA[1]), 3 * plain)
-    assert found.seconds(attack(1)) == pytest.approx(3 * plain)  # its own, on other data
-    took(attack(2), 2 * plain)
-    assert found.seconds(attack(1)) == pytest.approx(2 * plain)  # on its own data
-    for nonsense in ("4", None, float("nan"), -1.0, True):
-        took(attack(3), nonsense)
-    took(attack(3), 0.001, reused_from="another cell")
-    found.learn(attack(3), {})
-    assert found.seen == 3
+    plain = estimates.seconds(attack(1))
+    learn(attack(2, attack="dlg"), 5 * estimates.seconds(attack(2, attack="dlg")))
+    assert estimates.seconds(attack(1)) == plain  # another attack's
+    learn(attack(2, DATA[1]), 3 * plain)
+    assert estimates.seconds(attack(1)) == pytest.approx(3 * plain)  # its own, on other data
+    learn(attack(2), 2 * plain)
+    assert estimates.seconds(attack(1)) == pytest.approx(2 * plain)  # on its own data
+    for nonsense in (0.0, -1.0, 1e300):
+        learn(attack(3), nonsense)
+    learn(attack(3), 0.001, reused_from="another cell")
+    assert estimates.seen == 3
 
 
 def test_what_is_left_follows_the_speed_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,27 +167,28 @@ def test_what_is_left_follows_the_speed_seen(monkeypatch: pytest.MonkeyPatch) ->
     cells = [attack(n) for n in range(5)]
     remaining = Remaining(cells, Estimates(lambda cell: (1, 8, 8)))
     assert remaining.left() is None
-    remaining.settle(cells[0].id)
-    remaining.settle(cells[1].id)
+    for cell in cells[:2]:
+        code = Provenance(bench=Code(origin="here"))
+        remaining.on_record(Record(id=cell.id, status="n/a", reason="none", cell=cell, provenance=code))
     assert remaining.left() == pytest.approx(15.0)
 
 
-def test_estimates_may_be_asked_while_they_learn() -> None:
-    found = Estimates(lambda cell: (1, 8, 8))
-    failed: list[BaseException] = []
+def test_estimates_may_be_read_while_they_learn() -> None:
+    estimates = Estimates(lambda cell: (1, 8, 8))
+    errors: list[BaseException] = []
 
-    def ask() -> None:
+    def read() -> None:
         try:
             while not done.is_set():
-                found.seconds(attack(1))
+                estimates.seconds(attack(1))
         except BaseException as error:
-            failed.append(error)
+            errors.append(error)
 
     done = threading.Event()
-    asking = threading.Thread(target=ask)
-    asking.start()
+    reader = threading.Thread(target=read)
+    reader.start()
     for number in range(5000):
-        found.learn(attack(1), {"wall_seconds": 1.0 + number})
+        estimates.learn(attack(1), Cost(wall_seconds=1.0 + number))
     done.set()
-    asking.join()
-    assert not failed
+    reader.join()
+    assert not errors
