@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from tests.test_plan import RESOLVER, answer, attack, training
 
-from bench.answer.run import answering
+from bench.answer.provenance import provenance
 from bench.cell import CheckpointWeights
 from bench.datasets.idx import read_idx
 from bench.datasets.loading import load
@@ -35,13 +35,12 @@ from bench.own import files as reading_files
 from bench.record import request
 from bench.record import store as records
 from bench.record.checkpoints import read_about, read_weights, write_weights
-from bench.record.compact import Slim
+from bench.record.compact import Sharing
 from bench.registry import entries as registry
 from bench.sanitize import sanitized_lines
 from bench.submission.check import check
 from bench.submission.export import export, read_suite
-from bench.sweep import bundle as parcel
-from bench.sweep import merge, progress
+from bench.sweep import bundle, merge, progress
 from bench.sweep.plan import schedule
 
 
@@ -83,7 +82,7 @@ def _run() -> Path:
 
 @cache
 def _record(kind: str = "attack") -> bytes:
-    found = next(one for one in records.records(_run()) if one.cell["kind"] == kind)
+    found = next(one for one in records.records(_run()) if one.cell.kind == kind)
     return records.record_path(_run(), found.id).read_bytes()
 
 
@@ -155,14 +154,12 @@ def _idx() -> bytes:
 
 def _show(path: Path) -> object:
     """A record as every view reads it."""
-    from bench.cli import cell_words, lookup
+    from bench.cli import cell_text, lookup
 
     _, record = lookup.by_reference(str(path), None)
-    with lookup.understood(record):
-        cell_words.lines(record)
-    with lookup.together("here"):
-        board([Slim()(record)])
-    return records.cell_of(record)
+    cell_text.lines(record)
+    board([Sharing()(record)])
+    return record.cell
 
 
 def _merge(path: Path) -> object:
@@ -178,7 +175,7 @@ def _merge(path: Path) -> object:
     found = merge.merge(into, [source])
     if found.refused:
         raise RecordError(found.refused[0])
-    return records.cell_of(records.read(records.record_path(into, _id(of))))
+    return records.read(records.record_path(into, _id(of))).cell
 
 
 def _gate(path: Path) -> object:
@@ -191,7 +188,7 @@ def _suites(path: Path) -> object:
 
 
 def _admit(path: Path) -> object:
-    return parcel.admit(path.parent, {f"records/{_id()}.json": path.read_bytes()}, _id())
+    return bundle.admit(path.parent, {f"records/{_id()}.json": path.read_bytes()}, _id())
 
 
 def _plan(path: Path) -> object:
@@ -202,7 +199,7 @@ def _plan(path: Path) -> object:
     path.rename(path.with_name(f"{_id('training')}.json"))
     on_it = attack(CheckpointWeights(training=_id("training"), round=2))
     planned = [Planned(cell, None) for cell in (training(), on_it)]
-    return schedule(planned, run, RESOLVER), answering(on_it, run)
+    return schedule(planned, run, RESOLVER), provenance(on_it, run)
 
 
 MATRIX = b"""title = "a matrix"

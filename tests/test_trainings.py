@@ -21,10 +21,10 @@ from bench.matrix.published import Published
 from bench.matrix.read import read
 from bench.record.schema import Record
 from bench.record.store import records
-from bench.sweep.dispatch import Watch
+from bench.sweep.observer import Observer
 from bench.sweep.plan import Resolver, schedule
 from bench.sweep.processes import Processes
-from bench.sweep.session import carry_out
+from bench.sweep.session import run_schedule
 
 MATRIX = """
 title = "two sizes"
@@ -183,21 +183,24 @@ def test_several_seeds_are_one_row_with_their_span(ran: tuple[Path, str]) -> Non
 def test_a_training_tells_every_round_and_takes_the_cores_that_are_left(matrix: Path, tmp_path: Path) -> None:
     planned = expand(read(matrix), resolve=Resolver(None))[1:]
     todo = schedule(planned, tmp_path, Resolver(None))
-    told: list[tuple[str, TrainingProgress]] = []
-    found: list[Record] = []
+    steps: list[tuple[str, TrainingProgress]] = []
+    finished: list[Record] = []
 
-    def stepped(cell: AnyCell, step: TrainingProgress) -> None:
-        told.append((cell.id, step))
+    class Listener(Observer):
+        def on_progress(self, cell: AnyCell, progress: TrainingProgress) -> None:
+            steps.append((cell.id, progress))
 
-    place = RunContext(run=tmp_path)
-    carry_out(
-        todo, place, partial(Processes, place, jobs=2), watch=Watch(stepped=stepped, finished=found.append)
-    )
-    (record,) = found
-    assert record.environment["threads"] == 2
-    assert [step.round for _, step in told] == [1, 2, 3, 4]
-    assert {name for name, _ in told} == {record.id}
-    spent = [step.epsilon for _, step in told]
+        def on_record(self, record: Record) -> None:
+            finished.append(record)
+
+    context = RunContext(run=tmp_path)
+    run_schedule(todo, context, partial(Processes, context, jobs=2), Listener())
+    (record,) = finished
+    assert record.environment is not None
+    assert record.environment.threads == 2
+    assert [step.round for _, step in steps] == [1, 2, 3, 4]
+    assert {name for name, _ in steps} == {record.id}
+    spent = [step.epsilon for _, step in steps]
     assert None not in spent
     assert spent == sorted(spent)  # type: ignore[type-var]
     assert not list((tmp_path / "weights").rglob("going-on*"))
