@@ -20,7 +20,6 @@ from bench.gate.noninferiority import Increase, holm, of_numbers, of_shares
 from bench.leaderboard.blocks import blocks, configuration, rank
 from bench.leaderboard.costs import UNDEFENDED
 from bench.leaderboard.worst import BASELINES, ExampleKey, Worst, clusters
-from bench.record.metrics import RMSE
 from bench.record.names import dataset_name, entry, federated
 from bench.record.schema import Record
 
@@ -301,10 +300,10 @@ def _overhead(record: Record) -> float | None:
 def _nearest(worst: Worst) -> dict[ExampleKey, float]:
     """Each example's least RMSE over the attacks; 1, the greatest there is, where none came to a number."""
     least = dict.fromkeys(worst.leaked, 1.0)
-    for attack, values in worst.figures[RMSE.name].items():
+    for attack, scores in worst.scores.items():
         if not attack.startswith(BASELINES):
-            for key, value in values.items():
-                least[key] = min(least[key], value) if np.isfinite(value) else least[key]
+            for key, example in scores.items():
+                least[key] = min(least[key], least[key] if example.rmse is None else example.rmse)
     return least
 
 
