@@ -23,7 +23,7 @@ from bench.record.schema import Record
 from bench.record.store import records
 from bench.sweep.observer import Observer
 from bench.sweep.plan import Resolver, schedule
-from bench.sweep.processes import Processes
+from bench.sweep.processes import ProcessPool
 from bench.sweep.session import run_schedule
 
 MATRIX = """
@@ -194,7 +194,7 @@ def test_a_training_tells_every_round_and_takes_the_cores_that_are_left(matrix: 
             finished.append(record)
 
     context = RunContext(run=tmp_path)
-    run_schedule(todo, context, partial(Processes, context, jobs=2), Listener())
+    run_schedule(todo, context, partial(ProcessPool, context, jobs=2), Listener())
     (record,) = finished
     assert record.environment is not None
     assert record.environment.threads == 2
