@@ -20,10 +20,10 @@ LAYERS = (
     ("bench", "errors", "sanitize", "points", "rng", "trip", "cell"),
     ("parameters", "registry", "gradients", "record"),
     ("datasets", "models", "defenses", "attacks"),
-    ("federated", "scoring"),
+    ("federated", "scoring", "pictures"),
     ("matrix",),
     ("answer", "leaderboard"),
-    ("sweep", "contracts", "pictures", "gate"),
+    ("sweep", "contracts", "gate"),
     ("tracking", "submission", "own"),
     ("api", "health"),
     ("cli",),
@@ -55,6 +55,7 @@ OWNERS = {
     "dp_accounting": "bench.defenses.accounting.pld",
     "altair": "bench.leaderboard.forms.charts",
     "vl_convert": "bench.leaderboard.forms.charts",
+    "jinja2": "bench.leaderboard.forms.page",
     "distributed": "bench.sweep.cluster",
 }
 # Imports inside functions, beside those of commands: what is optional or slow, and why it may be.

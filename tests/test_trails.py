@@ -201,4 +201,4 @@ def test_a_trajectory_that_does_not_fit_its_history_is_the_attacks_fault(
     monkeypatch.setattr(MeanPicture, "reconstruct", short)
     record = run(cell, RunContext(run=tmp_path), Memory())
     assert record.status == "crashed"
-    assert "trail (4, 10, 3, 1, 8, 8); expected (3 marks" in (record.reason or "")
+    assert "trajectory (4, 10, 3, 1, 8, 8); expected (3 marks" in (record.reason or "")

@@ -108,7 +108,7 @@ def test_a_limit_is_part_of_the_question_and_its_absence_is_none(matrix: Path) -
         ('scale = "full"', 'scale = "ful"', "train[1].scale: unknown scale 'ful'; did you mean 'full'?"),
         ("until_accuracy = 0.5", "until_accuracy = 1.5", "train[1].until_accuracy: out of range, got 1.5"),
         ("until_epsilon = 2", 'until_epsilon = "2"', "train[1].until_epsilon: expected a number"),
-        ('scales = ["small", "full"]', 'scales = "small"', "scales: expected a list of names"),
+        ('scales = ["small", "full"]', 'scales = "small"', "scales: expected a list, got 'small'"),
     ],
 )
 def test_faults_of_scales_and_limits_are_one_line(
@@ -196,8 +196,7 @@ def test_a_training_tells_every_round_and_takes_the_cores_that_are_left(matrix: 
     context = RunContext(run=tmp_path)
     run_schedule(todo, context, partial(ProcessPool, context, jobs=2), Listener())
     (record,) = finished
-    assert record.environment is not None
-    assert record.environment.threads == 2
+    assert record.environment is not None and record.environment.threads == 2
     assert [step.round for _, step in steps] == [1, 2, 3, 4]
     assert {name for name, _ in steps} == {record.id}
     spent = [step.epsilon for _, step in steps]

@@ -24,4 +24,5 @@ def compared(run: Path) -> list[Record]:
     try:
         return list(map(Sharing(), records.records(run)))
     finally:
+        gc.freeze()  # nor will it be
         gc.enable()
