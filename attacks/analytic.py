@@ -13,7 +13,7 @@ from torch.func import functional_call
 
 from bench.attacks.base import Attack
 from bench.attacks.parts.labels import infer_labels
-from bench.attacks.parts.observations import mean_observation, observations
+from bench.attacks.parts.objective import mean_observation, observations
 from bench.parameters import parameter
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction, Status

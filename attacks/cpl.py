@@ -6,8 +6,8 @@ from typing import Literal
 from bench.attacks.matching import MatchingAttack, Parts
 from bench.attacks.parts.prior import Prior
 from bench.attacks.parts.start import Start
+from bench.attacks.solvers.base import Plan
 from bench.attacks.solvers.lbfgs import Lbfgs
-from bench.attacks.solvers.problem import Plan
 from bench.parameters import parameter
 from bench.trip import Budget, Reading
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from bench.attacks.matching import MatchingAttack, Parts
 from bench.attacks.parts.prior import Prior
 from bench.attacks.solvers.adam import Adam
-from bench.attacks.solvers.problem import Plan
+from bench.attacks.solvers.base import Plan
 from bench.parameters import parameter
 from bench.trip import Budget, Reading
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bench.attacks.matching import MatchingAttack, Parts
+from bench.attacks.solvers.base import Plan
 from bench.attacks.solvers.lbfgs import Lbfgs
-from bench.attacks.solvers.problem import Plan
 from bench.parameters import parameter
 from bench.trip import Budget, Reading
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from bench.attacks.base import Attack
 from bench.attacks.parts.labels import infer_labels
-from bench.attacks.parts.observations import observations
+from bench.attacks.parts.objective import observations
 from bench.attacks.priors_only import claim
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction

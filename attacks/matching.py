@@ -14,16 +14,14 @@ import torch
 from bench.attacks.base import Attack, Objective
 from bench.attacks.parts.distance import Distance, Kind, Layers
 from bench.attacks.parts.labels import infer_labels, last_layer
-from bench.attacks.parts.objective import Mismatch
-from bench.attacks.parts.observations import mean_observation, observations
+from bench.attacks.parts.objective import Mismatch, mean_observation, observations
 from bench.attacks.parts.preconditioner import preconditioner
 from bench.attacks.parts.prior import NoiseModel, Prior
 from bench.attacks.parts.start import Start
 from bench.attacks.problem import MatchingProblem
 from bench.attacks.refine import refine
-from bench.attacks.solvers.base import Solver
+from bench.attacks.solvers.base import Plan, Solution, Solver
 from bench.attacks.solvers.loop import minimise
-from bench.attacks.solvers.problem import Plan, Solution
 from bench.parameters import parameter
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction

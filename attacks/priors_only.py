@@ -7,7 +7,7 @@ from torch import Tensor
 
 from bench.attacks.base import Attack
 from bench.attacks.parts.labels import infer_labels
-from bench.attacks.parts.observations import observations
+from bench.attacks.parts.objective import observations
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction, Status
 

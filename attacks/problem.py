@@ -10,7 +10,7 @@ from bench.attacks.parts.objective import Mismatch
 from bench.attacks.parts.preconditioner import PUBLIC
 from bench.attacks.parts.prior import NoiseModel, Prior
 from bench.attacks.parts.start import Start, start
-from bench.attacks.solvers.problem import Evaluate
+from bench.attacks.solvers.base import Evaluate
 from bench.gradients import group_gradients, one_hot
 from bench.rng import Key
 from bench.trip import Reading
@@ -18,7 +18,7 @@ from bench.trip import Reading
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchingProblem:
-    """`solvers.problem.Problem` of one reading batch.
+    """`solvers.base.Problem` of one reading batch.
 
     A row's variables are its inputs, divided by `preconditioner` (input value,) where there is one, and its label
     logits where `labels` (reading, example) is None.  With `shuffled`, restarts try the labels in other orders.

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from bench.attacks.problem import MatchingProblem
-from bench.attacks.solvers.base import Solver
+from bench.attacks.solvers.base import Plan, Solution, Solver
 from bench.attacks.solvers.loop import minimise
-from bench.attacks.solvers.problem import Plan, Solution
 from bench.trip import Reading
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bench.attacks.labels_only import LabelsOnly
 from bench.attacks.parts.labels import infer_labels, last_layer
-from bench.attacks.parts.observations import observations
+from bench.attacks.parts.objective import observations
 from bench.contracts.situations import Situation, data, situation
 from bench.gradients import group_gradients, one_hot
 from bench.rng import Key

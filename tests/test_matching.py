@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bench import api
-from bench.attacks.parts.observations import observations
+from bench.attacks.parts.objective import observations
 from bench.attacks.parts.prior import NoiseModel
 from bench.models.lenet import DlgLenet
 from bench.models.mlp import Mlp

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from bench.attacks.solvers import lbfgs
 from bench.attacks.solvers.adam import Adam
-from bench.attacks.solvers.base import Solver
+from bench.attacks.solvers.base import Evaluate, Plan, Solution, Solver
 from bench.attacks.solvers.lbfgs import Lbfgs, LbfgsState
 from bench.attacks.solvers.loop import minimise
-from bench.attacks.solvers.problem import Evaluate, Plan, Solution
 from bench.contracts.situations import data, model
 from bench.gradients import group_gradients, one_hot
 

@@ -1,4 +1,4 @@
-"""The matching objective: how far the gradients of candidate examples are from the observations."""
+"""The matching objective: the observations, and how far the gradients of candidate examples are from them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,11 +8,29 @@ from torch import Tensor
 
 from bench.attacks.parts.distance import Distance
 from bench.attacks.parts.local import unrolled_update
-from bench.attacks.parts.observations import same_weights
 from bench.gradients import group_gradients
 from bench.trip import Reading
 
 Tensors = Mapping[str, Tensor]
+
+
+def observations(reading: Reading) -> list[dict[str, Tensor]]:
+    """Each observation as one gradient, name → (reading, *shape), in gradient units.
+
+    An update over L steps, w_0 - w_L = η Σ g, is taken as the mean gradient: exact at L = 1.
+    Observations under the same weights are averaged, as their mean holds all that they tell of the secret,
+    unless the defense's description says that more than added noise is random.
+    """
+    scale = 1 / (reading.unit * reading.steps)
+    values = {name: value * scale for name, value in reading.values.items()}
+    if _same_weights(reading) and (reading.description is None or reading.description.additive):
+        return [{name: value.mean(1) for name, value in values.items()}]
+    return [{name: value[:, n] for name, value in values.items()} for n in range(len(reading.rounds))]
+
+
+def mean_observation(observed: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The mean of several observations, name → (reading, *shape)."""
+    return {name: torch.stack([each[name] for each in observed]).mean(0) for name in observed[0]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +48,7 @@ class Mismatch:
         (reading, example, class) → (reading,)."""
         reading = self.reading
         total = torch.zeros(len(inputs), dtype=inputs.dtype, device=inputs.device)
-        shared = len(observed) > 1 and same_weights(reading)
+        shared = len(observed) > 1 and _same_weights(reading)
         gradients = None
         for number, target in enumerate(observed):
             if gradients is None or not shared:
@@ -60,3 +78,8 @@ class Mismatch:
             differentiable=differentiable,
         )  # fmt: skip
         return {name: value.unflatten(0, inputs.shape[:2]) for name, value in flat.items()}
+
+
+def _same_weights(reading: Reading) -> bool:
+    """Whether all observations were made under the same weights."""
+    return all(bool((value == value[:1]).all()) for value in reading.weights.values())

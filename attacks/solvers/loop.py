@@ -6,19 +6,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.attacks.solvers.base import Solver, State, merge, select
-from bench.attacks.solvers.problem import Evaluate, Plan, Problem, Solution
+from bench.attacks.solvers.base import Evaluate, Plan, Problem, Solution, Solver, State, merge, select
 from bench.attacks.solvers.trajectory import Trajectory
 
 
 @dataclass(slots=True, kw_only=True)
 class _Progress:
-    """All that the loop knows.  Positions number the rows as they were given; slots are the rows side by side.
+    """The state of the loop.  A position numbers a row of `rows`; a slot, a row that is active now.
 
-    `zero_loss`, `loss_scale`, `hopeless`, `enough` (position,): see `Problem` and `Plan`; `share`: evaluations that
-    each run of a row may take.  `evaluations`, `restarts`, `loss`, `x`, `runs`: see `Solution`.
-    `run_evaluations`, `run_loss` are those of the present run.  `active` (slot,) are positions, `waiting` is the
-    first position not yet begun; `state` and `evaluate` are of the slots.
+    `zero_loss`, `loss_scale`, `hopeless`, `enough` (position,): see `Problem` and `Plan`; `share` (position,) are the
+    evaluations that each run may take.  `evaluations`, `restarts`, `runs`, `loss`, `x`: see `Solution`;
+    `run_evaluations`, `run_loss` (position,) are of the present run.  `active` (slot,) are positions, `waiting` is
+    the first position not yet begun; `state` and `evaluate` are of the slots.
     """
 
     problem: Problem
