@@ -137,14 +137,22 @@ class Stages:
 
 
 def stages(defense: Defense, setting: Setting, shapes: Shapes) -> Stages:
-    """A defense's stages before round 0; raises ValueError for an unknown stage, and for a server's state inside
-    clients' local steps."""
+    """A defense's stages before round 0.
+
+    Raises ValueError for an unknown stage, or a server's state inside clients' local steps; TypeError for an item that
+    is no `Transform`.
+    """
     transforms = {stage: tuple(items) for stage, items in defense.transforms(setting).items()}
     states: dict[Place, State] = {}
     for stage, items in transforms.items():
         if stage not in STAGES:
             raise ValueError(f"unknown stage {stage!r}; there are {', '.join(STAGES)}")
         for position, transform in enumerate(items):
+            if not isinstance(transform, Transform):
+                raise TypeError(
+                    f"stage {stage!r} has a {type(transform).__name__}, which is no Transform; "
+                    "derive it from bench.defenses.base:Transform"
+                )
             state = transform.initial_of(shapes, setting.clients)
             if state and transform.owner == "server" and stage in ("example", "step"):
                 raise ValueError(
