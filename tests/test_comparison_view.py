@@ -432,7 +432,7 @@ def test_a_server_that_refuses_the_view_is_no_end(served: Served, monkeypatch: p
     monkeypatch.setattr(charts, "named", lambda *_: "x" * 30_000)
     addresses, problem = pages.pages(served.port, "demo")
     assert list(addresses) == ["compare", "runs"]
-    assert problem == "this MLflow does not take the page of charts (HTTPError: HTTP Error 400: BAD REQUEST)"
+    assert problem == "this MLflow does not take the page of charts (HTTPError: HTTP Error 400: Bad Request)"
 
 
 @pytest.mark.parametrize("answer", [{}, [], {"experiment": {"experiment_id": 1}, "runs": [{}, {}]}, None])

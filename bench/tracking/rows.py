@@ -107,7 +107,7 @@ def _tags(row: Row, defense: Entry) -> dict[str, str]:
 def _metrics(row: Row) -> Iterator[tuple[str, float, int]]:
     """(name, value, step) of what there is and is finite."""
     worst, cost = row.worst, row.cost
-    figures: dict[str, float | None] = {ASR: worst and worst.asr}
+    figures: dict[str, float | None] = {ASR: worst.asr if worst else None}
     if worst and worst.best:
         figures |= {f"{name}/best": value for name, value in worst.best.medians.items()}
     for name, at in row.points.items():
