@@ -28,7 +28,7 @@ from bench.record import store as records
 from bench.record.files import write_atomically
 from bench.record.folder import opened
 from bench.record.request import Request
-from bench.record.store import Record
+from bench.record.schema import Record
 from bench.registry import entries as registry
 from bench.sweep.cluster import ClusterPool
 from bench.sweep.estimates import Remaining

@@ -14,7 +14,7 @@ from bench.cell import AnyCell
 from bench.cli.words import duration
 from bench.leaderboard.blocks import blocks
 from bench.leaderboard.forms import terminal
-from bench.record.store import Record
+from bench.record.schema import Record
 from bench.sanitize import LONGEST, sanitize
 from bench.sweep.observer import Observer
 

@@ -317,10 +317,10 @@ def _outcome(future: Any) -> "dict[str, bytes] | Exclusion | WorkerLost | CellRe
         return outcome
     if future.status != "error":  # cancelled, or lost with the scheduler
         return CellReturned()
-    error = future.exception()
-    if type(error).__name__ == "KilledWorker":
+    raised = future.exception()
+    if type(raised).__name__ == "KilledWorker":
         return WorkerLost(reason="its worker died")
-    return Exclusion(reason=f"{type(error).__name__}: {first_line(error)}")
+    return Exclusion(reason=f"{type(raised).__name__}: {first_line(raised)}")
 
 
 def _checked(executor: str) -> str:

@@ -14,7 +14,8 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from bench.cell import AnyCell
 from bench.errors import BenchError, StorageError
-from bench.record.store import Record, write_atomically
+from bench.record.files import write_atomically
+from bench.record.schema import Record
 from bench.sanitize import first_error
 from bench.sweep.observer import Observer
 
