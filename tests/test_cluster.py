@@ -11,6 +11,7 @@ from tests import runs
 from tests.lab import Lab, free_port
 from tests.test_plan import answer, attack
 
+from bench.answer.context import RunContext
 from bench.answer.provenance import provenance
 from bench.cell import FileWeights
 from bench.cli.main import cli
@@ -146,6 +147,10 @@ class _Worker:
         self.local_directory = str(folder)
 
 
+def _context(run: Path) -> RunContext:
+    return RunContext(run=run, data_errors_fail_cell=False)
+
+
 def test_a_worker_with_other_code_or_data_is_excluded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,8 +158,7 @@ def test_a_worker_with_other_code_or_data_is_excluded(
     cell = attack()
     here = provenance(cell, tmp_path)
     job = cluster.Job(
-        cell=cell.model_dump_json(), files={}, provenance=here, plugins={}, device="cpu", data_dir=None,
-        threads=1, time_limit=None,
+        cell=cell.model_dump_json(), files={}, provenance=here, plugins={}, context=_context(tmp_path),
     )  # fmt: skip
     other = replace(here, bench=replace(here.bench, sha256="0" * 64))
     result = cluster.work(replace(job, provenance=other))
@@ -182,8 +186,7 @@ def test_a_cell_that_cannot_be_answered_takes_no_worker_along(
         path.unlink()
     job = cluster.Job(
         cell=cell.model_dump_json(), files=inputs(cell, tmp_path / "run"),
-        provenance=provenance(cell, tmp_path), plugins={}, device="cpu", data_dir=None, threads=1,
-        time_limit=None,
+        provenance=provenance(cell, tmp_path), plugins={}, context=_context(tmp_path),
     )  # fmt: skip
     files = cluster.work(job)
     assert isinstance(files, dict), files

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -105,23 +106,25 @@ def test_no_cell_waits_for_a_process_that_hangs(run: Path) -> None:
     """A bounded wait for progress at the end, and it is killed."""
     begin = time.monotonic()
     follower = started(run, "import time; time.sleep(600)")
-    assert time.monotonic() - begin < 2
     assert "2 records wait (no progress in 0.5 s)" in str(follower.finish(0.5))
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 300
     assert process_gone(follower)
 
 
-def test_patience_is_for_progress_not_for_the_whole(run: Path) -> None:
+def test_patience_is_for_progress_not_for_the_whole(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = json.dumps({"count": 2, "skipped": 0, "failed": 0, "left": 0, "rows": 0, "reason": None})
-    program = f"""
-import time
-from pathlib import Path
-from bench.tracking import store
-for _ in range(8):
-    time.sleep(0.25); store.beat(Path({str(run)!r}))
-print({result!r})
-"""
-    assert started(run, program).finish(1.2) is None
+    beats, over = count(1), run / "over"
+
+    def pulse(run: Path) -> int:
+        beat = next(beats)
+        if beat == 8:
+            over.touch()
+        return beat
+
+    monkeypatch.setattr(store, "pulse", pulse)
+    wait = f"while not pathlib.Path({str(over)!r}).exists(): time.sleep(0.01)"
+    program = f"import pathlib, time\n{wait}\nprint({result!r})"
+    assert started(run, program).finish(0.0) is None
 
 
 def test_an_interrupted_run_ends_its_process(run: Path) -> None:
@@ -160,7 +163,7 @@ def test_by_hand_it_follows_for_as_long_as_the_folder_is_held(run: Path) -> None
 
     runner = threading.Thread(target=hold)
     runner.start()
-    held.wait(10)
+    assert held.wait(60)
     result = CliRunner().invoke(sync, [str(run), "--follow"])
     runner.join()
     assert result.exit_code == 0, result.output
@@ -212,9 +215,7 @@ def test_no_process_outlives_its_parent(
         time.sleep(after_seconds)
         assert not gone(pid)
         parent.send_signal(number)
-        parent.wait(15)
-    deadline = time.monotonic() + 10
-    while not gone(pid) and time.monotonic() < deadline:
-        time.sleep(0.1)
+        parent.wait(60)
+    until(lambda: gone(pid))
     assert gone(pid)
     assert all(json.loads(path.read_text()) for path in (run / "records").glob("*.json"))

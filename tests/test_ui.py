@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from tests import runs
 from tests.tracked import write
 
 from bench.cli.ui import command as ui
@@ -206,10 +206,7 @@ def test_a_signal_ends_it_with_exit_0_and_leaves_nothing(tmp_path: Path, number:
         family = family_of(opened.process.pid)
         assert len(family) >= 2
         opened.process.send_signal(number)
-        assert opened.process.wait(30) == 0
-        deadline = time.monotonic() + 5
-        while alive := {pid for pid in family if Path(f"/proc/{pid}").exists()}:
-            assert time.monotonic() < deadline, alive
-            time.sleep(0.1)
+        assert opened.process.wait(60) == 0
+        runs.until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family))
         with pytest.raises(urllib.error.URLError):
             opened.get("/")

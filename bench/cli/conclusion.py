@@ -14,7 +14,7 @@ from bench.leaderboard.knowledge import knowledge
 from bench.leaderboard.trainings import trainings
 from bench.matrix.published import Published
 from bench.record.request import Request
-from bench.record.store import Record
+from bench.record.schema import Record
 from bench.sanitize import sanitize
 from bench.sweep.plan import Schedule
 from bench.sweep.pool import PoolSpec

@@ -38,7 +38,7 @@ def _shard(context: click.Context, option: click.Parameter, value: str | None) -
     if value is None:
         return None
     number, _, count = value.partition("/")
-    numbers = [int(one) if one.isdecimal() and len(one) < 10 else 0 for one in (number, count)]
+    numbers = [int(text) if text.isdecimal() and len(text) < 10 else 0 for text in (number, count)]
     if not 1 <= numbers[0] <= numbers[1] <= _MOST_SHARDS:
         raise click.BadParameter(f"{value}: it must be i/n with i from 1 to n, e.g. 1/4", context, option)
     return numbers[0], numbers[1]

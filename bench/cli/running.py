@@ -28,7 +28,7 @@ from bench.record import store as records
 from bench.record.files import write_atomically
 from bench.record.folder import opened
 from bench.record.request import Request
-from bench.record.store import Record
+from bench.record.schema import Record
 from bench.registry import entries as registry
 from bench.sweep.cluster import ClusterPool
 from bench.sweep.estimates import Remaining
@@ -118,13 +118,13 @@ def execute(
             )
             sys.exit(130)
         waiting = follower.finish() if follower else None
-    found = sorted(screen.records, key=lambda record: order[record.id])
+    finished = sorted(screen.records, key=lambda record: order[record.id])
     uploaded = follower.uploaded if follower else None
     if not quiet:
         mlflow = conclusion.upload_line(plan.run, tracking_uri, uploaded, waiting)
-        conclusion.conclude(console, found, plan.run, plan.request, matrix.published, mlflow)
+        conclusion.conclude(console, finished, plan.run, plan.request, matrix.published, mlflow)
     return {
-        "run": str(plan.run.resolve()), **_result(found), "suite": suite,
+        "run": str(plan.run.resolve()), **_result(finished), "suite": suite,
         "uploaded": uploaded and {"count": uploaded.count, "left": uploaded.left},
         "seconds": round(time.monotonic() - began, 1),
     }  # fmt: skip
@@ -166,7 +166,7 @@ def _keep(plan: RunPlan, overrides: Sequence[str]) -> dict[str, Any] | None:
     return suite
 
 
-def _result(found: Sequence[Record]) -> dict[str, Any]:
+def _result(finished: Sequence[Record]) -> dict[str, Any]:
     """The records as JSON types: counts by status, and the tables."""
     table = [
         {
@@ -175,15 +175,15 @@ def _result(found: Sequence[Record]) -> dict[str, Any]:
             "psnr_db_median": worst.best_psnr_db, "prior_psnr_db_median": worst.prior_psnr_db,
             "examples": len(worst.leaked), "absent": worst.absent, "crashed": worst.crashed,
         }
-        for block in blocks(found)
+        for block in blocks(finished)
         for defense, row in block.rows.items()
         for point, worst in row.items()
     ]  # fmt: skip
-    statuses = [record.status for record in found]
+    statuses = [record.status for record in finished]
     return {
-        "cells": len(found), "done": statuses.count("done"), "not_applicable": statuses.count("n/a"),
+        "cells": len(finished), "done": statuses.count("done"), "not_applicable": statuses.count("n/a"),
         "crashed": statuses.count("crashed"), "table": table,
-        "knowledge": [row.json() for row in knowledge(found)],
+        "knowledge": [row.json() for row in knowledge(finished)],
     }  # fmt: skip
 
 

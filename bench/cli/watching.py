@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console, Group
@@ -15,7 +14,7 @@ from bench.cell import AnyCell
 from bench.cli.words import duration
 from bench.leaderboard.blocks import blocks
 from bench.leaderboard.forms import terminal
-from bench.record.store import Record
+from bench.record.schema import Record
 from bench.sanitize import LONGEST, sanitize
 from bench.sweep.observer import Observer
 
@@ -46,14 +45,12 @@ class Screen(Observer):
         self._live = Live(console=console, transient=True, refresh_per_second=2)
 
     def __enter__(self) -> Self:
-        self._live.__enter__()
+        self._live.start()
         self._draw()  # the bar stands from the beginning
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live.__exit__(kind, error, trace)
+    def __exit__(self, *error: object) -> None:
+        self._live.stop()
 
     def on_start(self, cell: AnyCell, worker: str) -> None:
         self._bar.update(self._task, doing=f"{cell.dataset.name} · {cell.defense.name}")

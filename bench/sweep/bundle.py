@@ -14,7 +14,7 @@ from bench.federated import resume
 from bench.record import store as records
 from bench.record.checkpoints import checkpoint_path
 from bench.record.files import write_atomically
-from bench.record.store import Record
+from bench.record.schema import Record
 
 Files = Mapping[str, bytes]
 _HASH = "[0-9a-f]{64}"

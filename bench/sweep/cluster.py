@@ -13,7 +13,7 @@ import queue
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from bench.sweep.pool import (
     answer,
     make_deterministic,
     timeout_reason,
-)  # fmt: skip
+)
 from bench.sweep.session import chosen_device
 
 SCHEME = "dask://"
@@ -50,17 +50,15 @@ _plugins: dict[str, bytes | None] = {}
 class Job:
     """What a worker is sent: the cell as JSON, its input files, and the provenance that its record must have.
 
-    `plugins` maps a specification to the file's content, None for an installed module.
+    `plugins` maps a specification to the file's content, None for an installed module.  The worker answers in
+    `context` but for the run folder, which is its own.
     """
 
     cell: str
     files: dict[str, bytes]
     provenance: Provenance
     plugins: dict[str, bytes | None]
-    device: str
-    data_dir: str | None
-    threads: int
-    time_limit: float | None
+    context: RunContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,15 +76,6 @@ class _Worker:
     began: float = 0.0
 
 
-@dataclass(slots=True)
-class _State:
-    """The workers, those excluded with the reason, and messages: progress of trainings, and finished futures."""
-
-    workers: dict[str, _Worker] = field(default_factory=dict)
-    excluded: dict[str, str] = field(default_factory=dict)
-    messages: "queue.SimpleQueue[tuple[str, Any]]" = field(default_factory=queue.SimpleQueue)
-
-
 class ClusterPool:
     """A pool of a Dask cluster's workers (`bench.sweep.pool.WorkerPool`): one cell at a time a worker process.
 
@@ -100,48 +89,52 @@ class ClusterPool:
         self._address = _checked(executor)
         self._context, self._device, self._patience, self._notify = context, device, patience, notify
         self._plugins = {spec: _content(spec) for spec in plugins}
-        self._state = _State()
+        self._workers: dict[str, _Worker] = {}
+        self._excluded: dict[str, str] = {}  # with the reason
+        self._messages: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()  # progress, and futures
         self._client = self._connected(10.0)
         self._alone_since = self._looked = time.monotonic()
 
     def workers(self) -> tuple[str, ...]:
-        return tuple(sorted(self._state.workers))
+        return tuple(sorted(self._workers))
 
     def submit(self, worker: str, cell: AnyCell, *, demand: int) -> None:
         del demand
-        context, there = self._context, self._state.workers[worker]
+        run, there = self._context.run, self._workers[worker]
+        context = replace(
+            self._context, device=self._device, threads=there.threads, data_errors_fail_cell=False
+        )
         job = Job(
-            cell=cell.model_dump_json(), files=inputs(cell, context.run), plugins=self._plugins,
-            provenance=provenance(cell, context.run), device=self._device, time_limit=context.time_limit,
-            data_dir=str(context.data_dir) if context.data_dir else None, threads=there.threads,
+            cell=cell.model_dump_json(), files=inputs(cell, run), provenance=provenance(cell, run),
+            plugins=self._plugins, context=context,
         )  # fmt: skip
         there.cell, there.began = cell, time.monotonic()
         there.future = self._client.submit(
             work, job, workers=[worker], allow_other_workers=False, pure=False, retries=0,
             key=f"bench-{cell.id[:16]}-{time.monotonic_ns()}",
         )  # fmt: skip
-        there.future.add_done_callback(lambda future: self._state.messages.put((worker, future)))
+        there.future.add_done_callback(lambda future: self._messages.put((worker, future)))
 
     def events(self) -> list[tuple[str, Event]]:
         events: list[tuple[str, Event]] = []
         with contextlib.suppress(queue.Empty):
-            events += self._of_message(*self._state.messages.get(timeout=_LOOK))
+            events += self._of_message(*self._messages.get(timeout=_LOOK))
             while True:
-                events += self._of_message(*self._state.messages.get_nowait())
+                events += self._of_message(*self._messages.get_nowait())
         if not events or time.monotonic() - self._looked > _LOOK:
             self._looked = time.monotonic()
             events += self._look()
         return events
 
     def close(self) -> None:
-        futures = [worker.future for worker in self._state.workers.values() if worker.future is not None]
+        futures = [worker.future for worker in self._workers.values() if worker.future is not None]
         with contextlib.suppress(Exception):  # a scheduler that is gone
             self._client.cancel(futures, force=True)
         with contextlib.suppress(Exception):
             self._client.close(timeout=5)
 
     def _of_message(self, name: str, message: Any) -> list[tuple[str, Event]]:
-        worker = self._state.workers.get(name)
+        worker = self._workers.get(name)
         if worker is None or worker.cell is None:
             return []  # of a worker that was given up
         if isinstance(message, TrainingProgress):
@@ -149,22 +142,17 @@ class ClusterPool:
         if worker.future is not message:
             return []
         cell, worker.cell, worker.future = worker.cell, None, None
-        if message.status == "finished":
-            outcome = _result(message)
-        elif message.status == "error":
-            outcome = _of_error(message.exception())
-        else:  # cancelled or lost with the scheduler
-            return [(name, CellReturned())]
+        outcome = _outcome(message)
         if isinstance(outcome, dict):
             try:
                 return [(name, admit(self._context.run, outcome, cell.id))]
             except RecordError as error:
                 outcome = Exclusion(reason=str(error))
-        if isinstance(outcome, WorkerLost):
+        if not isinstance(outcome, Exclusion):
             return [(name, outcome)]
         self._notify(f"worker {name} is excluded and gets no more cells: {outcome.reason}")
-        self._state.excluded[name] = outcome.reason
-        del self._state.workers[name]
+        self._excluded[name] = outcome.reason
+        del self._workers[name]
         return [(name, CellReturned())]
 
     def _look(self) -> list[tuple[str, Event]]:
@@ -173,22 +161,18 @@ class ClusterPool:
         if away:
             self._reconnect()
         present = self._present()
-        state = self._state
         gone = [
-            (name, self._gone(state.workers.pop(name), away))
+            (name, self._gone(self._workers.pop(name), away))
             for name in self.workers()
             if name not in present
         ]
         for name, threads in present.items():
-            if name not in state.workers and name not in state.excluded:
-                state.workers[name] = _Worker(threads=threads)
-        all_excluded = bool(present) and set(present) <= set(state.excluded)
-        if state.workers:
+            if name not in self._workers and name not in self._excluded:
+                self._workers[name] = _Worker(threads=threads)
+        if self._workers:
             self._alone_since = time.monotonic()
-        elif all_excluded or time.monotonic() - self._alone_since > self._patience:
-            raise BenchError(
-                f"{self._address}: {self._why_alone()}; the same command goes on from what is on disk"
-            )
+        elif present or time.monotonic() - self._alone_since > self._patience:
+            raise BenchError(f"{self._address}: {self._why()}; the same command goes on from what is on disk")
         return gone
 
     def _gone(self, worker: _Worker, away: bool) -> Event:
@@ -218,8 +202,8 @@ class ClusterPool:
             return {}
         return {address: about["nthreads"] for address, about in workers.items()}
 
-    def _why_alone(self) -> str:
-        excluded = self._state.excluded
+    def _why(self) -> str:
+        excluded = self._excluded
         if not excluded:
             return f"no worker for {self._patience:.0f} s"
         worker, reason = next(iter(excluded.items()))
@@ -239,7 +223,7 @@ class ClusterPool:
             "distributed.client.scheduler-info-interval": "500ms",
             "distributed.admin.large-graph-warning-threshold": "1GB",  # a cell takes its checkpoint along
         })  # fmt: skip
-        messages = self._state.messages
+        messages = self._messages
 
         def on_event(event: tuple[Any, dict[str, Any]]) -> None:
             about = dict(event[1])
@@ -265,16 +249,16 @@ def work(job: Job) -> "dict[str, bytes] | Exclusion | WorkerLost":
     global _memory
     from distributed import get_worker
 
-    worker = get_worker()
-    cell = cell_from(job.cell)
+    worker, cell = get_worker(), cell_from(job.cell)
     try:
+        context = replace(job.context, device=chosen_device(job.context.device))
         if _memory is None:
-            make_deterministic(chosen_device(job.device))
+            make_deterministic(context.device)
             _memory = Memory()
         if _use_plugins(job.plugins):
             _memory = Memory()  # what other code made of equal readings counts for nothing now
         with tempfile.TemporaryDirectory(prefix="bench-", dir=worker.local_directory) as folder:
-            return _answered(job, cell, Path(folder), _memory, worker)
+            return _answered(job, cell, replace(context, run=Path(folder)), _memory, worker)
     except (StorageError, DataError, PluginError) as error:
         return Exclusion(reason=str(error))
     except OSError as error:
@@ -284,13 +268,10 @@ def work(job: Job) -> "dict[str, bytes] | Exclusion | WorkerLost":
 
 
 def _answered(
-    job: Job, cell: AnyCell, run: Path, memory: Memory, worker: Any
+    job: Job, cell: AnyCell, context: RunContext, memory: Memory, worker: Any
 ) -> "dict[str, bytes] | Exclusion":
+    run = context.run
     unpack(run, job.files)
-    context = RunContext(
-        run=run, data_dir=Path(job.data_dir) if job.data_dir else None, device=chosen_device(job.device),
-        threads=job.threads, time_limit=job.time_limit, data_errors_fail_cell=False,
-    )  # fmt: skip
     if differences := changed(job.provenance, provenance(cell, run)):
         return Exclusion(reason=f"other code than the head's: {'; '.join(differences)}")
 
@@ -326,19 +307,20 @@ def _use_plugins(plugins: dict[str, bytes | None]) -> bool:
     return True
 
 
-def _result(future: Any) -> "dict[str, bytes] | Exclusion | WorkerLost":
-    try:
-        outcome: dict[str, bytes] | Exclusion | WorkerLost = future.result(timeout=60)
-    except Exception as error:  # it was there, and its worker went before it was fetched
-        return WorkerLost(reason=f"its worker went with the result ({type(error).__name__})")
-    return outcome
-
-
-def _of_error(error: BaseException) -> "Exclusion | WorkerLost":
-    """What Dask says of a task that gave no result: its worker died with it, or cannot run it at all."""
-    if type(error).__name__ == "KilledWorker":
+def _outcome(future: Any) -> "dict[str, bytes] | Exclusion | WorkerLost | CellReturned":
+    """What came of a task: what `work` returned, or what Dask says of one that gave no result."""
+    if future.status == "finished":
+        try:
+            outcome: dict[str, bytes] | Exclusion | WorkerLost = future.result(timeout=60)
+        except Exception as error:  # it was there, and its worker went before it was fetched
+            return WorkerLost(reason=f"its worker went with the result ({type(error).__name__})")
+        return outcome
+    if future.status != "error":  # cancelled, or lost with the scheduler
+        return CellReturned()
+    raised = future.exception()
+    if type(raised).__name__ == "KilledWorker":
         return WorkerLost(reason="its worker died")
-    return Exclusion(reason=f"{type(error).__name__}: {first_line(error)}")
+    return Exclusion(reason=f"{type(raised).__name__}: {first_line(raised)}")
 
 
 def _checked(executor: str) -> str:

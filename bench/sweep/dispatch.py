@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from bench.answer.context import RunContext, TrainingProgress
 from bench.answer.run import unanswered
 from bench.cell import AnyCell
-from bench.record.schema import Cost
-from bench.record.store import Record, write
+from bench.record.schema import Cost, Record
+from bench.record.store import write
 from bench.sweep.observer import Observer
 from bench.sweep.pool import WorkerLost, WorkerPool
 from bench.sweep.scheduler import Scheduler

@@ -18,7 +18,8 @@ from bench.record.checkpoints import checkpoint_path
 from bench.record.equality import differences
 from bench.record.files import read_plain, write_atomically
 from bench.record.npz import read_npz
-from bench.record.store import UNPACKED, Record, arrays_hash
+from bench.record.schema import Record
+from bench.record.store import UNPACKED, arrays_hash
 from bench.sanitize import LONG, sanitize
 from bench.sweep.bundle import unpack
 

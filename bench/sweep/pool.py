@@ -14,7 +14,8 @@ from bench.answer.run import run
 from bench.answer.train import OnProgress
 from bench.cell import AnyCell
 from bench.errors import MALFORMED, StorageError
-from bench.record.store import Record, to_json
+from bench.record.schema import Record
+from bench.record.store import to_json
 from bench.sanitize import first_line
 
 

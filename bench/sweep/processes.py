@@ -22,7 +22,8 @@ import torch
 from bench.answer.context import Memory, RunContext, TrainingProgress
 from bench.cell import AnyCell
 from bench.errors import StorageError
-from bench.record.store import Record, write
+from bench.record.schema import Record
+from bench.record.store import write
 from bench.registry import entries as registry
 from bench.sweep.pool import Event, WorkerLost, answer, make_deterministic, timeout_reason, trace_path
 

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from bench.cell import AnyCell
 from bench.errors import BenchError, StorageError
-from bench.record.store import Record, write_atomically
+from bench.record.files import write_atomically
+from bench.record.schema import Record
 from bench.sanitize import first_error
 from bench.sweep.observer import Observer
 
@@ -83,7 +83,6 @@ class Reporter(Observer):
         self._began, self._settled = time.time(), settled
         self._statuses: Counter[str] = Counter()
         self._running: dict[str, Running] = {}  # by worker
-        self._worker: dict[str, str] = {}  # by cell
         self._lock, self._closed = threading.Lock(), threading.Event()
 
     def __enter__(self) -> Self:
@@ -92,9 +91,7 @@ class Reporter(Observer):
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._closed.set()
         self._thread.join(10)
         self._running.clear()
@@ -105,22 +102,24 @@ class Reporter(Observer):
         what = [cell.dataset.name, cell.model.name, cell.defense.name]
         what += ["training"] if cell.kind == "training" else [cell.attack.name, cell.knowledge, cell.point]
         with self._lock:
-            self._running.pop(self._worker.get(cell.id, ""), None)  # of a worker that was lost with it
+            self._drop(cell.id)  # of a worker that was lost with it
             self._running[worker] = Running(cell=cell.id, what=" · ".join(what), since=time.time())
-            self._worker[cell.id] = worker
 
     def on_progress(self, cell: AnyCell, progress: "TrainingProgress") -> None:
         step = f"round {progress.round}/{progress.rounds}, accuracy {progress.accuracy:.3f}"
         with self._lock:
-            worker = self._worker.get(cell.id, "")
-            if worker in self._running:
-                self._running[worker] = replace(self._running[worker], step=step)
+            for worker, running in self._running.items():
+                if running.cell == cell.id:
+                    self._running[worker] = replace(running, step=step)
 
     def on_record(self, record: Record) -> None:
         with self._lock:
             self._settled += 1
             self._statuses[record.status] += 1
-            self._running.pop(self._worker.pop(record.id, ""), None)
+            self._drop(record.id)
+
+    def _drop(self, cell_id: str) -> None:
+        self._running = {name: running for name, running in self._running.items() if running.cell != cell_id}
 
     def _keep(self) -> None:
         while not self._closed.wait(_EVERY):
