@@ -144,7 +144,8 @@ def _reading() -> bytes:
 
 
 def _progress() -> bytes:
-    progress.Reporter(_run(), title="a run", cells=2, settled=1, left=lambda: 5.0).close("finished")
+    with progress.Reporter(_run(), title="a run", cells=2, settled=1, left=lambda: 5.0):
+        pass
     return (_run() / "progress.json").read_bytes()
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from bench.cell import Federated
 from bench.contracts.base import DECLARED, Contract, ContractSkipped, one_line, require
 from bench.contracts.situations import Tensors, data, differing, gap, model, setting_of
-from bench.defenses.base import Context, Defense, Local
+from bench.defenses.base import Context, Defense, Local, Transform
 from bench.defenses.transforms.noise import Noise
 from bench.defenses.transforms.rows import norms
 from bench.federated.batches import Batches
