@@ -19,7 +19,7 @@ from bench.leaderboard.flags import INCOMPLETE, Flag
 from bench.leaderboard.worst import BASELINES, ExampleKey, Worst
 from bench.record.metrics import COMPARED, PSNR_DB
 from bench.record.names import dataset_name, entry
-from bench.record.schema import Record
+from bench.record.schema import Privacy, Record
 
 THRESHOLDS_DB = tuple(range(10, 62, 2))  # at which `reached` is taken
 
@@ -143,8 +143,7 @@ def _row(
 
 def _at(point: str, worst: Worst, attacks: Sequence[str], doubts: Sequence[Flag]) -> AtPoint:
     results = (record.attack for records in worst.records.values() for record in records if record.attack)
-    result = next(results, None)
-    privacy = result and result.privacy
+    privacy = next((result.privacy for result in results), Privacy())
     priors = [worst.rate(name) for name in worst.scores if name.startswith(BASELINES)]
     missing = tuple(name for name in attacks if name not in worst.records)
     return AtPoint(
@@ -152,7 +151,7 @@ def _at(point: str, worst: Worst, attacks: Sequence[str], doubts: Sequence[Flag]
         at_least_once=worst.at_least_once, examples=len(worst.leaked), best=_best(worst),
         by_attack={name: worst.rate(name) for name in sorted(worst.scores)}, reached=_reached(worst),
         prior_asr=max(priors, default=None), prior_psnr_db=worst.prior_psnr_db,
-        epsilon=privacy and privacy.epsilon, epsilon_absent=privacy and privacy.absent,
+        epsilon=privacy.epsilon, epsilon_absent=privacy.absent,
         absent=dict(worst.absent), crashed=dict(worst.crashed), missing=missing,
         flags=(*flags.coverage(worst, missing), *doubts),
     )  # fmt: skip
@@ -175,8 +174,8 @@ def _reached(worst: Worst) -> tuple[float, ...]:
         if not attack.startswith(BASELINES):
             for key, value in values.items():
                 best[key] = max(best[key], value) if value == value else best[key]
-    values, count = np.array(list(best.values())), max(1, len(best))
-    return tuple(np.count_nonzero(values >= threshold) / count for threshold in THRESHOLDS_DB)
+    reached, count = np.array(list(best.values())), max(1, len(best))
+    return tuple(np.count_nonzero(reached >= threshold) / count for threshold in THRESHOLDS_DB)
 
 
 def _met(block: Block, point: str) -> list[str]:

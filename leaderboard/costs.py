@@ -70,9 +70,9 @@ def _cost(done: Sequence[_Done], undefended: Sequence[_Done]) -> Cost:
         setting=f"{federated(cell.federated)} T={cell.rounds}", seeds=len(accuracies),
         accuracy=median(accuracies.values()),
         loss=middle(plain[seed] - accuracy for seed, accuracy in accuracies.items() if seed in plain),
-        epsilon=longest.privacy.epsilon, delta=tight and tight.delta, epsilon_unit=tight and tight.unit,
-        epsilon_absent=longest.privacy.absent,
-        overhead=middle(record.cost.training and record.cost.training.overhead for record, _, _ in done),
+        epsilon=longest.privacy.epsilon, delta=tight.delta if tight else None,
+        epsilon_unit=tight.unit if tight else None, epsilon_absent=longest.privacy.absent,
+        overhead=middle(r.cost.training.overhead for r, _, _ in done if r.cost.training),
         diverged=sum(result.diverged for result in results), curve=_curve(results),
     )  # fmt: skip
 

@@ -10,7 +10,7 @@ from bench.cell import Bayesian, TrainingCell
 from bench.leaderboard.costs import middle
 from bench.matrix.published import Published, beside, row_json
 from bench.record.names import entry, federated
-from bench.record.schema import BayesianResult, Record, TrainingResult
+from bench.record.schema import BayesianResult, Privacy, Record, TrainingResult
 
 # Published figures that are of trainings.
 _OF_TRAININGS = {"accuracy", "epsilon", "rounds", "milliseconds", "overhead"}
@@ -91,7 +91,7 @@ def _length(cell: TrainingCell) -> Iterator[str]:
 
 
 def _accounting(bayesian: Bayesian) -> str:
-    words = [*bayesian.levels, *([bayesian.instances] if "instance" in bayesian.levels else [])]
+    words: list[str] = [*bayesian.levels, *([bayesian.instances] if "instance" in bayesian.levels else [])]
     words += ["as printed"] if bayesian.formula == "paper" else []
     return f"Bayesian {' '.join(words)} δ={bayesian.delta:g}"
 
@@ -108,7 +108,7 @@ def _row(key: tuple[str, ...], records: Sequence[Record], published: Sequence[Pu
     results = [record.training for record in records if record.training is not None]
     accuracies = [result.accuracy for result in results]
     longest = max(results, key=lambda result: result.rounds, default=None)  # it spent the most
-    privacy = longest.privacy if longest else None
+    privacy = longest.privacy if longest else Privacy()
     times = [record.cost.training for record in records if record.training and record.cost.training]
     dataset, model, defense, setting, length = key
     return TrainingRow(
@@ -116,12 +116,12 @@ def _row(key: tuple[str, ...], records: Sequence[Record], published: Sequence[Pu
         accuracy=middle(accuracies), least=min(accuracies, default=None), most=max(accuracies, default=None),
         diverged=sum(result.diverged for result in results),
         rounds=int(median(result.rounds for result in results)) if results else None,
-        epsilon=privacy and privacy.epsilon,
-        epsilon_paper=privacy.figures[0].epsilon if privacy and privacy.figures else None,
-        epsilon_absent=privacy and privacy.absent, caveats=tuple(dict.fromkeys(_caveats(longest))),
+        epsilon=privacy.epsilon,
+        epsilon_paper=privacy.figures[0].epsilon if privacy.figures else None,
+        epsilon_absent=privacy.absent, caveats=tuple(dict.fromkeys(_caveats(longest))),
         milliseconds=middle(cost.milliseconds_per_step for cost in times),
         overhead=middle(cost.overhead for cost in times), crashed=len(records) - len(results),
-        bayesian=longest and longest.bayesian, published=beside(published, records[0].cell),
+        bayesian=longest.bayesian if longest else None, published=beside(published, records[0].cell),
     )  # fmt: skip
 
 

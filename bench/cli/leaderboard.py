@@ -137,7 +137,7 @@ def _draw(
 
 
 def _write(path: Path, text: str) -> None:
-    from bench.record.store import write_atomically
+    from bench.record.files import write_atomically
 
     write_atomically(path, text.encode())
     click.echo(f"{path}: {path.stat().st_size / 1e6:.1f} MB", err=True)
