@@ -123,10 +123,10 @@ def _without_series(record: Record, torn: set[str]) -> Record:
     return replace(record, cell=cell)
 
 
-def _distinguished(found: Iterable[Block]) -> list[Block]:
+def _distinguished(every: Iterable[Block]) -> list[Block]:
     """The blocks, with what differs between those of one title added to it."""
     by_title: dict[str, list[tuple[Block, dict[str, str]]]] = {}
-    listed = list(found)
+    listed = list(every)
     for block in listed:
         by_title.setdefault(block.title, []).append((block, _settings(block.key)))
     for twins in by_title.values():

@@ -177,10 +177,10 @@ def _heat() -> dict[str, Any]:
             alt.Tooltip("mark:N", title="success rate, %"),
         ],
     )  # fmt: skip
-    said = each.mark_text(fontSize=11).encode(
+    marks = each.mark_text(fontSize=11).encode(
         **where, text="mark:N", fill=alt.Fill("ink:N", scale=None), opacity=_dimmed(1)
     )
-    return _finished(alt.layer(cells.transform_filter("isValid(datum.rate)"), said), alt.Step(24))
+    return _finished(alt.layer(cells.transform_filter("isValid(datum.rate)"), marks), alt.Step(24))
 
 
 def _reached() -> dict[str, Any]:
@@ -221,10 +221,10 @@ def _base() -> alt.Chart:
 
 def _line(chart: alt.Chart, *, point: bool = False) -> alt.Chart:
     """Lines of each row's own colour and dashes."""
-    own: alt.Chart = chart.mark_line(strokeWidth=2, point=point).encode(
+    line: alt.Chart = chart.mark_line(strokeWidth=2, point=point).encode(
         detail="name:N", color=_own("colour"), strokeDash=alt.StrokeDash("dash:N", scale=None), opacity=_dimmed(1)
     )  # fmt: skip
-    return own
+    return line
 
 
 def _own(field: str) -> alt.Color:

@@ -35,10 +35,10 @@ def board(rows: Sequence[Row]) -> RenderableType:
     return Group(*parts, Text(LEGEND, style="dim"))
 
 
-def blocks(found: Iterable[Block], *, detail: bool = True) -> RenderableType:
+def blocks(every: Iterable[Block], *, detail: bool = True) -> RenderableType:
     """A run's worst cases, one table a block; `detail` adds to each figure the interval, the best single attack
     with its median PSNR, and that of the best prior-only baseline."""
-    return Group(*(_block_table(block, detail) for block in found))
+    return Group(*(_block_table(block, detail) for block in every))
 
 
 def attacks(rows: Iterable[AttackRow]) -> RenderableType:
@@ -114,15 +114,15 @@ def _stacked(stack: Sequence[Column], line: Line) -> Text:
     return text
 
 
-def _scored(found: Worst | AtPoint, *, best: str = "", nothing: str = NONE) -> Text:
+def _scored(worst: Worst | AtPoint, *, best: str = "", nothing: str = NONE) -> Text:
     """A worst case in colour, dim below it its interval and the best attack; why there is none."""
-    if found.asr is None:
-        if found.crashed:
+    if worst.asr is None:
+        if worst.crashed:
             return Text("crashed", style="red")
-        return Text("n/a" if found.absent else nothing, style="dim")
-    style = "red" if found.asr >= 0.5 else "yellow" if found.asr > 0 or found.lower_bound else "green"
-    text = Text(rate(found.asr, lower_bound=found.lower_bound), style=style)
-    below = [interval(found.interval), *filter(None, [best])]
+        return Text("n/a" if worst.absent else nothing, style="dim")
+    style = "red" if worst.asr >= 0.5 else "yellow" if worst.asr > 0 or worst.lower_bound else "green"
+    text = Text(rate(worst.asr, lower_bound=worst.lower_bound), style=style)
+    below = [interval(worst.interval), *filter(None, [best])]
     return text.append("".join(f"\n{line}" for line in below), style="dim")
 
 
