@@ -221,17 +221,9 @@ def _averaged(records: Iterable[Record]) -> frozenset[tuple[str, str, str]]:
 def _cells(row: Row, points: Mapping[str, Worst]) -> tuple[str, ...]:
     """The ids of the finished records, those of the best attack at the worst point first."""
     at = row.worst
-    first = (at.point, at.best.attack) if at and at.best else None
+    best = at.best.attack if at and at.best else ""
     done = [
-        (
-            (
-                at is None or point != at.point,
-                (point, attack) != first,
-                record.cell.seed,
-                _draw(record),
-                record.id,
-            )
-        )
+        (at is None or point != at.point, attack != best, record.cell.seed, _draw(record), record.id)
         for point, worst in points.items()
         for attack, records in worst.records.items()
         for record in records

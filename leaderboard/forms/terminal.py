@@ -190,7 +190,7 @@ def _attack_rate(row: AttackRow, published: float | None) -> Text:
 
 def _knowledge_table(title: str, rows: list[KnowledgeRow]) -> Table:
     headings = ("defense", "point", "plain", "adaptive", "change", "RMSE", "PSNR")
-    table = _table(f"{title} · what knowing the defense gains", headings, folded=("defense", "change"))
+    table = _table(f"{title} · what knowing the defense gains", headings, folded="defense", narrow=12)
     names = distinct(list(dict.fromkeys(row.defense for row in rows)))
     for row in rows:
         both = row.plain, row.adaptive
@@ -199,6 +199,7 @@ def _knowledge_table(title: str, rows: list[KnowledgeRow]) -> Table:
             " → ".join(figure(metric, worst.best_median(metric)) for worst in both)
             for metric in (RMSE, PSNR_DB)
         )
+        psnr = psnr.replace(" dB", "", 1)  # once is enough: 80 columns are full
         below = f"\nprior {figure(PSNR_DB, max(priors, default=None))}"
         table.add_row(
             names[row.defense], row.point, *(_informed(worst) for worst in both),
@@ -213,7 +214,11 @@ def _informed(worst: Worst) -> Text:
         return Text("crashed" if worst.crashed else "…", style="dim")
     text = Text(rate(worst.asr, lower_bound=worst.lower_bound))
     best = worst.best
-    return text.append(f"\n{short_attack(best[0])}", style="dim") if best and best[1] > 0 else text
+    return (
+        text.append(f"\n{short_attack(best[0]).removesuffix(' adaptive')}", style="dim")
+        if best and best[1] > 0
+        else text
+    )
 
 
 def _change(change: tuple[float, float, float] | None) -> Text:
@@ -223,7 +228,7 @@ def _change(change: tuple[float, float, float] | None) -> Text:
     difference, low, high = change
     style = "red" if low > 0 else "green" if high < 0 else "dim"
     sign = "+" if difference > 0 else ""
-    return Text(f"{sign}{share(difference)} [{share(low)}, {share(high)}]", style=style)
+    return Text(f"{sign}{share(difference)}\n{interval((low, high))}", style=style)
 
 
 def _training_table(title: str, rows: Sequence[TrainingRow]) -> Table:
@@ -263,9 +268,9 @@ def _table(
     table = Table(title=escape(title), title_justify="left", title_style="bold", **box)  # type: ignore[arg-type]
     for heading in headings:
         if heading in ((folded,) if isinstance(folded, str) else folded):
-            table.add_column(heading, overflow="fold", min_width=narrow if heading != "change" else None)
+            table.add_column(heading, overflow="fold", min_width=narrow)
         else:
-            table.add_column(heading, no_wrap=True)
+            table.add_column(heading, no_wrap=heading != "change")
     return table
 
 
