@@ -433,7 +433,7 @@ def test_a_training_that_stops_between_two_tests_is_tested_where_it_stops() -> N
     assert [round_ for round_, _ in end.curve] == [0, 2, 3]
 
 
-def test_a_limit_that_the_first_round_would_pass_lets_none_run(tmp_path: Path) -> None:
+def test_no_round_runs_if_the_first_would_pass_the_limit(tmp_path: Path) -> None:
     of, _ = course("fed-cdp", rounds=3)
     cell = of.cell.model_copy(update={"until_epsilon": 0.01})
     result = answered(cell, RunContext(run=tmp_path))
@@ -441,7 +441,7 @@ def test_a_limit_that_the_first_round_would_pass_lets_none_run(tmp_path: Path) -
     assert "the first would pass" in (result.privacy.absent or "")
 
 
-def test_a_saved_training_without_a_round_that_is_now_wanted_begins_anew(tmp_path: Path) -> None:
+def test_a_saved_training_without_a_needed_checkpoint_starts_again(tmp_path: Path) -> None:
     of, start = course("none")
     path = resume.place(tmp_path, "a")
     resume.save(path, train(of, start, lambda now: now.round < 3), 1)

@@ -85,13 +85,13 @@ def test_what_theorem_3_leaves_out_half_the_clients_fall_below() -> None:
 @pytest.mark.parametrize(
     ("q", "rho", "expected"), [(0.0, 0.02, 1.0), (0.25, 0.04, 1.0), (0.5, 0.1, 0.89), (0.75, 0.5, 0.96)]
 )
-def test_who_knows_all_others_needs_other_factors(q: float, rho: float, expected: float) -> None:
+def test_an_adversary_who_knows_all_others_needs_other_factors(q: float, rho: float, expected: float) -> None:
     """N = 100, v = 20: what σ_r² keeps variance 1 against an adversary who knows all other parameters."""
     assert conditional_variance(rho, clients=100, shares=20, q=q) == pytest.approx(expected, abs=0.01)
 
 
 @pytest.mark.parametrize("q", [0.0, 0.25, 0.75])
-def test_who_knows_all_others_faces_no_noise_under_perfect_offset(q: float) -> None:
+def test_an_adversary_who_knows_all_others_faces_no_noise_under_perfect_offset(q: float) -> None:
     assert conditional_variance(0.0, clients=100, shares=20, q=q) == 0
     assert noise(0.0).sum(0).abs().max() < 1e-9
 
