@@ -79,7 +79,7 @@ def observe(
     ]
     if point.unit == "sum":
         return {name: torch.stack([tap.shown[point.after][name] for tap in taps]) for name in setup.weights}
-    if len(taps) == 1:
+    if not setup.whole_round:
         return taps[0].shown[point.after]
     # each tap is of one reading's whole round, the victim first
     return {name: torch.stack([tap.shown[point.after][name][0] for tap in taps]) for name in setup.weights}
