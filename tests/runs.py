@@ -162,6 +162,7 @@ def bench(*arguments: object, inside: Sequence[str] = (), **env: str) -> Iterato
         process = subprocess.Popen(
             command, start_new_session=True, stdout=log, stderr=subprocess.STDOUT,
             env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"} | env,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's & has it ignored
         )  # fmt: skip
         running = Bench(process, Path(log.name))
         try:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
 
 from bench.cell import AnyCell, Cell
 from bench.errors import MALFORMED, DataError, RecordError, StorageError
@@ -41,7 +42,10 @@ def to_json(record: Record) -> str:
 
     Raises TypeError or ValueError where the record holds what JSON cannot, a NaN or a plug-in's own type.
     """
-    content = adapter().dump_python(record, mode="json", warnings="error")
+    try:
+        content = adapter().dump_python(record, mode="json", warnings="error")
+    except PydanticSerializationError as error:  # its first line says nothing
+        raise ValueError(str(error).splitlines()[-1].strip()) from None
     return json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n"
 
 
