@@ -9,7 +9,7 @@ import stat
 import struct
 import warnings
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -142,7 +142,7 @@ def contents(file: Path) -> dict[str, bytes]:
         return {name: opened.read(name) for name in opened.namelist()}
 
 
-def forged(file: Path, out: Path, members: dict[str, bytes], **fields: Any) -> Path:
+def forged(file: Path, out: Path, members: Mapping[str, bytes | None], **fields: Any) -> Path:
     """A submission with these entries besides those of `file`, its manifest made to fit by who forged it;
     None takes an entry away."""
     inside: dict[str, Any] = {**contents(file), **members}
