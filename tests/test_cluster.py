@@ -35,7 +35,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 @pytest.fixture
 def lab(built: Lab) -> Lab:
-    """Two workers; some may have served other runs before, as a lab's do."""
+    """Two workers that served no run before: one that did answers from memory, and waits at no gate."""
+    built.staff(0)
     built.staff(2)
     return built
 
@@ -98,17 +99,18 @@ def test_a_full_disk_on_one_worker(
     lab: Lab, gate: runs.Gate, gated: list[object], gated_alone: Path, tmp_path: Path
 ) -> None:
     lab.staff(1)
-    gate.close(at=1)  # the other worker cannot do it all before this one is there
+    gate.close(at=1)  # so that the other worker cannot do it all before this one has a cell
     with runs.tiny_disk(tmp_path / "tiny", "256k") as tiny:
         full = lab.add_worker(scratch=tiny)
         runs.until(lambda: any(tiny.iterdir()))
         (tiny / "ballast").write_bytes(b"x" * (240 << 10))
         with runs.bench(*gated, "--executor", lab.address, "--out", tmp_path / "run") as bench:
-            bench.until(lambda: "gets no more cells" in bench.output)
+            bench.until(lambda: gate.waiting() == 2)
             gate.open()
             code, output = bench.ended()
         lab.dismiss(full)
     assert code == 0, output
+    assert "gets no more cells" in output
     assert "No space left on device" in output
     runs.assert_equal(tmp_path / "run", gated_alone)
 
