@@ -1,4 +1,4 @@
-"""What an attack is: readings in, reconstructions out, nothing of the truth in between."""
+"""What an attack is: readings in, reconstructions out, and nothing of the truth."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -9,19 +9,19 @@ from torch import Tensor
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction
 
-# inputs (reading, picture, *shape), labels one-hot or soft (reading, picture, class) → (reading,)
+# inputs (reading, example, *shape), label probabilities (reading, example, class) → (reading,)
 Objective = Callable[[Tensor, Tensor], Tensor]
 
 
 class Attack(ABC):
-    """An attacker.  Concrete ones are frozen dataclasses: a choice of parts and numbers."""
+    """An attack.  Concrete ones are frozen dataclasses: a choice of parts and numbers."""
 
     reference: ClassVar[str]
     knowledge: ClassVar[tuple[str, ...]] = ("plain",)
-    iterative: ClassVar[bool] = True  # whether it spends evaluations; priors and label readers do not
+    iterative: ClassVar[bool] = True  # whether it uses evaluations
 
     def refuses(self, reading: Reading) -> str | None:
-        """Why it cannot take this reading, in a few words, or None."""
+        """Why it cannot attack this reading, in a few words, or None."""
         del reading
         return None
 
@@ -29,11 +29,11 @@ class Attack(ABC):
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
         """Attack every reading at once, within `budget` evaluations each.
 
-        Randomness comes from `key.generator("start", index, picture, restart)` with the reading's
-        own index, so that a reading gets what it would get alone.
+        Randomness comes from `key.generator("start", index, example, restart)` with the index of the
+        reading, so that its result is the same alone and in a batch.
         """
 
     def objective(self, reading: Reading) -> Objective | None:
-        """The matching distance alone, without prior, or None for attacks that match nothing."""
+        """The matching distance alone, without prior; None for attacks without one."""
         del reading
         return None

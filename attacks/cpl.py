@@ -1,12 +1,13 @@
-"""CPL: analytic label and a patterned start; squared distance by L-BFGS."""
+"""CPL: the label read off the gradient, a patterned start; squared distance by L-BFGS."""
 
 from dataclasses import dataclass
 from typing import Literal
 
-from bench.attacks.matching import MatchingAttack, Parts, Prior
+from bench.attacks.matching import MatchingAttack, Parts
+from bench.attacks.parts.prior import Prior
 from bench.attacks.parts.start import Start
+from bench.attacks.solvers.base import Plan
 from bench.attacks.solvers.lbfgs import Lbfgs
-from bench.attacks.solvers.loop import Plan
 from bench.parameters import parameter
 from bench.trip import Budget, Reading
 
@@ -24,15 +25,14 @@ class Cpl(MatchingAttack):
     knowledge = ("plain", "adaptive")
 
     outer: int = parameter(300, "outer steps at most", unit="20 evaluations", source="Wei et al. 2020", low=1)
-    start: Start = parameter("tile-2", "first dummy; tables start uniform", source="Wei et al. 2020")
+    start: Start = parameter("tile-2", "first candidate; tables start uniform", source="Wei et al. 2020")
     history: int = parameter(100, "pairs kept by L-BFGS", source="Wei et al. 2020", low=1)
     line_search: Literal["none", "backtracking"] = parameter(
-        "none",
-        "step rule: full steps as published; or ours, which sees losses and inputs in units of usual size",
+        "none", "full steps as published; or ours: shorter ones, preconditioned inputs, normalised losses",
         source="Wei et al. 2020",
-    )
+    )  # fmt: skip
     restarts: int = parameter(0, "fresh starts inside the budget", source="Wei et al. 2020", low=0)
-    l2: float = parameter(0.0, "weight of the mean square of the dummy", source="Wei et al. 2020", low=0)
+    l2: float = parameter(0.0, "weight of the mean square of the candidate", source="Wei et al. 2020", low=0)
     l1: float = parameter(0.0, "weight of its mean magnitude", source="Wei et al. 2020", low=0)
 
     def parts(self, reading: Reading, budget: Budget) -> Parts:
@@ -41,7 +41,7 @@ class Cpl(MatchingAttack):
             departures=_DEPARTURES,
             distance="l2", start="uniform" if tiled else self.start, labels="inferred",
             solver=Lbfgs(history=min(self.history, budget.evaluations), line_search=self.line_search),
-            scaled=self.line_search == "backtracking",
+            preconditioned=self.line_search == "backtracking",
             plan=Plan(evaluations=20 * self.outer, restarts=self.restarts),
             prior=Prior(squared=self.l2, absolute=self.l1),
         )  # fmt: skip

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bench.attacks.matching import MatchingAttack, Parts
+from bench.attacks.solvers.base import Plan
 from bench.attacks.solvers.lbfgs import Lbfgs
-from bench.attacks.solvers.loop import Plan
 from bench.parameters import parameter
 from bench.trip import Budget, Reading
 
@@ -20,10 +20,9 @@ class Dlg(MatchingAttack):
     outer: int = parameter(300, "outer steps at most", unit="20 evaluations", source="Zhu et al. 2019", low=1)
     history: int = parameter(100, "pairs kept by L-BFGS", source="Zhu et al. 2019", low=1)
     line_search: Literal["none", "backtracking"] = parameter(
-        "none",
-        "step rule: full steps as published; or ours, which sees losses and inputs in units of usual size",
+        "none", "full steps as published; or ours: shorter ones, preconditioned inputs, normalised losses",
         source="Zhu et al. 2019",
-    )
+    )  # fmt: skip
     restarts: int = parameter(0, "fresh starts inside the budget", source="Zhu et al. 2019", low=0)
 
     def parts(self, reading: Reading, budget: Budget) -> Parts:
@@ -31,6 +30,6 @@ class Dlg(MatchingAttack):
         return Parts(
             distance="l2", start="gaussian", labels="joint",
             solver=Lbfgs(history=min(self.history, budget.evaluations), line_search=self.line_search),
-            scaled=self.line_search == "backtracking",
+            preconditioned=self.line_search == "backtracking",
             plan=Plan(evaluations=20 * self.outer, restarts=self.restarts),
         )  # fmt: skip

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-from bench.attacks.matching import MatchingAttack, Parts, Prior
+from bench.attacks.matching import MatchingAttack, Parts
+from bench.attacks.parts.prior import Prior
 from bench.attacks.solvers.adam import Adam
-from bench.attacks.solvers.loop import Plan
+from bench.attacks.solvers.base import Plan
 from bench.parameters import parameter
 from bench.trip import Budget, Reading
 
@@ -24,7 +25,7 @@ class GradInv(MatchingAttack):
 
     def parts(self, reading: Reading, budget: Budget) -> Parts:
         steps = min(self.iterations, budget.evaluations)
-        each = max(1, steps // (self.restarts + 1))
+        run = max(1, steps // (self.restarts + 1))
         return Parts(
             departures=("restarts are chosen by the whole loss, the authors' without total variation",)
             if self.restarts
@@ -32,7 +33,7 @@ class GradInv(MatchingAttack):
             distance="cosine", start="gaussian", labels="inferred",
             solver=Adam(
                 rate=self.rate, signed=self.signed, box=reading.value_range,
-                milestones=tuple(int(each // part) for part in (2.667, 1.6, 1.142)),
+                milestones=tuple(int(run // part) for part in (2.667, 1.6, 1.142)),
             ),
             plan=Plan(evaluations=self.iterations, restarts=self.restarts, hopeless=0.0, enough=0.0),
             prior=Prior(total_variation=self.tv if reading.kind == "image" else 0.0),

@@ -1,10 +1,10 @@
-"""The attacker who wants the labels alone."""
+"""The attack on the labels alone."""
 
 from dataclasses import dataclass
 
 from bench.attacks.base import Attack
-from bench.attacks.matching import observations
 from bench.attacks.parts.labels import infer_labels
+from bench.attacks.parts.objective import observations
 from bench.attacks.priors_only import claim
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction
@@ -12,7 +12,7 @@ from bench.trip import Budget, Reading, Reconstruction
 
 @dataclass(frozen=True, kw_only=True)
 class LabelsOnly(Attack):
-    """Labels off the last layer's gradient; as inputs the public mean, so that only labels can score."""
+    """Labels off the last layer's gradient; as inputs the public mean, so that only the labels can score."""
 
     reference = "Zhao et al. 2020; batches: Wainakh et al. 2021"
     iterative = False

@@ -1,4 +1,4 @@
-"""Attackers who ignore the gradient, or read only the label off it: floors for every other attack."""
+"""Attacks that ignore the gradient, or read only the label off it: prior-only baselines for all others."""
 
 from dataclasses import dataclass
 
@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from bench.attacks.base import Attack
-from bench.attacks.matching import observations
 from bench.attacks.parts.labels import infer_labels
+from bench.attacks.parts.objective import observations
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction, Status
 
@@ -33,14 +33,14 @@ class NearestPublic(Attack):
 
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
         del budget, key
-        gaps = (reading.public_inputs - reading.public_mean).flatten(1).square().sum(1)
-        nearest = reading.public_inputs[gaps.argmin()]
+        distances = (reading.public_inputs - reading.public_mean).flatten(1).square().sum(1)
+        nearest = reading.public_inputs[distances.argmin()]
         return claim(reading, nearest.expand(len(reading), reading.examples, *reading.shape))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassMean(Attack):
-    """The public mean of the class that the last layer's gradient names."""
+    """The public mean of the class that is read off the last layer's gradient."""
 
     reference = "label-only baseline: Zhao et al. 2020 (label), Wainakh et al. 2021 (batches)"
     iterative = False
@@ -53,12 +53,13 @@ class ClassMean(Attack):
 
 
 def _class_mean(reading: Reading, label: int) -> Tensor:
-    chosen = reading.public_inputs[reading.public_labels == label]
-    return chosen.mean(0) if len(chosen) else reading.public_mean
+    examples = reading.public_inputs[reading.public_labels == label]
+    return examples.mean(0) if len(examples) else reading.public_mean
 
 
 def claim(reading: Reading, inputs: Tensor, labels: Tensor | None = None) -> Reconstruction:
-    """A reconstruction that cost nothing: no loss, no evaluations."""
+    """A reconstruction from `inputs` (reading, example, *shape) and `labels` (reading, example), -1 without them;
+    loss and evaluations are 0."""
     ok: Status = "ok"
     none = torch.zeros(len(reading), dtype=torch.long)
     return Reconstruction(

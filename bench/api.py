@@ -2,9 +2,10 @@
 
     from bench import api
     reading = api.reading(gradients, model=model, weights=model.state_dict(), shape=(1, 28, 28), classes=10)
-    found = api.attack(reading, "cpl", evaluations=500)
-    scores = api.score(found, truth, labels, public=public_pictures)
-    api.save_pictures("leak.png", truth, found)
+    reconstruction = api.attack(reading, "cpl", evaluations=500)
+    scores = api.score(reconstruction, truth, labels, public=public_examples)
+    api.save_pictures("leak.png", truth, reconstruction)
+    print(scores.summary.asr.value)
 
 Where the gradients come from:
 
@@ -42,23 +43,26 @@ from bench.datasets.base import Group
 from bench.errors import BenchError, NotApplicable
 from bench.gradients import group_gradients, one_hot
 from bench.models.base import Model
-from bench.own import coerce as given
+from bench.own import coerce
 from bench.own import files as reading_files
 from bench.own.coerce import Range, Values
-from bench.pictures import grid as strips
+from bench.own.frames import Frames, frames
+from bench.pictures.grid import grid
+from bench.pictures.grid import save as save_picture
 from bench.points import point
 from bench.record.checkpoints import fit
 from bench.registry import entries as registry
 from bench.rng import Key
+from bench.sanitize import first_line
 from bench.scoring.assign import pair, paired
 from bench.scoring.lpips_metric import load as load_lpips
-from bench.scoring.priors import floors
+from bench.scoring.priors import priors
 from bench.scoring.score import Scores
-from bench.scoring.score import score as score_pictures
+from bench.scoring.score import score as score_examples
 from bench.sweep.session import chosen_device
 from bench.trip import Budget, Reading, Reconstruction
 
-NO_PUBLIC = "a uniform grey picture, as no public pictures were given; a real prior makes a higher floor"
+NO_PUBLIC = "a uniform grey, as no public examples were given; a real prior is nearer to the truth"
 UNIT: Range = (0.0, 1.0)
 
 
@@ -73,9 +77,7 @@ def build(
     try:
         module = architecture.build(shape, classes).eval()
     except (ValueError, RuntimeError, TypeError) as error:
-        raise BenchError(
-            f"model {name!r} takes no inputs of shape {shape}: {given.first_line(error)}"
-        ) from None
+        raise BenchError(f"model {name!r} takes no inputs of shape {shape}: {first_line(error)}") from None
     with torch.no_grad():
         for key, value in architecture.initial(module, seed).items():
             module.get_parameter(key).copy_(value)
@@ -90,15 +92,15 @@ def gradient(model: nn.Module, inputs: Values, labels: Values) -> dict[str, Tens
     """
     module = _copy(model)
     weights = {name: value.detach() for name, value in module.named_parameters()}
-    x = given.tensor(inputs, "inputs").to(next(iter(weights.values())).dtype)
+    x = coerce.tensor(inputs, "inputs").to(next(iter(weights.values())).dtype)
     try:
         with torch.no_grad():
             classes = module(x).shape[-1]
     except (RuntimeError, ValueError, IndexError) as error:
         raise BenchError(
-            f"the model takes no inputs of shape {tuple(x.shape)}, (example, *shape): {given.first_line(error)}"
+            f"the model takes no inputs of shape {tuple(x.shape)}, (example, *shape): {first_line(error)}"
         ) from None
-    targets = one_hot(given.labels(labels, len(x), classes), classes, x.dtype)
+    targets = one_hot(coerce.labels(labels, len(x), classes), classes, x.dtype)
     found = group_gradients(module, weights, x[None], targets[None])
     return {name: value[0].detach() for name, value in found.items()}
 
@@ -138,27 +140,27 @@ def reading(
     if isinstance(model, str) and weights is None:
         raise BenchError(f"model {model!r} is given by name: give the weights of the gradients, too")
     module = build(model, shape=meta.shape, classes=classes) if isinstance(model, str) else _copy(model)
-    named = {name: given.tensor(value, f"weight {name!r}") for name, value in (weights or {}).items()}
+    named = {name: coerce.tensor(value, f"weight {name!r}") for name, value in (weights or {}).items()}
     own = {name: value.detach() for name, value in module.named_parameters()}
     parameters = fit(module, named, where="weights") if weights is not None else own
-    values = given.gradients(gradients, parameters)
-    count, pictures = len(next(iter(values.values()))), batch * steps
+    values = coerce.gradients(gradients, parameters)
+    count, examples = len(next(iter(values.values()))), batch * steps
     known = torch.full((1, *meta.shape), sum(meta.value_range) / 2)
     if public is not None:
-        known = given.examples(public, meta.shape, "public")
+        known = coerce.examples(public, meta.shape, "public")
     known_labels = torch.full((len(known),), -1)
     if public_labels is not None:
-        known_labels = given.labels(public_labels, len(known), classes)
+        known_labels = coerce.labels(public_labels, len(known), classes)
     granted = None
     if labels is not None:  # in ascending order: the order of a batch is nobody's to know
-        granted = given.labels(labels, count * pictures, classes).reshape(count, pictures).sort(1).values
+        granted = coerce.labels(labels, count * examples, classes).reshape(count, examples).sort(1).values
     return Reading(
-        point=point("type-2" if pictures == 1 else "type-1"), linked="vector",
+        point=point("type-2" if examples == 1 else "type-1"), linked="vector",
         values={name: value[:, None] for name, value in values.items()},
         weights={name: value[None] for name, value in parameters.items()},
         rounds=(0,), indices=tuple(range(count)), model=module,
         kind="image" if len(meta.shape) == 3 else "table", shape=meta.shape, value_range=meta.value_range,
-        classes=classes, batch=batch, steps=steps, rate=meta.rate, unit=meta.unit, client_examples=pictures,
+        classes=classes, batch=batch, steps=steps, rate=meta.rate, unit=meta.unit, client_examples=examples,
         senders=1, public_mean=known.mean(0), public_inputs=known, public_labels=known_labels, labels=granted,
     )  # fmt: skip
 
@@ -240,7 +242,7 @@ def attack(
 
 
 def score(
-    found: Reconstruction,
+    reconstruction: Reconstruction,
     truth: Values,
     labels: Values,
     *,
@@ -249,61 +251,72 @@ def score(
     value_range: Range = UNIT,
     groups: Sequence[Group] = (),
 ) -> Scores:
-    """PSNR, SSIM and the rest of each picture (`readings`) and their `summary`, as records have them.
+    """PSNR, SSIM and the rest of each example (`readings`) and their `summary`, as records have them.
 
-    `truth` (reading, picture, *shape) and `labels` (reading, picture), or the same examples in fewer
-    axes.  `public` (example, *shape) gives the floors and, as strangers to the victims, the gallery
-    of identification; without it there is no identification and `summary["floors_from"]` says what
-    the floor was.  Values in `value_range` are scored as [0, 1].  A table without `groups` counts
-    every column as numeric.  Raises `BenchError` for shapes, labels or values that do not fit.
+    `truth` (reading, example, *shape) and `labels` (reading, example), or the same examples in fewer axes.
+    `public` (example, *shape) gives the prior-only baselines and, as strangers to the victims, the gallery of
+    identification; without it there is no identification, and `priors_from` says what the prior was.  Values
+    in `value_range` are scored as [0, 1]. A table without `groups` counts every column as numeric.  Raises
+    `BenchError` for shapes, labels or values that do not fit.
     """
-    true = given.scaled(given.pictures(truth, tuple(found.inputs.shape)), value_range, "truth")
-    true_labels = given.labels(labels, true.shape[0] * true.shape[1]).reshape(true.shape[:2])
+    claimed = replace(reconstruction, inputs=_scaled(reconstruction, value_range))
+    true = coerce.scaled(coerce.like_reading(truth, tuple(claimed.inputs.shape)), value_range, "truth")
+    true_labels = coerce.labels(labels, true.shape[0] * true.shape[1]).reshape(true.shape[:2])
     shape = true.shape[2:]
     kind: Literal["image", "table"] = "image" if len(shape) == 3 else "table"
     known, known_labels = np.full((1, *shape), 0.5), np.array([-1])
     if public is not None:
-        known = given.scaled(given.examples(public, shape, "public"), value_range, "public")
+        known = coerce.scaled(coerce.examples(public, shape, "public"), value_range, "public")
         known_labels = np.full(len(known), -1)
     if public is not None and public_labels is not None:
-        known_labels = given.labels(public_labels, len(known)).numpy()
+        known_labels = coerce.labels(public_labels, len(known)).numpy()
     if kind == "table" and not groups:
         groups = tuple(
             Group(name=str(n), columns=(n,), categorical=False, deviation=float(column.std()))
             for n, column in enumerate(known.T)
         )
-    lpips, no_lpips = load_lpips() if kind == "image" else (None, "pictures alone have it")
-    scores = score_pictures(
-        true, true_labels.numpy(), replace(found, inputs=_scaled(found, value_range)), kind=kind, groups=groups,
-        floors=floors(known, known_labels, found.labels.cpu().numpy()), gallery=known, lpips=lpips,
+    lpips, lpips_absent = load_lpips() if kind == "image" else (None, "images alone have it")
+    scores = score_examples(
+        true, true_labels.numpy(), claimed, kind=kind, groups=groups,
+        priors=priors(known, known_labels, claimed.labels.cpu().numpy()),
+        gallery=None if public is None else known, lpips=lpips,
     )  # fmt: skip
-    summary = {**scores.summary, "lpips_absent": no_lpips, "floors_from": "the public pictures given"}
-    if public is not None:
-        return replace(scores, summary=summary)
-    unknown = dict.fromkeys(key for key in summary if key.startswith("identification"))
-    summary |= {**unknown, "gallery": 0, "floors_from": NO_PUBLIC}
-    readings = [
-        {**row, "pictures": [{**picture, "identified": None} for picture in row["pictures"]]}
-        for row in scores.readings
-    ]
-    return replace(scores, readings=readings, summary=summary)
+    return replace(
+        scores, lpips_absent=lpips_absent,
+        priors_from=NO_PUBLIC if public is None else "the public examples given",
+    )  # fmt: skip
 
 
 def save_pictures(
-    path: str | PathLike[str], truth: Values | None, found: Reconstruction, *, value_range: Range = UNIT
+    path: str | PathLike[str],
+    truth: Values | None,
+    reconstruction: Reconstruction,
+    *,
+    value_range: Range = UNIT,
 ) -> Path:
     """Write the truth above its reconstructions as PNG, up to eight; `truth` None: these alone."""
-    guess = _scaled(found, value_range).numpy()
+    guess = _scaled(reconstruction, value_range).numpy()
     if truth is None:
-        image = strips.strip(guess, guess)
+        image = grid(guess, guess)
         image = image and image.crop((0, image.height // 2, image.width, image.height))
     else:
-        true = given.scaled(given.pictures(truth, guess.shape), value_range, "truth")
-        image = strips.strip(true, paired(guess, pair(true, guess)))
+        true = coerce.scaled(coerce.like_reading(truth, guess.shape), value_range, "truth")
+        image = grid(true, paired(guess, pair(true, guess)))
     if image is None:
         raise BenchError(f"{path}: there is no picture to draw")
-    strips.save(image, Path(path))
+    save_picture(image, Path(path))
     return Path(path)
+
+
+def frame(run: str | PathLike[str]) -> Frames:
+    """A run's `cells` and `victims` as pandas DataFrames.
+
+        cells, victims = api.frame("runs/quickstart")
+        victims.join(cells[["defense", "point"]]).groupby(["defense", "point"])["success"].mean().unstack().plot.bar()
+
+    Raises `RecordError` where the folder has no records.
+    """
+    return frames(Path(run))
 
 
 def _copy(model: nn.Module) -> nn.Module:
@@ -311,6 +324,6 @@ def _copy(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model).cpu().eval().requires_grad_(True)
 
 
-def _scaled(found: Reconstruction, value_range: Range) -> Tensor:
+def _scaled(reconstruction: Reconstruction, value_range: Range) -> Tensor:
     low, high = value_range
-    return (found.inputs.detach().cpu().double() - low) / (high - low)
+    return (reconstruction.inputs.detach().cpu().double() - low) / (high - low)

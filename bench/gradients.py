@@ -1,13 +1,13 @@
-"""Gradients of many groups of examples at once, exact and differentiable: one place for all.
+"""Gradients of many groups of examples at once, exact and differentiable.
 
-The pipeline asks for each example's gradient (groups of one), attacks for the mean gradient of
-each dummy batch.  Forward hooks keep every convolution's and linear layer's input a and output z;
+The pipeline takes each example's gradient (groups of one), attacks the mean gradient of each batch of
+candidates.  Forward hooks keep every convolution's and linear layer's input a and output z;
 one `autograd.grad` gives δ = ∂loss/∂z for all groups; each group's weight gradient is then a
-bilinear map of (a, δ).  Models with parameters elsewhere fall back to `torch.func`, and to one group
-after another where the derivative of its gradients is not to be trusted.
+bilinear map of (a, δ).  Models with parameters in other layers fall back to `torch.func`, and to one group
+after another where the derivatives of its gradients are not known to be right.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ Tensors = Mapping[str, Tensor]
 _BATCH_STATISTICS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 # Layers whose second derivatives under `vmap` equal plain autograd's (tests/test_gradients.py).
-# Measured with torch 2.12: those of LayerNorm and InstanceNorm with weights are wrong, in silence
+# Measured with torch 2.12: those of LayerNorm and InstanceNorm with weights are wrong, without an error
 # (compare pytorch/functorch issue 534).
 _VMAPPED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.GroupNorm, nn.BatchNorm1d, nn.BatchNorm2d)
 
@@ -33,8 +33,17 @@ def soft_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def one_hot(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
-    """Labels (...,) as probabilities (..., class)."""
+    """Labels (...,) → probabilities (..., class)."""
     return F.one_hot(labels, classes).to(dtype)
+
+
+def example_loss(model: nn.Module) -> Callable[[dict[str, Tensor], Tensor, Tensor], Tensor]:
+    """One example's cross entropy, of weights, name → (*parameter shape), an input (*shape) and a label ()."""
+
+    def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(functional_call(model, weights, (x[None],)), y[None])
+
+    return loss
 
 
 def group_gradients(
@@ -44,10 +53,10 @@ def group_gradients(
 
     `inputs` (group, example, *shape), `targets` (group, example, class) probabilities; returns
     name → (group, *parameter shape).  `differentiable` keeps the graph to inputs and targets.
-    Raises `NotApplicable` where batch statistics would mix the examples.
+    Raises `NotApplicable` where batch statistics mix the examples.
     """
     for path, layer in model.named_modules():
-        # without running statistics, eval mode takes the batch's as well
+        # without running statistics, eval mode uses those of the batch, too
         if isinstance(layer, _BATCH_STATISTICS) and (layer.training or layer.running_mean is None):
             mode = "in training mode" if layer.training else "without running statistics"
             raise NotApplicable(
@@ -57,9 +66,9 @@ def group_gradients(
     if differentiable and len(inputs) == 1:
         return _one_by_one(model, weights, inputs, targets)  # nothing to share: plain autograd is fastest
     if _hookable(model):
-        found = _by_hooks(model, weights, inputs, targets, differentiable)
-        if found is not None:
-            return found
+        gradients = _by_hooks(model, weights, inputs, targets, differentiable)
+        if gradients is not None:
+            return gradients
     if differentiable and not twice_under_vmap(model):
         return _one_by_one(model, weights, inputs, targets)
     return _by_func(model, weights, inputs, targets, differentiable)
@@ -68,7 +77,8 @@ def group_gradients(
 def example_gradients(
     model: nn.Module, weights: Tensors, inputs: Tensor, targets: Tensor
 ) -> dict[str, Tensor]:
-    """Each example's own gradient: `inputs` (example, *shape) → name → (example, *parameter shape)."""
+    """Each example's gradient: `inputs` (example, *shape), `targets` (example, class) probabilities → name →
+    (example, *parameter shape).  Raises what `group_gradients` raises."""
     return group_gradients(model, weights, inputs[:, None], targets[:, None])
 
 
@@ -85,18 +95,18 @@ def _hookable(model: nn.Module) -> bool:
     """Whether all parameters sit untied in plain convolutions and linear layers."""
     seen: set[int] = set()
     for layer in model.modules():
-        own = list(layer.parameters(recurse=False))
-        if not own:
+        parameters = list(layer.parameters(recurse=False))
+        if not parameters:
             continue
-        if not bilinear(layer) or any(id(item) in seen for item in own):
+        if not bilinear(layer) or any(id(item) in seen for item in parameters):
             return False
-        seen.update(id(item) for item in own)
+        seen.update(id(item) for item in parameters)
     return bool(seen)
 
 
 def bilinear(layer: nn.Module) -> bool:
-    """Whether the gradient of the layer's weight is a plain bilinear map of (a, δ): a linear layer, or a
-    convolution without groups, padded with a number of zeros."""
+    """Whether the gradient of the layer's weight is a bilinear map of (a, δ) known here: a linear layer, or a
+    convolution without groups, padded by numbers with zeros."""
     return type(layer) is nn.Linear or (
         type(layer) is nn.Conv2d
         and layer.groups == 1
@@ -112,8 +122,8 @@ def _by_hooks(
     taps: list[_Tap] = []
 
     def keep(path: str) -> Any:
-        def hook(layer: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> None:
-            taps.append(_Tap(path, layer, given[0], out, (given[0]._version, out._version)))
+        def hook(layer: nn.Module, arguments: tuple[Tensor, ...], out: Tensor) -> None:
+            taps.append(_Tap(path, layer, arguments[0], out, (arguments[0]._version, out._version)))
 
         return hook
 
@@ -133,20 +143,20 @@ def _by_hooks(
         for handle in handles:
             handle.remove()
     if any(tap.versions != (tap.inputs._version, tap.outputs._version) for tap in taps):
-        return None  # an in-place activation overwrote z: δ would be of something else
+        return None  # an in-place activation overwrote z: δ would not be ∂loss/∂z
     deltas: tuple[Tensor | None, ...] = torch.autograd.grad(
         loss, [tap.outputs for tap in taps], create_graph=differentiable, allow_unused=True
     )
-    found: dict[str, Tensor] = {}
+    gradients: dict[str, Tensor] = {}
     for tap, delta in zip(taps, deltas, strict=True):
         if delta is None:
             continue
         a = tap.inputs if differentiable else tap.inputs.detach()
         for name, value in _layer_gradients(tap, a, delta, groups).items():
-            found[name] = found[name] + value if name in found else value
+            gradients[name] = gradients[name] + value if name in gradients else value
     # a layer that the loss does not reach has no gradient
     return {
-        name: found[name] if name in found else inputs.new_zeros((groups, *tensor.shape))
+        name: gradients[name] if name in gradients else inputs.new_zeros((groups, *tensor.shape))
         for name, tensor in weights.items()
     }
 
@@ -163,10 +173,10 @@ def _layer_gradients(tap: _Tap, a: Tensor, delta: Tensor, groups: int) -> dict[s
         assert isinstance(layer, nn.Conv2d)
         weight = conv_weight_gradient(a, delta, layer, groups)
         bias = delta.sum((-2, -1)).reshape(groups, -1, layer.out_channels).sum(1)
-    found = {f"{prefix}weight": weight}
+    gradients = {f"{prefix}weight": weight}
     if layer.bias is not None:
-        found[f"{prefix}bias"] = bias
-    return found
+        gradients[f"{prefix}bias"] = bias
+    return gradients
 
 
 _FEW = 8  # examples below which the library's grouped convolutions are slower than unfolded columns
@@ -180,7 +190,7 @@ def conv_weight_gradient(a: Tensor, delta: Tensor, layer: nn.Conv2d, groups: int
     (group, out, channel, k, k).
     """
     if len(a) < _FEW:
-        assert not isinstance(layer.padding, str)  # `_hookable` leaves those aside
+        assert not isinstance(layer.padding, str)  # `bilinear` excludes those
         columns = F.unfold(a, layer.kernel_size, layer.dilation, layer.padding, layer.stride)
         each = delta.flatten(2) @ columns.mT  # (group·example, out, channel·k·k)
         summed = each if groups == len(a) else each.reshape(groups, -1, *each.shape[1:]).sum(1)
@@ -225,7 +235,7 @@ class _GroupedCorrelation(torch.autograd.Function):
 
 
 def _spread(delta: Tensor, r: Tensor, a: Tensor, options: Any) -> Tensor:
-    """Rᵀδ, shaped like `a`: with few input channels folding columns beats the library's grouped backward."""
+    """Rᵀδ, shaped like `a`: with few input channels folded columns are faster than the library's grouped backward."""
     stride, padding, dilation, groups = options
     channels = a.shape[1] // groups
     if channels > 3:
@@ -251,7 +261,7 @@ def convolution_backward(
 
 
 def twice_under_vmap(model: nn.Module) -> bool:
-    """Whether `torch.func` is known to give right derivatives of this model's gradients."""
+    """Whether `torch.func` is known to give correct derivatives of this model's gradients."""
     owners = {
         type(layer) for layer in model.modules() if next(layer.parameters(recurse=False), None) is not None
     }
@@ -262,12 +272,12 @@ def _one_by_one(model: nn.Module, weights: Tensors, inputs: Tensor, targets: Ten
     """Group after group by plain autograd, with the graph kept: slow, and right for every model."""
     rows = []
     for x, y in zip(inputs, targets, strict=True):
-        given = {name: tensor.detach().requires_grad_() for name, tensor in weights.items()}
+        leaves = {name: tensor.detach().requires_grad_() for name, tensor in weights.items()}
         with torch.enable_grad():
-            loss = soft_cross_entropy(functional_call(model, given, (x.clone(),)), y).mean()
+            loss = soft_cross_entropy(functional_call(model, leaves, (x.clone(),)), y).mean()
         rows.append(
             torch.autograd.grad(
-                loss, list(given.values()), create_graph=True, allow_unused=True, materialize_grads=True
+                loss, list(leaves.values()), create_graph=True, allow_unused=True, materialize_grads=True
             )
         )
     return {name: torch.stack([row[n] for row in rows]) for n, name in enumerate(weights)}
@@ -276,10 +286,10 @@ def _one_by_one(model: nn.Module, weights: Tensors, inputs: Tensor, targets: Ten
 def _by_func(
     model: nn.Module, weights: Tensors, inputs: Tensor, targets: Tensor, differentiable: bool
 ) -> dict[str, Tensor]:
-    def loss(given: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        return soft_cross_entropy(functional_call(model, given, (x.clone(),)), y).mean()
+    def loss(values: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return soft_cross_entropy(functional_call(model, values, (x.clone(),)), y).mean()
 
-    given = {name: tensor.detach() for name, tensor in weights.items()}
+    values = {name: tensor.detach() for name, tensor in weights.items()}
     with torch.set_grad_enabled(differentiable or torch.is_grad_enabled()):
-        found: dict[str, Tensor] = vmap(grad(loss), in_dims=(None, 0, 0))(given, inputs, targets)
-    return found if differentiable else {name: value.detach() for name, value in found.items()}
+        gradients: dict[str, Tensor] = vmap(grad(loss), in_dims=(None, 0, 0))(values, inputs, targets)
+    return gradients if differentiable else {name: value.detach() for name, value in gradients.items()}

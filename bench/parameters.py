@@ -1,4 +1,4 @@
-"""Parameters of registered entries: declared as dataclass fields, checked once at the border."""
+"""Parameters of registered entries: declared as dataclass fields, checked once, when an entry is built."""
 
 import dataclasses
 import difflib
@@ -21,7 +21,7 @@ def parameter(
     high: float | None = None,
     above: float | None = None,
 ) -> Any:
-    """A field of an entry: default, what it means, its unit, where the default comes from, bounds.
+    """A field of an entry: default, meaning, unit, source of the default, bounds.
 
     `source` is the paper that gives the default, or "ours".  `low` and `high` are inclusive,
     `above` exclusive.
@@ -69,21 +69,21 @@ def parameters(entry: type) -> tuple[Parameter, ...]:
     )
 
 
-def build(entry: type[T], given: Mapping[str, Any], *, where: str) -> T:
+def build(entry: type[T], params: Mapping[str, Any], *, where: str) -> T:
     """An instance of `entry` with these parameters; `where` starts every message.
 
-    Raises `BenchError` for an unknown name (with the nearest right one), a wrong type or a value
-    out of bounds, and for what the entry's own `__post_init__` refuses.
+    Raises `BenchError` for an unknown name (with the nearest known one), a wrong type or a value
+    out of bounds, and where the entry's `__post_init__` raises `ValueError`.
     """
     from pydantic import TypeAdapter, ValidationError  # 0.1 s that `bench list` need not pay
 
-    known = {item.name: item for item in parameters(entry)}
+    declared = {item.name: item for item in parameters(entry)}
     hints = get_type_hints(entry)
     checked: dict[str, Any] = {}
-    for name, value in given.items():
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            remedy = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(known) or 'none'}"
+    for name, value in params.items():
+        if name not in declared:
+            near = difflib.get_close_matches(name, declared, n=1)
+            remedy = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(declared) or 'none'}"
             raise BenchError(f"{where}: unknown parameter {name!r}; {remedy}")
         if isinstance(value, list):
             value = tuple(value)
@@ -91,7 +91,7 @@ def build(entry: type[T], given: Mapping[str, Any], *, where: str) -> T:
             checked[name] = TypeAdapter(hints[name]).validate_python(value, strict=not isinstance(value, int))
         except ValidationError as error:
             raise BenchError(f"{where}: {name} {error.errors()[0]['msg'].lower()}, got {value!r}") from None
-        _bounded(known[name], checked[name], where)
+        _check_bounds(declared[name], checked[name], where)
     try:
         return entry(**checked)
     except ValueError as error:
@@ -99,14 +99,14 @@ def build(entry: type[T], given: Mapping[str, Any], *, where: str) -> T:
 
 
 def values(instance: Any) -> dict[str, Any]:
-    """Every parameter of an instance with its value, defaults written out, as JSON types."""
+    """Every parameter of an instance with its value, defaults included, as JSON types."""
     if not dataclasses.is_dataclass(instance):
         return {}
-    found = {item.name: getattr(instance, item.name) for item in dataclasses.fields(instance) if item.init}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
+    current = {item.name: getattr(instance, item.name) for item in dataclasses.fields(instance) if item.init}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in current.items()}
 
 
-def _bounded(parameter: Parameter, value: Any, where: str) -> None:
+def _check_bounds(parameter: Parameter, value: Any, where: str) -> None:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return
     if value != value:

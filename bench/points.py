@@ -1,4 +1,4 @@
-"""Interception points: where in the pipeline an attacker reads, as values in an open table.
+"""Interception points: where in the pipeline an attacker reads, as a table of values.
 
     stage order:  example → step → client → exchange → server → aggregate
 
@@ -15,7 +15,7 @@ from bench.errors import BenchError
 Stage = Literal["example", "step", "client", "exchange", "server", "aggregate"]
 STAGES: tuple[Stage, ...] = ("example", "step", "client", "exchange", "server", "aggregate")
 
-SENT: tuple[Stage, ...] = ("client", "exchange", "server")  # of an update on its way, one client's still
+SENT: tuple[Stage, ...] = ("client", "exchange", "server")  # of one client's update after training
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +28,13 @@ class Point:
     source: str
 
     def examples(self, *, batch: int, steps: int, senders: int) -> int:
-        """Distinct examples behind one reading: B examples a local step, L steps, of `senders` clients."""
+        """Distinct examples behind one reading: `batch` examples a local step, `steps` steps, `senders` clients."""
         return {
             "example": 1, "step": batch, "update": batch * steps, "sum": batch * steps * senders,
         }[self.unit]  # fmt: skip
 
     def sees(self, stage: Stage) -> bool:
-        """Whether a stage's work is in what this point shows."""
+        """Whether this point shows the result of a stage."""
         return STAGES.index(stage) <= STAGES.index(self.after)
 
 
@@ -49,7 +49,7 @@ POINTS = {point.name: point for point in _TABLE}
 
 
 def point(name: str) -> Point:
-    """The point of that name; raises `BenchError` naming all points."""
+    """The point of that name; raises `BenchError` with all names."""
     if name not in POINTS:
         raise BenchError(f"unknown interception point {name!r}; there are {', '.join(POINTS)}")
     return POINTS[name]

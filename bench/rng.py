@@ -1,9 +1,9 @@
-"""Randomness: every draw comes from a key made of just those fields that it concerns.
+"""Randomness: every draw has a key of exactly the fields that it depends on.
 
-Nothing else may draw: no global seed, no order, so that a run can be resumed, split and
-reordered without changing a number, and two cells that differ in one field meet the same
-draws everywhere else.  Draws are made on the CPU by numpy's Philox (a counter-based
-generator with a 128-bit key, so that keys do not collide as 32-bit seeds would).
+There is no global seed and no order of draws.  So a run can be resumed, split and reordered without changing a
+number, and two cells that differ in one field share all draws that do not depend on it.  Draws are made on
+the CPU by numpy's Philox (a counter-based generator with a 128-bit key, so that keys do not collide as 32-bit
+seeds would).
 """
 
 import hashlib
@@ -16,7 +16,7 @@ Field = str | int | float | bool | None
 
 
 def generator(seed: int, purpose: str, *fields: Field) -> np.random.Generator:
-    """The generator of one draw, keyed by `seed`, what it is for, and the fields it concerns."""
+    """The generator of one draw, keyed by `seed`, its purpose, and the fields that it depends on."""
     text = json.dumps([seed, purpose, *fields], separators=(",", ":"))
     digest = hashlib.sha256(text.encode()).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "little")))
@@ -24,14 +24,14 @@ def generator(seed: int, purpose: str, *fields: Field) -> np.random.Generator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """The attacker's key: a seed of its own and nothing of the truth; fields are added at each draw."""
+    """The attacker's key: a seed, and nothing of the truth; fields are added at each draw."""
 
     seed: int
 
     @classmethod
     def of_attacker(cls, seed: int) -> "Key":
-        """The attacker's key under a cell's seed: derived one way, so that its draws are nobody else's
-        (with the cell's own seed it could draw the defense's noise again)."""
+        """The attacker's key under a cell's seed, by a hash: with the cell's seed itself an attack could repeat the
+        draws of the defense's noise."""
         digest = hashlib.sha256(f"attacker {seed}".encode()).digest()
         return cls(seed=int.from_bytes(digest[:8], "little"))
 

@@ -1,13 +1,13 @@
-"""What travels, in order: Victims → Reading → Reconstruction → Score.
+"""What travels, in order: Victims → Reading → Reconstruction → Scores.
 
 Axes are named once, here, and used in every docstring:
 
-    reading      one client-step or client-round seen by the attacker
-    observation  one sight of the same secret, with weights and a round of its own
+    reading      one observed update: a client's local step or round, or an aggregate
+    observation  one of several reports on the same secret, each under its round's weights
     example      one distinct example behind a reading (type-2: 1, type-1 and type-0: B·L, aggregate: K·B·L)
     client, step      inside the federated pipeline
-    *shape       of one example (channel, height, width) or (feature,), or of one parameter
-    class        soft label
+    *shape       of an example (channel, height, width) or (feature,), or of a parameter
+    class        of a label's probabilities
 """
 
 from collections.abc import Mapping
@@ -24,11 +24,11 @@ Status = Literal["ok", "diverged", "nan"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Victims:
-    """The truth behind the readings of one cell, known to the harness alone.
+    """The truth behind the readings of one cell; the harness alone has it.
 
     `inputs` (reading, sender, step, example, *shape) in [0, 1]; `labels` and `indices` (reading,
-    sender, step, example): label, and index in the training split; `clients` the clients of each
-    reading, one unless the point shows an aggregate.
+    sender, step, example): label, and index in the training split; `clients` (reading, sender): a
+    single sender unless the point shows an aggregate.
     """
 
     inputs: Tensor
@@ -42,21 +42,21 @@ class Victims:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """The law of what a defense adds to each coordinate of one observation, and its variance, in gradient
-    units squared; `variance` 0: nothing."""
+    """The distribution of what a defense adds to each coordinate of one observation; `variance` in gradient
+    units squared, 0 for no noise."""
 
     law: Literal["gaussian", "laplace"] = "gaussian"
     variance: float = 0.0
 
 
 class Description(Protocol):
-    """What a defense says in public of what it does to a candidate's gradient, in stage order.
+    """The public description of a defense: how it changes a candidate's gradient.
 
-    Attackers see this and never the defense.  `simulate` maps the gradients that the dummies
-    would send, `per_example` (reading, example, *shape), to the mean of what the reading would then
-    show (reading, *shape), given what it does show; `noise` is what lies around that mean; `additive`
-    says that nothing else is random, so that observations of one secret may be averaged; `inside_steps`
-    that it acts within a client's local steps.
+    Attackers see this and never the defense.  `simulate` maps the candidates' gradients, `per_example`
+    (reading, example, *shape), to the mean of what the reading would then show, (reading, *shape); `observed`
+    (reading, *shape) is what it does show; all in gradient units.  `noise` is the noise around that mean.
+    `additive`: nothing else is random, so that observations of one secret may be averaged.  `inside_steps`:
+    it acts within a client's local steps.
     """
 
     @property
@@ -70,14 +70,15 @@ class Description(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """All that the attacker holds: a batch of readings taken at one point, under the same weights.
+    """All that the attacker has: a batch of readings taken at one point, under the same weights.
 
-    `values` name → (reading, observation, *shape): a gradient, or an update in the units the
+    `values` name → (reading, observation, *shape): a gradient, or an update in the units that the
     client sends (`unit` = 1 for a gradient, η for a weight difference w_0 - w_L); at `aggregate` the
-    mean over `senders` clients.
-    `weights` name → (observation, *shape).  `indices` numbers each reading in its cell, for the
-    start key.  Fields below `granted` are there only when the cell grants them.  No field holds
-    an example, a label, a batch statistic or the order of a batch: that is a matter of types.
+    mean over `senders` clients.  `weights` name → (observation, *shape).  `rounds` (observation,).
+    `indices` number the readings in their cell, for the key of the start.  `public_mean` (*shape),
+    `public_inputs` (example, *shape) and `public_labels` (example,), -1 where unknown, are of the public split.
+    Fields below `granted` are set only where the cell grants them.  No field has an example of a victim, its
+    label (unless granted), a batch statistic or the order of a batch: the type excludes them.
     """
 
     point: Point
@@ -107,7 +108,7 @@ class Reading:
 
     @property
     def examples(self) -> int:
-        """Distinct examples behind each reading, as far as the attacker knows."""
+        """Distinct examples behind each reading."""
         return self.point.examples(batch=self.batch, steps=self.steps, senders=self.senders)
 
     def __len__(self) -> int:
@@ -116,7 +117,8 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What an attack may spend on each reading, restarts included, and readings held at once."""
+    """Evaluations of the objective that an attack may use on each reading, restarts included, and readings held at
+    once."""
 
     evaluations: int
     chunk: int = 32
@@ -124,13 +126,14 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconstruction:
-    """What the attacker claims: for each reading its examples, in any order.
+    """An attack's result: the examples of each reading, in any order.
 
     `inputs` (reading, example, *shape), as optimised, not clipped; `labels` (reading, example),
-    -1 where the attack names none; `loss` (reading,) the attack's own; `evaluations` and `outer`
-    (reading,) used; `restarts` (reading,); `status` of each reading; `history` sparse
-    (evaluation, least loss so far per reading) pairs, and `trajectory` (mark, reading, example, *shape) the
-    examples that had those losses, marks as in `history`, for the first readings at least.
+    -1 where the attack names none; `loss` (reading,) of the attack's objective; `evaluations`, `outer` (iterations
+    as the paper counts them) and `restarts` (reading,), as used; `status` of each reading; `history` pairs of a
+    mark, an evaluation count, and the least losses so far (reading,); `trajectory` (mark, reading, example,
+    *shape) the examples that had those losses, of the first readings at least; `notes` on departures from the
+    paper.
     """
 
     inputs: Tensor

@@ -106,7 +106,7 @@ class Adult(Dataset):
             class_names=_CLASSES,
             groups=_groups(inputs),
             subset=subset((len(training), len(testing)), _WHOLE, "rows, pooled"),
-            found=paths,
+            sources=paths,
         )
 
 

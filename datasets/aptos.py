@@ -1,7 +1,7 @@
 """APTOS 2019 (diabetic retinopathy, five grades): retina pictures, or what a frozen network makes of them."""
 
 import csv
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -26,7 +26,7 @@ _LAYOUTS = tuple(
 )
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # what the frozen network was trained with
 _CHUNK = 16
-Pictures = NDArray[np.uint8]
+Images = NDArray[np.uint8]
 Values = NDArray[np.uint8] | NDArray[np.float32]
 
 
@@ -64,7 +64,8 @@ class Aptos(Dataset):
         if self.features == "pixels":
             inputs = _cut(files[_TEST:], self.side, self.copies), _cut(files[:_TEST], self.side, 1)
         else:
-            rows, unseen = self._rows(files[_TEST:], self.copies, table), self._rows(files[:_TEST], 1, table)
+            chunks = self._chunks(files[_TEST:], self.copies), self._chunks(files[:_TEST], 1)
+            rows, unseen = _features(_weights(table.parent), chunks)
             largest = np.float32(rows.max() or 1)
             rows, unseen = rows / largest, np.clip(unseen / largest, 0, 1)
             columns = range(rows.shape[1])
@@ -75,12 +76,11 @@ class Aptos(Dataset):
             test_inputs=inputs[1], test_labels=grades[:_TEST], class_names=_GRADES, groups=groups,
             together=self.copies,
             subset=None if len(names) == _PICTURES else f"{len(names)} of {_PICTURES} pictures",
-            found=(table, pictures),
+            sources=(table, pictures),
         )  # fmt: skip
 
-    def _rows(self, files: list[Path], copies: int, table: Path) -> NDArray[np.float32]:
-        parts = (_cut(files[n : n + _CHUNK], self.side, copies) for n in range(0, len(files), _CHUNK))
-        return _features(_weights(table.parent), parts)
+    def _chunks(self, files: list[Path], copies: int) -> Iterator[Images]:
+        return (_cut(files[n : n + _CHUNK], self.side, copies) for n in range(0, len(files), _CHUNK))
 
 
 def _read(table: Path) -> tuple[list[str], NDArray[np.int64]]:
@@ -93,8 +93,8 @@ def _read(table: Path) -> tuple[list[str], NDArray[np.int64]]:
         raise DataError(
             f"{table}: must have the columns id_code and diagnosis, a grade 0 to 4 ({error!r})"
         ) from None
-    if strange := [name for name in names if not name or Path(name).name != name]:
-        raise DataError(f"{table}: {strange[0]!r} is no picture's name")
+    if invalid := [name for name in names if not name or Path(name).name != name]:
+        raise DataError(f"{table}: {invalid[0]!r} is no picture's name")
     return names, np.array(grades, np.int64)
 
 
@@ -105,16 +105,16 @@ def _file(folder: Path, name: str) -> Path:
     return path
 
 
-def _cut(files: list[Path], side: int, copies: int) -> Pictures:
+def _cut(files: list[Path], side: int, copies: int) -> Images:
     """(file · copy, 3, side, side): the middle square, then squares of 80 % of it at random, mirrored or not."""
-    found = np.empty((len(files) * copies, 3, side, side), np.uint8)
+    images = np.empty((len(files) * copies, 3, side, side), np.uint8)
     for number, path in enumerate(files):
         picture = read_picture(path, mode="RGB")
         draw = rng.generator(0, "aptos", path.stem)
         for copy in range(copies):
             cut = _square(picture, draw if copy else None).resize((side, side), Image.Resampling.BILINEAR)
-            found[number * copies + copy] = np.asarray(cut).transpose(2, 0, 1)
-    return found
+            images[number * copies + copy] = np.asarray(cut).transpose(2, 0, 1)
+    return images
 
 
 def _square(picture: Image.Image, draw: np.random.Generator | None) -> Image.Image:
@@ -132,17 +132,17 @@ def _square(picture: Image.Image, draw: np.random.Generator | None) -> Image.Ima
 
 
 def _weights(folder: Path) -> Path:
-    found = sorted(folder.glob("resnet50*.pth"))
-    if not found:
+    paths = sorted(folder.glob("resnet50*.pth"))
+    if not paths:
         raise MissingDataError(
             f"{folder} lacks resnet50*.pth: put torchvision's ImageNet weights of ResNet-50 there, or ask for "
             'features = "pixels"'
         )
-    return found[0]
+    return paths[0]
 
 
-def _features(weights: Path, parts: Iterable[Pictures]) -> NDArray[np.float32]:
-    """What the network's last layer takes in, (picture, 2048), none negative.
+def _features(weights: Path, parts: Iterable[Iterable[Images]]) -> list[NDArray[np.float32]]:
+    """For each part, given in chunks, the input of the network's last layer: (image, 2048), none negative.
 
     On one thread: how a library shares out a product shows in the last bits, and these make the data's hash.
     """
@@ -163,10 +163,11 @@ def _features(weights: Path, parts: Iterable[Pictures]) -> NDArray[np.float32]:
     torch.set_num_threads(1)
     try:
         with torch.no_grad():
-            given = (torch.from_numpy(part).float() / 255 for part in parts)
-            found: NDArray[np.float32] = torch.cat(
-                [network((one - mean) / deviation) for one in given]
-            ).numpy()
+            return [
+                torch.cat(
+                    [network((torch.from_numpy(chunk).float() / 255 - mean) / deviation) for chunk in chunks]
+                ).numpy()
+                for chunks in parts
+            ]
     finally:
         torch.set_num_threads(threads)
-    return found

@@ -51,8 +51,8 @@ class Raw:
     """What a loader returns, in the source's order: training and test parts, and what they are.
 
     Pictures are uint8 (example, channel, height, width); rows float32 (example, feature) in [0, 1].
-    `subset` names what is there where it is not the whole data set; `found` is where it was read.  `together`
-    training examples in a row are of one source and are never split.
+    `subset` says what is there where it is not the whole data set; `sources` are the files it was read from.
+    `together` training examples in a row are copies of one original and are never split.
     """
 
     train_inputs: NDArray[np.uint8] | NDArray[np.float32]
@@ -62,7 +62,7 @@ class Raw:
     class_names: tuple[str, ...]
     groups: tuple[Group, ...] = ()
     subset: str | None = None
-    found: tuple[Path, ...] = ()
+    sources: tuple[Path, ...] = ()
     together: int = 1
 
 
@@ -97,14 +97,14 @@ class Data:
 
 
 class Dataset(ABC):
-    """A loader.  Concrete ones are frozen dataclasses whose class attributes are literals.
+    """A loader.  Concrete loaders are frozen dataclasses whose class attributes are literals.
 
     `remotes` are the files that `bench data fetch` gets; none where there is nothing to fetch.
     """
 
     reference: ClassVar[str]
     kind: ClassVar[Kind]
-    private: ClassVar[bool] = True  # public data say so; one's own are private by default
+    private: ClassVar[bool] = True  # public data say so; a user's own data are private by default
     remotes: ClassVar[tuple[Remote, ...]] = ()
 
     @abstractmethod

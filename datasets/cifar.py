@@ -8,11 +8,12 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.datasets.arrays import channels_first, class_labels, required
 from bench.datasets.base import Dataset, Raw
 from bench.datasets.batches import read_batch
 from bench.datasets.files import Layout, Remote, check_balance, locate, read, subset
 from bench.errors import DataError
-from bench.record.npz import channels_first, read_pack, wanted, whole_numbers
+from bench.record.npz import read_npz
 
 _WHOLE = (50000, 10000)
 _PICTURE = 3 * 32 * 32
@@ -41,9 +42,9 @@ class _Cifar(Dataset):
             "pack": self._pack,
         }
         (inputs, labels), (test_inputs, test_labels) = readers[layout.format](paths)
-        for path, found, whole in ((paths[0], labels, _WHOLE[0]), (paths[-1], test_labels, _WHOLE[1])):
-            if len(found) == whole:
-                check_balance(path, found, len(self.class_names))
+        for path, part, whole in ((paths[0], labels, _WHOLE[0]), (paths[-1], test_labels, _WHOLE[1])):
+            if len(part) == whole:
+                check_balance(path, part, len(self.class_names))
         return Raw(
             train_inputs=inputs,
             train_labels=labels,
@@ -51,7 +52,7 @@ class _Cifar(Dataset):
             test_labels=test_labels,
             class_names=self.class_names,
             subset=subset((len(labels), len(test_labels)), _WHOLE),
-            found=paths,
+            sources=paths,
         )
 
     def _batches(self, paths: tuple[Path, ...]) -> tuple[_Part, _Part]:
@@ -64,16 +65,16 @@ class _Cifar(Dataset):
 
     def _pack(self, paths: tuple[Path, ...]) -> tuple[_Part, _Part]:
         path = paths[0]
-        pack = read_pack(path, limit=2**30)
-        x, y, test_x, test_y = wanted(pack, path, "x_train", "y_train", "x_test", "y_test")
+        pack = read_npz(path, limit=2**30)
+        x, y, test_x, test_y = required(pack, path, "x_train", "y_train", "x_test", "y_test")
         if x.shape[1:] != (32, 32, 3) or test_x.shape[1:] != (32, 32, 3):
             raise DataError(f"{path}: pictures must be N×32×32×3, got {x.shape} and {test_x.shape}")
         names = pack.get("fine_label_names")
         if names is not None and tuple(names.tolist()) != self.class_names:
             raise DataError(f"{path}: altered: fine_label_names are not CIFAR's, in CIFAR's order")
         return (
-            (channels_first(x, path, "x_train"), whole_numbers(y, path, "y_train")),
-            (channels_first(test_x, path, "x_test"), whole_numbers(test_y, path, "y_test")),
+            (channels_first(x, path, "x_train"), class_labels(y, path, "y_train")),
+            (channels_first(test_x, path, "x_test"), class_labels(test_y, path, "y_test")),
         )
 
 

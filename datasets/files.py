@@ -19,7 +19,7 @@ class MissingDataError(DataError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remote:
-    """One file to be got: its published hash (`md5:…`, `sha256:…`), full addresses, tried in order.
+    """A file to download: its published hash (`md5:…`, `sha256:…`), full addresses, tried in order.
 
     `place` is the folder for it below the data folder; `unpacks` the folder, below `place`, that the
     archive makes, or None where the file is used as it is.
@@ -49,13 +49,13 @@ def locate(folders: Sequence[Path], layouts: Sequence[Layout]) -> tuple[Layout, 
     incomplete: list[str] = []
     for folder in folders:
         for layout in layouts:
-            found = {name: _either(folder / layout.place / name) for name in layout.names}
-            paths = tuple(path for path in found.values() if path is not None)
+            files = {name: _either(folder / layout.place / name) for name in layout.names}
+            paths = tuple(path for path in files.values() if path is not None)
             if len(paths) == len(layout.names):
                 return layout, paths
             if paths:
-                lacking = ", ".join(name for name, path in found.items() if path is None)
-                incomplete.append(f"{folder / layout.place} lacks {lacking}")
+                missing = ", ".join(name for name, path in files.items() if path is None)
+                incomplete.append(f"{folder / layout.place} lacks {missing}")
     if incomplete:
         raise MissingDataError("; ".join(incomplete))
     places = " or ".join(dict.fromkeys(f"{layout.place or '.'}/{layout.names[0]}" for layout in layouts))
@@ -88,9 +88,9 @@ def md5(content: bytes) -> str:
 
 def check_md5(path: Path, content: bytes, expected: str) -> None:
     """Raise `DataError` where the content is not the published one."""
-    found = md5(content)
-    if found != expected:
-        raise DataError(f"{path}: truncated or altered: md5 {found}, published is {expected}")
+    actual = md5(content)
+    if actual != expected:
+        raise DataError(f"{path}: truncated or altered: md5 {actual}, published is {expected}")
 
 
 def check_balance(path: Path, labels: NDArray[np.int64], classes: int) -> None:

@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from bench.datasets.arrays import channels_first, class_labels, required
 from bench.datasets.base import Dataset, Raw, hold_out
 from bench.datasets.files import Layout, MissingDataError, Remote, locate
 from bench.datasets.pictures import read_picture
 from bench.errors import DataError
-from bench.record.npz import channels_first, read_pack, wanted, whole_numbers
+from bench.record.npz import read_npz
 
 _PEOPLE, _PICTURES, _LEAST = 62, 3023, 20
 # Rows and columns 61..188 of 250×250 pictures, reduced four times: 32×32 (Fed-αCDP's notebooks).
@@ -66,15 +67,15 @@ class Lfw(Dataset):
             subset=None
             if whole
             else f"{len(labels)} of {_PICTURES} pictures, {len(names)} of {_PEOPLE} people",
-            found=paths,
+            sources=paths,
         )
 
 
 def _pack(path: Path) -> _Faces:
-    x, y, names = wanted(read_pack(path, limit=2**30), path, "x", "y", "names")
+    x, y, names = required(read_npz(path, limit=2**30), path, "x", "y", "names")
     if x.shape[1:] != (*_SIZE, 3):
         raise DataError(f"{path}: pictures must be N×32×32×3, got {x.shape}")
-    return channels_first(x, path, "x"), whole_numbers(y, path, "y"), tuple(str(name) for name in names)
+    return channels_first(x, path, "x"), class_labels(y, path, "y"), tuple(str(name) for name in names)
 
 
 def _folder(folder: Path) -> _Faces:

@@ -14,8 +14,8 @@ def folders(data_dir: Path | None) -> tuple[Path, ...]:
     The first is where `bench data fetch` puts what it gets.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "gradient-leakage-bench"
-    given = [data_dir, os.environ.get("BENCH_DATA") or None, cache]
-    return tuple(dict.fromkeys(Path(folder).expanduser() for folder in given if folder is not None))
+    places = [data_dir, os.environ.get("BENCH_DATA") or None, cache]
+    return tuple(dict.fromkeys(Path(folder).expanduser() for folder in places if folder is not None))
 
 
 def read(dataset: Dataset, name: str, data_dir: Path | None) -> Raw:

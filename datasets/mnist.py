@@ -49,9 +49,9 @@ class _IdxPictures(Dataset):
         ]
         labels = [arrays[1].astype(np.int64), arrays[3].astype(np.int64)]
         if self.balanced:
-            for path, found, whole in zip(paths[1::2], labels, _WHOLE, strict=True):
-                if len(found) == whole:
-                    check_balance(path, found, len(self.class_names))
+            for path, part, whole in zip(paths[1::2], labels, _WHOLE, strict=True):
+                if len(part) == whole:
+                    check_balance(path, part, len(self.class_names))
         return Raw(
             train_inputs=arrays[0][:, None],
             train_labels=labels[0],
@@ -59,7 +59,7 @@ class _IdxPictures(Dataset):
             test_labels=labels[1],
             class_names=self.class_names,
             subset=subset((len(labels[0]), len(labels[1])), _WHOLE),
-            found=paths,
+            sources=paths,
         )
 
 

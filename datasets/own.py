@@ -1,4 +1,4 @@
-"""One's own data: an `.npz` pack, or a folder of pictures a class.  Private by default."""
+"""A user's own data: an `.npz` file, or a folder of images for each class.  Private by default."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,27 +8,28 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from bench.datasets.arrays import class_labels, required
 from bench.datasets.base import Dataset, Group, Raw, hold_out
 from bench.datasets.files import MissingDataError
 from bench.datasets.pictures import read_picture
 from bench.datasets.tables import numeric_groups
 from bench.errors import DataError
 from bench.parameters import parameter
-from bench.record.npz import LIMIT, read_pack, wanted, whole_numbers
+from bench.record.npz import LIMIT, Arrays, read_npz
 
 _SUFFIXES = (".png", ".jpg", ".jpeg")
 
 
-def _found(path: str, folders: tuple[Path, ...], what: str) -> Path:
+def _locate(path: str, folders: tuple[Path, ...], what: str) -> Path:
     if not path:
         raise MissingDataError(f'no {what} given: name it with path = "…"')
-    given = Path(path).expanduser()
-    for candidate in (given, *(folder / given for folder in folders)):
+    place = Path(path).expanduser()
+    for candidate in (place, *(folder / place for folder in folders)):
         if candidate.exists():
             return candidate
     below = ", ".join(map(str, folders))
     raise MissingDataError(
-        f"{given}: no such {what}, from the current folder or below {below or 'any other'}"
+        f"{place}: no such {what}, from the current folder or below {below or 'any other'}"
     )
 
 
@@ -48,17 +49,17 @@ class NpzPack(Dataset):
     layout: Literal["HWC", "CHW"] = parameter("HWC", "order of a picture's axes", source="ours")
 
     def load(self, folders: tuple[Path, ...]) -> Raw:
-        path = _found(self.path, folders, "pack")
-        pack = read_pack(path)
-        x, y = wanted(pack, path, "x_train", "y_train")
-        inputs, labels = self._inputs(x, path, "x_train"), whole_numbers(y, path, "y_train")
+        path = _locate(self.path, folders, "pack")
+        pack = read_npz(path)
+        x, y = required(pack, path, "x_train", "y_train")
+        inputs, labels = self._inputs(x, path, "x_train"), class_labels(y, path, "y_train")
         if len(inputs) != len(labels):
             raise DataError(f"{path}: x_train has {len(inputs)} examples, y_train {len(labels)}")
         if "x_test" in pack or "y_test" in pack:
-            test_x, test_y = wanted(pack, path, "x_test", "y_test")
+            test_x, test_y = required(pack, path, "x_test", "y_test")
             unseen, unseen_labels = (
                 self._inputs(test_x, path, "x_test"),
-                whole_numbers(test_y, path, "y_test"),
+                class_labels(test_y, path, "y_test"),
             )
             if unseen.shape[1:] != inputs.shape[1:] or unseen.dtype != inputs.dtype:
                 raise DataError(
@@ -74,7 +75,7 @@ class NpzPack(Dataset):
             test_labels=unseen_labels,
             class_names=_class_names(pack, labels, unseen_labels, path),
             groups=_columns(inputs),
-            found=(path,),
+            sources=(path,),
         )
 
     def _inputs(self, x: NDArray[Any], path: Path, name: str) -> NDArray[np.uint8] | NDArray[np.float32]:
@@ -119,7 +120,7 @@ class PictureFolder(Dataset):
             raise ValueError(f"size must be 1 to 1024 pixels high and wide, got {self.size}")
 
     def load(self, folders: tuple[Path, ...]) -> Raw:
-        root = _found(self.path, folders, "folder").resolve()
+        root = _locate(self.path, folders, "folder").resolve()
         if not root.is_dir():
             raise DataError(f"{root}: not a folder; it must hold one folder of pictures a class")
         files = {place.name: _files(place, root) for place in sorted(root.iterdir()) if place.is_dir()}
@@ -143,7 +144,7 @@ class PictureFolder(Dataset):
             test_inputs=pictures[test],
             test_labels=labels[test],
             class_names=tuple(files),
-            found=(root,),
+            sources=(root,),
         )
 
     def _picture(self, path: Path) -> NDArray[np.uint8]:
@@ -164,7 +165,7 @@ def _files(place: Path, root: Path) -> list[Path]:
 
 
 def _class_names(
-    pack: dict[str, NDArray[Any]], labels: NDArray[np.int64], unseen: NDArray[np.int64], path: Path
+    pack: Arrays, labels: NDArray[np.int64], unseen: NDArray[np.int64], path: Path
 ) -> tuple[str, ...]:
     if "class_names" in pack:
         return tuple(str(name) for name in pack["class_names"].ravel().tolist())

@@ -11,13 +11,45 @@ from bench.errors import BenchError
 Indices = NDArray[np.int64]
 
 
+def client_size(kind: str, examples: int, *, clients: int, client_examples: int | None) -> int:
+    """Examples of each client, of a split of `examples`; an equal share where `client_examples` is None.
+
+    An equal share is rounded down, to an even number where a client has two parts.
+    """
+    if client_examples is not None:
+        return client_examples
+    size = examples // clients
+    return size if kind == "iid" else size - size % 2
+
+
+def refusal(
+    kind: str, examples: int, classes: int, *, clients: int, client_examples: int | None
+) -> str | None:
+    """Why a split of `examples` of `classes` classes cannot be shared out so, or None.
+
+    Only the size of the smallest class is not asked here: `client_indices` refuses it, with the labels.
+    """
+    if kind not in _KINDS:
+        return f"unknown partition {kind!r}; there are {', '.join(_KINDS)}"
+    size = client_size(kind, examples, clients=clients, client_examples=client_examples)
+    if size < 1:
+        return f"no examples for {clients} clients, of {examples} for training"
+    if size > examples:
+        return f"no client can hold {size} examples, of {examples} for training"
+    if kind != "iid" and size % 2:
+        return f"{kind} gives a client two equal parts, {size} examples are odd"
+    if kind == "two-class" and classes < 2:
+        return "two-class needs two classes, the data have one"
+    return None
+
+
 def client_indices(
     labels: NDArray[np.int64], *, kind: str, clients: int, client_examples: int | None, seed: int
 ) -> Indices:
     """Positions in the training split, (client, example), each client's in an order by key.
 
-    `labels` (example,) are the split's; `client_examples` None shares the split out equally (rounded
-    down to an even number where a client has two parts).  No client holds an example twice.
+    `labels` (example,) are the split's; `client_examples` is as in `client_size`.  No client holds an
+    example twice.
 
     `iid`: blocks of a permutation.  `two-shard` (McMahan et al. 2017; Fed-αCDP's authors): the split
     sorted by label, cut into shards, two per client.  Both hand out the split once over, disjointly, while
@@ -26,33 +58,25 @@ def client_indices(
     `two-class` (Risk-balanced): two random classes per client, half of its examples from each, every client
     drawn by itself: clients may share examples.
 
-    Raises `BenchError` for an unknown kind or sizes that the split cannot serve.
+    Raises `BenchError` where `refusal` gives a reason, or a class is too small.
     """
-    if kind not in _KINDS:
-        raise BenchError(f"unknown partition {kind!r}; there are {', '.join(_KINDS)}")
-    size = len(labels) // clients if client_examples is None else client_examples
-    if kind != "iid":
-        if client_examples is not None and size % 2:
-            raise BenchError(
-                f"{kind} gives each client two equal parts; client_examples must be even, got {size}"
-            )
-        size -= size % 2
-    if not 1 <= size <= len(labels):
-        raise BenchError(
-            f"{clients} clients with {size} of {len(labels)} examples each cannot be; "
-            "set client_examples, or fewer clients"
-        )
+    reason = refusal(
+        kind, len(labels), len(np.unique(labels)), clients=clients, client_examples=client_examples
+    )
+    if reason is not None:
+        raise BenchError(f"{reason}; set partition, clients or client_examples")
+    size = client_size(kind, len(labels), clients=clients, client_examples=client_examples)
     held = _KINDS[kind](labels, clients, size, seed)
     orders = [rng.generator(seed, "partition", kind, "order", i).permutation(size) for i in range(clients)]
     return np.take_along_axis(held, np.stack(orders), axis=1)
 
 
 def _iid(labels: NDArray[np.int64], clients: int, size: int, seed: int) -> Indices:
-    def once(number: int) -> Indices:
+    def one_pass(number: int) -> Indices:
         order = rng.generator(seed, "partition", "iid", number).permutation(len(labels))
         return order[: len(labels) // size * size].reshape(-1, size)
 
-    return _over(once, clients)
+    return _over(one_pass, clients)
 
 
 def _two_shard(labels: NDArray[np.int64], clients: int, size: int, seed: int) -> Indices:
@@ -61,7 +85,7 @@ def _two_shard(labels: NDArray[np.int64], clients: int, size: int, seed: int) ->
     shards = 2 * min(clients, len(labels) // size)
     starts = np.arange(shards) * len(labels) // shards  # spread, so that no class is cut off at the end
 
-    def once(number: int) -> Indices:
+    def one_pass(number: int) -> Indices:
         draw = rng.generator(seed, "partition", "two-shard", number)
         order = draw.permutation(len(labels))
         by_label = order[np.argsort(labels[order], kind="stable")]
@@ -69,31 +93,30 @@ def _two_shard(labels: NDArray[np.int64], clients: int, size: int, seed: int) ->
         dealt: Indices = cut[draw.permutation(shards)].reshape(-1, size)
         return dealt
 
-    return _over(once, clients)
+    return _over(one_pass, clients)
 
 
-def _over(once: Callable[[int], Indices], clients: int) -> Indices:
+def _over(one_pass: Callable[[int], Indices], clients: int) -> Indices:
     """The first `clients` rows of as many passes over the split as they need."""
-    first = once(0)
+    first = one_pass(0)
     passes = -(-clients // len(first))
-    return np.concatenate([first, *(once(number) for number in range(1, passes))])[:clients]
+    return np.concatenate([first, *(one_pass(number) for number in range(1, passes))])[:clients]
 
 
 def _two_class(labels: NDArray[np.int64], clients: int, size: int, seed: int) -> Indices:
     classes, counts = np.unique(labels, return_counts=True)
-    if len(classes) < 2 or counts.min() < size // 2:
+    if counts.min() < size // 2:
         raise BenchError(
-            f"two-class needs two classes and {size // 2} examples of each; "
-            f"there are {len(classes)}, the smallest with {counts.min()}: set client_examples"
+            f"two-class needs {size // 2} examples of each class, the smallest has {counts.min()}; set client_examples"
         )
     members = [np.flatnonzero(labels == value) for value in classes]
 
-    def one(client: int) -> Indices:
+    def members_of(client: int) -> Indices:
         draw = rng.generator(seed, "partition", "two-class", client)
         chosen = draw.choice(len(classes), 2, replace=False)
         return np.concatenate([draw.choice(members[i], size // 2, replace=False) for i in chosen])
 
-    return np.stack([one(client) for client in range(clients)])
+    return np.stack([members_of(client) for client in range(clients)])
 
 
 _KINDS: dict[str, Callable[[NDArray[np.int64], int, int, int], Indices]] = {

@@ -1,40 +1,38 @@
 """AdaClip: clipping and noise shaped coordinate by coordinate."""
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from bench.defenses.accounting.mechanism import Mechanism
-from bench.defenses.base import Defense, Setting, Transform
+from bench.defenses.base import Defense, Setting, StageTransforms
 from bench.defenses.fed_cdp import of_examples
 from bench.defenses.fed_sdp import of_updates
 from bench.defenses.transforms.adaptive import AdaptiveClip
 from bench.parameters import parameter
-from bench.points import Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaClip(Defense):
-    """Centre and scale each coordinate by what was sent before, clip to norm 1, add noise, scale back.
+    """Centre and scale each coordinate by earlier values, clip to norm 1, add noise, scale back.
 
-    The means and scales come from noised gradients alone, so that they spend nothing.  Of n rows (a round's
-    K updates, or a batch's B examples) `share` gives each noise of multiplier σ/√n, so that their sum
-    carries σ; `each` gives σ.  `as-cited` follows the repository that Fed-αCDP names, slips included.
+    The means and scales come from noised gradients alone, so that they cost no ε.  Of n rows (a round's K updates, or a
+    batch's B examples) `share` gives each noise of multiplier σ/√n, so that their sum carries σ; `each` gives σ.
+    `as-cited` follows the repository that Fed-αCDP names, errors included.
     """
 
-    reference = "Pichapati et al. 2019; Wei et al., Fed-αCDP, §7.6"
+    reference = "Pichapati et al. 2019; Fed-αCDP §7.6"
     stages = ("example", "client", "server")
 
     at: Literal["server", "client", "example"] = parameter("client", "what is clipped", source="ours")
-    sigma: float = parameter(6.0, "σ, noise multiplier", source="Wei et al., Fed-αCDP, §7.6", above=0)
+    sigma: float = parameter(6.0, "σ, noise multiplier", source="Fed-αCDP §7.6", above=0)
     variant: Literal["paper", "as-cited"] = parameter(
         "paper", "Pichapati et al.'s, or the cited repository's update of the scales",
         source="Pichapati et al. 2019",
     )  # fmt: skip
     noise: Literal["share", "each"] = parameter("share", "what the noise is added to", source="ours")
 
-    def transforms(self, setting: Setting) -> Mapping[Stage, Sequence[Transform]]:
+    def transforms(self, setting: Setting) -> StageTransforms:
         rows = setting.batch if self.at == "example" else setting.per_round
         cited = self.variant == "as-cited"
         low, high = (1e-5, 1e-3) if cited else (1e-12, 10.0)
@@ -50,7 +48,7 @@ class AdaClip(Defense):
 
     def mechanism(self, setting: Setting) -> Mechanism | None:
         if self.variant == "as-cited":
-            return None  # its noise is not of the deviation that its σ says
+            return None  # its noise does not have the deviation that σ states
         return of_rows((self.sigma,) * setting.rounds, setting, at=self.at, noise=self.noise)
 
 
@@ -58,11 +56,11 @@ def of_rows(
     sigmas: tuple[float, ...], setting: Setting, *, at: Literal["server", "client", "example"],
     noise: Literal["share", "each"],
 ) -> Mechanism:  # fmt: skip
-    """The mechanism of rows clipped whole to a bound that everyone knows, with σ_t times it on their sum
+    """The mechanism of rows clipped by their joint norm to a public bound, with noise of σ_t times it on their sum
     (`share`) or on each."""
     if at != "example":
         return of_updates(sigmas, setting, at=at, noise=noise)
     if noise == "each":
         return of_examples(sigmas, setting, noise="per-example", per_tensor=False)
-    found = of_examples(sigmas, setting, noise="code", per_tensor=False)
-    return replace(found, rows={**found.rows, "example": 0.5 / setting.batch**0.5})
+    on_sum = of_examples(sigmas, setting, noise="code", per_tensor=False)
+    return replace(on_sum, rows={**on_sum.rows, "example": 0.5 / setting.batch**0.5})

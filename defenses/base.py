@@ -1,8 +1,8 @@
 """What a defense is: for each stage of the pipeline, a sequence of transforms.
 
-A transform is a pure function of tensors and context.  It is written for any number of leading
-axes (`context.lead`): (client, example, *shape) at stage `example`, (client, *shape) at `step`,
-`client`, `exchange` and `server`, and (*shape) at `aggregate`.
+A transform is a pure function of tensors, state and context.  It is written for any number of leading axes
+(`context.lead`): (client, example, *shape) at stage `example`, (client, *shape) at `step`, `client`, `exchange` and
+`server`, and (*shape) at `aggregate`.
 """
 
 from abc import ABC, abstractmethod
@@ -16,10 +16,13 @@ from bench.defenses.accounting.mechanism import Mechanism, Reports
 from bench.points import Stage
 
 Tensors = Mapping[str, Tensor]
+Shapes = Mapping[str, tuple[int, ...]]
+State = Mapping[str, Tensor]
+Law = Literal["gaussian", "laplace"]  # of additive noise
 
 
 class Draws(Protocol):
-    """Where a transform's randomness comes from: keyed row by row, or a device's generator."""
+    """The randomness of a transform: keyed row by row, or a device's generator."""
 
     def normal(self, name: str, like: Tensor) -> Tensor: ...
     def uniform(self, name: str, like: Tensor) -> Tensor: ...
@@ -27,8 +30,8 @@ class Draws(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Public:
-    """What everyone has before a training, or an attack, begins: the model with its weights then, name → (*shape), and
-    a few pictures (example, *shape) with labels (example,) that are no client's."""
+    """What everyone has before a training, or an attack, begins: the model with its weights, name → (*shape), and a
+    few examples that belong to no client, `inputs` (example, *shape) in [0, 1] with `labels` (example,)."""
 
     model: nn.Module
     weights: Tensors
@@ -39,10 +42,10 @@ class Public:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What a defense may know of the federated setting: N, K, T, L, B, |D_i|, η, and what is public.
+    """What a defense may know of the federated setting: N, K, T, L, B, |D_i|, η, and the public data.
 
-    `moves`: by how much one unit of what a client sends moves the weights, 1 for a difference of weights and η
-    for a gradient.  `colluders`: the share of a client's neighbours who side with an attacker, for what is said of ε.
+    `moves`: by how much one unit of a client's update moves the weights, 1 for a difference of weights and η for a
+    gradient.  `colluders`: the share of a client's neighbours who collude with the attacker, for statements of ε.
     """
 
     clients: int
@@ -59,8 +62,8 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Local:
-    """What a client's step is computed on: the model, its own weights, name → (client, *shape), `inputs` (client,
-    example, *shape) and `labels` (client, example)."""
+    """What a client's step is computed on: the model, the client's weights, name → (client, *shape), `inputs`
+    (client, example, *shape) and `labels` (client, example)."""
 
     model: nn.Module
     weights: Tensors
@@ -72,10 +75,10 @@ class Local:
 class Context:
     """Where in the training a transform acts: `lead` leading axes, round t, local step, its draws.
 
-    `weights` name → (*shape) are those that the round began with.  At stage `step` `norms` are those of the
-    examples as they left stage `example`, name → (client, example); at stage `example` `local` is what they were
-    computed on; elsewhere, and for an attacker's candidate, there are none.  `colluders`: the share of a client's
-    neighbours who tell the reader what they know; a transform then leaves what they cannot take off.
+    `weights`, name → (*shape), are those at the start of the round.  `norms`, at stage `step` alone, are the examples'
+    norms after stage `example`, name → (client, example).  `local`, at stage `example` alone, is what the gradients
+    were computed on.  An attacker's candidate has neither.  `colluders`: the share of a client's neighbours who tell
+    the attacker what they know; a transform then leaves the noise that they cannot remove.
     """
 
     lead: int
@@ -91,75 +94,82 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True)
-class Scaled:
-    """What happens to rows, told from their tensors' norms alone: each tensor of a row times its factor,
-    name → (row axes), plus N(0, deviation²) on every coordinate, a number or (row axes).
-    """
+class Scaling:
+    """An effect on rows that follows from their tensors' norms: each tensor of a row times its factor,
+    name → (row axes), 1 where none is named, plus N(0, deviation²) on every coordinate, a number or (row axes)."""
 
     factors: Tensors
     deviation: Tensor | float = 0.0
 
 
-class Transform(ABC):
-    """One step of a defense.  Concrete ones are frozen dataclasses, checked in `__post_init__`."""
+class Transform:
+    """One step of a defense.  Concrete ones are frozen dataclasses, checked in `__post_init__`.
+
+    The harness calls `update`.  A transform without memory defines `apply`; one with memory defines `initial` and
+    `update`.
+    """
 
     random: ClassVar[bool] = False
     batchwise: ClassVar[bool] = False  # an example's result depends on the others of its batch
     across: ClassVar[bool] = False  # a client's result depends on the others of its round
-    unlinks: ClassVar[bool] = False  # after it nobody can tell which coordinates are one client's
+    unlinks: ClassVar[bool] = False  # after it nobody can tell which coordinates belong to one client
+    owner: Literal["server", "client"] = "server"  # of the state: one for all, or one for each client
 
-    @abstractmethod
+    def __init_subclass__(cls) -> None:
+        if cls.apply is Transform.apply and cls.update is Transform.update:
+            raise TypeError(f"{cls.__name__} does nothing: define apply, or initial and update")
+
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
-        """The tensors after it: same names, shapes and dtypes, inputs untouched."""
+        """The tensors after it: same names, shapes and dtypes, inputs untouched.  With memory: the first time."""
+        shapes = {name: tuple(value.shape[context.lead :]) for name, value in tensors.items()}
+        rows = len(next(iter(tensors.values()))) if context.lead else 1
+        return self.update(tensors, self.initial_of(shapes, rows), context)[0]
+
+    def initial(self, shapes: Shapes) -> State:
+        """The state before round 0, of the server or of one client; empty without memory."""
+        del shapes
+        return {}
+
+    def update(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
+        """The tensors after it, and the next state; a client's state has the clients' axis first."""
+        return self.apply(tensors, context), state
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
         """What a candidate's gradient would look like after it, given what the reading shows.
 
-        Differentiable in `tensors`.  None: it describes nothing, and the attacker stays plain.
+        Differentiable in `tensors`.  None: no description, and the attacker stays plain.
         """
         del tensors, observed, context
         return None
 
-    def by_norms(self, norms: Tensors, context: Context) -> Scaled | None:
-        """What `apply` does to rows whose tensors have these norms, name → (row axes), where that is all
-        it needs to know; training then forms no example's gradient.  None: it needs the tensors.
-        """
+    def by_norms(self, norms: Tensors, context: Context) -> Scaling | None:
+        """The effect of `apply` on rows whose tensors have these norms, name → (row axes), where the norms decide
+        it; training then forms no example's gradient.  None: it needs the tensors."""
         del norms, context
         return None
 
-    def noise(self, context: Context) -> tuple[Literal["gaussian", "laplace"], float] | None:
+    def update_by_norms(self, norms: Tensors, state: State, context: Context) -> tuple[Scaling, State] | None:
+        """`by_norms` in place of `apply`, in `update`."""
+        scaling = self.by_norms(norms, context)
+        return None if scaling is None else (scaling, state)
+
+    def noise(self, context: Context) -> tuple[Law, float] | None:
         """The law and variance of what it adds to every coordinate, or None where it adds nothing.
 
-        What a transform with `random` draws beside that is no additive noise.
+        Other draws of a `random` transform are no additive noise.
         """
         del context
         return None
 
+    def initial_of(self, shapes: Shapes, clients: int) -> State:
+        """The state before round 0: the server's, or that of so many clients, their axis first."""
+        state = self.initial(shapes)
+        if self.owner == "server":
+            return state
+        return {key: value.expand(clients, *value.shape).clone() for key, value in state.items()}
 
-class Stateful(Transform):
-    """A transform with memory: its state is explicit, and belongs to the server or to each client."""
 
-    owner: Literal["server", "client"]  # of the class, or of one of its instances
-
-    @abstractmethod
-    def initial(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
-        """The state before round 0, of the server or of one client."""
-
-    @abstractmethod
-    def update(
-        self, tensors: Tensors, state: Tensors, context: Context
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The tensors after it, and the state for next time; a client's state has the clients' axis first."""
-
-    def update_by_norms(
-        self, norms: Tensors, state: Tensors, context: Context
-    ) -> tuple[Scaled, dict[str, Tensor]] | None:
-        """As `by_norms`, and the state for next time."""
-        del norms, state, context
-        return None
-
-    def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
-        raise TypeError("a transform with state is applied by `update`")
+StageTransforms = Mapping[Stage, Sequence[Transform]]
 
 
 class Defense(ABC):
@@ -173,10 +183,10 @@ class Defense(ABC):
     stages: ClassVar[tuple[Stage, ...]]
 
     @abstractmethod
-    def transforms(self, setting: Setting) -> Mapping[Stage, Sequence[Transform]]:
-        """The transforms of each stage, in order."""
+    def transforms(self, setting: Setting) -> StageTransforms:
+        """The transforms of each stage, in order.  Raises ValueError for a setting that it refuses."""
 
     def mechanism(self, setting: Setting) -> Mechanism | Reports | None:
-        """What its noise is to an accountant; None: no noise that is calibrated to a bound, and no ε."""
+        """Its noise, as an accountant reads it; None: no noise that is calibrated to a bound, and no ε."""
         del setting
         return None

@@ -1,21 +1,19 @@
-"""Fed-αCDP: Fed-CDP with noise scaled to the largest norm that there is, and a multiplier that decays."""
+"""Fed-αCDP: Fed-CDP with noise scaled to the largest norm of the batch, and a multiplier that decays."""
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from bench.defenses.accounting.mechanism import Mechanism
-from bench.defenses.base import Defense, Setting, Transform
+from bench.defenses.base import Defense, Setting, StageTransforms
 from bench.defenses.fed_cdp import of_examples
 from bench.defenses.schedules import AsPublished, Constant, Cyclic, Exponential, Linear, Schedule, Staircase
 from bench.defenses.transforms.clip import Clip
 from bench.defenses.transforms.sensitivity import SensitivityNoise
 from bench.parameters import parameter
-from bench.points import Stage
 
 Decay = Literal["none", "linear", "staircase", "exponential", "cyclic", "as-published"]
-_SOURCE = "Wei et al., Fed-αCDP"
+_SOURCE = "Fed-αCDP"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,13 +21,13 @@ class FedAlphaCdp(Defense):
     """Clip each tensor of each example's gradient to C; noise of σ times the l2-max sensitivity S ≤ C, the
     largest norm of the batch.  With `decay`, Fed-αCDP[σ]: σ falls as the training goes on.
 
-    `noise` reads where it goes as `fed-cdp` does: on each example, on the mean (`batch`), or on the mean
-    over B (`code`).  `final` is σ at the end of T rounds under `decay`; the paper gives neither γ, Γ nor c,
-    and `as-published` takes the authors' accounting script instead.  S depends on the data: ε is claimed as
-    if it were C, and no accountant covers that.
+    `noise` places it as in `fed-cdp`: on each example, on the mean (`batch`), or on the mean over B (`code`).
+    `final` is σ at the end of T rounds under `decay`; the paper gives neither γ, Γ nor c, and `as-published` takes the
+    authors' accounting script instead.  S depends on the data: the paper claims ε as if S were C, which no accountant
+    covers.
     """
 
-    reference = "Wei et al., Fed-αCDP, §5.1 to §5.3"
+    reference = "Fed-αCDP §5.1 to §5.3"
     stages = ("example", "step")
 
     clip: float = parameter(
@@ -57,7 +55,7 @@ class FedAlphaCdp(Defense):
         "max", "S: of the whole batch, or the authors' code's mean over examples", source=f"{_SOURCE}, §5.1"
     )
 
-    def transforms(self, setting: Setting) -> Mapping[Stage, Sequence[Transform]]:
+    def transforms(self, setting: Setting) -> StageTransforms:
         clip = Clip(bound=self.clip, per="tensor" if self.clipping == "per-tensor" else "flat")
         share = 1 / setting.batch if self.noise == "code" else 1.0
         noise = SensitivityNoise(

@@ -1,11 +1,10 @@
 """Fed-CDP: noise for differential privacy of examples, inside each client's local training."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from bench.defenses.accounting.mechanism import Mechanism
-from bench.defenses.base import Defense, Setting, Transform
+from bench.defenses.base import Defense, Setting, StageTransforms
 from bench.defenses.transforms.clip import Clip
 from bench.defenses.transforms.noise import GaussianNoise
 from bench.parameters import parameter
@@ -16,29 +15,29 @@ from bench.points import SENT, Stage
 class FedCdp(Defense):
     """Clip each example's gradient to C, and add Gaussian noise of multiplier σ in every local step.
 
-    Three readings of where the noise goes, with B examples in a batch: `per-example` N(0, σ²C²) on
-    each example; `batch` N(0, σ²C²) on their mean; `code` N(0, σ²C²/B²) on the mean, the one that
-    is DP-SGD and that accountants' ε for σ is of.  The last two leave one example's gradient, at
-    type-2, clipped only.  Per-tensor clipping of M tensors has sensitivity √M·C, flat C.
+    The paper supports three places of the noise, with B examples in a batch: `per-example` N(0, σ²C²) on each example;
+    `batch` N(0, σ²C²) on their mean; `code` N(0, σ²C²/B²) on the mean: DP-SGD, with the accountants' ε for σ.  With the
+    last two one example's gradient, at type-2, is clipped only.  Per-tensor clipping of M tensors has sensitivity √M·C,
+    flat clipping C.
     """
 
-    reference = "Wei et al. 2021 (Fed-CDP); Wei et al., Fed-αCDP, §4.2, §5.2 and algorithm 1"
+    reference = "Wei et al. 2021 (Fed-CDP); Fed-αCDP §4.2, §5.2 and algorithm 1"
     stages = ("example", "step")
 
     clip: float = parameter(
         4.0, "C, bound on the norm of an example's gradient", unit="of the gradient",
-        source="Wei et al., Fed-αCDP, §7", above=0,
+        source="Fed-αCDP §7", above=0,
     )  # fmt: skip
-    sigma: float = parameter(6.0, "σ, noise multiplier", source="Wei et al., Fed-αCDP, §7", low=0)
+    sigma: float = parameter(6.0, "σ, noise multiplier", source="Fed-αCDP §7", low=0)
     noise: Literal["per-example", "batch", "code"] = parameter(
         "per-example", "where the noise goes: §5.2, algorithm 1 (line 19), or the authors' code",
-        source="Wei et al., Fed-αCDP, §5.2",
+        source="Fed-αCDP §5.2",
     )  # fmt: skip
     clipping: Literal["per-tensor", "flat"] = parameter(
-        "per-tensor", "each tensor by its own norm, or all by their joint norm", source="Wei et al., Fed-αCDP"
+        "per-tensor", "each tensor by its own norm, or all by their joint norm", source="Fed-αCDP"
     )
 
-    def transforms(self, setting: Setting) -> Mapping[Stage, Sequence[Transform]]:
+    def transforms(self, setting: Setting) -> StageTransforms:
         clip = Clip(bound=self.clip, per="tensor" if self.clipping == "per-tensor" else "flat")
         whole = self.sigma * self.clip
         if self.noise == "per-example":
@@ -59,10 +58,10 @@ def of_examples(
     sigmas: tuple[float, ...], setting: Setting, *, noise: Literal["per-example", "batch", "code"],
     per_tensor: bool, by_step: bool = False, caveats: tuple[str, ...] = (),
 ) -> Mechanism:  # fmt: skip
-    """The mechanism of noise σ_t·C in local steps, by where it goes.
+    """The mechanism of noise σ_t·C in local steps, by its place.
 
-    On the sum of B clipped gradients lies noise of σC·√B, σC·B or σC; replacing one example moves it by 2C.
-    The aggregate holds K clients' noise, and one client's example.
+    The sum of B clipped gradients has noise of deviation σC·√B, σC·B or σC; replacing one example moves it by 2C.
+    The aggregate has K clients' noise, and one client's example.
     """
     batch = setting.batch
     on_sum = {"per-example": batch**0.5, "batch": float(batch), "code": 1.0}[noise]

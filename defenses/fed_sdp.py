@@ -1,12 +1,11 @@
 """Fed-SDP: noise for differential privacy of clients, at the server or on each client."""
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from bench.defenses.accounting.mechanism import Mechanism
-from bench.defenses.base import Defense, Setting, Transform
+from bench.defenses.base import Defense, Setting, StageTransforms
 from bench.defenses.transforms.clip import Clip
 from bench.defenses.transforms.noise import GaussianNoise
 from bench.parameters import parameter
@@ -17,32 +16,31 @@ from bench.points import SENT, Stage
 class FedSdp(Defense):
     """Clip each client's update, all tensors together, to C, and add Gaussian noise of multiplier σ.
 
-    With K clients in a round: `share` adds N(0, σ²C²/K) to each update, so that their sum carries
-    N(0, σ²C²) wherever it is done (Fed-αCDP: equal accuracy and ε for both places); `each` adds
-    N(0, σ²C²) to each update; `mean` adds N(0, σ²C²/K²) to the mean of the clipped updates
-    (McMahan et al. 2018), so that one update, at type-1 or type-0, is only clipped.  At the server
-    (Geyer et al. 2017) a client trusts the server until then.
+    With K clients in a round: `share` adds N(0, σ²C²/K) to each update, so that their sum carries N(0, σ²C²) at either
+    place (Fed-αCDP: equal accuracy and ε for both); `each` adds N(0, σ²C²) to each update; `mean` adds N(0, σ²C²/K²) to
+    the mean of the clipped updates (McMahan et al. 2018), so that one update, at type-1 or type-0, is only clipped.
+    At the server (Geyer et al. 2017) clients trust the server until then.
     """
 
-    reference = "Wei et al., Fed-αCDP, §4.2 (after Geyer et al. 2017; McMahan et al. 2018)"
+    reference = "Fed-αCDP §4.2 (after Geyer et al. 2017; McMahan et al. 2018)"
     stages = ("client", "server", "aggregate")
 
     at: Literal["server", "client"] = parameter(
-        "server", "where an update is sanitised", source="Wei et al., Fed-αCDP, §4.2"
+        "server", "where an update is sanitised", source="Fed-αCDP §4.2"
     )
     clip: float = parameter(
-        4.0, "C, bound on the norm of an update", unit="of the update", source="Wei et al., Fed-αCDP, §7",
+        4.0, "C, bound on the norm of an update", unit="of the update", source="Fed-αCDP §7",
         above=0,
     )  # fmt: skip
-    sigma: float = parameter(6.0, "σ, noise multiplier", source="Wei et al., Fed-αCDP, §7", low=0)
+    sigma: float = parameter(6.0, "σ, noise multiplier", source="Fed-αCDP §7", low=0)
     noise: Literal["share", "each", "mean"] = parameter("share", "what the noise is added to", source="ours")
 
-    def transforms(self, setting: Setting) -> Mapping[Stage, Sequence[Transform]]:
+    def transforms(self, setting: Setting) -> StageTransforms:
         clip, whole = Clip(bound=self.clip, per="flat"), self.sigma * self.clip
         if self.noise == "mean":
             return {self.at: (clip,), "aggregate": (GaussianNoise(deviation=whole / setting.per_round),)}
-        part = whole / math.sqrt(setting.per_round) if self.noise == "share" else whole
-        return {self.at: (clip, GaussianNoise(deviation=part))}
+        deviation = whole / math.sqrt(setting.per_round) if self.noise == "share" else whole
+        return {self.at: (clip, GaussianNoise(deviation=deviation))}
 
     def mechanism(self, setting: Setting) -> Mechanism:
         return of_updates((self.sigma,) * setting.rounds, setting, at=self.at, noise=self.noise)
@@ -52,9 +50,9 @@ def of_updates(
     sigmas: tuple[float, ...], setting: Setting, *, at: Literal["server", "client"],
     noise: Literal["share", "each", "mean"],
 ) -> Mechanism:  # fmt: skip
-    """The mechanism of noise σ_t·C on updates clipped to C, by what it is added to.
+    """The mechanism of noise σ_t·C on updates clipped to C, by its place.
 
-    On the sum of K clipped updates lies noise of σC, or √K times it (`each`); replacing one moves it by 2C.
+    The sum of K clipped updates has noise of deviation σC, or √K times it (`each`); replacing one moves it by 2C.
     """
     many = setting.per_round**0.5
     on_sum, alone = {"share": (1.0, 1 / many), "each": (many, 1.0), "mean": (1.0, 0.0)}[noise]

@@ -1,25 +1,23 @@
-"""Noise at both levels, each for itself: on examples' gradients inside clients, and on clients' updates."""
+"""Separate noise at both levels: on examples' gradients inside clients, and on clients' updates."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.defenses.accounting.mechanism import Mechanism
-from bench.defenses.base import Defense, Setting, Transform
+from bench.defenses.base import Defense, Setting, StageTransforms
 from bench.defenses.fed_cdp import FedCdp
 from bench.defenses.fed_sdp import FedSdp
 from bench.parameters import parameter
-from bench.points import Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FedSplit(Defense):
     """Fed-CDP with noise N(0, σ²C²) on the mean of a batch, and Fed-SDP's N(0, σ_u²C_u²/K²) on the mean of updates.
 
-    What joint accounting is compared with (Triastcyn & Faltings 2019, §V-C, figure 2): there the first noise
-    counts for both levels, here each level has its own.  ε is that of examples.
+    The baseline of joint accounting (Bayesian DP §V-C, figure 2): there the first noise counts for both levels, here
+    each level has its noise.  ε is that of examples.
     """
 
-    reference = "Triastcyn & Faltings 2019, §V-C (split accounting)"
+    reference = "Bayesian DP §V-C (split accounting; Triastcyn & Faltings 2019)"
     stages = ("example", "step", "server", "aggregate")
 
     clip: float = parameter(1.0, "C, bound on the norm of an example's gradient", source="ours", above=0)
@@ -27,7 +25,7 @@ class FedSplit(Defense):
     update_clip: float = parameter(1.0, "C_u, bound on the norm of an update", source="ours", above=0)
     update_sigma: float = parameter(1.0, "σ_u, noise multiplier on updates", source="ours", low=0)
 
-    def transforms(self, setting: Setting) -> Mapping[Stage, Sequence[Transform]]:
+    def transforms(self, setting: Setting) -> StageTransforms:
         return {**self._inside().transforms(setting), **self._outside().transforms(setting)}
 
     def mechanism(self, setting: Setting) -> Mechanism:

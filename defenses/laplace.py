@@ -1,29 +1,27 @@
 """Laplace noise of a given variance, without clipping."""
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from bench.defenses.base import Defense, Setting, Transform
+from bench.defenses.base import Defense, Setting, StageTransforms
 from bench.defenses.transforms.noise import LaplaceNoise
 from bench.parameters import parameter
-from bench.points import Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Laplace(Defense):
     """Add Laplace noise of this variance, scale √(variance/2).  Nothing is bounded: no ε goes with it."""
 
-    reference = "Zhu et al. 2019 (DLG), as in Wei et al., Fed-αCDP, §4.2"
+    reference = "Zhu et al. 2019 (DLG), as in Fed-αCDP §4.2"
     stages = ("example", "client")
 
     variance: float = parameter(
         1e-2, "of the noise on each coordinate", unit="of the update, squared",
-        source="Wei et al., Fed-αCDP, §4.2", low=0,
+        source="Fed-αCDP §4.2", low=0,
     )  # fmt: skip
-    at: Literal["client", "example"] = parameter("client", "what is noised", source="Wei et al., Fed-αCDP")
+    at: Literal["client", "example"] = parameter("client", "what is noised", source="Fed-αCDP")
 
-    def transforms(self, setting: Setting) -> Mapping[Stage, Sequence[Transform]]:
+    def transforms(self, setting: Setting) -> StageTransforms:
         del setting
         return {self.at: (LaplaceNoise(scale=math.sqrt(self.variance / 2)),)}

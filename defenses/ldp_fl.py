@@ -1,52 +1,47 @@
-"""LDP-FL: every weight is reported as one of two values, and parameters reach the server unlinked."""
+"""LDP-FL: clients report every weight as one of two values, and the server cannot link parameters."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from bench.defenses.accounting.mechanism import Reports
-from bench.defenses.base import Defense, Setting, Transform
+from bench.defenses.base import Defense, Setting, StageTransforms
 from bench.defenses.transforms.shuffle import ShuffleCoordinates
 from bench.defenses.transforms.two_point import TwoPoint
 from bench.parameters import parameter
-from bench.points import Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LdpFl(Defense):
     """Clients send weights, each as c ± r(e^ε + 1)/(e^ε - 1); the server averages them.
 
-    `range` = "adaptive": (c, r) of each tensor from the server's weights; "fixed": c and r for all, outside
-    of which weights are clipped.  `sending` = "split": parameter by parameter, so that at type-0 nobody holds
-    a client's vector; "whole": the vector is sent without a name, which hides who, not what; "named": neither.
-    At type-1 the whole vector of reports is seen in any case.
+    `range` = "adaptive": (c, r) of each tensor from the server's weights; "fixed": c and r for all, and weights outside
+    are clipped.  `sending` = "split": parameter by parameter, so that at type-0 nobody holds a client's vector;
+    "whole": the vector without a name, which hides the sender, not the content; "named": neither.  At type-1 the
+    attacker sees the whole vector of reports in any case.
     """
 
     reference = "Sun, Qian, Chen 2021 (LDP-FL), §3, eq. 2, algorithms 1 to 3"
     stages = ("client", "exchange")
 
-    epsilon: float = parameter(
-        1.0, "ε of one report of one weight", source="Sun et al. 2021, §5 (MNIST)", above=0
-    )
-    range: Literal["adaptive", "fixed"] = parameter(
-        "adaptive", "where c and r come from", source="Sun et al. 2021"
-    )
-    centre: float = parameter(0.0, "c, of a fixed range", unit="of a weight", source="Sun et al. 2021, §5")
+    epsilon: float = parameter(1.0, "ε of one report of one weight", source="LDP-FL §5 (MNIST)", above=0)
+    range: Literal["adaptive", "fixed"] = parameter("adaptive", "where c and r come from", source="LDP-FL")
+    centre: float = parameter(0.0, "c, of a fixed range", unit="of a weight", source="LDP-FL §5")
     radius: float = parameter(
         0.075, "r, of a fixed range: .075 MNIST, .015 Fashion-MNIST, 1 CIFAR-10", unit="of a weight",
-        source="Sun et al. 2021, §5", above=0,
+        source="LDP-FL §5", above=0,
     )  # fmt: skip
     sending: Literal["split", "whole", "named"] = parameter(
-        "split", "what the server can link", source="Sun et al. 2021, algorithm 3"
+        "split", "what the server can link", source="LDP-FL algorithm 3"
     )
 
-    def transforms(self, setting: Setting) -> Mapping[Stage, Sequence[Transform]]:
+    def transforms(self, setting: Setting) -> StageTransforms:
         del setting
         report = TwoPoint(
             epsilon=self.epsilon, centre=self.centre, radius=None if self.range == "adaptive" else self.radius
         )
-        found: dict[Stage, Sequence[Transform]] = {"client": (report,)}
-        return found | {"exchange": (ShuffleCoordinates(),)} if self.sending == "split" else found
+        if self.sending == "split":
+            return {"client": (report,), "exchange": (ShuffleCoordinates(),)}
+        return {"client": (report,)}
 
     def mechanism(self, setting: Setting) -> Reports:
         del setting

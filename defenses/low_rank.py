@@ -1,13 +1,11 @@
 """Low rank: only the top singular directions of each weight are sent."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from bench.defenses.base import Defense, Setting, Transform
+from bench.defenses.base import Defense, Setting, StageTransforms
 from bench.defenses.transforms.low_rank import TopDirections
 from bench.parameters import parameter
-from bench.points import Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,10 +13,10 @@ class LowRank(Defense):
     """Replace each weight's update, as a matrix (out, rest), by its nearest one of low rank.
 
     Fed-αCDP (abstract, §4.1) names low-rank filtering and gives no definition: this one is ours.
-    Biases pass as they are.  One example's gradient of a linear layer has rank 1 already.
+    Biases are unchanged.  One example's gradient of a linear layer has rank 1 already.
     """
 
-    reference = "ours; named without a definition in Wei et al., Fed-αCDP, §4.1"
+    reference = "ours; named without a definition in Fed-αCDP §4.1"
     stages = ("example", "client")
 
     share: float = parameter(
@@ -27,6 +25,6 @@ class LowRank(Defense):
     rank: int | None = parameter(None, "directions kept, in place of the share", source="ours", low=1)
     at: Literal["client", "example"] = parameter("client", "what is truncated", source="ours")
 
-    def transforms(self, setting: Setting) -> Mapping[Stage, Sequence[Transform]]:
+    def transforms(self, setting: Setting) -> StageTransforms:
         del setting
         return {self.at: (TopDirections(share=self.share, rank=self.rank),)}

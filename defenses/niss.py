@@ -1,6 +1,5 @@
-"""NISS: clients' noise in shares that neighbours take off again before the mean."""
+"""NISS: clients' noise in shares that neighbours remove again before the mean."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.defenses.accounting.mechanism import Mechanism
@@ -10,21 +9,20 @@ from bench.defenses.accounting.shares import (
     least_factor_variance,
     upload_variance,
 )
-from bench.defenses.base import Defense, Setting, Transform
+from bench.defenses.base import Defense, Setting, StageTransforms
 from bench.defenses.transforms.clip import Clip
 from bench.defenses.transforms.shares import NoiseShares
 from bench.parameters import parameter
-from bench.points import Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Niss(Defense):
-    """Clip each update to C; split its noise N(0, σ²C²) into v shares and send each, negated, to a neighbour, who
-    adds it to its own upload times a factor of N(1, σ_r²).
+    """Clip each update to C; split its noise N(0, σ²C²) into v shares and send each, negated, to a neighbour, who adds
+    it to its upload times a factor of N(1, σ_r²).
 
-    An upload has (2 + σ_r²) times the noise, the mean σ_r² times that of as many clients: none at σ_r = 0.
-    All of it happens while updates are sent (stage `exchange`): at type-1 an update is clipped only.  It needs
-    equal weights in the mean, and every neighbour in the round: v is K - 1 at most.
+    An upload has (2 + σ_r²) times the noise, the mean σ_r² times that of as many clients: none at σ_r = 0.  This
+    happens at stage `exchange`: at type-1 an update is clipped only.  It needs equal weights in the mean, and every
+    neighbour in the round: v is K - 1 at most.
     """
 
     reference = "Wang, Li, Zhou et al. 2021 (NISS), §IV, algorithm 2, theorems 2 and 3"
@@ -39,7 +37,7 @@ class Niss(Defense):
         0.0, "σ_r², of the factor on a received share", source="NISS §V", low=0
     )
 
-    def transforms(self, setting: Setting) -> Mapping[Stage, Sequence[Transform]]:
+    def transforms(self, setting: Setting) -> StageTransforms:
         noise = NoiseShares(
             deviation=self.sigma * self.clip,
             shares=self._shares(setting),
@@ -49,15 +47,15 @@ class Niss(Defense):
 
     def mechanism(self, setting: Setting) -> Mechanism:
         rho, q, shares = self.factor_variance, setting.colluders, self._shares(setting)
-        left = conditional_variance(rho, clients=setting.per_round, shares=shares, q=q)
+        variance = conditional_variance(rho, clients=setting.per_round, shares=shares, q=q)
         on_sum = (setting.per_round * aggregate_variance(rho)) ** 0.5
-        told = f", {q:.0%} of the neighbours telling" if q else ""
+        known = f", {q:.0%} of the neighbours telling" if q else ""
         return Mechanism(
             unit="client", sigmas=(self.sigma,) * setting.rounds, released=on_sum, paper=False,
-            rows={"exchange": left**0.5 / 2, "server": left**0.5 / 2, "aggregate": on_sum / 2},
+            rows={"exchange": variance**0.5 / 2, "server": variance**0.5 / 2, "aggregate": on_sum / 2},
             caveats=(
-                f"noise on an upload, over a client's own variance{told}: {upload_variance(rho, q):.3g} read alone, "
-                f"{left:.3g} given all other clients' parameters, which is what counts (best linear estimate)",
+                f"noise on an upload, over a client's own variance{known}: {upload_variance(rho, q):.3g} read alone, "
+                f"{variance:.3g} given all other clients' parameters, which is what counts (best linear estimate)",
                 f"theorem 3 asks for σ_r² ≥ {least_factor_variance(q):.3g}, of uploads read alone, on average",
                 "products of normals are taken as normal",
             ),

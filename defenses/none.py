@@ -1,10 +1,8 @@
 """No defense: what every other is measured against."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bench.defenses.base import Defense, Setting, Transform
-from bench.points import Stage
+from bench.defenses.base import Defense, Setting, StageTransforms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,6 +12,6 @@ class NoDefense(Defense):
     reference = "baseline"
     stages = ()
 
-    def transforms(self, setting: Setting) -> Mapping[Stage, Sequence[Transform]]:
+    def transforms(self, setting: Setting) -> StageTransforms:
         del setting
         return {}

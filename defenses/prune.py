@@ -1,30 +1,28 @@
 """Threshold pruning: only the largest coordinates of an update are sent."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from bench.defenses.base import Defense, Setting, Transform
+from bench.defenses.base import Defense, Setting, StageTransforms
 from bench.defenses.transforms.mask import KeepLargest
 from bench.parameters import parameter
-from bench.points import Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prune(Defense):
     """Zero the coordinates of least magnitude, over the whole update.
 
-    Fed-αCDP (§4.1) prunes a client's update, and one example's gradient in its type-2 studies; there
-    resilience begins past 40 % on MNIST, 50 % on CIFAR-10 and 80 % on LFW.  Without the momentum
-    correction and the local residuals of deep gradient compression, which concern training alone.
+    Fed-αCDP (§4.1) prunes a client's update, and one example's gradient in its type-2 studies; there resilience begins
+    past 40 % on MNIST, 50 % on CIFAR-10 and 80 % on LFW.  Without the momentum correction and the local residuals of
+    deep gradient compression, which concern training alone.
     """
 
-    reference = "Lin et al. 2018 (DGC), as in Wei et al., Fed-αCDP, §4.1"
+    reference = "Lin et al. 2018 (DGC), as in Fed-αCDP §4.1"
     stages = ("example", "client")
 
     share: float = parameter(0.7, "of the coordinates set to zero", source="ours", low=0, high=1)
-    at: Literal["client", "example"] = parameter("client", "what is pruned", source="Wei et al., Fed-αCDP")
+    at: Literal["client", "example"] = parameter("client", "what is pruned", source="Fed-αCDP")
 
-    def transforms(self, setting: Setting) -> Mapping[Stage, Sequence[Transform]]:
+    def transforms(self, setting: Setting) -> StageTransforms:
         del setting
         return {self.at: (KeepLargest(share=self.share),)}

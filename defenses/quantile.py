@@ -1,13 +1,12 @@
 """Quantile-based adaptive clipping: the bound follows the median norm."""
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from bench.defenses.accounting.mechanism import Mechanism
 from bench.defenses.adaclip import of_rows
-from bench.defenses.base import Defense, Setting, Transform
+from bench.defenses.base import Defense, Setting, StageTransforms
 from bench.defenses.transforms.quantile import QuantileClip
 from bench.parameters import parameter
 from bench.points import SENT, Stage
@@ -17,33 +16,33 @@ _SOURCE = "Andrew et al. 2021"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantile(Defense):
-    """Clip to C and add noise of multiplier σ times C; C moves towards the median norm, told in private.
+    """Clip to C and add noise of multiplier σ times C; C moves towards the median norm, from a private count.
 
-    Of n rows (a round's K updates, or a batch's B examples) the count of those within C is noised by
-    σ_b = n/20.  To spend no more than σ alone, the main noise is raised to (σ⁻² - (2σ_b)⁻²)^(-1/2), which
-    exists for σ < n/10 only: `correction = "none"` leaves it, and then ε is of the two together.
-    `share` gives each row N(0, σ²C²/n), so that their sum carries N(0, σ²C²); `each` N(0, σ²C²).
+    Of n rows (a round's K updates, or a batch's B examples) the count of those within C has noise σ_b = n/20.  For the
+    ε of σ alone, the main noise is raised to (σ⁻² - (2σ_b)⁻²)^(-1/2), which exists for σ < n/10 only;
+    `correction = "none"` does not raise it, and ε is of the two together.  `share` gives each row N(0, σ²C²/n), so that
+    their sum carries N(0, σ²C²); `each` gives N(0, σ²C²).
     """
 
-    reference = "Andrew et al. 2021; Wei et al., Fed-αCDP, §7.6, per example as its table III suggests"
+    reference = "Andrew et al. 2021; Fed-αCDP §7.6, per example as its table III suggests"
     stages = ("example", "client", "server")
 
     at: Literal["server", "client", "example"] = parameter("client", "what is clipped", source=_SOURCE)
-    sigma: float = parameter(6.0, "σ, noise multiplier", source="Wei et al., Fed-αCDP, §7.6", above=0)
+    sigma: float = parameter(6.0, "σ, noise multiplier", source="Fed-αCDP §7.6", above=0)
     clip: float = parameter(
         4.0, "C_0, where the bound starts; .1 in Andrew et al.", unit="of the norm",
-        source="Wei et al., Fed-αCDP, §7.6", above=0,
+        source="Fed-αCDP §7.6", above=0,
     )  # fmt: skip
     quantile: float = parameter(
         0.5, "γ, share of norms that the bound aims at", source=_SOURCE, low=0, high=1
     )
     rate: float = parameter(0.2, "η_C, step of the bound's logarithm", source=_SOURCE, above=0)
     correction: Literal["exact", "none"] = parameter(
-        "exact", "raise the main noise for what the count spends", source=f"{_SOURCE}, theorem 1"
+        "exact", "raise the main noise for the ε of the count", source=f"{_SOURCE}, theorem 1"
     )
     noise: Literal["share", "each"] = parameter("share", "what the noise is added to", source="ours")
 
-    def transforms(self, setting: Setting) -> Mapping[Stage, Sequence[Transform]]:
+    def transforms(self, setting: Setting) -> StageTransforms:
         rows = setting.batch if self.at == "example" else setting.per_round
         whole = self.main_multiplier(rows)
         return {
@@ -59,24 +58,25 @@ class Quantile(Defense):
     def mechanism(self, setting: Setting) -> Mechanism:
         rows = setting.batch if self.at == "example" else setting.per_round
         # of the sum of rows and the noised count together; with noise on each row the sum carries √n of it
-        many = math.sqrt(rows) if self.noise == "each" else 1.0
-        both = ((many * self.main_multiplier(rows)) ** -2 + (rows / 10) ** -2) ** -0.5
-        found = of_rows((both / many,) * setting.rounds, setting, at=self.at, noise=self.noise)
-        # one row by itself shows its own noise, and nothing of the count
+        root = math.sqrt(rows) if self.noise == "each" else 1.0
+        both = ((root * self.main_multiplier(rows)) ** -2 + (rows / 10) ** -2) ** -0.5
+        mechanism = of_rows((both / root,) * setting.rounds, setting, at=self.at, noise=self.noise)
+        # one row by itself has its main noise, and shows nothing of the count
         alone = self.main_multiplier(rows) / (1.0 if self.noise == "each" else math.sqrt(rows)) / 2
-        seen: tuple[Stage, ...] = ("example",) if self.at == "example" else SENT
+        single: tuple[Stage, ...] = ("example",) if self.at == "example" else SENT
         return replace(
-            found, rows={k: alone * many / both if k in seen else v for k, v in found.rows.items()}
+            mechanism,
+            rows={k: alone * root / both if k in single else v for k, v in mechanism.rows.items()},
         )
 
     def main_multiplier(self, rows: int) -> float:
-        """The multiplier of the main noise beside a count of `rows`; raises ValueError where none is left."""
+        """The multiplier of the main noise beside a count of `rows`; raises ValueError where none exists."""
         if self.correction == "none":
             return self.sigma
-        left = self.sigma**-2 - (rows / 10) ** -2
-        if left <= 0:
+        remaining = self.sigma**-2 - (rows / 10) ** -2
+        if remaining <= 0:
             raise ValueError(
                 f"sigma={self.sigma:g} leaves nothing for the main noise: the count of n={rows} rows has "
                 f'multiplier n/10={rows / 10:g}; take sigma below it, or correction = "none" with its ε'
             )
-        return float(left**-0.5)
+        return float(remaining**-0.5)

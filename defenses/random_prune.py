@@ -1,25 +1,23 @@
 """Random pruning: a random subset of the coordinates above a threshold is sent."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from bench.defenses.base import Defense, Setting, Transform
+from bench.defenses.base import Defense, Setting, StageTransforms
 from bench.defenses.transforms.mask import KeepRandom
 from bench.defenses.transforms.noise import GaussianNoise
 from bench.parameters import parameter
-from bench.points import Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomPrune(Defense):
     """Send a fixed share of the coordinates, drawn from those whose magnitude is above a threshold.
 
-    DSSGD's option of noise on what is sent is Gaussian here; the original spends a budget on
-    Laplace noise and on a noisy choice, which this does not claim.
+    DSSGD's optional noise on what is sent is Gaussian here; the original divides an ε between Laplace noise and a noisy
+    choice, and this claims none.
     """
 
-    reference = "Shokri & Shmatikov 2015 (DSSGD), as in Wei et al., Fed-αCDP, §4.1"
+    reference = "Shokri & Shmatikov 2015 (DSSGD), as in Fed-αCDP §4.1"
     stages = ("example", "client")
 
     share: float = parameter(
@@ -31,9 +29,9 @@ class RandomPrune(Defense):
     deviation: float = parameter(
         0.0, "of the noise on what is sent; 0: none", unit="of the update", source="ours", low=0
     )
-    at: Literal["client", "example"] = parameter("client", "what is pruned", source="Wei et al., Fed-αCDP")
+    at: Literal["client", "example"] = parameter("client", "what is pruned", source="Fed-αCDP")
 
-    def transforms(self, setting: Setting) -> Mapping[Stage, Sequence[Transform]]:
+    def transforms(self, setting: Setting) -> StageTransforms:
         del setting
         mask = KeepRandom(share=self.share, threshold=self.threshold)
         if not self.deviation:

@@ -1,12 +1,12 @@
 """Risk-balanced random perturbation with global compensation (Risk-balanced)."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from bench.defenses.base import Defense, Setting, Transform
-from bench.defenses.risk import equal_risk, equal_size, layer_risks, rooted
+from bench.defenses.base import Defense, Setting, StageTransforms, Transform
+from bench.defenses.risk import equal_risk, equal_size, layer_risks, root_set
 from bench.defenses.transforms.clip import Clip
 from bench.defenses.transforms.compensate import Compensate
 from bench.defenses.transforms.slices import SliceNoise
@@ -17,12 +17,12 @@ from bench.points import Stage
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RiskBalanced(Defense):
     """Cut the update into s slices of equal leakage risk; each client adds N(0, σ²) to max(1, ⌊sγ⌋) of them, chosen
-    anew in each round; the server takes off the mean what random-matrix theory calls noise.
+    again in each round; the server removes from the mean what random-matrix theory calls noise.
 
-    A layer's risk is how much its gradient moves with the picture, over a small public root set, at the weights
-    at hand when training, or an attack, begins.  No bound on what one row changes, so no ε goes with it.
+    A layer's risk is how much its gradient changes with the example, over a small public root set, at the first
+    weights of the training or attack.  Nothing bounds the effect of one row: there is no ε.
 
-    An attacker who leaves out the slices that fit worst gets back what the others show (RESULTS.md).
+    An attacker who ignores the slices that fit worst recovers what the others show (RESULTS.md).
     """
 
     reference = "Risk-balanced §4, §5, algorithm 1"
@@ -42,15 +42,12 @@ class RiskBalanced(Defense):
     slicing: Literal["risk", "size"] = parameter(
         "risk", "what slices have equal parts of", source="Risk-balanced Table III"
     )
-    root: int = parameter(100, "pictures of the root set", source="Risk-balanced Table III", low=1)
+    root: int = parameter(100, "public examples in the root set", source="Risk-balanced Table III", low=1)
     root_bias: float = parameter(
-        0.0,
-        "share of the root set that is of one class; 0: as drawn",
-        source="Risk-balanced Table III",
-        low=0,
-        high=1,
-    )
-    directions: int = parameter(8, "in which a picture is moved to measure risk", source="ours", low=1)
+        0.0, "share of the root set that is of one class; 0: as drawn", source="Risk-balanced Table III",
+        low=0, high=1,
+    )  # fmt: skip
+    directions: int = parameter(8, "in which an example is moved to measure risk", source="ours", low=1)
     clip: float = parameter(
         0.0, "B, bound on the norm of an update, with noise σB; 0: neither", unit="of the update",
         source="Risk-balanced §5C", low=0,
@@ -63,25 +60,25 @@ class RiskBalanced(Defense):
         0.2, "of the noise's interval, at both edges", source="ours", low=0, high=0.99
     )
 
-    def transforms(self, setting: Setting) -> Mapping[Stage, Sequence[Transform]]:
+    def transforms(self, setting: Setting) -> StageTransforms:
         count = max(1, math.floor(self.slices * self.share))
         deviation = math.sqrt(self.variance) * (self.clip or 1.0)
         noise = SliceNoise(ends=self._ends(setting), count=count, deviation=deviation)
         clip = (Clip(bound=self.clip, per="flat"),) if self.clip else ()
-        found: dict[Stage, Sequence[Transform]] = {"client": (*clip, noise)}
+        chosen: dict[Stage, Sequence[Transform]] = {"client": (*clip, noise)}
         if self.compensation:
             # of a mean with weights 1/K; the printed formula has K² times that
-            left = count / self.slices * deviation**2 / setting.per_round
-            found["aggregate"] = (
-                Compensate(variance=left, quotient=self.quotient, tolerance=self.tolerance),
+            of_mean = count / self.slices * deviation**2 / setting.per_round
+            chosen["aggregate"] = (
+                Compensate(variance=of_mean, quotient=self.quotient, tolerance=self.tolerance),
             )
-        return found
+        return chosen
 
     def _ends(self, setting: Setting) -> tuple[int, ...]:
         public = setting.public
         if public is None or not len(public.inputs):
-            raise ValueError("risk is measured on public pictures, and there are none")
+            raise ValueError("risk is measured on public examples, and there are none")
         if self.slicing == "size":
             return equal_size(public.weights, self.slices)
-        root = rooted(public, pictures=self.root, bias=self.root_bias)
+        root = root_set(public, examples=self.root, bias=self.root_bias)
         return equal_risk(public.weights, layer_risks(root, directions=self.directions), self.slices)

@@ -1,20 +1,21 @@
 """Schedules: how a number changes over the rounds, as pure functions round → value.
 
-Wei et al., Fed-αCDP, §5.3, gives the four decays of σ; rounds count from 0 here, as
-everywhere in bench, and each schedule gives its `initial` value in round 0.  Under the paper's
-own count, from 1, its cyclic formula (which has t - 1) does the same, and its three others would
-start one step down.  A value never falls below 0: a decay steep enough to reach it leaves no noise.
+Fed-αCDP §5.3 gives the four decays of σ.  Rounds count from 0 here, as everywhere in bench, and each schedule gives
+its `initial` value in round 0.  The paper counts from 1: its cyclic formula (with t - 1) does the same, and its three
+others would start one step down.  A value never falls below 0: at 0 there is no noise.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bench.defenses.ranges import at_least
+
 Schedule = Callable[[int], float]
 
 
 def value_at(number: float | Schedule, round: int) -> float:
-    """The number itself, or what its schedule gives for this round, counted from 0."""
+    """The number itself, or its schedule's value in this round, counted from 0."""
     return number(round) if callable(number) else number
 
 
@@ -25,7 +26,7 @@ class Constant:
     value: float
 
     def __post_init__(self) -> None:
-        _at_least("value", self.value, 0)
+        at_least("value", self.value)
 
     def __call__(self, round: int) -> float:
         del round
@@ -40,8 +41,8 @@ class Linear:
     slope: float
 
     def __post_init__(self) -> None:
-        _at_least("initial", self.initial, 0)
-        _at_least("slope", self.slope, 0)
+        at_least("initial", self.initial)
+        at_least("slope", self.slope)
 
     def __call__(self, round: int) -> float:
         return self.initial * max(0.0, 1 - self.slope * round)
@@ -56,9 +57,9 @@ class Staircase:
     every: int
 
     def __post_init__(self) -> None:
-        _at_least("initial", self.initial, 0)
-        _at_least("drop", self.drop, 0)
-        _at_least("every", self.every, 1)
+        at_least("initial", self.initial)
+        at_least("drop", self.drop)
+        at_least("every", self.every, 1)
 
     def __call__(self, round: int) -> float:
         return self.initial * max(0.0, 1 - self.drop * (round // self.every))
@@ -72,8 +73,8 @@ class Exponential:
     decay: float
 
     def __post_init__(self) -> None:
-        _at_least("initial", self.initial, 0)
-        _at_least("decay", self.decay, 0)
+        at_least("initial", self.initial)
+        at_least("decay", self.decay)
 
     def __call__(self, round: int) -> float:
         return self.initial * math.exp(-self.decay * round)
@@ -83,7 +84,7 @@ class Exponential:
 class Cyclic:
     """(σ_0/2)·(cos(π·mod(t - 1, P)/P) + 1) for the paper's t = round + 1, with P = ⌈T/c⌉.
 
-    T is `rounds`, c is `cycles`: each cycle falls from `initial` nearly to 0, then starts anew.
+    T is `rounds`, c is `cycles`: each cycle falls from `initial` nearly to 0, then starts again.
     """
 
     initial: float
@@ -91,9 +92,9 @@ class Cyclic:
     cycles: int
 
     def __post_init__(self) -> None:
-        _at_least("initial", self.initial, 0)
-        _at_least("rounds", self.rounds, 1)
-        _at_least("cycles", self.cycles, 1)
+        at_least("initial", self.initial)
+        at_least("rounds", self.rounds, 1)
+        at_least("cycles", self.cycles, 1)
 
     def __call__(self, round: int) -> float:
         period = -(-self.rounds // self.cycles)
@@ -105,18 +106,13 @@ class AsPublished:
     """σ_t = √(2 ln(1.25/δ))/ε_t with ε_t = exp(1.664 t/10001 - 1.1809), δ = 1e-5: the schedule in the
     accounting script of Fed-αCDP's authors, for t = 1 to 10 000 local steps, from 15.78 to 2.99.
 
-    `steps` is how long this training is in what it counts by: t/10001 runs over the same range.
+    `steps` is the length of this training, in rounds or local steps: t/10001 covers the same range.
     """
 
     steps: int
 
     def __post_init__(self) -> None:
-        _at_least("steps", self.steps, 1)
+        at_least("steps", self.steps, 1)
 
     def __call__(self, round: int) -> float:
         return math.sqrt(2 * math.log(1.25e5)) / math.exp(1.664 * (round + 1) / (self.steps + 1) - 1.1809)
-
-
-def _at_least(name: str, value: float, least: int) -> None:
-    if not least <= value < math.inf:
-        raise ValueError(f"{name} must be a finite number of at least {least}, got {value}")

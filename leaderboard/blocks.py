@@ -1,23 +1,24 @@
-"""Records → rows: for each defense and point the worst-case attack success rate, picture by picture.
-
-A picture counts as leaked if any attack, plain or adaptive, succeeds on it; never a mean over
-attacks.  Records only: no torch, no data.
-"""
+"""Records → blocks: what shares a data set, a model, weights, a federated setting and grants stands together."""
 
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from bench.cell import AnyCell, AttackCell, CheckpointWeights, FileWeights
 from bench.leaderboard.worst import Worst
-from bench.record.store import Record
+from bench.record.names import dataset_name, entry
+from bench.record.schema import Record
 
 POINT_ORDER = ("type-2", "type-2-step", "type-1", "type-0", "aggregate")
+# Fields of a cell in which figures of one block may differ; any other field is part of its configuration.
+_VARIED = {"kind", "defense", "attack", "knowledge", "point", "evaluations", "chunk", "draw", "seed"}
+_WRITTEN_APART = {"weights", "grants"}
 
 
 @dataclass(slots=True)
 class Block:
-    """One data set, model, weights and setting, which `key` spells out: rows are defenses, columns points."""
+    """One configuration, which `key` spells out: rows are defenses, columns points."""
 
     title: str
     key: str = ""
@@ -25,46 +26,42 @@ class Block:
 
     @property
     def points(self) -> tuple[str, ...]:
-        seen = {name for row in self.rows.values() for name in row}
-        known = [name for name in POINT_ORDER if name in seen]
-        return (*known, *sorted(seen - set(known)))
+        """From inside the client out, unknown ones last."""
+        return ordered({name for row in self.rows.values() for name in row})
+
+
+def ordered(points: Iterable[str]) -> tuple[str, ...]:
+    """Points from inside the client out, unknown ones last, by name."""
+    names = set(points)
+    known = [name for name in POINT_ORDER if name in names]
+    return (*known, *sorted(names - set(known)))
 
 
 def blocks(records: Iterable[Record]) -> list[Block]:
     """The blocks of a run's attack records, in the order in which their records come."""
-    found: dict[str, Block] = {}
+    by_key: dict[str, Block] = {}
     for record in of_one_series(records):
-        if record.cell.get("kind") != "attack":
-            continue
-        key = question(record)
-        block = found.setdefault(key, Block(_title(record.cell), key))
-        row = block.rows.setdefault(entry(record.cell["defense"]), {})
-        row.setdefault(record.cell["point"], Worst()).add(record, attack_name(record.cell))
-    return _told_apart(found)
+        cell = record.cell
+        if isinstance(cell, AttackCell):
+            key = configuration(record)
+            block = by_key.get(key) or by_key.setdefault(key, Block(_title(cell), key))
+            row = block.rows.setdefault(entry(cell.defense), {})
+            row.setdefault(cell.point, Worst()).add(record)
+    return _distinguished(by_key.values())
 
 
 def of_one_series(records: Iterable[Record]) -> list[Record]:
-    """The records; where one seed of a series of weights was asked with different content (a file was
+    """The records; where one seed of a series of weights was met with different content (a file was
     replaced), that series names nothing, and its weights are told apart by content again."""
     listed = list(records)
-    content: dict[tuple[Any, ...], set[str]] = {}
+    contents: dict[tuple[Any, ...], set[str]] = {}
     for record in listed:
-        weights = record.cell.get("weights", {})
-        if weights.get("series"):
-            seed = (weights["series"], weights.get("round"), record.cell["seed"], _settled(record.cell))
-            content.setdefault(seed, set()).add(weights.get("sha256") or weights["training"])
-    torn = {seed[0] for seed, found in content.items() if len(found) > 1}
-    return [
-        replace(record, cell={**record.cell, "weights": {**record.cell["weights"], "series": ""}})
-        if record.cell.get("weights", {}).get("series") in torn
-        else record
-        for record in listed
-    ]
-
-
-def _settled(cell: Mapping[str, Any]) -> str:
-    """What a series of weights may depend on beside the seed."""
-    return json.dumps([cell["dataset"], cell["model"]], sort_keys=True)
+        if weights := _in_series(record):
+            content = weights.sha256 if isinstance(weights, FileWeights) else weights.training
+            place = (weights.series, _round(weights), record.cell.seed, data_and_model(record.cell))
+            contents.setdefault(place, set()).add(content)
+    torn = {place[0] for place, hashes in contents.items() if len(hashes) > 1}
+    return [_without_series(record, torn) for record in listed] if torn else listed
 
 
 def without_evidence(block: Block) -> tuple[str, ...]:
@@ -77,83 +74,87 @@ def without_evidence(block: Block) -> tuple[str, ...]:
     )
 
 
-def entry(value: Mapping[str, Any]) -> str:
-    """A name with its parameters, short: `prune(share=0.7)`."""
-    shown = ", ".join(f"{key}={_short(item)}" for key, item in sorted(value["params"].items()))
-    return f"{value['name']}({shown})" if shown else str(value["name"])
-
-
-def attack_name(cell: Mapping[str, Any]) -> str:
-    """The cell's attack with its parameters, and what it knows where that is more than the reading."""
-    return entry(cell["attack"]) + ("" if cell["knowledge"] == "plain" else f" · {cell['knowledge']}")
-
-
-def dataset_name(cell: Mapping[str, Any]) -> str:
-    """The cell's data set with its parameters, and how much of it where it is not whole."""
-    name = entry(cell["dataset"])
-    return f"{name} ({cell['dataset']['subset']})" if cell["dataset"].get("subset") else name
-
-
 def rank(defense: str, point: str) -> tuple[bool, str, int, str]:
     """What tables sort by: no defense first, then by name; points from the inside out, then others."""
     order = POINT_ORDER.index(point) if point in POINT_ORDER else len(POINT_ORDER)
     return defense != "none", defense, order, point
 
 
-def question(record: Record) -> str:
-    """What figures must share to stand in one block: the question but for defense, attack and point, and
-    the rules by which it was answered."""
-    shared = ("dataset", "model", "weights", "federated", "labels", "repeated_readings", "readings")
-    asked = {name: record.cell[name] for name in shared}
-    if record.cell.get("colluders"):
-        asked["colluders"] = record.cell["colluders"]
-    if series := asked["weights"].get("series"):  # the same question at several seeds
-        asked["weights"] = {"series": series, "round": asked["weights"].get("round")}
-    return json.dumps([asked, protocol(record)], sort_keys=True)
+def configuration(record: Record) -> str:
+    """What attack records must share to stand in one block, as canonical JSON: the cell but for defense, attack,
+    knowledge, point, budget, draw and seed, and the version of the rules of evaluation."""
+    cell = record.cell
+    assert isinstance(cell, AttackCell)
+    shared = cell.model_dump(mode="json", exclude=_VARIED | _WRITTEN_APART)
+    shared |= {"grants": cell.grants.granted(), "weights": _shared_weights(cell)}
+    return json.dumps([shared, record.protocol], sort_keys=True)
 
 
-def protocol(record: Record) -> Any:
-    """The version of the rules by which a record was answered."""
-    return record.source.get("bench", {}).get("protocol")
+def data_and_model(cell: AnyCell) -> str:
+    """What an attack and a training must share for one row: data and model, as canonical JSON."""
+    return json.dumps(
+        [cell.dataset.model_dump(mode="json"), cell.model.model_dump(mode="json")], sort_keys=True
+    )
 
 
-def _told_apart(found: Mapping[str, Block]) -> list[Block]:
+def _shared_weights(cell: AttackCell) -> dict[str, Any]:
+    """The weights by their series, which several seeds share; else by content."""
+    weights = cell.weights
+    if isinstance(weights, FileWeights | CheckpointWeights) and weights.series:
+        return {"series": weights.series, "round": _round(weights)}
+    return weights.model_dump(mode="json", exclude={"path", "series"})
+
+
+def _round(weights: FileWeights | CheckpointWeights) -> int | None:
+    return weights.round if isinstance(weights, CheckpointWeights) else None
+
+
+def _in_series(record: Record) -> FileWeights | CheckpointWeights | None:
+    """The weights of an attack on a series of them."""
+    weights = record.cell.weights if isinstance(record.cell, AttackCell) else None
+    return weights if isinstance(weights, FileWeights | CheckpointWeights) and weights.series else None
+
+
+def _without_series(record: Record, torn: set[str]) -> Record:
+    weights = _in_series(record)
+    if weights is None or weights.series not in torn:
+        return record
+    cell = record.cell.model_copy(update={"weights": weights.model_copy(update={"series": ""})})
+    return replace(record, cell=cell)
+
+
+def _distinguished(every: Iterable[Block]) -> list[Block]:
     """The blocks, with what differs between those of one title added to it."""
     by_title: dict[str, list[tuple[Block, dict[str, str]]]] = {}
-    for key, block in found.items():
-        by_title.setdefault(block.title, []).append((block, _settings(key)))
+    listed = list(every)
+    for block in listed:
+        by_title.setdefault(block.title, []).append((block, _settings(block.key)))
     for twins in by_title.values():
-        differing = [name for name in twins[0][1] if len({own[name] for _, own in twins}) > 1]
-        for block, own in twins:
-            block.title += " · " + " ".join(sorted(own[name] for name in differing)) if differing else ""
-    return list(found.values())
+        differing = sorted(name for name in twins[0][1] if len({words[name] for _, words in twins}) > 1)
+        for block, words in twins:
+            block.title += " · " + " ".join(words[name] for name in differing) if differing else ""
+    return listed
 
 
 def _settings(key: str) -> dict[str, str]:
     """What a title leaves out of a block's key, by name, in words."""
-    asked, protocol = json.loads(key)
-    shown = {**asked["federated"], "readings": asked["readings"]}
+    shared, protocol = json.loads(key)
+    shown: Mapping[str, Any] = {**shared["federated"], "readings": shared["readings"]}
     return {**{name: f"{name}={value}" for name, value in shown.items()}, "protocol": f"protocol {protocol}"}
 
 
-def _title(cell: Mapping[str, Any]) -> str:
-    federated, weights = cell["federated"], cell["weights"]
-    parts = [dataset_name(cell), entry(cell["model"])]
-    if weights["kind"] == "checkpoint":
-        parts.append(f"round {weights['round']} of {(weights.get('series') or weights['training'])[:8]}")
-    elif weights["kind"] == "file":
-        parts.append(f"weights {weights.get('series') or weights['sha256'][:8]}")
+def _title(cell: AttackCell) -> str:
+    weights, setting = cell.weights, cell.federated
+    if isinstance(weights, CheckpointWeights):
+        origin = f"round {weights.round} of {(weights.series or weights.training)[:8]}"
+    elif isinstance(weights, FileWeights):
+        origin = f"weights {weights.series or weights.sha256[:8]}"
     else:
-        parts.append("untrained")
-    parts.append(f"{federated['algorithm']} B={federated['batch']} L={federated['steps']}")
-    if cell["labels"]:
-        parts.append("labels granted")
-    if cell["repeated_readings"] > 1:
-        parts.append(f"{cell['repeated_readings']} readings granted")
-    if cell.get("colluders"):
-        parts.append(f"{cell['colluders']:.0%} of the neighbours collude")
-    return " · ".join(parts)
-
-
-def _short(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+        origin = "untrained"
+    parts = [
+        dataset_name(cell),
+        entry(cell.model),
+        origin,
+        f"{setting.algorithm} B={setting.batch} L={setting.steps}",
+    ]
+    return " · ".join([*parts, *(f"granted {words}" for words in cell.grants.words())])

@@ -1,54 +1,47 @@
 """Records → the board: one row for each defense setting on a data set, model and condition.
 
-Privacy is the worst case over attacks, picture by picture, at each point; utility is of a real training under
+Privacy is the worst case over attacks, example by example, at each point; utility is of a real training under
 the same defense; what is incomplete is flagged and ranks below what is complete.  Records only.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import inf
 from typing import Any
 
+import numpy as np
+
+from bench.cell import AttackCell
 from bench.leaderboard import flags
-from bench.leaderboard.blocks import (
-    Block,
-    attack_name,
-    blocks,
-    dataset_name,
-    entry,
-    of_one_series,
-    question,
-    rank,
-    without_evidence,
-)
-from bench.leaderboard.costs import Cost, costs, trained_on
-from bench.leaderboard.flags import Flag
-from bench.leaderboard.worst import BASELINES, FIGURES, Worst
-from bench.record.store import Record, is_private
+from bench.leaderboard.blocks import Block, blocks, data_and_model, of_one_series, rank, without_evidence
+from bench.leaderboard.costs import Cost, costs
+from bench.leaderboard.flags import INCOMPLETE, Flag
+from bench.leaderboard.worst import BASELINES, ExampleKey, Worst
+from bench.record.metrics import COMPARED, PSNR_DB
+from bench.record.names import dataset_name, entry
+from bench.record.schema import Privacy, Record
 
 THRESHOLDS_DB = tuple(range(10, 62, 2))  # at which `reached` is taken
-UNRANKED = ("missing", "crashed", "few")  # flags of an incomplete row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """The best single attack at a point: its rate and medians, a failed picture worse than any."""
+    """The best single attack at a point: its rate, and its median of each compared metric by name, an example
+    that failed worse than any."""
 
     attack: str
     asr: float
-    rmse: float | None
-    psnr_db: float | None
-    ssim: float | None
-    lpips: float | None
+    medians: dict[str, float | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtPoint:
     """One defense at one interception point.
 
-    `asr` over pictures, leaked if any attack got it; `at_least_once` on some draw of the defense's noise.
-    `by_attack` each attack's own rate; `reached` the share of pictures that some attack brought to each of
-    `THRESHOLDS_DB`; `prior_*` what needs no gradient.  `epsilon` bounds any attacker at this tap.
+    `asr` over examples, leaked if any attack got it; `at_least_once` on some draw of the defense's noise.
+    `by_attack` each attack's own rate; `reached` the share of examples that some attack brought to each of
+    `THRESHOLDS_DB`; `prior_*` what needs no gradient.  `epsilon` bounds any attacker at this tap.  `absent` and
+    `crashed` attack → reason; `missing` attacks that another row of the block met here.
     """
 
     point: str
@@ -56,7 +49,7 @@ class AtPoint:
     interval: tuple[float, float] | None
     lower_bound: bool
     at_least_once: float | None
-    pictures: int
+    examples: int
     best: Best | None
     by_attack: dict[str, float]
     reached: tuple[float, ...]
@@ -66,6 +59,7 @@ class AtPoint:
     epsilon_absent: str | None
     absent: dict[str, str]
     crashed: dict[str, str]
+    missing: tuple[str, ...]
     flags: tuple[Flag, ...]
 
 
@@ -101,8 +95,8 @@ class Row:
     @property
     def flags(self) -> tuple[Flag, ...]:
         """All points' flags, each once, those that make the row incomplete first."""
-        found = dict.fromkeys(flag for at in self.points.values() for flag in at.flags)
-        return tuple(sorted(found, key=lambda flag: (flag.code not in UNRANKED, flag)))
+        each = dict.fromkeys(flag for at in self.points.values() for flag in at.flags)
+        return tuple(sorted(each, key=lambda flag: (flag.code not in INCOMPLETE, flag)))
 
     def json(self) -> dict[str, Any]:
         """The row as JSON types."""
@@ -114,63 +108,52 @@ class Row:
 
 
 def board(records: Iterable[Record]) -> list[Row]:
-    """The rows, by title, then by rank.
-
-    Raises what records with other fields make it raise; an unknown protocol stands in titles of its own.
-    """
+    """The rows, by title, then by rank."""
     listed = of_one_series(records)
-    gathered: dict[tuple[str, str], list[Record]] = {}
-    for record in listed:
-        if record.cell.get("kind") == "attack":
-            key = (question(record), entry(record.cell["defense"]))
-            gathered.setdefault(key, []).append(record)
-    spent, often = costs(listed), _read_often(listed)
-    rows = []
+    trained, averaged = costs(listed), _averaged(listed)
+    rows: list[Row] = []
     for block in blocks(listed):
+        met = {point: _met(block, point) for point in block.points}
         silent = without_evidence(block)
-        asked = {point: _asked(block, point) for point in block.points}
-        rows += _ranked(
-            [
-                _row(block, defense, gathered[block.key, defense], asked, silent, spent, often)
-                for defense in block.rows
-            ]
-        )
+        rows += _ranked([_row(block, defense, met, silent, trained, averaged) for defense in block.rows])
     return sorted(rows, key=lambda row: (row.title, row.rank))
 
 
 def _row(
-    block: Block, defense: str, own: Sequence[Record], asked: Mapping[str, Sequence[str]],
-    silent: Sequence[str], spent: Mapping[tuple[str, str], Cost], often: frozenset[tuple[str, str, str]],
+    block: Block, defense: str, met: Mapping[str, Sequence[str]], silent: Sequence[str],
+    trained: Mapping[tuple[str, str], Cost], averaged: frozenset[tuple[str, str, str]],
 ) -> Row:  # fmt: skip
-    cell = own[0].cell
-    points = {}
-    for point in block.points:
+    records = [r for worst in block.rows[defense].values() for each in worst.records.values() for r in each]
+    cell = records[0].cell
+    place, points = data_and_model(cell), {}
+    for point, attacks in met.items():
         worst = block.rows[defense].get(point, Worst())
-        records = [record for record in own if record.cell["point"] == point]
         doubts = flags.doubts(
-            worst, records, evidence=point not in silent,
-            read_often=(trained_on(cell), defense, point) in often,
-        ) if records else []  # fmt: skip
-        points[point] = _at(point, worst, records, (*flags.coverage(worst, asked[point]), *doubts))
+            worst, averaged=(place, defense, point) in averaged, evidence=point not in silent
+        )
+        points[point] = _at(point, worst, attacks, doubts)
     row = Row(
-        title=block.title, key=block.key, dataset=dataset_name(cell), model=entry(cell["model"]),
-        protocol=json.loads(block.key)[1], defense=defense, points=points,
-        cost=spent.get((trained_on(cell), defense)), private=any(map(is_private, own)),
-        complete=not any(flag.code in UNRANKED for at in points.values() for flag in at.flags), cells=(),
+        title=block.title, key=block.key, dataset=dataset_name(cell), model=entry(cell.model),
+        protocol=records[0].protocol, defense=defense, points=points, cost=trained.get((place, defense)),
+        private=any(record.private for record in records), cells=(),
+        complete=not any(flag.code in INCOMPLETE for at in points.values() for flag in at.flags),
     )  # fmt: skip
-    return replace(row, cells=_cells(row, own))
+    return replace(row, cells=_cells(row, block.rows[defense]))
 
 
-def _at(point: str, worst: Worst, records: Sequence[Record], found: Sequence[Flag]) -> AtPoint:
-    own = next((record.summary for record in records if record.status == "done"), {})
-    priors = [worst.rate(name) for name in worst.by_attack if name.startswith(BASELINES)]
+def _at(point: str, worst: Worst, attacks: Sequence[str], doubts: Sequence[Flag]) -> AtPoint:
+    results = (record.attack for records in worst.records.values() for record in records if record.attack)
+    privacy = next((result.privacy for result in results), Privacy())
+    priors = [worst.rate(name) for name in worst.scores if name.startswith(BASELINES)]
+    missing = tuple(name for name in attacks if name not in worst.records)
     return AtPoint(
         point=point, asr=worst.asr, interval=worst.interval, lower_bound=worst.lower_bound,
-        at_least_once=worst.at_least_once, pictures=len(worst.leaked), best=_best(worst),
-        by_attack={name: worst.rate(name) for name in sorted(worst.by_attack)}, reached=_reached(worst),
-        prior_asr=max(priors, default=None), prior_psnr_db=worst.prior_psnr_db, epsilon=own.get("epsilon"),
-        epsilon_absent=own.get("epsilon_absent"), absent=dict(worst.absent), crashed=dict(worst.crashed),
-        flags=tuple(found),
+        at_least_once=worst.at_least_once, examples=len(worst.leaked), best=_best(worst),
+        by_attack={name: worst.rate(name) for name in sorted(worst.scores)}, reached=_reached(worst),
+        prior_asr=max(priors, default=None), prior_psnr_db=worst.prior_psnr_db,
+        epsilon=privacy.epsilon, epsilon_absent=privacy.absent,
+        absent=dict(worst.absent), crashed=dict(worst.crashed), missing=missing,
+        flags=(*flags.coverage(worst, missing), *doubts),
     )  # fmt: skip
 
 
@@ -178,30 +161,26 @@ def _best(worst: Worst) -> Best | None:
     best = worst.best
     if best is None:
         return None
-    name, asr = best
-    return Best(attack=name, asr=asr, **{figure: worst.quoted(name, figure) for figure in FIGURES})
+    attack, asr = best
+    return Best(
+        attack=attack, asr=asr, medians={metric.name: worst.quoted(attack, metric) for metric in COMPARED}
+    )
 
 
 def _reached(worst: Worst) -> tuple[float, ...]:
-    """At each threshold the share of pictures whose best PSNR over the attacks is at least that."""
-    best: dict[Any, float] = dict.fromkeys(worst.leaked, float("-inf"))
-    for name, own in worst.figures["psnr_db"].items():
-        if not name.startswith(BASELINES):
-            for key, value in own.items():
+    """At each threshold the share of examples whose best PSNR over the attacks is at least that."""
+    best: dict[ExampleKey, float] = dict.fromkeys(worst.leaked, -inf)
+    for attack, values in worst.values(PSNR_DB).items():
+        if not attack.startswith(BASELINES):
+            for key, value in values.items():
                 best[key] = max(best[key], value) if value == value else best[key]
-    count = max(1, len(best))
-    return tuple(sum(value >= threshold for value in best.values()) / count for threshold in THRESHOLDS_DB)
+    reached, count = np.array(list(best.values())), max(1, len(best))
+    return tuple(np.count_nonzero(reached >= threshold) / count for threshold in THRESHOLDS_DB)
 
 
-def _asked(block: Block, point: str) -> list[str]:
+def _met(block: Block, point: str) -> list[str]:
     """Attacks that some defense of the block met at this point: what a complete row has."""
-    met = {
-        name
-        for row in block.rows.values()
-        if point in row
-        for name in (*row[point].by_attack, *row[point].absent, *row[point].crashed)
-    }
-    return sorted(met)
+    return sorted({name for row in block.rows.values() if point in row for name in row[point].records})
 
 
 def _ranked(rows: Sequence[Row]) -> list[Row]:
@@ -223,30 +202,35 @@ def _on_front(row: Row, rows: Iterable[Row]) -> bool:
     """Whether no complete row of known accuracy leaks no more and loses no more accuracy, one of them less."""
     if not row.complete or row.cost is None or row.cost.loss is None:
         return False
-    mine = _order(row)
+    order = _order(row)
     others = (
         _order(other) for other in rows if other.complete and other.cost and other.cost.loss is not None
     )
-    return not any(other[0] <= mine[0] and other[1] <= mine[1] and other != mine for other in others)
+    return not any(other[0] <= order[0] and other[1] <= order[1] and other != order for other in others)
 
 
-def _read_often(records: Iterable[Record]) -> frozenset[tuple[str, str, str]]:
+def _averaged(records: Iterable[Record]) -> frozenset[tuple[str, str, str]]:
     """Data and model, defense, point of which some cell grants repeated readings."""
     return frozenset(
-        (trained_on(record.cell), entry(record.cell["defense"]), record.cell["point"])
+        (data_and_model(record.cell), entry(record.cell.defense), record.cell.point)
         for record in records
-        if record.cell.get("kind") == "attack" and record.cell["repeated_readings"] > 1
+        if isinstance(record.cell, AttackCell) and record.cell.grants.repeated_readings > 1
     )
 
 
-def _cells(row: Row, own: Sequence[Record]) -> tuple[str, ...]:
+def _cells(row: Row, points: Mapping[str, Worst]) -> tuple[str, ...]:
+    """The ids of the finished records, those of the best attack at the worst point first."""
     at = row.worst
     best = at.best.attack if at and at.best else ""
+    done = [
+        (at is None or point != at.point, attack != best, record.cell.seed, _draw(record), record.id)
+        for point, worst in points.items()
+        for attack, records in worst.records.items()
+        for record in records
+        if record.status == "done"
+    ]
+    return tuple(record_id for *_, record_id in sorted(done))
 
-    def order(record: Record) -> tuple[bool, bool, int, int, str]:
-        cell = record.cell
-        return (
-            at is None or cell["point"] != at.point, attack_name(cell) != best, cell["seed"], cell["draw"], record.id,
-        )  # fmt: skip
 
-    return tuple(record.id for record in sorted(own, key=order) if record.status == "done")
+def _draw(record: Record) -> int:
+    return record.cell.draw if isinstance(record.cell, AttackCell) else 0

@@ -1,15 +1,18 @@
 """Training records → what a defense costs on a data set and model: accuracy, ε, overhead, learning curve."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import Any
 
-from bench.leaderboard.blocks import entry
-from bench.record.store import Record
+from bench.cell import TrainingCell
+from bench.leaderboard.blocks import data_and_model
+from bench.record.names import entry, federated
+from bench.record.schema import Record, TrainingResult
 
 UNDEFENDED = "none"
+_SETTING = {"federated", "rounds", "until_accuracy", "until_epsilon"}
+_Done = tuple[Record, TrainingCell, TrainingResult]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,73 +40,60 @@ class Cost:
 
 
 def costs(records: Iterable[Record]) -> dict[tuple[str, str], Cost]:
-    """(what was trained on, defense) → its cost, for the keys of `trained_on`.
+    """(`data_and_model`, defense) → its cost.
 
     A defense trained in several federated settings is shown in the one with an undefended training beside it,
     of those in the one with the most local steps in all: a row has one accuracy, and `setting` says whose.
     """
-    found: dict[tuple[str, str], dict[str, list[Record]]] = {}
+    trained: dict[tuple[str, str], dict[str, list[_Done]]] = {}
     for record in records:
-        cell = record.cell
-        if cell.get("kind") == "training" and record.status == "done":
-            settings = found.setdefault((trained_on(cell), entry(cell["defense"])), {})
-            settings.setdefault(_setting(cell), []).append(record)
-    return {
-        (where, defense): _cost(
-            *max(
-                settings.items(),
-                key=lambda item: (item[0] in found.get((where, UNDEFENDED), {}), _steps(item[1][0].cell), item[0]),
-            ),
-            found.get((where, UNDEFENDED), {}),
-        )
-        for (where, defense), settings in found.items()
-    }  # fmt: skip
+        cell, result = record.cell, record.training
+        if isinstance(cell, TrainingCell) and result is not None:
+            settings = trained.setdefault((data_and_model(cell), entry(cell.defense)), {})
+            settings.setdefault(_setting(cell), []).append((record, cell, result))
+    chosen = {}
+    for (place, defense), settings in trained.items():
+        undefended = trained.get((place, UNDEFENDED), {})
+        name = max(settings, key=lambda name: (name in undefended, _steps(settings[name][0][1]), name))
+        chosen[place, defense] = _cost(settings[name], undefended.get(name, ()))
+    return chosen
 
 
-def trained_on(cell: Mapping[str, Any]) -> str:
-    """What a training and an attack must share for one row: data and model."""
-    return json.dumps([cell["dataset"], cell["model"]], sort_keys=True)
-
-
-def _cost(setting: str, records: Sequence[Record], undefended: Mapping[str, Sequence[Record]]) -> Cost:
-    plain = {record.cell["seed"]: float(record.summary["accuracy"]) for record in undefended.get(setting, ())}
-    accuracies = {record.cell["seed"]: float(record.summary["accuracy"]) for record in records}
-    losses = [plain[seed] - accuracy for seed, accuracy in accuracies.items() if seed in plain]
-    longest = max((record.summary for record in records), key=lambda summary: int(summary.get("rounds", 0)))
-    tight: Mapping[str, Any] = next(
-        (one for one in longest.get("privacy", ()) if one["convention"] == "tight"), {}
-    )
-    overheads = [r.cost["overhead"] for r in records if r.cost.get("overhead") is not None]
+def _cost(done: Sequence[_Done], undefended: Sequence[_Done]) -> Cost:
+    plain = {cell.seed: result.accuracy for _, cell, result in undefended}
+    accuracies = {cell.seed: result.accuracy for _, cell, result in done}
+    results = [result for _, _, result in done]
+    longest = max(results, key=lambda result: result.rounds)
+    tight = longest.privacy.by("tight")
+    cell = done[0][1]
     return Cost(
-        setting=_said(records[0].cell), seeds=len(accuracies), accuracy=median(accuracies.values()),
-        loss=median(losses) if losses else None, epsilon=longest.get("epsilon"), delta=tight.get("delta"),
-        epsilon_unit=tight.get("unit"), epsilon_absent=longest.get("epsilon_absent"),
-        overhead=median(overheads) if overheads else None,
-        diverged=sum(bool(record.summary["diverged"]) for record in records), curve=_curve(records),
+        setting=f"{federated(cell.federated)} T={cell.rounds}", seeds=len(accuracies),
+        accuracy=median(accuracies.values()),
+        loss=middle(plain[seed] - accuracy for seed, accuracy in accuracies.items() if seed in plain),
+        epsilon=longest.privacy.epsilon, delta=tight.delta if tight else None,
+        epsilon_unit=tight.unit if tight else None, epsilon_absent=longest.privacy.absent,
+        overhead=middle(r.cost.training.overhead for r, _, _ in done if r.cost.training),
+        diverged=sum(result.diverged for result in results), curve=_curve(results),
     )  # fmt: skip
 
 
-def _curve(records: Sequence[Record]) -> tuple[tuple[int, float], ...]:
+def middle(values: Iterable[float | None]) -> float | None:
+    """The median of those that are there, None where there is none."""
+    there = [value for value in values if value is not None]
+    return median(there) if there else None
+
+
+def _curve(results: Iterable[TrainingResult]) -> tuple[tuple[int, float], ...]:
     by_round: dict[int, list[float]] = {}
-    for record in records:
-        for round_, accuracy in record.summary["curve"]:
-            by_round.setdefault(int(round_), []).append(float(accuracy))
+    for result in results:
+        for round_, accuracy in result.curve:
+            by_round.setdefault(round_, []).append(accuracy)
     return tuple((round_, fmean(values)) for round_, values in sorted(by_round.items()))
 
 
-def _setting(cell: Mapping[str, Any]) -> str:
-    asked = ("federated", "rounds", "until_accuracy", "until_epsilon")
-    return json.dumps({name: cell.get(name) for name in asked}, sort_keys=True)
+def _setting(cell: TrainingCell) -> str:
+    return json.dumps(cell.model_dump(mode="json", include=_SETTING), sort_keys=True)
 
 
-def _steps(cell: Mapping[str, Any]) -> int:
-    federated = cell["federated"]
-    return int(cell["rounds"] * federated["per_round"] * federated["steps"])
-
-
-def _said(cell: Mapping[str, Any]) -> str:
-    federated = cell["federated"]
-    return (
-        f"{federated['algorithm']} N={federated['clients']} K={federated['per_round']} T={cell['rounds']} "
-        f"L={federated['steps']} B={federated['batch']} {federated['partition']}"
-    )
+def _steps(cell: TrainingCell) -> int:
+    return cell.rounds * cell.federated.per_round * cell.federated.steps

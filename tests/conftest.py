@@ -1,6 +1,7 @@
 """Fixtures that several files of tests share."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,18 +19,31 @@ def data_dir() -> Path:
 
 
 @pytest.fixture(scope="session")
-def slow_asked(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
-    """The command line of a matrix whose cells take a while, and train."""
-    folder = tmp_path_factory.mktemp("asked")
-    slow = runs.plugin(folder, "Slow", "time.sleep(0.2)")
-    slow.write_bytes(slow.read_bytes().replace(b"\n", b"\r\n"))  # on its way nothing of it may change
-    return runs.asked(runs.matrix(folder, "slow", "cpl"), slow)
+def session_gate(tmp_path_factory: pytest.TempPathFactory) -> runs.Gate:
+    gate = runs.Gate(tmp_path_factory.mktemp("gate"), "labels-only", "cpl")
+    gate.plugin.write_bytes(gate.plugin.read_bytes().replace(b"\n", b"\r\n"))  # on its way nothing may change
+    return gate
+
+
+@pytest.fixture
+def gate(session_gate: runs.Gate) -> Iterator[runs.Gate]:
+    """The gate of `gated`, open."""
+    session_gate.open()
+    yield session_gate
+    session_gate.open()
 
 
 @pytest.fixture(scope="session")
-def slow_alone(slow_asked: list[object], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def gated(session_gate: runs.Gate, tmp_path_factory: pytest.TempPathFactory) -> list[object]:
+    """The command line of a matrix that trains, and whose attacks wait at the gate where it is closed."""
+    matrix = runs.matrix(tmp_path_factory.mktemp("matrix"), *session_gate.attacks)
+    return runs.arguments(matrix, session_gate.plugin)
+
+
+@pytest.fixture(scope="session")
+def gated_alone(gated: list[object], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same matrix, by one process on this machine."""
     run = tmp_path_factory.mktemp("alone") / "run"
-    code, told = runs.ran(*slow_asked, "--jobs", "1", "--out", run)
-    assert code == 0, told
+    code, output = runs.ran(*gated, "--jobs", "1", "--out", run)
+    assert code == 0, output
     return run

@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 from tests.test_plan import RESOLVER, answer, attack, training
 
-from bench import sanitize as harmless
-from bench.answer.run import answering
+from bench.answer.provenance import provenance
 from bench.cell import CheckpointWeights
 from bench.datasets.idx import read_idx
 from bench.datasets.loading import load
@@ -33,14 +32,15 @@ from bench.matrix.expand import Planned
 from bench.matrix.published import kept
 from bench.matrix.read import read as read_matrix
 from bench.own import files as reading_files
+from bench.record import request
 from bench.record import store as records
 from bench.record.checkpoints import read_about, read_weights, write_weights
-from bench.record.compact import Slim
+from bench.record.compact import Sharing
 from bench.registry import entries as registry
+from bench.sanitize import sanitized_lines
 from bench.submission.check import check
-from bench.submission.export import export, suite
-from bench.sweep import bundle as parcel
-from bench.sweep import merge, progress
+from bench.submission.export import export, read_suite
+from bench.sweep import bundle, merge, progress
 from bench.sweep.plan import schedule
 
 
@@ -63,7 +63,7 @@ def attempt(kind: Kind, content: bytes, folder: Path) -> str:
         kind.read(path)
         said = ""
     except BenchError as error:
-        said = harmless.lines(error)
+        said = sanitized_lines(error)
         if not said:
             raise ValueError("refused without a word") from error
     others = [one.name for one in folder.iterdir() if one.name != "inside"]
@@ -82,7 +82,7 @@ def _run() -> Path:
 
 @cache
 def _record(kind: str = "attack") -> bytes:
-    found = next(one for one in records.records(_run()) if one.cell["kind"] == kind)
+    found = next(one for one in records.records(_run()) if one.cell.kind == kind)
     return records.record_path(_run(), found.id).read_bytes()
 
 
@@ -144,7 +144,8 @@ def _reading() -> bytes:
 
 
 def _progress() -> bytes:
-    progress.Reporter(_run(), title="a run", cells=2, settled=1, left=lambda: 5.0).close("finished")
+    with progress.Reporter(_run(), title="a run", cells=2, settled=1, left=lambda: 5.0):
+        pass
     return (_run() / "progress.json").read_bytes()
 
 
@@ -154,14 +155,12 @@ def _idx() -> bytes:
 
 def _show(path: Path) -> object:
     """A record as every view reads it."""
-    from bench.cli import cell_words, lookup
+    from bench.cli import cell_text, lookup
 
     _, record = lookup.by_reference(str(path), None)
-    with lookup.understood(record):
-        cell_words.lines(record)
-    with lookup.together("here"):
-        board([Slim()(record)])
-    return records.cell_of(record)
+    cell_text.lines(record)
+    board([Sharing()(record)])
+    return record.cell
 
 
 def _merge(path: Path) -> object:
@@ -177,23 +176,20 @@ def _merge(path: Path) -> object:
     found = merge.merge(into, [source])
     if found.refused:
         raise RecordError(found.refused[0])
-    return records.cell_of(records.read(records.record_path(into, _id(of))))
+    return records.read(records.record_path(into, _id(of))).cell
 
 
 def _gate(path: Path) -> object:
-    from bench.cli import lookup
-
     found = baseline.read(path)
-    with lookup.together("here"):
-        return verdict(found.records, found.records, found.margins)
+    return verdict(found.records, found.records, found.margins)
 
 
 def _suites(path: Path) -> object:
-    return suite(path)
+    return read_suite(path)
 
 
 def _admit(path: Path) -> object:
-    return parcel.admit(path.parent, {f"records/{_id()}.json": path.read_bytes()}, _id())
+    return bundle.admit(path.parent, {f"records/{_id()}.json": path.read_bytes()}, _id())
 
 
 def _plan(path: Path) -> object:
@@ -204,7 +200,7 @@ def _plan(path: Path) -> object:
     path.rename(path.with_name(f"{_id('training')}.json"))
     on_it = attack(CheckpointWeights(training=_id("training"), round=2))
     planned = [Planned(cell, None) for cell in (training(), on_it)]
-    return schedule(planned, run, RESOLVER), answering(on_it, run)
+    return schedule(planned, run, RESOLVER), provenance(on_it, run)
 
 
 MATRIX = b"""title = "a matrix"
@@ -219,19 +215,21 @@ defense = ["none", { name = "prune", sweep = { share = [0.5, 0.9] } }]
 point = ["type-2", "type-1"]
 weights = ["init", { train = { rounds = 4 }, round = 2 }]
 federated = [{ clients = 20, per_round = 2, batch = 2 }]
-[[exclude]]
-defense = "none"
-point = "type-1"
+[[attack]]
+[[attack]]
+dataset = ["digits"]
+point = ["type-0"]
+evaluations = 30
 [[train]]
 dataset = ["digits"]
 model = ["mlp"]
 defense = ["none"]
 rounds = [3]
 [[published]]
-dataset = "digits"
-defense = "none"
-accuracy = 0.9
 source = "a paper"
+dataset = "digits"
+columns = ["defense", "accuracy"]
+rows = [["none", 0.9], [{ name = "prune", share = 0.5 }, 0.8]]
 """
 
 KINDS = {
@@ -270,9 +268,9 @@ KINDS = {
         valid=lambda: b'[{"where": {"dataset": "digits"}, "figures": {"accuracy": 0.9}, "source": "x"}]',
         name="published.json", read=lambda path: kept(path.parent),
     ),
-    "asked": Kind(
-        valid=lambda: b'{"matrix": "m", "scale": null, "defenses": ["a"], "plugins": []}', name="asked.json",
-        read=lambda path: baseline.read_asked(path.parent),
+    "request": Kind(
+        valid=lambda: b'{"matrix": "m", "scale": null, "defenses": ["a"], "plugins": []}', name="request.json",
+        read=lambda path: request.read(path.parent),
     ),
     "suite": Kind(
         valid=lambda: b'{"suite": "smoke", "protocol": 1, "bench": "0", "ranked": true, "why_not": []}',

@@ -1,6 +1,6 @@
 """Kill a run at random points, again and again: `python -P tests/killing.py FOLDER KILLS SEED [careless]`.
 
-Every child is a whole run (plan, agenda, cells, records) in one process, forked from this one so that a
+Every child is a whole run (plan, scheduler, cells, records) in one process, forked from this one so that a
 kill costs no imports.  It is killed at the k-th event: a function of bench's that is called, or a line of those
 that write files.  After each kill the folder must hold nothing torn; when a run came through, its answers must
 be those of a run that nobody disturbed, and the next begins in an empty folder.
@@ -27,61 +27,63 @@ if __name__ == "__main__":  # else pytest finds `tests`
 from tests import runs
 from tests.test_plan import MEMORY, RESOLVER, attack, entry, training
 
+import bench.answer.run as answer
 import bench.record.checkpoints
 import bench.sweep.progress
-from bench.answer.run import Place, run_cell
+from bench.answer.context import RunContext
 from bench.cell import AnyCell, CheckpointWeights
 from bench.matrix.expand import Planned
 from bench.record import store as records
 from bench.record.folder import opened
 from bench.record.store import write
 from bench.sweep.plan import schedule
-from bench.sweep.pool import News
-from bench.sweep.session import carry_out
+from bench.sweep.pool import Event
+from bench.sweep.progress import Reporter
+from bench.sweep.session import run_schedule
 
 HOME = str(Path(bench.__file__).parent)
-STORING = ("records.py", "weights.py", "resume.py", "folder.py", "progress.py")
+STORING = ("store.py", "files.py", "checkpoints.py", "resume.py", "folder.py", "progress.py")
 
 
 class Here:
-    """A crew of this process itself (`bench.sweep.pool.Crew`)."""
+    """A pool of this process itself (`bench.sweep.pool.WorkerPool`)."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self._news: list[tuple[str, News]] = []
+    def __init__(self, context: RunContext) -> None:
+        self._context = context
+        self._events: list[tuple[str, Event]] = []
 
-    def members(self) -> tuple[str, ...]:
+    def workers(self) -> tuple[str, ...]:
         return ("here",)
 
-    def give(self, worker: str, cell: AnyCell, *, demand: int) -> None:
-        record = run_cell(cell, self._place, MEMORY)
-        write(self._place.run, record)
-        self._news.append((worker, record))
+    def submit(self, worker: str, cell: AnyCell, *, demand: int) -> None:
+        record = answer.run(cell, self._context, MEMORY)
+        write(self._context.run, record)
+        self._events.append((worker, record))
 
-    def news(self) -> list[tuple[str, News]]:
-        told, self._news = self._news, []
-        return told
+    def events(self) -> list[tuple[str, Event]]:
+        events, self._events = self._events, []
+        return events
 
     def close(self) -> None:
         pass
 
 
 def planned() -> list[Planned]:
-    made = training()
-    on_it = CheckpointWeights(training=made.id, round=2)
+    trained = training()
+    weights = CheckpointWeights(training=trained.id, round=2)
     cpl = entry("attacks", "cpl")
     cells: list[AnyCell] = [
-        made, attack(on_it), attack(attack=cpl, evaluations=6), attack(on_it, attack=cpl, evaluations=6),
-        attack(defense=entry("defenses", "adaclip"), federated=made.federated),
+        trained, attack(weights), attack(attack=cpl, evaluations=6), attack(weights, attack=cpl, evaluations=6),
+        attack(defense=entry("defenses", "adaclip"), federated=trained.federated),
     ]  # fmt: skip
     return [Planned(cell, None) for cell in cells]
 
 
 def run(folder: Path) -> None:
-    place = Place(run=folder, saved_every=0.0)  # a training's state is saved each round
+    context = RunContext(run=folder, save_every=0.0)  # a training's state is saved each round
     MEMORY.reconstructions.clear()
-    with opened(folder):
-        carry_out(schedule(planned(), folder, RESOLVER), place, lambda: Here(place))
+    with opened(folder), Reporter(folder, "killed", cells=5, settled=0, left=lambda: None) as reporter:
+        run_schedule(schedule(planned(), folder, RESOLVER), context, lambda: Here(context), reporter)
 
 
 class Events:
@@ -147,24 +149,24 @@ def main() -> None:
     sys.settrace(events)
     run(calm)
     sys.settrace(None)
-    told: Counter[str] = Counter(events=events.count, storing=len(events.storing))
-    while told["killed"] < kills:
+    counts: Counter[str] = Counter(events=events.count, storing=len(events.storing))
+    while counts["killed"] < kills:
         last = draw.choice(events.storing) if draw.random() < 0.5 else draw.randint(1, events.count)
         if in_child(folder, last):
-            told["killed"] += 1
+            counts["killed"] += 1
         else:  # what was left took fewer events than that: it came through
-            told["came through"] += 1
+            counts["came through"] += 1
         if folder.exists():
-            found = runs.whole(folder)
-            told["records"] = max(told["records"], len(found))
-            if len(found) == len(planned()):
+            records_left = len(runs.whole(folder))
+            counts["records"] = max(counts["records"], records_left)
+            if records_left == len(planned()):
                 run(folder)  # tidies up, and finds nothing to do
                 runs.assert_equal(folder, calm)
-                told["equal"] += 1
+                counts["equal"] += 1
                 shutil.rmtree(folder)
     for path in (folder, calm):
         shutil.rmtree(path, ignore_errors=True)
-    print(json.dumps(told))
+    print(json.dumps(counts))
 
 
 if __name__ == "__main__":

@@ -14,9 +14,9 @@ HERE = "127.0.0.1"
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind((HERE, 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind((HERE, 0))
+        return int(listener.getsockname()[1])
 
 
 class Lab:
@@ -46,10 +46,10 @@ class Lab:
         self.started += 1
         where = scratch or self.folder / f"scratch-{self.started}"
         where.mkdir(exist_ok=True)
-        head, own = (HERE, HERE) if machine is None else (machine.here, machine.address)
+        head, address = (HERE, HERE) if machine is None else (machine.here, machine.address)
         worker = self._start(
             [] if machine is None else machine.inside(hidden),
-            "worker", f"tcp://{head}:{self.port}", "--nthreads", "1", "--no-nanny", "--host", own,
+            "worker", f"tcp://{head}:{self.port}", "--nthreads", "1", "--no-nanny", "--host", address,
             "--local-directory", str(where),
         )  # fmt: skip
         self.workers.append(worker)
@@ -81,6 +81,10 @@ class Lab:
         for process in (*self.workers, self.scheduler):
             process.kill()
             process.wait()
+
+    def logged(self, words: str) -> int:
+        """How often the scheduler and the workers said this."""
+        return (self.folder / "lab.log").read_text(errors="replace").count(words)
 
     def _schedule(self) -> "subprocess.Popen[bytes]":
         return self._start([], "scheduler", "--host", self.host, "--port", str(self.port))

@@ -50,21 +50,21 @@ class Machine:
 @contextmanager
 def machine(number: int) -> Iterator[Machine]:
     """A machine beside this one; the test is skipped where none can be had."""
-    found = Machine(f"b{os.getpid()}n{number}", number)
-    ip, name = shutil.which("ip"), found.name
+    there = Machine(f"b{os.getpid()}n{number}", number)
+    ip, name = shutil.which("ip"), there.name
     if ip is None or subprocess.run([ip, "netns", "add", name], capture_output=True, check=False).returncode:
         pytest.skip("a machine beside this one needs a network of its own: this user may not make one")
     try:
         for line in (
             f"link add {name}h type veth peer name {name}w netns {name}",
-            f"address add {found.here}/30 dev {name}h",
+            f"address add {there.here}/30 dev {name}h",
             f"link set {name}h up",
-            f"-n {name} address add {found.address}/30 dev {name}w",
+            f"-n {name} address add {there.address}/30 dev {name}w",
             f"-n {name} link set {name}w up",
             f"-n {name} link set lo up",
         ):
             subprocess.run([ip, *line.split()], check=True)
-        yield found
+        yield there
     finally:
         subprocess.run(
             [ip, "netns", "delete", name], check=True

@@ -1,32 +1,69 @@
-"""Runs as real processes, for tests of faults: start one, wait for a sign of it, compare what it left."""
+"""Runs as real processes, for tests of faults: start one, wait for an event, compare what it left."""
 
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from bench.record import store as records
-from bench.record.store import Record, arrays_hash, read_arrays
+from bench.record.files import PART
+from bench.record.schema import Record
+from bench.record.store import arrays_hash, read_arrays
 
-SLOW = '''
+ATTACK = '''
 import time
 from dataclasses import dataclass
 from bench.attacks.labels_only import LabelsOnly
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class {name}(LabelsOnly):
-    """Takes its time, for tests."""
+    """For tests."""
 
     def reconstruct(self, reading, budget, key):
         {body}
         return LabelsOnly.reconstruct(self, reading, budget, key)
+'''
+GATE = """
+import pathlib, time
+from dataclasses import dataclass
+from bench.registry import entries
+
+GATE = pathlib.Path({folder!r})
+
+def pass_gate():
+    with (GATE / "calls").open("ab", buffering=0) as calls:
+        calls.write(b".")
+        number = calls.tell()
+    while number >= first_to_wait():
+        time.sleep(0.01)
+
+def first_to_wait():
+    try:
+        return int((GATE / "closed").read_text())
+    except FileNotFoundError:
+        return float("inf")
+"""
+GATED = '''
+_Base{number} = entries.load("attacks", "{attack}")
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gated{number}(_Base{number}):
+    """Waits at the gate before it answers."""
+
+    name = "gated-{attack}"
+
+    def reconstruct(self, reading, budget, key):
+        pass_gate()
+        return _Base{number}.reconstruct(self, reading, budget, key)
 '''
 MATRIX = """
 title = "faults"
@@ -45,8 +82,37 @@ weights = ["init", {{ train = {{ rounds = 2 }}, round = 2 }}]
 def plugin(folder: Path, name: str, body: str) -> Path:
     """A plug-in file with an attack that does `body` before it answers; its name is the class's in lower case."""
     path = folder / f"{name.lower()}_attack.py"
-    path.write_text(SLOW.format(name=name, body=body))
+    path.write_text(ATTACK.format(name=name, body=body))
     return path
+
+
+class Gate:
+    """Attacks that wait at a gate until the test opens it, so that a run cannot be over before its fault comes.
+
+    `plugin` defines `gated-NAME` for each attack; they answer as those do.  The gate is open at first.
+    """
+
+    def __init__(self, folder: Path, *attacks: str) -> None:
+        self.attacks = tuple(f"gated-{attack}" for attack in attacks)
+        self.plugin = folder / "gated_attacks.py"
+        classes = (GATED.format(number=number, attack=attack) for number, attack in enumerate(attacks))
+        self.plugin.write_text(GATE.format(folder=str(folder)) + "".join(classes))
+        self._calls, self._closed, self._from = folder / "calls", folder / "closed", 0
+
+    def close(self, at: int) -> None:
+        """Let `at - 1` reconstructions pass from now on; those after them wait."""
+        self._from = at
+        self._calls.write_bytes(b"")
+        part = self._closed.with_suffix(".part")
+        part.write_text(str(at))
+        part.rename(self._closed)  # whole or not there
+
+    def open(self) -> None:
+        self._closed.unlink(missing_ok=True)
+
+    def waiting(self) -> int:
+        """How many reconstructions wait, or were killed while they did; those before them have their records."""
+        return max(0, self._calls.stat().st_size - self._from + 1)
 
 
 def matrix(folder: Path, *attacks: str) -> Path:
@@ -55,58 +121,68 @@ def matrix(folder: Path, *attacks: str) -> Path:
     return path
 
 
-def asked(matrix: Path, *plugins: Path) -> list[object]:
+def arguments(matrix: Path, *plugins: Path) -> list[object]:
     """The command line of a run of this matrix, without MLflow; `--out` and what else may follow."""
-    return [
-        "run",
-        "--matrix",
-        matrix,
-        *(part for one in plugins for part in ("--plugin", one)),
-        "--no-tracking",
-    ]
+    options = [part for path in plugins for part in ("--plugin", path)]
+    return ["run", "--matrix", matrix, *options, "--no-tracking"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """`bench …` under way: its process, and the file that its output goes to."""
+
+    process: "subprocess.Popen[bytes]"
+    log: Path
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text("utf-8")
+
+    def until(self, event: Callable[[], object]) -> None:
+        """Wait for an event while it runs."""
+        until(lambda: event() or self.process.poll() is not None)
+        assert event(), self.output
+
+    def kill(self) -> None:
+        """Kill it and all that it started, as `kill -9` does."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def ended(self) -> tuple[int, str]:
+        """Wait for its end: its exit code and its output."""
+        return self.process.wait(timeout=600), self.output
 
 
 @contextmanager
-def bench(*arguments: object, inside: Sequence[str] = (), **env: str) -> "Iterator[subprocess.Popen[str]]":
-    """`bench …` as a process group of its own, its words on one pipe; killed at the end if it still runs.
+def bench(*arguments: object, inside: Sequence[str] = (), **env: str) -> Iterator[Bench]:
+    """`bench …` as a process group of its own; killed at the end if it still runs.
 
     `inside` begins the command, as of another machine (`tests.machines`)."""
     command = [*inside, sys.executable, "-P", "-m", "bench.cli.main", *map(str, arguments)]
-    process = subprocess.Popen(
-        command, text=True, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"} | env,
-    )  # fmt: skip
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            kill(process)
-        assert process.stdout is not None
-        process.stdout.close()
+    with tempfile.NamedTemporaryFile() as log:
+        process = subprocess.Popen(
+            command, start_new_session=True, stdout=log, stderr=subprocess.STDOUT,
+            env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"} | env,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's & has it ignored
+        )  # fmt: skip
+        running = Bench(process, Path(log.name))
+        try:
+            yield running
+        finally:
+            if process.poll() is None:
+                running.kill()
 
 
 def ran(*arguments: object, **env: str) -> tuple[int, str]:
-    """`bench …` to its end: exit code, and what it said."""
-    with bench(*arguments, **env) as process:
-        return ended(process)
+    """`bench …` to its end: exit code and output."""
+    with bench(*arguments, **env) as running:
+        return running.ended()
 
 
-def ended(process: "subprocess.Popen[str]", seconds: float = 240) -> tuple[int, str]:
-    """Its exit code and what it said."""
-    told, _ = process.communicate(timeout=seconds)
-    return process.returncode, told
-
-
-def kill(process: "subprocess.Popen[str]") -> None:
-    """Kill a process and all that it started, as `kill -9` does."""
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def until(sign: Callable[[], bool], seconds: float = 120) -> None:
-    """Wait for a sign; fails the test where it does not come."""
+def until(event: Callable[[], object], seconds: float = 600) -> None:
+    """Wait for an event; fails the test where it does not come.  The time is a guard, far above what is needed."""
     end = time.monotonic() + seconds
-    while not sign():
+    while not event():
         assert time.monotonic() < end, "it did not come"
         time.sleep(0.05)
 
@@ -118,27 +194,27 @@ def settled(run: Path) -> int:
 
 def whole(run: Path) -> dict[str, Record]:
     """The records of a run, by id, with nothing torn: arrays and weights are there and of their hash."""
-    found = {}
+    by_id = {}
     for path in (run / "records").iterdir():
-        assert path.suffix == ".json" or path.name.endswith(records.PART), path
+        assert path.suffix == ".json" or path.name.endswith(PART), path
         if path.suffix == ".json":
             record = records.read(path)
-            assert records.cell_of(record).id == path.stem == record.id
-            found[record.id] = record
+            assert record.cell.id == path.stem == record.id
+            by_id[record.id] = record
             if record.arrays:
                 assert arrays_hash(read_arrays(run, record.arrays)) == record.arrays
-    return found
+    return by_id
 
 
 def assert_equal(run: Path, other: Path) -> None:
-    """The same cells answered in both, with equal figures, and nothing lying about."""
+    """The same cells answered in both, with equal figures, and no file half written."""
     here, there = whole(run), whole(other)
     assert here.keys() == there.keys()
     for id_, record in here.items():
-        for field in ("status", "reason", "cell", "source", "summary", "victims", "arrays"):
+        for field in ("status", "reason", "cell", "provenance", "result"):
             assert getattr(record, field) == getattr(there[id_], field), (id_, field)
     assert _weights(run) == _weights(other)
-    assert not list(run.rglob(f"*{records.PART}"))
+    assert not list(run.rglob(f"*{PART}"))
 
 
 def _weights(run: Path) -> dict[str, bytes]:

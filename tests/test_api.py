@@ -36,7 +36,7 @@ def read(model: nn.Module, x: Tensor, y: Tensor, **options: Any) -> Any:
 
 
 def psnr(scores: Any) -> list[float]:
-    return [picture["psnr_db"] for row in scores.readings for picture in row["pictures"]]
+    return [picture.psnr_db for row in scores.readings for picture in row.examples]
 
 
 # --- the five lines ----------------------------------------------------------------------------------
@@ -56,10 +56,10 @@ def test_the_five_lines_bring_a_digit_back(
 
     assert reading.point.name == "type-2"
     assert psnr(scores)[0] >= 20
-    assert scores.readings[0]["pictures"][0]["ssim"] > 0.9
-    assert scores.summary["asr"] == 1
-    assert scores.summary["label_accuracy"] == 1
-    assert scores.summary["gallery"] == 50
+    assert (scores.readings[0].examples[0].ssim or 0) > 0.9
+    assert scores.summary.asr.value == 1
+    assert scores.summary.label_accuracy == 1
+    assert scores.summary.gallery == 50
     assert int(found.evaluations[0]) <= 100
     with Image.open(path) as image:
         assert image.size == (96 + 12, 2 * 96 + 18)
@@ -76,7 +76,7 @@ def test_a_wrong_gradient_brings_nothing_back(model: nn.Module, pictures: tuple[
     found = api.attack(api.reading(noise, model=model, shape=SHAPE, classes=10), evaluations=60)
     scores = api.score(found, x[:1], y[:1])
     assert psnr(scores)[0] < 20
-    assert scores.summary["asr"] == 0
+    assert scores.summary.asr.value == 0
 
 
 def test_gradients_per_example_are_readings_of_their_own(
@@ -109,7 +109,7 @@ def test_an_update_is_read_in_its_own_unit(model: nn.Module, pictures: tuple[Ten
     several = api.reading(
         update, model=model, weights=weights, shape=SHAPE, classes=10, batch=2, steps=3, rate=rate, unit=rate
     )
-    assert (several.point.name, several.pictures) == ("type-1", 6)
+    assert (several.point.name, several.examples) == ("type-1", 6)
 
 
 # --- gradients ---------------------------------------------------------------------------------------
@@ -175,9 +175,9 @@ GOOD = {"1.weight": torch.ones(3, 4), "1.bias": torch.ones(3)}
         (GOOD, {"weights": {"1.weight": torch.ones(3, 4)}}, r"weights: no tensor '1.bias'"),
         (GOOD, {"weights": GOOD | {"1.bias": torch.ones(2)}}, r"weights: 1.bias has shape \(2,\), the model needs"),
         (GOOD, {"labels": [3]}, r"labels must lie in 0..2, got 3 to 3"),
-        (GOOD, {"labels": [0, 1]}, r"2 labels for 1 pictures; give one each"),
+        (GOOD, {"labels": [0, 1]}, r"2 labels for 1 examples; give one each"),
         (GOOD, {"public": torch.ones(2, 5)}, r"public: shape \(2, 5\); expected \(example, 4\)"),
-        (GOOD, {"public": torch.ones(2, 4), "public_labels": [1]}, r"1 labels for 2 pictures"),
+        (GOOD, {"public": torch.ones(2, 4), "public_labels": [1]}, r"1 labels for 2 examples"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line_with_the_way_out(
@@ -230,17 +230,17 @@ def test_without_public_pictures_the_scores_say_what_the_floor_was(
     found = api.attack(read(model, x, y), "prior-mean")
     assert float(found.inputs.min()) == float(found.inputs.max()) == 0.5
     scores = api.score(found, x, y)
-    assert "grey" in scores.summary["floors_from"]
-    assert scores.summary["identification"] is None
-    assert scores.summary["identification_chance"] is None
-    assert scores.readings[0]["pictures"][0]["identified"] is None
+    assert "grey" in scores.priors_from
+    assert scores.summary.identification is None
+    assert scores.summary.identification_chance is None
+    assert scores.readings[0].examples[0].identified is None
     error = float(((x - 0.5) ** 2).mean((1, 2, 3))[0])
-    assert scores.readings[0]["pictures"][0]["floors_db"]["mean"] == pytest.approx(-10 * np.log10(error))
+    assert (scores.readings[0].examples[0].priors_db or {})["mean"] == pytest.approx(-10 * np.log10(error))
     given = api.score(found, x, y, public=pictures[0][10:], public_labels=pictures[1][10:])
-    assert given.summary["floors_from"] == "the public pictures given"
-    assert given.summary["gallery"] == 50
-    assert given.summary["identification_chance"] == pytest.approx(1 / 51)
-    assert isinstance(given.readings[0]["pictures"][0]["identified"], bool)
+    assert given.priors_from == "the public examples given"
+    assert given.summary.gallery == 50
+    assert given.summary.identification_chance == pytest.approx(1 / 51)
+    assert isinstance(given.readings[0].examples[0].identified, bool)
 
 
 def test_another_value_range_has_the_same_scores(model: nn.Module, pictures: tuple[Tensor, Tensor]) -> None:
@@ -264,8 +264,8 @@ def test_tables_are_scored_by_their_columns() -> None:
     assert reading.kind == "table"
     found = api.attack(reading, "cpl", evaluations=200)
     scores = api.score(found, rows[0], [1], public=rows[1:])
-    assert scores.readings[0]["pictures"][0]["numeric_rmse"] < 0.2
-    assert scores.summary["asr"] == 1
+    assert (scores.readings[0].examples[0].numeric_rmse or 1) < 0.2
+    assert scores.summary.asr.value == 1
 
 
 def test_reconstructions_are_drawn_without_a_truth(
@@ -288,7 +288,7 @@ def test_a_saved_reading_is_the_same_reading(
     before = read(model, x, y, labels=y)
     api.save_reading(tmp_path / "a.npz", before)
     after = api.open_reading(tmp_path / "a.npz", model="dlg-lenet")
-    assert (after.batch, after.pictures, after.point, after.shape) == (2, 2, before.point, SHAPE)
+    assert (after.batch, after.examples, after.point, after.shape) == (2, 2, before.point, SHAPE)
     assert after.labels is not None
     assert before.labels is not None
     assert after.labels.tolist() == before.labels.tolist()

@@ -58,8 +58,8 @@ def test_pictures_arrays_and_scores(folder: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "reading 0: ok, loss" in result.output
     assert "labels 0\n" in result.output
-    assert "leaked: 2 of 2 pictures" in result.output
-    assert "floors are of the public pictures given" in result.output
+    assert "leaked: 2 of 2 examples" in result.output
+    assert "the prior-only baselines are of the public examples given" in result.output
     with np.load(tmp_path / "out" / "reconstruction.npz") as arrays:
         truth = np.load(folder / "truth.npz")["inputs"]
         error = ((np.clip(arrays["inputs"][:, 0], 0, 1) - truth) ** 2).mean((1, 2, 3))
@@ -78,8 +78,8 @@ def test_json_says_the_same(folder: Path, tmp_path: Path) -> None:
     assert content["attack"] == "prior-mean"
     assert content["point"] == "type-2"
     assert [row["status"] for row in content["readings"]] == ["ok", "ok"]
-    assert content["scores"]["summary"]["asr"] == 0
-    assert content["scores"]["readings"][0]["pictures"][0]["psnr_db"] < 20
+    assert content["scores"]["summary"]["asr"]["value"] == 0
+    assert content["scores"]["readings"][0]["examples"][0]["psnr_db"] < 20
     assert Path(content["files"]["pictures"]).is_file()
     assert Path(content["files"]["reconstruction"]).is_file()
 

@@ -8,55 +8,56 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from rich.console import Console, RenderableType
+from tests.records import attack_cell, attack_record, example, unfinished
 
-from bench.cell import AttackCell, DataRef, Entry, Federated
+from bench.cell import DataRef, Entry, Federated
 from bench.cli.show import command
-from bench.errors import MatrixError, RecordError
+from bench.errors import RecordError
 from bench.leaderboard.attacks import attacks
-from bench.leaderboard.attacks import render as render_attacks
-from bench.leaderboard.knowledge import UNDESCRIBED, Knowing, knowledge, render
-from bench.matrix.published import Published, beside, keep, kept
-from bench.matrix.read import read
+from bench.leaderboard.forms import terminal
+from bench.leaderboard.forms.terminal import UNDESCRIBED
+from bench.leaderboard.knowledge import KnowledgeRow, knowledge
+from bench.matrix.published import Published, keep, kept
 from bench.record import store as records
-from bench.record.store import Record
+from bench.record.schema import Conditions, Distortion, ReadingScore, Record
 from bench.scoring.intervals import paired, wilson
 
 
 def record(
     hits: list[list[bool]], *, knowledge: Any = "plain", attack: str = "cpl", defense: str = "prune",
-    dataset: str = "digits", point: str = "type-2", seed: int = 0, described: bool | None = True,
-    status: Any = "done", rmse: float = 0.1, said: str = "ok", evaluations: int = 40, **params: Any,
+    dataset: str = "digits", point: str = "type-2", seed: int = 0, described: bool = True, status: str = "done",
+    rmse: float = 0.1, example_status: str = "ok", evaluations: int = 40, **params: Any,
 ) -> Record:  # fmt: skip
-    """A record whose pictures leaked as `hits` (reading, picture) says; those that did not have RMSE .5."""
-    cell = AttackCell(
-        dataset=DataRef(name=dataset, sha256="0" * 64), model=Entry(name="dlg-lenet"), seed=seed,
-        federated=Federated(), defense=Entry(name=defense), attack=Entry(name=attack, params=params),
-        point=point, readings=len(hits), knowledge=knowledge,
+    """A record whose examples leaked as `hits` (reading, example) says; those that did not have RMSE .5."""
+    cell = attack_cell(
+        dataset=DataRef(name=dataset, sha256="0" * 64), seed=seed, federated=Federated(), defense=defense,
+        attack=Entry(name=attack, params=params), point=point, knowledge=knowledge,
     )  # fmt: skip
-    victims = [
-        {
-            "evaluations": evaluations, "outer": evaluations // 20,
-            "pictures": [
-                {"success": hit, "status": said, "rmse": rmse if hit else 0.5, "psnr_db": 25.0 if hit else 6.0,
-                 "best_floor_db": 11.0}
+    readings = [
+        ReadingScore(
+            status="ok", evaluations=evaluations, outer=evaluations // 20,
+            examples=tuple(
+                example(
+                    hit, status=example_status, rmse=rmse if hit else 0.5, psnr_db=25.0 if hit else 6.0,
+                    prior_db=11.0,
+                )
                 for hit in row
-            ],
-        }
+            ),
+        )
         for row in hits
     ]  # fmt: skip
-    return Record(
-        id=cell.id, status=status, reason=None if status == "done" else "because",
-        cell=cell.model_dump(mode="json"), source={"bench": {"protocol": 1}},
-        summary={"reading_snr_db_least": 3.0, "conditions": {"described": described}},
-        victims=victims if status == "done" else [], environment={}, cost={},
+    found = attack_record(
+        cell=cell, readings=readings,
+        result={"distortion": Distortion(snr_db_least=3.0), "conditions": Conditions(described=described)},
     )  # fmt: skip
+    return found if status == "done" else unfinished(found, status, "because")
 
 
 def single(*hits: bool) -> list[list[bool]]:
     return [[hit] for hit in hits]
 
 
-def row(*found: Record) -> Knowing:
+def row(*found: Record) -> KnowledgeRow:
     (only,) = knowledge(found)
     return only
 
@@ -68,16 +69,16 @@ def text(shown: RenderableType) -> str:
     return str(file.getvalue())
 
 
-def test_the_change_is_paired_picture_by_picture() -> None:
+def test_the_change_is_paired_example_by_example() -> None:
     before, after = [True] + [False] * 15, [True] * 12 + [False] * 4
     found = row(record(single(*before)), record(single(*after), knowledge="adaptive", rmse=0.02))
     assert found.change == paired(np.array(after), np.array(before))
     assert (found.plain.asr, found.adaptive.asr) == (1 / 16, 12 / 16)
     assert (found.plain.best_rmse, found.adaptive.best_rmse) == (0.5, 0.02)
-    shown = text(render([found]))
-    assert "+.69 [" in shown
-    assert ".500 → .020" in shown
-    assert "6 dB → 25 dB" in shown
+    shown = text(terminal.knowledge([found]))
+    assert "+69 %" in shown
+    assert "0.500 → 0.020" in shown
+    assert "6 → 25 dB" in shown
     assert "prior 11 dB" in shown
 
 
@@ -98,7 +99,7 @@ def test_seeds_are_resampled_whole() -> None:
     assert change[1] <= 0 < alone[1]
 
 
-def test_only_attacks_that_were_asked_both_ways_count() -> None:
+def test_only_attacks_that_were_run_both_ways_count() -> None:
     found = row(
         record(single(False, False)), record(single(True, False), knowledge="adaptive"),
         record(single(True, True), attack="labels-only"),
@@ -116,7 +117,7 @@ def test_one_kind_alone_makes_no_table() -> None:
 def test_a_defense_that_describes_nothing_is_marked() -> None:
     found = row(record(single(True)), record(single(True), knowledge="adaptive", described=False))
     assert found.undescribed
-    assert UNDESCRIBED in " ".join(text(render([found])).split())
+    assert UNDESCRIBED in " ".join(text(terminal.knowledge([found])).split())
     assert not row(
         record(single(True), described=False), record(single(True), knowledge="adaptive")
     ).undescribed
@@ -149,14 +150,14 @@ def test_figures_of_an_attack_over_its_seeds() -> None:
     (found,) = attacks(
         [
             record(single(True, True, False), rmse=0.1, evaluations=40),
-            record(single(True, False, False), seed=1, rmse=0.3, evaluations=60, said="diverged"),
+            record(single(True, False, False), seed=1, rmse=0.3, evaluations=60, example_status="diverged"),
         ]
     )
-    assert (found.dataset, found.attack, found.pictures, found.asr) == ("digits", "cpl", 6, 0.5)
-    assert found.rmse == pytest.approx(0.4)  # .1 .1 .3 .5 .5 .5
+    assert (found.dataset, found.attack, found.examples, found.asr) == ("digits", "cpl", 6, 0.5)
+    assert found.medians["rmse"] == pytest.approx(0.4)  # .1 .1 .3 .5 .5 .5
     assert found.rmse_of_successes == pytest.approx(0.1)
     assert (found.evaluations, found.outer, found.diverged) == (50.0, 2.5, 0.5)
-    assert (found.psnr_db, found.prior_psnr_db) == (15.5, 11.0)
+    assert (found.medians["psnr_db"], found.prior_psnr_db) == (15.5, 11.0)
     assert found.interval is not None
     low, high = wilson(3, 6)
     assert found.interval[0] <= low < high <= found.interval[1]
@@ -164,7 +165,7 @@ def test_figures_of_an_attack_over_its_seeds() -> None:
 
 def test_without_a_success_there_is_no_rmse_of_successes() -> None:
     (found,) = attacks([record(single(False, False))])
-    assert (found.asr, found.rmse, found.rmse_of_successes) == (0.0, 0.5, None)
+    assert (found.asr, found.medians["rmse"], found.rmse_of_successes) == (0.0, 0.5, None)
 
 
 def test_a_crashed_attack_has_a_row_without_figures_and_one_that_does_not_apply_has_none() -> None:
@@ -172,7 +173,7 @@ def test_a_crashed_attack_has_a_row_without_figures_and_one_that_does_not_apply_
         [record(single(True), status="crashed"), record(single(False), attack="dlg", status="n/a")]
     )
     assert (found.attack, found.asr, found.diverged, found.crashed) == ("cpl", None, None, 1)
-    assert "crashed" in text(render_attacks([found]))
+    assert "crashed" in text(terminal.attacks([found]))
 
 
 PAPER = Published(
@@ -184,8 +185,8 @@ PAPER = Published(
 def test_what_is_published_stands_below_what_is_measured() -> None:
     found = attacks([record(single(True), dataset=name, restarts=3) for name in ("digits", "mnist")], [PAPER])
     assert [each.published for each in found] == [None, PAPER]
-    shown = text(render_attacks(found))
-    assert shown.count("paper .686") == shown.count("paper .145") == shown.count("paper 18.4") == 1
+    shown = text(terminal.attacks(found))
+    assert shown.count("paper 68.6 %") == shown.count("paper 0.145") == shown.count("paper 18.4") == 1
     assert "paper: a paper, Table I" in shown
     assert found[1].json()["published"] == {**PAPER.figures, "source": "a paper, Table I"}
 
@@ -199,59 +200,6 @@ def test_published_figures_stay_with_the_run(tmp_path: Path) -> None:
     (tmp_path / "published.json").write_text('[{"where": 3}]')
     with pytest.raises(RecordError, match="no published figures"):
         kept(tmp_path)
-
-
-MATRIX = """
-title = "one"
-[axes]
-dataset = ["digits"]
-model = ["dlg-lenet"]
-attack = ["cpl"]
-point = ["type-2"]
-[[published]]
-"""
-
-
-def matrix(tmp_path: Path, published: str) -> Path:
-    path = tmp_path / "one.toml"
-    path.write_text(MATRIX + published, "utf-8")
-    return path
-
-
-def test_a_matrix_says_what_is_published(tmp_path: Path) -> None:
-    given = 'attack = { name = "cpl", search = "none" }\npoint = "type-2"\nasr = 1\nsource = "a paper"'
-    (found,) = read(matrix(tmp_path, given)).published
-    assert found == Published(
-        where={"attack": {"name": "cpl", "line_search": "none"}, "point": "type-2"}, figures={"asr": 1.0},
-        source="a paper",
-    )  # fmt: skip
-    full, point = record(single(True), line_search="none", restarts=3).cell, "type-2"
-    assert beside([found], full) is found
-    assert (
-        beside([found], {**full, "attack": {"name": "cpl", "params": {"line_search": "backtracking"}}})
-        is None
-    )
-    assert beside([found], {**full, "point": point.replace("2", "1")}) is None
-
-
-@pytest.mark.parametrize(
-    ("given", "fault"),
-    [
-        ('attack = "cpl"\nasr = 1', "published[0].source: expected one line"),
-        ('attack = "cpl"\nsource = "x"', "published[0]: gives no figure"),
-        ('asr = 1\nsource = "x"', "published[0]: names no axis"),
-        ('attack = "cpl"\nasr = 1.5\nsource = "x"', "published[0].asr: out of range, got 1.5; give 0 to 1"),
-        ('attack = "cpl"\nasr = "1"\nsource = "x"', "published[0].asr: expected a number"),
-        ('attack = "cpl"\nasr = true\nsource = "x"', "published[0].asr: expected a number"),
-        ('attack = "clp"\nasr = 1\nsource = "x"', "published[0].attack: unknown attack 'clp'; did you mean 'cpl'?"),
-        ('attack = "cpl"\nasrs = 1\nsource = "x"', "published[0].asrs: unknown key; did you mean 'asr'?"),
-        ('attack = { name = "cpl", sweep = { restarts = [1] } }\nasr = 1\nsource = "x"', "attack.sweep: a sweep"),
-    ],
-)  # fmt: skip
-def test_a_wrong_entry_is_a_fault(tmp_path: Path, given: str, fault: str) -> None:
-    with pytest.raises(MatrixError) as raised:
-        read(matrix(tmp_path, given))
-    assert fault in str(raised.value)
 
 
 @pytest.fixture
@@ -269,10 +217,10 @@ def shown(*arguments: str | Path) -> Any:
 def test_bench_show_prints_both_tables(run: Path) -> None:
     result = shown(run, "--attacks")
     assert result.exit_code == 0, result.exception
-    assert "paper .686" in result.output
+    assert "paper 68.6 %" in result.output
     result = shown(run, "--knowledge")
     assert result.exit_code == 0, result.exception
-    assert "what knowing the defense gains" in result.output
+    assert "what knowing the defense gains" in " ".join(result.output.split())
     assert '"change"' in shown(run, "--knowledge", "--json").output
     assert '"rmse_of_successes"' in shown(run, "--attacks", "--json").output
 
@@ -292,7 +240,7 @@ def test_names_are_not_squeezed_away_where_defenses_and_points_differ() -> None:
         for point in ("type-2", "type-1")
     ]
     stream = io.StringIO()
-    Console(file=stream, width=80).print(render_attacks(attacks(fared)))
+    Console(file=stream, width=80).print(terminal.attacks(attacks(fared)))
     told = stream.getvalue()
     for name in ("cpl", "fed-sdp", "none", "type-2", "type-1", "outer"):
         assert name in told

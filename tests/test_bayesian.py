@@ -11,12 +11,12 @@ import pytest
 import torch
 from scipy.stats import binom
 
-from bench.answer.victims import clients_of
 from bench.cell import Bayesian, DataRef, Entry, Federated, TrainingCell
 from bench.contracts.situations import data, setting_of
 from bench.defenses.accounting import bayesian as numbers
 from bench.defenses.accounting import rdp
 from bench.federated import bayesian, resume
+from bench.federated.batches import clients_of
 from bench.federated.stages import stages
 from bench.federated.training import Course, Progress, begin, train
 from bench.registry import entries as registry
@@ -131,9 +131,9 @@ def test_an_attackers_guess_at_epsilon_5() -> None:
     assert numbers.guess(0.0) == 0.5
 
 
-def test_rows_are_apart_by_what_their_mean_loses_without_them() -> None:
+def test_the_distance_of_a_row_is_the_change_of_the_mean_without_it() -> None:
     rows = torch.randn(3, 5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    found = bayesian._apart(rows)
+    found = bayesian._distances(rows)
     for group in range(3):
         for row in range(5):
             rest = torch.cat([rows[group, :row], rows[group, row + 1 :]]).mean(0)
@@ -147,13 +147,13 @@ CLIP = 0.4
 
 
 def course(
-    defense: str, params: dict[str, object], asked: Bayesian, *, rounds: int = 3
+    defense: str, params: dict[str, object], config: Bayesian, *, rounds: int = 3
 ) -> tuple[Course, Progress]:
     federated = Federated(clients=12, per_round=6, batch=5, rate=0.5)
     cell = TrainingCell(
         dataset=DataRef(name="digits", sha256=data().sha256), model=Entry(name="dlg-lenet"),
         federated=federated, defense=Entry(name=defense), rounds=rounds, test_every=1, test_examples=50,
-        bayesian=asked,
+        bayesian=config,
     )  # fmt: skip
     architecture = registry.instance("models", "dlg-lenet", {})
     module = architecture.build(data().shape, data().classes).eval()
@@ -175,9 +175,9 @@ def test_a_client_costs_what_its_clipped_update_moves_the_mean_by(monkeypatch: p
         return real(x, **known)
 
     monkeypatch.setattr(numbers, "log_moments", noted)
-    asked = Bayesian(levels=("client",))
+    config = Bayesian(levels=("client",))
     it, start = course(
-        "fed-sdp", {"noise": "mean", "clip": CLIP, "sigma": 2.0, "at": "client"}, asked, rounds=1
+        "fed-sdp", {"noise": "mean", "clip": CLIP, "sigma": 2.0, "at": "client"}, config, rounds=1
     )
     end = train(it, start)
     (x,) = seen
@@ -190,24 +190,23 @@ def test_a_client_costs_what_its_clipped_update_moves_the_mean_by(monkeypatch: p
 
 
 def test_levels_are_accounted_beside_the_moments_accountant() -> None:
-    asked = Bayesian(levels=("instance", "joint", "client"), delta=1e-3)
+    config = Bayesian(levels=("instance", "joint", "client"), delta=1e-3)
     params = {"noise": "batch", "clipping": "flat", "clip": 0.1, "sigma": 3.0}
-    it, start = course("fed-cdp", params, asked)
+    it, start = course("fed-cdp", params, config)
     federated = it.cell.federated
-    assert bayesian.absent(asked, federated, start.stages) == {"client": "no noise lies on what it speaks of"}
+    accountant = bayesian.accountant(config, federated, start.stages, examples=len(data().training))
+    assert accountant.absent == {"client": "no noise lies on what it speaks of"}
     end = train(it, start)
     assert set(end.costs) == {"instance", "joint"}
     assert all(value.shape == (3, len(numbers.ORDERS)) for value in end.costs.values())
     mechanism = registry.instance("defenses", "fed-cdp", params).mechanism(start.stages.setting)
-    found = bayesian.by_round(
-        asked, federated, end.costs, mechanism, (0, 1, 2, 3), examples=len(data().training), own=60
-    )
-    for level, rows in found.items():
+    for level, rows in accountant.by_round(end.costs, mechanism, (0, 1, 2, 3)).items():
         assert [row[0] for row in rows] == [1, 2, 3]
         spent = [row[1] or 0.0 for row in rows]
         assert all(a < b for a, b in pairwise(spent)), f"{level} spends more each round"
-    instance = bayesian.spent(asked, federated, end.costs, 3, examples=900, own=60)["instance"]
-    assert (instance.q, instance.steps) == (5 / 60, 3)
+    instance = accountant.reports(end.costs, 3)["instance"]
+    own = start.stages.setting.client_examples
+    assert (instance.q, instance.steps) == (5 / own, 3)
     assert "BDP is not DP" in instance.caveats[0]
 
 
@@ -215,8 +214,8 @@ def test_sequential_costs_add_up_over_clients_and_parallel_ones_take_the_worst()
     params = {"noise": "batch", "clipping": "flat", "clip": 0.1, "sigma": 3.0}
     whole = {}
     for how in ("parallel", "sequential"):
-        asked = Bayesian(levels=("instance",), instances=how)  # type: ignore[arg-type]
-        it, start = course("fed-cdp", params, asked, rounds=1)
+        config = Bayesian(levels=("instance",), instances=how)  # type: ignore[arg-type]
+        it, start = course("fed-cdp", params, config, rounds=1)
         of_all = replace(it, clients=it.clients)
         whole[how] = train(of_all, start).costs["instance"][0].numpy()
     # with q = B/N of all, far below B/N_i, six clients together still cost less here than the worst alone
@@ -226,8 +225,8 @@ def test_sequential_costs_add_up_over_clients_and_parallel_ones_take_the_worst()
 
 def test_accounting_changes_no_weight_and_resumes_bit_for_bit(tmp_path: Path) -> None:
     params = {"noise": "batch", "clipping": "flat", "clip": 0.1, "sigma": 3.0}
-    asked = Bayesian(levels=("instance", "joint"))
-    it, start = course("fed-cdp", params, asked)
+    config = Bayesian(levels=("instance", "joint"))
+    it, start = course("fed-cdp", params, config)
     whole = train(it, start)
     half = train(it, start, lambda now: now.round < 2)
     resume.save(tmp_path / "kept.safetensors", half, {"a": 1})
@@ -261,15 +260,18 @@ def test_accounting_changes_no_weight_and_resumes_bit_for_bit(tmp_path: Path) ->
     ],
 )
 def test_what_cannot_be_accounted_says_why(defense: str, level: str, reason: str) -> None:
-    asked = Bayesian(levels=(level,))  # type: ignore[arg-type]
-    it, start = course(defense, {}, asked, rounds=1)
-    assert bayesian.absent(asked, it.cell.federated, start.stages) == {level: reason}
+    config = Bayesian(levels=(level,))  # type: ignore[arg-type]
+    it, start = course(defense, {}, config, rounds=1)
+    assert bayesian.accountant(config, it.cell.federated, start.stages, examples=900).absent == {
+        level: reason
+    }
     assert train(it, start).costs == {}
     several = it.cell.federated.model_copy(update={"algorithm": "fedavg", "steps": 2})
-    assert "fedavg" in bayesian.absent(Bayesian(levels=("joint",)), several, start.stages)["joint"]
+    joint = bayesian.accountant(Bayesian(levels=("joint",)), several, start.stages, examples=900)
+    assert "fedavg" in joint.absent["joint"]
 
 
-def test_an_unasked_accounting_is_no_part_of_a_question() -> None:
+def test_without_bayesian_accounting_it_is_no_part_of_a_configuration() -> None:
     it, _ = course("none", {}, Bayesian())
     without = it.cell.model_copy(update={"bayesian": None})
     assert "bayesian" not in without.canonical()

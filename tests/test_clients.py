@@ -12,21 +12,23 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bench.answer.run import Memory, Place, run_cell
-from bench.answer.victims import clients_of
+from bench.answer.context import Memory, RunContext
+from bench.answer.run import run
 from bench.cell import DataRef, Entry, Federated, TrainingCell
 from bench.contracts.defenses import variants
 from bench.contracts.situations import data, setting_of
-from bench.defenses.base import Defense, Public, Scaled, Stateful, Transform
+from bench.defenses.base import Defense, Public, Scaling, Transform
 from bench.errors import NotApplicable
 from bench.federated import draws, resume
+from bench.federated.batches import Batches, clients_of
 from bench.federated.clients import follows_from_norms, local_updates, network
 from bench.federated.draws import StreamDraws
-from bench.federated.pipeline import Batches, run_round
+from bench.federated.pipeline import run_round
 from bench.federated.replay import states_at
 from bench.federated.stages import Moment, Stages, stages
 from bench.federated.training import Course, Progress, begin, train
 from bench.record.checkpoints import read_about
+from bench.record.schema import TrainingResult
 from bench.registry import entries as registry
 
 CLIENTS = (1, 4, 7)
@@ -161,13 +163,8 @@ def test_noise_on_the_mean_has_the_variance_of_noise_on_each_example(name: str, 
 
 def transforms() -> list[Transform]:
     setting = setting_of(federated(1))
-    found = [
-        item
-        for _, defense in choices()
-        for item in _accepted(defense, setting)
-        if not isinstance(item, Stateful)
-    ]
-    return list({repr(item): item for item in found}.values())
+    items = [item for _, defense in choices() for item in _accepted(defense, setting)]
+    return list({repr(item): item for item in items}.values())
 
 
 def _accepted(defense: Defense, setting: object) -> list[Transform]:
@@ -177,8 +174,8 @@ def _accepted(defense: Defense, setting: object) -> list[Transform]:
         return []
 
 
-def test_what_is_told_from_norms_is_what_is_done() -> None:
-    """With unit draws `apply` gives factor times gradient plus deviation."""
+def test_an_update_by_norms_is_the_update() -> None:
+    """With unit draws `update` gives factor times gradient plus deviation, and the same next state."""
     from bench.defenses.base import Context
     from bench.defenses.transforms.rows import norms
 
@@ -187,25 +184,26 @@ def test_what_is_told_from_norms_is_what_is_done() -> None:
             del name
             return torch.ones_like(like)
 
-    given = {
-        "a": torch.randn(2, 3, 4, 5, dtype=torch.float64),
-        "b": torch.randn(2, 3, 6, dtype=torch.float64),
-    }
-    asked = 0
+    shapes = {"a": (4, 5), "b": (6,)}
+    given = {name: torch.randn(2, 3, *shape, dtype=torch.float64) for name, shape in shapes.items()}
+    checked = set()
     for item in transforms():
         context = Context(
             lead=2, stage="example", round=0, step=0, setting=setting_of(federated(1)), draws=Ones()
         )
-        told = item.by_norms(norms(given, 2), context)
-        if told is None:
+        state = item.initial_of(shapes, 2)
+        by_norms = item.update_by_norms(norms(given, 2), state, context)
+        if by_norms is None:
             continue
-        asked += 1
-        after = item.apply(given, context)
+        checked.add(type(item).__name__)
+        scaling, next_state = by_norms
+        after, expected_state = item.update(given, state, context)
+        assert all(torch.equal(next_state[key], value) for key, value in expected_state.items())
         for key, value in given.items():
-            expected = value * _wide(told.factors.get(key, 1.0), value) + _wide(told.deviation, value)
+            expected = value * _wide(scaling.factors.get(key, 1.0), value) + _wide(scaling.deviation, value)
             torch.testing.assert_close(after[key], expected, rtol=1e-12, atol=1e-14)
-    assert asked >= 4
-    assert Scaled({}).deviation == 0
+    assert {"Clip", "GaussianNoise", "SensitivityNoise", "QuantileClip"} <= checked
+    assert Scaling({}).deviation == 0
 
 
 def _wide(value: Tensor | float, like: Tensor) -> Tensor | float:
@@ -265,28 +263,36 @@ def test_a_training_that_was_cut_off_goes_on_bit_for_bit(defense: str, tmp_path:
     assert resume.load(path, start, {"source": 1}) is start
 
 
+def answered(cell: TrainingCell, context: RunContext) -> TrainingResult:
+    """The result of a training cell."""
+    record = run(cell, context, Memory())
+    assert record.training is not None, record.reason
+    return record.training
+
+
 def test_a_training_stops_at_its_accuracy_and_before_its_epsilon(tmp_path: Path) -> None:
     of, _ = course("fed-cdp", rounds=12)
-    place = Place(run=tmp_path)
+    context = RunContext(run=tmp_path)
     plain = of.cell.model_copy(update={"test_every": 1})
-    full = run_cell(plain, place, Memory())
-    assert full.summary["rounds"] == 12
-    spent = [one for one in full.summary["privacy"] if one["convention"] == "paper"]
-    assert full.summary["epsilon"] is not None
-    assert full.summary["epsilon_absent"] is None
-    assert spent[0]["steps"] == 36
-    half = full.summary["curve"][6][1]
-    reached = run_cell(plain.model_copy(update={"until_accuracy": max(half, 0.01)}), place, Memory())
-    assert reached.summary["rounds"] <= 6
-    assert reached.summary["accuracy"] >= half
-    limit = spent[0]["epsilon"] * 0.8
-    stopped = run_cell(plain.model_copy(update={"until_epsilon": limit}), place, Memory())
-    assert 0 < stopped.summary["rounds"] < 12
-    assert stopped.summary["privacy"][0]["epsilon"] <= limit
+    full = answered(plain, context)
+    assert full.rounds == 12
+    spent = full.privacy.by("paper")
+    assert spent is not None and spent.epsilon is not None
+    assert full.privacy.epsilon is not None
+    assert full.privacy.absent is None
+    assert spent.steps == 36
+    half = full.curve[6][1]
+    reached = answered(plain.model_copy(update={"until_accuracy": max(half, 0.01)}), context)
+    assert reached.rounds <= 6
+    assert reached.accuracy >= half
+    limit = spent.epsilon * 0.8
+    stopped = answered(plain.model_copy(update={"until_epsilon": limit}), context)
+    assert 0 < stopped.rounds < 12
+    assert (stopped.privacy.figures[0].epsilon or 0) <= limit
     undefended = of.cell.model_copy(update={"defense": Entry(name="none"), "rounds": 1})
-    bare = run_cell(undefended, place, Memory())
-    assert bare.summary["epsilon"] is None
-    assert "calibrated" in bare.summary["epsilon_absent"]
+    bare = answered(undefended, context)
+    assert bare.privacy.epsilon is None
+    assert "calibrated" in (bare.privacy.absent or "")
 
 
 def test_streams_of_a_round_are_apart_and_alone_as_in_company() -> None:
@@ -327,14 +333,15 @@ SLOWLY = """
 import sys, time
 from pathlib import Path
 from bench.cell import TrainingCell
-from bench.answer.run import Memory, Place, run_cell
+from bench.answer.context import Memory, RunContext
+from bench.answer.run import run
 
-def told(step):
-    if step.round >= 2:
+def wait(progress):
+    if progress.round >= 2:
         time.sleep(600)  # until it is killed
 
 cell = TrainingCell.model_validate_json(sys.argv[1], strict=False)
-run_cell(cell, Place(run=Path(sys.argv[2]), saved_every=0.0), Memory(), told=told)
+run(cell, RunContext(run=Path(sys.argv[2]), save_every=0.0), Memory(), on_progress=wait)
 """
 
 
@@ -342,9 +349,9 @@ def test_a_training_whose_process_is_killed_goes_on_and_ends_the_same(tmp_path: 
     """A real process, killed with SIGKILL between two rounds: same curve, same checkpoints, bit for bit."""
     of, _ = course("fed-cdp")
     cell = of.cell.model_copy(update={"checkpoints": (1, 4)})
-    place = Place(run=tmp_path / "cut", saved_every=0.0)
-    child = subprocess.Popen([sys.executable, "-P", "-c", SLOWLY, cell.model_dump_json(), str(place.run)])
-    path = resume.place(place.run, cell.id)
+    context = RunContext(run=tmp_path / "cut", save_every=0.0)
+    child = subprocess.Popen([sys.executable, "-P", "-c", SLOWLY, cell.model_dump_json(), str(context.run)])
+    path = resume.place(context.run, cell.id)
     deadline = time.monotonic() + 120
     while not path.exists() or read_about(path).get("round", 0) < 2:
         assert child.poll() is None
@@ -353,10 +360,10 @@ def test_a_training_whose_process_is_killed_goes_on_and_ends_the_same(tmp_path: 
     child.kill()
     child.wait()
     heard: list[int] = []
-    again = run_cell(cell, place, Memory(), told=lambda step: heard.append(step.round))
-    whole = run_cell(cell, Place(run=tmp_path / "whole"), Memory())
+    again = run(cell, context, Memory(), on_progress=lambda progress: heard.append(progress.round))
+    whole = answered(cell, RunContext(run=tmp_path / "whole"))
     assert heard == [3, 4]
-    assert again.summary == whole.summary
+    assert again.training == whole
     assert not path.exists()
 
 
@@ -426,15 +433,15 @@ def test_a_training_that_stops_between_two_tests_is_tested_where_it_stops() -> N
     assert [round_ for round_, _ in end.curve] == [0, 2, 3]
 
 
-def test_a_limit_that_the_first_round_would_pass_lets_none_run(tmp_path: Path) -> None:
+def test_no_round_runs_if_the_first_would_pass_the_limit(tmp_path: Path) -> None:
     of, _ = course("fed-cdp", rounds=3)
     cell = of.cell.model_copy(update={"until_epsilon": 0.01})
-    found = run_cell(cell, Place(run=tmp_path), Memory())
-    assert (found.status, found.summary["rounds"], found.summary["epsilon"]) == ("done", 0, None)
-    assert "the first would pass" in found.summary["epsilon_absent"]
+    result = answered(cell, RunContext(run=tmp_path))
+    assert (result.rounds, result.privacy.epsilon) == (0, None)
+    assert "the first would pass" in (result.privacy.absent or "")
 
 
-def test_a_saved_training_without_a_round_that_is_now_wanted_begins_anew(tmp_path: Path) -> None:
+def test_a_saved_training_without_a_needed_checkpoint_starts_again(tmp_path: Path) -> None:
     of, start = course("none")
     path = resume.place(tmp_path, "a")
     resume.save(path, train(of, start, lambda now: now.round < 3), 1)
@@ -446,6 +453,6 @@ def test_a_saved_training_without_a_round_that_is_now_wanted_begins_anew(tmp_pat
 def test_a_defense_that_refuses_the_setting_is_n_a_in_a_training(tmp_path: Path) -> None:
     of, _ = course("none")
     cell = of.cell.model_copy(update={"defense": Entry(name="quantile", params={"sigma": 6.0})})
-    found = run_cell(cell, Place(run=tmp_path), Memory())
+    found = run(cell, RunContext(run=tmp_path), Memory())
     assert found.status == "n/a"
     assert "leaves nothing for the main noise" in (found.reason or "")

@@ -1,25 +1,26 @@
-"""Against a real Dask cluster on this machine: workers killed, the scheduler restarted, a disk full, and every
-cell's record there once, whole, and equal to one process's."""
+"""Against a real Dask cluster on this machine: workers killed, the scheduler restarted, a disk full.  Every cell has
+one record, whole, and equal to one process's."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from tests import runs
 from tests.lab import Lab, free_port
-from tests.test_plan import attack
+from tests.test_plan import answer, attack
 
-from bench.answer.run import answering
+from bench.answer.context import RunContext
+from bench.answer.provenance import provenance
 from bench.cell import FileWeights
 from bench.cli.main import cli
 from bench.errors import BenchError, RecordError
 from bench.record import store as records
 from bench.record.checkpoints import file_sha256
 from bench.sweep import cluster
-from bench.sweep.bundle import admit, needed
-from bench.sweep.pool import Lost
+from bench.sweep.bundle import admit, inputs
+from bench.sweep.pool import WorkerLost
 
 pytestmark = pytest.mark.cluster
 pytest.importorskip("distributed")
@@ -27,115 +28,118 @@ pytest.importorskip("distributed")
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    found = Lab(tmp_path_factory.mktemp("lab"))
-    yield found
-    found.close()
+    lab = Lab(tmp_path_factory.mktemp("lab"))
+    yield lab
+    lab.close()
 
 
 @pytest.fixture
 def lab(built: Lab) -> Lab:
-    """Two workers; some may have served other runs before, as a lab's do."""
+    """Two workers that served no run before: one that did answers from memory, and waits at no gate."""
+    built.staff(0)
     built.staff(2)
     return built
 
 
-def disturbed(lab: Lab, asked: list[object], run: Path, disturb: Callable[[], None]) -> None:
-    """A run to its end, with this done to it once it has some records."""
-    with runs.bench(*asked, "--executor", lab.address, "--out", run) as process:
-        runs.until(lambda: runs.settled(run) >= 5)
+def disturbed(lab: Lab, gate: runs.Gate, gated: list[object], run: Path, disturb: Callable[[], None]) -> None:
+    """A run to its end; `disturb` is called while both workers are in a cell, after the first records."""
+    gate.close(at=5)
+    with runs.bench(*gated, "--executor", lab.address, "--out", run) as bench:
+        bench.until(lambda: gate.waiting() == 2)
         disturb()
-        code, told = runs.ended(process)
-    assert code == 0, told
+        gate.open()
+        code, output = bench.ended()
+    assert code == 0, output
 
 
 def test_two_workers_give_what_one_process_gives(
-    lab: Lab, slow_asked: list[object], slow_alone: Path, tmp_path: Path
+    lab: Lab, gate: runs.Gate, gated: list[object], gated_alone: Path, tmp_path: Path
 ) -> None:
-    code, told = runs.ran(*slow_asked, "--executor", lab.address, "--out", tmp_path / "run")
-    assert code == 0, told
-    runs.assert_equal(tmp_path / "run", slow_alone)
+    code, output = runs.ran(*gated, "--executor", lab.address, "--out", tmp_path / "run")
+    assert code == 0, output
+    runs.assert_equal(tmp_path / "run", gated_alone)
 
 
 def test_a_worker_killed_in_a_cell_and_one_that_comes_late(
-    lab: Lab, slow_asked: list[object], slow_alone: Path, tmp_path: Path
+    lab: Lab, gate: runs.Gate, gated: list[object], gated_alone: Path, tmp_path: Path
 ) -> None:
     def disturb() -> None:
         lab.workers[0].kill()
         lab.add_worker()
 
-    disturbed(lab, slow_asked, tmp_path / "run", disturb)
-    runs.assert_equal(tmp_path / "run", slow_alone)
+    disturbed(lab, gate, gated, tmp_path / "run", disturb)
+    runs.assert_equal(tmp_path / "run", gated_alone)
 
 
-def test_the_head_killed_and_asked_again(
-    lab: Lab, slow_asked: list[object], slow_alone: Path, tmp_path: Path
+def test_the_head_killed_and_started_again(
+    lab: Lab, gate: runs.Gate, gated: list[object], gated_alone: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    with runs.bench(*slow_asked, "--executor", lab.address, "--out", run) as process:
-        runs.until(lambda: runs.settled(run) >= 5)
-        runs.kill(process)
+    gate.close(at=5)
+    with runs.bench(*gated, "--executor", lab.address, "--out", run) as bench:
+        bench.until(lambda: gate.waiting() == 2)
+        bench.kill()
+    gate.open()
     before = {id_: record.cost for id_, record in runs.whole(run).items()}
-    code, told = runs.ran(*slow_asked, "--executor", lab.address, "--out", run)
-    assert code == 0, told
-    runs.assert_equal(run, slow_alone)
+    assert before
+    code, output = runs.ran(*gated, "--executor", lab.address, "--out", run)
+    assert code == 0, output
+    runs.assert_equal(run, gated_alone)
     assert {id_: runs.whole(run)[id_].cost for id_ in before} == before  # none was run twice
 
 
 def test_the_scheduler_restarted(
-    lab: Lab, slow_asked: list[object], slow_alone: Path, tmp_path: Path
+    lab: Lab, gate: runs.Gate, gated: list[object], gated_alone: Path, tmp_path: Path
 ) -> None:
-    disturbed(lab, slow_asked, tmp_path / "run", lab.restart)
-    runs.assert_equal(tmp_path / "run", slow_alone)
+    disturbed(lab, gate, gated, tmp_path / "run", lab.restart)
+    runs.assert_equal(tmp_path / "run", gated_alone)
 
 
 def test_a_full_disk_on_one_worker(
-    lab: Lab, slow_asked: list[object], slow_alone: Path, tmp_path: Path
+    lab: Lab, gate: runs.Gate, gated: list[object], gated_alone: Path, tmp_path: Path
 ) -> None:
     lab.staff(1)
+    gate.close(at=1)  # so that the other worker cannot do it all before this one has a cell
     with runs.tiny_disk(tmp_path / "tiny", "256k") as tiny:
         full = lab.add_worker(scratch=tiny)
         runs.until(lambda: any(tiny.iterdir()))
         (tiny / "ballast").write_bytes(b"x" * (240 << 10))
-        code, told = runs.ran(*slow_asked, "--executor", lab.address, "--out", tmp_path / "run")
+        with runs.bench(*gated, "--executor", lab.address, "--out", tmp_path / "run") as bench:
+            bench.until(lambda: gate.waiting() == 2)
+            gate.open()
+            code, output = bench.ended()
         lab.dismiss(full)
-    assert code == 0, told
-    assert "gets no more cells" in told
-    assert "No space left on device" in told
-    runs.assert_equal(tmp_path / "run", slow_alone)
+    assert code == 0, output
+    assert "gets no more cells" in output
+    assert "No space left on device" in output
+    runs.assert_equal(tmp_path / "run", gated_alone)
 
 
 def test_a_cell_that_hangs_is_stopped_and_the_others_go_on(lab: Lab, tmp_path: Path) -> None:
     hangs = runs.plugin(tmp_path, "Hangs", "time.sleep(3600 if reading.point.name == 'type-1' else 0)")
     path = runs.matrix(tmp_path, "hangs", "labels-only")
     path.write_text(path.read_text().replace(', "prune"', ""))
-    asked = runs.asked(path, hangs)
-    run = tmp_path / "run"
-    with runs.bench(*asked, "--executor", lab.address, "--out", run, "--time-limit", "4s") as process:
+    run, arguments = tmp_path / "run", runs.arguments(path, hangs)
+    with runs.bench(*arguments, "--executor", lab.address, "--out", run, "--time-limit", "20s") as bench:
         for _ in range(2):  # each cell that hangs takes its worker along
-            runs.until(lambda: lab.alive < 2)
+            bench.until(lambda: lab.alive < 2)
             lab.add_worker()
-        code, told = runs.ended(process)
-    assert code == 1, told
+        code, output = bench.ended()
+    assert code == 1, output
     crashed = [record for record in runs.whole(run).values() if record.status == "crashed"]
     assert len(crashed) == 2
     assert {record.reason for record in crashed} == {
-        "took longer than the time limit of 4 s; give --time-limit more, or mend what hangs"
+        "took longer than the time limit of 20 s; give --time-limit more, or mend what hangs"
     }
 
 
 def test_nobody_at_the_address_is_one_line(tmp_path: Path) -> None:
-    asked = runs.asked(runs.matrix(tmp_path, "labels-only"))
     nobody = f"dask://127.0.0.1:{free_port()}"
-    arguments = [str(one) for one in (*asked, "--executor", nobody, "--out", tmp_path / "run")]
-    said = CliRunner().invoke(cli, arguments).exception
-    assert isinstance(said, BenchError)
-    assert "no Dask scheduler answers there" in str(said)
-    assert "\n" not in str(said)
-
-
-def _plain(record: records.Record) -> bool:
-    cell = record.cell
-    return cell["kind"] == "attack" and cell["weights"]["kind"] == "init" and cell["attack"]["name"] == "cpl"
+    arguments = [*runs.arguments(runs.matrix(tmp_path, "labels-only")), "--executor", nobody]
+    error = CliRunner().invoke(cli, [*map(str, arguments), "--out", str(tmp_path / "run")]).exception
+    assert isinstance(error, BenchError)
+    assert "no Dask scheduler answers there" in str(error)
+    assert "\n" not in str(error)
 
 
 class _Worker:
@@ -145,24 +149,27 @@ class _Worker:
         self.local_directory = str(folder)
 
 
-def test_a_worker_with_other_code_or_data_is_unfit(
-    slow_alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def _context(run: Path) -> RunContext:
+    return RunContext(run=run, data_errors_fail_cell=False)
+
+
+def test_a_worker_with_other_code_or_data_is_excluded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("distributed.get_worker", lambda: _Worker(tmp_path))
-    record = next(one for one in records.records(slow_alone) if _plain(one))
-    cell = records.cell_of(record)
-    job: dict[str, Any] = {
-        "cell": cell.model_dump_json(), "files": {}, "source": record.source, "plugins": {}, "device": "cpu",
-        "data_dir": None, "threads": 1, "limit": None,
-    }  # fmt: skip
-    other = {**record.source, "bench": {**record.source["bench"], "sha256": "0" * 64}}
-    found = cluster.work(cluster.Job(**job | {"source": other}))
-    assert isinstance(found, cluster.Unfit)
-    assert "other code than the head's: bench: the files of bench changed" in found.reason
+    cell = attack()
+    here = provenance(cell, tmp_path)
+    job = cluster.Job(
+        cell=cell.model_dump_json(), files={}, provenance=here, plugins={}, context=_context(tmp_path),
+    )  # fmt: skip
+    other = replace(here, bench=replace(here.bench, sha256="0" * 64))
+    result = cluster.work(replace(job, provenance=other))
+    assert isinstance(result, cluster.Exclusion)
+    assert "other code than the head's: bench: the files of" in result.reason
     elsewhere = cell.model_copy(update={"dataset": cell.dataset.model_copy(update={"sha256": "0" * 64})})
-    found = cluster.work(cluster.Job(**job | {"cell": elsewhere.model_dump_json()}))
-    assert isinstance(found, cluster.Unfit)
-    assert "its content changed" in found.reason
+    result = cluster.work(replace(job, cell=elsewhere.model_dump_json()))
+    assert isinstance(result, cluster.Exclusion)
+    assert "its content changed" in result.reason
     assert not list(tmp_path.iterdir())  # its folder is gone
 
 
@@ -180,29 +187,30 @@ def test_a_cell_that_cannot_be_answered_takes_no_worker_along(
     if name.startswith("gone"):
         path.unlink()
     job = cluster.Job(
-        cell=cell.model_dump_json(), files=needed(cell, tmp_path / "run"), source=answering(cell, tmp_path),
-        plugins={}, device="cpu", data_dir=None, threads=1, limit=None,
+        cell=cell.model_dump_json(), files=inputs(cell, tmp_path / "run"),
+        provenance=provenance(cell, tmp_path), plugins={}, context=_context(tmp_path),
     )  # fmt: skip
     files = cluster.work(job)
     assert isinstance(files, dict), files
-    found = admit(tmp_path / "run", files, cell.id)
-    assert found.status == "crashed"
-    assert "unknown format" in str(found.reason) or "cannot be read" in str(found.reason)
-    monkeypatch.setattr(cluster, "left", lambda run, given: 1 // 0)
-    assert isinstance(cluster.work(job), Lost)
+    record = admit(tmp_path / "run", files, cell.id)
+    assert record.status == "crashed"
+    assert "unknown format" in str(record.reason) or "cannot be read" in str(record.reason)
+    monkeypatch.setattr(cluster, "outputs", lambda run, given: 1 // 0)
+    assert isinstance(cluster.work(job), WorkerLost)
 
 
-def test_what_comes_back_stays_in_the_run_folder(slow_alone: Path, tmp_path: Path) -> None:
-    name = next((slow_alone / "records").iterdir()).name
-    content = (slow_alone / "records" / name).read_bytes()
+def test_what_comes_back_stays_in_the_run_folder(tmp_path: Path) -> None:
+    cell, run = attack(), tmp_path / "run"
+    content = records.write(tmp_path, answer(cell, tmp_path)).read_bytes()
+    name = f"{cell.id}.json"
     for wrong in ("../escaped", "/etc/escaped", "records/../../escaped", "weights/x/round-1.safetensors"):
         with pytest.raises(RecordError, match="not a file of a run folder|2 records came back"):
-            admit(tmp_path, {f"records/{name}": content, wrong: b"x"}, Path(name).stem)
+            admit(run, {f"records/{name}": content, wrong: b"x"}, cell.id)
     with pytest.raises(RecordError, match="0 records came back"):
-        admit(tmp_path, {}, Path(name).stem)
+        admit(run, {}, cell.id)
     with pytest.raises(RecordError, match="the answer to 00000000 is of"):
-        admit(tmp_path, {f"records/{name}": content}, "0" * 64)
-    assert not list(tmp_path.iterdir())
+        admit(run, {f"records/{name}": content}, "0" * 64)
+    assert not run.exists()
 
 
 @pytest.mark.parametrize("wrong", ["dask://", "dask://host", "ray://host:1", "host:8786", "dask://host:x"])

@@ -2,33 +2,26 @@
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from tests.records import CELL, attack_cell, attack_record, training_record, unfinished
 
-from bench.answer.run import Memory, Place, run_cell
-from bench.cell import AttackCell, DataRef, Entry, Federated
+from bench.answer.context import Memory, RunContext
+from bench.answer.run import run
+from bench.cell import AttackCell, DataRef, Entry, Federated, FileWeights
 from bench.cli.compare import command
-from bench.cli.comparison import compare, questions
+from bench.cli.comparison import compare, differences
 from bench.datasets.base import content_hash
 from bench.datasets.digits import Digits
 from bench.errors import BenchError
 from bench.record import store as records
-from bench.record.store import Record
-from bench.scoring.intervals import mcnemar, paired, wilson
-
-CELL: dict[str, Any] = {
-    "kind": "attack",
-    "dataset": {"name": "digits", "params": {}, "sha256": "0" * 64, "subset": None},
-    "model": {"name": "dlg-lenet", "params": {"activation": "sigmoid"}},
-    "federated": {"algorithm": "fedsgd", "batch": 1},
-    "defense": {"name": "none", "params": {}},
-    "attack": {"name": "cpl", "params": {"outer": 300, "restarts": 0}},
-    "weights": {"kind": "init"}, "knowledge": "plain", "point": "type-2", "seed": 0, "draw": 0,
-}  # fmt: skip
+from bench.record.schema import Conditions, Record
+from bench.scoring.intervals import mcnemar, paired
 
 
 def record(
@@ -38,28 +31,7 @@ def record(
     **cell: Any,
 ) -> Record:
     """A record whose reading r is of client r and examples 10r, 10r + 1, …"""
-    victims = [
-        {
-            "clients": [row], "examples": [10 * row + n for n in range(len(leaked))],
-            "pictures": [
-                {"success": hit, "psnr_db": psnr[row][n] if psnr else 30.0 * hit, "rmse": 0.5 - 0.4 * hit}
-                for n, hit in enumerate(leaked)
-            ],
-        }
-        for row, leaked in enumerate(successes)
-    ]  # fmt: skip
-    hits = np.array(successes)
-    low, high = wilson(int(hits.sum()), hits.size)
-    return Record(
-        id=cell_id, status="done", cell={**copy.deepcopy(CELL), **cell},
-        source={"bench": {"version": "1", "protocol": 1, "sha256": "5" * 64}},
-        summary={
-            "asr": float(hits.mean()), "asr_low": low, "asr_high": high, "lower_bound": False,
-            "pictures": hits.size, "rmse_median": 0.1, "psnr_db_median": 30.0,
-            "conditions": {"weights_norm": 26.0},
-        },
-        victims=victims, environment={}, cost={},
-    )  # fmt: skip
+    return attack_record(successes, psnr, id=cell_id, cell=attack_cell(**cell))
 
 
 def singles(*leaked: bool) -> list[list[bool]]:
@@ -95,8 +67,8 @@ def test_the_paired_difference_is_the_intervals_own() -> None:
     assert [row for row, _ in found.paired.only_b] == np.flatnonzero(second & ~first).tolist()
 
 
-def test_pictures_of_one_batch_are_resampled_together() -> None:
-    """Ten readings of four pictures that leak together tell less than forty of one."""
+def test_examples_of_one_batch_are_resampled_together() -> None:
+    """Ten readings of four examples that leak together tell less than forty of one."""
     together = [[n < 6] * 4 for n in range(10)]
     none = [[False] * 4] * 10
     grouped = compare(record(together), record(none)).paired
@@ -110,7 +82,7 @@ def test_pictures_of_one_batch_are_resampled_together() -> None:
     assert grouped.only_a[:5] == ((0, 0), (0, 1), (0, 2), (0, 3), (1, 0))
 
 
-def test_medians_are_of_the_differences_and_a_failed_picture_is_worst() -> None:
+def test_medians_are_of_the_differences_and_a_failed_example_is_worst() -> None:
     hits = singles(True, True, True)
     first = record(hits, [[30.0], [25.0], [40.0]])
     second = record(hits, [[10.0], [24.0], [39.5]])
@@ -123,7 +95,7 @@ def test_medians_are_of_the_differences_and_a_failed_picture_is_worst() -> None:
     assert failed.psnr_db is None, "more than half of the differences have no number"
     both = compare(record(hits, [[None], [25.0], [40.0]]), record(hits, [[None], [None], [40.0]])).paired
     assert both is not None
-    assert both.psnr_db == 0, "two failed pictures are equally bad"
+    assert both.psnr_db == 0, "two failed examples are equally bad"
 
 
 def test_equal_cells_are_never_called_different() -> None:
@@ -136,55 +108,53 @@ def test_equal_cells_are_never_called_different() -> None:
 # --- whether they are paired -------------------------------------------------------------------------
 
 
-def changed(one: Record, **fields: Any) -> Record:
-    content = {name: copy.deepcopy(getattr(one, name)) for name in Record.__dataclass_fields__}
-    return Record(**{**content, **fields})
+def changed(base: Record, **result: Any) -> Record:
+    """With other fields in its result."""
+    assert base.attack is not None
+    return replace(base, result=replace(base.attack, **result))
 
 
 def test_a_draw_a_defense_or_an_attack_leaves_them_paired() -> None:
     base = record(singles(True, False))
     for cell in (
-        {"draw": 1}, {"defense": {"name": "prune", "params": {"share": 0.7}}},
-        {"attack": {"name": "dlg", "params": {}}}, {"knowledge": "adaptive"},
+        {"draw": 1}, {"defense": Entry(name="prune", params={"share": 0.7})}, {"attack": "dlg"},
+        {"knowledge": "adaptive"},
     ):  # fmt: skip
         assert compare(base, record(singles(True, True), **cell)).paired is not None
-    file = {"kind": "file", "sha256": "1" * 64}
-    found = compare(
-        record(singles(True), weights={**file, "path": "/a"}),
-        record(singles(True), weights={**file, "path": "/b"}),
+    comparison = compare(
+        record(singles(True), weights=FileWeights(sha256="1" * 64, path="/a")),
+        record(singles(True), weights=FileWeights(sha256="1" * 64, path="/b")),
     )
-    assert found.paired is not None
-    assert found.questions == (), "where a file was found is no part of the question"
+    assert comparison.paired is not None
+    assert comparison.configuration == (), "where a file was found is no part of the configuration"
 
 
 def test_what_is_not_paired_says_why() -> None:
     base = record(singles(True, False))
-    other_client = changed(base)
-    other_client.victims[1]["clients"] = [7]
-    other_example = changed(base)
-    other_example.victims[0]["examples"] = [9]
+    assert base.attack is not None
+    first, second = base.attack.readings
     cases = {
-        "different data": record(singles(True, False), dataset={**CELL["dataset"], "sha256": "1" * 64}),
+        "different data": record(
+            singles(True, False), dataset=CELL.dataset.model_copy(update={"sha256": "1" * 64})
+        ),
         "different weights": record(singles(True, False), seed=1),
-        "norms 26 and 27": changed(base, summary={**base.summary, "conditions": {"weights_norm": 27.0}}),
+        "norms 26 and 27": changed(base, conditions=Conditions(weights_norm=27.0)),
         "2 and 1 readings": record(singles(True)),
-        "client 1 and of 7": other_client,
-        "example 0 and of 9": other_example,
-        "B is n/a: no bias": changed(base, status="n/a", reason="no bias", victims=[], summary={}),
-        "B is a training": changed(base, cell={**CELL, "kind": "training"}),
+        "client 1 and of 7": changed(base, readings=(first, replace(second, clients=(7,)))),
+        "example 0 and of 9": changed(base, readings=(replace(first, indices=(9,)), second)),
+        "B is n/a: no bias": unfinished(base, "n/a", "no bias"),
+        "B is a training": training_record(),
         "example 0 and of 0, 1": record([[True, True], [False, False]]),
     }
     for reason, other in cases.items():
-        found = compare(base, other)
-        assert found.paired is None
-        assert reason in str(found.unpaired)
-    assert "different weights" in str(
-        compare(base, record(singles(True, False), model={"name": "dlg-lenet", "params": {}})).unpaired
-    )
+        comparison = compare(base, other)
+        assert comparison.paired is None
+        assert reason in str(comparison.unpaired)
+    assert "different weights" in str(compare(base, record(singles(True, False), model="dlg-lenet")).unpaired)
 
 
 def test_the_seed_is_no_matter_where_weights_come_from_a_file() -> None:
-    weights = {"kind": "file", "sha256": "1" * 64, "path": "x"}
+    weights = FileWeights(sha256="1" * 64, path="x")
     assert compare(
         record(singles(True), weights=weights), record(singles(True), weights=weights, seed=1)
     ).paired
@@ -193,19 +163,22 @@ def test_the_seed_is_no_matter_where_weights_come_from_a_file() -> None:
 # --- what differs ------------------------------------------------------------------------------------
 
 
-def test_questions_differ_field_by_field() -> None:
-    other = copy.deepcopy(CELL)
+def test_configurations_differ_field_by_field() -> None:
+    mine = CELL.model_dump(mode="json")
+    other = copy.deepcopy(mine)
     other["attack"] = {"name": "dlg", "params": {"outer": 1}}
     other["model"]["params"]["activation"] = "relu"
-    other["federated"] = {"algorithm": "fedavg", "batch": 1, "steps": 5}
-    found = {each.field: (each.a, each.b) for each in questions(CELL, other)}
+    other["federated"] |= {"algorithm": "fedavg", "steps": 5}
+    del other["draw"]
+    found = {each.field: (each.a, each.b) for each in differences(mine, other)}
     assert found == {
         "attack": ("cpl(outer=300, restarts=0)", "dlg(outer=1)"),
         "model.activation": ("sigmoid", "relu"),
         "federated.algorithm": ("fedsgd", "fedavg"),
-        "federated.steps": ("absent", 5),
+        "federated.steps": (1, 5),
+        "draw": (0, "absent"),
     }
-    assert list(questions(CELL, copy.deepcopy(CELL))) == []
+    assert list(differences(mine, copy.deepcopy(mine))) == []
 
 
 # --- the command -------------------------------------------------------------------------------------
@@ -213,27 +186,28 @@ def test_questions_differ_field_by_field() -> None:
 
 def test_words(tmp_path: Path) -> None:
     a = record(singles(*[True] * 30))
-    b = record(singles(*[False] * 30), cell_id="b2", defense={"name": "prune", "params": {"share": 0.7}})
-    b = changed(b, source={"bench": {**b.source["bench"], "version": "2"}})
+    b = record(singles(*[False] * 30), cell_id="b2", defense=Entry(name="prune", params={"share": 0.7}))
+    b = replace(b, provenance=replace(b.provenance, bench=replace(b.provenance.bench, version="2")))
     text = told(run_of(tmp_path, a, b), "a1", "b2")
     order = [
         text.index(part)
-        for part in ("question  defense: none | prune", "source    bench: version 1", "A - B")
+        for part in ("configuration  defense: none | prune", "provenance     bench: version 1", "A - B")
     ]
     assert order == sorted(order)
-    assert "A         ASR 100.0 % [88.6, 100.0] of 30 pictures" in text
-    assert "+100.0 points [" in text and "the same 30 pictures" in text
-    assert "only A    reading.picture 0.0, 1.0" in text and "(30)" in text
-    assert "only B    no picture" in text
+    assert "A              ASR 100.0 % [88.6, 100.0] of 30 examples" in text
+    assert "+100.0 points [" in text and "the same 30 examples" in text
+    assert "only A    reading.example 0.0, 1.0" in text and "(30)" in text
+    assert "only B    no example" in text
     assert text.rstrip().endswith("different: A leaks more")
 
 
 def test_a_failed_attack_is_not_a_defense(tmp_path: Path) -> None:
     a, b = record(singles(*[True] * 30)), record(singles(*[False] * 30), cell_id="b2")
-    b.summary["lower_bound"] = True
+    assert b.attack is not None
+    b = changed(b, summary=replace(b.attack.figures(), lower_bound=True))
     text = told(run_of(tmp_path, a, b), "a1", "b2")
-    assert "B         ASR ≥ 0.0 %" in text
-    assert "the attack failed on some of B's pictures: that is not protection" in text
+    assert "B              ASR ≥ 0.0 %" in text
+    assert "the attack failed on some of B's examples: that is not protection" in text
 
 
 def test_different_victims_show_unpaired_figures_only(tmp_path: Path) -> None:
@@ -244,14 +218,12 @@ def test_different_victims_show_unpaired_figures_only(tmp_path: Path) -> None:
     assert "A - B" not in text and "leaks more" not in text
     content = json.loads(told(tmp_path, "a1", "b2", "--json"))
     assert content["paired"] is None
-    assert content["questions"] == [{"field": "seed", "a": 0, "b": 1}]
+    assert content["configuration"] == [{"field": "seed", "a": 0, "b": 1}]
     assert (content["a"]["asr"], content["b"]["asr"]) == (1, 0)
 
 
 def test_trainings_show_their_accuracies(tmp_path: Path) -> None:
-    cell = {"kind": "training", "rounds": 20, **{key: CELL[key] for key in ("dataset", "model", "defense")}}
-    a = changed(record(singles(True)), cell=cell, summary={"accuracy": 0.9}, victims=[])
-    text = told(run_of(tmp_path, a, changed(a, id="b2", summary={"accuracy": 0.8})), "a1", "b2")
+    text = told(run_of(tmp_path, training_record(0.9, id="a1"), training_record(0.8, id="b2")), "a1", "b2")
     assert "accuracy 90.0 % after 20 rounds" in text and "accuracy 80.0 %" in text
     assert "not paired" in text
 
@@ -262,17 +234,16 @@ def test_records_of_two_runs_by_their_files(tmp_path: Path) -> None:
     files = [str(run / "records" / "a1.json") for run in (one, two)]
     result = CliRunner().invoke(command, files)
     assert result.exit_code == 0, result.exception
-    assert "question  the same" in result.output
+    assert "configuration  the same" in result.output
     assert "not called different" in result.output
 
 
 def test_mistakes(tmp_path: Path) -> None:
     run = run_of(tmp_path, record(singles(True)))
-    broken = changed(record(singles(True)), id="b2", victims=[{"clients": [0]}])
-    run_of(run, broken)
+    (run / "records" / "b2.json").write_text('{"schema": 2, "id": "b2"}')
     for arguments, message in (
         (["a1", "zz", str(run)], "no record with an id that starts with 'zz'"),
-        (["a1", "b2", str(run)], "its fields are not a record's (KeyError"),
+        (["a1", "b2", str(run)], "b2.json: not a record: status: field required"),
         (["a1", str(run / "no.json"), str(run)], "no.json: no such record"),
         (["a1", "b2", str(run / "nowhere")], "nowhere: no folder records/ there"),
     ):
@@ -291,11 +262,11 @@ def test_real_cells_that_differ_in_defense_alone_are_paired(tmp_path: Path) -> N
             dataset=data, model=Entry(name="dlg-lenet"), federated=federated, defense=defense,
             attack=Entry(name="cpl"), point="type-2", readings=6, evaluations=60,
         )  # fmt: skip
-        records.write(tmp_path, run_cell(cell, Place(run=tmp_path), memory))
+        records.write(tmp_path, run(cell, RunContext(run=tmp_path), memory))
         ids.append(cell.id)
     content = json.loads(told(tmp_path, *ids, "--json"))
-    assert [each["field"] for each in content["questions"]] == ["defense"]
-    assert content["sources"] == []
-    assert content["paired"]["pictures"] == 6
+    assert [each["field"] for each in content["configuration"]] == ["defense"]
+    assert content["provenance"] == []
+    assert content["paired"]["examples"] == 6
     assert content["paired"]["difference"] == pytest.approx(content["a"]["asr"] - content["b"]["asr"])
     assert (content["unpaired"], content["a"]["asr"]) == (None, 1.0)

@@ -4,21 +4,35 @@ import base64
 import json
 import zlib
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from playwright.sync_api import Browser, Page
 from tests.browser import browser, visit  # noqa: F401
+from tests.tracked import PROVENANCE, summary
 
 from bench.cell import AttackCell, DataRef, Entry, Federated, TrainingCell
-from bench.errors import RecordError
+from bench.cli.ui import command as ui
 from bench.record import store as records
-from bench.record.store import Record
-from bench.tracking import charts, row_upload, rows, server, store, upload
-from bench.tracking.uploader import Uploader
+from bench.record.runs import cell_ids
+from bench.record.schema import (
+    AttackResult,
+    Cost,
+    Distortion,
+    ExampleScore,
+    Privacy,
+    ReadingScore,
+    Record,
+    TrainingCost,
+    TrainingResult,
+)
+from bench.tracking import charts, pages, row_upload, rows, server, store, upload
+from bench.tracking.sync import sync
 
 FEDERATED = Federated(algorithm="fedsgd", clients=10, per_round=2, steps=1, batch=1)
 DATA = DataRef(name="digits", sha256="0" * 64)
@@ -74,26 +88,21 @@ def write_attack(run: Path, setting: Setting, point: str, leaked: float, **chang
         dataset=DATA, model=MODEL, federated=FEDERATED, defense=setting.defense, attack=Entry(name="cpl"),
         point=point, readings=count, seed=0,
     )  # fmt: skip
+    arrays = {
+        "truth": faces(count, 0, 0),
+        "reconstruction": faces(count, 1 - leaked, POINTS.index(point) + 1),
+    }
     hits = [number < round(leaked * count) for number in range(count)]
-    arrays = records.write_arrays(
-        run,
-        {"truth": faces(count, 0, 0), "reconstruction": faces(count, 1 - leaked, POINTS.index(point) + 1)},
-    )
-    pictures = [
-        {"success": hit, "status": "ok", "psnr_db": 35.0 if hit else 8.0, "best_floor_db": 11.0}
-        for hit in hits
+    examples = [
+        ExampleScore(status="ok", success=hit, psnr_db=35.0 if hit else 8.0, prior_db=11.0) for hit in hits
     ]
-    summary = {
-        "asr": leaked, "reading_snr_db_least": 120.0 if setting.defense.name == "none" else 3.0,
-        "epsilon": setting.epsilon, "psnr_db": {"median": 8.0 + 27 * (leaked > 0.5)},
+    result: dict[str, Any] = {
+        "readings": tuple(ReadingScore(status="ok", examples=(example,)) for example in examples),
+        "summary": summary(leaked), "privacy": Privacy(epsilon=setting.epsilon),
+        "distortion": Distortion(snr_db_least=120.0 if setting.defense.name == "none" else 3.0),
+        "arrays": records.write_arrays(run, arrays),
     }  # fmt: skip
-    given: dict[str, Any] = {
-        "id": cell.id, "status": "done", "cell": cell.model_dump(mode="json"),
-        "source": {"bench": {"protocol": 1}}, "summary": summary,
-        "victims": [{"pictures": [picture]} for picture in pictures], "environment": {}, "cost": {},
-        "arrays": arrays,
-    }  # fmt: skip
-    records.write(run, Record(**{**given, **changes}))
+    write(run, cell, AttackResult(**{**result, **changes}))
 
 
 def write_training(run: Path, setting: Setting) -> None:
@@ -101,18 +110,17 @@ def write_training(run: Path, setting: Setting) -> None:
     cell = TrainingCell(
         dataset=DATA, model=MODEL, federated=FEDERATED, defense=setting.defense, rounds=20, seed=0
     )
-    curve = [[step, setting.accuracy * (1 - 0.8 ** (step + 1))] for step in range(0, 21, 5)]
-    summary = {
-        "accuracy": setting.accuracy, "rounds": 20, "curve": curve, "diverged": False, "privacy": [],
-        "epsilon": setting.epsilon, "epsilon_absent": None if setting.epsilon else "no noise",
-    }  # fmt: skip
-    records.write(
-        run,
-        Record(
-            id=cell.id, status="done", cell=cell.model_dump(mode="json"), source={"bench": {"protocol": 1}},
-            summary=summary, victims=[], environment={}, cost={"overhead": 1.1},
-        ),
-    )  # fmt: skip
+    curve = tuple((step, setting.accuracy * (1 - 0.8 ** (step + 1))) for step in range(0, 21, 5))
+    privacy = Privacy(epsilon=setting.epsilon)
+    result = TrainingResult(
+        accuracy=setting.accuracy, rounds=20, curve=curve, diverged=False, privacy=privacy
+    )
+    write(run, cell, result, cost=Cost(training=TrainingCost(overhead=1.1)))
+
+
+def write(run: Path, cell: Any, result: Any, **more: Any) -> None:
+    record = Record(id=cell.id, status="done", cell=cell, provenance=PROVENANCE, result=result, **more)
+    records.write(run, record)
 
 
 def write_run(run: Path, settings: tuple[Setting, ...] = SETTINGS) -> None:
@@ -125,12 +133,11 @@ def write_run(run: Path, settings: tuple[Setting, ...] = SETTINGS) -> None:
 
 def there(run: Path, *, deleted: bool = False) -> list[Any]:
     """The runs of rows in the store of this run."""
-    opened = upload.open_target(run, store.default_uri(run))
-    return upload.search(opened, f"tags.`bench.kind` = '{rows.KIND}'", deleted=deleted)
+    return upload.search(upload.open_target(run), f"tags.`bench.kind` = '{rows.KIND}'", deleted=deleted)
 
 
 def send(run: Path, **options: Any) -> int:
-    return row_upload.send(upload.open_target(run, store.default_uri(run), **options), run)
+    return row_upload.send(upload.open_target(run, **options), run)
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +145,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder whose store has its schema: making one takes seconds."""
     folder = tmp_path_factory.mktemp("runs")
     (folder / "first" / "records").mkdir(parents=True)
-    upload.upload(folder / "first")
+    upload.open_target(folder / "first")
     return folder
 
 
@@ -160,7 +167,7 @@ def test_a_row_is_one_run_with_leakage_and_accuracy(run: Path) -> None:
         "accuracy/final": 0.92, "accuracy/lost": pytest.approx(0.01), "cost/overhead": 1.1,
         "accuracy/by_round": pytest.approx(0.92 * (1 - 0.8**21)),
     }  # fmt: skip
-    client = upload.open_target(run, store.default_uri(run)).client
+    client = upload.open_target(run).client
     curve = client.get_metric_history(pruned.info.run_id, rows.CURVE)
     assert [point.step for point in curve] == [0, 5, 10, 15, 20]
     assert pruned.data.params == {"defense": "prune", "defense.share": "0.5"}
@@ -169,19 +176,16 @@ def test_a_row_is_one_run_with_leakage_and_accuracy(run: Path) -> None:
         "complete": "true", "worst_point": "type-2", "best_attack": "cpl", "run": run.name, "protocol": "1",
     }  # fmt: skip
     assert {key: pruned.data.tags.get(f"bench.{key}") for key in expected} == expected
-    assert "- type-1: ASR 0.91 [0.76, 0.97] of 32 pictures" in pruned.data.tags["mlflow.note.content"]
+    assert "- type-1: ASR 0.91 [0.76, 0.97] of 32 examples" in pruned.data.tags["mlflow.note.content"]
     pictures = [item.path for item in client.list_artifacts(pruned.info.run_id, "images")]
     assert any(path.endswith(".png") for path in pictures)
     assert pruned.data.tags["mlflow.loggedImages"]
     assert len({one.data.tags["mlflow.runColor"] for one in found.values()}) == 2
 
 
-def test_the_writer_beside_a_run_leaves_its_rows(run: Path) -> None:
-    with Uploader(run) as uploader:
-        outcome = uploader.close()
-    assert outcome == store.Uploaded(count=8, rows=2)
+def test_rows_follow_the_cells(run: Path) -> None:
+    assert sync(run) == store.Uploaded(count=8, rows=2)
     assert len(there(run)) == 2
-    assert uploader.log.read_text() == ""
 
 
 def test_names_tell_rows_apart_and_no_more(tmp_path: Path) -> None:
@@ -208,10 +212,10 @@ def test_again_adds_nothing_and_a_changed_row_takes_the_place_of_the_older(run: 
 def test_a_row_without_records_goes_and_one_deleted_in_the_ui_stays_away(run: Path) -> None:
     send(run)
     none, pruned = sorted(there(run), key=lambda one: str(one.info.run_name))
-    upload.open_target(run, store.default_uri(run)).client.delete_run(none.info.run_id)
+    upload.open_target(run).client.delete_run(none.info.run_id)
     assert send(run) == 0
     for path in (run / "records").glob("*.json"):
-        if records.read(path).cell["defense"]["name"] == "prune":
+        if records.read(path).cell.defense.name == "prune":
             path.unlink()
     assert (send(run), there(run)) == (0, [])
     tags = {one.info.run_id: one.data.tags for one in there(run, deleted=True)}
@@ -219,7 +223,7 @@ def test_a_row_without_records_goes_and_one_deleted_in_the_ui_stays_away(run: Pa
 
 
 def test_a_row_cut_off_is_made_again(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = upload.open_target(run, store.default_uri(run))
+    opened = upload.open_target(run)
     with monkeypatch.context() as patch:
         patch.setattr(opened.client, "set_terminated", lambda *_, **__: 1 / 0)
         with pytest.raises(upload.StoreError, match="ZeroDivisionError"):
@@ -230,14 +234,12 @@ def test_a_row_cut_off_is_made_again(run: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_private_pictures_stay_at_home_until_asked_for(shared: Path) -> None:
     run = shared / "private"
-    summary = {"private": True, "reading_snr_db_least": 120.0}
+    undefended = Setting(defense=Entry(name="none"), leaked=(1, 1, 1))
     for leaked in (1.0, 0.5):
-        write_attack(
-            run, Setting(defense=Entry(name="none"), leaked=(1, 1, 1)), "type-2", leaked, summary=summary
-        )
+        write_attack(run, undefended, "type-2", leaked, private=True)
     assert send(run) == 1
     (found,) = there(run)
-    client = upload.open_target(run, store.default_uri(run)).client
+    client = upload.open_target(run).client
     assert found.data.tags["bench.picture"] == "withheld: private data"
     assert client.list_artifacts(found.info.run_id) == []
     assert send(run, include_pictures=True) == 1
@@ -256,10 +258,42 @@ def test_another_folder_of_this_name_keeps_its_rows(run: Path, tmp_path: Path) -
     assert len(there(run)) == 4
 
 
-def test_records_of_other_fields_are_said_in_one_line(tmp_path: Path) -> None:
-    write_attack(tmp_path, SETTINGS[0], "type-2", 1.0, victims=[{}])
-    with pytest.raises(RecordError, match="no rows to compare"):
-        rows.of_run(tmp_path)
+def test_a_damaged_record_is_no_part_of_the_rows(run: Path) -> None:
+    (run / "records" / "a1.json").write_text("{")
+    assert len(rows.of_run(run)) == 2
+    done = sync(run)
+    assert (done.count, done.failed, done.rows) == (8, 1, 2)
+    assert "a1.json: not a record" in str(done.reason)
+
+
+class Older:
+    """MLflow's client without what bench uses of it beside the documented."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("log_image", "_tracking_client"):
+            raise AttributeError(name)
+        return getattr(self._client, name)
+
+
+def test_an_mlflow_without_the_names_that_are_not_documented_has_the_rows(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documented = upload._client
+    monkeypatch.setattr(upload, "_client", lambda uri: Older(documented(uri)))
+    assert sync(run) == store.Uploaded(count=8, rows=2)
+    assert "mlflow.loggedImages" not in there(run)[0].data.tags
+    assert there(run)[0].data.tags["bench.picture"].endswith(".png")
+
+
+def test_an_mlflow_of_other_names_is_a_reason(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    opened = upload.open_target(run)
+    monkeypatch.delattr("mlflow.entities.RunTag")
+    result = upload.send(opened, run, cell_ids(run))
+    assert (result.failed, "ImportError" in str(result.reason)) == (8, True)
 
 
 ALL = {rows.ASR, rows.ACCURACY, rows.EPSILON}
@@ -294,7 +328,7 @@ def test_an_axis_is_there_where_two_rows_have_it(
 
 def test_one_point_without_trainings_has_bars_and_pictures_alone() -> None:
     state = charts.comparison([{rows.ASR, "asr/type-2"}] * 2, grid_key="key")
-    assert [one["name"] for one in state["compareRunSections"]] == ["ASR at each point", "Pictures"]
+    assert [one["name"] for one in state["compareRunSections"]] == ["ASR at each point", "Reconstructions"]
 
 
 def test_every_metric_has_its_chart_or_a_deleted_one() -> None:
@@ -329,8 +363,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     for name, settings in (("demo", SETTINGS), ("single", SETTINGS[:1]), ("bare", ())):
         write_run(folder / name, settings)
         (folder / name / "records").mkdir(parents=True, exist_ok=True)
-        upload.upload(folder / name)
-        send(folder / name)
+        sync(folder / name)
     port = server.free_port(5177)
     with server.serving(store.default_uri(folder / "demo"), port, folder / "ui.log"):
         yield Served(port, folder / "demo")
@@ -341,15 +374,15 @@ CHARTS = {
     "ASR against accuracy": ["accuracy/final vs. asr/worst"],
     "ASR at each point": ["asr/type-2", "asr/type-1", "asr/type-0"],
     "Accuracy by round": [rows.CURVE],
-    "Pictures": [rows.GRID_KEY],
+    "Reconstructions": [rows.GRID_KEY],
 }
 
 
 @pytest.mark.slow
 def test_the_prepared_page_shows_charts_and_pictures(browser: Browser, served: Served) -> None:  # noqa: F811
-    address = server.charts_page(served.port, "demo")
-    assert address is not None
-    with visit(browser, address, width=1400, height=1000) as seen:
+    addresses, problem = pages.pages(served.port, "demo")
+    assert (list(addresses), problem) == (["charts", "compare", "runs"], None)
+    with visit(browser, addresses["charts"], width=1400, height=1000) as seen:
         page = seen.page
         page.get_by_text("Parallel Coordinates", exact=True).wait_for(timeout=60_000)
         _close_assistant(page)
@@ -386,19 +419,49 @@ def _close_assistant(page: Page) -> None:
 
 @pytest.mark.slow
 def test_fewer_than_two_rows_have_the_compare_page_or_that_of_runs(served: Served) -> None:
-    assert server.charts_page(served.port, "single") is None
-    assert "/#/compare-runs?" in str(server.compare_page(served.port, "single"))
-    assert (server.charts_page(served.port, "bare"), server.compare_page(served.port, "bare")) == (None, None)
-    assert "/runs?" in server.runs_page(served.port, "bare")
+    addresses, problem = pages.pages(served.port, "single")
+    assert (list(addresses), problem) == (["compare", "runs"], None)
+    assert "/#/compare-runs?" in addresses["compare"]
+    addresses, problem = pages.pages(served.port, "bare")
+    assert (list(addresses), problem) == (["runs"], None)
+    assert "/runs?" in addresses["runs"]
 
 
 @pytest.mark.slow
 def test_a_server_that_refuses_the_view_is_no_end(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(charts, "named", lambda *_: "x" * 30_000)
-    assert server.charts_page(served.port, "demo") is None
+    addresses, problem = pages.pages(served.port, "demo")
+    assert list(addresses) == ["compare", "runs"]
+    assert problem == "this MLflow does not take the page of charts (HTTPError: HTTP Error 400: Bad Request)"
+
+
+@pytest.mark.parametrize("answer", [{}, [], {"experiment": {"experiment_id": 1}, "runs": [{}, {}]}, None])
+def test_a_server_that_answers_otherwise_leaves_a_page(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
+    monkeypatch.setattr(pages, "_call", lambda *_: answer)
+    addresses, problem = pages.pages(5077, "demo")
+    assert list(addresses) == ["runs"]
+    assert problem is not None and "\n" not in problem
+    assert "charts (" in problem and "compare (" in problem
+
+
+def test_ui_says_in_a_line_what_it_opens_instead(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Server:
+        def wait(self) -> int:
+            return 0
+
+    monkeypatch.setattr(server, "serving", lambda *_: nullcontext(Server()))
+    monkeypatch.setattr(
+        pages, "pages", lambda *_: ({"compare": "http://x/c", "runs": "http://x/r"}, "no charts")
+    )
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    output = CliRunner().invoke(ui, [str(run)]).output
+    assert "no charts; it opens on compare\n" in output
+    assert opened == ["http://x/c"]
 
 
 @pytest.mark.slow
 def test_rows_are_in_no_page_of_cells(served: Served) -> None:
-    compared = str(server.compare_page(served.port, "demo"))
-    assert not [one for one in there(served.run) if one.info.run_id in compared]
+    compared = pages.pages(served.port, "demo")[0]["compare"]
+    assert not [row for row in there(served.run) if row.info.run_id in compared]

@@ -19,7 +19,7 @@ from bench.attacks.priors_only import claim
 from bench.cli.check import command
 from bench.contracts import datasets
 from bench.contracts.base import Contract, ContractBroken, Outcome
-from bench.contracts.defenses import variants
+from bench.contracts.defenses import OF_A_CHOICE, variants
 from bench.contracts.run import check, check_instance, contracts
 from bench.datasets import base
 from bench.datasets.base import Dataset, Kind, Raw
@@ -58,7 +58,7 @@ def test_registered_defense_with_each_choice_of_its_parameters(name: str) -> Non
     default, *others = variants(registry.instance("defenses", name, {}))
     assert _broken(check_instance("defenses", default)) == {}
     for variant in others:  # with its noise elsewhere, a stage may be left with a bound alone
-        found = _broken(check_instance("defenses", variant))
+        found = _broken(check_instance("defenses", variant, only=OF_A_CHOICE))
         assert all(key == "acts" and reason.endswith("a bound never reached") for key, reason in found.items()), (
             values(variant), found,
         )  # fmt: skip
@@ -110,6 +110,10 @@ def test_contracts_have_names_and_promises_of_their_own(kind: str) -> None:
     found = contracts(kind)
     assert len({one.name for one in found}) == len({one.function for one in found}) == len(found)
     assert all(isinstance(one, Contract) and one.promise for one in found)
+
+
+def test_what_a_choice_can_change_names_contracts() -> None:
+    assert {contract.name for contract in contracts("defenses")} > OF_A_CHOICE
 
 
 def test_a_contract_is_a_plain_function_that_raises() -> None:
@@ -264,7 +268,7 @@ def _unit_norm(value: Tensor) -> Tensor:
     ],
 )  # fmt: skip
 def test_a_broken_defense_is_found(contract: str, words: str, defense: Defense) -> None:
-    found = _broken(check_instance("defenses", defense))
+    found = _broken(check_instance("defenses", defense, only={contract}))
     assert words in found[contract], found
 
 

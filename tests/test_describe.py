@@ -1,4 +1,4 @@
-"""Promise: what a defense says of itself composes in stage order, and a candidate that is the truth fits it."""
+"""Promise: descriptions compose in stage order, and a candidate that is the truth fits them."""
 
 from itertools import permutations
 
@@ -39,14 +39,14 @@ def gradients(seed: int) -> dict[str, Tensor]:
     }
 
 
-def said(first: str, second: str) -> tuple[Stages, Composition, dict[str, Tensor]]:
-    """Both at the client's stage, what they say, and what a server then reads of four clients."""
+def described(first: str, second: str) -> tuple[Stages, Composition, dict[str, Tensor]]:
+    """Both at the client's stage, their description, and what a server then reads of four clients."""
     found = Stages(setting=SETTING, transforms={"client": (TRANSFORMS[first], TRANSFORMS[second])}, states={})
     shown, _ = found.apply("client", gradients(0), Moment(seed=1, draw=0, round=0), (0, 1, 2, 3))
     probe = {name: value[0] for name, value in gradients(0).items()}
-    words = describe(found, point("type-1"), round_=0, unit=1.0, probe=probe)
-    assert words is not None
-    return found, words, shown
+    description = describe(found, point("type-1"), round_=0, unit=1.0, probe=probe)
+    assert description is not None
+    return found, description, shown
 
 
 def gap(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
@@ -54,25 +54,25 @@ def gap(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
 
 
 @pytest.mark.parametrize(("first", "second"), PAIRS)
-def test_the_truth_fits_what_any_two_transforms_say(first: str, second: str) -> None:
-    _, words, shown = said(first, second)
-    truth = words.simulate({n: v[:, None] for n, v in gradients(0).items()}, shown)
-    other = words.simulate({n: v[:, None] for n, v in gradients(1).items()}, shown)
+def test_the_truth_fits_the_description_of_any_two_transforms(first: str, second: str) -> None:
+    _, description, shown = described(first, second)
+    truth = description.simulate({n: v[:, None] for n, v in gradients(0).items()}, shown)
+    other = description.simulate({n: v[:, None] for n, v in gradients(1).items()}, shown)
     assert gap(truth, shown) < gap(other, shown), "the truth is nearer than another gradient"
     if (first, second) in ROUGH:
         return
     energy = gap(shown, {n: torch.zeros_like(v) for n, v in shown.items()})
     noisy = first in NOISE or second in NOISE
     coordinates = sum(v.numel() for v in shown.values())
-    bound = 1.5 * coordinates * words.noise.variance if noisy else 1e-20 * energy
+    bound = 1.5 * coordinates * description.noise.variance if noisy else 1e-20 * energy
     assert gap(truth, shown) <= bound
 
 
 @pytest.mark.parametrize(("first", "second"), PAIRS)
-def test_any_two_say_a_differentiable_thing(first: str, second: str) -> None:
-    _, words, shown = said(first, second)
+def test_the_description_of_any_two_is_differentiable(first: str, second: str) -> None:
+    _, description, shown = described(first, second)
     free = {n: v[:, None].clone().requires_grad_() for n, v in gradients(2).items()}
-    total = sum((v * v).sum() for v in words.simulate(free, shown).values())
+    total = sum((v * v).sum() for v in description.simulate(free, shown).values())
     assert isinstance(total, Tensor)
     found = torch.autograd.grad(total, list(free.values()))
     assert all(torch.isfinite(g).all() for g in found)
@@ -90,17 +90,17 @@ def test_any_two_say_a_differentiable_thing(first: str, second: str) -> None:
 def test_observations_are_averaged_only_where_nothing_but_added_noise_is_random(
     first: str, second: str, additive: bool
 ) -> None:
-    assert said(first, second)[1].additive is additive
+    assert described(first, second)[1].additive is additive
 
 
 def test_variances_add_up_and_a_single_law_is_kept() -> None:
-    both = said("gaussian", "laplace")[1].noise
+    both = described("gaussian", "laplace")[1].noise
     assert both.law == "gaussian"
     assert both.variance == pytest.approx(3e-6)
-    alone = said("flat", "laplace")[1].noise
+    alone = described("flat", "laplace")[1].noise
     assert alone.law == "laplace"
     assert alone.variance == pytest.approx(2e-6)
-    assert said("flat", "tensor")[1].noise.variance == 0
+    assert described("flat", "tensor")[1].noise.variance == 0
 
 
 @pytest.mark.parametrize(
@@ -115,14 +115,14 @@ def test_the_noise_behind_a_mean_of_the_batch(noise: str, batch: int, at: str, e
     defense = registry.instance("defenses", "fed-cdp", {"clip": 0.5, "sigma": 0.6, "noise": noise})
     found = stages(defense, setting, SHAPES)
     probe = {name: value[0] for name, value in gradients(0).items()}
-    words = describe(found, point(at), round_=0, unit=1.0, probe=probe)
-    assert words is not None
-    assert words.noise.variance == pytest.approx(expected)
+    description = describe(found, point(at), round_=0, unit=1.0, probe=probe)
+    assert description is not None
+    assert description.noise.variance == pytest.approx(expected)
 
 
 def test_noise_on_an_update_is_in_units_of_the_gradient() -> None:
     found = Stages(setting=SETTING, transforms={"client": (GaussianNoise(deviation=0.1),)}, states={})
     probe = {name: value[0] for name, value in gradients(0).items()}
-    words = describe(found, point("type-1"), round_=0, unit=0.05, probe=probe)
-    assert words is not None
-    assert words.noise.variance == pytest.approx(0.01 / 0.05**2)
+    description = describe(found, point("type-1"), round_=0, unit=0.05, probe=probe)
+    assert description is not None
+    assert description.noise.variance == pytest.approx(0.01 / 0.05**2)

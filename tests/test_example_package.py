@@ -80,11 +80,11 @@ def test_its_source_is_its_own_and_its_transform_rounds(site: Path) -> None:
     script = """
 import torch
 from bench.registry import entries as registry
-from bench.record import fingerprint as source
+from bench.record import fingerprint
 from bench.defenses.base import Context, Setting
 from bench.errors import BenchError
-assert source.source("defenses", "round-off")["sha256"] != source.own()["sha256"]
-assert source.source("defenses", "round-off")["distribution"] == "bench-round-off"
+assert fingerprint.of_entry("defenses", "round-off").sha256 != fingerprint.own().sha256
+assert fingerprint.of_entry("defenses", "round-off").origin == "bench-round-off"
 defense = registry.instance("defenses", "round-off", {"bits": 3})
 setting = Setting(clients=1, per_round=1, rounds=1, steps=1, batch=1, client_examples=1, rate=0.1)
 ((stage, (transform,)),) = defense.transforms(setting).items()

@@ -1,4 +1,4 @@
-"""Axes become cells as GitHub Actions would have it; what cannot run is said; none comes twice."""
+"""Blocks become cells: each a product of its axes; what cannot run is marked; none comes twice."""
 
 import hashlib
 import itertools
@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from bench.cell import AttackCell, CheckpointWeights, FileWeights, TrainingCell
 from bench.errors import MatrixError
-from bench.matrix.combine import Choice, Extra, combine
 from bench.matrix.expand import Planned, expand
 from bench.matrix.read import read
 from bench.models.base import Model
@@ -101,140 +100,68 @@ def attacks(planned: tuple[Planned, ...]) -> list[AttackCell]:
     return [item.cell for item in planned if isinstance(item.cell, AttackCell)]
 
 
-def plain(axes: dict[str, list[Any]]) -> dict[str, list[Choice]]:
-    return {name: [Choice(value, value) for value in values] for name, values in axes.items()}
-
-
-def extras(entries: list[dict[str, Any]]) -> list[dict[str, Extra]]:
-    return [{key: Extra(value, Choice(value, value)) for key, value in entry.items()} for entry in entries]
-
-
-def rows(found: Any) -> list[dict[str, Any]]:
-    return [{key: choice.value for key, choice in row.choices.items()} for row in found]
-
-
-# GitHub Docs, "Running variations of jobs in a workflow": the example of `include` and its result.
-def test_githubs_own_example_of_include() -> None:
-    axes = plain({"fruit": ["apple", "pear"], "animal": ["cat", "dog"]})
-    include = extras(
-        [
-            {"color": "green"},
-            {"color": "pink", "animal": "cat"},
-            {"fruit": "apple", "shape": "circle"},
-            {"fruit": "banana"},
-            {"fruit": "banana", "animal": "cat"},
-        ]
-    )
-    found = combine(axes, (), include)
-    assert rows(found) == [
-        {"fruit": "apple", "animal": "cat", "color": "pink", "shape": "circle"},
-        {"fruit": "apple", "animal": "dog", "color": "green", "shape": "circle"},
-        {"fruit": "pear", "animal": "cat", "color": "pink"},
-        {"fruit": "pear", "animal": "dog", "color": "green"},
-        {"fruit": "banana"},
-        {"fruit": "banana", "animal": "cat"},
-    ]
-    assert [row.alone for row in found] == [None] * 4 + [3, 4]
-
-
-def test_githubs_example_transposed_to_axes_of_ours(plan: Any) -> None:
-    axes = toml(dataset='["digits", "mnist"]', attack='["dlg", "cpl"]')
+def test_a_block_is_a_product_of_its_axes_and_of_those_it_shares(plan: Any) -> None:
     found = attacks(
         plan(
-            axes
-            + "[[include]]\nevaluations = 7\n"
-            + '[[include]]\nevaluations = 9\nattack = "dlg"\n'
-            + '[[include]]\ndataset = "digits"\nreadings = 3\n'
-            + '[[include]]\ndataset = "cancer"\nmodel = "mlp"\nattack = "cpl"\npoint = "type-1"\n'
+            "readings = 3\n"
+            + toml(dataset='["digits", "mnist"]', attack='["dlg", "cpl"]', seed="[0, 1]")
+            + '[[attack]]\ndataset = ["digits"]\n'
+            + '[[attack]]\nattack = ["cpl"]\nseed = [2]\nreadings = [4, 5]\nevaluations = 7\n'
         )
     )
-    assert [(c.dataset.name, c.attack.name, c.evaluations, c.readings) for c in found] == [
-        ("digits", "dlg", 9, 3),
-        ("digits", "cpl", 7, 3),
-        ("mnist", "dlg", 9, 16),
-        ("mnist", "cpl", 7, 16),
-        ("cancer", "cpl", 500, 16),
+    assert [(c.dataset.name, c.attack.name, c.seed, c.readings, c.evaluations) for c in found] == [
+        *(("digits", attack, seed, 3, 500) for attack in ("dlg", "cpl") for seed in (0, 1)),
+        *((data, "cpl", 2, readings, 7) for data in ("digits", "mnist") for readings in (4, 5)),
     ]
 
 
-# GitHub Docs, same page, "Excluding matrix configurations": 12 combinations less 1 and less 2.
-def test_exclude_needs_a_partial_match_only() -> None:
-    axes = plain(
-        {"os": ["macos", "windows"], "version": [12, 14, 16], "environment": ["staging", "production"]}
+def test_blocks_need_no_shared_axes_and_axes_no_block(plan: Any) -> None:
+    lines = toml(attack='["dlg", "cpl"]').removeprefix("[axes]\n")
+    assert plan("[axes]\n" + lines) == plan("[[attack]]\n" + lines)
+
+
+def test_a_block_may_be_for_one_scale(plan: Any, tmp_path: Path) -> None:
+    text = 'scales = ["small", "full"]\n' + toml() + "".join(
+        f'[[attack]]\n{scale}seed = [{seed}]\n'
+        for seed, scale in enumerate(("", 'scale = "small"\n', 'scale = "full"\n'))
+    )  # fmt: skip
+    assert [cell.seed for cell in attacks(plan(text))] == [0, 1]
+    full = expand(
+        read(tmp_path / "m.toml", scale="full", registry=REGISTRY), resolve=Resolver(), registry=REGISTRY
     )
-    exclude = [
-        {"os": "macos", "version": 12, "environment": "production"},
-        {"os": "windows", "version": 16},
-    ]
-    found = rows(combine(axes, exclude))
-    assert len(found) == 12 - 1 - 2
-    assert not any(all(row[k] == v for k, v in entry.items()) for row in found for entry in exclude)
+    assert [cell.seed for cell in attacks(full)] == [0, 2]
 
 
-def test_include_comes_after_exclude_and_can_bring_back_what_was_dropped() -> None:
-    axes = plain({"a": [1, 2]})
-    assert rows(combine(axes, [{"a": 1}], extras([{"a": 1}]))) == [{"a": 2}, {"a": 1}]
+def test_two_blocks_with_the_same_cell_give_it_once_and_with_other_budgets_twice(plan: Any) -> None:
+    blocks = (
+        "[[attack]]\n[[attack]]\nseed = [0]\n[[attack]]\nevaluations = 500\n[[attack]]\nevaluations = 9\n"
+    )
+    assert [cell.evaluations for cell in attacks(plan(toml() + blocks))] == [500, 9]
 
 
-def test_include_alone_makes_combinations_of_its_own() -> None:
-    assert rows(combine({}, (), extras([{"a": 1}, {"b": 2}]))) == [{"a": 1}, {"b": 2}]
-
-
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(data=st.data())
-def test_include_and_exclude_against_a_slow_oracle(data: Any) -> None:
-    values = st.integers(0, 2)
-    axes = data.draw(st.dictionaries(st.sampled_from("abc"), st.lists(values, min_size=1, unique=True)))
-    entry = st.dictionaries(st.sampled_from("abcde"), values, min_size=1)
-    include = data.draw(st.lists(entry, max_size=4))
-    exclude = [
-        {k: v for k, v in drawn.items() if k in axes} for drawn in data.draw(st.lists(entry, max_size=3))
-    ]
-    exclude = [drawn for drawn in exclude if drawn]
-    original = (
-        [dict(zip(axes, row, strict=True)) for row in itertools.product(*axes.values())] if axes else []
+def test_blocks_against_a_slow_oracle(data: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Every combination of values is tried: it is a cell if some block has it in all its lists."""
+    values = {"seed": (0, 1), "draw": (0, 1), "readings": (1, 2)}
+    lists = {name: st.lists(st.sampled_from(items), min_size=1) for name, items in values.items()}
+    drawn = st.fixed_dictionaries({}, optional=lists)
+    shared, blocks = data.draw(drawn), data.draw(st.lists(drawn, max_size=4))
+    path = tmp_path_factory.getbasetemp() / "oracle.toml"
+    text = toml(**{name: str(items) for name, items in shared.items()})
+    path.write_text(
+        text + "".join("[[attack]]\n" + "".join(f"{k} = {v}\n" for k, v in b.items()) for b in blocks)
     )
-    original = [row for row in original if not any(row.items() >= drop.items() for drop in exclude)]
-    expected, alone = [dict(row) for row in original], []
-    for added in include:
-        hits = [i for i, row in enumerate(original) if {**added, **row}.items() >= added.items()]
-        for i in hits:
-            expected[i] = {**expected[i], **added}
-        if not hits:
-            alone.append(added)
-    assert rows(combine(plain(axes), exclude, extras(include))) == expected + alone
-
-
-def test_a_bare_name_matches_any_parameters_and_a_table_those_it_has(plan: Any) -> None:
-    axes = toml(defense='["none", { name = "prune", sweep = { share = [0.1, 0.2], at = ["a", "b"] } }]')
-    bare = attacks(plan(axes + '[[exclude]]\ndefense = "prune"'))
-    assert [cell.defense.name for cell in bare] == ["none"]
-    table = attacks(plan(axes + '[[exclude]]\ndefense = { name = "prune", share = 0.1 }'))
-    assert [cell.defense.params.get("share") for cell in table] == [None, 0.2, 0.2]
-
-
-def test_exclude_takes_part_of_a_federated_setting_and_of_weights(plan: Any) -> None:
-    axes = toml(
-        federated='[{ algorithm = "fedavg", sweep = { steps = [1, 5], batch = [1, 2] } }]',
-        weights='["init", { train = { rounds = 9 }, sweep = { round = [1, 9] } }]',
-    )
-    found = attacks(
-        plan(axes + "[[exclude]]\nfederated = { steps = 5 }\n[[exclude]]\nweights = { round = 9 }")
-    )
-    assert {cell.federated.steps for cell in found} == {1}
-    assert {getattr(cell.weights, "round", None) for cell in found} == {None, 1}
-    assert len(found) == 2 * 2
-    only = attacks(plan(axes + '[[exclude]]\nweights = "init"'))
-    assert {cell.weights.kind for cell in only} == {"checkpoint"}
-
-
-def test_grants_are_matched_as_a_whole(plan: Any) -> None:
-    axes = toml(grants='[[], ["labels"], ["labels", { repeated-readings = 100 }]]')
-    found = attacks(plan(axes + '[[exclude]]\ngrants = ["labels"]'))
-    assert [(cell.grants.labels, cell.grants.repeated_readings) for cell in found] == [
-        (False, 1),
-        (True, 100),
-    ]
+    cells = attacks(expand(read(path, registry=REGISTRY), resolve=Resolver(), registry=REGISTRY))
+    default = {"seed": [0], "draw": [0], "readings": [16]}
+    expected = {
+        row
+        for row in itertools.product((0, 1), (0, 1), (1, 2, 16))
+        for block in blocks or [{}]
+        if all(value in {**default, **shared, **block}[name] for name, value in zip(values, row, strict=True))
+    }
+    assert {(cell.seed, cell.draw, cell.readings) for cell in cells} == expected
+    assert len(cells) == len(expected)
 
 
 WIDE = toml(
@@ -323,25 +250,23 @@ def test_a_weights_file_for_each_seed(plan: Any, tmp_path: Path) -> None:
         "w-0.safetensors",
         "w-1.safetensors",
     ]
-    only = toml(weights='["init", { file = "w-{seed}.safetensors" }]')
-    rest = attacks(plan(only + '[[exclude]]\nweights = { file = "w-{seed}.safetensors" }'))
-    assert [cell.weights.kind for cell in rest] == ["init"]
+    assert {w.series for w in weights if isinstance(w, FileWeights)} == {"w-{seed}.safetensors"}
 
 
 @pytest.mark.parametrize(
-    ("name", "fault"),
+    ("name", "message"),
     [
         ("w-{seed}", "'w-1' is not a file; mend the path, below "),
         ("../w-{seed}", "'../w-0' lies outside the matrix's folder; copy it beside the matrix"),
     ],
 )
-def test_a_seed_without_its_weights_file_is_a_fault(plan: Any, tmp_path: Path, name: str, fault: str) -> None:
+def test_a_seed_without_its_weights_file_is_an_error(
+    plan: Any, tmp_path: Path, name: str, message: str
+) -> None:
     (tmp_path / "w-0").write_bytes(b"zero")
     with pytest.raises(MatrixError) as error:
         plan(toml(weights=f'[{{ file = "{name}" }}]', seed="[0, 1]"))
-    assert (
-        str(error.value).splitlines()[0].startswith(f"{tmp_path / 'm.toml'}: axes.weights[0].file: {fault}")
-    )
+    assert str(error.value).splitlines()[0].startswith(f"{tmp_path / 'm.toml'}: weights: {message}")
 
 
 def test_data_are_resolved_once_and_named_by_content(tmp_path: Path) -> None:
@@ -361,11 +286,11 @@ IMPOSSIBLE = [
             point='["type-2", "type-2-step", "type-1", "type-0", "aggregate"]',
             federated="[{ batch = 17 }]",
         ),
-        "too many unknowns: 17 pictures behind a reading, at most 16", 3, 1,
+        "too many unknowns: 17 examples behind a reading, at most 16", 3, 1,
     ),
     (
         toml(point='["type-0", "aggregate"]', federated="[{ batch = 3 }]"),
-        "too many unknowns: 30 pictures behind a reading, at most 16", 1, 1,
+        "too many unknowns: 30 examples behind a reading, at most 16", 1, 1,
     ),
     (
         toml(point='["type-2", "type-1"]', federated='[{ algorithm = "fedavg", steps = 11, batch = 1 }]'),
@@ -485,17 +410,7 @@ def test_a_training_is_not_held_to_what_an_attack_needs(plan: Any) -> None:
     assert [item.impossible for item in plan(text)] == [None, None, reason]
 
 
-def test_an_entry_that_stands_alone_must_be_able_to_run(plan: Any, tmp_path: Path) -> None:
-    text = toml() + '[[include]]\ndataset = "cancer"\nmodel = "dlg-lenet"\nattack = "cpl"\npoint = "type-2"\n'
-    with pytest.raises(MatrixError) as caught:
-        plan(text)
-    assert str(caught.value) == (
-        f"{tmp_path / 'm.toml'}: include[0]: stands alone and cannot run: "
-        "dlg-lenet takes image, cancer is a table; change or drop it"
-    )
-
-
-def test_a_matrix_of_which_nothing_can_run_is_a_fault(plan: Any, tmp_path: Path) -> None:
+def test_a_matrix_of_which_nothing_can_run_is_an_error(plan: Any, tmp_path: Path) -> None:
     with pytest.raises(MatrixError) as caught:
         plan(toml(dataset='["cancer"]', seed="[0, 1]"))
     assert str(caught.value) == (

@@ -3,10 +3,10 @@
 import io
 import json
 import re
-import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,25 +17,28 @@ import torch
 from click.testing import CliRunner
 from rich.console import Console
 from tests import runs
-from tests.test_plan import MEMORY, RESOLVER, attack, entry, training
+from tests.test_plan import MEMORY, RESOLVER, alter, attack, entry, training
 from tests.test_plan import answer as answer_to
 
-from bench.answer.run import Memory, Place, run_cell
+from bench.answer.context import Memory, RunContext
+from bench.answer.run import run as run_cell
 from bench.attacks.labels_only import LabelsOnly
-from bench.cell import AnyCell, DataRef
+from bench.cell import AnyCell, DataRef, Entry
 from bench.cli.main import cli
-from bench.cli.watching import _say
+from bench.cli.watching import say
 from bench.errors import BenchError, DataError, StorageError
 from bench.matrix.expand import Planned
+from bench.record import request
 from bench.record import store as records
 from bench.record.folder import is_held, opened
+from bench.record.schema import Record
 from bench.registry import entries as registry
 from bench.sweep import progress
-from bench.sweep.dispatch import Watch
+from bench.sweep.observer import Observer
 from bench.sweep.plan import schedule
-from bench.sweep.pool import Lost, answer, hung
-from bench.sweep.processes import Processes, device_of
-from bench.sweep.session import carry_out
+from bench.sweep.pool import CellReturned, WorkerGone, WorkerLost, answer, trace_path
+from bench.sweep.processes import ProcessPool, device_of
+from bench.sweep.session import run_schedule
 
 ROOT = Path(__file__).parent.parent
 
@@ -52,9 +55,9 @@ def killing(folder: Path, *arguments: object) -> "subprocess.CompletedProcess[st
 def test_no_kill_at_any_point_tears_or_loses_a_record(tmp_path: Path, seed: int) -> None:
     done = killing(tmp_path, 100, seed)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["killed"] == 100
-    assert told["equal"] >= 20  # so often a run that was killed on its way ended as an undisturbed one
+    counts = json.loads(done.stdout)
+    assert counts["killed"] == 100
+    assert counts["equal"] >= 20  # so often a run that was killed on its way ended as an undisturbed one
 
 
 def test_the_kills_would_find_files_that_are_written_in_place(tmp_path: Path) -> None:
@@ -64,20 +67,21 @@ def test_the_kills_would_find_files_that_are_written_in_place(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_real_runs_killed_with_all_their_processes(tmp_path: Path) -> None:
-    slow = runs.plugin(tmp_path, "Slow", "time.sleep(0.1)")
-    asked = [*runs.asked(runs.matrix(tmp_path, "slow", "cpl"), slow), "--out"]
-    assert runs.ran(*asked, tmp_path / "calm")[0] == 0
+def test_real_runs_killed_with_all_their_processes(
+    gate: runs.Gate, gated: list[object], gated_alone: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
-    for wanted in (0, 1, 3, 6, 10, 14):
-        with runs.bench(*asked, run) as process:
-            runs.until(lambda wanted=wanted: runs.settled(run) >= wanted and (run / "progress.json").exists())
-            runs.kill(process)
+    for at in (1, 2, 3, 3, 3):
+        gate.close(at)
+        with runs.bench(*gated, "--out", run) as bench:
+            bench.until(gate.waiting)
+            bench.kill()
         runs.whole(run)
         assert not is_held(run)
-    code, told = runs.ran(*asked, run)
-    assert code == 0, told
-    runs.assert_equal(run, tmp_path / "calm")
+    gate.open()
+    code, output = runs.ran(*gated, "--out", run)
+    assert code == 0, output
+    runs.assert_equal(run, gated_alone)
 
 
 # Plug-ins
@@ -88,8 +92,8 @@ HARM = {
     "Writes": "next(iter(reading.values.values())).zero_(); reading.public_inputs.fill_(7.0)",
     "Breaks": "raise ValueError('no such picture [/data/x] \\x1b[2J\\nand more')",
     "Mumbles": (
-        "import dataclasses; found = LabelsOnly.reconstruct(self, reading, budget, key); "
-        "return dataclasses.replace(found, notes=({1, 2},))"
+        "import dataclasses; claim = LabelsOnly.reconstruct(self, reading, budget, key); "
+        "return dataclasses.replace(claim, notes=({1, 2},))"
     ),
 }
 
@@ -103,23 +107,29 @@ def harmed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
     (folder / "harm.toml").write_text(text)
     (folder / "calm.toml").write_text(text.replace(', "hangs", "dies", "writes", "breaks", "mumbles"', ""))
     plugins = [runs.plugin(folder, name, body) for name, body in HARM.items()]
-    harm = runs.asked(folder / "harm.toml", *plugins)
-    code, told = runs.ran(*harm, "--out", folder / "run", "--time-limit", "5s")
-    assert code == 1, told
-    assert runs.ran(*runs.asked(folder / "calm.toml"), "--out", folder / "calm")[0] == 0
-    return folder / "run", folder / "calm", told
+    harm = runs.arguments(folder / "harm.toml", *plugins)
+    code, output = runs.ran(
+        *harm, "--out", folder / "run", "--time-limit", "20s"
+    )  # far above the others' time
+    assert code == 1, output
+    assert runs.ran(*runs.arguments(folder / "calm.toml"), "--out", folder / "calm")[0] == 0
+    return folder / "run", folder / "calm", output
 
 
 def reasons(run: Path, name: str) -> set[str]:
-    found = [one for one in runs.whole(run).values() if one.cell.get("attack", {}).get("name") == name]
-    assert len(found) == 2
-    assert {one.status for one in found} == {"crashed"}
-    return {str(one.reason) for one in found}
+    of_attack = [
+        record
+        for record in runs.whole(run).values()
+        if record.cell.kind == "attack" and record.cell.attack.name == name
+    ]
+    assert len(of_attack) == 2
+    assert {record.status for record in of_attack} == {"crashed"}
+    return {str(record.reason) for record in of_attack}
 
 
 def test_a_cell_that_hangs_is_ended_and_says_where_it_was(harmed: tuple[Path, Path, str]) -> None:
     for reason in reasons(harmed[0], "hangs"):
-        assert reason.startswith("took longer than the time limit of 5 s; give --time-limit more")
+        assert reason.startswith("took longer than the time limit of 20 s; give --time-limit more")
         trace = Path(reason.partition("where it was: ")[2].rstrip(")"))
         assert "hangs_attack.py" in trace.read_text()
 
@@ -143,53 +153,49 @@ def test_an_attack_that_raises_is_one_line(harmed: tuple[Path, Path, str]) -> No
 
 def test_reasons_are_shown_as_they_are_but_drive_no_terminal() -> None:
     shown = io.StringIO()
-    _say(Console(file=shown, force_terminal=True, width=200), "[/data/x] [red]no\x1b[2J room", "red")
+    say(Console(file=shown, force_terminal=True, width=200), "[/data/x] [red]no\x1b[2J room", "red")
     plain = re.sub(r"\x1b\[[0-9;]*m", "", shown.getvalue())
     assert plain == "[/data/x] [red]no\ufffd[2J room\n"
 
 
 def test_an_answer_that_cannot_be_written_is_the_attack_s_fault(harmed: tuple[Path, Path, str]) -> None:
-    assert reasons(harmed[0], "mumbles") == {
-        "what is to be recorded is no JSON: Object of type set is not JSON serializable"
-    }
+    (reason,) = reasons(harmed[0], "mumbles")
+    assert reason.startswith("what is to be recorded is no JSON: ")
+    assert "field_name='notes', input_value={1, 2}" in reason
 
 
-def test_a_trace_of_an_earlier_run_says_nothing_of_this_one(tmp_path: Path) -> None:
-    cell = attack()
-    crew = Processes(Place(run=tmp_path), jobs=1)
-    hung(tmp_path, cell).parent.mkdir()
-    hung(tmp_path, cell).write_text("it hung, last week")
-    try:
-        crew.give("1", cell, demand=1)
-        crew._workers["1"].process.kill()
-        ((_, found),) = crew.news()
-        assert found == Lost(reason="its worker process died (exit code -9)")
-    finally:
-        crew.close()
+def test_a_trace_of_an_earlier_run_says_nothing_of_this_one(gate: runs.Gate, tmp_path: Path) -> None:
+    cell = attack(attack=Entry(name=gate.attacks[0]))
+    gate.close(at=1)
+    trace_path(tmp_path, cell).parent.mkdir()
+    trace_path(tmp_path, cell).write_text("it hung, last week")
+    with closing(ProcessPool(RunContext(run=tmp_path), jobs=1, plugins=[str(gate.plugin)])) as pool:
+        pool.submit("1", cell, demand=1)
+        runs.until(gate.waiting)
+        pool._workers["1"].process.kill()
+        ((_, event),) = pool.events()
+        assert event == WorkerLost(reason="its worker process died (exit code -9)")
 
 
 def test_a_worker_that_dies_while_it_has_nothing_to_do_is_replaced(tmp_path: Path) -> None:
-    crew = Processes(Place(run=tmp_path), jobs=1)
-    try:
+    with closing(ProcessPool(RunContext(run=tmp_path), jobs=1)) as pool:
         for number in range(2):
-            crew.give("1", attack(readings=1 + number), demand=1)
-            ((_, found),) = crew.news()
-            assert isinstance(found, records.Record), found
-            assert found.status == "done"
-            crew._workers["1"].process.kill()
-            crew._workers["1"].process.join()
-    finally:
-        crew.close()
+            pool.submit("1", attack(readings=1 + number), demand=1)
+            ((_, event),) = pool.events()
+            assert isinstance(event, Record), event
+            assert event.status == "done"
+            pool._workers["1"].process.kill()
+            pool._workers["1"].process.join()
 
 
 def test_a_worker_without_a_parent_ends_and_blames_no_cell() -> None:
     orphan = """
 from multiprocessing import Pipe
-from bench.answer.run import Step
-from bench.sweep.processes import _tell
+from bench.answer.context import TrainingProgress
+from bench.sweep.processes import _send
 ours, theirs = Pipe()
 ours.close()
-_tell(theirs, Step(round=1, rounds=2, accuracy=0.5, epsilon=None, seconds_left=1.0))
+_send(theirs, TrainingProgress(round=1, rounds=2, accuracy=0.5, epsilon=None, seconds_left=1.0))
 print("went on")
 """
     done = subprocess.run([sys.executable, "-P", "-c", orphan], capture_output=True, text=True, check=False)
@@ -201,7 +207,7 @@ def test_their_neighbours_are_as_if_they_had_not_been_there(harmed: tuple[Path, 
     here, there = runs.whole(run), runs.whole(calm)
     assert there.keys() <= here.keys()
     for id_, record in there.items():
-        assert (here[id_].summary, here[id_].victims) == (record.summary, record.victims)
+        assert here[id_].result == record.result
 
 
 @pytest.mark.slow
@@ -209,8 +215,9 @@ def test_a_worker_that_dies_once_costs_its_cell_nothing(tmp_path: Path) -> None:
     once = tmp_path / "once"
     body = f"import os, pathlib; p = pathlib.Path({str(once)!r}); p.exists() or (p.touch(), os.kill(os.getpid(), 9))"
     plugin = runs.plugin(tmp_path, "Once", body)
-    code, told = runs.ran(*runs.asked(runs.matrix(tmp_path, "once"), plugin), "--out", tmp_path / "run")
-    assert code == 0, told
+    arguments = runs.arguments(runs.matrix(tmp_path, "once"), plugin)
+    code, output = runs.ran(*arguments, "--out", tmp_path / "run")
+    assert code == 0, output
     assert once.exists()
     assert {record.status for record in runs.whole(tmp_path / "run").values()} == {"done"}
 
@@ -219,8 +226,8 @@ class Nothing(LabelsOnly):
     """An attack that finds no number."""
 
     def reconstruct(self, reading: Any, budget: Any, key: Any) -> Any:
-        found = super().reconstruct(reading, budget, key)
-        return replace(found, inputs=torch.full_like(found.inputs, float("nan")))
+        claim = super().reconstruct(reading, budget, key)
+        return replace(claim, inputs=torch.full_like(claim.inputs, float("nan")))
 
 
 class Greedy(LabelsOnly):
@@ -245,24 +252,24 @@ class GreedyInNumpy(Greedy):
         np.empty(2**50)
 
 
-def answered(kind: type, run: Path, monkeypatch: pytest.MonkeyPatch, **changed: Any) -> records.Record:
+def answered(kind: type, run: Path, monkeypatch: pytest.MonkeyPatch, **changed: Any) -> Record:
     instance = registry.instance
     monkeypatch.setattr(
         registry,
         "instance",
         lambda sort, name, params: kind() if sort == "attacks" else instance(sort, name, params),
     )
-    return run_cell(attack(**changed), Place(run=run), Memory())
+    return run_cell(attack(**changed), RunContext(run=run), Memory())
 
 
-def test_pictures_that_are_no_numbers_are_no_protection(
+def test_examples_that_are_no_numbers_are_no_protection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = answered(Nothing, tmp_path, monkeypatch)
     records.write(tmp_path, record)  # and it is JSON, which has no NaN
-    assert record.status == "done"
-    assert record.summary["asr"] == 0
-    assert record.summary["lower_bound"] is True
+    assert record.attack is not None
+    assert record.attack.figures().asr.value == 0
+    assert record.attack.figures().lower_bound is True
 
 
 @pytest.mark.parametrize("kind", [Greedy, GreedyOnGpu, GreedyInNumpy])
@@ -270,10 +277,10 @@ def test_out_of_memory_halves_the_chunk_and_says_so(
     kind: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = answered(kind, tmp_path, monkeypatch, chunk=16)
-    assert record.status == "done", record.reason
-    assert record.summary["notes"][-2:] == [
+    assert record.attack is not None, record.reason
+    assert record.attack.notes[-2:] == (
         "out of memory: went on with 8 readings at once", "out of memory: went on with 4 readings at once"
-    ]  # fmt: skip
+    )  # fmt: skip
 
 
 def test_other_errors_are_not_taken_for_a_lack_of_memory(
@@ -303,7 +310,8 @@ def test_arrays_that_are_damaged_are_written_again(tmp_path: Path) -> None:
 def test_what_was_set_aside_is_never_written_over(tmp_path: Path) -> None:
     record = answer_to(attack(), tmp_path)
     for number in range(3):
-        records.write(tmp_path, replace(record, source={"bench": {"version": str(number)}}))
+        bench = replace(record.provenance.bench, version=str(number))
+        records.write(tmp_path, replace(record, provenance=replace(record.provenance, bench=bench)))
     kept = tmp_path / "kept"
     assert len(list(kept.iterdir())) == 3
     (kept / f"{record.id}.0.json").unlink()
@@ -334,33 +342,32 @@ def test_a_stranger_s_run_folder_does_not_lead_elsewhere(tmp_path: Path, name: s
 def test_a_trace_is_not_written_through_a_link(tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     mine.write_text("mine")
-    path = hung(tmp_path / "run", attack())
+    path = trace_path(tmp_path / "run", attack())
     path.parent.mkdir(parents=True)
     path.symlink_to(mine)
-    assert (
-        answer(attack(), Place(run=tmp_path / "run", limit=60.0), MEMORY, lambda step: None).status == "done"
-    )
+    context = RunContext(run=tmp_path / "run", time_limit=600.0)
+    assert answer(attack(), context, MEMORY, lambda progress: None).status == "done"
     assert mine.read_text() == "mine"
 
 
 @pytest.fixture
 def quick(tmp_path: Path) -> list[object]:
-    return [*runs.asked(runs.matrix(tmp_path, "labels-only")), "--jobs", "2", "--out"]
+    return [*runs.arguments(runs.matrix(tmp_path, "labels-only")), "--jobs", "2", "--out"]
 
 
 @pytest.mark.slow
 def test_a_full_disk_stops_the_run_with_a_line_and_loses_nothing(tmp_path: Path, quick: list[object]) -> None:
     with runs.tiny_disk(tmp_path / "tiny", "2m") as tiny:
         (tiny / "ballast").write_bytes(b"x" * (1790 << 10))
-        code, told = runs.ran(*quick, tiny / "run")
-        assert code == 2, told
-        assert "No space left on device" in told.splitlines()[-1]
-        assert "Traceback" not in told
+        code, output = runs.ran(*quick, tiny / "run")
+        assert code == 2, output
+        assert "No space left on device" in output.splitlines()[-1]
+        assert "Traceback" not in output
         before = {id_: record.cost for id_, record in runs.whole(tiny / "run").items()}
         assert "No space left" in CliRunner().invoke(cli, ["status", str(tiny / "run")]).output or not before
         (tiny / "ballast").unlink()
-        code, told = runs.ran(*quick, tiny / "run")
-        assert code == 0, told
+        code, output = runs.ran(*quick, tiny / "run")
+        assert code == 0, output
         assert runs.ran(*quick, tmp_path / "calm")[0] == 0
         runs.assert_equal(tiny / "run", tmp_path / "calm")
         after = runs.whole(tiny / "run")
@@ -371,32 +378,36 @@ def test_a_full_disk_stops_the_run_with_a_line_and_loses_nothing(tmp_path: Path,
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, quick: list[object]) -> None:
     with runs.tiny_disk(tmp_path / "tiny") as tiny:
         subprocess.run(["mount", "-o", "remount,ro", str(tiny)], check=True)
-        code, told = runs.ran(*quick, tiny / "run")
+        code, output = runs.ran(*quick, tiny / "run")
     assert code == 2
-    assert told.splitlines()[-1].endswith("cannot be written (Read-only file system); choose another --out")
+    assert output.splitlines()[-1].endswith("cannot be written (Read-only file system); choose another --out")
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="Not a directory"), opened(tmp_path / "file" / "run"):
         pass
 
 
+def status(run: Path, *options: str) -> str:
+    return CliRunner().invoke(cli, ["status", *options, str(run)]).output
+
+
 def test_a_second_run_on_a_folder_waits_for_nobody_and_changes_nothing(
-    tmp_path: Path, quick: list[object]
+    gate: runs.Gate, gated: list[object], tmp_path: Path, quick: list[object]
 ) -> None:
     run = tmp_path / "run"
-    slow = runs.plugin(tmp_path, "Slow", "time.sleep(4)")
-    (tmp_path / "slow").mkdir()
-    matrix = runs.matrix(tmp_path / "slow", "slow")
-    with runs.bench(*runs.asked(matrix, slow), "--out", run) as first:
-        runs.until(lambda: runs.settled(run) > 0)
-        code, told = runs.ran(*quick, run)
+    gate.close(at=2)
+    with runs.bench(*gated, "--out", run) as first:
+        first.until(gate.waiting)
+        code, output = runs.ran(*quick, run)
         assert code == 2
-        assert "a run is under way there (process" in told
-        said = CliRunner().invoke(cli, ["status", str(run)]).output
-        assert "under way on " in said
-        assert "worker " in said
-        assert "slow" in json.loads((run / "asked.json").read_text())["plugins"][0]
-        assert runs.ended(first)[0] == 0
-    assert "finished" in CliRunner().invoke(cli, ["status", str(run)]).output
+        assert "a run is under way there (process" in output
+        assert "under way on " in status(run)
+        first.until(lambda: "worker " in status(run))  # the file is written every two seconds
+        kept = request.read(run)
+        assert kept is not None
+        assert kept.plugins == (str(gate.plugin),)
+        gate.open()
+        assert first.ended()[0] == 0
+    assert "finished" in status(run)
 
 
 def test_what_a_killed_run_was_writing_is_cleared_away(tmp_path: Path) -> None:
@@ -424,19 +435,19 @@ def test_data_altered_between_two_cells_are_not_attacked_for_the_planned_ones(tm
     np.savez(pack, **arrays)
     params = entry("datasets", "npz", path=str(pack), layout="CHW").params
     data = DataRef(name="npz", params=params, sha256=RESOLVER.data("npz", params).sha256)
-    memory, place = Memory(), Place(run=tmp_path / "run")
+    memory, context = Memory(), RunContext(run=tmp_path / "run")
     first = attack(dataset=data)
-    assert run_cell(first, place, memory).status == "done"
+    assert run_cell(first, context, memory).status == "done"
     np.savez(pack, **arrays | {"x_train": 255 - arrays["x_train"]})
-    kept = run_cell(attack(dataset=data, seed=1), place, memory)
+    kept = run_cell(attack(dataset=data, seed=1), context, memory)
     assert kept.status == "done"  # what was read once is what was planned
-    fresh = run_cell(attack(dataset=data, seed=2), place, Memory())
+    fresh = run_cell(attack(dataset=data, seed=2), context, Memory())
     assert (fresh.status, "its content changed since the matrix was planned" in str(fresh.reason)) == (
         "crashed",
         True,
     )
     with pytest.raises(DataError, match="its content changed"):
-        run_cell(attack(dataset=data, seed=2), replace(place, blames_data=False), Memory())
+        run_cell(attack(dataset=data, seed=2), replace(context, data_errors_fail_cell=False), Memory())
 
 
 # Clocks
@@ -452,9 +463,9 @@ main()
 
 @pytest.mark.slow
 def test_a_clock_that_goes_backwards_changes_no_answer(tmp_path: Path, quick: list[object]) -> None:
-    asked = [str(part) for part in quick]
+    arguments = [str(part) for part in quick]
     done = subprocess.run(
-        [sys.executable, "-P", "-c", BACKWARDS, *asked, str(tmp_path / "run")],
+        [sys.executable, "-P", "-c", BACKWARDS, *arguments, str(tmp_path / "run")],
         capture_output=True,
         text=True,
         check=False,
@@ -464,33 +475,29 @@ def test_a_clock_that_goes_backwards_changes_no_answer(tmp_path: Path, quick: li
     runs.assert_equal(tmp_path / "run", tmp_path / "calm")
 
 
+def reporter(run: Path, title: str = "a run") -> progress.Reporter:
+    (run / "records").mkdir(parents=True, exist_ok=True)
+    return progress.Reporter(run, title, cells=2, settled=1, left=lambda: 5.0)
+
+
 def test_a_run_seen_in_the_future_is_seen_now(tmp_path: Path) -> None:
-    (tmp_path / "records").mkdir()
-    reporter = progress.Reporter(tmp_path, title="a run", cells=2, settled=1, left=lambda: 5.0)
-    reporter.close("finished")
-    path = tmp_path / "progress.json"
-    path.write_text(
-        json.dumps(json.loads(path.read_text()) | {"seen": time.time() + 1e6, "began": time.time() + 2e6})
-    )
-    assert "finished 0 s ago" in CliRunner().invoke(cli, ["status", str(tmp_path)]).output
+    with reporter(tmp_path):
+        pass
+    alter(tmp_path / "progress.json", seen=time.time() + 1e6, began=time.time() + 2e6)
+    assert "finished 0 s ago" in status(tmp_path)
 
 
 # What a run says of itself
 
 
 def test_a_killed_run_is_said_to_be_killed(tmp_path: Path) -> None:
-    (tmp_path / "records").mkdir()
-    reporter = progress.Reporter(tmp_path, title="a run", cells=2, settled=1, left=lambda: 5.0)
-    assert (
-        "killed, last seen" in CliRunner().invoke(cli, ["status", str(tmp_path)]).output
-    )  # nothing holds it
-    reporter.close("stopped: no room")
-    said = CliRunner().invoke(cli, ["status", str(tmp_path)]).output
-    assert "stopped: no room, " in said
-    assert "the same command goes on" in said
-    assert (
-        json.loads(CliRunner().invoke(cli, ["status", "--json", str(tmp_path)]).output)["under_way"] is False
-    )
+    with reporter(tmp_path):
+        assert "killed, last seen" in status(tmp_path)  # nothing holds it
+    with pytest.raises(StorageError), reporter(tmp_path):
+        raise StorageError("no room")
+    assert "stopped: no room, " in status(tmp_path)
+    assert "the same command goes on" in status(tmp_path)
+    assert json.loads(status(tmp_path, "--json"))["under_way"] is False
 
 
 @pytest.mark.parametrize(
@@ -503,88 +510,87 @@ def test_a_damaged_progress_is_one_line(tmp_path: Path, content: str) -> None:
         progress.read(tmp_path)
 
 
-def test_a_time_that_is_none_is_a_damaged_progress(tmp_path: Path) -> None:
-    progress.Reporter(tmp_path, title="a run", cells=2, settled=1, left=lambda: 5.0).close("finished")
-    path = tmp_path / "progress.json"
-    whole = json.loads(path.read_text())
-    for wrong in (10**400, float("inf"), "now", None):
-        path.write_text(json.dumps(whole | {"seen": wrong}))
-        with pytest.raises(BenchError, match="not a run's progress"):
-            progress.read(tmp_path)
+def test_a_number_that_is_none_is_a_damaged_progress(tmp_path: Path) -> None:
+    with reporter(tmp_path):
+        pass
+    for field in ("seen", "settled"):
+        for wrong in (10**400, float("inf"), "now", None):
+            alter(tmp_path / "progress.json", **{field: wrong})
+            with pytest.raises(BenchError, match="not a run's progress"):
+                progress.read(tmp_path)
+        alter(tmp_path / "progress.json", **{field: 1})
 
 
 def test_a_cell_is_at_one_worker(tmp_path: Path) -> None:
-    reporter = progress.Reporter(tmp_path, title="a run", cells=2, settled=0, left=lambda: None)
-    for worker in ("that was lost", "another"):
-        reporter.started(attack(), worker)
-    reporter._write("running")
-    said = progress.read(tmp_path)
-    reporter.close("finished")
-    assert said is not None
-    assert list(said.busy) == ["another"]
+    with reporter(tmp_path) as file:
+        for worker in ("that was lost", "another"):
+            file.on_start(attack(), worker)
+        file.write("running")
+        content = progress.read(tmp_path)
+    assert content is not None
+    assert list(content.busy) == ["another"]
 
 
-def test_a_strangers_progress_is_shown_harmless(tmp_path: Path) -> None:
-    (tmp_path / "records").mkdir()
-    reporter = progress.Reporter(
-        tmp_path, title="\x1b[2J\u202eevil" + "x" * 10**5, cells=2, settled=1, left=lambda: 5.0
-    )
-    reporter.close("stopped: \x1b]0;title\x07")
-    said = CliRunner().invoke(cli, ["status", str(tmp_path)]).output
-    assert all(line.isprintable() for line in said.splitlines())
-    assert len(said) < 2000
+def test_a_strangers_progress_is_sanitized(tmp_path: Path) -> None:
+    title = "\x1b[2J\u202eevil" + "x" * 10**5
+    with pytest.raises(BenchError), reporter(tmp_path, title):
+        raise BenchError("\x1b]0;title\x07")
+    assert all(line.isprintable() for line in status(tmp_path).splitlines())
+    assert len(status(tmp_path)) < 2000
 
 
-# The crew
+# The worker pool
 
 
-class Moody:
-    """A crew whose workers come, go and lie, by a script of news (`bench.sweep.pool.Crew`)."""
+class ScriptedPool:
+    """A pool whose workers come, go and lie, by a script of events (`bench.sweep.pool.WorkerPool`)."""
 
-    def __init__(self, place: Place, script: list[Any]) -> None:
-        self._place, self._script, self._at = place, script, dict[str, AnyCell]()
-        self.given: list[tuple[str, str]] = []
+    def __init__(self, context: RunContext, script: list[Any]) -> None:
+        self._context, self._script, self._cells = context, script, dict[str, AnyCell]()
 
-    def members(self) -> tuple[str, ...]:
+    def workers(self) -> tuple[str, ...]:
         return ("a", "b")
 
-    def give(self, worker: str, cell: AnyCell, *, demand: int) -> None:
-        self._at[worker] = cell
-        self.given.append((worker, cell.id))
+    def submit(self, worker: str, cell: AnyCell, *, demand: int) -> None:
+        self._cells[worker] = cell
 
-    def news(self) -> list[tuple[str, Any]]:
+    def events(self) -> list[tuple[str, Any]]:
         if self._script:
-            worker, news = self._script.pop(0)
-            self._at.pop(worker, None)
-            return [(worker, news)]
-        worker, cell = next(iter(self._at.items()))
-        del self._at[worker]
-        record = run_cell(cell, self._place, MEMORY)
-        records.write(self._place.run, record)
+            worker, event = self._script.pop(0)
+            self._cells.pop(worker, None)
+            return [(worker, event)]
+        worker, cell = next(iter(self._cells.items()))
+        del self._cells[worker]
+        record = run_cell(cell, self._context, MEMORY)
+        records.write(self._context.run, record)
         return [(worker, record)]
 
     def close(self) -> None:
         pass
 
 
-def test_a_cell_is_given_back_lost_and_lost_again(tmp_path: Path) -> None:
-    from bench.sweep.pool import Gone, Lost, Returned
+def scripted(run: Path, script: list[Any], *cells: AnyCell) -> list[Record]:
+    """The records that observers hear of in a run whose workers follow this script."""
+    found: list[Record] = []
 
-    made, free = training(), attack()
-    place = Place(run=tmp_path)
-    script = [("a", Returned()), ("b", Lost(reason="it died")), ("a", Returned()), ("b", Gone())]
-    found: list[records.Record] = []
-    with opened(tmp_path):
-        todo = schedule([Planned(made, None), Planned(free, None)], tmp_path, RESOLVER)
-        crew = Moody(place, script)
-        carry_out(todo, place, lambda: crew, watch=Watch(finished=found.append))
-    assert sorted(record.status for record in found) == ["done", "done"]
-    lost = [("a", Lost(reason="it died")), ("b", Lost(reason="it died"))] * 2
-    with opened(tmp_path / "other"):
-        todo = schedule([Planned(free, None)], tmp_path / "other", RESOLVER)
-        elsewhere = Place(run=tmp_path / "other")
-        carry_out(todo, elsewhere, lambda: Moody(elsewhere, lost), watch=Watch(finished=found.append))
-    assert (found[-1].status, found[-1].reason) == ("crashed", "it died")
+    class Collector(Observer):
+        def on_record(self, record: Record) -> None:
+            found.append(record)
+
+    context = RunContext(run=run)
+    with opened(run):
+        todo = schedule([Planned(cell, None) for cell in cells], run, RESOLVER)
+        run_schedule(todo, context, lambda: ScriptedPool(context, script), Collector())
+    return found
+
+
+def test_a_cell_is_given_back_lost_and_lost_again(tmp_path: Path) -> None:
+    lost = WorkerLost(reason="it died")
+    script = [("a", CellReturned()), ("b", lost), ("a", CellReturned()), ("b", WorkerGone())]
+    settled = scripted(tmp_path / "one", script, training(), attack())
+    assert [record.status for record in settled] == ["done", "done"]
+    (record,) = scripted(tmp_path / "other", [("a", lost), ("b", lost)] * 2, attack())
+    assert (record.status, record.reason) == ("crashed", "it died")
 
 
 def test_gpus_go_round_among_workers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -593,16 +599,3 @@ def test_gpus_go_round_among_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert device_of("cpu", 1) == "cpu"
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert device_of("cuda", 3) == "cuda"
-
-
-@pytest.mark.slow
-def test_ctrl_c_leaves_what_is_finished(tmp_path: Path) -> None:
-    slow = runs.plugin(tmp_path, "Slow", "time.sleep(0.3)")
-    run = tmp_path / "run"
-    with runs.bench(*runs.asked(runs.matrix(tmp_path, "slow"), slow), "--out", run) as process:
-        runs.until(lambda: runs.settled(run) >= 3)
-        process.send_signal(signal.SIGINT)
-        code, told = runs.ended(process)
-    assert code == 130, told
-    assert "The same command goes on from there" in told
-    runs.whole(run)

@@ -1,4 +1,4 @@
-"""The gate: what passes, what is weaker, what cannot be told; the same verdict in every form."""
+"""The gate: what passes, what is weaker, what is inconclusive; the same verdict in every form."""
 
 import json
 import textwrap
@@ -11,19 +11,34 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from tests.records import with_result
 
-from bench.cell import AttackCell, DataRef, Entry, Federated, TrainingCell
+from bench.cell import AnyCell, AttackCell, DataRef, Entry, Federated, TrainingCell
 from bench.cli.gate import command as gate
 from bench.cli.main import cli
 from bench.errors import BenchError
 from bench.gate import baseline
 from bench.gate import reports as gate_reports
-from bench.gate.baseline import Asked
-from bench.gate.verdict import METRICS, Compared, Verdict, verdict
-from bench.record.store import Record
+from bench.gate.verdict import CRITERIA, Comparison, Verdict, verdict
+from bench.record import request, store
+from bench.record.compact import cut
+from bench.record.request import Request
+from bench.record.schema import (
+    AttackResult,
+    Code,
+    Conditions,
+    Cost,
+    ExampleScore,
+    Provenance,
+    ReadingScore,
+    Record,
+    TrainingCost,
+    TrainingResult,
+)
 from bench.registry import entries as registry
 
 SEEDS, READINGS = 8, 8
+DATA = Path(__file__).parent / "data"
 Hits = np.ndarray[Any, np.dtype[np.bool_]]
 
 
@@ -36,18 +51,15 @@ def attacked(
         federated=Federated(batch=1), defense=Entry(name=defense), attack=Entry(name=attack), point="type-2",
         readings=len(hits),
     )  # fmt: skip
-    victims = [
-        {
-            "clients": [first + n], "examples": [n], "reading_snr_db": snr, "reading_cosine": cosine,
-            "pictures": [{"success": bool(hit), "status": "ok", "rmse": 0.1 if hit else 0.4} for hit in row],
-        }
-        for n, row in enumerate(hits)
-    ]  # fmt: skip
-    return Record(
-        id=cell.id, status=status, reason=None if status == "done" else "because",
-        cell=cell.model_dump(mode="json"), source={"bench": {"protocol": protocol}},
-        summary={"conditions": {"weights_norm": 3.0}}, victims=victims, environment={}, cost={},
+    readings = tuple(
+        ReadingScore(
+            status="ok", clients=(first + number,), indices=(number,), snr_db=snr, cosine=cosine,
+            examples=tuple(ExampleScore(status="ok", success=hit, rmse=0.1 if hit else 0.4) for hit in row),
+        )
+        for number, row in enumerate(hits)
     )  # fmt: skip
+    result = AttackResult(readings=readings, conditions=Conditions(weights_norm=3.0))
+    return record_of(cell, result if status == "done" else None, status=status, protocol=protocol)
 
 
 def trained(seed: int, accuracy: float, overhead: float | None = 1.2, defense: str = "prune") -> Record:
@@ -55,60 +67,66 @@ def trained(seed: int, accuracy: float, overhead: float | None = 1.2, defense: s
         dataset=DataRef(name="digits", sha256="0" * 64), model=Entry(name="mlp"), seed=seed, rounds=5,
         federated=Federated(batch=1), defense=Entry(name=defense),
     )  # fmt: skip
+    result = TrainingResult(accuracy=accuracy, curve=(), rounds=5, diverged=False)
+    return replace(record_of(cell, result), cost=Cost(training=TrainingCost(overhead=overhead)))
+
+
+def record_of(cell: AnyCell, result: Any, status: Any = "done", protocol: int = 1) -> Record:
+    code = Code(origin="gradient-leakage-bench", protocol=protocol)
     return Record(
-        id=cell.id, status="done", cell=cell.model_dump(mode="json"), source={"bench": {"protocol": 1}},
-        summary={"accuracy": accuracy}, victims=[], environment={}, cost={"overhead": overhead},
+        id=cell.id, status=status, reason=None if status == "done" else "because", cell=cell, result=result,
+        provenance=Provenance(bench=code),
     )  # fmt: skip
 
 
 def run(rate: float = 0.0, *, draw: int = 0, **options: Any) -> list[Record]:
-    """A run of eight weight seeds whose pictures leak with this rate, independently."""
+    """A run of eight weight seeds whose examples leak with this rate, independently."""
     leaked = np.random.default_rng(draw).random((SEEDS, READINGS, 1)) < rate
     return [attacked(hits.tolist(), seed=seed, **options) for seed, hits in enumerate(leaked)]
 
 
-def of(found: Verdict, metric: str) -> Compared:
-    (row,) = (row for row in found.compared if row.metric == metric)
+def of(result: Verdict, criterion: str) -> Comparison:
+    (row,) = (row for row in result.comparisons if row.criterion == criterion)
     return row
 
 
 def test_the_same_twice_passes() -> None:
-    found = verdict(run(0.3), run(0.3))
-    assert (found.outcome, found.exit_code) == ("pass", 0)
-    assert [row.metric for row in found.compared] == ["asr", "rmse", "reading_snr", "reading_cosine"]
-    assert of(found, "asr").upper < 0.10
+    result = verdict(run(0.3), run(0.3))
+    assert (result.outcome, result.exit_code) == ("pass", 0)
+    assert [row.criterion for row in result.comparisons] == ["asr", "rmse", "reading_snr", "reading_cosine"]
+    assert of(result, "asr").upper < 0.10
 
 
 @pytest.mark.parametrize(("margin", "needed"), [(0.10, 32), (0.05, 64)])
-def test_too_few_pictures_cannot_tell(margin: float, needed: int) -> None:
+def test_too_few_examples_is_inconclusive(margin: float, needed: int) -> None:
     few = run()[: needed // READINGS - 1]
-    found = verdict(few, few, {"asr": margin})
-    assert found.exit_code == 3
-    assert (of(found, "asr").outcome, of(found, "asr").needed) == ("cannot tell", needed)
+    result = verdict(few, few, {"asr": margin})
+    assert result.exit_code == 3
+    assert (of(result, "asr").outcome, of(result, "asr").needed) == ("inconclusive", needed)
     enough = run()[: needed // READINGS]
     assert of(verdict(enough, enough, {"asr": margin}), "asr").outcome == "pass"
 
 
 def test_a_clear_rise_is_weaker_and_names_the_attack() -> None:
-    found = verdict(run(0.1), run(0.9, draw=1))
-    assert found.exit_code == 1
-    row = of(found, "asr")
+    result = verdict(run(0.1), run(0.9, draw=1))
+    assert result.exit_code == 1
+    row = of(result, "asr")
     assert row.outcome == "weaker" and row.lower > 0 and row.worse >= row.margin
     assert row.attacks == ("cpl",)
 
 
-def test_a_rise_within_chance_cannot_tell_and_says_how_many_more() -> None:
-    found = verdict(run(0.30), run(0.42, draw=1))
-    row = of(found, "asr")
-    assert row.outcome == "cannot tell" and row.needed is not None and row.needed > row.pairs
-    assert found.exit_code == 3
+def test_a_rise_within_chance_is_inconclusive_and_says_how_many_more() -> None:
+    result = verdict(run(0.30), run(0.42, draw=1))
+    row = of(result, "asr")
+    assert row.outcome == "inconclusive" and row.needed is not None and row.needed > row.pairs
+    assert result.exit_code == 3
 
 
 def test_protection_that_grew_passes() -> None:
     assert of(verdict(run(0.9), run(0.1, draw=1)), "asr").outcome == "pass"
 
 
-def test_a_picture_leaks_to_the_worst_attacker_not_to_one() -> None:
+def test_an_example_leaks_to_the_worst_attacker_not_to_one() -> None:
     """Each attack alone gets a half before and after; afterwards they get different halves."""
     half = [[True]] * 4 + [[False]] * 4
     other = half[::-1]
@@ -120,34 +138,33 @@ def test_a_picture_leaks_to_the_worst_attacker_not_to_one() -> None:
 
 def test_a_reading_that_became_clearer_is_seen_where_nothing_leaks() -> None:
     """σ halved: 6 dB more in every reading."""
-    found = verdict(run(snr=-8.0), run(snr=-2.0))
-    assert of(found, "reading_snr").outcome == "weaker"
-    assert of(found, "asr").outcome == "pass" and found.exit_code == 1
+    result = verdict(run(snr=-8.0), run(snr=-2.0))
+    assert of(result, "reading_snr").outcome == "weaker"
+    assert of(result, "asr").outcome == "pass" and result.exit_code == 1
     assert of(verdict(run(cosine=0.2), run(cosine=0.26)), "reading_cosine").outcome == "weaker"
     assert of(verdict(run(cosine=0.2), run(cosine=0.24)), "reading_cosine").outcome == "pass"
 
 
 def test_attackers_that_got_worse_are_no_protection() -> None:
     before, after = run(1.0, defense="none"), run(0.2, defense="none")
-    found = verdict([*before, *run()], [*after, *run()])
-    row = of(found, "undefended_asr")
-    assert row.outcome == "cannot tell" and "attacks got weaker" in str(row.why)
-    assert found.exit_code == 3
+    result = verdict([*before, *run()], [*after, *run()])
+    row = of(result, "undefended_asr")
+    assert row.outcome == "inconclusive" and "attacks got weaker" in str(row.reason)
+    assert result.exit_code == 3
 
 
 def test_what_is_missing_or_failed_is_never_a_pass() -> None:
     before = run()
     gone = verdict(before, before[1:])
     assert gone.exit_code == 3 and "not in the run" in gone.unpaired[0][1]
-    crashed = verdict(before, [replace(before[0], status="crashed", reason="boom"), *before[1:]])
+    crashed = verdict(before, [replace(before[0], status="crashed", reason="boom", result=None), *before[1:]])
     assert crashed.exit_code == 3 and crashed.unpaired[0][1] == "crashed now: boom"
     others = verdict(before, run(first=5))
-    assert others.exit_code == 3 and not others.compared and "other victims" in others.unpaired[0][1]
-    heavier = [replace(r, summary={"conditions": {"weights_norm": 4.0}}) for r in before]
+    assert others.exit_code == 3 and not others.comparisons and "other victims" in others.unpaired[0][1]
+    heavier = [with_result(record, conditions=Conditions(weights_norm=4.0)) for record in before]
     assert "other weights" in verdict(before, heavier).unpaired[0][1]
     assert verdict([], []).exit_code == 3
-    absent = [replace(record, status="n/a") for record in before]
-    assert verdict([*before, *run(defense="x", status="n/a")], before).outcome == "pass" and absent
+    assert verdict([*before, *run(defense="x", status="n/a")], before).outcome == "pass"
 
 
 def test_protocols_do_not_mix() -> None:
@@ -158,11 +175,14 @@ def test_protocols_do_not_mix() -> None:
 def test_accuracy_and_time_are_paired_by_seed() -> None:
     before = [trained(seed, 0.8 + 0.01 * seed) for seed in range(8)]
     worse = [trained(seed, 0.7 + 0.01 * seed, overhead=2.9) for seed in range(8)]
-    found = verdict(before, worse)
-    assert {row.metric: row.outcome for row in found.compared} == {"accuracy": "weaker", "overhead": "weaker"}
+    result = verdict(before, worse)
+    assert {row.criterion: row.outcome for row in result.comparisons} == {
+        "accuracy": "weaker",
+        "overhead": "weaker",
+    }
     # two timings say little of how timings vary: no comparison, rather than one that always fails
-    assert [row.metric for row in verdict(before[:2], worse[:2]).compared] == ["accuracy"]
-    assert not verdict([trained(0, 0.9, defense="none")], [trained(0, 0.1, defense="none")]).compared
+    assert [row.criterion for row in verdict(before[:2], worse[:2]).comparisons] == ["accuracy"]
+    assert not verdict([trained(0, 0.9, defense="none")], [trained(0, 0.1, defense="none")]).comparisons
 
 
 def test_many_places_are_corrected_for() -> None:
@@ -176,7 +196,7 @@ def test_many_places_are_corrected_for() -> None:
             for seed in range(8)
         ]
 
-    rows = [row for row in verdict(noisy(), noisy()).compared if row.metric == "reading_snr"]
+    rows = [row for row in verdict(noisy(), noisy()).comparisons if row.criterion == "reading_snr"]
     assert len(rows) == 200
     assert sum(row.outcome == "weaker" for row in rows) == 0
     assert sum(row.worse >= row.margin for row in rows) > 5  # the margin alone would have called these
@@ -195,16 +215,16 @@ HOSTILE = "<script>|x\x1b[31m`"
 def test_every_report_says_the_same_and_takes_any_name() -> None:
     before = [*run(0.1, defense=HOSTILE), *run(0.2)[:2], *run(0.1, defense="gone")]
     after = [*run(0.9, defense=HOSTILE, draw=1), *run(0.2)[:2]]
-    found = verdict(before, after, sources=(HOSTILE,))
-    content = found.json()
+    result = verdict(before, after, changes=(HOSTILE,))
+    content = result.json()
     json.dumps(content, allow_nan=False)
-    root = ElementTree.fromstring(gate_reports.junit(found))
+    root = ElementTree.fromstring(gate_reports.junit(result))
     cases = root.findall(".//testcase")
-    assert len(cases) == len(content["compared"]) + len(content["unpaired"])
-    outcomes = [row["outcome"] for row in content["compared"]]
+    assert len(cases) == len(content["comparisons"]) + len(content["unpaired"])
+    outcomes = [row["outcome"] for row in content["comparisons"]]
     assert len(root.findall(".//failure")) == outcomes.count("weaker") > 0
-    assert len(root.findall(".//error")) == outcomes.count("cannot tell") + len(content["unpaired"]) > 0
-    shown = gate_reports.markdown(found)
+    assert len(root.findall(".//error")) == outcomes.count("inconclusive") + len(content["unpaired"]) > 0
+    shown = gate_reports.markdown(result)
     assert "<script>" not in shown
     table = [line for line in shown.splitlines() if line.startswith("| weaker")]
     assert len(table) == outcomes.count("weaker")
@@ -212,30 +232,58 @@ def test_every_report_says_the_same_and_takes_any_name() -> None:
 
 
 def test_a_baseline_is_read_as_it_was_written(tmp_path: Path) -> None:
-    asked = Asked(matrix="gate", defenses=("prune",), plugins=("mine.py",))
+    asked = Request(matrix="gate", defenses=("prune",), plugins=("mine.py",))
     made = baseline.of_run([*run(0.4), trained(0, 0.9)], asked, {"asr": 0.05})
     baseline.write(tmp_path / "b.json", made)
     again = baseline.read(tmp_path / "b.json")
     assert again == made
-    assert again.margins == {**{name: m.margin for name, m in METRICS.items()}, "asr": 0.05}
-    assert verdict(again.records, run(0.4)).compared[:2] == verdict(run(0.4), run(0.4)).compared[:2]
+    assert again.margins == {**{name: c.margin for name, c in CRITERIA.items()}, "asr": 0.05}
+    assert verdict(again.records, run(0.4)).comparisons[:2] == verdict(run(0.4), run(0.4)).comparisons[:2]
     with pytest.raises(BenchError, match="no finished cell"):
         baseline.of_run([], None, {})
 
 
+def test_a_baseline_of_schema_1_is_read_and_pairs_with_records_of_now(tmp_path: Path) -> None:
+    """The project's own, as the last version with schema 1 wrote it."""
+    old = baseline.read(DATA / "gate-schema1.json")
+    assert old.request == Request(matrix=".ci/gate.toml")
+    assert len(old.records) == 80 and all(store.altered(record) for record in old.records)
+    now = [replace(record, id=record.cell.id) for record in old.records]  # as schema 2 names them
+    result = verdict(old.records, now, old.margins)
+    assert (result.outcome, result.cells) == ("pass", 80)
+    baseline.write(tmp_path / "b.json", baseline.of_run(now, old.request, old.margins))
+    again = baseline.read(tmp_path / "b.json")
+    assert again.records == tuple(map(cut, now))
+    assert verdict(again.records, old.records, old.margins).comparisons == result.comparisons
+    assert (tmp_path / "b.json").stat().st_size < (DATA / "gate-schema1.json").stat().st_size
+
+
+def test_a_run_keeps_its_request(tmp_path: Path) -> None:
+    asked = Request(matrix="gate", scale="small", plugins=("mine.py",))
+    assert request.read(tmp_path) is None
+    request.keep(tmp_path, asked)
+    assert request.read(tmp_path) == asked
+    (tmp_path / "request.json").rename(tmp_path / "asked.json")  # its name before schema 2
+    assert request.read(tmp_path) == asked
+    for damaged in ("{", "[]", '{"matrix": 3}', "[" * 10**5):
+        (tmp_path / "asked.json").write_text(damaged)
+        assert request.read(tmp_path) is None
+
+
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
-        ("", "not a baseline"), ("[]", "not a baseline"), ('{"baseline": 9}', "schema 9"),
+        ("", "not a baseline"), ("[]", "not a baseline"), ('{"baseline": 9}', "should be 1 or 2"),
         ('{"baseline": 1, "margins": 3}', "not a baseline"), ("[" * 100000, "not a baseline"),
         ('{"baseline": 1, "margins": {}, "asked": null, "records": [{"id": 3}]}', "not a baseline"),
+        ('{"baseline": 2, "margins": {}, "request": null, "records": [{"id": "3"}]}', "field required"),
         ("\x00\xff", "not a baseline"),
     ],
 )  # fmt: skip
-def test_a_damaged_baseline_is_one_line(tmp_path: Path, content: str, said: str) -> None:
+def test_a_damaged_baseline_is_one_line(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "b.json"
     path.write_bytes(content.encode("latin-1"))
-    with pytest.raises(BenchError, match=said) as raised:
+    with pytest.raises(BenchError, match=message) as raised:
         baseline.read(path)
     assert "\n" not in str(raised.value) and "--write-baseline" in str(raised.value)
     with pytest.raises(BenchError, match="no such file"):
@@ -296,11 +344,13 @@ def test_a_weakened_defense_fails_the_gate_from_the_command_line(
     assert call("runs/first", "--baseline", "b.json").exit_code == 0
     (project / "mine.py").write_text(PLUGIN.replace("DEVIATION", "0.05"))
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(project / "summary.md"))
-    found = call("--baseline", "b.json", "--jobs", "1", "--junit", "j.xml", "--markdown", "v.md", "--json")
-    assert found.exit_code == 1, found.output
-    content = json.loads(found.stdout)
-    assert [row["metric"] for row in content["compared"] if row["outcome"] == "weaker"][:1] == ["reading_snr"]
-    assert any("my-noise" in line for line in content["sources"])
+    result = call("--baseline", "b.json", "--jobs", "1", "--junit", "j.xml", "--markdown", "v.md", "--json")
+    assert result.exit_code == 1, result.output
+    content = json.loads(result.stdout)
+    assert [row["criterion"] for row in content["comparisons"] if row["outcome"] == "weaker"][:1] == [
+        "reading_snr"
+    ]
+    assert any("my-noise" in line for line in content["changes"])
     assert ElementTree.parse("j.xml").getroot().tag == "testsuites"
     assert (project / "summary.md").read_text().strip() == (project / "v.md").read_text().strip()
     assert call("runs/gate", "--baseline", "b.json").exit_code == 1

@@ -125,11 +125,11 @@ def _instance_norm() -> nn.Module:
 
 def _frozen_statistics() -> nn.Module:
     model = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, CLASSES))
-    model(torch.rand(20, 5))  # running statistics of their own
+    model(torch.rand(20, 5))  # sets the running statistics
     return model.eval()
 
 
-def _frozen_statistics_of_pictures() -> nn.Module:
+def _frozen_statistics_of_images() -> nn.Module:
     model = nn.Sequential(
         nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Tanh(), nn.Flatten(), nn.Linear(48, CLASSES)
     )
@@ -159,7 +159,7 @@ CASES: dict[str, Case] = {
     "conv with stride, padding, dilation, no bias": (
         _convolution(stride=2, padding=2, dilation=(2, 1), bias=False), (2, 7, 6), True,
     ),
-    "conv with padding by word": (_convolution(padding="same"), (2, 7, 6), False),
+    "conv with padding by name": (_convolution(padding="same"), (2, 7, 6), False),
     "conv with circular padding": (_convolution(padding=1, padding_mode="circular"), (2, 7, 6), False),
     "depthwise conv": (_depthwise, (2, 7, 6), False),
     "mixed": (_mixed, (1, 9, 9), True),
@@ -172,7 +172,7 @@ CASES: dict[str, Case] = {
     "LayerNorm": (_layer_norm, (5,), False),
     "InstanceNorm": (_instance_norm, (1, 6, 6), False),
     "BatchNorm in eval mode": (_frozen_statistics, (5,), False),
-    "BatchNorm of pictures in eval mode": (_frozen_statistics_of_pictures, (1, 6, 6), False),
+    "BatchNorm of images in eval mode": (_frozen_statistics_of_images, (1, 6, 6), False),
     "conv in one and three dimensions": (_other_convolutions, (1, 3, 3, 3), False),
     "GroupNorm": (_group_norm, (1, 6, 6), False),
     "a bare parameter": (_Bare, (5,), False),
@@ -199,9 +199,9 @@ def _oracle(
     for x, y in zip(inputs, targets, strict=True):
         live = {name: value.clone().requires_grad_() for name, value in weights.items()}
         loss = F.cross_entropy(functional_call(model, live, (x.clone(),)), y)
-        found = torch.autograd.grad(loss, list(live.values()), create_graph=graph, allow_unused=True)
+        slopes = torch.autograd.grad(loss, list(live.values()), create_graph=graph, allow_unused=True)
         rows.append(
-            [torch.zeros_like(v) if g is None else g for v, g in zip(live.values(), found, strict=True)]
+            [torch.zeros_like(v) if g is None else g for v, g in zip(live.values(), slopes, strict=True)]
         )
     return {name: torch.stack([row[n] for row in rows]) for n, name in enumerate(weights)}
 
@@ -217,13 +217,13 @@ def _both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 def test_each_groups_gradient_is_autograds(name: str) -> None:
     model, weights, inputs, targets = _problem(name)
     before = inputs.clone()
-    found = group_gradients(model, weights, inputs, targets)
+    result = group_gradients(model, weights, inputs, targets)
     assert torch.equal(inputs, before)
     expected = _oracle(model, weights, inputs, targets)
-    assert list(found) == list(weights)
+    assert list(result) == list(weights)
     for key, value in expected.items():
-        torch.testing.assert_close(found[key], value, rtol=1e-10, atol=1e-13)
-        assert not found[key].requires_grad
+        torch.testing.assert_close(result[key], value, rtol=1e-10, atol=1e-13)
+        assert not result[key].requires_grad
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -232,11 +232,11 @@ def test_which_models_the_hooks_serve(name: str, monkeypatch: pytest.MonkeyPatch
     calls: list[str] = []
     by_func = gradients._by_func
 
-    def noted(*given: Any) -> dict[str, Tensor]:
+    def counted(*arguments: Any) -> dict[str, Tensor]:
         calls.append(name)
-        return by_func(*given)
+        return by_func(*arguments)
 
-    monkeypatch.setattr(gradients, "_by_func", noted)
+    monkeypatch.setattr(gradients, "_by_func", counted)
     group_gradients(model, weights, inputs, targets)
     assert bool(calls) != CASES[name][2]
 
@@ -246,23 +246,23 @@ def test_which_models_the_hooks_serve(name: str, monkeypatch: pytest.MonkeyPatch
 def test_derivatives_to_inputs_and_targets_are_autograds(name: str) -> None:
     model, weights, inputs, targets = _problem(name)
     x, y = inputs.clone().requires_grad_(), targets.clone().requires_grad_()
-    found = group_gradients(model, weights, x, y, differentiable=True)
+    result = group_gradients(model, weights, x, y, differentiable=True)
     expected = _oracle(model, weights, x, y, graph=True)
     torch.manual_seed(1)
     directions = {key: torch.rand_like(value) for key, value in expected.items()}
 
-    def derivatives(of: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        # linear and square parts, so that no constant factor goes unseen
-        total = torch.stack([(directions[k] * v + v.square()).sum() for k, v in of.items()]).sum()
+    def derivatives(values: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        # linear and square parts, so that a constant factor is noticed
+        total = torch.stack([(directions[k] * v + v.square()).sum() for k, v in values.items()]).sum()
         return torch.autograd.grad(total, (x, y))
 
-    for ours, theirs in zip(derivatives(found), derivatives(expected), strict=True):
-        assert theirs.abs().max() > 1e-6  # the oracle says something
+    for ours, theirs in zip(derivatives(result), derivatives(expected), strict=True):
+        assert theirs.abs().max() > 1e-6  # the oracle is not constant
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-13)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_group_alone_is_the_group_in_company(name: str) -> None:
+def test_a_group_alone_is_as_in_a_batch(name: str) -> None:
     model, weights, inputs, targets = _problem(name)
     x, y = inputs.clone().requires_grad_(), targets
     together = group_gradients(model, weights, x, y, differentiable=True)
@@ -270,7 +270,7 @@ def test_a_group_alone_is_the_group_in_company(name: str) -> None:
     for key, value in alone.items():
         torch.testing.assert_close(value, together[key][:1], rtol=1e-9, atol=1e-13)
     totals = [
-        torch.stack([v[:1].square().sum() for v in found.values()]).sum() for found in (together, alone)
+        torch.stack([v[:1].square().sum() for v in result.values()]).sum() for result in (together, alone)
     ]
     ours, theirs = (torch.autograd.grad(total, x)[0] for total in totals)
     torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-13)
@@ -281,12 +281,12 @@ def test_a_group_alone_is_the_group_in_company(name: str) -> None:
 def test_the_whole_map_passes_gradcheck(name: str) -> None:
     model, weights, inputs, targets = _problem(name, groups=2, examples=1)
 
-    def some(x: Tensor, y: Tensor) -> Tensor:
-        found = group_gradients(model, weights, x, y, differentiable=True)
+    def gradient_values(x: Tensor, y: Tensor) -> Tensor:
+        result = group_gradients(model, weights, x, y, differentiable=True)
         # a few coordinates of each tensor: numeric differences need a pass for each input value
-        return torch.cat([value.flatten(1)[:, :5].flatten() for value in found.values()])
+        return torch.cat([value.flatten(1)[:, :5].flatten() for value in result.values()])
 
-    assert torch.autograd.gradcheck(some, (inputs.requires_grad_(), targets.requires_grad_()))
+    assert torch.autograd.gradcheck(gradient_values, (inputs.requires_grad_(), targets.requires_grad_()))
 
 
 @pytest.mark.usefixtures("_both_ways")
@@ -328,7 +328,7 @@ def test_a_group_of_several_is_the_mean_of_its_examples() -> None:
 
 
 @pytest.mark.parametrize("name", ["conv", "GroupNorm"])
-def test_weights_given_count_and_the_modules_own_do_not(name: str) -> None:
+def test_the_weights_passed_count_and_those_of_the_module_do_not(name: str) -> None:
     model, weights, inputs, targets = _problem(name)
     before = group_gradients(model, weights, inputs, targets)
     for parameter in model.parameters():
@@ -345,13 +345,13 @@ def test_no_hook_is_left_behind_even_after_an_error() -> None:
     assert not any(layer._forward_hooks for layer in model.modules())
 
 
-def test_without_grad_the_fallback_and_the_hooks_still_answer() -> None:
+def test_without_grad_the_fallback_and_the_hooks_still_work() -> None:
     for name in ("linear", "GroupNorm"):
         model, weights, inputs, targets = _problem(name)
         with torch.no_grad():
-            found = group_gradients(model, weights, inputs, targets)
+            result = group_gradients(model, weights, inputs, targets)
         expected = _oracle(model, weights, inputs, targets)
-        assert all(torch.allclose(found[key], expected[key]) for key in weights)
+        assert all(torch.allclose(result[key], expected[key]) for key in weights)
 
 
 @pytest.mark.parametrize("layer", [nn.BatchNorm1d(8), nn.SyncBatchNorm(8)], ids=["1d", "sync"])
@@ -363,12 +363,15 @@ def test_batch_statistics_are_refused(layer: nn.Module) -> None:
         group_gradients(model, weights, inputs, targets)
 
 
-def test_batch_norm_in_eval_mode_is_one_examples_own_only_with_running_statistics() -> None:
+def test_batch_norm_in_eval_mode_needs_running_statistics() -> None:
     _, _, inputs, targets = _problem("linear")
     model = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Linear(8, CLASSES)).double().eval()
     weights = {key: value.detach() for key, value in model.named_parameters()}
-    found, expected = (one(model, weights, inputs, targets) for one in (group_gradients, _oracle))
-    assert all(torch.allclose(found[key], expected[key]) for key in weights)
+    result, expected = (
+        group_gradients(model, weights, inputs, targets),
+        _oracle(model, weights, inputs, targets),
+    )
+    assert all(torch.allclose(result[key], expected[key]) for key in weights)
     model[1] = nn.BatchNorm1d(8, track_running_stats=False).double().eval()
     with pytest.raises(NotApplicable, match="without running statistics"):
         group_gradients(model, weights, inputs, targets)
@@ -377,8 +380,8 @@ def test_batch_norm_in_eval_mode_is_one_examples_own_only_with_running_statistic
 def test_soft_cross_entropy_and_one_hot() -> None:
     torch.manual_seed(0)
     logits, labels = torch.randn(6, 5, dtype=torch.float64), torch.tensor([0, 4, 4, 2, 1, 0])
-    found = gradients.soft_cross_entropy(logits, one_hot(labels, 5, torch.float64))
-    torch.testing.assert_close(found, F.cross_entropy(logits, labels, reduction="none"))
+    result = gradients.soft_cross_entropy(logits, one_hot(labels, 5, torch.float64))
+    torch.testing.assert_close(result, F.cross_entropy(logits, labels, reduction="none"))
     soft = torch.rand(6, 5, dtype=torch.float64).softmax(-1)
     torch.testing.assert_close(
         gradients.soft_cross_entropy(logits, soft), F.cross_entropy(logits, soft, reduction="none")

@@ -185,7 +185,7 @@ def test_paired_over_seeds_is_never_surer_than_over_pictures():
 
 
 def test_paired_refuses_what_is_not_a_pair():
-    with pytest.raises(ValueError, match="same pictures"):
+    with pytest.raises(ValueError, match="same examples"):
         paired(np.zeros(3, bool), np.zeros(4, bool))
     with pytest.raises(ValueError, match="as booleans"):
         paired(np.zeros(3), np.zeros(3))

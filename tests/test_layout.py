@@ -20,31 +20,35 @@ LAYERS = (
     ("bench", "errors", "sanitize", "points", "rng", "trip", "cell"),
     ("parameters", "registry", "gradients", "record"),
     ("datasets", "models", "defenses", "attacks"),
-    ("federated", "scoring"),
+    ("federated", "scoring", "pictures"),
     ("matrix",),
     ("answer", "leaderboard"),
-    ("sweep", "contracts", "pictures", "gate"),
+    ("sweep", "contracts", "gate"),
     ("tracking", "submission", "own"),
     ("api", "health"),
     ("cli",),
 )
 # What these must never import, however far away; names outside `bench` count by their top level.
+VIEWS = ("bench.leaderboard", "bench.gate", "bench.pictures", "bench.tracking", "bench.submission")
+_NOT_IN_VIEWS = ("bench.answer", "bench.federated", "torch")
 BORDERS = {
     "bench.attacks": (
-        "bench.datasets", "bench.defenses", "bench.models", "bench.federated", "bench.answer.victims",
-        "bench.answer.readings", "bench.scoring", "bench.cell", "bench.record.store", "bench.registry.entries",
+        "bench.datasets", "bench.defenses", "bench.models", "bench.federated", "bench.answer", "bench.scoring",
+        "bench.cell", "bench.record", "bench.registry.entries",
     ),
-    "bench.defenses": ("bench.attacks", "bench.datasets", "bench.models", "bench.answer.victims", "bench.cell"),
+    "bench.defenses": ("bench.attacks", "bench.datasets", "bench.models", "bench.answer", "bench.cell"),
     "bench.defenses.accounting": ("torch", "bench.cell", "bench.federated"),
     "bench.datasets": ("bench.attacks", "bench.defenses", "bench.models", "bench.cell"),
     "bench.models": ("bench.attacks", "bench.defenses", "bench.datasets", "bench.cell"),
     "bench.scoring": ("bench.attacks", "bench.defenses", "bench.models"),
-    "bench.matrix.read": ("bench.answer.run", "torch", "mlflow"),
-    "bench.matrix": ("bench.answer.run", "mlflow"),
-    "bench.leaderboard": ("torch", "mlflow", "bench.registry.entries", "bench.answer.run"),
-    "bench.answer.run": ("mlflow", "torchvision"),
+    "bench.matrix": ("bench.answer", "mlflow"),
+    "bench.matrix.read": ("torch",),
+    "bench.answer": (*VIEWS, "mlflow", "torchvision"),
     "bench.record.store": ("torch", "mlflow"),
     "bench.health": ("torch", "torchvision", "mlflow"),
+    **{view: _NOT_IN_VIEWS for view in VIEWS if view != "bench.submission"},
+    # `verify` alone runs cells again
+    **{f"bench.submission.{name}": _NOT_IN_VIEWS for name in ("check", "export", "importing", "verdicts")},
 }  # fmt: skip
 # Heavy or optional distributions and the one file that may import each.
 OWNERS = {
@@ -55,10 +59,12 @@ OWNERS = {
     "dp_accounting": "bench.defenses.accounting.pld",
     "altair": "bench.leaderboard.forms.charts",
     "vl_convert": "bench.leaderboard.forms.charts",
+    "jinja2": "bench.leaderboard.forms.page",
     "distributed": "bench.sweep.cluster",
 }
 # Imports inside functions, beside those of commands: what is optional or slow, and why it may be.
 INSIDE_FUNCTIONS = {
+    ("bench.own.frames", "pandas"),  # half a second that only a notebook pays
     ("bench.sweep.cluster", "dask"),  # optional
     ("bench.sweep.cluster", "distributed"),
     ("bench.parameters", "pydantic"),  # `bench list` stays below 0.3 s
@@ -260,7 +266,7 @@ def test_planted_faults_are_found() -> None:
         "bench.rng": "import bench.answer.run",
         "bench.orphan": "x = 1",
         "bench.attacks.sly": "from bench.gradients import helper",
-        "bench.gradients": "def f():\n    from bench import victims",
+        "bench.gradients": "def f():\n    from bench.answer import victims",
         "bench.answer.victims": "x = 1",
         "bench.answer.run": "import importlib\nimportlib.import_module('bench.attacks.sly')",
     }

@@ -1,4 +1,4 @@
-"""Records → table: the worst case picture by picture, nothing dropped, nothing mixed."""
+"""Records → table: the worst case example by example, nothing dropped, nothing mixed."""
 
 import io
 from dataclasses import replace
@@ -6,33 +6,34 @@ from typing import Any
 
 import pytest
 from rich.console import Console, RenderableType
+from tests.records import attack_cell, attack_record, readings_of, unfinished
 
-from bench.cell import AttackCell, DataRef, Entry, Federated
+from bench.cell import Federated, FileWeights, Grants, InitialWeights
 from bench.leaderboard.blocks import blocks, without_evidence
-from bench.leaderboard.forms.numbers import distinct, render, share
+from bench.leaderboard.forms import terminal
+from bench.leaderboard.forms.numbers import share
 from bench.leaderboard.worst import Worst
-from bench.record.store import Record
+from bench.record.names import distinct
+from bench.record.schema import Code, Distortion, Provenance, Record
 from bench.scoring.intervals import wilson
 
 
 def record(
     hits: list[list[bool]] | None, *, attack: str = "cpl", defense: str = "none", point: str = "type-2",
-    seed: int = 0, draw: int = 0, status: Any = "done", snr: float = 120.0, protocol: int = 1, said: str = "ok",
-    **federated: Any,
+    seed: int = 0, draw: int = 0, status: str = "done", snr: float = 120.0, protocol: int = 1,
+    example_status: str = "ok", weights: Any = None, **federated: Any,
 ) -> Record:  # fmt: skip
-    """A record whose pictures leaked as `hits` (reading, picture) says."""
-    cell = AttackCell(
-        dataset=DataRef(name="digits", sha256="0" * 64), model=Entry(name="dlg-lenet"), seed=seed, draw=draw,
-        federated=Federated(**federated), defense=Entry(name=defense), attack=Entry(name=attack), point=point,
-        readings=len(hits) if hits is not None else 2,
+    """A record whose examples leaked as `hits` (reading, example) says."""
+    cell = attack_cell(
+        seed=seed, draw=draw, federated=Federated(**federated), defense=defense, attack=attack, point=point,
+        weights=weights or InitialWeights(),
     )  # fmt: skip
-    return Record(
-        id=cell.id, status=status, reason=None if status == "done" else "because",
-        cell=cell.model_dump(mode="json"), source={"bench": {"protocol": protocol}},
-        summary={"reading_snr_db_least": snr},
-        victims=[{"pictures": [{"success": hit, "status": said} for hit in row]} for row in hits or []],
-        environment={}, cost={},
+    made = attack_record(
+        cell=cell, readings=readings_of(hits or [[False], [False]], status=example_status),
+        result={"distortion": Distortion(snr_db_least=snr)},
+        provenance=Provenance(bench=Code(origin="bench", protocol=protocol)),
     )  # fmt: skip
+    return made if status == "done" else unfinished(made, status, "because")
 
 
 def only(*found: Record) -> Worst:
@@ -48,7 +49,7 @@ def text(shown: RenderableType) -> str:
     return console.export_text()
 
 
-def test_a_picture_leaks_if_any_attack_gets_it() -> None:
+def test_an_example_leaks_if_any_attack_gets_it() -> None:
     worst = only(
         record([[True], [False], [False], [False]], attack="cpl"),
         record([[False], [True], [False], [False]], attack="dlg"),
@@ -58,7 +59,7 @@ def test_a_picture_leaks_if_any_attack_gets_it() -> None:
     assert worst.interval == wilson(2, 4)
 
 
-def test_a_crash_keeps_its_pictures_in_the_denominator_and_marks_the_figure() -> None:
+def test_a_crash_keeps_its_examples_in_the_denominator_and_marks_the_figure() -> None:
     worst = only(
         record([[True], [True]], seed=0), record(None, seed=1, status="crashed"),
     )  # fmt: skip
@@ -67,8 +68,8 @@ def test_a_crash_keeps_its_pictures_in_the_denominator_and_marks_the_figure() ->
     assert worst.crashed == {"cpl": "because"}
 
 
-def test_a_failed_attack_is_no_protection_unless_another_got_the_picture() -> None:
-    diverged = record([[False], [False]], said="diverged")
+def test_a_failed_attack_is_no_protection_unless_another_got_the_example() -> None:
+    diverged = record([[False], [False]], example_status="diverged")
     assert only(diverged).lower_bound
     assert not only(diverged, record([[True], [True]], attack="dlg")).lower_bound
     assert only(diverged, record([[True], [False]], attack="dlg")).lower_bound
@@ -86,9 +87,9 @@ def test_what_does_not_apply_counts_nowhere() -> None:
         ([record([[True], [False]] * 4, draw=0), record([[True], [False]] * 4, draw=1)], True),  # and draws
         ([record([[True], [False]] * 4)], False),
     ],
-    ids=["a batch's pictures", "a reading's draws", "single pictures"],
+    ids=["a batch's examples", "a reading's draws", "single examples"],
 )
-def test_pictures_that_belong_together_are_not_counted_as_independent(
+def test_examples_that_belong_together_are_not_counted_as_independent(
     records: list[Record], wider: bool
 ) -> None:
     worst = only(*records)
@@ -111,20 +112,27 @@ def test_protocols_are_never_mixed() -> None:
     assert ["protocol 1" in found[0].title, "protocol 2" in found[1].title] == [True, True]
 
 
-def test_weights_of_one_series_are_one_question_at_several_seeds() -> None:
-    def on(seed: int, series: str) -> Record:
-        found = record([[True], [False]], seed=seed)
-        where = {"kind": "file", "sha256": f"{seed:064}", "path": f"{seed}", "series": series}
-        return replace(found, cell={**found.cell, "weights": where})
+def test_weights_of_one_series_are_one_configuration_at_several_seeds() -> None:
+    def on(seed: int, series: str, sha256: str | None = None) -> Record:
+        weights = FileWeights(sha256=sha256 or f"{seed:064}", path=f"{seed}", series=series)
+        return record([[True], [False]], seed=seed, weights=weights)
 
     (block,) = blocks([on(0, "late-{seed}.safetensors"), on(1, "late-{seed}.safetensors")])
     assert len(block.rows["none"]["type-2"].leaked) == 4
     assert "weights late-{seed}.safetensors" in block.title
     assert len(list(blocks([on(0, "late-{seed}"), on(1, "early-{seed}")]))) == 2
     assert len(list(blocks([on(0, ""), on(1, "")]))) == 2  # files of no series are told apart by content
-    changed = on(0, "late-{seed}.safetensors")
-    changed.cell["weights"]["sha256"] = "f" * 64  # the file of one seed was replaced between two runs
+    changed = on(0, "late-{seed}.safetensors", "f" * 64)  # the file of one seed was replaced between two runs
     assert len(list(blocks([on(0, "late-{seed}.safetensors"), changed]))) == 2
+
+
+@pytest.mark.parametrize("grants", [{"labels": True}, {"repeated_readings": 10}, {"colluders": 0.5}])
+def test_each_grant_makes_a_block_and_names_it(grants: dict[str, Any]) -> None:
+    plain = record([[True]])
+    granted = replace(plain, cell=plain.cell.model_copy(update={"grants": Grants(**grants)}))
+    found = blocks([plain, granted])
+    assert len(found) == 2
+    assert found[1].title.endswith(f"granted {Grants(**grants).words()[0]}")
 
 
 def test_no_evidence_where_nothing_leaks_undefended() -> None:
@@ -140,29 +148,27 @@ def test_no_evidence_where_nothing_leaks_undefended() -> None:
 
 
 def measured(
-    psnr_db: list[float | None], *, floor: float = 12.0, attack: str = "cpl", hits: list[bool] | None = None
+    psnr_db: list[float | None], *, prior: float = 12.0, attack: str = "cpl", hits: list[bool] | None = None
 ) -> Record:
-    """A record of single pictures with these PSNRs; without `hits` those of 20 dB and more leaked."""
+    """A record of single examples with these PSNRs; without `hits` those of 20 dB and more leaked."""
     leaked = [value is not None and value >= 20 for value in psnr_db] if hits is None else hits
-    found = record([[hit] for hit in leaked], attack=attack)
-    for victim, value in zip(found.victims, psnr_db, strict=True):
-        victim["pictures"][0] |= {"psnr_db": value, "best_floor_db": floor, "rmse": 0.1}
-    return found
+    readings = readings_of([[hit] for hit in leaked], [[value] for value in psnr_db], prior_db=prior)
+    return attack_record(cell=attack_cell(attack=attack), readings=readings)
 
 
 def test_the_prior_stands_beside_the_best_attack() -> None:
     worst = only(
-        measured([31.0, 33.0, 10.0], floor=12.0), measured([9.0, 9.0, 9.0], floor=13.0, attack="dlg")
+        measured([31.0, 33.0, 10.0], prior=12.0), measured([9.0, 9.0, 9.0], prior=13.0, attack="dlg")
     )
-    # The floor is the best guess that any attacker could make: one named the class, one did not.
+    # The prior is the best guess that any attacker could make: one named the class, one did not.
     assert (worst.best, worst.best_psnr_db, worst.prior_psnr_db) == (("cpl", 2 / 3), 31.0, 13.0)
-    assert "31 dB, prior 13 dB" in text(render(blocks([measured([31.0, 33.0, 10.0], floor=13.0)])))
+    assert "31 dB, prior 13 dB" in text(terminal.blocks(blocks([measured([31.0, 33.0, 10.0], prior=13.0)])))
 
 
-def test_a_failed_picture_is_worse_than_any_in_the_median() -> None:
+def test_a_failed_example_is_worse_than_any_in_the_median() -> None:
     worst = only(measured([None, None, 30.0]))
     assert worst.best_psnr_db is None
-    assert "– dB, prior 12 dB" in text(render(blocks([measured([None, None, 30.0])])))
+    assert "– dB, prior 12 dB" in text(terminal.blocks(blocks([measured([None, None, 30.0])])))
 
 
 @pytest.mark.parametrize("baseline", ["prior-mean", "prior-class-mean", "labels-only"])
@@ -186,6 +192,17 @@ def test_names_are_cut_to_what_differs() -> None:
     }
 
 
-@pytest.mark.parametrize(("value", "shown"), [(0.0, ".00"), (0.684, ".68"), (-0.1, "-.10"), (1.0, "1.00")])
-def test_shares_are_short(value: float, shown: str) -> None:
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.0, "0 %"),
+        (0.684, "68 %"),
+        (0.004, "0.4 %"),
+        (0.996, "99.6 %"),
+        (-0.1, "−10 %"),
+        (1.0, "100 %"),
+        (None, "–"),
+    ],
+)
+def test_a_share_is_never_rounded_to_nothing_or_to_all(value: float | None, shown: str) -> None:
     assert share(value) == shown

@@ -1,8 +1,7 @@
 """Against a Dask cluster of machines that share no file system, and whose network is cut without a word."""
 
 import signal
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -22,9 +21,9 @@ HASTY = {
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
-    found = Lab(tmp_path, host="0.0.0.0", settings=HASTY)
-    yield found
-    found.close()
+    lab = Lab(tmp_path, host="0.0.0.0", settings=HASTY)
+    yield lab
+    lab.close()
 
 
 @pytest.fixture
@@ -33,63 +32,70 @@ def two() -> Iterator[tuple[Machine, Machine]]:
         yield stack.enter_context(machine(1)), stack.enter_context(machine(2))
 
 
+def disturbed(
+    lab: Lab, gate: runs.Gate, arguments: Sequence[object], disturb: Callable[[], None], inside: Sequence[str] = ()
+) -> None:  # fmt: skip
+    """A run to its end; `disturb` is called while both workers are in a cell, after the first records."""
+    gate.close(at=5)
+    with runs.bench(*arguments, inside=inside, **HASTY) as bench:
+        bench.until(lambda: gate.waiting() == 2)
+        disturb()
+        gate.open()
+        code, output = bench.ended()
+    assert code == 0, output
+
+
 def test_machines_that_share_nothing(
-    lab: Lab, two: tuple[Machine, Machine], slow_asked: list[object], slow_alone: Path, tmp_path: Path
-) -> None:
+    lab: Lab, two: tuple[Machine, Machine], gate: runs.Gate, gated: list[object], gated_alone: Path, tmp_path: Path
+) -> None:  # fmt: skip
     run = tmp_path / "run"
     run.mkdir()
-    for one in two:
-        lab.add_worker(machine=one, hidden=run)
-    code, told = runs.ran(*slow_asked, "--executor", lab.address, "--out", run, **HASTY)
-    assert code == 0, told
-    runs.assert_equal(run, slow_alone)
+    for there in two:
+        lab.add_worker(machine=there, hidden=run)
+    code, output = runs.ran(*gated, "--executor", lab.address, "--out", run, **HASTY)
+    assert code == 0, output
+    runs.assert_equal(run, gated_alone)
 
 
 def test_a_machine_that_is_cut_off_and_comes_back(
-    lab: Lab, two: tuple[Machine, Machine], slow_asked: list[object], slow_alone: Path, tmp_path: Path
-) -> None:
-    run = tmp_path / "run"
-    for one in two:
-        lab.add_worker(machine=one)
-    with runs.bench(*slow_asked, "--executor", lab.address, "--out", run, **HASTY) as process:
-        runs.until(lambda: runs.settled(run) >= 5)
-        two[0].cut()
-        code, told = runs.ended(process)
-        two[0].mend()
-    assert code == 0, told
-    runs.assert_equal(run, slow_alone)
+    lab: Lab, two: tuple[Machine, Machine], gate: runs.Gate, gated: list[object], gated_alone: Path, tmp_path: Path
+) -> None:  # fmt: skip
+    for there in two:
+        lab.add_worker(machine=there)
+    disturbed(lab, gate, [*gated, "--executor", lab.address, "--out", tmp_path / "run"], two[0].cut)
+    two[0].mend()
+    runs.assert_equal(tmp_path / "run", gated_alone)
 
 
 def test_the_head_cut_off_for_a_while(
-    lab: Lab, two: tuple[Machine, Machine], slow_asked: list[object], slow_alone: Path, tmp_path: Path
-) -> None:
+    lab: Lab, two: tuple[Machine, Machine], gate: runs.Gate, gated: list[object], gated_alone: Path, tmp_path: Path
+) -> None:  # fmt: skip
     run, there = tmp_path / "run", two[0]
     lab.add_worker(machine=two[1])
     lab.add_worker()
-    executor = f"dask://{there.here}:{lab.port}"
-    with runs.bench(
-        *slow_asked, "--executor", executor, "--out", run, inside=there.inside(), **HASTY
-    ) as process:
-        runs.until(lambda: runs.settled(run) >= 5)
+
+    def disturb() -> None:
+        clients = lab.logged("Remove client")
         there.cut()
-        time.sleep(25)
+        runs.until(lambda: lab.logged("Remove client") > clients)  # the scheduler gave the head up
         there.mend()
-        code, told = runs.ended(process)
-    assert code == 0, told
-    runs.assert_equal(run, slow_alone)
+
+    executor = f"dask://{there.here}:{lab.port}"
+    disturbed(lab, gate, [*gated, "--executor", executor, "--out", run], disturb, inside=there.inside())
+    runs.assert_equal(run, gated_alone)
 
 
 def test_a_worker_that_stands_still_and_wakes_up(
-    lab: Lab, slow_asked: list[object], slow_alone: Path, tmp_path: Path
+    lab: Lab, gate: runs.Gate, gated: list[object], gated_alone: Path, tmp_path: Path
 ) -> None:
-    run = tmp_path / "run"
     asleep = lab.add_worker()
     lab.add_worker()
-    with runs.bench(*slow_asked, "--executor", lab.address, "--out", run, **HASTY) as process:
-        runs.until(lambda: runs.settled(run) >= 5)
+
+    def disturb() -> None:
+        workers = lab.logged("Remove worker")
         asleep.send_signal(signal.SIGSTOP)
-        time.sleep(15)
+        runs.until(lambda: lab.logged("Remove worker") > workers)  # the scheduler gave it up
         asleep.send_signal(signal.SIGCONT)
-        code, told = runs.ended(process)
-    assert code == 0, told
-    runs.assert_equal(run, slow_alone)
+
+    disturbed(lab, gate, [*gated, "--executor", lab.address, "--out", tmp_path / "run"], disturb)
+    runs.assert_equal(tmp_path / "run", gated_alone)

@@ -1,4 +1,4 @@
-"""Promise: what matching adds to its parts: noise that is known, and rows taken on in double precision."""
+"""Promise: what matching adds to its parts: a noise model, and rows continued in double precision."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from bench import api
-from bench.attacks.matching import Known, observations
+from bench.attacks.parts.objective import observations
+from bench.attacks.parts.prior import NoiseModel
 from bench.models.lenet import DlgLenet
 from bench.models.mlp import Mlp
 from bench.registry import entries as registry
@@ -19,8 +20,8 @@ KEY = Key(seed=0)
 
 
 @dataclass(frozen=True)
-class _Says:
-    """A description: the candidate as it is, with this noise around it."""
+class _Description:
+    """A defense that adds this noise alone."""
 
     noise: Noise
     additive: bool = True
@@ -38,19 +39,21 @@ def table_reading(victims: int = 3) -> tuple[Reading, Tensor]:
     model = Mlp(hidden=(12,), activation="tanh").build((6,), 3)
     x, y = torch.rand(victims, 6), torch.arange(victims) % 3
     each = [api.gradient(model, x[n : n + 1], y[n : n + 1]) for n in range(victims)]
-    together = {name: torch.stack([found[name] for found in each]) for name in each[0]}
-    return api.reading(together, model=model, shape=(6,), classes=3, public=torch.rand(16, 6)), x
+    gradients = {name: torch.stack([gradient[name] for gradient in each]) for name in each[0]}
+    return api.reading(gradients, model=model, shape=(6,), classes=3, public=torch.rand(16, 6)), x
 
 
 def run(reading: Reading, evaluations: int, **params: object) -> Reconstruction:
     attack = registry.instance(
         "attacks", "cpl", {"line_search": "backtracking", "start": "uniform", **params}
     )
-    found: Reconstruction = attack.reconstruct(reading, Budget(evaluations=evaluations, chunk=2), KEY)
-    return found
+    reconstruction: Reconstruction = attack.reconstruct(
+        reading, Budget(evaluations=evaluations, chunk=2), KEY
+    )
+    return reconstruction
 
 
-def test_rows_that_single_precision_stops_get_on_in_double() -> None:
+def test_rows_that_single_precision_stops_go_on_in_double() -> None:
     reading, x = table_reading()
     single, double = run(reading, 400), run(reading, 400, refine_float64=True)
     assert (double.evaluations <= 400).all()
@@ -58,12 +61,12 @@ def test_rows_that_single_precision_stops_get_on_in_double() -> None:
     assert (double.loss <= single.loss).all()
     assert (double.loss < single.loss).any(), "double precision sees below single's rounding"
     assert double.inputs.dtype == torch.float32
-    errors = [(found.inputs[:, 0] - x).abs().amax(1) for found in (single, double)]
+    errors = [(result.inputs[:, 0] - x).abs().amax(1) for result in (single, double)]
     assert (errors[1] <= errors[0] + 1e-6).all()
     assert double.labels.tolist() == single.labels.tolist()
 
 
-def test_nothing_is_left_to_finish_without_budget() -> None:
+def test_nothing_is_refined_without_budget() -> None:
     reading, _ = table_reading()
     single, double = run(reading, 3), run(reading, 3, refine_float64=True)
     assert torch.equal(single.inputs, double.inputs)
@@ -71,34 +74,33 @@ def test_nothing_is_left_to_finish_without_budget() -> None:
 
 
 @pytest.mark.parametrize(("law", "count"), [("gaussian", 1), ("gaussian", 4), ("laplace", 1), ("laplace", 4)])
-def test_the_weight_of_the_prior_is_that_of_the_most_probable_picture(law: str, count: int) -> None:
+def test_the_weight_of_the_prior_is_that_of_the_most_probable_candidate(law: str, count: int) -> None:
     """-2v log p of the noise is the squared distance, so the prior's -log p weighs 2v; Laplace's absolute
     distance over its scale b = √(v/2), so b.  A mean of several is Gaussian with v over their number."""
     model = DlgLenet().build((1, 12, 12), 4)
     x, y = torch.rand(1, 1, 12, 12), torch.tensor([1])
-    one = {name: value[None] for name, value in api.gradient(model, x, y).items()}
-    bare = api.reading(one, model=model, shape=(1, 12, 12), classes=4, public=torch.rand(8, 1, 12, 12))
-    many = replace(
-        bare, rounds=(0,) * count, description=_Says(Noise(law=law, variance=0.02)),  # type: ignore[arg-type]
+    gradients = {name: value[None] for name, value in api.gradient(model, x, y).items()}
+    bare = api.reading(gradients, model=model, shape=(1, 12, 12), classes=4, public=torch.rand(8, 1, 12, 12))
+    noisy = replace(
+        bare, rounds=(0,) * count, description=_Description(Noise(law=law, variance=0.02)),  # type: ignore[arg-type]
         values={name: value.expand(-1, count, *value.shape[2:]) for name, value in bare.values.items()},
         weights={name: value.expand(count, *value.shape[1:]) for name, value in bare.weights.items()},
     )  # fmt: skip
-    seen = observations(many)
-    assert len(seen) == 1, "what differs by added noise alone is averaged"
-    known = Known.of(many, len(seen))
-    assert known is not None
-    assert known.variance == pytest.approx(0.02 / count)
+    observed = observations(noisy)
+    assert len(observed) == 1, "what differs by added noise alone is averaged"
+    noise = NoiseModel.of(noisy, len(observed))
+    assert noise.variance == pytest.approx(0.02 / count)
     expected = (0.02 / 2) ** 0.5 if law == "laplace" and count == 1 else 2 * 0.02 / count
-    assert known.weight == pytest.approx(expected)
-    assert Known.of(bare, 1) is None
+    assert noise.weight == pytest.approx(expected)
+    assert NoiseModel.of(bare, 1).variance == NoiseModel.of(bare, 1).weight == 0
     flat = torch.full((1, 1, 1, 12, 12), 0.5)
-    assert float(known.prior(flat, (0.0, 1.0))) == 0, "no edges, nothing out of range"
-    assert float(known.prior(flat + 1, (0.0, 1.0))) > 0
-    assert float(known.prior(torch.rand_like(flat), (0.0, 1.0))) > 0
+    assert float(noise.prior(flat, (0.0, 1.0))) == 0, "no edges, nothing out of range"
+    assert float(noise.prior(flat + 1, (0.0, 1.0))) > 0
+    assert float(noise.prior(torch.rand_like(flat), (0.0, 1.0))) > 0
 
 
-def test_knowing_the_noise_keeps_the_attacker_from_fitting_it() -> None:
-    """Eight noisy readings of a flat picture: the plain attacker reads the noise, the one who knows it does not."""
+def test_a_noise_model_keeps_the_attacker_from_fitting_the_noise() -> None:
+    """Eight noisy readings of a flat image: the plain attacker fits the noise, the adaptive one does not."""
     torch.manual_seed(0)
     model = DlgLenet().build((1, 12, 12), 4)
     x, y = torch.full((1, 1, 12, 12), 0.4), torch.tensor([1])
@@ -106,15 +108,9 @@ def test_knowing_the_noise_keeps_the_attacker_from_fitting_it() -> None:
     noisy = {name: value[None] + 0.02 * torch.randn(8, *value.shape) for name, value in clean.items()}
     public = torch.rand(8, 1, 1, 1).expand(8, 1, 12, 12).contiguous()
     plain = api.reading(
-        noisy,
-        model=model,
-        shape=(1, 12, 12),
-        classes=4,
-        public=public,
+        noisy, model=model, shape=(1, 12, 12), classes=4, public=public,
         labels=torch.ones(8, dtype=torch.long),
-    )
-    knowing = replace(plain, description=_Says(Noise(law="gaussian", variance=0.02**2)))
-    errors = [
-        float((run(reading, 150).inputs[:, 0] - x).square().mean().sqrt()) for reading in (plain, knowing)
-    ]
+    )  # fmt: skip
+    adaptive = replace(plain, description=_Description(Noise(law="gaussian", variance=0.02**2)))
+    errors = [float((run(r, 150).inputs[:, 0] - x).square().mean().sqrt()) for r in (plain, adaptive)]
     assert errors[1] < errors[0] / 2

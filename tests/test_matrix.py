@@ -1,4 +1,4 @@
-"""A matrix file is checked whole: every fault is one line with file, key and remedy, all at once."""
+"""A matrix file is checked whole: every error is one line with file, key and remedy, all at once."""
 
 import copy
 import tomllib
@@ -11,7 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bench.cell import AttackCell, DataRef, Entry, Federated, TrainingCell
 from bench.errors import BenchError, MatrixError, NotApplicable
+from bench.matrix.published import Published, beside
 from bench.matrix.read import Matrix, read
 from bench.parameters import parameter
 
@@ -37,8 +39,13 @@ class Tuned:
             raise NotApplicable("it never runs 13 times")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Scaled:
+    unknown_scale: bool = parameter(False, "a switch that had another name")
+
+
 NAMES: dict[str, dict[str, type]] = {
-    "attacks": {"dlg": Tuned, "cpl": Tuned, "gradinv": Plain},
+    "attacks": {"dlg": Tuned, "cpl": Tuned, "gradinv": Scaled},
     "defenses": {"none": Plain, "prune": Tuned, "noise": Plain},
     "datasets": {"cancer": Plain, "digits": Plain},
     "models": {"mlp": Plain, "dlg-lenet": Plain, "broken": Plain},
@@ -66,17 +73,21 @@ point = ["type-2"]
 defense = ["none", { name = "prune", at = "client" }]
 federated = [{ clients = 100, per_round = 10, batch = 3 }]
 seed = [0]
-[[exclude]]
-dataset = "cancer"
-attack = { name = "cpl", restarts = 4 }
-[[include]]
-dataset = "digits"
+[[attack]]
+dataset = ["digits"]
+[[attack]]
+dataset = ["cancer"]
+attack = ["gradinv"]
 evaluations = 1200
 [[train]]
 dataset = ["digits"]
 model = ["mlp"]
 rounds = [20]
 checkpoints = [5]
+[[published]]
+source = "a paper"
+columns = ["dataset", "defense", "asr"]
+rows = [["digits", "none", 0.5], ["cancer", { name = "prune", share = 0.5 }, 0.25]]
 """
 LEAST = 'dataset = ["digits"]\nmodel = ["mlp"]\nattack = ["dlg"]\npoint = ["type-2"]\n'
 
@@ -92,8 +103,8 @@ def parse(tmp_path: Path) -> Any:
 
 
 @pytest.fixture
-def faults(parse: Any, tmp_path: Path) -> Any:
-    def found(text: str | bytes) -> list[str]:
+def errors(parse: Any, tmp_path: Path) -> Any:
+    def lines_of(text: str | bytes) -> list[str]:
         with pytest.raises(MatrixError) as caught:
             parse(text)
         start = f"{tmp_path / 'm.toml'}: "
@@ -101,7 +112,7 @@ def faults(parse: Any, tmp_path: Path) -> Any:
         assert all(line.startswith(start) for line in lines)
         return [line.removeprefix(start) for line in lines]
 
-    return found
+    return lines_of
 
 
 def axes(**changed: str) -> str:
@@ -113,26 +124,43 @@ def axes(**changed: str) -> str:
 def test_a_valid_matrix_is_read_with_defaults_written_out(parse: Any) -> None:
     matrix = parse(VALID)
     assert matrix.title == "a valid matrix"
-    assert dict(matrix.settings) == {"readings": 4}
-    # data 2 × weights 3 × attacks 3 × grants 2 × defenses 2, less 1 × 3 × 1 × 2 × 2
-    assert len(matrix.combinations) == 72 - 12
-    first = matrix.combinations[0].choices
-    assert first["attack"].value.params == {
+    # weights 3 × attacks 3 × grants 2 × defenses 2 of the first block, the second with one attack
+    assert len(matrix.attacks) == 36 + 12
+    assert {(row["dataset"].name, row.get("evaluations"), row["readings"]) for row in matrix.attacks} == {
+        ("digits", None, 4),
+        ("cancer", 1200, 4),
+    }
+    assert matrix.attacks[0]["attack"].params == {
         "share": 0.5, "restarts": 0, "signed": True, "at": "server", "low": 1, "high": 2,
     }  # fmt: skip
     assert len(matrix.trainings) == 1
-    assert matrix.trainings[0].checkpoints == (5,)
+    assert matrix.trainings[0]["checkpoints"] == [5]
+    assert matrix.published == (
+        Published(
+            where={"dataset": {"name": "digits"}, "defense": {"name": "none"}},
+            figures={"asr": 0.5}, source="a paper",
+        ),
+        Published(
+            where={"dataset": {"name": "cancer"}, "defense": {"name": "prune", "share": 0.5}},
+            figures={"asr": 0.25}, source="a paper",
+        ),
+    )  # fmt: skip
+
+
+def published(text: str) -> str:
+    return axes() + '\n[[published]]\nsource = "a paper"\n' + text
 
 
 NUMBER = "expected a whole number, got"
-FAULTS = [
+ERRORS = [
     # unknown keys
     ('tittle = "x"\n' + axes(), "tittle: unknown key; did you mean 'title'?"),
     (axes(atack='["dlg"]'), "axes.atack: unknown key; did you mean 'attack'?"),
+    (axes() + '\n[[attack]]\ndatset = ["digits"]', "attack[0].datset: unknown key; did you mean 'dataset'?"),
     (axes(federated="[{ bach = 3 }]"), "axes.federated[0].bach: unknown key; did you mean 'batch'?"),
     (
-        axes() + '\n[[exclude]]\ndatset = "digits"',
-        "exclude[0].datset: unknown key; did you mean 'dataset'?",
+        axes(federated='[{ bach = 3, sweep = { batch = [1, 2] } }]', seed="[0]"),
+        "axes.federated[0].bach: unknown key; did you mean 'batch'?",
     ),
     (
         axes(weights="[{ train = { rounds = 2, roundz = 3 }, round = 1 }]"),
@@ -143,25 +171,40 @@ FAULTS = [
         "axes.attack[0]: dlg: unknown parameter 'restart'; did you mean 'restarts'?",
     ),
     (
-        axes(grants="[[{ repeated_readings = 3 }]]"),
-        "axes.grants[0][0].repeated_readings: unknown key; did you mean 'repeated-readings'?",
+        axes(grants="[[{ repeated-reading = 3 }]]"),
+        "axes.grants[0].repeated_reading: unknown key; did you mean 'repeated_readings'?",
     ),
     # unknown names
     (axes(attack='["dgl"]'), "axes.attack[0]: unknown attack 'dgl'; did you mean 'dlg'?"),
+    (
+        axes() + '\n[[attack]]\nattack = ["cpl", "dgl"]',
+        "attack[0].attack[1]: unknown attack 'dgl'; did you mean 'dlg'?",
+    ),
     (axes(model='["zzz"]'), "axes.model[0]: unknown model 'zzz'; there are broken, dlg-lenet, mlp"),
     (axes(point='["type2"]'), "axes.point[0]: unknown point 'type2'; did you mean 'type-2'?"),
     (
         axes(federated='[{ partition = "idd" }]'),
-        "axes.federated[0].partition: unknown name 'idd'; did you mean 'iid'?",
+        "axes.federated[0].partition: unknown partition 'idd'; did you mean 'iid'?",
     ),
     (
         axes(knowledge='["adaptiv"]'),
         "axes.knowledge[0]: unknown knowledge 'adaptiv'; did you mean 'adaptive'?",
     ),
+    (axes(grants='[["label"]]'), "axes.grants[0].label: unknown key; did you mean 'labels'?"),
     (
-        axes(grants='[["label"]]'),
-        "axes.grants[0][0]: unknown grant 'label'; "
-        'the grants are [], ["labels"], [{ repeated-readings = 100 }] or [{ colluders = 0.5 }]',
+        'scales = ["small", "full"]\n' + axes() + '\n[[attack]]\nscale = "ful"',
+        "attack[0].scale: unknown scale 'ful'; did you mean 'full'?",
+    ),
+    ('suite = "standart"\n' + axes(), "suite: unknown suite 'standart'; did you mean 'standard'?"),
+    # old words
+    (
+        axes() + "\n[[exclude]]\nseed = 3",
+        "exclude: [[attack]] blocks replace include and exclude; "
+        "write one [[attack]] block, with axes of its own, for each product that is wanted",
+    ),
+    (
+        axes(attack='[{ name = "gradinv", scale_free = true }]'),
+        "axes.attack[0]: gradinv: `scale_free` is called `unknown_scale` since schema 2",
     ),
     # wrong types
     (axes(seed='["x"]'), f"axes.seed[0]: {NUMBER} 'x'; write e.g. 1"),
@@ -171,13 +214,14 @@ FAULTS = [
      'write e.g. { name = "…" }'),
     ("axes = 3", "axes: expected a table, got 3; write e.g. [axes]"),
     ("title = 3\n" + axes(), "title: expected one line of at most 200 characters, got 3; "
-     'write e.g. title = "what this asks"'),
+     'write e.g. "what this compares"'),
     ("readings = 1.5\n" + axes(), f"readings: {NUMBER} 1.5; write e.g. 1"),
-    ("exclude = 3\n" + axes(), "exclude: expected tables, got 3; write e.g. [[exclude]]"),
-    (
-        axes(federated="[{ batch = 1.5 }]"),
-        "axes.federated[0].batch: wrong value, got 1.5; it must be a valid integer",
-    ),
+    ("attack = 3\n" + axes(), "attack: expected a list, got 3; write e.g. [[attack]]"),
+    ("train = [3]\n" + axes(), "train[0]: expected a table, got 3; write e.g. [[train]]"),
+    ("suite = 3\n" + axes(), 'suite: expected text, got 3; write e.g. "…"'),
+    (axes(federated="[{ batch = 1.5 }]"), f"axes.federated[0].batch: {NUMBER} 1.5; write e.g. 1"),
+    (axes(grants="[[3]]"), "axes.grants[0]: expected a list of grants, got [3]; write e.g. "
+     '[], ["labels"], [{ repeated-readings = 100 }] or [{ colluders = 0.5 }]'),
     (
         axes(attack='[{ name = "dlg", signed = 1 }]'),
         "axes.attack[0]: dlg: signed: expected true or false, got 1; write true or false",
@@ -188,7 +232,10 @@ FAULTS = [
     ),
     # out of bounds, contradictions
     (axes(attack='[{ name = "dlg", share = 2 }]'), "axes.attack[0]: dlg: share must be at most 1, got 2.0"),
-    (axes(evaluations="[0]"), "axes.evaluations[0]: out of range, got 0; give 1 to 1000000000"),
+    (axes(evaluations="[0]"), "axes.evaluations[0]: out of range, got 0; it must be greater than or equal to 1"),
+    (axes(evaluations="0"), "axes.evaluations: out of range, got 0; it must be greater than or equal to 1"),
+    (axes(grants="[[{ colluders = 2 }]]"),
+     "axes.grants[0].colluders: out of range, got 2; it must be less than or equal to 1"),
     (
         axes(attack='[{ name = "dlg", low = 5 }]'),
         "axes.attack[0]: dlg: low must be at most high=2, got 5",
@@ -203,6 +250,8 @@ FAULTS = [
         "axes.weights[0].round: 6 is after the last of 5 rounds; give 0 to 5",
     ),
     (axes(weights="[{ train = { rounds = 5 } }]"), "axes.weights[0]: lacks round; add e.g. round = 20"),
+    (axes(weights="[{ train = { }, round = 2 }]"),
+     "axes.weights[0].train: lacks rounds; add e.g. rounds = [20]"),
     (axes(model='["broken"]'), "axes.model[0]: model 'broken' of a plug-in cannot be used: no module; "
      "mend the file"),
     (
@@ -211,12 +260,7 @@ FAULTS = [
     ),
     # empty
     (axes(seed="[]"), "axes.seed: empty; give at least one value, or leave the key out"),
-    (axes() + "\n[[include]]\n", 'include[0]: empty; give it a key, e.g. dataset = "digits"'),
-    ("", "there is nothing to run; give [axes], [[include]] or [[train]]"),
-    (
-        axes() + '\n[[exclude]]\nattack = "dlg"',
-        "exclude: nothing is left of the axes; narrow an entry",
-    ),
+    ("", "there is nothing to run; give [axes], [[attack]] or [[train]]"),
     # sweeps
     (
         axes(attack='[{ name = "dlg", share = 0.1, sweep = { share = [0.2] } }]'),
@@ -227,27 +271,49 @@ FAULTS = [
         "axes.attack[0].sweep.share: expected a list with at least one value, got []; write e.g. [1, 2]",
     ),
     (
-        axes() + '\n[[include]]\ndefense = { name = "prune", sweep = { share = [0.2] } }',
-        "include[0].defense.sweep: a sweep where one value is due; write one entry for each value",
+        axes(attack='[{ name = "dlg", sweep = 3 }]'),
+        "axes.attack[0].sweep: expected a table of lists, got 3; write e.g. sweep = { share = [0.5, 0.7] }",
+    ),
+    (
+        published('asr = 1\ndefense = { name = "prune", sweep = { share = [0.2] } }'),
+        "published[0].defense: a sweep where one value is due; write one entry for each value",
     ),
     # incomplete
     ('[axes]\ndataset = ["digits"]\nmodel = ["mlp"]\npoint = ["type-2"]', "axes: lacks attack; "
      'add e.g. attack = ["dlg"]'),
     (
-        axes() + '\n[[include]]\ndataset = "cancer"\nmodel = "mlp"',
-        "include[0]: agrees with no combination, and lacks attack, point to be one of its own; "
-        "add them, or agree with the axes",
-    ),
-    (
-        axes() + "\n[[exclude]]\nseed = 3",
-        "exclude[0].seed: not an axis of this matrix, so nothing agrees; "
-        "add seed to [axes], or leave it out here",
+        '[axes]\nmodel = ["mlp"]\npoint = ["type-2"]\n[[attack]]\ndataset = ["cancer"]',
+        'attack[0]: lacks attack; add e.g. attack = ["dlg"]',
     ),
     ('[[train]]\ndataset = ["digits"]\nmodel = ["mlp"]', "train[0]: lacks rounds; add e.g. rounds = [20]"),
     (
         '[[train]]\ndataset = ["digits"]\nmodel = ["mlp"]\nrounds = [5]\ncheckpoints = [9]',
         "train[0].checkpoints: 9 is after the last of 5 rounds; give 0 to 5",
     ),
+    # what others published
+    (published('dataset = "digits"'), "published[0]: gives no figure; give one of asr, rmse, iterations, "
+     "accuracy, epsilon, rounds, milliseconds, overhead, psnr_db, ssim"),
+    (published('columns = ["asr"]\nrows = [[1]]'), "published[0].rows[0]: names no axis; say which cells, by "
+     "dataset, model, attack, knowledge, point, defense, federated"),
+    (published('dataset = "digits"\ncolumns = ["asrs"]\nrows = [[1]]'),
+     "published[0].columns: unknown column 'asrs'; did you mean 'asr'?"),
+    (published('columns = ["dataset", "asr"]\nrows = [["digits", 1], ["digits"]]'),
+     "published[0].rows[1]: 1 values for 2 columns; give one for each column"),
+    (published('columns = ["dataset", "asr"]\nrows = [["digits", 1], ["digitz", 1]]'),
+     "published[0].rows[1].dataset: unknown dataset 'digitz'; did you mean 'digits'?"),
+    (axes() + '\n[[published]]\nattack = "cpl"\nasr = 1', "published[0]: lacks source; "
+     'add e.g. source = "paper, table"'),
+    (published('attack = "cpl"\nasr = 1.5'),
+     "published[0].asr: out of range, got 1.5; it must be less than or equal to 1"),
+    (published('attack = "cpl"\nasr = true'), "published[0].asr: expected a number, got True; write e.g. 0.5"),
+    (published('attack = "clp"\nasr = 1'), "published[0].attack: unknown attack 'clp'; did you mean 'cpl'?"),
+    (published('attack = "cpl"\nasr = 1\nasrs = 1'), "published[0].asrs: unknown key; did you mean 'asr'?"),
+    (published('federated = { clientz = 3 }\nasr = 1'),
+     "published[0].federated.clientz: unknown key; did you mean 'clients'?"),
+    (published('asr = 1\ncolumns = ["dataset", "asr"]\nrows = []'),
+     "published[0].columns: a name is given twice; name each column once, and not beside the rows"),
+    (published('columns = ["dataset", "asr"]'), "published[0].rows: expected a list of rows, got None; "
+     'write e.g. rows = [["digits", 0.5]]'),
     # what no key can mean
     (
         axes(federated="[{ rate = inf }]"),
@@ -262,56 +328,57 @@ FAULTS = [
         axes(seed=str(list(range(1001))), draw=str(list(range(100)))),
         "axes: 100100 combinations, at most 100000 are allowed; split the matrix",
     ),
+    (  # the sweep of a block times what it shares
+        axes(seed=str(list(range(1000)))) + "\n[[attack]]\nseed = [1]\n[[attack]]\n"
+        f"attack = [{{ name = 'dlg', sweep = {{ restarts = {list(range(101))} }} }}]",
+        "attack[1]: 101001 combinations, at most 100000 are allowed; split the matrix",
+    ),
     (
-        axes() + "\n[[exclude]]\nattack = 'dlg'" * 201,
-        "exclude: 201 entries; at most 200 are allowed; use sweeps or several files",
+        axes() + "\n[[attack]]\nattack = ['dlg']" * 201,
+        "attack: 201 entries; at most 200 are allowed; split the matrix",
     ),
     ("#" * (2**20 + 1), "larger than 1048576 bytes; split the matrix into several files"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "line"), FAULTS, ids=[line[:60] for _, line in FAULTS])
-def test_each_fault_is_one_line_with_key_and_remedy(faults: Any, text: str | bytes, line: str) -> None:
-    assert faults(text) == [line]
+@pytest.mark.parametrize(("text", "line"), ERRORS, ids=[line[:60] for _, line in ERRORS])
+def test_each_error_is_one_line_with_key_and_remedy(errors: Any, text: str | bytes, line: str) -> None:
+    assert errors(text) == [line]
 
 
-def test_all_faults_are_told_at_once(faults: Any) -> None:
+def test_all_errors_are_reported_at_once(errors: Any) -> None:
     text = 'tittle = "x"\n' + axes(
         attack='["dgl", { name = "dlg", restart = 1, share = 3, at = "moon" }]', seed="[]", model='["mpl"]'
     )
-    assert faults(text) == [
-        "tittle: unknown key; did you mean 'title'?",
-        "axes.seed: empty; give at least one value, or leave the key out",
+    assert errors(text) == [
         "axes.model[0]: unknown model 'mpl'; did you mean 'mlp'?",
         "axes.attack[0]: unknown attack 'dgl'; did you mean 'dlg'?",
         "axes.attack[1]: dlg: unknown parameter 'restart'; did you mean 'restarts'?",
         "axes.attack[1]: dlg: share must be at most 1, got 3.0",
         "axes.attack[1]: dlg: at input should be 'server' or 'client', got 'moon'",
+        "axes.seed: empty; give at least one value, or leave the key out",
+        "tittle: unknown key; did you mean 'title'?",
     ]
 
 
-def test_missing_axes_are_told_with_the_other_faults(faults: Any) -> None:
-    assert faults('readngs = 3\n[axes]\ndataset = ["digits"]\nattack = ["dlg"]') == [
-        "readngs: unknown key; did you mean 'readings'?",
+def test_missing_axes_are_reported_with_the_other_errors(errors: Any) -> None:
+    assert errors('readngs = 3\n[axes]\ndataset = ["digits"]\nattack = ["dlg"]') == [
         'axes: lacks model; add e.g. model = ["dlg-lenet"]',
         'axes: lacks point; add e.g. point = ["type-2"]',
-    ]
-    part = '[axes]\ndataset = ["digits", "cancer"]\nmodel = ["mlp"]\nattack = ["dlg"]\n'
-    assert faults(part + '[[include]]\ndataset = "digits"\npoint = "type-2"') == [
-        'axes: lacks point; add e.g. point = ["type-2"]'
+        "readngs: unknown key; did you mean 'readings'?",
     ]
 
 
-def test_a_fault_of_each_swept_value_is_told_once(faults: Any) -> None:
+def test_an_error_of_each_swept_value_is_reported_once(errors: Any) -> None:
     text = axes(attack='[{ name = "dlg", sweep = { share = [0.1, 5, 7], restarts = [1, 2] } }]')
-    assert faults(text) == [
+    assert errors(text) == [
         "axes.attack[0]: dlg: share must be at most 1, got 5.0",
         "axes.attack[0]: dlg: share must be at most 1, got 7.0",
     ]
 
 
 @pytest.mark.parametrize("name", ["a" * 5000, r"a\nb\u001b[31mc", r"a\u202eb"])
-def test_names_in_messages_are_short_and_hold_no_control_character(faults: Any, name: str) -> None:
+def test_names_in_messages_are_short_and_hold_no_control_character(errors: Any, name: str) -> None:
     places = (
         axes(attack=f'["{name}"]'),
         axes(attack=f'[{{ name = "dlg", "{name}" = 1 }}]'),
@@ -320,47 +387,76 @@ def test_names_in_messages_are_short_and_hold_no_control_character(faults: Any, 
         f'"{name}" = 1\n' + axes(),
     )
     for text in places:
-        (line,) = faults(text)
+        (line,) = errors(text)
         assert line.isprintable()
         assert len(line) < 500
 
 
-def test_many_faults_are_counted_not_listed(faults: Any) -> None:
-    lines = faults(axes(seed="[" + ", ".join(f'"{i}"' for i in range(500)) + "]"))
+def test_many_errors_are_counted_not_listed(errors: Any) -> None:
+    lines = errors(axes(seed="[" + ", ".join(f'"{i}"' for i in range(500)) + "]"))
     assert len(lines) == 201
-    assert lines[-1] == "300 more faults; mend these first"
+    assert lines[-1] == "300 more errors; mend these first"
 
 
-def test_deep_nesting_is_refused(faults: Any) -> None:
-    assert faults("x = " + "[" * 20 + "]" * 20)[0].endswith("nested deeper than 16 levels; flatten it")
-    assert faults("x = " + "[" * 100_000)[0].endswith("flatten it")
-    assert "nested deeper" in faults(".".join("a" * 5000) + " = 1")[0]
+def test_deep_nesting_is_refused(errors: Any) -> None:
+    assert errors("x = " + "[" * 20 + "]" * 20)[0].endswith("nested deeper than 16 levels; flatten it")
+    assert errors("x = " + "[" * 100_000)[0].endswith("flatten it")
+    assert "nested deeper" in errors(".".join("a" * 5000) + " = 1")[0]
 
 
 def test_weights_from_a_file_stay_in_the_folder_and_go_by_content(
-    parse: Any, faults: Any, tmp_path: Path
+    parse: Any, errors: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "w.safetensors").write_bytes(b"abc")
     matrix = parse(axes(weights='[{ file = "w.safetensors" }]'))
-    value = matrix.combinations[0].choices["weights"].value
-    assert value.sha256 == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    outside = faults(axes(weights='[{ file = "../w" }, { file = "/etc/passwd" }, { file = "no" }]'))
+    assert (
+        matrix.attacks[0]["weights"].sha256
+        == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    )
+    outside = errors(axes(weights='[{ file = "../w" }, { file = "/etc/passwd" }, { file = "no" }]'))
     assert [line.partition(": ")[2].partition(";")[0] for line in outside] == [
         "'../w' lies outside the matrix's folder",
         "'/etc/passwd' lies outside the matrix's folder",
         "'no' is not a file",
     ]
     (tmp_path / "out").symlink_to("/etc/hostname")
-    assert "lies outside" in faults(axes(weights='[{ file = "out" }]'))[0]
+    assert "lies outside" in errors(axes(weights='[{ file = "out" }]'))[0]
 
 
-def test_a_suite_is_one_of_the_published_ones(parse: Any, faults: Any) -> None:
+def test_a_matrix_may_be_a_suite(parse: Any) -> None:
     assert parse(axes()).suite is None
     assert parse('suite = "plus"\n' + axes()).suite == "plus"
-    assert faults('suite = "standart"\n' + axes()) == [
-        "suite: unknown suite 'standart'; did you mean 'standard'?"
-    ]
-    assert "expected the name of a suite, got 3" in faults("suite = 3\n" + axes())[0]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fits"),
+    [
+        ('attack = "cpl"', True),
+        ('attack = { name = "cpl", share = 0.25 }\npoint = "type-2"', True),
+        ('attack = { name = "cpl", share = 0.5 }', False),
+        ('attack = "dlg"', False),
+        ('point = "type-1"', False),
+        ('defense = "none"\nmodel = "mlp"\ndataset = "digits"\nknowledge = "plain"', True),
+        ('federated = { steps = 5 }', True),
+        ('federated = { steps = 5, batch = 1 }', False),
+    ],
+)  # fmt: skip
+def test_what_is_published_stands_beside_the_cells_that_it_is_about(
+    parse: Any, pattern: str, fits: bool
+) -> None:
+    """A name fits any parameters, a table those that it has; an attack fits no training."""
+    (entry,) = parse(published("asr = 1\n" + pattern)).published
+    data = DataRef(name="digits", sha256="0" * 64)
+    shared: dict[str, Any] = {
+        "dataset": data, "model": Entry(name="mlp"), "defense": Entry(name="none"),
+        "federated": Federated(algorithm="fedavg", steps=5),
+    }  # fmt: skip
+    attack = AttackCell(
+        **shared, attack=Entry(name="cpl", params={"share": 0.25, "restarts": 0}), point="type-2"
+    )
+    assert (beside([entry], attack) is entry) == fits
+    training = TrainingCell(**shared, rounds=3)
+    assert (beside([entry], training) is entry) == (pattern == "federated = { steps = 5 }")
 
 
 def test_a_file_or_preset_that_is_not_there(tmp_path: Path) -> None:
@@ -376,24 +472,30 @@ def test_a_file_or_preset_that_is_not_there(tmp_path: Path) -> None:
         read("../presets/quickstart", registry=REGISTRY)
 
 
+def defenses(path: Path, text: str, *more: str) -> list[tuple[Any, ...]]:
+    path.write_text(text, "utf-8")
+    rows = read(path, more_defenses=more, registry=REGISTRY).attacks
+    return [(row["attack"].name, row["defense"].name, row["defense"].params.get("share")) for row in rows]
+
+
 def test_more_defenses_join_the_axis_at_its_end_with_their_defaults(tmp_path: Path) -> None:
-    path = tmp_path / "m.toml"
-    path.write_text(axes(attack='["dlg", "gradinv"]', defense='["none", { name = "prune", share = 0.7 }]'))
-    matrix = read(path, more_defenses=["noise", "prune", "noise", "none"], registry=REGISTRY)
-    found = [(row.choices["attack"].value.name, row.choices["defense"].value) for row in matrix.combinations]
-    assert [(attack, entry.name, entry.params.get("share")) for attack, entry in found] == [
+    text = axes(attack='["dlg", "gradinv"]', defense='["none", { name = "prune", share = 0.7 }]')
+    assert defenses(tmp_path / "m.toml", text, "noise", "prune", "noise", "none") == [
         (attack, *defense)
         for attack in ("dlg", "gradinv")
         for defense in (("none", None), ("prune", 0.7), ("noise", None), ("prune", 0.5))
     ]
 
 
-def test_an_axis_that_is_left_out_holds_none_when_defenses_are_added(tmp_path: Path) -> None:
-    path = tmp_path / "m.toml"
-    path.write_text(axes(seed="[0, 1]") + '\n[[exclude]]\nseed = 1\ndefense = "noise"')
-    matrix = read(path, more_defenses=["noise"], registry=REGISTRY)
-    found = [(row.choices["defense"].value.name, row.choices["seed"].value) for row in matrix.combinations]
-    assert found == [("none", 0), ("none", 1), ("noise", 0)]
+def test_more_defenses_join_every_block_of_attacks(tmp_path: Path) -> None:
+    """An axis that is left out holds `none`; a block may stand without [axes]."""
+    more = '\n[[attack]]\nattack = ["cpl"]\n[[attack]]\nattack = ["gradinv"]\ndefense = ["prune"]\n'
+    expected = [
+        ("cpl", "none", None), ("cpl", "noise", None), ("gradinv", "prune", 0.5), ("gradinv", "noise", None),
+    ]  # fmt: skip
+    assert defenses(tmp_path / "m.toml", axes() + more, "noise") == expected
+    alone = "[[attack]]\n" + LEAST.replace('dlg"]', 'cpl"]', 1).replace('["dlg-lenet"]', '["mlp"]')
+    assert [row[1] for row in defenses(tmp_path / "m.toml", alone, "noise")] == ["none", "noise"]
 
 
 def test_more_defenses_join_trainings_that_compare_defenses_and_no_others(tmp_path: Path) -> None:
@@ -404,9 +506,12 @@ def test_more_defenses_join_trainings_that_compare_defenses_and_no_others(tmp_pa
         block.format(rounds=2, defense='["none", "prune"]'),
     )
     path.write_text(axes() + weights + costs)
-    matrix = read(path, more_defenses=["noise"], registry=REGISTRY)
-    found = [(row.choices["rounds"].value, row.choices["defense"].value.name) for row in matrix.trainings]
-    assert found == [(1, "none"), (2, "none"), (2, "prune"), (2, "noise")]
+    rows = read(path, more_defenses=["noise"], registry=REGISTRY).trainings
+    assert [(row["rounds"], row["defense"].name) for row in rows] == [
+        (1, "none"), (2, "none"), (2, "prune"), (2, "noise"),
+    ]  # fmt: skip
+    path.write_text(costs)  # it has this one already
+    assert len(read(path, more_defenses=["prune"], registry=REGISTRY).trainings) == 2
     path.write_text(weights)
     with pytest.raises(MatrixError, match="no \\[axes\\] to add to"):
         read(path, more_defenses=["noise"], registry=REGISTRY)
@@ -425,11 +530,14 @@ def test_more_defenses_join_trainings_that_compare_defenses_and_no_others(tmp_pa
         ),
         (
             '[[train]]\ndataset = ["digits"]\nmodel = ["mlp"]\nrounds = [5]',
-            ["--defense: the matrix has no [axes] to add to; leave it out, or add axes"],
+            [
+                "--defense: unknown defense 'prun'; did you mean 'prune'?",
+                "--defense: the matrix has no [axes] to add to; leave it out, or add axes",
+            ],
         ),
     ],
 )
-def test_a_fault_of_an_added_defense_is_told_with_the_others(
+def test_an_error_of_an_added_defense_is_reported_with_the_others(
     tmp_path: Path, text: str, lines: list[str]
 ) -> None:
     path = tmp_path / "m.toml"
@@ -446,7 +554,7 @@ WORDS = st.sampled_from(
 LEAVES = WORDS | st.integers(-(2**70), 2**70) | st.floats() | st.booleans() | st.text(max_size=4) | st.dates()
 KEYS = st.sampled_from(
     ["name", "sweep", "train", "round", "rounds", "file", "share", "restarts", "steps", "batch", "clients",
-     "defense", "federated", "repeated-readings", "dataset", "attack", "zzz"]
+     "defense", "federated", "repeated-readings", "dataset", "attack", "columns", "rows", "scale", "zzz"]
 )  # fmt: skip
 VALUES = st.recursive(
     LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3), max_leaves=8
@@ -508,7 +616,9 @@ def test_no_mutation_of_a_valid_file_raises_anything_else(
 @HARSH
 @given(
     document=st.dictionaries(
-        st.sampled_from(["title", "readings", "axes", "exclude", "include", "train", "zzz"]),
+        st.sampled_from(
+            ["title", "readings", "scales", "axes", "attack", "train", "published", "exclude", "zzz"]
+        ),
         VALUES | st.lists(st.dictionaries(KEYS, VALUES, max_size=3), max_size=2),
         max_size=4,
     )

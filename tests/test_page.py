@@ -12,20 +12,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from markupsafe import escape
 from playwright.sync_api import Browser, Page, expect
 from tests.browser import Visit, browser, visit
+from tests.records import attack_record
 
-from bench.cell import AttackCell, DataRef, Entry, Federated
 from bench.leaderboard.board import THRESHOLDS_DB, AtPoint, Best, Row, board
 from bench.leaderboard.costs import Cost
 from bench.leaderboard.flags import Flag
-from bench.leaderboard.forms import page
-from bench.pictures import thumbnails
+from bench.leaderboard.forms import page, reconstructions
 from bench.pictures.thumbnails import MOST, TOTAL, Thumbnail, fitting
-from bench.record.store import Record, record_path, write, write_arrays
+from bench.record.store import record_path, write, write_arrays
 
 __all__ = ["browser"]  # the fixture
 CPL = "cpl(outer=300, start=tile-2)"
+MEDIANS = {"rmse": 0.1, "psnr_db": 25.0, "ssim": 0.9, "lpips": None}
 HOSTILE = (
     "<script>document.title='owned'</script>",
     "</script><img src=x onerror=\"document.title='owned'\">",
@@ -40,11 +41,11 @@ def at(point: str = "type-2", asr: float | None = 0.5, **given: Any) -> AtPoint:
     return AtPoint(
         **{
             "point": point, "asr": asr, "interval": (max(0.0, rate - 0.1), min(1.0, rate + 0.1)) if scored else None,
-            "lower_bound": False, "at_least_once": None, "pictures": 64 if scored else 0,
-            "best": Best(attack=CPL, asr=rate, rmse=0.1, psnr_db=25.0, ssim=0.9, lpips=None) if scored else None,
+            "lower_bound": False, "at_least_once": None, "examples": 64 if scored else 0,
+            "best": Best(attack=CPL, asr=rate, medians=MEDIANS) if scored else None,
             "by_attack": {CPL: rate, f"{CPL} · adaptive": rate / 2} if scored else {},
             "reached": tuple(rate for _ in THRESHOLDS_DB), "prior_asr": 0.0, "prior_psnr_db": 12.0, "epsilon": None,
-            "epsilon_absent": "it adds no noise", "absent": {}, "crashed": {}, "flags": (), **given,
+            "epsilon_absent": "it adds no noise", "absent": {}, "crashed": {}, "missing": (), "flags": (), **given,
         }
     )  # fmt: skip
 
@@ -72,7 +73,7 @@ def row(defense: str = "none", *points: AtPoint, key: str = "k", **given: Any) -
 
 def some() -> list[Row]:
     """Two data sets, six defenses: rates that sort otherwise as text, a flag, a row that is incomplete."""
-    few = Flag("few", "8 pictures; at least 32 are needed")
+    few = Flag("few", "8 examples; at least 32 are needed")
     other = {"key": "other", "title": "mnist · lenet(width=0.5) · untrained", "dataset": "mnist"}
     return [
         row("quantile", at(asr=0.08), rank=1, pareto=True, cost=cost(accuracy=0.7, loss=0.22, epsilon=9.5, delta=1e-5)),
@@ -85,7 +86,9 @@ def some() -> list[Row]:
 
 
 def render(rows: Sequence[Row], found: dict[tuple[str, str], Thumbnail] | None = None, **given: Any) -> str:
-    return page.render(rows, **{"thumbnails": found or {}, "title": "Board", "said": ["protocol 1"], **given})
+    return page.render(
+        rows, **{"thumbnails": found or {}, "title": "Board", "context": ["protocol 1"], **given}
+    )
 
 
 @contextmanager
@@ -124,12 +127,12 @@ def test_names_of_strangers_are_text() -> None:
             dataset=HOSTILE[2],
         )
     ]
-    text = render(rows, title=HOSTILE[0], said=HOSTILE)
+    text = render(rows, title=HOSTILE[0], context=HOSTILE)
     scripts = re.findall(r"<script[^>]*>(.*?)</script>", text, re.DOTALL)
     assert len(scripts) == text.lower().count("</script") == 4
     outside = re.sub(r"<script.*?</script>|<style.*?</style>", "", text, flags=re.DOTALL)
     assert not re.search(r"<(script|img src=x|b onmouseover)", outside)
-    assert html.escape(HOSTILE[0]) in outside
+    assert str(escape(HOSTILE[0])) in outside
     assert "<" not in "".join(scripts[:3]) and "\u2028" not in "".join(scripts)
 
 
@@ -149,7 +152,8 @@ def test_five_hundred_rows_with_pictures_stay_below_five_megabytes() -> None:
     one = noise(limit=TOTAL // 500)
     assert len(one.webp) <= TOTAL // 500
     flags = tuple(
-        Flag(code, f"{code}: a line of text about it") for code in ("read-once", "prior", "restarts")
+        Flag(code, f"{code}: a line of text about it")
+        for code in ("single-observation", "at-prior-level", "restarts")
     )
     attacks = {
         f"attack-{n}(refine_float64=False, history=100, layers=equal, outer=300, start=tile-2)": 0.5
@@ -167,22 +171,14 @@ def test_no_rows_make_a_page_that_says_so() -> None:
     assert "nothing to show yet" in text and "<script" not in text and "script-src 'none'" in text
 
 
-# --- pictures
+# --- thumbnails
 
 
-def recorded(run: Path, *, private: bool = False, arrays: bool = True) -> list[Row]:
-    """The board of one record in `run` with three pictures."""
-    cell = AttackCell(
-        dataset=DataRef(name="digits", sha256="0" * 64), model=Entry(name="dlg-lenet"), seed=0, draw=0,
-        federated=Federated(), defense=Entry(name="none"), attack=Entry(name="cpl"), point="type-2", readings=3,
-    )  # fmt: skip
+def recorded(run: Path, *, private: bool = False, arrays_kept: bool = True) -> list[Row]:
+    """The board of one record in `run` with three examples."""
     kept = np.random.default_rng(0).random((3, 1, 1, 8, 8))
-    picture = {"success": True, "status": "ok", "psnr_db": 30.0, "rmse": 0.1, "best_floor_db": 12.0}
-    record = Record(
-        id=cell.id, status="done", cell=cell.model_dump(mode="json"), source={"bench": {"protocol": 1}},
-        summary={"private": private}, victims=[{"pictures": [picture]}] * 3, environment={}, cost={},
-        arrays=write_arrays(run, {"truth": kept, "reconstruction": kept / 2}) if arrays else None,
-    )  # fmt: skip
+    arrays = write_arrays(run, {"truth": kept, "reconstruction": kept / 2}) if arrays_kept else None
+    record = attack_record(((True,),) * 3, result={"private": private, "arrays": arrays})
     write(run, record)
     return board([record])
 
@@ -191,36 +187,36 @@ def places(run: Path, rows: Sequence[Row]) -> dict[str, Path]:
     return {cell: run for own in rows for cell in own.cells}
 
 
-def test_a_row_shows_the_pictures_of_its_best_attack(tmp_path: Path) -> None:
+def test_a_row_shows_the_examples_of_its_best_attack(tmp_path: Path) -> None:
     rows = recorded(tmp_path)
-    found = thumbnails.of_rows(rows, places(tmp_path, rows))
+    found = reconstructions.thumbnails(rows, places(tmp_path, rows))
     (one,) = found.values()
-    assert (one.pictures, one.width, one.height) == (3, 3 * 8 + 2, 2 * 8 + 1)
+    assert (one.examples, one.width, one.height) == (3, 3 * 8 + 2, 2 * 8 + 1)
     assert "data:image/webp" in render(rows, found)
 
 
-def test_private_pictures_stay_out_unless_asked_for(tmp_path: Path) -> None:
+def test_private_examples_stay_out_unless_asked_for(tmp_path: Path) -> None:
     rows = recorded(tmp_path, private=True)
-    assert thumbnails.of_rows(rows, places(tmp_path, rows)) == {}
+    assert reconstructions.thumbnails(rows, places(tmp_path, rows)) == {}
     assert "left out: the data are private" in render(rows)
-    assert len(thumbnails.of_rows(rows, places(tmp_path, rows), include_pictures=True)) == 1
+    assert len(reconstructions.thumbnails(rows, places(tmp_path, rows), private=True)) == 1
 
 
-def test_no_pictures_are_no_error(tmp_path: Path) -> None:
-    without = recorded(tmp_path / "a", arrays=False)
-    assert thumbnails.of_row(without[0], places(tmp_path / "a", without)) is None
+def test_no_examples_are_no_error(tmp_path: Path) -> None:
+    without = recorded(tmp_path / "a", arrays_kept=False)
+    assert reconstructions.thumbnails(without, places(tmp_path / "a", without)) == {}
     rows = recorded(tmp_path / "b")
     where = places(tmp_path / "b", rows)
-    assert thumbnails.of_row(rows[0], {}) is None
-    assert thumbnails.of_row(replace(rows[0], cells=()), where) is None
+    assert reconstructions.thumbnails(rows, {}) == {}
+    assert reconstructions.thumbnails([replace(rows[0], cells=())], where) == {}
     (file,) = (tmp_path / "b" / "arrays").iterdir()
     whole = file.read_bytes()
     file.write_bytes(whole[:200] + bytes(20) + whole[220:])
-    assert thumbnails.of_row(rows[0], where) is None
+    assert reconstructions.thumbnails(rows, where) == {}
     file.unlink()
-    assert thumbnails.of_row(rows[0], where) is None
+    assert reconstructions.thumbnails(rows, where) == {}
     record_path(tmp_path / "b", rows[0].cells[0]).unlink()
-    assert thumbnails.of_row(rows[0], where) is None
+    assert reconstructions.thumbnails(rows, where) == {}
 
 
 @pytest.mark.parametrize(
@@ -235,7 +231,7 @@ def test_a_thumbnail_fits_its_limit_for_every_shape(shape: tuple[int, ...]) -> N
     assert fitting(values, broken, 10) is None
 
 
-def test_a_thumbnail_needs_pictures_of_one_shape() -> None:
+def test_a_thumbnail_needs_examples_of_one_shape() -> None:
     assert fitting(np.ones((0, 1, 1, 8, 8)), np.ones((0, 1, 1, 8, 8)), MOST) is None
     with pytest.raises(ValueError, match="differ"):
         fitting(np.ones((1, 1, 8, 8)), np.ones((1, 2, 8, 8)), MOST)
@@ -306,7 +302,7 @@ def test_what_strangers_wrote_shows_and_does_nothing(browser: Browser, tmp_path:
         row(name, point, title=HOSTILE[1], dataset=HOSTILE[2], cost=cost(epsilon_absent=name))
         for name in HOSTILE
     ]
-    text = render(rows, {("k", HOSTILE[1]): noise()}, said=HOSTILE)
+    text = render(rows, {("k", HOSTILE[1]): noise()}, context=HOSTILE)
     with opened(browser, tmp_path, text) as seen:
         shown = seen.page
         assert HOSTILE[0] in shown.locator("#rows tbody th").first.inner_text()
@@ -326,14 +322,14 @@ def test_what_strangers_wrote_shows_and_does_nothing(browser: Browser, tmp_path:
     assert (seen.complaints, seen.outside) == ([], [])
 
 
-def test_pictures_open_and_close_by_keyboard(browser: Browser, tmp_path: Path) -> None:
+def test_thumbnails_open_and_close_by_keyboard(browser: Browser, tmp_path: Path) -> None:
     with opened(browser, tmp_path, render(some(), {("k", "none"): noise()})) as seen:
         shown = seen.page
         shown.focus(".thumb")
         shown.keyboard.press("Enter")
         assert shown.locator("#large").is_visible()
         assert (
-            "truth above, cpl at type-2 below, 8 pictures" in shown.locator("#large figcaption").inner_text()
+            "truth above, cpl at type-2 below, 8 examples" in shown.locator("#large figcaption").inner_text()
         )
         assert shown.locator("#large img").evaluate("img => img.naturalWidth") == 8 * 32 + 7
         shown.keyboard.press("Escape")
@@ -343,13 +339,13 @@ def test_pictures_open_and_close_by_keyboard(browser: Browser, tmp_path: Path) -
 
 
 def test_flags_and_full_names_open_by_keyboard(browser: Browser, tmp_path: Path) -> None:
-    rows = [row("prune(share=0.7)", at(flags=(Flag("few", "8 pictures"),)))]
+    rows = [row("prune(share=0.7)", at(flags=(Flag("few", "8 examples"),)))]
     with opened(browser, tmp_path, render(rows)) as seen:
         shown = seen.page
         assert shown.locator("#rows tbody th").inner_text() == "prune"
         for place, said in (
             (".defense", "prune(share=0.7)"),
-            (".flags", "few: 8 pictures"),
+            (".flags", "few: 8 examples"),
             (".epsilon", "no noise"),
         ):
             shown.focus(f"#rows tbody {place} summary")
@@ -374,7 +370,7 @@ def test_a_telephone_scrolls_the_table_and_not_the_page(browser: Browser, tmp_pa
     long = [row(f"defense-{n}(of={'x' * 200})", at("p" * 60), at("type-1")) for n in range(3)]
     long += [row("none", title="t" * 300, dataset="d" * 200, key="other")]
     for rows in (some(), long):
-        text = render(rows, {("k", "none"): noise()}, said=["s" * 300])
+        text = render(rows, {("k", "none"): noise()}, context=["s" * 300])
         with opened(browser, tmp_path, text, width=400, dark=dark) as seen:
             assert seen.page.evaluate("document.documentElement.scrollWidth") == 400
             inner = seen.page.locator("#board .scroll")
@@ -386,7 +382,7 @@ def test_a_telephone_scrolls_the_table_and_not_the_page(browser: Browser, tmp_pa
 
 @pytest.mark.parametrize("missing", ["trainings", "rates", "figures", "rows"])
 def test_what_is_missing_is_said(browser: Browser, tmp_path: Path, missing: str) -> None:
-    empty = Best(attack=CPL, asr=0.0, rmse=None, psnr_db=None, ssim=None, lpips=float("nan"))
+    empty = Best(attack=CPL, asr=0.0, medians={**dict.fromkeys(MEDIANS), "lpips": float("nan")})
     blank = cost(accuracy=None, loss=None, epsilon=float("inf"), overhead=None, curve=(), epsilon_absent=None)
     crashed = at(asr=None, crashed={CPL: "boom " * 500}, best=None)
     rows = {

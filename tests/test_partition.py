@@ -115,10 +115,10 @@ def test_sizes_default_to_an_equal_share_even_where_there_are_two_parts() -> Non
     ("kind", "clients", "size", "message"),
     [
         ("dirichlet", 2, 2, "unknown partition 'dirichlet'; there are iid, two-shard, two-class"),
-        ("two-shard", 2, 5, "must be even, got 5"),
-        ("iid", 2, 101, "101 of 100 examples"),
-        ("iid", 200, None, "0 of 100 examples"),
-        ("two-class", 2, 60, "30 examples of each; there are 10, the smallest with 10"),
+        ("two-shard", 2, 5, "two equal parts, 5 examples are odd; set partition, clients or client_examples"),
+        ("iid", 2, 101, "no client can hold 101 examples, of 100"),
+        ("iid", 200, None, "no examples for 200 clients, of 100"),
+        ("two-class", 2, 60, "30 examples of each class, the smallest has 10"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bench.cell import Federated
-from bench.defenses.base import Context, Defense, Setting, Stateful, Transform
+from bench.defenses.base import Context, Defense, Setting, Transform
 from bench.defenses.none import NoDefense
+from bench.federated.batches import Batches
 from bench.federated.draws import KeyedDraws
-from bench.federated.pipeline import Batches, run_round, server_step
+from bench.federated.pipeline import run_round, server_step
 from bench.federated.stages import Moment, stages
 from bench.points import Stage
 
@@ -188,8 +189,8 @@ def test_keyed_draws_are_standard_and_differ_in_every_field() -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Count(Stateful):
-    """Adds how often this owner was here before."""
+class Count(Transform):
+    """Adds the number of earlier rounds of the client."""
 
     owner = "client"
 
@@ -216,6 +217,26 @@ class Counting(Defense):
     def transforms(self, setting: Setting) -> Mapping[Stage, Sequence[Transform]]:
         del setting
         return {"client": [Count()]}
+
+
+def test_memory_is_optional_and_one_signature_serves_both_kinds() -> None:
+    tensors = {"w": torch.ones(3, 2)}
+    draws = KeyedDraws(seed=0, fields=(), rows=((0,), (1,), (2,)))
+    context = Context(lead=1, stage="client", round=0, step=0, setting=setting(), draws=draws)
+    after, state = Add().update(tensors, {}, context)
+    assert state == {}
+    assert torch.equal(after["w"], Add().apply(tensors, context)["w"])
+    first = Count().initial_of({"w": (2,)}, 3)
+    after, state = Count().update(tensors, first, context)
+    assert torch.equal(after["w"], Count().apply(tensors, context)["w"])
+    assert state["seen"].tolist() == [1, 1, 1]
+
+
+def test_a_transform_that_does_nothing_is_refused_where_it_is_defined() -> None:
+    with pytest.raises(TypeError, match="Idle does nothing: define apply, or initial and update"):
+
+        class Idle(Transform):
+            random: ClassVar[bool] = True
 
 
 def test_a_clients_state_is_its_own_and_outlives_the_round(

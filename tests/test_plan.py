@@ -1,4 +1,4 @@
-"""What is left to do in a run: same question and same source, or it is asked again."""
+"""What is left to do in a run: a cell with a record of the same provenance is done, any other runs again."""
 
 import json
 from pathlib import Path
@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from bench.answer.run import Memory, Place, run_cell
-from bench.cell import AttackCell, CheckpointWeights, DataRef, Entry, Federated, TrainingCell
+from bench.answer.context import Memory, RunContext
+from bench.answer.run import run
+from bench.cell import AnyCell, AttackCell, CheckpointWeights, DataRef, Entry, Federated, TrainingCell
 from bench.matrix.expand import Planned
 from bench.record import store as records
+from bench.record.schema import Record
 from bench.sweep.plan import Resolver, Schedule, schedule
 
 RESOLVER = Resolver(None)
@@ -45,19 +47,31 @@ def attack(weights: Any = None, **changed: Any) -> AttackCell:
     return AttackCell(**(given | ({"weights": weights} if weights else {}) | changed))
 
 
-def answer(cell: AttackCell | TrainingCell, run: Path) -> records.Record:
-    record = run_cell(cell, Place(run=run), MEMORY)
-    records.write(run, record)
+def answer(cell: AnyCell, folder: Path) -> Record:
+    record = run(cell, RunContext(run=folder), MEMORY)
+    records.write(folder, record)
     return record
 
 
-def left(run: Path, *cells: AttackCell | TrainingCell) -> Schedule:
-    return schedule([Planned(cell, None) for cell in cells], run, RESOLVER)
+def left(folder: Path, *cells: AnyCell) -> Schedule:
+    return schedule([Planned(cell, None) for cell in cells], folder, RESOLVER)
 
 
-def altered(run: Path, cell: AttackCell | TrainingCell, **changed: Any) -> None:
-    path = records.record_path(run, cell.id)
-    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+def alter(path: Path, **changed: Any) -> None:
+    """Write these fields into the JSON of a record file; `result__arrays` is the field of a field."""
+    content = json.loads(path.read_text())
+    for name, value in changed.items():
+        *parents, last = name.split("__")
+        part = content
+        for parent in parents:
+            part = part[parent]
+        part[last] = value
+    path.write_text(json.dumps(content))
+
+
+def crash(path: Path, reason: str = "it fell", **changed: Any) -> None:
+    """Turn a record file into that of a cell that crashed."""
+    alter(path, status="crashed", reason=reason, result=None, **changed)
 
 
 def test_a_finished_cell_is_done(tmp_path: Path) -> None:
@@ -67,23 +81,23 @@ def test_a_finished_cell_is_done(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "why"),
+    ("changed", "reason"),
     [
-        ({"source": {"bench": {"version": "0"}}}, "bench"),
-        ({"status": "crashed", "reason": "it fell"}, "crashed: it fell"),
+        ({"provenance__bench__version": "0"}, "bench: version 0 →"),
+        ({"status": "crashed", "reason": "it fell", "result": None}, "crashed: it fell"),
         ({"schema": 99}, "schema 99"),
-        ({"arrays": "0" * 64}, "is missing"),
+        ({"result__arrays": "0" * 64}, "is missing"),
     ],
 )
-def test_what_does_not_count_is_asked_again_and_says_why(
-    tmp_path: Path, changed: dict[str, Any], why: str
+def test_what_does_not_count_runs_again_and_says_why(
+    tmp_path: Path, changed: dict[str, Any], reason: str
 ) -> None:
     cell = attack()
     answer(cell, tmp_path)
-    altered(tmp_path, cell, **changed)
-    found = left(tmp_path, cell)
-    assert found.waiting == (cell,)
-    assert why in found.again[cell.id]
+    alter(records.record_path(tmp_path, cell.id), **changed)
+    schedule = left(tmp_path, cell)
+    assert schedule.waiting == (cell,)
+    assert reason in schedule.again[cell.id]
 
 
 @pytest.mark.parametrize("content", ["{", '{"schema": 99}', "[]"])
@@ -99,35 +113,37 @@ def test_a_damaged_record_is_kept_aside_and_the_cell_runs(tmp_path: Path, conten
 
 
 def test_an_attack_on_a_checkpoint_follows_its_training(tmp_path: Path) -> None:
-    made = training()
-    on_it = attack(CheckpointWeights(training=made.id, round=2))
-    record = answer(made, tmp_path)
+    trained = training()
+    on_it = attack(CheckpointWeights(training=trained.id, round=2))
+    record = answer(trained, tmp_path)
     attacked = answer(on_it, tmp_path)
     assert attacked.status == "done"
-    assert attacked.source["weights"] == record.summary["checkpoints"]["2"]
-    assert left(tmp_path, made, on_it).waiting == ()
-    # another training under the same id: its weights are others, so the attack is asked again
-    altered(tmp_path, made, summary=record.summary | {"checkpoints": {"1": "1" * 64, "2": "2" * 64}})
+    assert record.training is not None
+    assert attacked.provenance.weights == record.training.checkpoints[2]
+    assert left(tmp_path, trained, on_it).waiting == ()
+    # another training under the same id: its weights are others, so the attack runs again
+    path = records.record_path(tmp_path, trained.id)
+    alter(path, result__checkpoints={"1": "1" * 64, "2": "2" * 64})
     assert left(tmp_path, on_it).waiting == (on_it,)
     # a training that runs again takes its attacks along
-    altered(tmp_path, made, status="crashed", reason="it fell")
-    found = left(tmp_path, made, on_it)
-    assert found.waiting == (made, on_it)
-    assert "its training runs again" in found.again[on_it.id]
+    crash(path)
+    schedule = left(tmp_path, trained, on_it)
+    assert schedule.waiting == (trained, on_it)
+    assert "its training runs again" in schedule.again[on_it.id]
     # and without a finished training nothing is attacked
     assert "did not finish (it fell)" in str(answer(on_it, tmp_path).reason)
 
 
 def test_weights_are_checked_by_content(tmp_path: Path) -> None:
-    made = training()
-    answer(made, tmp_path)
-    path = tmp_path / "weights" / made.id / "round-2.safetensors"
+    trained = training()
+    answer(trained, tmp_path)
+    path = tmp_path / "weights" / trained.id / "round-2.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"x")
-    record = answer(attack(CheckpointWeights(training=made.id, round=2)), tmp_path)
+    record = answer(attack(CheckpointWeights(training=trained.id, round=2)), tmp_path)
     assert (record.status, "content changed" in str(record.reason)) == ("crashed", True)
 
 
-def test_asking_for_one_more_round_changes_no_id_and_trains_again(tmp_path: Path) -> None:
+def test_one_more_round_to_keep_changes_no_id_and_trains_again(tmp_path: Path) -> None:
     some, more = training(checkpoints=(2,)), training(checkpoints=(1, 2))
     assert some.id == more.id
     answer(some, tmp_path)
@@ -141,7 +157,8 @@ def test_a_training_that_diverged_is_settled(tmp_path: Path) -> None:
         federated=Federated(clients=10, per_round=2, batch=4, rate=1e30), rounds=3, checkpoints=(3,),
     )  # fmt: skip
     record = answer(cell, tmp_path)
-    assert (record.status, record.summary["diverged"]) == ("done", True)
+    assert record.training is not None
+    assert record.training.diverged
     assert left(tmp_path, cell).done == (cell,)
     attacked = answer(
         attack(CheckpointWeights(training=cell.id, round=3), model=cell.model, federated=cell.federated),

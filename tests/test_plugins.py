@@ -66,7 +66,7 @@ def test_adding_twice_is_no_harm_and_worker_processes_find_the_same_class(tmp_pa
     assert registry.add_plugin(spec) == registry.add_plugin(spec)
     sent = pickle.dumps(registry.instance("defenses", "my-rdp-noise", {"strength": 3}))
     script = (
-        "import pickle, sys; from bench import registry; registry.add_plugin(sys.argv[1])\n"
+        "import pickle, sys; from bench.registry import entries as registry; registry.add_plugin(sys.argv[1])\n"
         "print(pickle.loads(sys.stdin.buffer.read()).strength)"
     )
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Every shipped preset is a valid matrix, says what it asks, and plans cells that can run."""
+"""Every shipped preset is a valid matrix with a title, and plans cells that can run."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -16,10 +16,10 @@ from bench.datasets.base import Dataset
 from bench.errors import MatrixError
 from bench.matrix.document import PRESETS, document
 from bench.matrix.expand import Planned, expand
-from bench.matrix.faults import Faults
+from bench.matrix.messages import Errors
 from bench.matrix.published import beside
 from bench.matrix.read import presets, read
-from bench.matrix.suites import SUITES, ranking, said
+from bench.matrix.suites import SUITES, ranking, ranking_line
 from bench.record.checkpoints import fit, read_about, read_weights
 from bench.registry import entries as registry
 from bench.sweep.plan import Resolver
@@ -70,7 +70,7 @@ def test_the_facts_above_are_those_of_the_data_that_come_along(name: str) -> Non
 
 
 def scales(name: str) -> list[str | None]:
-    return [*document(PRESETS / f"{name}.toml", Faults(name)).get("scales", [None])]
+    return [*document(PRESETS / f"{name}.toml", Errors(name)).get("scales", [None])]
 
 
 @pytest.mark.parametrize(("name", "scale"), [(name, scale) for name in NAMES for scale in scales(name)])
@@ -79,7 +79,7 @@ def test_every_preset_reads_and_all_its_cells_can_run(name: str, scale: str | No
     assert {item.impossible for item in found} == {None}
 
 
-def test_paper_a_comes_whole_and_in_two_sizes() -> None:
+def test_fed_alpha_cdp_comes_whole_and_in_two_sizes() -> None:
     tables = {f"fed-alpha-cdp/table-{number}" for number in (1, *range(3, 12))}
     assert tables | {"fed-alpha-cdp/figure-3", "fed-alpha-cdp/figure-4", "fed-alpha-cdp/full-size"} <= set(
         NAMES
@@ -95,7 +95,7 @@ def test_paper_a_comes_whole_and_in_two_sizes() -> None:
         assert read(name).published, name
 
 
-def test_every_preset_says_what_it_asks() -> None:
+def test_every_preset_has_a_title() -> None:
     assert {"quickstart", "resilience", *SUITES} <= set(NAMES)
     for name, title in presets():
         assert len(title) >= 20, name
@@ -139,7 +139,7 @@ CONTEXTS = {"smoke": 2 * 1 * 2, "standard": 2 * 4 * 3 * 4 * 2, "plus": 2 * 4 * 3
 
 
 @pytest.mark.parametrize("name", SUITES)
-def test_a_suite_asks_the_same_of_every_defense(name: str) -> None:
+def test_a_suite_is_the_same_for_every_defense(name: str) -> None:
     matrix = read(name, more_defenses=("prune",))
     assert matrix.suite == name
     found = [item.cell for item in expand(matrix, resolve=Shapes()) if isinstance(item.cell, AttackCell)]
@@ -209,7 +209,7 @@ def test_the_shipped_checkpoints_are_those_of_their_training_and_fit_their_model
         known = cell.dataset.model_copy(update={"sha256": about["data_sha256"], "subset": subset[data]})
         assert about["training"] == cell.model_copy(update={"dataset": known}).id
         accuracies[data, stage, about["seed"]] = about["accuracy"]
-        model = registry.instance("models", cell.model.name, cell.model.params)
+        model = registry.of("models", cell.model)
         shape, classes, _ = SHAPES[data]
         fit(model.build(shape, classes), read_weights(path), where=path.name)
     for (data, stage, seed), accuracy in accuracies.items():
@@ -223,15 +223,15 @@ def test_a_suite_is_ranked_as_shipped_alone(tmp_path: Path) -> None:
     assert ranking("smoke", read("smoke").path)["ranked"]
     found = ranking("smoke", read(shipped).path)
     assert (found["ranked"], found["why_not"]) == (True, [])
-    assert said(found) == f"suite smoke, protocol {PROTOCOL}: ranked"
+    assert ranking_line(found) == f"suite smoke, protocol {PROTOCOL}: ranked"
     copy = tmp_path / "smoke.toml"
     copy.write_bytes(shipped.read_bytes())
-    why = ["the matrix is not the shipped smoke.toml", "--readings changes what the suite asks"]
+    why = ["the matrix is not the shipped smoke.toml", "--readings changes the suite's configuration"]
     assert ranking("smoke", read(copy).path, ("--readings",))["why_not"] == why
     assert not ranking("plus", shipped)["ranked"]
 
 
-def test_an_option_that_is_not_known_to_be_harmless_is_an_override() -> None:
+def test_an_option_that_is_not_listed_is_an_override() -> None:
     """The command line as it is has none; one that is added counts until it is listed."""
     more = click.Option(["--readings"], type=int)
 
@@ -248,9 +248,7 @@ def test_an_option_that_is_not_known_to_be_harmless_is_an_override() -> None:
 
 def test_table_1_has_the_papers_figures_beside_every_cell() -> None:
     matrix = read("fed-alpha-cdp/table-1")
-    entries = [
-        beside(matrix.published, cell.model_dump(mode="json")) for cell in cells("fed-alpha-cdp/table-1")
-    ]
+    entries = [beside(matrix.published, cell) for cell in cells("fed-alpha-cdp/table-1")]
     assert len(entries) == 3 * 5
     assert None not in entries
     assert len({id(entry) for entry in entries}) == len(matrix.published) == 3 * 3
@@ -266,7 +264,7 @@ def test_rounds_trains_each_model_once() -> None:
     assert {cell.federated.steps for cell in unrolled} == {3}
 
 
-def test_batch_and_starts_ask_every_value_once() -> None:
+def test_batch_and_starts_have_every_value_once() -> None:
     asked = Counter((c.federated.batch, c.federated.partition) for c in cells("batch"))
     assert asked == {(batch, kind): 2 for batch in (1, 2, 4, 8) for kind in ("iid", "two-shard")}
     starts = Counter((c.attack.params["start"], c.attack.params["line_search"]) for c in cells("starts"))

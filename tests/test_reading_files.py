@@ -80,9 +80,9 @@ def test_numpys_own_files_are_read(tmp_path: Path, save: Any, as_text: bool) -> 
         ({"value/w": np.ones(2), "meta": np.array([255], np.uint8)}, r"meta is not text .*; it is a JSON object"),
         ({"value/w": np.ones(2), "meta": np.zeros(70000, np.uint8)}, r"meta has 70000 bytes, at most 65536"),
         ({"value/w": np.array(["text"]), "meta": meta_array()}, r"value/w holds <U4, not numbers; save it as"),
-        ({"value/../w": np.ones(2), "meta": meta_array()}, r"'value/../w.npy' is no array's name"),
+        ({"value/../w": np.ones(2), "meta": meta_array()}, r"'value/../w.npy' is no array's name; save"),
         ({"/etc/w": np.ones(2), "meta": meta_array()}, r"is no array's name"),
-        ({"below/w": np.ones(2), "meta": meta_array()}, r"'below/w' has path parts"),
+        ({"below/w": np.ones(2), "meta": meta_array()}, r"'below/w.npy' is no array's name"),
     ],
 )  # fmt: skip
 def test_a_fault_names_file_key_and_remedy(tmp_path: Path, arrays: Any, message: str) -> None:
@@ -94,13 +94,13 @@ def test_a_fault_names_file_key_and_remedy(tmp_path: Path, arrays: Any, message:
 def test_nothing_is_unpickled(tmp_path: Path) -> None:
     hostile = npy(np.array([print], dtype=object), allow_pickle=True)
     path = archive(tmp_path / "a.npz", {"value/w.npy": hostile})
-    with pytest.raises(RecordError, match="value/w holds object, not numbers"):
+    with pytest.raises(RecordError, match="dtype object is not read; store numbers"):
         reading_files.load(path)
 
 
 def test_a_size_beyond_the_limit_is_refused_before_reading(tmp_path: Path) -> None:
     path = archive(tmp_path / "a.npz", {"x.npy": npy(np.zeros(1000))})
-    with pytest.raises(RecordError, match=r"bytes unpacked, at most 1000; save fewer readings"):
+    with pytest.raises(RecordError, match=r"declares 8128 bytes, more than the 1000"):
         reading_files.load_arrays(path, limit=1000)
     assert reading_files.load_arrays(path, limit=10000)["x"].shape == (1000,)
 
@@ -110,7 +110,7 @@ def test_a_header_that_declares_more_than_there_is_makes_no_room(tmp_path: Path)
     header = npy(np.zeros(10)).replace(b"(10,), }" + b" " * 12, b"(1000000000000,), }".ljust(20))
     assert b"1000000000000" in header
     path = archive(tmp_path / "a.npz", {"x.npy": header})
-    with pytest.raises(RecordError, match=r"x declares \(1000000000000,\) of float64, which its size belies"):
+    with pytest.raises(RecordError, match=r"says \(1000000000000,\) of float64, which is not what"):
         reading_files.load_arrays(path)
 
 
@@ -119,7 +119,7 @@ def test_one_name_twice_is_refused(tmp_path: Path) -> None:
         file.writestr("x.npy", npy(np.zeros(1)))
         with pytest.warns(UserWarning, match="Duplicate name"):
             file.writestr("x.npy", npy(np.ones(1)))
-    with pytest.raises(RecordError, match="stands in it twice"):
+    with pytest.raises(RecordError, match="holds an array twice"):
         reading_files.load_arrays(tmp_path / "a.npz")
 
 
@@ -127,9 +127,9 @@ def test_no_file_and_no_npz(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"a\.npz: no such file; give an \.npz"):
         reading_files.load(tmp_path / "a.npz")
     (tmp_path / "a.npz").write_text("hello")
-    with pytest.raises(RecordError, match=r"a\.npz: cannot be read as \.npz"):
+    with pytest.raises(RecordError, match=r"a\.npz: truncated, altered or no \.npz"):
         reading_files.load(tmp_path / "a.npz")
-    with pytest.raises(RecordError, match="cannot be read"):
+    with pytest.raises(RecordError, match="no plain file"):
         reading_files.load(tmp_path)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench.attacks.base import Attack
+from bench.cell import Entry
 from bench.errors import BenchError, PluginError, UnknownName
 from bench.models.lenet import DlgLenet
 from bench.registry import entries as registry
@@ -59,7 +60,7 @@ def test_names_are_those_of_pyproject() -> None:
     table = tomllib.loads((CHECKOUT / "pyproject.toml").read_text("utf-8"))["project"]
     assert table["name"] == registry.DISTRIBUTION
     for kind in registry.KINDS:
-        own = [name for name in registry.names(kind) if registry.origin(kind, name).own]
+        own = [name for name in registry.names(kind) if registry.origin(kind, name).built_in]
         assert own == sorted(table["entry-points"][f"bench.{kind}"])
 
 
@@ -86,6 +87,7 @@ def test_unknown_name_gives_near_names_all_names_and_the_right_kind() -> None:
 
 def test_instance_checks_parameters_and_says_where() -> None:
     assert registry.instance("models", "dlg-lenet", {"width": 0.2}) == DlgLenet(width=0.2)
+    assert registry.of("models", Entry(name="dlg-lenet", params={"width": 0.2})) == DlgLenet(width=0.2)
     with pytest.raises(BenchError, match="line 3: width must be above 0, got -1"):
         registry.instance("models", "dlg-lenet", {"width": -1}, where="line 3")
 
@@ -93,7 +95,7 @@ def test_instance_checks_parameters_and_says_where() -> None:
 def test_a_third_party_entry_is_found_and_loaded(install: Callable[..., None]) -> None:
     install("acme-one", {"veil": "acme_one.veil:Veil"}, {"acme_one/veil.py": DEFENSE.format(name="Veil")})
     found = registry.origin("defenses", "veil")
-    assert (found.distribution, found.version, found.own) == ("acme-one", "1.0", False)
+    assert (found.distribution, found.version, found.built_in) == ("acme-one", "1.0", False)
     assert registry.literals("defenses", "veil")["stages"] == ("client",)
     assert "acme_one.veil" not in sys.modules  # so far nothing was imported
     assert registry.load("defenses", "veil").__name__ == "Veil"
@@ -211,7 +213,7 @@ def test_list_reads_a_wheel_as_it_reads_a_checkout(tmp_path: Path) -> None:
         shutil.copytree(CHECKOUT / folder, place, ignore=shutil.ignore_patterns("__pycache__"))
     listing = json.loads(_bench("list", "--json", PYTHONPATH=str(tmp_path / "site")).stdout)
     assert not [entry for kind in registry.KINDS for entry in listing[kind] if "error" in entry]
-    script = "from bench import registry; print(registry.origin('models', 'mlp').file)"
+    script = "from bench.registry import entries as registry; print(registry.origin('models', 'mlp').file)"
     done = subprocess.run(
         [sys.executable, "-P", "-c", script], env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
         capture_output=True, text=True, timeout=60, check=True,

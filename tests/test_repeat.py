@@ -1,4 +1,4 @@
-"""`bench run --cell`: a published record answered again, and what differs named."""
+"""`bench run --cell`: a published cell run again, and what differs named."""
 
 import json
 import shutil
@@ -40,14 +40,14 @@ def test_every_kind_of_cell_comes_out_the_same(run: dict[str, Path], name: str) 
 
 def test_a_figure_that_differs_is_named(run: dict[str, Path]) -> None:
     content = json.loads(run["fresh"].read_text())
-    content["summary"]["readings"] = 3
+    content["result"]["summary"]["readings"] = 3
     run["fresh"].write_text(json.dumps(content))
     done = repeated(run["fresh"])
     assert done.exit_code == 1
-    assert "differs  summary.readings: 3 → 2\n" in done.output
-    assert done.output.endswith(": 1 figure differs\n")
+    assert "differs  result.summary.readings: 3 → 2\n" in done.output
+    assert done.output.endswith(": 1 field differs\n")
     said = json.loads(repeated(run["fresh"], "--json").output)
-    assert (said["same"], len(said["differs"]), said["source"]) == (False, 1, [])
+    assert (said["same"], len(said["differs"]), said["provenance"]) == (False, 1, [])
 
 
 def test_without_its_training_it_cannot_be_answered(run: dict[str, Path]) -> None:
@@ -67,18 +67,19 @@ def test_an_altered_cell_is_not_answered(run: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "wrong"), [("environment", None), ("source", []), ("summary", 3), ("victims", {})]
+    ("field", "wrong"), [("environment", 3), ("provenance", []), ("result", 3), ("cell", {})]
 )
 def test_a_record_whose_fields_are_none_is_one_line(run: dict[str, Path], field: str, wrong: object) -> None:
     run["fresh"].write_text(json.dumps(json.loads(run["fresh"].read_text()) | {field: wrong}))
     said = repeated(run["fresh"]).exception
     assert isinstance(said, BenchError)
-    assert f"its {field} has another type" in str(said)
+    assert f"not a record: {field}" in str(said)
 
 
-def test_what_a_stranger_wrote_is_shown_harmless(run: dict[str, Path]) -> None:
+def test_what_a_stranger_wrote_is_shown_sanitized(run: dict[str, Path]) -> None:
     content = json.loads(run["fresh"].read_text())
-    content["environment"]["\x1b[2J"] = content["summary"]["\x1b[2J"] = "\x1b]0;x\x07"
+    content["environment"]["torch"] = "\x1b]0;x\x07"
+    content["result"]["notes"] = ["\x1b[2J"]
     run["fresh"].write_text(json.dumps(content))
     done = repeated(run["fresh"])
     assert done.exit_code == 1

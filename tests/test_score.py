@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import asdict, replace
 from itertools import permutations
 
 import numpy as np
@@ -12,7 +13,7 @@ from bench.datasets.base import Group
 from bench.errors import PluginError
 from bench.scoring.intervals import wilson
 from bench.scoring.metrics import mse, psnr_db
-from bench.scoring.priors import floors
+from bench.scoring.priors import priors
 from bench.scoring.reading import reading_cosine, reading_snr
 from bench.scoring.score import score
 from bench.scoring.ssim import ssim
@@ -37,13 +38,13 @@ def claim(inputs, labels=None, status=None, **changed):
     )  # fmt: skip
 
 
-def scored(truth, reconstruction, *, floor=None, labels=None, **more):
-    """Pictures with one floor: the mid-grey picture unless another is given."""
+def scored(truth, reconstruction, *, prior=None, labels=None, **more):
+    """Pictures with one prior: the mid-grey example unless another is given."""
     truth = np.asarray(truth)
-    floor = np.full_like(truth, 0.5) if floor is None else floor
+    prior = np.full_like(truth, 0.5) if prior is None else prior
     labels = np.zeros(truth.shape[:2], int) if labels is None else labels
     more = {"kind": "image", "gallery": np.random.default_rng(9).random((30, *truth.shape[2:]))} | more
-    return score(truth, labels, reconstruction, floors={"mean": floor}, **more)
+    return score(truth, labels, reconstruction, priors={"mean": prior}, **more)
 
 
 def at_psnr(truth, decibel):
@@ -55,114 +56,114 @@ def test_success_needs_twenty_decibels_and_strict_thirty(rng):
     truth = rng.random((1, 4, 1, 8, 8)).round()
     wanted = np.array([19.9, 20.1, 29.9, 30.1]).reshape(1, 4, 1, 1, 1)
     found = scored(truth, claim(at_psnr(truth, wanted)))
-    pictures = found.readings[0]["pictures"]
-    assert [p["psnr_db"] for p in pictures] == pytest.approx([19.9, 20.1, 29.9, 30.1])
-    assert [p["success"] for p in pictures] == [False, True, True, True]
-    assert [p["strict"] for p in pictures] == [False, False, False, True]
-    assert (found.summary["asr"], found.summary["asr_strict"]) == (0.75, 0.25)
-    assert (found.summary["asr_low"], found.summary["asr_high"]) == wilson(3, 4)
-    assert found.summary["lower_bound"] is False
+    examples = found.readings[0].examples
+    assert [p.psnr_db for p in examples] == pytest.approx([19.9, 20.1, 29.9, 30.1])
+    assert [p.success for p in examples] == [False, True, True, True]
+    assert [p.strict for p in examples] == [False, False, False, True]
+    assert (found.summary.asr.value, found.summary.asr_strict.value) == (0.75, 0.25)
+    assert (found.summary.asr.low, found.summary.asr.high) == wilson(3, 4)
+    assert found.summary.lower_bound is False
 
 
-@pytest.mark.parametrize(("floor_db", "success"), [(21.9, True), (22.1, False)])
-def test_success_needs_three_decibels_over_the_best_floor_on_that_picture(rng, floor_db, success):
+@pytest.mark.parametrize(("prior_db", "success"), [(21.9, True), (22.1, False)])
+def test_success_needs_three_decibels_over_the_best_prior_on_that_example(rng, prior_db, success):
     truth = rng.random((2, 1, 1, 8, 8)).round()
-    best = np.stack([at_psnr(truth[0], floor_db), np.full_like(truth[1], 0.5)])
+    best = np.stack([at_psnr(truth[0], prior_db), np.full_like(truth[1], 0.5)])
     found = score(
         truth, np.zeros((2, 1), int), claim(at_psnr(truth, 25)), kind="image",
-        gallery=rng.random((9, 1, 8, 8)), floors={"mean": np.full_like(truth, 0.5), "nearest": best},
+        gallery=rng.random((9, 1, 8, 8)), priors={"mean": np.full_like(truth, 0.5), "nearest": best},
     )  # fmt: skip
-    first, second = (reading["pictures"][0] for reading in found.readings)
-    assert first["success"] is success
-    assert first["best_floor_db"] == pytest.approx(floor_db)
-    assert first["over_floor_db"] == pytest.approx(25 - floor_db)
-    assert second["success"] is True
-    assert second["floors_db"]["nearest"] == pytest.approx(20 * math.log10(2))
+    first, second = (reading.examples[0] for reading in found.readings)
+    assert first.success is success
+    assert first.prior_db == pytest.approx(prior_db)
+    assert first.over_prior_db == pytest.approx(25 - prior_db)
+    assert second.success is True
+    assert (second.priors_db or {})["nearest"] == pytest.approx(20 * math.log10(2))
 
 
 def test_each_metric_is_taken_on_the_one_pairing(rng):
     """Guesses that SSIM would rather pair otherwise: every metric keeps the partner of the MSE."""
     truth, guess = rng.random((2, 1, 5, 1, 8, 8))
-    found = scored(truth, claim(guess)).readings[0]["pictures"]
-    chosen = [picture["guess"] for picture in found]
+    found = scored(truth, claim(guess)).readings[0].examples
+    chosen = [example.matched for example in found]
     assert sorted(chosen) == [0, 1, 2, 3, 4]
     each = {(i, j): (truth[:, [i]], guess[:, [j]]) for i in range(5) for j in range(5)}
-    for i, picture in enumerate(found):
+    for i, example in enumerate(found):
         partner = each[i, chosen[i]]
-        assert picture["rmse"] == pytest.approx(math.sqrt(mse(*partner).item()))
-        assert picture["psnr_db"] == pytest.approx(psnr_db(*partner).item())
-        assert picture["ssim"] == pytest.approx(ssim(*partner).item())
+        assert example.rmse == pytest.approx(math.sqrt(mse(*partner).item()))
+        assert example.psnr_db == pytest.approx(psnr_db(*partner).item())
+        assert example.ssim == pytest.approx(ssim(*partner).item())
     own_best = max(
         sum(ssim(*each[i, j]).item() for i, j in enumerate(order)) for order in permutations(range(5))
     )
-    assert sum(picture["ssim"] for picture in found) < own_best - 0.01
+    assert sum(example.ssim for example in found) < own_best - 0.01
 
 
-def test_copies_of_one_picture_leak_one_picture(rng):
-    """Many-to-one pairing would find all three: the true pictures are within 25 dB of one another."""
+def test_copies_of_one_example_leak_one_example(rng):
+    """Many-to-one pairing would find all three: the true examples are within 25 dB of one another."""
     first = 0.4 + 0.2 * rng.random((1, 1, 1, 8, 8))
     truth = np.concatenate([first, first + 0.05, first - 0.05], axis=1)
     far = rng.random((1, 2, 1, 8, 8)).round()
-    found = scored(truth, claim(np.concatenate([far, first], axis=1)), floor=np.zeros_like(truth))
+    found = scored(truth, claim(np.concatenate([far, first], axis=1)), prior=np.zeros_like(truth))
     assert (psnr_db(truth, np.repeat(first, 3, axis=1)) > 20).all()
-    assert found.summary["asr"] == pytest.approx(1 / 3)
+    assert found.summary.asr.value == pytest.approx(1 / 3)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_failed_pictures_stay_in_every_denominator(rng, bad):
+def test_failed_examples_stay_in_every_denominator(rng, bad):
     truth = rng.random((4, 1, 1, 8, 8)).round()
     guess = at_psnr(truth, 40)
     guess[1:, 0, 0, 0, 0] = bad
     found = scored(truth, claim(guess, status=["ok", "nan", "nan", "nan"]))
     summary = found.summary
-    assert summary["asr"] == 0.25
-    assert summary["identification"] == 0.25
-    assert summary["readings_leaked"] == 0.25
-    assert summary["lower_bound"] is True
-    assert summary["nan_share"] == 0.75
+    assert summary.asr.value == 0.25
+    assert summary.identification.value == 0.25
+    assert summary.readings_leaked.value == 0.25
+    assert summary.lower_bound is True
+    assert summary.nan_share == 0.75
     # A median over the survivors would say 40 dB; more than half failed, so there is none.
     for name in ("psnr_db", "rmse", "rmse_unclipped", "ssim"):
-        assert summary[f"{name}_median"] is None
-    assert found.readings[1]["pictures"][0]["psnr_db"] is None
-    assert found.readings[1]["pictures"][0]["status"] == "nan"
-    assert found.readings[0]["pictures"][0]["psnr_db"] == pytest.approx(40)
-    json.dumps([found.readings, summary], allow_nan=False)
+        assert summary.medians[name] is None
+    assert found.readings[1].examples[0].psnr_db is None
+    assert found.readings[1].examples[0].status == "nan"
+    assert found.readings[0].examples[0].psnr_db == pytest.approx(40)
+    json.dumps([asdict(found.readings[1]), asdict(summary)], allow_nan=False)
 
 
 def test_a_failed_minority_moves_the_median_to_the_worse(rng):
     truth = rng.random((5, 1, 1, 8, 8)).round()
     guess = at_psnr(truth, np.array([20, 25, 30, 35, 40]).reshape(5, 1, 1, 1, 1))
-    assert scored(truth, claim(guess)).summary["psnr_db_median"] == pytest.approx(30)
+    assert scored(truth, claim(guess)).summary.medians["psnr_db"] == pytest.approx(30)
     guess[2:4] = np.nan
     summary = scored(truth, claim(guess)).summary
-    assert summary["psnr_db_median"] == pytest.approx(20)
-    assert summary["rmse_median"] == pytest.approx(0.1)
-    assert summary["lower_bound"] is True
+    assert summary.medians["psnr_db"] == pytest.approx(20)
+    assert summary.medians["rmse"] == pytest.approx(0.1)
+    assert summary.lower_bound is True
 
 
-def test_a_diverged_picture_is_scored_by_its_pixels_and_marks_the_figure(rng):
+def test_a_diverged_example_is_scored_by_its_pixels_and_marks_the_figure(rng):
     truth = rng.random((2, 1, 1, 8, 8)).round()
     guess = at_psnr(truth, 40)
     guess[1] = 1e30
     summary = scored(truth, claim(guess, status=["ok", "diverged"])).summary
-    assert summary["asr"] == 0.5
-    assert summary["lower_bound"] is True
-    assert summary["diverged_share"] == 0.5
-    assert summary["rmse_unclipped_median"] > 1
+    assert summary.asr.value == 0.5
+    assert summary.lower_bound is True
+    assert summary.diverged_share == 0.5
+    assert summary.medians["rmse_unclipped"] > 1
 
 
 def test_one_dummy_for_a_batch_misses_the_rest(rng):
     truth = rng.random((2, 3, 1, 8, 8)).round()
     found = scored(truth, claim(truth[:, 1:2]))
-    assert found.summary["asr"] == pytest.approx(1 / 3)
-    assert found.summary["readings_leaked"] == 1
-    assert found.summary["missing_share"] == pytest.approx(2 / 3)
-    assert found.summary["lower_bound"] is False
-    missing = found.readings[0]["pictures"][0]
-    assert (missing["status"], missing["guess"], missing["psnr_db"]) == ("missing", None, None)
+    assert found.summary.asr.value == pytest.approx(1 / 3)
+    assert found.summary.readings_leaked.value == 1
+    assert found.summary.missing_share == pytest.approx(2 / 3)
+    assert found.summary.lower_bound is False
+    missing = found.readings[0].examples[0]
+    assert (missing.status, missing.matched, missing.psnr_db) == ("missing", None, None)
 
 
-def test_more_claims_than_pictures_are_refused(rng):
+def test_more_claims_than_examples_are_refused(rng):
     truth = rng.random((1, 2, 1, 8, 8))
     with pytest.raises(PluginError, match="at most 2"):
         scored(truth, claim(rng.random((1, 3, 1, 8, 8))))
@@ -182,55 +183,56 @@ def test_a_truth_in_bytes_is_refused(rng):
 def test_labels_count_as_a_multiset(rng, named, accuracy):
     truth = rng.random((1, 3, 1, 8, 8))
     found = scored(truth, claim(truth, labels=[named]), labels=[[1, 1, 2]])
-    assert found.readings[0]["label_accuracy"] == pytest.approx(accuracy)
-    assert found.summary["label_accuracy"] == pytest.approx(accuracy)
+    assert found.readings[0].label_accuracy == pytest.approx(accuracy)
+    assert found.summary.label_accuracy == pytest.approx(accuracy)
 
 
 def test_an_attack_that_names_no_label_has_no_accuracy_and_a_silent_reading_has_none_right(rng):
     truth = rng.random((2, 1, 1, 8, 8))
-    assert scored(truth, claim(truth)).summary["label_accuracy"] is None
+    assert scored(truth, claim(truth)).summary.label_accuracy is None
     half = scored(truth, claim(truth, labels=[[0], [-1]]))
-    assert half.summary["label_accuracy"] == 0.5
-    assert half.readings[1]["label_accuracy"] is None
+    assert half.summary.label_accuracy == 0.5
+    assert half.readings[1].label_accuracy is None
 
 
 def test_the_prior_is_scored_beside_the_attack(rng):
     truth = rng.random((4, 1, 1, 8, 8)).round()
-    floor = at_psnr(truth, np.array([21, 10, 10, 10]).reshape(4, 1, 1, 1, 1))
+    prior = at_psnr(truth, np.array([21, 10, 10, 10]).reshape(4, 1, 1, 1, 1))
     guess = at_psnr(truth, np.array([19, 30, 30, 9]).reshape(4, 1, 1, 1, 1))
-    summary = scored(truth, claim(guess), floor=floor).summary
-    assert summary["floors"]["mean"]["asr"] == 0.25
-    assert summary["floors"]["mean"]["beaten"] == 0.5
-    assert summary["floors"]["mean"]["psnr_db_median"] == pytest.approx(10)
-    assert summary["prior_beaten"] == 0.5
-    assert summary["beats_prior"] is False
-    assert summary["over_floor_db_median"] == pytest.approx((-1 + 20) / 2)
+    summary = scored(truth, claim(guess), prior=prior).summary
+    assert summary.priors["mean"].asr == 0.25
+    assert summary.priors["mean"].beaten == 0.5
+    assert summary.priors["mean"].psnr_db_median == pytest.approx(10)
+    assert summary.prior_beaten == 0.5
+    assert summary.beats_prior is False
+    assert summary.medians["over_prior_db"] == pytest.approx((-1 + 20) / 2)
 
 
 def test_counts_of_the_search_are_reported(rng):
     truth = rng.random((3, 1, 1, 8, 8))
     found = scored(truth, claim(truth, loss=torch.tensor([0.1, float("nan"), 2.0])))
-    assert found.summary["evaluations_median"] == 2
-    assert found.summary["outer_median"] == 2
-    assert [reading["loss"] for reading in found.readings] == [pytest.approx(0.1), None, 2.0]
-    assert (found.summary["readings"], found.summary["pictures"]) == (3, 3)
-    assert found.summary["gallery"] == 30
-    assert found.summary["identification_chance"] == pytest.approx(1 / 31)
+    assert found.summary.evaluations_median == 2
+    assert found.summary.outer_median == 2
+    assert [reading.loss for reading in found.readings] == [pytest.approx(0.1), None, 2.0]
+    assert (found.summary.readings, found.summary.examples) == (3, 3)
+    assert found.summary.gallery == 30
+    assert found.summary.identification_chance == pytest.approx(1 / 31)
 
 
 def test_lpips_is_none_where_absent_and_on_the_pairing_where_it_is_there(rng):
     truth = rng.random((1, 2, 1, 8, 8))
-    assert scored(truth, claim(truth)).summary["lpips_median"] is None
+    assert scored(truth, claim(truth)).summary.medians["lpips"] is None
     found = scored(truth, claim(truth[:, ::-1] + 0.1), lpips=lambda a, b: np.abs(a - b).mean(axis=(2, 3, 4)))
-    assert found.summary["lpips_median"] == pytest.approx(0.1)
+    assert found.summary.medians["lpips"] == pytest.approx(0.1)
 
 
 def test_nothing_depends_on_the_order_of_readings_or_guesses(rng):
     truth = rng.random((6, 3, 1, 8, 8))
     guess = truth + 0.1 * rng.standard_normal(truth.shape)
     one, other = scored(truth, claim(guess)).summary, scored(truth[::-1], claim(guess[::-1, ::-1])).summary
-    assert one.pop("floors")["mean"] == pytest.approx(other.pop("floors")["mean"])
-    assert one == pytest.approx(other)
+    assert asdict(one.priors["mean"]) == pytest.approx(asdict(other.priors["mean"]))
+    assert one.medians == pytest.approx(other.medians)
+    assert replace(one, priors={}, medians={}) == replace(other, priors={}, medians={})
 
 
 GROUPS = (
@@ -242,23 +244,23 @@ ROWS = np.array([[0.5, 1, 0], [0.5, 1, 0], [0.5, 1, 0]])[:, None]
 
 def test_tables_succeed_by_numeric_error_and_groups():
     guess = ROWS + np.array([[0.019, 0, 0], [0.021, 0, 0], [0.019, -0.9, 0.9]])[:, None]
-    found = scored(ROWS, claim(guess), kind="table", groups=GROUPS, floor=np.full_like(ROWS, 0.4))
-    assert [reading["leaked"] for reading in found.readings] == [True, False, False]
-    picture = found.readings[1]["pictures"][0]
-    assert picture["numeric_rmse"] == pytest.approx(0.21)
-    assert picture["groups_right"] == 1
-    assert "ssim" not in picture
-    assert found.summary["asr"] == pytest.approx(1 / 3)
-    assert found.summary["asr_strict"] is None
-    assert found.summary["ssim_median"] is None
-    assert found.summary["floors"]["mean"]["asr"] == 0
-    json.dumps([found.readings, found.summary], allow_nan=False)
+    found = scored(ROWS, claim(guess), kind="table", groups=GROUPS, prior=np.full_like(ROWS, 0.4))
+    assert [reading.leaked for reading in found.readings] == [True, False, False]
+    example = found.readings[1].examples[0]
+    assert example.numeric_rmse == pytest.approx(0.21)
+    assert example.groups_right == 1
+    assert example.ssim is None
+    assert found.summary.asr.value == pytest.approx(1 / 3)
+    assert found.summary.asr_strict is None
+    assert found.summary.medians["ssim"] is None
+    assert found.summary.priors["mean"].asr == 0
+    json.dumps([asdict(found.readings[1]), asdict(found.summary)], allow_nan=False)
 
 
 def test_a_row_that_is_not_finite_fails():
     guess = ROWS.copy()
     guess[0, 0, 0] = np.nan
-    assert scored(ROWS, claim(guess), kind="table", groups=GROUPS).summary["asr"] == pytest.approx(2 / 3)
+    assert scored(ROWS, claim(guess), kind="table", groups=GROUPS).summary.asr.value == pytest.approx(2 / 3)
 
 
 def test_a_table_without_groups_is_refused():
@@ -266,9 +268,9 @@ def test_a_table_without_groups_is_refused():
         scored(ROWS, claim(ROWS), kind="table")
 
 
-def test_floors_are_the_mean_the_nearest_to_it_and_the_class_mean():
+def test_priors_are_the_mean_the_nearest_to_it_and_the_class_mean():
     public = np.array([0.0, 0.2, 0.4, 1.0]).reshape(4, 1, 1, 1) * np.ones((4, 1, 2, 2))
-    found = floors(public, [0, 0, 1, 1], [[0, 1], [-1, 7]])
+    found = priors(public, [0, 0, 1, 1], [[0, 1], [-1, 7]])
     assert {name: array.shape for name, array in found.items()} == dict.fromkeys(
         ("mean", "nearest", "class-mean"), (2, 2, 1, 2, 2)
     )
@@ -277,18 +279,18 @@ def test_floors_are_the_mean_the_nearest_to_it_and_the_class_mean():
     np.testing.assert_allclose(found["class-mean"][..., 0, 0, 0], [[0.1, 0.7], [0.4, 0.4]])
 
 
-def test_the_nearest_floor_is_a_real_public_picture(rng):
+def test_the_nearest_prior_is_a_real_public_example(rng):
     public = rng.random((20, 1, 4, 4))
-    nearest = floors(public, np.zeros(20, int), [[0]])["nearest"][0, 0]
+    nearest = priors(public, np.zeros(20, int), [[0]])["nearest"][0, 0]
     distances = ((public - public.mean(axis=0)) ** 2).sum(axis=(1, 2, 3))
     np.testing.assert_array_equal(nearest, public[distances.argmin()])
 
 
-def test_floors_refuse_bytes_and_nothing():
+def test_priors_refuse_bytes_and_nothing():
     with pytest.raises(ValueError, match=r"\[0, 1\]"):
-        floors(np.full((2, 1, 2, 2), 255, np.uint8), [0, 0], [[0]])
-    with pytest.raises(ValueError, match="need public pictures"):
-        floors(np.zeros((0, 1, 2, 2)), [], [[0]])
+        priors(np.full((2, 1, 2, 2), 255, np.uint8), [0, 0], [[0]])
+    with pytest.raises(ValueError, match="need public examples"):
+        priors(np.zeros((0, 1, 2, 2)), [], [[0]])
 
 
 def test_reading_snr_and_cosine_by_hand():

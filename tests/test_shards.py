@@ -1,18 +1,21 @@
-"""A matrix in parts, and run folders put together again: nothing twice, nothing lost, nothing taken on trust."""
+"""A matrix in shards, and run folders merged again: nothing twice, nothing lost, nothing taken on trust."""
 
 import json
 import os
 import shutil
+import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from tests.test_plan import MEMORY, RESOLVER, answer, attack, entry, training
+from tests.test_plan import MEMORY, RESOLVER, alter, answer, attack, crash, entry, training
 
-from bench.answer.run import Place, run_cell
+from bench.answer.context import RunContext
+from bench.answer.run import run
 from bench.cell import AnyCell, CheckpointWeights
 from bench.cli.main import cli
 from bench.errors import BenchError, RecordError
@@ -25,19 +28,19 @@ from bench.sweep.plan import share
 
 def cells() -> list[AnyCell]:
     """Four trainings with two attacks each, and eight groups of three on untrained weights."""
-    made = [training(seed=seed) for seed in range(4)]
-    found: list[AnyCell] = [*made]
-    found += [
-        attack(CheckpointWeights(training=one.id, round=2), defense=entry("defenses", name))
-        for one in made
+    trainings = [training(seed=seed) for seed in range(4)]
+    cells: list[AnyCell] = [*trainings]
+    cells += [
+        attack(CheckpointWeights(training=trained.id, round=2), defense=entry("defenses", name))
+        for trained in trainings
         for name in ("none", "prune")
     ]
-    found += [
+    cells += [
         attack(seed=seed, defense=entry("defenses", name), readings=1 + seed)
         for seed in range(8)
         for name in ("none", "prune", "low-rank")
     ]
-    return found
+    return cells
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 30])
@@ -67,69 +70,73 @@ def test_shards_take_about_equal_time() -> None:
 @pytest.fixture
 def folders(tmp_path: Path) -> tuple[Path, Path, Path]:
     """Two shards with records of a training, an attack on it, and another attack; and where to put them."""
-    made = training()
-    for cell in (made, attack(CheckpointWeights(training=made.id, round=2))):
+    trained = training()
+    for cell in (trained, attack(CheckpointWeights(training=trained.id, round=2))):
         answer(cell, tmp_path / "one")
     answer(attack(), tmp_path / "two")
     for name in ("one", "two"):
-        (tmp_path / name / "asked.json").write_text("{}\n")
+        (tmp_path / name / "request.json").write_text("{}\n")
     return tmp_path / "one", tmp_path / "two", tmp_path / "all"
 
 
 def attacked(run: Path) -> Path:
     """The file of the run's one attack with arrays."""
-    return next(
-        records.record_path(run, one.id)
-        for one in records.records(run)
-        if one.arrays and one.status == "done"
-    )
-
-
-def altered(path: Path, **changed: Any) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+    return next(records.record_path(run, record.id) for record in records.records(run) if record.attack)
 
 
 def test_shards_become_the_run_that_one_machine_would_have_made(folders: tuple[Path, Path, Path]) -> None:
     one, two, whole = folders
-    found = merge(whole, [one, two])
-    assert (found.new, found.same, found.better, found.differs, found.refused) == (3, 0, 0, [], [])
-    for run in (one, two):
-        for path in (path for path in run.rglob("*") if path.is_file()):
-            assert (whole / path.relative_to(run)).read_bytes() == path.read_bytes()
+    merged = merge(whole, [one, two])
+    assert (merged.new, merged.same, merged.better, merged.differs, merged.refused) == (3, 0, 0, [], [])
+    for shard in (one, two):
+        for path in (path for path in shard.rglob("*") if path.is_file()):
+            assert (whole / path.relative_to(shard)).read_bytes() == path.read_bytes()
     again = merge(whole, [two, one])
     assert (again.new, again.same, again.differs) == (0, 3, [])
     attack_on = attack(CheckpointWeights(training=training().id, round=2), defense=entry("defenses", "prune"))
-    assert run_cell(attack_on, Place(run=whole), MEMORY).status == "done"  # the checkpoint came along
+    assert run(attack_on, RunContext(run=whole), MEMORY).status == "done"  # the checkpoint came along
 
 
 def test_a_finished_record_takes_the_place_of_one_that_crashed(folders: tuple[Path, Path, Path]) -> None:
     one, _, whole = folders
     merge(whole, [one])
     path = attacked(whole)
-    altered(path, status="crashed", reason="it fell", source={"bench": {}})
-    found = merge(whole, [one])
-    assert (found.better, found.same) == (1, 1)
+    crash(path, provenance__bench__version="0")
+    merged = merge(whole, [one])
+    assert (merged.better, merged.same) == (1, 1)
     assert records.read(path).status == "done"
     assert len(list((whole / "kept").iterdir())) == 1
-    altered(path, status="crashed", reason="it fell again")  # by the same code
+    crash(path, "it fell again")  # by the same code
     assert merge(whole, [one]).better == 1
     assert len(list((whole / "kept").iterdir())) == 2
-    altered(attacked(one), status="crashed", reason="it fell")
+    crash(attacked(one))
     assert "crashed, not done" in merge(whole, [one]).differs[0]
     assert records.read(path).status == "done"
 
 
-def test_two_answers_to_one_question_are_told_and_the_first_stays(folders: tuple[Path, Path, Path]) -> None:
+def test_two_answers_to_one_cell_are_reported_and_the_first_stays(folders: tuple[Path, Path, Path]) -> None:
     one, _, whole = folders
     merge(whole, [one])
     path = attacked(one)
-    summary = records.read(path).summary
-    altered(path, summary=summary | {"asr": 0.123})
+    alter(path, result__summary__evaluations_median=123.0)
     before = records.record_path(whole, path.stem).read_bytes()
     assert "other figures from the same code" in merge(whole, [one]).differs[0]
-    altered(path, source={"bench": {"version": "0"}})
+    alter(path, provenance__bench__version="0")
     assert "answered by other code" in merge(whole, [one]).differs[0]
     assert records.record_path(whole, path.stem).read_bytes() == before
+
+
+def test_records_of_schema_1_come_as_they_are_and_pair_with_their_cells(tmp_path: Path) -> None:
+    old, now, whole = tmp_path / "old", tmp_path / "now", tmp_path / "whole"
+    with zipfile.ZipFile(Path(__file__).parent / "data" / "submission-schema1.zip") as archive:
+        archive.extractall(old)
+    paths = list((old / "records").iterdir())
+    assert merge(whole, [old]).new == len(paths)
+    assert all((whole / path.relative_to(old)).read_bytes() == path.read_bytes() for path in paths)
+    for record in records.records(old):  # the same cells, of schema 2
+        records.write(now, replace(record, id=record.cell.id, status="n/a", reason="none", result=None))
+    assert merge(now, [old]).better == len(paths)
+    assert len(list((now / "records").iterdir())) == len(paths)
 
 
 def break_arrays(run: Path) -> None:
@@ -151,34 +158,34 @@ def bomb(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("harm", "why"),
+    ("harm", "reason"),
     [
-        (lambda run: altered(attacked(run), id="0" * 64), "not the hash of its cell"),
-        (lambda run: altered(attacked(run), status="fine"), "status 'fine'"),
-        (lambda run: altered(attacked(run), arrays="../../etc/passwd"), "'../../etc/passwd' is no content hash"),
-        (lambda run: altered(attacked(run), arrays="0" * 64), "is missing"),
+        (lambda run: alter(attacked(run), id="0" * 64), "not the hash of its cell"),
+        (lambda run: alter(attacked(run), status="fine"), "status: input should be 'done'"),
+        (lambda run: alter(attacked(run), result__arrays="../../etc/passwd"), "is no content hash"),
+        (lambda run: alter(attacked(run), result__arrays="0" * 64), "cannot be read (No such file"),
         (break_arrays, "not those that it names"),
         (bomb, "more than the"),
         (lambda run: attacked(run).write_text("[" * 10**5), "not a record"),
-        (lambda run: attacked(run).write_text('{"x": "' + "a" * 2**23 + '"}'), "no record is"),
-        (lambda run: altered(attacked(run), status=[]), "its status has another type"),
-        (lambda run: altered(attacked(run), summary=[]), "its summary has another type"),
-        (lambda run: in_place_of(attacked(run), os.mkfifo), "gone, or no plain file"),
-        (lambda run: in_place_of(attacked(run), lambda path: path.symlink_to("/nowhere")), "gone, or no plain"),
-        (lambda run: in_place_of(attacked(run), lambda path: path.symlink_to("/dev/zero")), "gone, or no plain"),
+        (lambda run: attacked(run).write_text('{"x": "' + "a" * 2**23 + '"}'), "(more than 8388608 bytes)"),
+        (lambda run: alter(attacked(run), status=[]), "status: "),
+        (lambda run: alter(attacked(run), result__summary=[]), "summary: "),
+        (lambda run: in_place_of(attacked(run), os.mkfifo), "cannot be read (no plain file)"),
+        (lambda run: in_place_of(attacked(run), lambda path: path.symlink_to("/nowhere")), "(No such file"),
+        (lambda run: in_place_of(attacked(run), lambda path: path.symlink_to("/dev/zero")), "(no plain file)"),
         (lambda run: in_place_of(next((run / "arrays").iterdir()), os.mkfifo), "no plain file"),
         (lambda run: attacked(run).rename(run / "records" / f"{'0' * 64}.json"), "another id than its file"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_and_the_rest_comes(
-    folders: tuple[Path, Path, Path], harm: Any, why: str
+    folders: tuple[Path, Path, Path], harm: Any, reason: str
 ) -> None:
     one, two, whole = folders
     harm(one)
-    found = merge(whole, [one, two])
-    assert len(found.refused) == 1
-    assert why in found.refused[0]
-    assert found.new == 2
+    merged = merge(whole, [one, two])
+    assert len(merged.refused) == 1
+    assert reason in merged.refused[0]
+    assert merged.new == 2
     assert len(list((whole / "arrays").iterdir())) == 1
 
 
@@ -188,7 +195,7 @@ def test_a_checkpoint_that_was_changed_is_refused(folders: tuple[Path, Path, Pat
     path.write_bytes(path.read_bytes() + b" ")
     assert "checkpoint of round 2 is not the one" in merge(whole, [one]).refused[0]
     path.unlink()
-    assert "round-2.safetensors is missing" in merge(whole, [one]).refused[0]
+    assert "round-2.safetensors cannot be read (No such file" in merge(whole, [one]).refused[0]
     assert not (whole / "weights").exists()
 
 
@@ -196,16 +203,16 @@ def test_a_training_whose_checkpoints_make_no_sense_is_refused(folders: tuple[Pa
     one, _, whole = folders
     path = records.record_path(one, training().id)
     for number, wrong in enumerate(({"9" * 5000: "x"}, {"1": None}, [1], None, {"-1": "x"})):
-        altered(path, summary={"checkpoints": wrong})
+        alter(path, result__checkpoints=wrong)
         (line,) = merge(whole / str(number), [one]).refused
         assert line.startswith(str(path))
 
 
-def test_names_of_a_stranger_are_shown_harmless(folders: tuple[Path, Path, Path]) -> None:
+def test_names_of_a_stranger_are_shown_sanitized(folders: tuple[Path, Path, Path]) -> None:
     one, _, whole = folders
     path = attacked(one)
     cell = json.loads(path.read_text())["cell"]
-    altered(path, cell=cell | {"point": "\x1b[2J\u202e<script>" + "x" * 10**5})
+    alter(path, cell=cell | {"point": "\x1b[2J\u202e<script>" + "x" * 10**5})
     (line,) = merge(whole, [one]).refused
     assert line.isprintable()
     assert len(line) <= 500
@@ -227,5 +234,5 @@ def test_the_command_says_what_came_and_what_did_not(folders: tuple[Path, Path, 
     with pytest.raises(BenchError, match="into itself"):
         merge(whole, [whole])
     for wrong in ("4/3", "0/3", "1", "x/2", "1/0", "-1/2", "1/" + "9" * 5000):
-        found = CliRunner().invoke(cli, ["run", "--matrix", "quickstart", "--shard", wrong])
-        assert (found.exit_code, "it must be i/n" in found.output) == (2, True)
+        result = CliRunner().invoke(cli, ["run", "--matrix", "quickstart", "--shard", wrong])
+        assert (result.exit_code, "it must be i/n" in result.output) == (2, True)

@@ -11,14 +11,18 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from bench.answer.run import Memory, Place, run_cell
-from bench.cell import AttackCell, DataRef, Entry, Federated, TrainingCell
-from bench.cli import figures
+from bench.answer.context import Memory, RunContext
+from bench.answer.run import run as answer
+from bench.cell import AttackCell, DataRef, Entry, Federated, Grants, TrainingCell
+from bench.cli import cell_text
 from bench.cli.show import command
 from bench.datasets.base import content_hash
 from bench.datasets.digits import Digits
 from bench.errors import BenchError, RecordError
+from bench.leaderboard.forms.numbers import figure, share
 from bench.record import store as records
+from bench.record.metrics import LPIPS, METRICS
+from bench.record.schema import Summary
 
 Cell = AttackCell | TrainingCell
 
@@ -34,12 +38,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }  # fmt: skip
     cells: list[Cell] = [
         AttackCell(**common, attack=Entry(name="cpl"), point="type-1", readings=2, evaluations=30),
-        AttackCell(**common, attack=Entry(name="prior-mean"), point="type-2", readings=2, labels=True),
+        AttackCell(
+            **common, attack=Entry(name="prior-mean"), point="type-2", readings=2, grants=Grants(labels=True)
+        ),
         TrainingCell(**common, rounds=4, test_every=2, checkpoints=(4,)),
     ]
     memory = Memory()
     for cell in cells:
-        records.write(folder, run_cell(cell, Place(run=folder), memory))
+        records.write(folder, answer(cell, RunContext(run=folder), memory))
     return folder
 
 
@@ -47,7 +53,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ids(run: Path) -> dict[str, str]:
     found = {}
     for record in records.records(run):
-        found[record.cell["attack"]["name"] if record.cell["kind"] == "attack" else "training"] = record.id
+        found[record.cell.attack.name if isinstance(record.cell, AttackCell) else "training"] = record.id
     return found
 
 
@@ -57,15 +63,23 @@ def write(tmp_path: Path, run: Path, ids: dict[str, str]) -> Callable[..., Path]
 
     def one(name: str = "cpl", **changes: Any) -> Path:
         content = json.loads(records.record_path(run, ids[name]).read_text())
-        for key, value in changes.items():
-            content[key] = {**content[key], **value} if isinstance(value, dict) else value
-        content["id"] = "a" * 64
+        content = _changed(_changed(content, {"result": {"arrays": None}}), changes)
         path = tmp_path / "changed" / "records" / f"{'a' * 64}.json"
         path.parent.mkdir(parents=True)
-        path.write_text(json.dumps({**content, "arrays": changes.get("arrays")}))
+        path.write_text(json.dumps({**content, "id": "a" * 64}))
         return path.parent.parent
 
     return one
+
+
+def _changed(content: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Nested tables are changed in part, unless they say what kind they are."""
+    return content | {
+        key: _changed(content[key], value)
+        if isinstance(value, dict) and isinstance(content.get(key), dict) and "kind" not in value
+        else value
+        for key, value in changes.items()
+    }
 
 
 def shown(*arguments: str | Path) -> str:
@@ -81,6 +95,13 @@ def fault(*arguments: str | Path) -> str:
     return str(result.exception)
 
 
+def figures(run: Path, cell_id: str) -> Summary:
+    """The summary of an attack cell."""
+    result = records.find(run, cell_id).attack
+    assert result is not None
+    return result.figures()
+
+
 def line(text: str, heading: str) -> str:
     return next(row for row in text.splitlines() if row.startswith(f"{heading}:"))
 
@@ -93,13 +114,13 @@ def test_the_list_has_every_cell(run: Path, ids: dict[str, str]) -> None:
     rows = json.loads(shown(run, "--json"))["cells"]
     by_id = {row["id"]: row for row in rows}
     assert by_id[ids["cpl"]]["point"] == "type-1"
-    assert by_id[ids["cpl"]]["asr"] == records.find(run, ids["cpl"]).summary["asr"]
+    assert by_id[ids["cpl"]]["asr"] == figures(run, ids["cpl"]).asr.value
     assert by_id[ids["training"]]["attack"] == "training, 4 rounds"
     assert 0 <= by_id[ids["training"]]["accuracy"] <= 1
 
 
 def test_an_attack_cell_in_words(run: Path, ids: dict[str, str]) -> None:
-    summary = records.find(run, ids["cpl"]).summary
+    summary = figures(run, ids["cpl"])
     text = shown(ids["cpl"][:10], run)
     assert "cpl on digits with dlg-lenet" in line(text, "attack")
     assert "type-1 (" in line(text, "point")
@@ -109,16 +130,17 @@ def test_an_attack_cell_in_words(run: Path, ids: dict[str, str]) -> None:
     assert "N = 20 clients" in line(text, "federated") and "B = 2" in line(text, "federated")
     assert "2 readings by seed 0" in line(text, "drawn")
     assert "30 evaluations" in line(text, "budget")
-    assert figures.asr(summary) in line(text, "ASR") and "of 4 pictures (Wilson" in line(text, "ASR")
+    assert cell_text.asr(summary) in line(text, "ASR") and "of 4 examples (Wilson" in line(text, "ASR")
     for name in ("mean", "nearest", "class-mean"):
-        assert "PSNR" in line(text, f"floor {name}")
-    assert f"chance {figures.percent(summary['identification_chance'])}" in line(text, "identified")
-    assert figures.figure(summary["psnr_db_median"], " dB") in line(text, "medians")
-    assert summary["lpips_median"] is not None or summary["lpips_absent"] in line(text, "medians")
+        assert "PSNR" in line(text, f"prior {name}")
+    assert f"chance {share(summary.identification_chance, 1)}" in line(text, "identified")
+    for metric in METRICS[:4]:
+        assert f"{metric.label} {figure(metric, summary.median(metric))}" in line(text, "medians")
+    assert summary.median(LPIPS) is not None or "LPIPS – (" in line(text, "medians")
     assert "recognises the truth" in line(text, "self-check")
     assert "cosine 1 " in line(text, "reading")
     assert "0.0 % diverged" in line(text, "failures")
-    assert "bench 0.1" in line(text, "source")
+    assert "bench 0.1" in line(text, "provenance")
     assert "MB" in line(text, "cost")
 
 
@@ -147,14 +169,13 @@ def test_grants_and_attacks_without_a_gradient_are_said(run: Path, ids: dict[str
 def test_a_training_cell_in_words(run: Path, ids: dict[str, str]) -> None:
     record = records.find(run, ids["training"])
     text = shown(ids["training"], run)
-    curve = record.summary["curve"]
-    assert figures.percent(record.summary["accuracy"]) in line(text, "accuracy")
-    assert figures.sparkline([value for _, value in curve]) in line(text, "curve")
-    for round_, value in curve:
-        assert f"round {round_:>4}  {figures.percent(value)}" in text
-    assert f"round-4.safetensors (sha256 {record.summary['checkpoints']['4'][:8]})" in line(
-        text, "checkpoint"
-    )
+    result = record.training
+    assert result is not None
+    assert share(result.accuracy, 1) in line(text, "accuracy")
+    assert cell_text.sparkline([value for _, value in result.curve]) in line(text, "curve")
+    for round_, value in result.curve:
+        assert f"round {round_:>4}  {share(value, 1)}" in text
+    assert f"round-4.safetensors (sha256 {result.checkpoints[4][:8]})" in line(text, "checkpoint")
     assert "absent: " in line(text, "ε")
 
 
@@ -172,11 +193,11 @@ def test_the_newest_run_is_the_default(
 @pytest.mark.parametrize(
     ("changes", "heading", "expected"),
     [
-        ({"summary": {"lower_bound": True}}, "ASR", "≥ "),
-        ({"status": "n/a", "reason": "too many unknowns", "summary": {}}, "status", "n/a: too many unknowns"),
-        ({"summary": {"recognises_truth": False}}, "self-check", "does not recognise"),
+        ({"result": {"summary": {"lower_bound": True}}}, "ASR", "≥ "),
+        ({"status": "n/a", "reason": "too many unknowns", "result": None}, "status", "n/a: too many unknowns"),
+        ({"result": {"self_check": {"recognises_truth": False}}}, "self-check", "does not recognise"),
         ({"cell": {"knowledge": "adaptive"}}, "knowledge", "describes nothing, so it stayed plain"),
-        ({"cell": {"repeated_readings": 9}}, "grants", "9 draws"),
+        ({"cell": {"grants": {"repeated_readings": 9}}}, "grants", "9 draws"),
         ({"cell": {"weights": {"kind": "file", "sha256": "f" * 64, "path": "x"}}}, "weights", "file (sha256 ffff"),
         (
             {"cell": {"weights": {"kind": "checkpoint", "training": "b" * 64, "round": 7}}}, "weights",
@@ -184,12 +205,12 @@ def test_the_newest_run_is_the_default(
         ),
         ({"cost": {"reused_from": "c" * 64}}, "cost", "reused from cell cccccccc"),
         (
-            {"source": {"attack": {"plugin": "mine.py", "sha256": "d" * 64}}}, "source",
+            {"provenance": {"attack": {"origin": "mine.py", "plugin": True, "sha256": "d" * 64}}}, "provenance",
             "attack of plug-in mine.py (dddddddd)",
         ),
-        ({"summary": {"notes": ["out of memory: went on"]}}, "note", "out of memory"),
-        ({"summary": {"psnr_db_median": None}}, "medians", "PSNR –"),
-        ({"cell": {"point": "\x1b[31mtype-9"}}, "point", " [31mtype-9"),
+        ({"result": {"notes": ["out of memory: went on"]}}, "note", "out of memory"),
+        ({"result": {"summary": {"medians": {"psnr_db": None}}}}, "medians", "PSNR –"),
+        ({"cell": {"point": "\x1b[31mtype-9"}}, "point", "\ufffd[31mtype-9"),
     ],
 )  # fmt: skip
 def test_what_matters_is_said(
@@ -205,28 +226,30 @@ def test_mistakes(run: Path, write: Callable[..., Path], tmp_path: Path) -> None
     assert "nowhere: no folder records/ there" in fault("aa", "nowhere")
     assert "no record" in fault("../../etc", run)
     changed = write(cell={"federated": [1]})
-    assert "record aaaaaaaa: its fields are not a record's (TypeError" in fault("aa", changed)
+    assert ".json: not a record: cell.attack.federated: " in fault("aa", changed)
     path = changed / "records" / f"{'a' * 64}.json"
     path.write_text("{")
     assert f"{path}: not a record" in fault("aa", changed)
 
 
-@pytest.mark.parametrize("change", [{"id": "../../../tmp/x"}, {"arrays": "../../secret"}])
-def test_a_record_cannot_name_a_file_elsewhere(run: Path, tmp_path: Path, change: dict[str, str]) -> None:
-    content = json.loads(next((run / "records").glob("*.json")).read_text()) | change
+@pytest.mark.parametrize("change", [{"id": "../../../tmp/x"}, {"result": {"arrays": "../../secret"}}])
+def test_a_record_cannot_name_a_file_elsewhere(
+    run: Path, ids: dict[str, str], tmp_path: Path, change: dict[str, Any]
+) -> None:
+    content = json.loads(records.record_path(run, ids["cpl"]).read_text())
+    content = _changed(content, change)
     (tmp_path / "records").mkdir()
     (tmp_path / "records" / "abc.json").write_text(json.dumps(content))
-    assert f"{next(iter(change.values()))!r} is no content hash" in fault("abc", tmp_path)
+    assert "is no content hash" in fault("abc", tmp_path)
     assert "is no content hash" in fault(tmp_path)
 
 
 def test_missing_arrays_are_one_line(write: Callable[..., Path]) -> None:
-    assert "cannot be read" in fault("aa", write(arrays="b" * 64))
+    assert "no such file; give an .npz; run the cell again" in fault("aa", write(result={"arrays": "b" * 64}))
 
 
 def test_a_sparkline_spans_0_to_1() -> None:
-    assert figures.sparkline([0, 0.5, 1, None, 2, -1]) == "▁▅█·█▁"
-    assert figures.percent(None) == figures.figure(None) == "–"
+    assert cell_text.sparkline([0, 0.5, 1, 2, -1]) == "▁▅██▁"
 
 
 def test_records_are_left_as_they_are(run: Path, ids: dict[str, str]) -> None:

@@ -22,10 +22,10 @@ SETTING = setting_of(Federated(clients=12, per_round=3, batch=3))
 SIGMAS = 5
 
 
-def public(pictures: int = 6) -> Public:
-    found = SETTING.public
-    assert found is not None
-    return replace(found, inputs=found.inputs[:pictures], labels=found.labels[:pictures])
+def public(examples: int = 6) -> Public:
+    known = SETTING.public
+    assert known is not None
+    return replace(known, inputs=known.inputs[:examples], labels=known.labels[:examples])
 
 
 def context(clients: int, *, lead: int = 1, seed: int = 0) -> Context:
@@ -37,7 +37,7 @@ def context(clients: int, *, lead: int = 1, seed: int = 0) -> Context:
 
 
 def whole_jacobian(given: Public) -> dict[str, float]:
-    """The same from torch's own whole Jacobian, one picture after another."""
+    """The same from torch's own whole Jacobian, one example after another."""
     weights = dict(given.weights)
     norms: dict[str, list[float]] = {}
     for x, y in zip(given.inputs, given.labels, strict=True):
@@ -108,10 +108,10 @@ def test_a_biased_root_set_has_its_share_of_one_class() -> None:
     found = SETTING.public
     assert found is not None
     for bias in (0.2, 0.6):
-        root = risk.rooted(found, pictures=10, bias=bias)
+        root = risk.root_set(found, examples=10, bias=bias)
         assert len(root.labels) == 10
         assert float((root.labels == found.labels[0]).double().mean()) == pytest.approx(bias)
-    assert torch.equal(risk.rooted(found, pictures=20, bias=0).labels, found.labels[:20])
+    assert torch.equal(risk.root_set(found, examples=20, bias=0).labels, found.labels[:20])
 
 
 @pytest.mark.parametrize(("items", "count"), [(5, 2), (10, 9), (4, 4), (20, 1)])
@@ -140,7 +140,7 @@ def test_noise_lies_on_whole_slices_drawn_by_each_client() -> None:
     assert deviation == pytest.approx(0.5, rel=SIGMAS / math.sqrt(2 * 400 * 6))
 
 
-def test_an_attacker_who_knows_mutes_the_slices_that_fit_worst() -> None:
+def test_an_adaptive_attacker_excludes_the_slices_that_fit_worst() -> None:
     """Near the truth those are the noised ones, however strong the gradient itself is in the others."""
     source = torch.Generator().manual_seed(0)
     truth = {"a": torch.randn(30, 900, generator=source, dtype=torch.float64)}
@@ -148,27 +148,27 @@ def test_an_attacker_who_knows_mutes_the_slices_that_fit_worst() -> None:
     transform = SliceNoise(ends=(300, 600, 900), count=1, deviation=0.1)
     sent = transform.apply(truth, context(30))
     near = {"a": (truth["a"] + 1e-3).requires_grad_()}
-    said = transform.simulate(near, sent, context(30))["a"]
+    candidate = transform.simulate(near, sent, context(30))["a"]
     noised = sent["a"] != truth["a"]
-    assert torch.equal(said[noised], sent["a"][noised])
-    assert torch.equal(said[~noised], near["a"][~noised])
-    (slope,) = torch.autograd.grad(said.sum(), near["a"])
-    assert torch.equal(slope == 0, noised), "what is muted pulls nowhere"
+    assert torch.equal(candidate[noised], sent["a"][noised])
+    assert torch.equal(candidate[~noised], near["a"][~noised])
+    (slope,) = torch.autograd.grad(candidate.sum(), near["a"])
+    assert torch.equal(slope == 0, noised), "what is excluded has no derivative"
 
 
-def test_what_is_muted_is_the_choice_that_leaves_least() -> None:
+def test_the_excluded_slices_are_those_that_leave_the_least_distance() -> None:
     source = torch.Generator().manual_seed(1)
     ours, seen = ({"a": torch.randn(5, 12, generator=source, dtype=torch.float64)} for _ in range(2))
     transform = SliceNoise(ends=(2, 5, 9, 12), count=2, deviation=0.1)
-    said = transform.simulate(ours, seen, context(5))["a"]
-    left = (said - seen["a"]).square().sum(1)
+    candidate = transform.simulate(ours, seen, context(5))["a"]
+    remaining = (candidate - seen["a"]).square().sum(1)
     each = torch.stack(
         [part.sum(1) for part in torch.split((ours["a"] - seen["a"]).square(), [2, 3, 4, 3], dim=1)], 1
     )
-    assert torch.allclose(left, each.sort(1).values[:, :2].sum(1))
+    assert torch.allclose(remaining, each.sort(1).values[:, :2].sum(1))
 
 
-def test_compensation_keeps_a_strong_signal_and_takes_off_noise() -> None:
+def test_compensation_keeps_a_strong_signal_and_removes_noise() -> None:
     """Rank-one signal in noise of a known variance: what is left is nearer to the signal than what came."""
     source = np.random.default_rng(0)
     size, variance = 6000, 0.04
@@ -183,7 +183,7 @@ def test_compensation_keeps_a_strong_signal_and_takes_off_noise() -> None:
     before, after = ((found - signal).var() for found in (signal + noise, kept))
     assert after < before / 10
     alone = compensate.apply({"a": torch.from_numpy(noise)}, context(1, lead=0))["a"].numpy()
-    assert alone.var() < 1e-3 * variance, "pure noise is taken off whole"
+    assert alone.var() < 1e-3 * variance, "pure noise is removed entirely"
 
 
 def test_compensation_leaves_what_has_no_such_directions_bit_for_bit() -> None:
@@ -220,6 +220,6 @@ def test_settings_choose_the_slices_and_the_noise_of_the_mean() -> None:
     assert np.diff((0, *by_size.ends)).std() < np.diff((0, *noise.ends)).std()
 
 
-def test_without_public_pictures_it_refuses() -> None:
-    with pytest.raises(ValueError, match="risk is measured on public pictures"):
+def test_without_public_examples_it_refuses() -> None:
+    with pytest.raises(ValueError, match="risk is measured on public examples"):
         RiskBalanced().transforms(replace(SETTING, public=None))

@@ -84,13 +84,13 @@ def test_the_least_sensitive_features_columns_are_zeroed_and_nothing_else(share:
             )
 
 
-def test_who_knows_drops_the_columns_that_are_missing() -> None:
+def test_an_adaptive_attacker_drops_the_columns_that_are_missing() -> None:
     _, gradients, context = situation()
     transform = PruneRepresentation(share=0.6)
     sent = transform.apply(gradients, context)
-    said = transform.simulate(gradients, sent, context)
+    candidate = transform.simulate(gradients, sent, context)
     for name, value in sent.items():
-        assert torch.equal(said[name], value), "at the truth, the reading itself"
+        assert torch.equal(candidate[name], value), "at the truth, the reading itself"
 
 
 def test_a_layer_is_named_or_the_last() -> None:
@@ -98,5 +98,5 @@ def test_a_layer_is_named_or_the_last() -> None:
     with pytest.raises(ValueError, match="no linear layer 'fc9'; there are"):
         Soteria(layer="fc9").transforms(SETTING)
     _, gradients, context = situation()
-    with pytest.raises(ValueError, match="at stage example alone"):
+    with pytest.raises(ValueError, match="prune it at stage example"):
         PruneRepresentation(share=0.5).apply(gradients, replace(context, stage="client", local=None))

@@ -1,4 +1,4 @@
-"""Submissions: what goes in comes out, private pictures stay, no lie of form passes, and lies of content are
+"""Submissions: what goes in comes out, private examples stay, no lie of form passes, and lies of content are
 found by running cells again."""
 
 import hashlib
@@ -9,7 +9,7 @@ import stat
 import struct
 import warnings
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -23,18 +23,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 from scipy.stats import ttest_ind
+from tests.records import with_result
 
 from bench import api
-from bench.answer.run import Memory, Place, run_cell
-from bench.cell import (
-    AttackCell,
-    CheckpointWeights,
-    DataRef,
-    Entry,
-    Federated,
-    FileWeights,
-    TrainingCell,
-)
+from bench.answer.context import Memory, RunContext
+from bench.answer.run import run as run_cell
+from bench.answer.run import unanswered
+from bench.cell import AttackCell, CheckpointWeights, DataRef, Entry, Federated, FileWeights, TrainingCell
 from bench.cli import submission as commands
 from bench.datasets.base import content_hash
 from bench.datasets.digits import Digits
@@ -44,8 +39,7 @@ from bench.errors import BenchError, RecordError
 from bench.leaderboard.board import board
 from bench.record import store as records
 from bench.record.checkpoints import file_sha256
-from bench.record.store import Record
-from bench.scoring import score
+from bench.record.schema import Record
 from bench.scoring.intervals import wilson
 from bench.submission import archive, arrays, draw, figures, verdicts
 from bench.submission.check import FailedCheck, check
@@ -53,9 +47,9 @@ from bench.submission.export import export
 from bench.submission.importing import import_
 from bench.submission.manifest import parsed
 from bench.submission.verify import verify
-from bench.sweep.dispatch import lost
 
 Edit = Callable[[dict[str, Any]], None]
+OLD = Path(__file__).parent / "data" / "submission-schema1.zip"
 SLOW = settings(
     deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture],
 )  # fmt: skip
@@ -63,10 +57,10 @@ SLOW = settings(
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of tiny cells: cpl and the mean picture on digits, undefended and under noise that hides all; on
-    a weights file, on a checkpoint; on private pictures; one that is not applicable."""
+    """A run of tiny cells: cpl and the mean image on digits, undefended and under noise that hides all; on
+    a weights file, on a checkpoint; on private images; one that is not applicable."""
     folder = tmp_path_factory.mktemp("runs") / "tiny"
-    place, memory = Place(run=folder), Memory()
+    context, memory = RunContext(run=folder), Memory()
     data = DataRef(name="digits", sha256=content_hash(Digits().load(())))
     common: dict[str, Any] = {
         "dataset": data, "model": Entry(name="dlg-lenet"), "defense": Entry(name="none"),
@@ -105,12 +99,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as workers have it
     for cell in cells:
-        found = run_cell(cell, place, memory)
-        assert found.status == "done", found.reason
-        records.write(folder, found)
+        record = run_cell(cell, context, memory)
+        assert record.status == "done", record.reason
+        records.write(folder, record)
     torch.set_num_threads(threads)
     refused = AttackCell(**common, attack=mean, knowledge="adaptive")
-    records.write(folder, lost(refused, place, "prior-mean knows plain, not adaptive", status="n/a"))
+    records.write(folder, unanswered(refused, context, "n/a", "prior-mean knows plain, not adaptive"))
     weights.rename(weights.with_name("moved.safetensors"))  # the submitter's path is nowhere here
     return folder
 
@@ -137,9 +131,9 @@ def one_of(run: Path, *, attack: str = "cpl", defense: str = "none", weights: st
     """The first plain attack record that fits, of digits."""
     return next(
         record for record in records.records(run)
-        if record.cell["kind"] == "attack" and record.cell["attack"]["name"] == attack
-        and record.cell["defense"]["name"] == defense and record.cell["weights"]["kind"] == weights
-        and record.cell["dataset"]["name"] == "digits" and record.status == "done"
+        if isinstance(cell := record.cell, AttackCell) and cell.attack.name == attack
+        and cell.defense.name == defense and cell.weights.kind == weights and cell.dataset.name == "digits"
+        and record.status == "done"
     )  # fmt: skip
 
 
@@ -148,19 +142,19 @@ def contents(file: Path) -> dict[str, bytes]:
         return {name: opened.read(name) for name in opened.namelist()}
 
 
-def forged(file: Path, out: Path, members: dict[str, bytes], **fields: Any) -> Path:
+def forged(file: Path, out: Path, members: Mapping[str, bytes | None], **fields: Any) -> Path:
     """A submission with these entries besides those of `file`, its manifest made to fit by who forged it;
     None takes an entry away."""
-    found: dict[str, Any] = {**contents(file), **members}
-    found = {name: content for name, content in found.items() if content is not None}
-    old = parsed(found.pop("manifest.json"))
+    inside: dict[str, Any] = {**contents(file), **members}
+    inside = {name: content for name, content in inside.items() if content is not None}
+    old = parsed(inside.pop("manifest.json"))
     files = {
         name: {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
-        for name, content in found.items()
+        for name, content in inside.items()
     }
     changed = {**old.model_dump(mode="json"), "files": files, **fields}
-    found["manifest.json"] = (json.dumps(changed, indent=1, sort_keys=True) + "\n").encode()
-    archive.write(out, {name: partial(bytes, content) for name, content in found.items()})
+    inside["manifest.json"] = (json.dumps(changed, indent=1, sort_keys=True) + "\n").encode()
+    archive.write(out, {name: partial(bytes, content) for name, content in inside.items()})
     return out
 
 
@@ -169,21 +163,28 @@ def edited(file: Path, out: Path, edit: Edit, **which: str) -> Path:
     folder = out.parent / f"{out.stem}-run"
     import_(file, folder)
     record = one_of(folder, **which)
-    content = json.loads(record.json())
-    edit(content)
-    text = json.dumps(content, indent=1, sort_keys=True) + "\n"
+    text = text_of(record, edit)
     return forged(file, out, {f"records/{record.id}.json": text.encode()})
 
 
-def hide(content: dict[str, Any]) -> None:
-    """Claim that nothing leaked, in every figure that hangs on it."""
-    for victim in content["victims"]:
-        victim["leaked"] = False
-        for picture in victim["pictures"]:
-            picture |= {"success": False, "strict": False, "psnr_db": 5.0, "rmse": 10 ** (-5 / 20)}
-            picture["over_floor_db"] = 5.0 - picture["best_floor_db"]
-    rows = figures._VICTIMS.validate_python(content["victims"])
-    content["summary"] |= figures._recomputed(rows)
+def text_of(record: Record, edit: Edit = lambda content: None) -> str:
+    """The record's file, edited."""
+    content = json.loads(records.to_json(record))
+    edit(content)
+    return json.dumps(content, indent=1, sort_keys=True) + "\n"
+
+
+def hidden(record: Record) -> Record:
+    """The record with the claim that nothing leaked, in every figure that hangs on it."""
+    result = record.attack
+    assert result is not None
+    readings = tuple(
+        replace(reading, leaked=False, examples=tuple(
+            figures._judged(replace(example, rmse=10 ** (-5 / 20), psnr_db=5.0)) for example in reading.examples
+        ))
+        for reading in result.readings
+    )  # fmt: skip
+    return replace(record, result=figures.consistent(replace(result, readings=readings)))
 
 
 # --- what goes in comes out ---------------------------------------------------------------------------------
@@ -197,7 +198,7 @@ def test_a_run_comes_out_as_it_went_in(run: Path, submission: Path, tmp_path: Pa
     rows = [asdict(row) for row in board(records.records(run))]
     assert [asdict(row) for row in board(records.records(tmp_path / "board"))] == rows
     for record in records.records(tmp_path / "board"):
-        if record.arrays is not None and not record.summary["private"]:
+        if record.arrays is not None and not record.private:
             assert set(records.read_arrays(tmp_path / "board", record.arrays)) >= {"truth", "reconstruction"}
     again = import_(submission, tmp_path / "board")
     assert (again.new, len(again.same), again.aside) == ([], len(there), [])
@@ -211,29 +212,30 @@ def test_the_same_folder_gives_the_same_bytes(run: Path, submission: Path, tmp_p
     assert (tmp_path / "again.zip").read_bytes() == submission.read_bytes()
 
 
-def test_private_pictures_stay(run: Path, submission: Path, tmp_path: Path) -> None:
-    (private,) = (record for record in records.records(run) if record.summary.get("private"))
-    pictures = (run / "arrays" / f"{private.arrays}.npz").read_bytes()
-    assert pictures not in submission.read_bytes()
+def test_private_examples_stay(run: Path, submission: Path, tmp_path: Path) -> None:
+    (private,) = (record for record in records.records(run) if record.private)
+    examples = (run / "arrays" / f"{private.arrays}.npz").read_bytes()
+    assert examples not in submission.read_bytes()
     assert str(private.arrays) not in " ".join(contents(submission))
     manifest = parsed(contents(submission)["manifest.json"])
     assert manifest.left_out == {private.id: "private"}
     export(run, tmp_path / "open.zip", include_pictures=True)
-    assert pictures in (tmp_path / "open.zip").read_bytes()
+    assert examples in (tmp_path / "open.zip").read_bytes()
     assert parsed(contents(tmp_path / "open.zip")["manifest.json"]).pictures
     # Nor under another record that names the same arrays and is not marked.
     shutil.copytree(run, tmp_path / "twins")
-    twin = replace(one_of(run, attack="prior-mean"), arrays=private.arrays)
-    records.record_path(tmp_path / "twins", twin.id).write_text(twin.json())
+    twin = one_of(run, attack="prior-mean")
+    twin = with_result(twin, arrays=private.arrays)
+    records.record_path(tmp_path / "twins", twin.id).write_text(text_of(twin))
     export(tmp_path / "twins", tmp_path / "twins.zip")
-    assert pictures not in (tmp_path / "twins.zip").read_bytes()
+    assert examples not in (tmp_path / "twins.zip").read_bytes()
 
 
 def test_records_alone_and_defenses_of_choice(run: Path, tmp_path: Path) -> None:
     export(run, tmp_path / "bare.zip", arrays=False)
     assert not any(name.startswith("arrays/") for name in contents(tmp_path / "bare.zip"))
     found = export(run, tmp_path / "some.zip", defenses=["fed-cdp"])
-    assert {record.cell["defense"]["name"] for record in found.records} == {"none", "fed-cdp"}
+    assert {record.cell.defense.name for record in found.records} == {"none", "fed-cdp"}
     with pytest.raises(BenchError, match="no record of defense 'x'; the run has fed-cdp, none"):
         export(run, tmp_path / "x.zip", defenses=["x"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bare.zip", "some.zip"]
@@ -246,8 +248,8 @@ def test_records_alone_and_defenses_of_choice(run: Path, tmp_path: Path) -> None
         (lambda folder: [path.unlink() for path in (folder / "records").iterdir()], "no record in it"),
         (lambda folder: (folder / "suite-smoke.json").write_text("{"), "suite-smoke.json: cannot be read"),
         (lambda folder: (folder.parent / "out.zip").write_bytes(b"thesis"), "is there already"),
-        (lambda folder: spoil(folder, lambda r: r["source"]["bench"].update(protocol=2)), "protocols 1, 2"),
-        (lambda folder: spoil(folder, lambda r: r["summary"].update(asr=0.5)), "would not pass its check"),
+        (lambda folder: spoil(folder, lambda r: r["provenance"]["bench"].update(protocol=2)), "protocols 1, 2"),
+        (lambda folder: spoil(folder, lambda r: summary(r)["asr"].update(value=0.5)), "would not pass its check"),
         (lambda folder: next((folder / "records").iterdir()).rename(folder / "records/a.json"), "another id"),
     ],
 )  # fmt: skip
@@ -265,21 +267,22 @@ def test_nothing_half_written(
 
 def spoil(folder: Path, edit: Edit) -> None:
     record = one_of(folder)
-    content = json.loads(record.json())
-    edit(content)
-    records.record_path(folder, record.id).write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
+    records.record_path(folder, record.id).write_text(text_of(record, edit))
+
+
+def summary(content: dict[str, Any]) -> dict[str, Any]:
+    part: dict[str, Any] = content["result"]["summary"]
+    return part
 
 
 def test_a_record_that_is_there_stays(run: Path, submission: Path, tmp_path: Path) -> None:
     board_ = tmp_path / "board"
     import_(submission, board_)
     mine = one_of(board_)
-    slower = replace(mine, cost={**mine.cost, "wall_seconds": 99.0})  # the same answer, made elsewhere
-    records.record_path(board_, mine.id).write_text(slower.json())
+    slower = replace(mine, cost=replace(mine.cost, wall_seconds=99.0))  # the same result, made elsewhere
+    records.record_path(board_, mine.id).write_text(text_of(slower))
     assert mine.id in import_(submission, board_).same
-    hidden = json.loads(mine.json())
-    hide(hidden)
-    records.record_path(board_, mine.id).write_text(json.dumps(hidden))
+    records.record_path(board_, mine.id).write_text(text_of(hidden(mine)))
     before = records.record_path(board_, mine.id).read_bytes()
     for _ in range(2):
         assert import_(submission, board_).aside == [mine.id]
@@ -292,23 +295,70 @@ def test_suites_are_ranked_together_or_not_at_all(run: Path, tmp_path: Path) -> 
     said = {"suite": "smoke", "protocol": 1, "bench": "0.1.0", "ranked": True, "why_not": []}
     for name, ranked in (("a", True), ("b", False)):
         shutil.copytree(run, tmp_path / name)
-        one = {**said, "ranked": ranked, "why_not": [] if ranked else ["--scale changes what the suite asks"]}
+        one = {**said, "ranked": ranked, "why_not": [] if ranked else ["--scale changes what the suite runs"]}
         (tmp_path / name / "suite-smoke.json").write_text(json.dumps(one))
         export(tmp_path / name, tmp_path / f"{name}.zip", arrays=False)
     import_(tmp_path / "a.zip", tmp_path / "board")
     assert json.loads((tmp_path / "board/suite-smoke.json").read_text()) == said
     found = import_(tmp_path / "b.zip", tmp_path / "board")
-    assert found.suites == ["suite smoke, protocol 1: --scale changes what the suite asks"]
+    assert found.suites == ["suite smoke, protocol 1: --scale changes what the suite runs"]
     assert not json.loads((tmp_path / "board/suite-smoke.json").read_text())["ranked"]
     evil = forged(tmp_path / "a.zip", tmp_path / "evil.zip", {}, suites=[{**said, "suite": "../../evil"}])
     assert "suites.0.suite" in check(evil).findings[0]
 
 
+def test_a_submission_of_schema_1_is_checked_imported_and_exported_as_it_is(
+    run: Path, tmp_path: Path
+) -> None:
+    """Six records of digits, exported by the last version with schema 1; ids and hashes are those of then."""
+    report = check(OLD)
+    assert report.ok and len(report.records) == 6, report.findings
+    assert all(records.altered(record) for record in report.records)
+    result = import_(OLD, tmp_path / "board")
+    inside = contents(OLD)
+    for record in report.records:
+        content = records.record_path(tmp_path / "board", record.id).read_bytes()
+        assert content == inside[f"records/{record.id}.json"]
+    assert import_(OLD, tmp_path / "board").same == result.new
+    export(tmp_path / "board", tmp_path / "again.zip", name="J. Doe")
+    again = contents(tmp_path / "again.zip")
+    assert {name: again[name] for name in inside if name != "manifest.json"} == {
+        name: content for name, content in inside.items() if name != "manifest.json"
+    }
+    assert parsed(again["manifest.json"]).record_schema == 1
+    # With records of schema 2 they stand on one board, and go into one file.
+    import_(export(run, tmp_path / "new.zip", arrays=False).file, tmp_path / "board")
+    both = export(tmp_path / "board", tmp_path / "both.zip", arrays=False)
+    assert both.manifest is not None and both.manifest.record_schema == 2
+    assert {row.defense.partition("(")[0] for row in board(both.records)} >= {"none", "prune", "fed-cdp"}
+
+
+@pytest.mark.parametrize(
+    ("change", "finding"),
+    [
+        (lambda text: text.replace('"seed": 0', '"seed": 1'), "its id is not the hash of its cell"),
+        (lambda text: text.replace('"asr": 1.0', '"asr": 0.5'), "summary.asr.value is 0.5"),
+        (lambda text: text.replace('"asr": 1.0', '"asr": true'), "summary.asr.value"),
+        (lambda text: text + "\n", "not as bench writes it"),
+        (lambda text: text.replace('"schema": 1', '"schema": 2'), "not a record"),
+    ],
+)
+def test_a_lie_in_schema_1_is_found_too(tmp_path: Path, change: Callable[[str], str], finding: str) -> None:
+    texts = {name: content.decode() for name, content in contents(OLD).items() if name.startswith("records/")}
+    name = next(name for name, text in texts.items() if '"asr": 1.0' in text and '"seed": 0' in text)
+    report = check(forged(OLD, tmp_path / "evil.zip", {name: change(texts[name]).encode()}))
+    assert any(line.startswith(name) and finding in line for line in report.findings), report.findings
+
+
 # --- lies in a record, the manifest made to fit --------------------------------------------------------------
 
 
-def of_picture(**fields: Any) -> Edit:
-    return lambda content: content["victims"][0]["pictures"][0].update(fields)
+def of_example(**fields: Any) -> Edit:
+    return lambda content: content["result"]["readings"][0]["examples"][0].update(fields)
+
+
+def of_result(**fields: Any) -> Edit:
+    return lambda content: content["result"].update(fields)
 
 
 def top(**fields: Any) -> Edit:
@@ -316,39 +366,45 @@ def top(**fields: Any) -> Edit:
 
 
 EDITS: dict[str, tuple[Edit, str]] = {
-    "asr": (lambda r: r["summary"].update(asr=0.125), "summary.asr is 0.125, its pictures give"),
-    "interval": (lambda r: r["summary"].update(asr_high=0.99), "summary.asr_high is 0.99"),
-    "median": (lambda r: r["summary"].update(psnr_db_median=1.0), "summary.psnr_db_median is 1.0"),
-    "floor": (lambda r: r["summary"]["floors"]["mean"].update(psnr_db_median=40.0), "summary.floors"),
-    "distortion": (lambda r: r["summary"].update(reading_snr_db_least=3.0), "reading_snr_db_least is 3.0"),
-    "gone": (lambda r: r["summary"].pop("asr"), "summary has no asr"),
-    "success": (of_picture(success=True), "success is True, its figures give False"),
-    "psnr": (of_picture(psnr_db=3.0), "its figures give"),
-    "floor of a picture": (of_picture(best_floor_db=3.0), "best_floor_db is 3.0"),
-    "truth value": (of_picture(success=0), "should be a valid boolean"),
-    "text for a number": (of_picture(rmse="0.1"), "valid number"),
-    "infinite": (of_picture(rmse=float("inf")), "not a record"),
-    "leaked": (lambda r: r["victims"][0].update(leaked=True), "leaked is True"),
-    "fewer readings": (lambda r: r["victims"].pop(), "5 readings, its cell asks for 6"),
-    "more pictures": (lambda r: r["victims"][0]["pictures"].append(r["victims"][1]["pictures"][0]), "2 pictures"),
-    "no victims": (top(victims=[]), "0 readings, its cell asks for 6"),
-    "victims no list": (top(victims={"a": 1}), "its victims has another type"),
-    "crashed with results": (top(status="crashed", reason="why"), "has results all the same"),
-    "absent without reason": (top(status="n/a", victims=[], arrays=None), "has no reason"),
+    "asr": (lambda r: summary(r)["asr"].update(value=0.125), "summary.asr.value is 0.125, its examples give"),
+    "interval": (lambda r: summary(r)["asr"].update(high=0.99), "summary.asr.high is 0.99"),
+    "median": (lambda r: summary(r)["medians"].update(psnr_db=1.0), "summary.medians.psnr_db is 1.0"),
+    "prior": (lambda r: summary(r)["priors"]["mean"].update(psnr_db_median=40.0), "summary.priors.mean.psnr_db_median"),
+    "no prior": (lambda r: summary(r)["priors"].pop("mean"), "summary.priors.mean is None"),
+    "distortion": (lambda r: r["result"]["distortion"].update(snr_db_least=3.0), "distortion.snr_db_least is 3.0"),
+    "no share": (lambda r: summary(r).pop("asr"), "summary.asr: field required"),
+    "no summary": (of_result(summary=None), "has no summary"),
+    "success": (of_example(success=True), "success is True, its figures give False"),
+    "psnr": (of_example(psnr_db=3.0), "its figures give"),
+    "prior of an example": (of_example(prior_db=3.0), "prior_db is 3.0"),
+    "truth value": (of_example(success=0), "should be a valid boolean"),
+    "text for a number": (of_example(rmse="0.1"), "valid number"),
+    "infinite": (of_example(rmse=float("inf")), "not a record"),
+    "leaked": (lambda r: r["result"]["readings"][0].update(leaked=True), "leaked is True"),
+    "fewer readings": (lambda r: r["result"]["readings"].pop(), "5 readings, its cell has 6"),
+    "more examples": (
+        lambda r: r["result"]["readings"][0]["examples"].append(r["result"]["readings"][1]["examples"][0]),
+        "2 examples",
+    ),
+    "no readings": (of_result(readings=[]), "0 readings, its cell has 6"),
+    "readings no list": (of_result(readings={"a": 1}), "valid"),
+    "crashed with results": (top(status="crashed", reason="why"), "has a result or no reason"),
+    "absent without reason": (top(status="n/a", result=None), "has a result or no reason"),
+    "done without result": (top(result=None), "has no result of its attack cell"),
     "cell under its old id": (lambda r: r["cell"].update(evaluations=9), "not the hash of its cell"),
-    "no cell": (lambda r: r["cell"].update(point=3), "its cell is not valid: attack.point"),
-    "cell of no kind": (lambda r: r["cell"].update(kind="x\x1b[31m"), "its cell is not valid"),
-    "id": (top(id="0" * 64), "calls itself by another id"),
-    "id as path": (top(id="../../etc/passwd"), "'../../etc/passwd' is no content hash"),
-    "schema": (top(schema=2), "schema 2, this bench reads 1"),
-    "field": (top(more=1), "unknown fields more"),
-    "arrays as path": (top(arrays="../" * 21 + "x"), "no content hash"),
-    "protocol": (lambda r: r["source"]["bench"].update(protocol=7), "is not of protocol 1"),
-    "source no table": (top(source=[]), "its source has another type"),
+    "no cell": (lambda r: r["cell"].update(point=3), "cell.attack.point"),
+    "cell of no kind": (lambda r: r["cell"].update(kind="x\x1b[31m"), "not a record: cell"),
+    "id": (top(id="0" * 64), "not the hash of its cell"),
+    "id as path": (top(id="../../etc/passwd"), "'../../etc/passwd' or its arrays is no content hash"),
+    "schema": (top(schema=3), "schema 3, which this bench does not read"),
+    "field": (top(more=1), "more: unexpected"),
+    "arrays as path": (of_result(arrays="../" * 21 + "x"), "no content hash"),
+    "protocol": (lambda r: r["provenance"]["bench"].update(protocol=7), "is not of protocol 1"),
+    "provenance no table": (top(provenance=[]), "not a record: provenance"),
     "letters": (lambda r: r["environment"].update(torch="x" * 10**5), "100000 letters"),
-    "controls": (lambda r: r["summary"]["notes"].append("\x1b]0;evil\x07"), "unprintable letters"),
-    "direction": (lambda r: r["cost"].update({"\u202egnp.exe": 1}), "unprintable letters"),
-    "surrogate": (lambda r: r["environment"].update(torch="\ud800"), "unprintable letters"),
+    "controls": (lambda r: r["result"]["notes"].append("\x1b]0;evil\x07"), "unprintable letters"),
+    "direction": (lambda r: r["environment"].update(torch="\u202egnp.exe"), "unprintable letters"),
+    "surrogate": (lambda r: r["environment"].update(torch="\ud800"), "not a record"),
 }  # fmt: skip
 
 
@@ -366,13 +422,13 @@ def test_an_edited_record_is_found(small: Path, tmp_path: Path, edit: str) -> No
 
 
 TEXTS: dict[str, Callable[[str], str]] = {
-    "a key twice": lambda text: text.replace('{\n "arrays"', '{\n "status": "done",\n "arrays"', 1),
+    "a key twice": lambda text: text.replace('{\n "cell"', '{\n "status": "done",\n "cell"', 1),
     "other spaces": lambda text: text + "\n",
-    "no number": lambda text: text.replace('"asr": 0.0', '"asr": NaN'),
+    "no number": lambda text: text.replace('"nan_share": 0.0', '"nan_share": NaN'),
     "deep": lambda text: "[" * 10**5,
     "no text": lambda text: "\x00",
     "a list": lambda text: "[]",
-    "many digits": lambda text: text.replace('"asr": 0.0', f'"asr": {"9" * 9999}'),
+    "many digits": lambda text: text.replace('"nan_share": 0.0', f'"nan_share": {"9" * 9999}'),
 }
 
 
@@ -381,12 +437,16 @@ def test_a_record_is_as_bench_writes_it(small: Path, tmp_path: Path, change: str
     (name,) = (name for name in contents(small) if name.startswith("records/"))
     text = TEXTS[change](contents(small)[name].decode())
     found = check(forged(small, tmp_path / "evil.zip", {name: text.encode()}))
+    assert text != contents(small)[name].decode()
     assert not found.ok and all(line.startswith(("records/", "arrays/")) for line in found.findings)
 
 
 def test_hashes_and_the_list_must_agree(small: Path, tmp_path: Path) -> None:
     inside = contents(small)
     name = next(name for name in inside if name.startswith("records/"))
+    renamed: dict[str, bytes | None] = {name: None, f"records/{HASH}.json": inside[name]}
+    moved = forged(small, tmp_path / "moved.zip", renamed)
+    assert any("calls itself by another id" in line for line in check(moved).findings)
     listed = parsed(inside["manifest.json"]).model_dump(mode="json")["files"]
     other = {**listed, name: {**listed[name], "sha256": "0" * 64}}
     assert check(forged(small, tmp_path / "a.zip", {}, files=other)).findings == (
@@ -403,7 +463,7 @@ def test_hashes_and_the_list_must_agree(small: Path, tmp_path: Path) -> None:
         in check(forged(small, tmp_path / "c.zip", {}, files=other)).findings
     )
     for field, value in (
-        ("record_schema", 2), ("name", "x\ny"), ("url", "javascript:alert()"), ("name", "x" * 301),
+        ("record_schema", 3), ("name", "x\ny"), ("url", "javascript:alert()"), ("name", "x" * 301),
         ("version", 2), ("format", "zip"), ("protocol", "1"), ("more", 1), ("left_out", {"x": "private"}),
     ):  # fmt: skip
         assert not check(forged(small, tmp_path / f"{field}-{len(str(value))}.zip", {}, **{field: value})).ok
@@ -444,13 +504,14 @@ def test_arrays_are_what_the_record_says(run: Path, small: Path, tmp_path: Path)
         ("blank", {**true, "reconstruction": true["reconstruction"] * np.float32(np.nan)}, "its arrays give"),
         ("dtype", {**true, "truth": true["truth"].astype(np.float64)}, "not float32"),
         ("names", {"truth": true["truth"]}, "not truth and reconstruction"),
-        ("trail", {**true, "trail": true["truth"][None]}, "its trail has shape"),
+        ("trajectory", {**true, "trajectory": true["truth"][None]}, "its trajectory has shape"),
+        ("trail", {**true, "trail": true["truth"][None]}, "its trajectory has shape"),
     ):
         sha256 = records.arrays_hash(content)
-        moved = replace(record, arrays=sha256)
+        moved = with_result(record, arrays=sha256)
         members = {
             name: None, f"arrays/{sha256}.npz": packed(**content),
-            f"records/{record.id}.json": moved.json().encode(),
+            f"records/{record.id}.json": text_of(moved).encode(),
         }  # fmt: skip
         assert finding in found(label, members), label
 
@@ -480,9 +541,9 @@ def test_no_pickle_and_no_bomb_in_arrays(
     monkeypatch.setattr(arrays, "UNPACKED", 2**20)
     for label, content, finding in (
         ("pickle", packed(truth=np.array([Evil()], object)), "object"),
-        ("bare", b"cprint\n(S'unpickled'\ntR.", "no .npz pack"),
+        ("bare", b"cprint\n(S'unpickled'\ntR.", "no .npz"),
         ("false", false.getvalue(), "its header says"),
-        ("up", up.getvalue(), "members must be plain"),
+        ("up", up.getvalue(), "is no array's name"),
         ("bomb", packed(truth=np.zeros((2**20,), np.float32)), "declares"),
     ):
         found = check(forged(small, tmp_path / f"{label}.zip", {name: content}))
@@ -556,7 +617,7 @@ def test_the_file_is_the_zip_and_nothing_else(small: Path, tmp_path: Path) -> No
         return whole[:start] + extra + whole[start:-22] + tail
 
     cases = {
-        "before": b"MZ" + whole, "after": whole + b"\0", "between": moved(b"hidden pictures"),
+        "before": b"MZ" + whole, "after": whole + b"\0", "between": moved(b"hidden examples"),
         "comment": whole[:-2] + b"\x04\0evil", "empty": b"", "text": b"hello" * 99,
         "bare": b"PK\x05\x06" + b"\0" * 18, "locator": moved(b"")[:-42] + b"PK\x06\x07" + whole[-38:],
     }  # fmt: skip
@@ -640,32 +701,27 @@ def test_a_changed_byte_is_found_or_changes_nothing(
 # --- figures, draws, intervals --------------------------------------------------------------------------------
 
 
-def test_thresholds_are_the_scores() -> None:
-    names = ("PSNR_DB", "STRICT_PSNR_DB", "MARGIN_DB", "NUMERIC_RMSE", "GROUPS_RIGHT")
-    assert [getattr(figures, name) for name in names] == [getattr(score, name) for name in names]
-
-
 @given(
     a=st.tuples(st.integers(0, 40), st.integers(1, 40)).filter(lambda t: t[0] <= t[1]),
     b=st.tuples(st.integers(0, 40), st.integers(1, 40)).filter(lambda t: t[0] <= t[1]),
 )
 def test_the_difference_of_two_shares(a: tuple[int, int], b: tuple[int, int]) -> None:
     one, other = (
-        verdicts.Share(leaked=hits, pictures=count, interval=wilson(hits, count), seeds=(hits / count,))
+        verdicts.Rate(leaked=hits, examples=count, interval=wilson(hits, count), seeds=(hits / count,))
         for hits, count in (a, b)
     )
     low, high = verdicts.difference(one, other, 0.95)
-    assert -1 <= low <= one.rate - other.rate <= high <= 1
+    assert -1 <= low <= one.value - other.value <= high <= 1
     assert verdicts.difference(other, one, 0.95) == pytest.approx((-high, -low))
-    spread = replace(one, seeds=(0.0, one.rate, 1.0))
+    spread = replace(one, seeds=(0.0, one.value, 1.0))
     wide = verdicts.difference(spread, other, 0.95)
     assert wide[0] <= low and high <= wide[1] and wide != (low, high)
 
 
 def test_student_over_seeds() -> None:
-    """As scipy's two-sample t-test of the rates, where it is wider than what pictures alone say."""
-    one = verdicts.Share(leaked=0, pictures=9, interval=(0.0, 0.0), seeds=(0.1, 0.5, 0.3))
-    other = verdicts.Share(leaked=0, pictures=9, interval=(0.0, 0.0), seeds=(0.2, 0.3))
+    """As scipy's two-sample t-test of the rates, where it is wider than what examples alone say."""
+    one = verdicts.Rate(leaked=0, examples=9, interval=(0.0, 0.0), seeds=(0.1, 0.5, 0.3))
+    other = verdicts.Rate(leaked=0, examples=9, interval=(0.0, 0.0), seeds=(0.2, 0.3))
     wanted = ttest_ind(one.seeds, other.seeds).confidence_interval(0.9)
     low, high = verdicts.difference(one, other, 0.9)
     assert high - low == pytest.approx(wanted.high - wanted.low)
@@ -673,8 +729,8 @@ def test_student_over_seeds() -> None:
 
 def test_newcombe_1998() -> None:
     """His example (a): 56/70 and 48/80, method 10: 0.0524 to 0.3339."""
-    one = verdicts.Share(leaked=56, pictures=70, interval=wilson(56, 70), seeds=(0.8,))
-    other = verdicts.Share(leaked=48, pictures=80, interval=wilson(48, 80), seeds=(0.6,))
+    one = verdicts.Rate(leaked=56, examples=70, interval=wilson(56, 70), seeds=(0.8,))
+    other = verdicts.Rate(leaked=48, examples=80, interval=wilson(48, 80), seeds=(0.6,))
     assert verdicts.difference(one, other, 0.95) == pytest.approx((0.0524, 0.3339), abs=5e-5)
 
 
@@ -685,7 +741,7 @@ def test_draws_are_fresh_and_repeat(run: Path, cells: int, seed: int) -> None:
     found = draw.draw(among, cells, seed)
     assert sum(len(drawn.seeds) for drawn in found) == cells
     assert not {fresh for drawn in found for fresh in drawn.seeds} & {0, 1}
-    assert all(drawn.asked in drawn.group.records for drawn in found)
+    assert all(drawn.record in drawn.group.records for drawn in found)
     assert len({id(drawn.group) for drawn in found}) == len(found)
     assert draw.draw(draw.groups(list(records.records(run))[::-1]), cells, seed) == found
     assert draw.draw([], cells, seed) == []
@@ -708,14 +764,14 @@ def test_an_honest_submission_agrees(run: Path, fresh: tuple[Path, verdicts.Veri
     told = {one.outcome for one in found.verdicts if not one.setting.startswith("npz")}
     assert told == {"agrees"}, list(found.lines())
     private = next(one for one in found.verdicts if one.setting.startswith("npz"))
-    assert private.outcome == "cannot tell" and "the submitter's own" in private.why
-    assert [one.outcome for one in found.verdicts].count("cannot tell") == 1
-    assert (found.outcome, found.exit_code) == ("cannot tell", 3)
+    assert private.outcome == "inconclusive" and "the submitter's own" in private.reason
+    assert [one.outcome for one in found.verdicts].count("inconclusive") == 1
+    assert (found.outcome, found.exit_code) == ("inconclusive", 3)
     assert found.level == pytest.approx(1 - 0.05 / 7)
     assert any("was run again, and came to the same weights" in note for note in found.notes)
     leaky = next(one for one in found.verdicts if one.attack.startswith("cpl") and one.defense == "none")
-    assert leaky.submitted and leaky.here and leaky.submitted.rate > 0.8 and leaky.here.pictures == 24
-    seeds = {record.cell["seed"] for record in records.records(out)}
+    assert leaky.submitted and leaky.here and leaky.submitted.value > 0.8 and leaky.here.examples == 24
+    seeds = {record.cell.seed for record in records.records(out)}
     assert set(found.seeds) <= seeds and not set(found.seeds) & {0, 1}
     assert all(line.isprintable() for line in found.lines())
 
@@ -728,22 +784,20 @@ def again(file: Path, run: Path, out: Path) -> verdicts.Verification:
 def test_a_claim_that_nothing_leaks_differs(
     run: Path, submission: Path, fresh: tuple[Path, verdicts.Verification], tmp_path: Path
 ) -> None:
-    """Both seeds of cpl edited in every figure that hangs on it, without pictures that could tell."""
+    """Both seeds of cpl edited in every figure that hangs on it, without arrays that could tell."""
     folder = tmp_path / "lie"
     import_(submission, folder)
     for record in list(records.records(folder)):
-        if record.cell["kind"] == "attack" and record.cell["attack"]["name"] == "cpl":
-            content = json.loads(record.json())
-            hide(content)
-            records.record_path(folder, record.id).write_text(Record(**content).json())
+        if isinstance(record.cell, AttackCell) and record.cell.attack.name == "cpl":
+            records.record_path(folder, record.id).write_text(text_of(hidden(record)))
     export(folder, tmp_path / "lie.zip", arrays=False)
     found = again(tmp_path / "lie.zip", run, fresh[0])
     lie = next(one for one in found.verdicts if one.attack.startswith("cpl") and one.defense == "none")
     assert (lie.outcome, found.outcome, found.exit_code) == ("differs", "differs", 1)
     assert lie.interval is not None and lie.interval[1] < 0
-    assert lie.submitted is not None and lie.submitted.rate == 0
+    assert lie.submitted is not None and lie.submitted.value == 0
     assert [one.outcome for one in found.verdicts].count("differs") == 1
-    # With its pictures the lie would not have passed the check.
+    # With its arrays the lie would not have passed the check.
     with pytest.raises(BenchError, match="its arrays give"):
         export(folder, tmp_path / "x.zip")
 
@@ -756,20 +810,23 @@ def test_other_lies_and_obstacles(
         found = again(file, run, fresh[0])
         (one,) = (
             one for one in found.verdicts
-            if one.asked == one_of(tmp_path / f"{label}-run", **which).id
+            if one.cell == one_of(tmp_path / f"{label}-run", **which).id
         )  # fmt: skip
         return one
 
     noisy = {"defense": "fed-cdp"}
-    found = told("epsilon", lambda r: r["summary"].update(epsilon=1e-3), **noisy)
-    assert found.outcome == "differs" and "ε 0.001 was submitted" in found.why
-    code = {"plugin": "theirs.py", "sha256": "0" * 64}
-    found = told("code", lambda r: r["source"].update(defense=code), **noisy)
-    assert found.outcome == "cannot tell" and found.why == "its defense is other code here than was submitted"
+    found = told("epsilon", lambda r: r["result"]["privacy"].update(epsilon=1e-3), **noisy)
+    assert found.outcome == "differs" and "ε 0.001 was submitted" in found.reason
+    code = {"origin": "theirs.py", "plugin": True, "sha256": "0" * 64, "protocol": None, "version": None}
+    found = told("code", lambda r: r["provenance"].update(defense=code), **noisy)
+    assert (
+        found.outcome == "inconclusive"
+        and found.reason == "its defense is other code here than was submitted"
+    )
     assert found.here is not None  # the figures are shown all the same
 
 
-def test_what_is_not_here_is_not_told(
+def test_what_is_not_here_is_inconclusive(
     run: Path, submission: Path, fresh: tuple[Path, verdicts.Verification], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -780,18 +837,18 @@ def test_what_is_not_here_is_not_told(
         {"defense": Entry(name="theirs")},
         {"weights": FileWeights(sha256="0" * 64, path="/dev/zero")},
     ):
-        cell = AttackCell.model_validate({**record.cell, **fields}, strict=False)
-        records.write(folder, replace(record, id=cell.id, cell=cell.model_dump(mode="json")))
+        cell = record.cell.model_copy(update=fields)
+        records.write(folder, replace(record, id=cell.id, cell=cell))
     export(folder, tmp_path / "more.zip")
     found = verify(tmp_path / "more.zip", cells=36, seed=1, out=fresh[0], weights=run.parent / "theirs")
-    told = {one.why for one in found.verdicts if one.outcome == "cannot tell"}
+    told = {one.reason for one in found.verdicts if one.outcome == "inconclusive"}
     assert "defense 'theirs' is not here; give its file by --plugin" in told
     assert any("weights file 00000000 is not here" in why for why in told)
     assert len(told) == 3 and found.exit_code == 3
     monkeypatch.setattr("bench.submission.verify.PROTOCOL", 2)
     found = verify(submission, cells=2, seed=1)
-    assert [one.outcome for one in found.verdicts] == ["cannot tell"]
-    assert "it is of protocol 1, this bench answers 2" in found.verdicts[0].why
+    assert [one.outcome for one in found.verdicts] == ["inconclusive"]
+    assert "it is of protocol 1, this bench has 2" in found.verdicts[0].reason
     with pytest.raises(BenchError, match="at least 1, got 0"):
         verify(submission, cells=0)
 
@@ -800,15 +857,17 @@ def test_not_applicable_is_a_claim_too(run: Path, fresh: tuple[Path, verdicts.Ve
     listed = list(records.records(run))
     refused = next(record for record in listed if record.status == "n/a")
     group = draw.Group("", [refused])
-    drawn = draw.Drawn(group=group, asked=refused, seeds=(7,))
+    drawn = draw.Draw(group=group, record=refused, seeds=(7,))
     assert verdicts.verdict(drawn, [refused], "", 0.95).outcome == "agrees"
     assert verdicts.verdict(drawn, [one_of(run)], "", 0.95).outcome == "differs"
     crashed = replace(refused, status="crashed")
-    assert verdicts.verdict(drawn, [crashed], "", 0.95).outcome == "cannot tell"
+    assert verdicts.verdict(drawn, [crashed], "", 0.95).outcome == "inconclusive"
     assert draw.groups([crashed]) == []
-    tiny = replace(one_of(run), victims=one_of(run).victims[:1])
-    few = draw.Drawn(group=draw.Group("", [tiny]), asked=tiny, seeds=(7,))
-    assert "too few pictures" in verdicts.verdict(few, [tiny], "", 0.99).why
+    whole = one_of(run)
+    assert whole.attack is not None
+    tiny = with_result(whole, readings=whole.attack.readings[:1])
+    few = draw.Draw(group=draw.Group("", [tiny]), record=tiny, seeds=(7,))
+    assert "too few examples" in verdicts.verdict(few, [tiny], "", 0.99).reason
 
 
 # --- commands -------------------------------------------------------------------------------------------------
@@ -822,7 +881,7 @@ def test_commands(run: Path, fresh: tuple[Path, verdicts.Verification], tmp_path
     file = tmp_path / "mine.zip"
     result = invoke(commands.export, run, file, "--name", "J. Doe", "--url", "https://example.org")
     assert result.exit_code == 0, result.output
-    assert "9 records, 5 files of pictures; 1 without (private)" in result.output
+    assert "9 records, 5 files of arrays; 1 without (private)" in result.output
     assert "from J. Doe · https://example.org" in result.output
     assert invoke(commands.check, file).exit_code == 0
     assert json.loads(invoke(commands.check, file, "--json").stdout)["ok"]
@@ -831,7 +890,7 @@ def test_commands(run: Path, fresh: tuple[Path, verdicts.Verification], tmp_path
     arguments = ("--cells", 28, "--seed", 1, "--out", fresh[0], "--weights", run.parent / "theirs")
     result = invoke(commands.verify, file, *arguments, "--device", "cpu", "--jobs", 1)
     assert result.exit_code == 3, result.output
-    assert "it cannot be told: 7 of 7 groups drawn" in result.output
+    assert "it is inconclusive: 7 of 7 groups drawn" in result.output
     assert "--seed 1 draws the same again" in result.output
 
 

@@ -17,36 +17,16 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from tests.tracked import CELL, SHADES, record, write
 
-from bench.cell import AttackCell, DataRef, Entry, Federated
+from bench.cell import Entry, TrainingCell
 from bench.cli.sync import command as sync
 from bench.record import store as records
-from bench.record.store import Record
+from bench.record.runs import cell_ids
+from bench.record.schema import TrainingResult, Trajectory
 from bench.tracking import store, upload
-from bench.tracking.pictures import PICTURE, TRAIL
+from bench.tracking.pictures import GRID, TRAJECTORY
 from bench.tracking.store import Uploaded
-
-
-def write(run: Path, cell_id: str, **changes: Any) -> Path:
-    """A record of two readings, with arrays."""
-    shades = np.linspace(0, 1, 2 * 64, dtype=np.float32).reshape(2, 1, 1, 8, 8)
-    arrays = records.write_arrays(run, {"truth": shades, "reconstruction": 1 - shades})
-    cell = AttackCell(
-        dataset=DataRef(name="digits", sha256="0" * 64), model=Entry(name="dlg-lenet"), federated=Federated(),
-        defense=Entry(name="prune", params={"share": 0.7}), attack=Entry(name="cpl"), point="type-1", readings=2,
-    )  # fmt: skip
-    given: dict[str, Any] = {
-        "id": cell_id,
-        "status": "done",
-        "cell": cell.model_dump(mode="json"),
-        "source": {"sha256": "5" * 64},
-        "summary": {"asr": 0.5, "psnr_db": {"median": 21.0}},
-        "victims": [{"pictures": [{"success": True, "status": "ok"}]}] * 2,
-        "environment": {"device": "cpu"},
-        "cost": {"wall_seconds": 2.5},
-        "arrays": arrays,
-    }  # fmt: skip
-    return records.write(run, Record(**{**given, **changes}))
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +34,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder whose store has its schema: making one takes seconds."""
     folder = tmp_path_factory.mktemp("runs")
     (folder / "first" / "records").mkdir(parents=True)
-    assert upload.upload(folder / "first") == Uploaded()
+    upload.open_target(folder / "first")
     return folder
 
 
@@ -67,7 +47,12 @@ def run(shared: Path, request: pytest.FixtureRequest) -> Path:
 
 
 def target(run: Path, **changes: Any) -> upload.Target:
-    return replace(upload.open_target(run, store.default_uri(run)), **changes)
+    return replace(upload.open_target(run), **changes)
+
+
+def send(run: Path, *cells: str, **changes: Any) -> Uploaded:
+    """Upload these cells' records, or all."""
+    return upload.send(target(run, **changes), run, cells or cell_ids(run))
 
 
 def uploaded(run: Path) -> list[Any]:
@@ -105,38 +90,44 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_record_is_one_run_with_everything_in_it(run: Path) -> None:
     path = write(run, "a1")
     os.utime(path, (1_700_000_000, 1_700_000_000))
-    assert upload.upload(run) == Uploaded(count=1)
+    assert send(run) == Uploaded(count=1)
     (found,) = uploaded(run)
     assert found.info.run_name == "cpl/plain × prune(share=0.7) @ type-1, digits dlg-lenet"
     assert found.info.status == "FINISHED"
     assert (found.info.start_time, found.info.end_time) == (1_699_999_997_500, 1_700_000_000_000)
-    assert found.data.metrics == {"leak/asr": 0.5, "leak/psnr_db/median": 21.0, "cost/wall_seconds": 2.5}
+    metrics = {"leak/asr": 0.5, "leak/psnr_db_median": 21.0, "cost/wall_seconds": 2.5}
+    assert metrics.items() <= found.data.metrics.items()
     assert found.data.params["defense.share"] == "0.7"
     assert found.data.tags["bench.point"] == "type-1"
     assert found.data.tags["bench.run"] == run.name
     (picture,) = target(run).client.list_artifacts(found.info.run_id)
-    assert picture.path == found.data.tags["bench.picture"] == PICTURE
-    address = f"(get-artifact?path={PICTURE}&run_uuid={found.info.run_id})"
+    assert picture.path == found.data.tags["bench.picture"] == GRID
+    address = f"(get-artifact?path={GRID}&run_uuid={found.info.run_id})"
     assert address in found.data.tags["mlflow.note.content"]
 
 
 def test_more_than_one_request_holds_goes_in_several(run: Path) -> None:
-    summary = {"curve": [[step, step / 2] for step in range(2000)]}
-    cell = {"kind": "training", "defense": {"name": "own", "params": {f"p{i}": i for i in range(250)}}}
-    write(run, "a1", cell=cell, summary=summary)
-    assert upload.upload(run) == Uploaded(count=1)
+    cell = TrainingCell(
+        dataset=CELL.dataset, model=CELL.model, federated=CELL.federated, rounds=2000,
+        defense=Entry(name="own", params={f"p{number}": number for number in range(250)}),
+    )  # fmt: skip
+    curve = tuple((step, step / 2000) for step in range(2000))
+    records.write(
+        run, record(cell=cell, result=TrainingResult(accuracy=0.9, curve=curve, rounds=2000, diverged=False))
+    )
+    assert send(run) == Uploaded(count=1)
     (found,) = uploaded(run)
-    assert len(found.data.params) == 252
+    assert found.data.params["defense.p249"] == "249"
     assert len(target(run).client.get_metric_history(found.info.run_id, "utility/curve")) == 2000
 
 
 def test_again_adds_nothing_even_without_the_notes(run: Path) -> None:
     for cell_id in ("a1", "a2"):
         write(run, cell_id)
-    assert upload.upload(run) == Uploaded(count=2)
-    assert upload.upload(run) == Uploaded(skipped=2)
+    assert send(run) == Uploaded(count=2)
+    assert send(run) == Uploaded(skipped=2)
     (run / "synced" / "a1.json").unlink()
-    assert upload.upload(run) == Uploaded(skipped=2)
+    assert send(run) == Uploaded(skipped=2)
     assert store.unsynced(run, store.default_uri(run)) == 0
     assert len(uploaded(run)) == 2
 
@@ -145,16 +136,16 @@ def test_only_the_named_cells(run: Path) -> None:
     for cell_id in ("a1", "a2", "a3"):
         write(run, cell_id)
     seen: list[Uploaded] = []
-    assert upload.upload(run, only=["a3", "a1"], progress=seen.append) == Uploaded(count=2)
+    assert upload.send(target(run), run, ["a3", "a1"], progress=seen.append) == Uploaded(count=2)
     assert seen == [Uploaded(count=1, left=1), Uploaded(count=2)]
     assert {found.data.tags["bench.cell"] for found in uploaded(run)} == {"a1", "a3"}
 
 
 def test_a_changed_record_supersedes_the_old_one(run: Path) -> None:
-    write(run, "a1", summary={"asr": 0.5})
-    upload.upload(run)
-    write(run, "a1", summary={"asr": 0.6})
-    assert upload.upload(run) == Uploaded(count=1)
+    write(run, "a1", asr=0.5)
+    send(run)
+    write(run, "a1", asr=0.6)
+    assert send(run) == Uploaded(count=1)
     by_asr = {found.data.metrics["leak/asr"]: found for found in uploaded(run)}
     assert by_asr[0.5].data.tags["bench.superseded"] == by_asr[0.6].info.run_id
     assert "bench.superseded" not in by_asr[0.6].data.tags
@@ -162,14 +153,14 @@ def test_a_changed_record_supersedes_the_old_one(run: Path) -> None:
 
 @pytest.mark.parametrize("call", ["log_batch", "set_terminated", "set_tag"])
 def test_a_crash_in_the_middle_leaves_one_run_after_all(run: Path, call: str) -> None:
-    write(run, "a1", summary={"asr": 0.4})
-    upload.upload(run)
-    write(run, "a1", summary={"asr": 0.5})
+    write(run, "a1", asr=0.4)
+    send(run)
+    write(run, "a1", asr=0.5)
     opened = target(run)
     crashing = replace(opened, client=Broken(opened.client, call, KeyboardInterrupt(), silent=False))
     with pytest.raises(KeyboardInterrupt):
         upload.send(crashing, run, ["a1"])
-    again = upload.upload(run)
+    again = send(run)
     assert again == (Uploaded(skipped=1) if call == "set_tag" else Uploaded(count=1))
     current = [found for found in uploaded(run) if "bench.superseded" not in found.data.tags]
     assert [(found.info.status, found.data.metrics["leak/asr"]) for found in current] == [("FINISHED", 0.5)]
@@ -186,7 +177,7 @@ def test_a_store_that_dies_delays_and_loses_nothing(run: Path) -> None:
     result = upload.send(replace(opened, client=down), run, ["a1", "a2", "a3"])
     assert (result.skipped, result.left, result.failed) == (1, 2, 0)
     assert result.reason and result.reason.endswith("ConnectionError: gone")
-    assert upload.upload(run) == Uploaded(count=2, skipped=1)
+    assert send(run) == Uploaded(count=2, skipped=1)
 
 
 def test_one_dropped_connection_is_not_the_end(run: Path) -> None:
@@ -209,68 +200,66 @@ def test_a_record_that_the_store_refuses_stops_no_other(run: Path) -> None:
 
 
 def test_private_pictures_stay_unless_asked_for(run: Path) -> None:
-    write(run, "a1", summary={"private": True})
-    upload.upload(run)
+    write(run, "a1", result={"private": True})
+    send(run)
     (found,) = uploaded(run)
     client = target(run).client
     assert found.data.tags["bench.picture"] == "withheld: private data"
     assert client.list_artifacts(found.info.run_id) == []
     assert not list((run.parent / "mlartifacts" / run.name).rglob("*.png"))
 
-    write(run, "a2", summary={"private": True})
-    upload.upload(run, only=["a2"], include_pictures=True)
+    write(run, "a2", result={"private": True})
+    send(run, "a2", include_pictures=True)
     (named,) = (found for found in uploaded(run) if found.data.tags["bench.cell"] == "a2")
-    assert [item.path for item in client.list_artifacts(named.info.run_id)] == [PICTURE]
+    assert [item.path for item in client.list_artifacts(named.info.run_id)] == [GRID]
 
 
-def test_the_way_there_goes_up_beside_the_picture_and_stays_where_that_stays(run: Path) -> None:
-    shades = np.linspace(0, 1, 2 * 64, dtype=np.float32).reshape(2, 1, 1, 8, 8)
-    trail = np.stack([0 * shades, shades])
-    arrays = records.write_arrays(run, {"truth": shades, "reconstruction": shades, "trail": trail})
-    summary = {"trail_evaluations": [1, 30], "loss_history": [[1, 4.0], [30, 0.5]]}
-    write(run, "a1", arrays=arrays, summary=summary)
-    write(run, "a2", arrays=arrays, summary={**summary, "private": True})
-    assert upload.upload(run) == Uploaded(count=2)
+def test_the_trajectory_goes_up_beside_the_grid_and_stays_where_that_stays(run: Path) -> None:
+    result = {"trajectory": Trajectory(losses=(4.0, 0.5), evaluations=(1, 30))}
+    arrays = {"trajectory": np.stack([0 * SHADES, SHADES])}
+    write(run, "a1", arrays=arrays, result=result)
+    write(run, "a2", arrays=arrays, result={**result, "private": True})
+    assert send(run) == Uploaded(count=2)
     client = target(run).client
     found = {one.data.tags["bench.cell"]: one for one in uploaded(run)}
     names = {item.path for item in client.list_artifacts(found["a1"].info.run_id)}
-    assert names == {PICTURE, TRAIL}
-    assert f"path={TRAIL}&" in found["a1"].data.tags["mlflow.note.content"]
-    curve = client.get_metric_history(found["a1"].info.run_id, "leak/loss_history")
+    assert names == {GRID, TRAJECTORY}
+    assert f"path={TRAJECTORY}&" in found["a1"].data.tags["mlflow.note.content"]
+    curve = client.get_metric_history(found["a1"].info.run_id, "leak/loss")
     assert [(point.step, point.value) for point in curve] == [(1, 4.0), (30, 0.5)]
     assert client.list_artifacts(found["a2"].info.run_id) == []
 
-    assert upload.upload(run, include_pictures=True) == Uploaded(count=1, skipped=1)
+    assert send(run, include_pictures=True) == Uploaded(count=1, skipped=1)
     names = {item.path for item in client.list_artifacts(found["a2"].info.run_id)}
-    assert names == {PICTURE, TRAIL}
+    assert names == {GRID, TRAJECTORY}
 
 
 @pytest.mark.parametrize("noted", [True, False])
 def test_a_withheld_picture_is_added_to_its_run_when_asked_for(run: Path, noted: bool) -> None:
-    write(run, "a1", summary={"private": True})
+    write(run, "a1", result={"private": True})
     write(run, "a2")
-    upload.upload(run)
+    send(run)
     (before,) = (found for found in uploaded(run) if found.data.tags["bench.cell"] == "a1")
     if not noted:
         (run / "synced" / "a1.json").unlink()
     asked = CliRunner().invoke(sync, [str(run), "--include-pictures"])
     assert asked.exit_code == 0, asked.output
     assert "1 uploaded, 1 there already" in asked.output
-    assert upload.upload(run, include_pictures=True) == Uploaded(skipped=2)
+    assert send(run, include_pictures=True) == Uploaded(skipped=2)
     (after,) = (found for found in uploaded(run) if found.data.tags["bench.cell"] == "a1")
     assert after.info.run_id == before.info.run_id
     assert after.info.status == "FINISHED"
-    assert after.data.tags["bench.picture"] == PICTURE
+    assert after.data.tags["bench.picture"] == GRID
     (picture,) = target(run).client.list_artifacts(after.info.run_id)
-    assert picture.path == PICTURE
+    assert picture.path == GRID
 
 
 def test_a_run_deleted_in_the_ui_gets_no_picture(run: Path) -> None:
-    write(run, "a1", summary={"private": True})
-    upload.upload(run)
+    write(run, "a1", result={"private": True})
+    send(run)
     (found,) = uploaded(run)
     target(run).client.delete_run(found.info.run_id)
-    assert upload.upload(run, include_pictures=True) == Uploaded(skipped=1)
+    assert send(run, include_pictures=True) == Uploaded(skipped=1)
     assert target(run).client.list_artifacts(found.info.run_id) == []
 
 
@@ -298,7 +287,7 @@ def test_artifacts_that_are_no_files_of_this_machine_go_through_the_client(run: 
     opened = target(run)
     elsewhere = Elsewhere(opened.client)
     assert upload.send(replace(opened, client=elsewhere), run, ["a1"]) == Uploaded(count=1)
-    assert list(elsewhere.given.values()) == [[PICTURE]]
+    assert list(elsewhere.given.values()) == [[GRID]]
 
 
 def test_the_numbers_go_up_where_the_picture_cannot(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,18 +297,18 @@ def test_the_numbers_go_up_where_the_picture_cannot(run: Path, monkeypatch: pyte
     write(run, "a1")
     with monkeypatch.context() as patch:
         patch.setattr(upload, "_write", denied)
-        assert upload.upload(run, only=["a1"]) == Uploaded(count=1)
-    write(run, "a2", arrays="0" * 64)
-    assert upload.upload(run, only=["a2"]) == Uploaded(count=1)
+        assert send(run, "a1") == Uploaded(count=1)
+    write(run, "a2", result={"arrays": "0" * 64})
+    assert send(run, "a2") == Uploaded(count=1)
     tags = {found.data.tags["bench.cell"]: found.data.tags["bench.picture"] for found in uploaded(run)}
     assert tags["a1"] == "not uploaded: not on this machine"
     assert tags["a2"].startswith("not drawn: ")
 
 
 def test_what_did_not_run_is_a_run_that_says_so(run: Path) -> None:
-    write(run, "a1", status="n/a", reason="too many unknowns", arrays=None, summary={})
-    write(run, "a2", status="crashed", reason="killed", arrays=None, summary={})
-    assert upload.upload(run) == Uploaded(count=2)
+    write(run, "a1", status="n/a", reason="too many unknowns")
+    write(run, "a2", status="crashed", reason="killed")
+    assert send(run) == Uploaded(count=2)
     assert {(f.info.status, f.data.tags["bench.reason"]) for f in uploaded(run)} == {
         ("KILLED", "too many unknowns"), ("FAILED", "killed"),
     }  # fmt: skip
@@ -328,31 +317,31 @@ def test_what_did_not_run_is_a_run_that_says_so(run: Path) -> None:
 def test_a_lost_store_is_made_again_from_the_records(run: Path) -> None:
     """Notes that name runs of a database that is gone must not keep the records out of the new one."""
     write(run, "a1")
-    upload.upload(run)
+    send(run)
     uri = store.default_uri(run)
     note = store.read_note(run, "a1", uri)
     assert note is not None
     (found,) = uploaded(run)
     target(run).client.set_tag(found.info.run_id, "bench.cell", "of another")
     store.write_note(run, "a1", uri, replace(note, run="0" * 32))
-    assert upload.upload(run) == Uploaded(count=1)
+    assert send(run) == Uploaded(count=1)
 
 
 def test_what_was_deleted_in_the_ui_stays_deleted(run: Path) -> None:
     write(run, "a1")
-    upload.upload(run)
+    send(run)
     (found,) = uploaded(run)
     target(run).client.delete_run(found.info.run_id)
-    assert upload.upload(run) == Uploaded(skipped=1)
+    assert send(run) == Uploaded(skipped=1)
     assert uploaded(run) == []
 
 
 def test_a_deleted_experiment_is_taken_back(run: Path) -> None:
     write(run, "a1")
-    upload.upload(run)
+    send(run)
     opened = target(run)
     opened.client.delete_experiment(opened.experiment_id)
-    assert upload.upload(run) == Uploaded(skipped=1)
+    assert send(run) == Uploaded(skipped=1)
     assert len(uploaded(run)) == 1
 
 
@@ -361,7 +350,7 @@ def test_nothing_follows_the_working_directory(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write(run, "a1")
-    upload.upload(run)
+    send(run)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -425,8 +414,8 @@ def refuse(host, *rest, **more):
     raise socket.gaierror("no look-ups here")
 socket.getaddrinfo = refuse
 if sys.argv[2] == "bench":
-    from bench.tracking import upload
-    print(upload.upload(Path(sys.argv[1])))
+    from bench.tracking.sync import sync
+    print(sync(Path(sys.argv[1])))
 else:
     import mlflow
     mlflow.set_tracking_uri("sqlite:///" + sys.argv[1] + "/plain.db")

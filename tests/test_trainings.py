@@ -1,28 +1,30 @@
 """Trainings as people see them: scales and limits of a matrix, the table, progress, `bench privacy`."""
 
 import json
+from dataclasses import replace
 from functools import partial
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from bench.answer.run import Place, Step
+from bench.answer.context import RunContext, TrainingProgress
 from bench.cell import AnyCell, TrainingCell
 from bench.cli.main import cli
 from bench.errors import MatrixError
-from bench.leaderboard.trainings import missing, render, trainings
+from bench.leaderboard.forms import terminal
+from bench.leaderboard.trainings import missing, trainings
 from bench.matrix.expand import expand
 from bench.matrix.published import Published
 from bench.matrix.read import read
-from bench.record.store import Record, records
-from bench.sweep.dispatch import Watch
+from bench.record.schema import Record
+from bench.record.store import records
+from bench.sweep.observer import Observer
 from bench.sweep.plan import Resolver, schedule
-from bench.sweep.processes import Processes
-from bench.sweep.session import carry_out
+from bench.sweep.processes import ProcessPool
+from bench.sweep.session import run_schedule
 
 MATRIX = """
 title = "two sizes"
@@ -106,7 +108,7 @@ def test_a_limit_is_part_of_the_question_and_its_absence_is_none(matrix: Path) -
         ('scale = "full"', 'scale = "ful"', "train[1].scale: unknown scale 'ful'; did you mean 'full'?"),
         ("until_accuracy = 0.5", "until_accuracy = 1.5", "train[1].until_accuracy: out of range, got 1.5"),
         ("until_epsilon = 2", 'until_epsilon = "2"', "train[1].until_epsilon: expected a number"),
-        ('scales = ["small", "full"]', 'scales = "small"', "scales: expected a list of names"),
+        ('scales = ["small", "full"]', 'scales = "small"', "scales: expected a list, got 'small'"),
     ],
 )
 def test_faults_of_scales_and_limits_are_one_line(
@@ -135,7 +137,7 @@ def test_an_unknown_scale_names_those_there_are(matrix: Path, tmp_path: Path) ->
 def test_the_table_has_the_paper_beside_and_says_what_was_not_run(ran: tuple[Path, str]) -> None:
     run, output = ran
     assert "two sizes (small scale)" in output
-    assert "paper .980" in output
+    assert "paper 98.0 %" in output
     assert "not run at this scale: dataset digits, defense fed-sdp" in " ".join(output.split())
     found = {row.defense.partition("(")[0]: row for row in trainings(records(run), [PAPER])}
     none, noised = found["none"], found["fed-cdp"]
@@ -157,7 +159,7 @@ def test_the_table_has_the_paper_beside_and_says_what_was_not_run(ran: tuple[Pat
 
 def test_the_table_fits_80_columns(ran: tuple[Path, str]) -> None:
     stream = StringIO()
-    Console(file=stream, width=80).print(render(trainings(records(ran[0]), [PAPER]), [PAPER]))
+    Console(file=stream, width=80).print(terminal.trainings(trainings(records(ran[0]), [PAPER]), [PAPER]))
     text = stream.getvalue()
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text
@@ -166,43 +168,38 @@ def test_the_table_fits_80_columns(ran: tuple[Path, str]) -> None:
 
 
 def test_several_seeds_are_one_row_with_their_span(ran: tuple[Path, str]) -> None:
-    (one, *_) = [record for record in records(ran[0]) if record.cell["defense"]["name"] == "none"]
-    other = Record(
-        **{
-            **_plain(one),
-            "id": "0" * 64,
-            "cell": {**one.cell, "seed": 1},
-            "summary": {**one.summary, "accuracy": 0.5, "diverged": True},
-        }
-    )
-    (row,) = trainings([one, other])
+    (first, *_) = [record for record in records(ran[0]) if record.cell.defense.name == "none"]
+    assert first.training is not None
+    other = replace(
+        first, cell=first.cell.model_copy(update={"seed": 1}),
+        result=replace(first.training, accuracy=0.5, diverged=True),
+    )  # fmt: skip
+    (row,) = trainings([first, other])
     assert row.seeds == 2
-    assert (row.least, row.most) == tuple(sorted((0.5, one.summary["accuracy"])))
+    assert (row.least, row.most) == tuple(sorted((0.5, first.training.accuracy)))
     assert row.diverged == 1
-
-
-def _plain(record: Record) -> dict[str, Any]:
-    return {name: getattr(record, name) for name in Record.__dataclass_fields__}
 
 
 def test_a_training_tells_every_round_and_takes_the_cores_that_are_left(matrix: Path, tmp_path: Path) -> None:
     planned = expand(read(matrix), resolve=Resolver(None))[1:]
     todo = schedule(planned, tmp_path, Resolver(None))
-    told: list[tuple[str, Step]] = []
-    found: list[Record] = []
+    steps: list[tuple[str, TrainingProgress]] = []
+    finished: list[Record] = []
 
-    def stepped(cell: AnyCell, step: Step) -> None:
-        told.append((cell.id, step))
+    class Listener(Observer):
+        def on_progress(self, cell: AnyCell, progress: TrainingProgress) -> None:
+            steps.append((cell.id, progress))
 
-    place = Place(run=tmp_path)
-    carry_out(
-        todo, place, partial(Processes, place, jobs=2), watch=Watch(stepped=stepped, finished=found.append)
-    )
-    (record,) = found
-    assert record.environment["threads"] == 2
-    assert [step.round for _, step in told] == [1, 2, 3, 4]
-    assert {name for name, _ in told} == {record.id}
-    spent = [step.epsilon for _, step in told]
+        def on_record(self, record: Record) -> None:
+            finished.append(record)
+
+    context = RunContext(run=tmp_path)
+    run_schedule(todo, context, partial(ProcessPool, context, jobs=2), Listener())
+    (record,) = finished
+    assert record.environment is not None and record.environment.threads == 2
+    assert [step.round for _, step in steps] == [1, 2, 3, 4]
+    assert {name for name, _ in steps} == {record.id}
+    spent = [step.epsilon for _, step in steps]
     assert None not in spent
     assert spent == sorted(spent)  # type: ignore[type-var]
     assert not list((tmp_path / "weights").rglob("going-on*"))

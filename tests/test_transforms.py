@@ -220,7 +220,7 @@ def test_a_bound_may_follow_the_rounds_down_to_where_it_must_be_refused():
     clip = Clip(bound=Linear(initial=2.0, slope=0.1))
     tensors = example(scale=100.0)
     assert norm(clip.apply(tensors, context(0, round_=5))) == pytest.approx(1.0)
-    with pytest.raises(ValueError, match="clip bound must be positive and finite, got 0"):
+    with pytest.raises(ValueError, match="clip bound must be above 0 and finite, got 0"):
         clip.apply(tensors, context(0, round_=10))
 
 
@@ -495,8 +495,8 @@ def test_noise_on_what_is_not_zero_leaves_a_mask_a_mask():
 @pytest.mark.parametrize(
     ("kind", "given_", "message"),
     [
-        (Clip, {"bound": 0.0}, "clip bound must be positive and finite, got 0.0"),
-        (Clip, {"bound": math.nan}, "clip bound must be positive and finite, got nan"),
+        (Clip, {"bound": 0.0}, "clip bound must be above 0 and finite, got 0.0"),
+        (Clip, {"bound": math.nan}, "clip bound must be above 0 and finite, got nan"),
         (GaussianNoise, {"deviation": -1.0}, "noise deviation must be at least 0 and finite, got -1.0"),
         (
             GaussianNoise,
@@ -506,7 +506,7 @@ def test_noise_on_what_is_not_zero_leaves_a_mask_a_mask():
         (LaplaceNoise, {"scale": -1.0}, "noise scale must be at least 0"),
         (KeepLargest, {"share": 1.5}, r"share of coordinates set to zero must lie in \[0, 1\], got 1.5"),
         (KeepRandom, {"share": math.nan}, "share of coordinates set to zero must lie"),
-        (KeepRandom, {"share": 0.5, "threshold": -1.0}, "threshold must be at least 0, got -1.0"),
+        (KeepRandom, {"share": 0.5, "threshold": -1.0}, "threshold must be at least 0 and finite, got -1.0"),
         (TopDirections, {"share": 0.0}, r"share of singular directions kept must lie in \(0, 1\], got 0.0"),
         (TopDirections, {"rank": 0}, "rank must be at least 1, got 0"),
     ],

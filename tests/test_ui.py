@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -14,25 +13,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
+from tests import runs
+from tests.tracked import write
 
 from bench.cli.ui import command as ui
 from bench.errors import BenchError
-from bench.record import store as records
-from bench.record.store import Record
+from bench.record.runs import cell_ids
 from bench.tracking import server, store, upload
-from bench.tracking.pictures import PICTURE
+from bench.tracking.pictures import GRID
 
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-
-
-def write(run: Path, cell_id: str) -> None:
-    shades = np.linspace(0, 1, 64, dtype=np.float32).reshape(1, 1, 1, 8, 8)
-    arrays = records.write_arrays(run, {"truth": shades, "reconstruction": 1 - shades})
-    parts: dict[str, Any] = {"cell": {}, "source": {}, "summary": {"asr": 0.5}, "environment": {}, "cost": {}}
-    records.write(run, Record(id=cell_id, status="done", victims=[], arrays=arrays, **parts))
 
 
 def test_without_a_store_it_names_the_remedy(tmp_path: Path) -> None:
@@ -49,6 +41,11 @@ def test_a_taken_port_gives_the_next() -> None:
     assert server.free_port(port) == port
     with pytest.raises(BenchError, match="give another --port"):
         server.free_port(65536)
+
+
+def send(run: Path, uri: str | None = None) -> store.Uploaded:
+    """The cells of a run, without its rows."""
+    return upload.send(upload.open_target(run, uri), run, cell_ids(run))
 
 
 class Opened:
@@ -85,7 +82,7 @@ def opening(folder: Path) -> Iterator[Opened]:
     for name, ids in (("other", ("a1", "a2")), ("r", ("b1", "b2"))):
         for cell_id in ids:
             write(folder / "runs" / name, cell_id)
-        upload.upload(folder / "runs" / name)
+        send(folder / "runs" / name)
     write(folder / "runs" / "r", "b3")
     os.utime(folder / "runs" / "other" / "records", (1, 1))
     program = "from bench.cli.main import main; main()"
@@ -140,7 +137,7 @@ def test_pictures_show(opened: Opened) -> None:
     number = opened.page.split("/experiments/")[1].split("/")[0]
     _, found = opened.get("/api/2.0/mlflow/runs/search", {"experiment_ids": [number]})
     run_id = json.loads(found)["runs"][0]["info"]["run_id"]
-    status, picture = opened.get(f"/get-artifact?path={PICTURE}&run_uuid={run_id}")
+    status, picture = opened.get(f"/get-artifact?path={GRID}&run_uuid={run_id}")
     assert status == 200 and picture.startswith(b"\x89PNG")
 
 
@@ -182,11 +179,11 @@ def test_a_server_takes_records_as_a_file_does(
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     write(tmp_path / "remote", "a1")
     uri = f"http://127.0.0.1:{opened.port}"
-    assert upload.upload(tmp_path / "remote", uri) == store.Uploaded(count=1)
-    assert upload.upload(tmp_path / "remote", uri) == store.Uploaded(skipped=1)
+    assert send(tmp_path / "remote", uri) == store.Uploaded(count=1)
+    assert send(tmp_path / "remote", uri) == store.Uploaded(skipped=1)
     assert capfd.readouterr().out == "", "mlflow prints addresses, amid what is JSON for somebody"
     (note,) = json.loads((tmp_path / "remote" / "synced" / "a1.json").read_text()).values()
-    status, picture = opened.get(f"/get-artifact?path={PICTURE}&run_uuid={note['run']}")
+    status, picture = opened.get(f"/get-artifact?path={GRID}&run_uuid={note['run']}")
     assert status == 200 and picture.startswith(b"\x89PNG")
 
 
@@ -209,10 +206,7 @@ def test_a_signal_ends_it_with_exit_0_and_leaves_nothing(tmp_path: Path, number:
         family = family_of(opened.process.pid)
         assert len(family) >= 2
         opened.process.send_signal(number)
-        assert opened.process.wait(30) == 0
-        deadline = time.monotonic() + 5
-        while alive := {pid for pid in family if Path(f"/proc/{pid}").exists()}:
-            assert time.monotonic() < deadline, alive
-            time.sleep(0.1)
+        assert opened.process.wait(60) == 0
+        runs.until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family))
         with pytest.raises(urllib.error.URLError):
             opened.get("/")

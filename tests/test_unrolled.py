@@ -16,7 +16,8 @@ from bench.defenses.base import Defense, Setting
 from bench.defenses.fed_cdp import FedCdp
 from bench.defenses.none import NoDefense
 from bench.errors import BenchError, NotApplicable
-from bench.federated.pipeline import Batches, run_round
+from bench.federated.batches import Batches
+from bench.federated.pipeline import run_round
 from bench.federated.stages import Moment, Stages, stages
 from bench.gradients import one_hot
 from bench.models.base import Model
@@ -82,45 +83,45 @@ def _textbook(
         for step in range(steps):
             part = slice(step * batch, (step + 1) * batch)
             groups = [part] if bound is None else [slice(n, n + 1) for n in range(part.start, part.stop)]
-            found = []
+            gradients = []
             for group in groups:
                 loss = F.cross_entropy(functional_call(model, now, (x[group],)), y[group])
                 gradient = torch.autograd.grad(loss, list(now.values()), create_graph=True)
                 if bound is not None:
                     gradient = tuple(g * min(1.0, bound / g.norm()) for g in gradient)
-                found.append(gradient)
-            mean = [torch.stack(each).mean(0) for each in zip(*found, strict=True)]
+                gradients.append(gradient)
+            mean = [torch.stack(each).mean(0) for each in zip(*gradients, strict=True)]
             now = {key: value - RATE * g for (key, value), g in zip(now.items(), mean, strict=True)}
         rows.append({key: (weights[key] - value) / (RATE * steps) for key, value in now.items()})
     return {key: torch.stack([row[key] for row in rows]) for key in weights}
 
 
-def _agree(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], x: Tensor, y: Tensor) -> None:
+def _agree(update: Mapping[str, Tensor], expected: Mapping[str, Tensor], x: Tensor, y: Tensor) -> None:
     """The same values, and the same derivatives of a sum of linear and square parts."""
-    assert list(found) == list(expected)
+    assert list(update) == list(expected)
     torch.manual_seed(1)
     directions = {key: torch.rand_like(value) for key, value in expected.items()}
 
-    def derivatives(of: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-        total = torch.stack([(directions[k] * v + v.square()).sum() for k, v in of.items()]).sum()
+    def derivatives(result: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        total = torch.stack([(directions[k] * v + v.square()).sum() for k, v in result.items()]).sum()
         return torch.autograd.grad(total, (x, y))
 
     for key, value in expected.items():
-        torch.testing.assert_close(found[key], value, rtol=1e-10, atol=1e-10)
-    for ours, theirs in zip(derivatives(found), derivatives(expected), strict=True):
-        assert theirs.abs().max() > 1e-5  # the oracle says something
+        torch.testing.assert_close(update[key], value, rtol=1e-10, atol=1e-10)
+    for ours, theirs in zip(derivatives(update), derivatives(expected), strict=True):
+        assert theirs.abs().max() > 1e-5  # the oracle is not constant
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_values_and_derivatives_are_plain_autograds(name: str) -> None:
     model, weights, x, y = _problem(name)
-    found = unrolled_update(model, weights, x, y, steps=STEPS, rate=RATE)
-    _agree(found, _textbook(model, weights, x, y, STEPS), x, y)
+    update = unrolled_update(model, weights, x, y, steps=STEPS, rate=RATE)
+    _agree(update, _textbook(model, weights, x, y, STEPS), x, y)
 
 
 def test_the_later_steps_count() -> None:
-    """The oracle above is not blind to them: the update is not the gradient of all pictures at once."""
+    """The oracle above is not blind to them: the update is not the gradient of all examples at once."""
     model, weights, x, y = _problem("dlg-lenet")
     unrolled = unrolled_update(model, weights, x, y, steps=STEPS, rate=RATE)
     at_once = unrolled_update(model, weights, x, y, steps=1, rate=RATE)
@@ -149,11 +150,11 @@ def test_gradients_can_be_clipped_example_by_example_inside_the_steps(name: str)
             for key, value in per_example.items()
         }
 
-    found = unrolled_update(model, weights, x, y, steps=STEPS, rate=RATE, between=clip)
+    update = unrolled_update(model, weights, x, y, steps=STEPS, rate=RATE, between=clip)
     assert seen == [0, 1, 2]
-    _agree(found, _textbook(model, weights, x, y, STEPS, bound), x, y)
+    _agree(update, _textbook(model, weights, x, y, STEPS, bound), x, y)
     plain = unrolled_update(model, weights, x, y, steps=STEPS, rate=RATE)
-    assert any((plain[key] - found[key]).norm() > 0.01 for key in weights)  # the bound binds
+    assert any((plain[key] - update[key]).norm() > 0.01 for key in weights)  # the bound binds
 
 
 def _round(
@@ -189,12 +190,12 @@ def test_at_the_truth_it_is_what_the_pipeline_sends(defended: bool) -> None:
         shown, _ = before.apply("example", per_example, moment, tuple(range(READINGS)))
         return {name: value.mean(1) for name, value in shown.items()}
 
-    found = unrolled_update(
+    update = unrolled_update(
         model, weights, x, one_hot(labels, CLASSES, torch.float64), steps=STEPS, rate=RATE,
         between=through if defended else None,
     )  # fmt: skip
     for name, value in sent.items():
-        torch.testing.assert_close(found[name], value, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(update[name], value, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["dlg-lenet", "group norm", "layer norm"])
@@ -206,9 +207,9 @@ def test_without_a_graph_the_values_are_the_same_and_nothing_is_kept(name: str) 
     constant = unrolled_update(model, weights, x.detach(), y.detach(), steps=STEPS, rate=RATE)
     for key, value in expected.items():
         assert value.requires_grad
-        for found in (silent[key], constant[key]):
-            assert not found.requires_grad
-            torch.testing.assert_close(found, value.detach(), rtol=1e-11, atol=1e-13)
+        for update in (silent[key], constant[key]):
+            assert not update.requires_grad
+            torch.testing.assert_close(update, value.detach(), rtol=1e-11, atol=1e-13)
 
 
 @pytest.mark.parametrize("name", ["every option of a convolution", "mlp tanh"])
@@ -216,14 +217,14 @@ def test_second_derivatives_of_the_update_pass_gradgradcheck(name: str) -> None:
     model, weights, x, y = _problem(name, steps=2, batch=1)
     x, y = x[:2].detach().requires_grad_(), y[:2].detach()
 
-    def some(inputs: Tensor) -> Tensor:
-        found = unrolled_update(model, weights, inputs, y, steps=2, rate=RATE)
-        return torch.stack([value.square().sum() for value in found.values()])
+    def squares(inputs: Tensor) -> Tensor:
+        update = unrolled_update(model, weights, inputs, y, steps=2, rate=RATE)
+        return torch.stack([value.square().sum() for value in update.values()])
 
-    assert torch.autograd.gradgradcheck(some, (x,), fast_mode=True)
+    assert torch.autograd.gradgradcheck(squares, (x,), fast_mode=True)
 
 
-def test_the_modules_own_weights_neither_count_nor_change() -> None:
+def test_the_weights_of_the_module_neither_count_nor_change() -> None:
     model, weights, x, y = _problem("dlg-lenet")
     before = unrolled_update(model, weights, x, y, steps=STEPS, rate=RATE)
     for parameter in model.parameters():
@@ -235,12 +236,12 @@ def test_the_modules_own_weights_neither_count_nor_change() -> None:
 
 def test_batches_of_unlike_size_and_mixed_examples_are_refused() -> None:
     model, weights, x, y = _problem("mlp tanh")
-    with pytest.raises(BenchError, match="6 pictures are not 4 local batches"):
+    with pytest.raises(BenchError, match="6 examples are not 4 local batches"):
         unrolled_update(model, weights, x, y, steps=4, rate=RATE)
     mixing = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(144), nn.Linear(144, CLASSES)).double()
-    own = {key: value.detach() for key, value in mixing.named_parameters()}
+    weights = {key: value.detach() for key, value in mixing.named_parameters()}
     with pytest.raises(NotApplicable, match="mixes the examples"):
-        unrolled_update(mixing, own, x, y, steps=STEPS, rate=RATE)
+        unrolled_update(mixing, weights, x, y, steps=STEPS, rate=RATE)
 
 
 def test_restarts_try_the_labels_in_other_orders() -> None:
@@ -255,14 +256,14 @@ def test_restarts_try_the_labels_in_other_orders() -> None:
         sent, model=model, shape=(4,), classes=CLASSES, batch=1, steps=2, public=torch.rand(16, 4), labels=y
     )
     reading = replace(bare, unit=1.0 / 2, rate=2.0)
-    once, often = (
+    single, restarted = (
         registry.instance(
             "attacks", "cpl",
             {"local": "unrolled", "line_search": "backtracking", "restarts": restarts, "start": "uniform"},
         ).reconstruct(reading, Budget(evaluations=4000, chunk=1), Key(seed=0))
         for restarts in (0, 8)
     )  # fmt: skip
-    assert once.labels.tolist() == [[0, 3]]
-    assert often.labels.tolist() == [[3, 0]]
-    assert often.loss[0] < 1e-3 * once.loss[0]
-    assert (often.inputs - x).abs().max() < 1e-2
+    assert single.labels.tolist() == [[0, 3]]
+    assert restarted.labels.tolist() == [[3, 0]]
+    assert restarted.loss[0] < 1e-3 * single.loss[0]
+    assert (restarted.inputs - x).abs().max() < 1e-2

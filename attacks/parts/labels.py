@@ -3,7 +3,7 @@
 One example (Zhao et al. 2020): cross entropy's gradient at the last bias is p - y, negative at the
 true class alone; at the weights it is (p - y) hᵀ, whose sum over the true class's row is the largest
 in size (of three classes or more), alone negative where h ≥ 0.  Batches: counts from the bias,
-(Σp - counts)/B, with p estimated on public pictures; or from the weights (Wainakh et al. 2021, LLG).
+(Σp - counts)/B, with p estimated on public examples; or from the weights (Wainakh et al. 2021, LLG).
 """
 
 from collections.abc import Mapping
@@ -18,21 +18,24 @@ Tensors = Mapping[str, Tensor]
 
 
 def infer_labels(reading: Reading, gradients: Tensors) -> Tensor:
-    """The labels behind each reading, (reading, picture), in ascending order within a reading.
+    """The labels behind each reading, (reading, example), in ascending order within a reading.
 
-    `gradients` name → (reading, *shape).  Granted labels are returned as they are; -1 everywhere
-    where the model has no last linear layer of `classes` outputs.
+    `gradients` name → (reading, *shape), in gradient units.  Granted labels are returned as they are.  -1
+    everywhere where the last linear layer has not `classes` outputs, or there is none.
     """
     if reading.labels is not None:
         return reading.labels
-    found = last_layer(reading.model, reading.classes)
-    if found is None:
+    path = last_layer(reading.model, reading.classes)
+    if path is None:
         return torch.full((len(reading), reading.examples), -1)
-    weight = gradients[f"{found}.weight" if found else "weight"].flatten(2)
-    bias = gradients.get(f"{found}.bias" if found else "bias")
+    prefix = f"{path}." if path else ""
+    weight = gradients[f"{prefix}weight"].flatten(2)
+    bias = gradients.get(f"{prefix}bias")
     if reading.examples == 1:
         signal = bias if bias is not None else weight.sum(2)
-        if bias is None and reading.classes > 2:  # 1 - p of one is Σ p of the others: whatever the sign of Σh
+        if (
+            bias is None and reading.classes > 2
+        ):  # 1 - p of a class is Σ p of the others: whatever the sign of Σh
             signal = -signal.abs()
         return signal.argmin(1, keepdim=True).cpu()
     if bias is not None:
@@ -43,7 +46,7 @@ def infer_labels(reading: Reading, gradients: Tensors) -> Tensor:
 
 
 def last_layer(model: nn.Module, classes: int) -> str | None:
-    """The path of the last linear layer, if its outputs are the classes."""
+    """The path of the last linear layer ("" for the model itself), or None if its outputs are not the classes."""
     linear = [(path, layer) for path, layer in model.named_modules() if isinstance(layer, nn.Linear)]
     if not linear:
         return None
@@ -61,7 +64,7 @@ def _counts_from_bias(reading: Reading, bias: Tensor) -> Tensor:
 
 
 def _whole(estimate: Tensor, total: int) -> Tensor:
-    """Non-negative whole numbers with that total, one at a time where the estimate is most above."""
+    """Non-negative whole numbers of that sum: each next unit goes where the estimate is farthest above."""
     counts = torch.zeros(len(estimate), dtype=torch.long)
     for _ in range(total):
         counts[(estimate - counts).argmax()] += 1
@@ -69,8 +72,8 @@ def _whole(estimate: Tensor, total: int) -> Tensor:
 
 
 def _counts_from_weights(reading: Reading, sums: Tensor) -> Tensor:
-    """LLG: rows with a negative sum first, then repeatedly the row from which the mean impact of
-    one example has been subtracted least."""
+    """LLG: each class whose row of the weights has a negative sum once; then repeatedly the class of the lowest
+    sum.  Each count takes the mean impact of one example off its sum."""
     counts = torch.zeros((len(sums), reading.classes), dtype=torch.long)
     for row, values in enumerate(sums.cpu().clone()):
         # Wainakh et al. 2021, §4.1: m = Σ negative sums · (1 + 1/classes) / B

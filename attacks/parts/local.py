@@ -1,7 +1,7 @@
-"""What clients send after several local steps, for candidates: their local training, unrolled.
+"""What clients would send of candidates after several local steps: local training, unrolled.
 
-After the first step every reading has weights of its own, which depend on its candidates; the
-graph is kept through them, so that a distance to the update has exact derivatives.
+After the first step the weights differ by reading, and depend on its candidates.  The graph is kept through
+them, so that a distance to the update has exact derivatives.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,40 +15,40 @@ from bench.gradients import group_gradients, soft_cross_entropy, twice_under_vma
 
 Tensors = Mapping[str, Tensor]
 # (local step, each example's gradient, name → (reading, example, *shape)) → that step's mean gradient
-Between = Callable[[int, dict[str, Tensor]], Mapping[str, Tensor]]
+StepDefense = Callable[[int, dict[str, Tensor]], Mapping[str, Tensor]]
 
 
 def unrolled_update(
     model: nn.Module, weights: Tensors, inputs: Tensor, targets: Tensor,
-    *, steps: int, rate: float, between: Between | None = None,
+    *, steps: int, rate: float, between: StepDefense | None = None,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """The mean over `steps` local steps of the gradient that each reading's client took its step by.
+    """Each reading's update after `steps` local steps, in gradient units: Σ ḡ / steps, name → (reading, *shape).
 
     `weights` name → (*shape) are shared at the start; `inputs` (reading, step·example, *shape) and
     `targets` (reading, step·example, class) are in the order of the steps; `rate` is η.  Each step is
     w ← w - η ḡ with ḡ the mean gradient over the step's examples at the current weights (local SGD,
-    McMahan et al. 2017, algorithm 1).  Returns Σ ḡ / steps, name → (reading, *shape): what the client
-    sends, w_0 - w_L, divided by η·steps.  `between` stands for a defense inside the local steps: it
-    takes each example's gradient (reading, example, *shape) and gives ḡ, the mean by default.
+    McMahan et al. 2017, algorithm 1), so that the result is what the client sends, w_0 - w_L, divided by
+    η·steps.  `between` stands for a defense inside the local steps: it takes each example's gradient
+    (reading, example, *shape) and returns ḡ, by default the mean.
 
     Differentiable to inputs and targets through all steps, where these require it; else no graph is kept.
-    Raises `BenchError` where the pictures are not `steps` batches of one size, `NotApplicable` as
+    Raises `BenchError` where the examples are not `steps` batches of one size, `NotApplicable` as
     `group_gradients` does.
     """
-    count, pictures = inputs.shape[:2]
-    if pictures % steps:
+    count, examples = inputs.shape[:2]
+    if examples % steps:
         raise BenchError(
-            f"{pictures} pictures are not {steps} local batches of one size; give a multiple of {steps}"
+            f"{examples} examples are not {steps} local batches of one size; give a multiple of {steps}"
         )
     graph = torch.is_grad_enabled() and (inputs.requires_grad or targets.requires_grad)
     local = {name: value.expand(count, *value.shape) for name, value in weights.items()}
     total: dict[str, Tensor] = {}
     for step, (x, y) in enumerate(zip(inputs.chunk(steps, dim=1), targets.chunk(steps, dim=1), strict=True)):
-        start = weights if step == 0 else None  # shared still: the cheaper way
+        shared = weights if step == 0 else None  # the cheaper way
         if between is None:
-            mean: Tensors = _mean_gradients(model, start, local, x, y, graph)
+            mean: Tensors = _mean_gradients(model, shared, local, x, y, graph)
         else:
-            mean = between(step, _example_gradients(model, start, local, x, y, graph))
+            mean = between(step, _example_gradients(model, shared, local, x, y, graph))
         total = {name: total[name] + mean[name] if step else mean[name] for name in weights}
         local = {name: value - rate * mean[name] for name, value in local.items()}
     return {name: value / steps for name, value in total.items()}
@@ -59,33 +59,33 @@ def _example_gradients(
 ) -> dict[str, Tensor]:
     """Each example's gradient, name → (reading, example, *shape): groups of one."""
     count, examples = inputs.shape[:2]
-    own = {
+    repeated = {
         name: value[:, None].expand(count, examples, *value.shape[1:]).flatten(0, 1)
         for name, value in local.items()
     } if shared is None else {}  # fmt: skip
     flat = _mean_gradients(
-        model, shared, own, inputs.flatten(0, 1)[:, None], targets.flatten(0, 1)[:, None], graph
+        model, shared, repeated, inputs.flatten(0, 1)[:, None], targets.flatten(0, 1)[:, None], graph
     )
     return {name: value.unflatten(0, (count, examples)) for name, value in flat.items()}
 
 
 def _mean_gradients(
-    model: nn.Module, shared: Tensors | None, own: Tensors, inputs: Tensor, targets: Tensor, graph: bool
+    model: nn.Module, shared: Tensors | None, local: Tensors, inputs: Tensor, targets: Tensor, graph: bool
 ) -> dict[str, Tensor]:
-    """Each group's mean gradient at weights `shared`, name → (*shape), or else at its `own`, name →
-    (group, *shape)."""
+    """Each group's mean gradient at weights `shared`, name → (*shape), or where these are None at its `local`
+    ones, name → (group, *shape)."""
     if shared is not None:
         return group_gradients(model, shared, inputs, targets, differentiable=graph)
-    given = {
+    leaves = {
         name: value if graph and value.requires_grad else value.detach().requires_grad_()
-        for name, value in own.items()
+        for name, value in local.items()
     }
     with torch.enable_grad():
         if twice_under_vmap(model):
-            found = vmap(grad(_loss), in_dims=(0, None, 0, 0))(given, model, inputs, targets)
+            gradients = vmap(grad(_loss), in_dims=(0, None, 0, 0))(leaves, model, inputs, targets)
         else:
-            found = _one_by_one(given, model, inputs, targets, graph)
-    return found if graph else {name: value.detach() for name, value in found.items()}
+            gradients = _one_by_one(leaves, model, inputs, targets, graph)
+    return gradients if graph else {name: value.detach() for name, value in gradients.items()}
 
 
 def _loss(weights: Tensors, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -99,10 +99,10 @@ def _one_by_one(
     """Group after group by plain autograd: slow, and right for every model."""
     rows = []
     for row, (x, y) in enumerate(zip(inputs, targets, strict=True)):
-        given = {name: value[row] for name, value in weights.items()}
+        local = {name: value[row] for name, value in weights.items()}
         rows.append(
             torch.autograd.grad(
-                _loss(given, model, x, y), list(given.values()),
+                _loss(local, model, x, y), list(local.values()),
                 create_graph=graph, allow_unused=True, materialize_grads=True,
             )
         )  # fmt: skip

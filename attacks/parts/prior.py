@@ -1,13 +1,75 @@
-"""Priors on inputs, one figure per reading, added to the distance."""
+"""Priors on inputs, one figure per reading, added to the distance: as published, and of an adaptive attacker."""
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-_SOFT = 0.01  # grey levels below which a difference of neighbours counts as none: the root is smooth there
+from bench.trip import Noise, Reading
+
+_RANGE_DEVIATION = 0.05  # standard deviation of values outside the data's range
+_SMOOTH = 0.01  # grey levels below which |∂x| is taken as 0: the root is smooth there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prior:
+    """Weights of the priors; total variation is for images alone."""
+
+    total_variation: float = 0.0
+    squared: float = 0.0
+    absolute: float = 0.0
+
+    def __call__(self, x: Tensor) -> Tensor | float:
+        """Inputs (reading, example, *shape) → (reading,), or 0."""
+        image = x.dim() == 5
+        return (
+            (self.total_variation * total_variation(x) if self.total_variation and image else 0.0)
+            + (self.squared * squared(x) if self.squared else 0.0)
+            + (self.absolute * absolute(x) if self.absolute else 0.0)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseModel:
+    """Makes the objective that of the most probable candidate, not of the one that fits best.
+
+    With variance v of the noise on each coordinate of the mean observation, -2v log p is the squared
+    distance (Laplace's law: √(v/2) times -log p is the absolute distance) plus `weight` times the prior's
+    -log p: neighbours differ as in public images (scale `edge_scale`), and values lie in the data's range.
+    `variance` is in gradient units squared; at 0 nothing is known of noise, and the prior is 0.
+    """
+
+    variance: float
+    weight: float
+    edge_scale: float
+
+    @classmethod
+    def of(cls, reading: Reading, observations: int) -> "NoiseModel":
+        """The model of a reading whose observations were averaged to so many; `weight` is 0 where there are no
+        public images."""
+        noise = Noise() if reading.description is None else reading.description.noise
+        variance = noise.variance / (len(reading.rounds) / observations)
+        images = reading.kind == "image" and len(reading.public_inputs) > 1
+        weight = 0.0
+        if images:
+            single = noise.law == "laplace" and len(reading.rounds) == 1
+            weight = (variance / 2) ** 0.5 if single else 2 * variance
+        return cls(
+            variance=variance, weight=weight,
+            edge_scale=edge_scale(reading.public_inputs[:256]) if weight else 1.0,
+        )  # fmt: skip
+
+    def prior(self, x: Tensor, value_range: tuple[float, float]) -> Tensor | float:
+        """`weight` times -log p of inputs (reading, example, *shape), up to a constant: (reading,), or 0."""
+        if self.weight == 0:
+            return 0.0
+        return self.weight * (
+            edges(x, self.edge_scale) + outside(x, *value_range) / (2 * _RANGE_DEVIATION**2)
+        )
 
 
 def total_variation(x: Tensor) -> Tensor:
-    """Mean absolute difference of neighbours, both ways: (reading, picture, channel, h, w) → (reading,).
+    """Mean absolute difference of neighbours, both ways: (reading, example, channel, h, w) → (reading,).
 
     Geiping et al. 2020, §4: anisotropic, mean over the pixels.
     """
@@ -31,16 +93,17 @@ def outside(x: Tensor, low: float, high: float) -> Tensor:
 
 
 def edges(x: Tensor, scale: float) -> Tensor:
-    """-log density of a picture whose differences of neighbours follow Laplace's law of this scale, up to a
-    constant: Σ |∂x| / scale, smoothed at zero; (reading, picture, channel, h, w) → (reading,)."""
-    parts = [((d * d + _SOFT**2).sqrt() - _SOFT).flatten(1).sum(1) for d in _differences(x)]
-    return (parts[0] + parts[1]) / scale
+    """-log density, up to a constant, of images whose differences of neighbours follow Laplace's law of this
+    scale: Σ |∂x| / scale, smoothed at zero; (reading, example, channel, h, w) → (reading,)."""
+    across, down = (((d * d + _SMOOTH**2).sqrt() - _SMOOTH).flatten(1).sum(1) for d in _differences(x))
+    return (across + down) / scale
 
 
 def edge_scale(public: Tensor) -> float:
-    """The scale of `edges` that public pictures (example, channel, h, w) make most likely: mean |∂x|."""
-    gaps = torch.cat([d.flatten() for d in _differences(public)])
-    return max(float(gaps.abs().mean()), 1e-3)
+    """The scale of `edges` that public images (example, channel, h, w) make most likely: mean |∂x|, and at least
+    .001."""
+    differences = torch.cat([d.flatten() for d in _differences(public)])
+    return max(float(differences.abs().mean()), 1e-3)
 
 
 def _differences(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Where a reconstruction begins: keyed by reading, picture and restart, drawn on the CPU."""
+"""Where a reconstruction begins: keyed by reading, example and restart, drawn on the CPU."""
 
 from typing import Literal
 
@@ -13,18 +13,18 @@ Start = Literal["gaussian", "uniform", "grey", "black", "tile-2", "tile-4", "til
 
 
 def start(kind: Start, reading: Reading, position: int, restart: int, key: Key) -> Tensor:
-    """The first dummies of one reading: (picture, *shape) float32.
+    """The first candidates of the reading at `position`: (example, *shape) float32.
 
     `gaussian`: N(0, 1) (Zhu et al. 2019); `uniform`: U(0, 1); `grey`, `black`: constants;
-    `tile-n`: a U(0, 1) tile of 1/n of height and width, repeated (Wei et al. 2020, §4.3);
-    `public`: a picture of the public split.
+    `tile-n`: a U(0, 1) tile of 1/n of height and width, repeated (Wei et al. 2020, §4.3), for images alone;
+    `public`: an example of the public split.
     """
     index = reading.indices[position]
-    return torch.stack([_one(kind, reading, index, n, restart, key) for n in range(reading.examples)])
+    return torch.stack([_example(kind, reading, index, n, restart, key) for n in range(reading.examples)])
 
 
-def _one(kind: Start, reading: Reading, index: int, picture: int, restart: int, key: Key) -> Tensor:
-    draw = key.generator("start", index, picture, restart)
+def _example(kind: Start, reading: Reading, index: int, example: int, restart: int, key: Key) -> Tensor:
+    draw = key.generator("start", index, example, restart)
     shape = reading.shape
     if kind == "gaussian":
         return torch.from_numpy(draw.standard_normal(shape, dtype=np.float32))

@@ -19,8 +19,8 @@ class AdamState(State):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adam(Solver[AdamState]):
-    """`signed` takes the sign of the gradient; `milestones` are the iterations at which the rate is
-    multiplied by `decay`; `box` clamps the point after every step."""
+    """`signed` takes the sign of the gradient; after each of `milestones`, iterations, the rate is multiplied by
+    `decay`; `box` (low, high) clamps the point after every step."""
 
     rate: float
     signed: bool = False

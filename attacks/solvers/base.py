@@ -1,19 +1,20 @@
-"""What a solver is: rows that move in parallel, each as if it were alone.
+"""What a solver is, a descent method for many rows in parallel, and what it takes and returns.
 
 Configuration is frozen; state is a separate dataclass of tensors with a leading row axis.  The
-loop that evaluates, restarts and drops finished rows is written once, in `loop.py`.
+loop that evaluates, restarts and replaces rows is written once, in `loop.py`.
 """
 
-import dataclasses
 from abc import ABC, abstractmethod
-from typing import Generic, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Generic, Protocol, TypeVar
 
 from torch import Tensor
 
 
-@dataclasses.dataclass
+@dataclass
 class State:
-    """`trial` (row, variable): where the objective is to be evaluated next; `finished` (row,)."""
+    """`trial` (row, variable): where the objective is to be evaluated next; `finished` (row,): no step helps."""
 
     trial: Tensor
     finished: Tensor
@@ -27,29 +28,97 @@ class Solver(ABC, Generic[S]):
 
     @abstractmethod
     def init(self, x: Tensor) -> S:
-        """The state of fresh rows that start at `x` (row, variable)."""
+        """The state of rows that start at `x` (row, variable)."""
 
     @abstractmethod
     def step(self, state: S, loss: Tensor, gradient: Tensor) -> S:
-        """Take loss (row,) and gradient (row, variable) at `trial`; choose each row's next trial."""
+        """The state after loss (row,) and gradient (row, variable) at `trial`, with each row's next trial.
+
+        May write into `state`, which is not used again.
+        """
 
     @abstractmethod
     def outer(self, evaluations: Tensor) -> Tensor:
-        """Evaluations (row,) as the published loops count their iterations."""
+        """Evaluations (row,) → iterations (row,) as the published loops count them."""
 
 
 def select(state: S, rows: Tensor) -> S:
-    """The state of some rows alone."""
-    return dataclasses.replace(
-        state, **{item.name: getattr(state, item.name)[rows] for item in dataclasses.fields(state)}
-    )
+    """The state of `rows`, their numbers, alone."""
+    return replace(state, **{item.name: getattr(state, item.name)[rows] for item in fields(state)})
 
 
 def merge(state: S, fresh: S, rows: Tensor) -> S:
     """`state` with `rows` (a mask) replaced by `fresh`, the state of those rows alone."""
     merged = {}
-    for item in dataclasses.fields(state):
+    for item in fields(state):
         value = getattr(state, item.name).clone()
         value[rows] = getattr(fresh, item.name)
         merged[item.name] = value
-    return dataclasses.replace(state, **merged)
+    return replace(state, **merged)
+
+
+# (row, variable) → loss (row,) and gradient (row, variable)
+Evaluate = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+class Problem(Protocol):
+    """Independent minimisations, one a row."""
+
+    def start(self, row: int, restart: int) -> Tensor:
+        """Where a row begins on that restart: (variable,)."""
+
+    def subset(self, rows: Tensor, restarts: Tensor) -> Evaluate:
+        """The objective of some rows alone, each on its restart; both (row,)."""
+
+    def zero_gradient_loss(self, rows: Tensor) -> Tensor:
+        """The loss (row,) of a candidate that sends a zero gradient, so explains nothing."""
+
+    def noise_floor(self, rows: Tensor) -> Tensor:
+        """The loss (row,) that noise leaves at the truth: a lower one teaches nothing more."""
+
+    def loss_scale(self, rows: Tensor) -> Tensor:
+        """The factor (row,) from the loss to the normalised loss; the tolerances of solvers are absolute."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The limits of a row.
+
+    `evaluations` and `restarts` are per row, restarts inside the budget.  A run of a row ends
+
+    - when its solver has converged, or a value is not finite;
+    - when its normalised loss is below `stop_loss`, compared every `look_every` evaluations;
+    - when restarts remain, its equal share of the budget is spent, and its least loss is above `hopeless`
+      times the zero-gradient loss.
+
+    A run that ended above `enough` times the zero-gradient loss is restarted while budget remains.  With
+    `leave_stalled`, a converged run is restarted only if it is no better than a zero gradient.  `hopeless` and
+    `enough` count as at least twice the noise floor.
+    """
+
+    evaluations: int
+    restarts: int = 0
+    stop_loss: float | None = None
+    look_every: int = 1
+    hopeless: float = 1e-2
+    enough: float = 1e-4
+    leave_stalled: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """Per row: the point `x` (row, variable) of least loss over all runs, that loss, evaluations and restarts
+    used; `runs` is the restart that found the point.
+
+    `marks` are evaluation counts: powers of two, and the last.  `losses` (mark, row) are the least losses so
+    far at each row's own count; `trajectory` (mark, row, variable) are their points, of the first rows alone.
+    """
+
+    x: Tensor
+    loss: Tensor
+    evaluations: Tensor
+    restarts: Tensor
+    runs: Tensor
+    marks: tuple[int, ...]
+    losses: Tensor
+    trajectory: Tensor

@@ -1,9 +1,9 @@
-"""L-BFGS with a step size, history and stop of its own for every row (Nocedal 1980).
+"""L-BFGS (Nocedal 1980) with a separate step size, history and stop for every row.
 
-`search = "none"` takes the full step always, as the published attack loops do with
+`line_search = "none"` always takes the full step, as the published attack loops do with
 `torch.optim.LBFGS`; `"backtracking"` shrinks a row's step until the sufficient-decrease test
-holds.  Rows are asynchronous: each evaluation serves every row's own trial point.  The direction
-comes from the compact form (Byrd, Nocedal & Schnabel 1994, theorem 2.2), which reads the history
+holds.  Rows are asynchronous: one evaluation takes each row's trial point, whatever stage it is in.  The
+direction comes from the compact form (Byrd, Nocedal & Schnabel 1994, theorem 2.2), which reads the history
 twice a step; its small systems are solved in float64.
 """
 
@@ -17,7 +17,7 @@ from bench.attacks.solvers.base import Solver, State
 
 _CURVATURE = 1e-10  # torch.optim.LBFGS: a pair enters the history when y·s is above this
 _ARMIJO = 1e-4
-_CACHE = 12 << 20  # bytes of history that stay near one core between its two readings
+_CACHE = 12 << 20  # bytes of history that stay in a core's cache between its two readings
 _SHRINKS = 15  # trials along one direction before a row falls back to steepest descent
 
 
@@ -38,7 +38,7 @@ class LbfgsState(State):
     sy: Tensor  # (row, slot, slot): s_i·y_j, float64
     yy: Tensor
     filled: Tensor  # (row, slot): whether the slot holds a pair
-    clock: Tensor  # (row,): steps so far of the oldest row; all rows write the slot clock mod m
+    clock: Tensor  # (row,): steps of the oldest row; all rows write the slot clock mod m
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,13 +60,13 @@ class Lbfgs(Solver[LbfgsState]):
         def full(value: float, *shape: int, dtype: torch.dtype = x.dtype) -> Tensor:
             return torch.full((rows, *shape), value, dtype=dtype, device=device)
 
-        m, whole = self.history, torch.long
+        m = self.history
         return LbfgsState(
             trial=x.clone(), finished=full(0, dtype=torch.bool), x=x.clone(), loss=full(torch.inf),
-            gradient=full(0, n), d=full(0, n), t=full(0), slope=full(0), shrinks=full(0, dtype=whole),
+            gradient=full(0, n), d=full(0, n), t=full(0), slope=full(0), shrinks=full(0, dtype=torch.long),
             scale=full(1), s=full(0, m, n), y=full(0, m, n), sy=full(0, m, m, dtype=torch.float64),
             yy=full(0, m, m, dtype=torch.float64), filled=full(0, m, dtype=torch.bool),
-            clock=full(0, dtype=whole),
+            clock=full(0, dtype=torch.long),
         )  # fmt: skip
 
     def step(self, state: LbfgsState, loss: Tensor, gradient: Tensor) -> LbfgsState:
@@ -74,7 +74,7 @@ class Lbfgs(Solver[LbfgsState]):
         accepted = first | self._accepts(state, loss)
         moved = accepted & ~first
 
-        # the accepted gradient g and the newest pair (s, y), side by side; passes over them cost as much as work
+        # the accepted gradient g and the newest pair (s, y), side by side: memory passes cost as much as arithmetic
         columns = gradient.new_empty((len(gradient), 3, gradient.shape[1]))
         torch.sub(state.trial, state.x, out=columns[:, 1])
         torch.sub(gradient, state.gradient, out=columns[:, 2])
@@ -90,7 +90,7 @@ class Lbfgs(Solver[LbfgsState]):
             columns[:, 1:] = torch.where(push[:, None, None], columns[:, 1:], 0)
         d, scale = self._direction(state, columns, ys, push)
 
-        # where rows shrink their step: after too many trials, steepest descent with no history
+        # rows that shrink their step: after too many trials, steepest descent without history
         shrinks = torch.where(accepted, 0, state.shrinks + 1)
         lost = shrinks == _SHRINKS
         stuck = shrinks > 2 * _SHRINKS
@@ -141,8 +141,8 @@ class Lbfgs(Solver[LbfgsState]):
     ) -> tuple[Tensor, Tensor]:
         """d = -H g and γ, after the newest pairs (s, y) have entered the history of the rows in `push`.
 
-        `columns` (row, 3, variable): g, s and y, the pair zero outside `push`.  Writes the history in place:
-        the state that `step` was given is not used again.  All rows write the same slot at the same time.
+        `columns` (row, 3, variable): g, s and y, the pair zero outside `push`.  Writes the history in place, all
+        rows the same slot.
         """
         g, s, y = columns.unbind(1)
         scale = torch.where(push, ys / torch.linalg.vecdot(y, y).clamp_min(1e-30), state.scale)
@@ -152,14 +152,13 @@ class Lbfgs(Solver[LbfgsState]):
         state.clock.fill_(clock + 1)
         slot, used = clock % self.history, min(clock + 1, self.history)
         state.s[:, slot], state.y[:, slot], state.filled[:, slot] = s, y, push
-        rows = len(g)
-        some = rows if g.is_cuda else max(1, _CACHE // (2 * used * g[0].nbytes))
+        block = len(g) if g.is_cuda else max(1, _CACHE // (2 * used * g[0].nbytes))
         blocks = [
             _compact(
                 columns[at], state.s[at, :used], state.y[at, :used], state.sy[at, :used, :used],
                 state.yy[at, :used, :used], state.filled[at, :used], scale[at], slot,
             )
-            for at in (slice(first, first + some) for first in range(0, rows, some))
+            for at in (slice(first, first + block) for first in range(0, len(g), block))
         ]  # fmt: skip
         return torch.cat(blocks), scale
 
@@ -167,7 +166,7 @@ class Lbfgs(Solver[LbfgsState]):
 def _compact(
     columns: Tensor, s: Tensor, y: Tensor, sy: Tensor, yy: Tensor, filled: Tensor, scale: Tensor, slot: int
 ) -> Tensor:
-    """-H g of some rows, whose history (row, slot, variable) is read twice: so few that it stays in cache.
+    """-H g of some rows, whose history (row, slot, variable) is read twice: few enough that it stays in cache.
 
     `columns` (row, 3, variable) are g and the newest pair, which lies in `slot`; the products of pairs
     `sy`, `yy` are brought up to date in place.
@@ -177,7 +176,7 @@ def _compact(
     sy[:, :, slot] = with_s[:, 2]  # s_i·y_new
     yy[:, slot] = yy[:, :, slot] = with_y[:, 2]
 
-    # R = the upper triangle of SᵀY in order of age: a turn of the slots; empty ones have a unit diagonal
+    # R = the upper triangle of SᵀY in order of age: the slots rotated; empty ones have a unit diagonal
     oldest = (slot + 1) % s.shape[1]
     r = sy.roll((-oldest, -oldest), (1, 2))
     diagonal = r.diagonal(dim1=1, dim2=2)

@@ -1,77 +1,88 @@
-"""Victims → reading: run the pipeline with the defense's stages and show what one tap shows."""
+"""Victims → reading: run the pipeline with the defense's stages and show what one point shows."""
 
 import copy
 import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from bench.answer.victims import pictures
+from bench.answer.setup import Setup
+from bench.answer.victims import truth_at
 from bench.cell import AttackCell
-from bench.datasets.base import Data
+from bench.federated.batches import Batches
 from bench.federated.describe import describe, untouched
-from bench.federated.pipeline import Batches, Tensors, run_round, sent_unit
+from bench.federated.pipeline import run_round, sent_unit
 from bench.federated.stages import Moment, Stages
 from bench.points import Point
 from bench.trip import Reading, Victims
 
 
 def take_reading(
-    cell: AttackCell, data: Data, model: nn.Module, weights: Tensors, victims: Victims,
-    batches: list[Batches], stages: Stages, point: Point, round_: int,
-) -> Reading:  # fmt: skip
+    cell: AttackCell, setup: Setup, point: Point, victims: Victims, batches: Sequence[Batches]
+) -> Reading:
     """What the attacker holds at `point`, with just the grants that the cell names."""
+    data, grants, federated = setup.data, cell.grants, cell.federated
     shown = [
-        show(cell, data, model, weights, batches, stages, point, round_, observation=number)
-        for number in range(cell.grants.repeated_readings)
+        observe(cell, setup, point, batches, setup.stages, observation=number)
+        for number in range(grants.repeated_readings)
     ]
     count = len(shown)
     updates = point.unit in ("update", "sum")
-    unit = sent_unit(cell.federated) if updates else 1.0
+    unit = sent_unit(federated) if updates else 1.0
     public = torch.from_numpy(data.public.floats())
     reading = Reading(
-        point=point, linked="coordinate" if stages.unlinked(point) else "vector",
-        values={name: torch.stack([one[name] for one in shown], 1) for name in weights},
-        weights={name: value.expand(count, *value.shape) for name, value in weights.items()},
-        rounds=(round_,) * count, indices=tuple(range(cell.readings)), model=model, kind=data.kind,
-        shape=data.shape, value_range=(0.0, 1.0), classes=data.classes, batch=cell.federated.batch,
-        steps=cell.federated.steps if updates else 1, rate=cell.federated.rate, unit=unit,
-        client_examples=stages.setting.client_examples,
-        senders=cell.federated.per_round if point.unit == "sum" else 1,
+        point=point, linked="coordinate" if setup.stages.unlinked(point) else "vector",
+        values={name: torch.stack([one[name] for one in shown], 1) for name in setup.weights},
+        weights={name: value.expand(count, *value.shape) for name, value in setup.weights.items()},
+        rounds=(setup.round,) * count, indices=tuple(range(cell.readings)), model=setup.model, kind=data.kind,
+        shape=data.shape, value_range=(0.0, 1.0), classes=data.classes, batch=federated.batch,
+        steps=federated.steps if updates else 1, rate=federated.rate, unit=unit,
+        client_examples=setup.setting.client_examples,
+        senders=federated.per_round if point.unit == "sum" else 1,
         public_mean=public.mean(0), public_inputs=public,
         public_labels=torch.from_numpy(data.public.labels),
-        labels=pictures(victims, point)[1].sort(1).values if cell.grants.labels else None,
-        repeated_readings=cell.grants.repeated_readings,
+        labels=truth_at(victims, point).labels.sort(1).values if grants.labels else None,
+        repeated_readings=grants.repeated_readings,
     )  # fmt: skip
-    if cell.knowledge == "plain" or untouched(stages, point):
+    if cell.knowledge == "plain" or untouched(setup.stages, point):
         return reading
     probe = {name: value[0, 0] for name, value in reading.values.items()}
     return replace(
         reading, description=describe(
-            stages, point, round_=round_, unit=unit * reading.steps, probe=probe, weights=weights,
-            colluders=cell.grants.colluders,
+            setup.stages, point, round_=setup.round, unit=unit * reading.steps, probe=probe, weights=setup.weights,
+            colluders=grants.colluders,
         ),
     )  # fmt: skip
 
 
-def show(
-    cell: AttackCell, data: Data, model: nn.Module, weights: Tensors, batches: list[Batches],
-    stages: Stages, point: Point, round_: int, *, observation: int = 0,
-) -> dict[str, Tensor]:  # fmt: skip
-    """One observation at a point, name → (reading, *shape)."""
+def observe(
+    cell: AttackCell,
+    setup: Setup,
+    point: Point,
+    batches: Sequence[Batches],
+    stages: Stages,
+    *,
+    observation: int = 0,
+) -> dict[str, Tensor]:
+    """One observation at a point under these stages, name → (reading, *shape)."""
     moment = Moment(
-        seed=cell.seed, draw=cell.draw, round=round_, observation=observation, colluders=cell.grants.colluders
-    )
+        seed=cell.seed, draw=cell.draw, round=setup.round, observation=observation,
+        colluders=cell.grants.colluders,
+    )  # fmt: skip
     taps = [
-        run_round(model, weights, batch, cell.federated, stages, moment, classes=data.classes)
+        run_round(
+            setup.model, setup.weights, batch, cell.federated, stages, moment, classes=setup.data.classes
+        )
         for batch in batches
     ]
-    if point.unit != "sum" and len(taps) == 1:
+    if point.unit == "sum":
+        return {name: torch.stack([tap.shown[point.after][name] for tap in taps]) for name in setup.weights}
+    if not setup.whole_round:
         return taps[0].shown[point.after]
-    if point.unit != "sum":  # each tap is of one reading's whole round, the victim first
-        return {name: torch.stack([tap.shown[point.after][name][0] for tap in taps]) for name in weights}
-    return {name: torch.stack([tap.shown[point.after][name] for tap in taps]) for name in weights}
+    # each tap is of one reading's whole round, the victim first
+    return {name: torch.stack([tap.shown[point.after][name][0] for tap in taps]) for name in setup.weights}
 
 
 def reading_hash(reading: Reading) -> str:

@@ -1,6 +1,7 @@
 """`bench attack`: a gradient of one's own, from a file, attacked; no matrix and no run folder."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -9,6 +10,7 @@ import click
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from bench.record.schema import ExampleScore
     from bench.scoring.score import Scores
     from bench.trip import Reading, Reconstruction
 
@@ -25,7 +27,7 @@ _file = click.Path(dir_okay=False, path_type=Path)
 @click.option("--evaluations", type=click.IntRange(1), default=500, show_default=True, help="Per reading.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the attack's start.")
 @click.option("--truth", type=_file, help="An .npz with the true `inputs` and `labels`, to score by.")
-@click.option("--public", type=_file, help="An .npz with public `inputs` [and `labels`]: priors and floors.")
+@click.option("--public", type=_file, help="An .npz with public `inputs` [and `labels`]: for priors.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder [default: FILE-leak].")
 @click.option("--plugin", "plugins", multiple=True, metavar="FILE|MODULE", help="Add entries of your own.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
@@ -44,8 +46,7 @@ def command(
     bench attack --reading mine.npz --model dlg-lenet --truth truth.npz
     """
     from bench import api
-    from bench.own import coerce as given
-    from bench.own import files as reading_files
+    from bench.own import coerce, files
     from bench.record.checkpoints import read_weights
     from bench.registry import entries as registry
 
@@ -58,36 +59,31 @@ def command(
         params=_params(model_params, "--model-param"), public=known, public_labels=known_labels,
     )  # fmt: skip
     if true is not None and true_labels is not None:  # before the attack spends its minutes
-        given.pictures(true, (len(reading), reading.examples, *reading.shape))
-        given.labels(true_labels, len(reading) * reading.examples, reading.classes)
-    found = api.attack(
+        coerce.like_reading(true, (len(reading), reading.examples, *reading.shape))
+        coerce.labels(true_labels, len(reading) * reading.examples, reading.classes)
+    reconstruction = api.attack(
         reading, name, evaluations=evaluations, seed=seed, device=device,
         params=_params(attack_params, "--attack-param"),
     )  # fmt: skip
     scores = None
     if true is not None and true_labels is not None:
         scores = api.score(
-            found,
-            true,
-            true_labels,
-            public=known,
-            public_labels=known_labels,
+            reconstruction, true, true_labels, public=known, public_labels=known_labels,
             value_range=reading.value_range,
-        )
+        )  # fmt: skip
     out = out or Path(f"{reading_file.stem}-leak")
-    picture = api.save_pictures(out / "pictures.png", true, found, value_range=reading.value_range)
+    picture = api.save_pictures(out / "pictures.png", true, reconstruction, value_range=reading.value_range)
     kept = out / "reconstruction.npz"
-    reading_files.save_arrays(
+    files.save_arrays(
         kept,
-        {"inputs": found.inputs.numpy(), "labels": found.labels.numpy(), "loss": found.loss.numpy(),
-         "evaluations": found.evaluations.numpy()},
-    )  # fmt: skip
-    files = {"pictures": str(picture), "reconstruction": str(kept)}
+        {name: getattr(reconstruction, name).numpy() for name in ("inputs", "labels", "loss", "evaluations")},
+    )
+    paths = {"pictures": str(picture), "reconstruction": str(kept)}
     if as_json:
-        content = _content(name, reading, found, scores)
-        click.echo(json.dumps({**content, "files": files}, indent=1, allow_nan=False))
+        content = _content(name, reading, reconstruction, scores)
+        click.echo(json.dumps({**content, "files": paths}, indent=1, allow_nan=False))
     else:
-        click.echo("\n".join([*_words(name, reading, found, scores), *map(str, files.values())]))
+        click.echo("\n".join([*_text(name, reading, reconstruction, scores), *paths.values()]))
 
 
 def _examples(path: Path, *, needs_labels: bool) -> "tuple[NDArray[Any], NDArray[Any] | None]":
@@ -101,24 +97,24 @@ def _examples(path: Path, *, needs_labels: bool) -> "tuple[NDArray[Any], NDArray
     return arrays["inputs"], arrays.get("labels")
 
 
-def _params(given: tuple[str, ...], option: str) -> dict[str, Any]:
+def _params(options: tuple[str, ...], name: str) -> dict[str, Any]:
     """`restarts=2` as a number, `activation=relu` as text."""
     from bench.errors import BenchError
 
-    found: dict[str, Any] = {}
-    for item in given:
-        key, equals, text = item.partition("=")
+    params: dict[str, Any] = {}
+    for option in options:
+        key, equals, text = option.partition("=")
         if not key or not equals:
-            raise BenchError(f"{option} is KEY=VALUE, got {item!r}")
+            raise BenchError(f"{name} is KEY=VALUE, got {option!r}")
         try:
-            found[key] = json.loads(text)
+            params[key] = json.loads(text)
         except ValueError:
-            found[key] = text
-    return found
+            params[key] = text
+    return params
 
 
 def _content(
-    name: str, reading: "Reading", found: "Reconstruction", scores: "Scores | None"
+    name: str, reading: "Reading", reconstruction: "Reconstruction", scores: "Scores | None"
 ) -> dict[str, Any]:
     from bench.scoring.score import plain
 
@@ -127,43 +123,46 @@ def _content(
         "point": reading.point.name,
         "readings": [
             {
-                "status": found.status[row],
-                "loss": plain(float(found.loss[row])),
-                "labels": found.labels[row].tolist(),
-                "evaluations": int(found.evaluations[row]),
+                "status": reconstruction.status[row],
+                "loss": plain(float(reconstruction.loss[row])),
+                "labels": reconstruction.labels[row].tolist(),
+                "evaluations": int(reconstruction.evaluations[row]),
             }
             for row in range(len(reading))
         ],
-        "scores": None if scores is None else {"summary": scores.summary, "readings": scores.readings},
-    }
+        "scores": None if scores is None else {
+            "summary": asdict(scores.summary), "readings": [asdict(row) for row in scores.readings],
+            "lpips_absent": scores.lpips_absent, "priors_from": scores.priors_from,
+        },
+    }  # fmt: skip
 
 
-def _words(name: str, reading: "Reading", found: "Reconstruction", scores: "Scores | None") -> list[str]:
+def _text(
+    name: str, reading: "Reading", reconstruction: "Reconstruction", scores: "Scores | None"
+) -> list[str]:
     lines = []
-    for row, one in enumerate(_content(name, reading, found, scores)["readings"]):
-        labels = ", ".join("unknown" if label < 0 else str(label) for label in one["labels"])
-        loss = "not a number" if one["loss"] is None else f"{one['loss']:.3g}"
-        line = f"reading {row}: {one['status']}, loss {loss} after {one['evaluations']} evaluations"
+    for row, item in enumerate(_content(name, reading, reconstruction, None)["readings"]):
+        labels = ", ".join("unknown" if label < 0 else str(label) for label in item["labels"])
+        loss = "not a number" if item["loss"] is None else f"{item['loss']:.3g}"
+        line = f"reading {row}: {item['status']}, loss {loss} after {item['evaluations']} evaluations"
         lines.append(f"{line}, labels {labels}")
         if scores is not None:
-            lines += [f"  {_picture(picture)}" for picture in scores.readings[row]["pictures"]]
+            lines += [f"  {_example(example)}" for example in scores.readings[row].examples]
     if scores is None:
         return [*lines, "no --truth was given, so nothing is scored"]
-    share, count = scores.summary["asr"], scores.summary["pictures"]
-    bound = "at least " if scores.summary["lower_bound"] else ""
+    leaked = sum(example.success for reading in scores.readings for example in reading.examples)
+    bound = "at least " if scores.summary.lower_bound else ""
     return [
         *lines,
-        f"leaked: {bound}{round(share * count)} of {count} pictures",
-        f"floors are of {scores.summary['floors_from']}",
+        f"leaked: {bound}{leaked} of {scores.summary.examples} examples",
+        f"the prior-only baselines are of {scores.priors_from}",
     ]
 
 
-def _picture(picture: dict[str, Any]) -> str:
+def _example(example: "ExampleScore") -> str:
     figures = (
-        ("PSNR", picture["psnr_db"], " dB"),
-        ("best floor", picture["best_floor_db"], " dB"),
-        ("SSIM", picture.get("ssim"), ""),
-        ("RMSE", picture["rmse"], ""),
-    )
-    told = ", ".join(f"{label} {value:.3g}{unit}" for label, value, unit in figures if value is not None)
-    return f"label {picture['label']}: {told or 'not a number'}{', leaked' if picture['success'] else ''}"
+        ("PSNR", example.psnr_db, " dB"), ("best prior", example.prior_db, " dB"), ("SSIM", example.ssim, ""),
+        ("RMSE", example.rmse, ""),
+    )  # fmt: skip
+    text = ", ".join(f"{label} {value:.3g}{unit}" for label, value, unit in figures if value is not None)
+    return f"label {example.label}: {text or 'not a number'}{', leaked' if example.success else ''}"

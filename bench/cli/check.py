@@ -23,14 +23,14 @@ _COLOURS = {"ok": "green", "broken": "red", "skipped": "yellow"}
     "--kind", type=click.Choice(registry.KINDS), help="Only this one, where two kinds share the name."
 )
 @click.option("--plugin", "plugin", multiple=True, metavar="FILE_OR_MODULE", help="Add entries of your own.")
-@click.option("--set", "given", multiple=True, metavar="PARAMETER=VALUE", help="A parameter of the entry.")
+@click.option("--set", "settings", multiple=True, metavar="PARAMETER=VALUE", help="A parameter of the entry.")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Where data sets are.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
     name: str,
     kind: str | None,
     plugin: tuple[str, ...],
-    given: tuple[str, ...],
+    settings: tuple[str, ...],
     data_dir: Path | None,
     as_json: bool,
 ) -> None:
@@ -40,19 +40,19 @@ def command(
     """
     for spec in plugin:
         registry.add_plugin(spec)
-    params = dict(_parameter(one) for one in given)
-    kinds = [kind] if kind else [one for one in registry.KINDS if name in registry.names(one)]
+    params = dict(_parameter(text) for text in settings)
+    kinds = [kind] if kind else [other for other in registry.KINDS if name in registry.names(other)]
     if not kinds:
         raise BenchError(f"nothing is called {name!r}; `bench list` shows all names")
     from bench.contracts.run import check  # torch, and everything that the contracts look at
 
-    found = {one: check(one, name, params, data_dir=data_dir) for one in kinds}
+    results = {each: check(each, name, params, data_dir=data_dir) for each in kinds}
     if as_json:
-        content = [_as_json(one, name, params, outcomes) for one, outcomes in found.items()]
+        content = [_as_json(each, name, params, outcomes) for each, outcomes in results.items()]
         click.echo(json.dumps(content, indent=1, ensure_ascii=False))
     else:
-        click.echo("\n\n".join(_text(one, name, outcomes) for one, outcomes in found.items()))
-    sys.exit(int(any(outcome.status == "broken" for outcomes in found.values() for outcome in outcomes)))
+        click.echo("\n\n".join(_text(each, name, outcomes) for each, outcomes in results.items()))
+    sys.exit(int(any(outcome.status == "broken" for outcomes in results.values() for outcome in outcomes)))
 
 
 def _parameter(text: str) -> tuple[str, Any]:

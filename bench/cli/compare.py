@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from bench.cli.comparison import Comparison, Paired
-    from bench.record.store import Record
+    from bench.cli.comparison import Comparison, PairedDifference
+    from bench.record.schema import Record
 
 
 @click.command()
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def command(a: str, b: str, run: Path | None, as_json: bool) -> None:
     """Compare cells A and B: id prefixes in RUN (by default the newest below runs/), or record files.
 
-    Two cells are called different only by the paired test: the same pictures under the same weights.
+    Two cells are called different only by the paired test: the same examples under the same weights.
 
     \b
     bench compare 3f2a 91bc runs/smoke
@@ -29,56 +29,68 @@ def command(a: str, b: str, run: Path | None, as_json: bool) -> None:
     from bench.cli.comparison import compare
 
     (_, first), (_, second) = lookup.by_reference(a, run), lookup.by_reference(b, run)
-    with lookup.understood(first), lookup.understood(second):
-        found = compare(first, second)
-        figures = {"a": _figures(first), "b": _figures(second)}
-        told = _words(first, second, found)
+    comparison = compare(first, second)
     if as_json:
-        click.echo(json.dumps({**figures, **found.json()}, indent=1))
+        figures = {"a": _figures(first), "b": _figures(second)}
+        click.echo(json.dumps({**figures, **comparison.json()}, indent=1))
     else:
-        click.echo("\n".join(told))
+        click.echo("\n".join(_text(first, second, comparison)))
 
 
 def _figures(record: "Record") -> dict[str, Any]:
-    names = ("asr", "asr_low", "asr_high", "lower_bound", "rmse_median", "psnr_db_median", "accuracy")
-    figures = {name: record.summary[name] for name in names if name in record.summary}
-    return {"id": record.id, "status": record.status, "reason": record.reason, **figures}
+    figures: dict[str, Any] = {"id": record.id, "status": record.status, "reason": record.reason}
+    if record.attack is not None:
+        summary = record.attack.figures()
+        asr = {"asr": summary.asr.value, "asr_low": summary.asr.low, "asr_high": summary.asr.high}
+        figures |= {**asr, "lower_bound": summary.lower_bound, "medians": summary.medians}
+    if record.training is not None:
+        figures["accuracy"] = record.training.accuracy
+    return figures
 
 
-def _words(a: "Record", b: "Record", found: "Comparison") -> list[str]:
-    from bench.tracking.view import clean, view
+def _text(a: "Record", b: "Record", comparison: "Comparison") -> list[str]:
+    from bench.record.names import cell_name
+    from bench.sanitize import sanitize
 
-    lines = [click.style(f"{name}  {record.id[:8]}  {view(record, '').name}", bold=True)
+    lines = [click.style(f"{name}  {record.id[:8]}  {sanitize(cell_name(record.cell))}", bold=True)
              for name, record in (("A", a), ("B", b))]  # fmt: skip
     lines += [
-        f"question  {clean(each.field)}: {clean(str(each.a))} | {clean(str(each.b))}"
-        for each in found.questions
-    ] or ["question  the same"]
-    lines += [f"source    {clean(line)}" for line in found.sources] or ["source    the same"]
-    lines += [f"{name}         {clean(_told(record))}" for name, record in (("A", a), ("B", b))]
-    if found.paired is None:
-        return [*lines, f"not paired: {clean(str(found.unpaired))}; so no difference is claimed"]
-    lines += _difference(found.paired)
-    less = "A" if found.paired.difference < 0 else "B"
-    if found.paired.different and (a if less == "A" else b).summary["lower_bound"]:
-        lines.append(f"but the attack failed on some of {less}'s pictures: that is not protection")
+        f"configuration  {sanitize(each.field)}: {sanitize(each.a)} | {sanitize(each.b)}"
+        for each in comparison.configuration
+    ] or ["configuration  the same"]
+    lines += [f"provenance     {sanitize(line)}" for line in comparison.provenance] or [
+        "provenance     the same"
+    ]
+    lines += [f"{name}              {sanitize(_result(record))}" for name, record in (("A", a), ("B", b))]
+    if comparison.paired is None:
+        return [*lines, f"not paired: {sanitize(comparison.unpaired)}; so no difference is claimed"]
+    lines += _difference(comparison.paired)
+    less = "A" if comparison.paired.difference < 0 else "B"
+    result = (a if less == "A" else b).attack
+    if comparison.paired.different and result is not None and result.figures().lower_bound:
+        lines.append(f"but the attack failed on some of {less}'s examples: that is not protection")
     return lines
 
 
-def _told(record: "Record") -> str:
+def _result(record: "Record") -> str:
     """One cell's own figures, whatever the other is."""
-    from bench.cli.figures import asr, figure, percent
+    from bench.cell import TrainingCell
+    from bench.cli.cell_text import asr
+    from bench.leaderboard.forms.numbers import figure, share
+    from bench.record.metrics import PSNR_DB, RMSE
 
-    summary = record.summary
-    if record.status != "done":
-        return f"{record.status}: {record.reason}"
-    if record.cell["kind"] == "training":
-        return f"accuracy {percent(summary['accuracy'])} after {record.cell['rounds']} rounds"
-    medians = f"RMSE {figure(summary['rmse_median'])}, PSNR {figure(summary['psnr_db_median'], ' dB')}"
-    return f"ASR {asr(summary)} of {summary['pictures']} pictures; medians {medians}"
+    if record.attack is not None:
+        summary = record.attack.figures()
+        medians = ", ".join(
+            f"{metric.label} {figure(metric, summary.median(metric))}" for metric in (RMSE, PSNR_DB)
+        )
+        return f"ASR {asr(summary)} of {summary.examples} examples; medians {medians}"
+    if record.training is not None and isinstance(record.cell, TrainingCell):
+        return f"accuracy {share(record.training.accuracy, 1)} after {record.cell.rounds} rounds"
+    return f"{record.status}: {record.reason}"
 
 
-def _difference(paired: "Paired") -> list[str]:
+def _difference(paired: "PairedDifference") -> list[str]:
     low, high = paired.interval
     points = f"{100 * paired.difference:+.1f} points [{100 * low:+.1f}, {100 * high:+.1f}] in ASR"
     medians = [
@@ -89,8 +101,8 @@ def _difference(paired: "Paired") -> list[str]:
     more = "A" if paired.difference > 0 else "B"
     verdict = f"different: {more} leaks more" if paired.different else "not called different: it holds 0"
     return [
-        f"A - B     {points} on the same {paired.pictures} pictures (95 %; McNemar p = {paired.p_value:.2g})",
-        f"          medians picture by picture: {', '.join(medians) or 'none'}",
+        f"A - B     {points} on the same {paired.examples} examples (95 %; McNemar p = {paired.p_value:.2g})",
+        f"          medians example by example: {', '.join(medians) or 'none'}",
         f"only A    {_places(paired.only_a)}",
         f"only B    {_places(paired.only_b)}",
         verdict,
@@ -98,7 +110,7 @@ def _difference(paired: "Paired") -> list[str]:
 
 
 def _places(places: tuple[tuple[int, int], ...]) -> str:
-    """Pictures as reading.picture, as many as fit a line."""
-    shown = [f"{reading}.{picture}" for reading, picture in places[:16]]
+    """Examples as reading.example, as many as fit a line."""
+    shown = [f"{reading}.{example}" for reading, example in places[:16]]
     more = f" … ({len(places)})" if len(places) > 16 else ""
-    return f"reading.picture {', '.join(shown)}{more}" if shown else "no picture"
+    return f"reading.example {', '.join(shown)}{more}" if shown else "no example"

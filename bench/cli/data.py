@@ -47,8 +47,8 @@ def status(data_dir: Path | None, as_json: bool) -> None:
     looked = [str(folder) for folder in folders(data_dir)]
     rows = [examine(name, data_dir) for name in registry.names("datasets")]
     if as_json:
-        found = {"looked_in": looked, "datasets": [asdict(row) for row in rows]}
-        click.echo(json_format.dumps(found, indent=1, sort_keys=True))
+        content = {"looked_in": looked, "datasets": [asdict(row) for row in rows]}
+        click.echo(json_format.dumps(content, indent=1, sort_keys=True))
     else:
         _show(rows, looked)
 
@@ -123,7 +123,7 @@ def examine(name: str, data_dir: Path | None) -> Row:
         classes=data.classes,
         subset=raw.subset,
         sha256=data.sha256,
-        where=tuple(str(path) for path in raw.found),
+        where=tuple(str(path) for path in raw.sources),
         remedy=fetching if raw.subset else "",
     )
 
@@ -152,10 +152,10 @@ def _show(rows: list[Row], looked: list[str]) -> None:
         # Without a remedy, or for damage, only the full message says what is wrong.
         fault = row.message if row.state == "damaged" or not row.remedy else ""
         parts = (_place(row) if row.training else "", row.subset, fault or row.remedy)
-        told = "; ".join(part for part in parts if part)
+        text = "; ".join(part for part in parts if part)
         counts = ["" if count is None else str(count) for count in (row.training, row.test, row.classes)]
         # Text, not markup: names and paths are shown as they are.
-        table.add_row(row.name, Text(row.state, colours[row.state]), *counts, Text(told))
+        table.add_row(row.name, Text(row.state, colours[row.state]), *counts, Text(text))
     console = Console()
     console.print(table)
     console.print(Text(f"looked in {', '.join(looked)}"), soft_wrap=True)

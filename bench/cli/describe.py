@@ -23,17 +23,21 @@ def command(name: str, kind: str | None, plugin: tuple[str, ...], as_json: bool)
     for spec in plugin:
         registry.add_plugin(spec)
     kind = kind or _kind(name)
-    entry, found, said = registry.load(kind, name), registry.origin(kind, name), registry.literals(kind, name)
+    entry, origin, literals = (
+        registry.load(kind, name),
+        registry.origin(kind, name),
+        registry.literals(kind, name),
+    )
     declared = parameters(entry)
     content = {
         "name": name,
         "kind": kind,
         "doc": _doc(entry),
-        **{key: value for key, value in said.items() if not key.startswith("_")},
-        "target": found.target,
-        "distribution": found.distribution,
-        "version": found.version,
-        "file": str(found.file),
+        **{key: value for key, value in literals.items() if not key.startswith("_")},
+        "target": origin.target,
+        "distribution": origin.distribution,
+        "version": origin.version,
+        "file": str(origin.file),
         "parameters": [_as_json(item) for item in declared],
     }
     click.echo(json.dumps(content, indent=1, ensure_ascii=False) if as_json else _text(content, declared))

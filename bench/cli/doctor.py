@@ -26,26 +26,26 @@ def command(data_dir: Path | None, run: Path, plugin: tuple[str, ...], as_json: 
     """Check what bench needs: versions, GPU, data, disk, store, name clashes, broken plug-ins."""
     for spec in plugin:
         registry.add_plugin(spec)
-    found = findings(data_dir, run)
+    items = findings(data_dir, run)
     if as_json:
-        click.echo(json.dumps([dataclasses.asdict(item) for item in found], indent=1, ensure_ascii=False))
+        click.echo(json.dumps([dataclasses.asdict(item) for item in items], indent=1, ensure_ascii=False))
     else:
-        click.echo("\n".join(map(_line, found)))
-        worst = [sum(item.state == state for item in found) for state in ("fail", "warn")]
-        click.echo(f"\n{len(found)} checks: {worst[0]} failed, {worst[1]} with a warning")
-    sys.exit(any(item.state == "fail" for item in found))
+        click.echo("\n".join(map(_line, items)))
+        worst = [sum(item.state == state for item in items) for state in ("fail", "warn")]
+        click.echo(f"\n{len(items)} checks: {worst[0]} failed, {worst[1]} with a warning")
+    sys.exit(any(item.state == "fail" for item in items))
 
 
 def findings(data_dir: Path | None, run: Path) -> list[Finding]:
     """Every check in the order in which faults should be mended."""
     from bench.health import machine, names, storage, versions
 
-    told = machine.probe()
+    probe = machine.probe()
     return [
         versions.python(), *versions.dependencies(),
-        machine.pair(told), machine.gpu(told), machine.cores(told),
+        machine.pair(probe), machine.gpu(probe), machine.cores(probe),
         *storage.data(data_dir), storage.disk(run), storage.store(run), storage.telemetry(),
-        names.packages(), names.command(), names.shadows(), *names.entries(load="torch error" not in told),
+        names.packages(), names.command(), names.shadows(), *names.entries(load="torch error" not in probe),
     ]  # fmt: skip
 
 

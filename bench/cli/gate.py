@@ -11,7 +11,6 @@ import click
 if TYPE_CHECKING:
     from bench.gate.baseline import Baseline
     from bench.gate.verdict import Verdict
-    from bench.record.store import Record
 
 
 @click.command()
@@ -36,8 +35,8 @@ def command(
 ) -> None:  # fmt: skip
     """Compare RUN with a baseline; without RUN the matrix that the baseline names is run first.
 
-    Exit code 0: no metric worsened by its margin.  1: a defense is weaker.  3: it cannot be told, with what
-    is needed.  2: a mistake in the question.  Where GITHUB_STEP_SUMMARY is set the verdict is added there.
+    Exit code 0: no metric worsened by its margin.  1: a defense is weaker.  3: inconclusive, with what is
+    needed.  2: a mistake in the request.  Where GITHUB_STEP_SUMMARY is set the verdict is added there.
 
     \b
     bench run --matrix gate --plugin my_defense.py --defense my-defense
@@ -49,17 +48,17 @@ def command(
         raise click.UsageError("give --baseline FILE to compare, or --write-baseline FILE to make one")
     from bench.gate import baseline as baselines
 
-    wanted = dict(_margin(text) for text in margins)
+    limits = dict(_margin(text) for text in margins)
     if write_baseline is not None:
-        _write(run, write_baseline, wanted)
+        _write(run, write_baseline, limits)
         return
     assert baseline is not None
     before = baselines.read(baseline)
     if run is None:
         run = _run(before, baseline, out, data_dir, device, jobs)
-    found = _verdict(before, run, {**before.margins, **wanted})
-    _report(found, junit, markdown, as_json)
-    sys.exit(found.exit_code)
+    result = _verdict(before, run, {**before.margins, **limits})
+    _report(result, junit, markdown, as_json)
+    sys.exit(result.exit_code)
 
 
 def _margin(text: str) -> tuple[str, float]:
@@ -73,22 +72,24 @@ def _margin(text: str) -> tuple[str, float]:
 
 
 def _write(run: Path | None, path: Path, margins: dict[str, float]) -> None:
+    from bench.cli import lookup
     from bench.gate import baseline as baselines
     from bench.gate.verdict import verdict
-    from bench.tracking import store
+    from bench.record import request
+    from bench.record.runs import checked_run
 
-    run = store.checked_run(run)
-    made = baselines.of_run(_records(run), baselines.read_asked(run), margins)
+    run = checked_run(run)
+    made = baselines.of_run(lookup.compared(run), request.read(run), margins)
     # Against itself it must pass, or it is too small to be of use: better said now than in CI.
-    found = verdict(made.records, made.records, made.margins)
+    result = verdict(made.records, made.records, made.margins)
     baselines.write(path, made)
     click.echo(f"{path}: {len(made.records)} cells of {run}, {path.stat().st_size / 1e6:.1f} MB")
-    if found.exit_code:
+    if result.exit_code:
         click.echo("against itself it does not pass, so it never will:")
-        _print(found)
-    if made.asked is None:
+        _print(result)
+    if made.request is None:
         click.echo(
-            f"{run} does not say what it was asked: `bench gate` needs a finished run beside this baseline"
+            f"{run} does not say which matrix it ran: `bench gate` needs a finished run beside this baseline"
         )
 
 
@@ -99,60 +100,53 @@ def _run(
     from bench.cli import running
     from bench.errors import BenchError
 
-    if before.asked is None:
+    if before.request is None:
         raise BenchError(
             f"{path}: it names no matrix; run one and give its folder: bench gate RUN --baseline …"
         )
-    planned = running.plan(before.asked, out=out or Path("runs") / "gate", data_dir=data_dir, jobs=jobs)
-    running.carry_out(planned, device=device, quiet=True, tracking_uri=None)
+    planned = running.plan(before.request, out=out or Path("runs") / "gate", data_dir=data_dir, jobs=jobs)
+    running.execute(planned, device=device, quiet=True, tracking_uri=None)
     return planned.run
 
 
 def _verdict(before: "Baseline", run: Path, margins: dict[str, float]) -> "Verdict":
     from bench.cli import lookup
     from bench.gate.verdict import verdict
-    from bench.record import fingerprint as source
-    from bench.tracking import store
+    from bench.record import fingerprint
+    from bench.record.runs import checked_run
 
-    after = _records(store.checked_run(run))
-    then = {record.id: record for record in before.records}
+    after = lookup.compared(checked_run(run))
+    old = {record.cell.id: record.provenance for record in before.records}
     changes = dict.fromkeys(
-        f"{record.cell[kind]['name']}: {line}" if (kind := line.partition(":")[0]) in record.cell else line
+        f"{entry.name}: {line}" if (entry := getattr(record.cell, line.partition(":")[0], None)) else line
         for record in after
-        if record.id in then
-        for line in source.changed(then[record.id].source, record.source)
+        if record.cell.id in old
+        for line in fingerprint.changed(old[record.cell.id], record.provenance)
     )
-    with lookup.together(f"{run} or the baseline"):
-        return verdict(before.records, after, margins, tuple(changes))
+    return verdict(before.records, after, margins, tuple(changes))
 
 
-def _records(run: Path) -> "list[Record]":
-    from bench.cli import lookup
-
-    return lookup.compared(run)
-
-
-def _report(found: "Verdict", junit: Path | None, markdown: Path | None, as_json: bool) -> None:
-    from bench.gate import reports as gate_reports
-    from bench.record.store import write_atomically
+def _report(verdict: "Verdict", junit: Path | None, markdown: Path | None, as_json: bool) -> None:
+    from bench.gate import reports
+    from bench.record.files import write_atomically
 
     if junit is not None:
-        write_atomically(junit, gate_reports.junit(found).encode())
+        write_atomically(junit, reports.junit(verdict).encode())
     if markdown is not None:
-        write_atomically(markdown, gate_reports.markdown(found).encode())
+        write_atomically(markdown, reports.markdown(verdict).encode())
     if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
         with Path(summary).open("a", encoding="utf-8") as file:
-            file.write(gate_reports.markdown(found) + "\n")
+            file.write(reports.markdown(verdict) + "\n")
     if as_json:
-        click.echo(json.dumps(found.json(), indent=1))
+        click.echo(json.dumps(verdict.json(), indent=1))
     else:
-        _print(found)
+        _print(verdict)
 
 
-def _print(found: "Verdict") -> None:
+def _print(verdict: "Verdict") -> None:
     from rich.console import Console
 
     from bench.cli.columns import width
-    from bench.gate import reports as gate_reports
+    from bench.gate import reports
 
-    Console(width=max(width(), 80), highlight=False).print(gate_reports.render(found))
+    Console(width=max(width(), 80), highlight=False).print(reports.render(verdict))

@@ -8,7 +8,7 @@ import click
 
 if TYPE_CHECKING:
     from bench.leaderboard.board import Row
-    from bench.record.store import Record
+    from bench.record.schema import Record
 
 _SHOW = "show"
 # subcommand → its name in `bench.cli.submission`
@@ -60,7 +60,7 @@ def command() -> None:
 @click.option("--csv", "csv_file", type=click.Path(path_type=Path), help="Write it as CSV.")
 @click.option("--picture", type=click.Path(path_type=Path), help="Draw victims and reconstructions as PNG.")
 @click.option("--point", default="type-2", show_default=True, help="The interception point of --picture.")
-@click.option("--include-pictures", is_flag=True, help="Show pictures of private data, too.")
+@click.option("--include-pictures", is_flag=True, help="Show examples of private data, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON, all points, attacks and flags.")
 def show(
     runs: tuple[Path, ...], only: tuple[str, ...], html: Path | None, markdown: Path | None, csv_file: Path | None,
@@ -71,28 +71,27 @@ def show(
     One row for each defense on a data set, model and condition: the worst case over attacks at each
     point, the best single attack, accuracy, ε, overhead; incomplete rows rank below complete ones.
     """
-    from bench.leaderboard.forms import board as board_text
+    from bench.leaderboard.forms import csv as csv_form
+    from bench.leaderboard.forms import markdown as markdown_form
 
-    rows, places = _rows(runs)
+    rows, records_of = _rows(runs)
+    folders = {record.id: run for run, records in records_of.items() for record in records}
     if only:
         rows = [row for row in rows if any(text in row.defense for text in only)]
     if html is not None:
-        _page(html, rows, places, include_pictures)
+        _write(html, _page(rows, folders, list(records_of), include_pictures))
     if markdown is not None:
-        _written(markdown, board_text.markdown(rows))
+        _write(markdown, markdown_form.board(rows))
     if csv_file is not None:
-        _written(csv_file, board_text.to_csv(rows))
+        _write(csv_file, csv_form.board(rows))
     if picture is not None:
-        _picture(picture, rows, places, point, include_pictures)
+        _draw(picture, rows, folders, point, include_pictures)
+    names = [str(run) for run in records_of]
     if as_json:
-        click.echo(
-            json.dumps({"runs": [str(run) for run in places], "rows": [row.json() for row in rows]}, indent=1)
-        )
+        click.echo(json.dumps({"runs": names, "rows": [row.json() for row in rows]}, indent=1))
     elif not rows:
-        click.echo(
-            f"no attack in {', '.join(map(str, places))}: there is nothing to rank"
-            + (" with --only" if only else "")
-        )
+        which = " with --only" if only else ""
+        click.echo(f"no attack in {', '.join(names)}: there is nothing to rank{which}")
     elif not any((html, markdown, csv_file, picture)):
         _print(rows)
 
@@ -104,49 +103,41 @@ def _rows(runs: tuple[Path, ...]) -> "tuple[list[Row], dict[Path, list[Record]]]
     """
     from bench.cli import lookup
     from bench.leaderboard.board import board
-    from bench.tracking import store
+    from bench.record.runs import checked_run
 
-    folders = [store.checked_run(run) for run in runs] or [store.checked_run(None)]
-    places = {folder: lookup.compared(folder) for folder in folders}
-    last = {record.id: record for records in places.values() for record in records}
-    with lookup.together(", ".join(map(str, folders))):
-        return board(last.values()), places
-
-
-def _page(path: Path, rows: "list[Row]", places: "dict[Path, list[Record]]", include_pictures: bool) -> None:
-    from bench.leaderboard.forms import page
-    from bench.pictures import thumbnails
-
-    names = ", ".join(folder.resolve().name for folder in places)  # a published page names no folders
-    pictures = thumbnails.of_rows(rows, _folders(places), include_pictures=include_pictures)
-    text = page.render(
-        rows, thumbnails=pictures, title="Gradient leakage leaderboard", said=[f"Runs: {names}"]
-    )
-    _written(path, text)
+    folders = [checked_run(run) for run in runs] or [checked_run(None)]
+    records_of = {folder: lookup.compared(folder) for folder in folders}
+    last = {record.cell.id: record for records in records_of.values() for record in records}
+    return board(last.values()), records_of
 
 
-def _picture(
-    path: Path, rows: "list[Row]", places: "dict[Path, list[Record]]", point: str, include_pictures: bool
+def _page(rows: "list[Row]", folders: dict[str, Path], runs: list[Path], include_pictures: bool) -> str:
+    from bench.leaderboard.forms import page, reconstructions
+
+    names = ", ".join(run.resolve().name for run in runs)  # a published page names no folders
+    return page.render(
+        rows, thumbnails=reconstructions.thumbnails(rows, folders, private=include_pictures),
+        title="Gradient leakage leaderboard", context=[f"Runs: {names}"],
+    )  # fmt: skip
+
+
+def _draw(
+    path: Path, rows: "list[Row]", folders: dict[str, Path], point: str, include_pictures: bool
 ) -> None:
     from bench.errors import BenchError
-    from bench.leaderboard.forms.figure import sheet
-    from bench.pictures import grid as strips
+    from bench.leaderboard.forms.figure import figure
+    from bench.pictures import grid
 
-    image = sheet(rows, _folders(places), point=point, include_pictures=include_pictures)
+    image = figure(rows, folders, point=point, private=include_pictures)
     if image is None:
         raise BenchError(
-            f"no pictures at {point}; give another --point, or (private data) --include-pictures"
+            f"no examples to draw at {point}; give another --point, or (private data) --include-pictures"
         )
-    strips.save(image, path)
+    grid.save(image, path)
 
 
-def _folders(places: "dict[Path, list[Record]]") -> dict[str, Path]:
-    """Cell id → the run folder of the record that counts."""
-    return {record.id: folder for folder, records in places.items() for record in records}
-
-
-def _written(path: Path, text: str) -> None:
-    from bench.record.store import write_atomically
+def _write(path: Path, text: str) -> None:
+    from bench.record.files import write_atomically
 
     write_atomically(path, text.encode())
     click.echo(f"{path}: {path.stat().st_size / 1e6:.1f} MB", err=True)
@@ -156,6 +147,6 @@ def _print(rows: "list[Row]") -> None:
     from rich.console import Console
 
     from bench.cli.columns import width
-    from bench.leaderboard.forms import board as board_text
+    from bench.leaderboard.forms import terminal
 
-    Console(width=max(width(), 80), highlight=False).print(board_text.render(rows))
+    Console(width=max(width(), 80), highlight=False).print(terminal.board(rows))

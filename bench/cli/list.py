@@ -42,19 +42,19 @@ def _entry(kind: str, name: str) -> dict[str, Any]:
     """One entry as JSON; `error` says why where it cannot be read, and the others are not touched."""
     attribute = _SHOWN[kind][1]
     try:
-        found, said = registry.origin(kind, name), registry.literals(kind, name)
+        origin, literals = registry.origin(kind, name), registry.literals(kind, name)
     except BenchError as error:
         return {"name": name, "error": str(error)}
     return {
         "name": name,
-        "summary": str(said.get("__doc__", "")).split("\n")[0],
-        "reference": said.get("reference", ""),
-        attribute: said.get(attribute, ""),
-        "target": found.target,
-        "distribution": found.distribution,
-        "version": found.version,
-        "plugin": None if found.distribution else str(found.file),
-        "own": found.own,
+        "summary": str(literals.get("__doc__", "")).split("\n")[0],
+        "reference": literals.get("reference", ""),
+        attribute: literals.get(attribute, ""),
+        "target": origin.target,
+        "distribution": origin.distribution,
+        "version": origin.version,
+        "plugin": None if origin.distribution else str(origin.file),
+        "own": origin.built_in,
     }
 
 
@@ -62,7 +62,7 @@ def _section(kind: str, entries: list[dict[str, Any]]) -> str:
     heading, attribute, column = _SHOWN[kind]
     sound = [entry for entry in entries if "error" not in entry]
     rows = [
-        (entry["name"], _words(entry[attribute]), str(entry["reference"]), _whence(entry)) for entry in sound
+        (entry["name"], _words(entry[attribute]), str(entry["reference"]), _origin(entry)) for entry in sound
     ]
     parts = [click.style(heading, bold=True, fg="cyan")]
     if rows:
@@ -77,7 +77,7 @@ def _words(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
-def _whence(entry: dict[str, Any]) -> str:
+def _origin(entry: dict[str, Any]) -> str:
     if entry["own"]:
         return ""
     return entry["plugin"] or f"{entry['distribution']} {entry['version']}"

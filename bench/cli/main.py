@@ -6,8 +6,8 @@ import sys
 import click
 
 from bench import __version__
-from bench import sanitize as harmless
 from bench.errors import BenchError
+from bench.sanitize import LONG, sanitize, sanitized_lines
 
 # command → (its module, one line for --help)
 _COMMANDS = {
@@ -62,11 +62,11 @@ def main() -> None:
     try:
         cli(prog_name="bench")
     except BenchError as error:
-        click.echo(f"bench: {harmless.lines(error)}", err=True)
+        click.echo(f"bench: {sanitized_lines(error)}", err=True)
         sys.exit(2)
     except OSError as error:  # a name too long, a folder that may not be read: the system's own words
         name = f"{error.filename}: " if error.filename else ""
-        click.echo(harmless.harmless(f"bench: {name}{error.strerror or error}", harmless.LONG), err=True)
+        click.echo(sanitize(f"bench: {name}{error.strerror or error}", LONG), err=True)
         sys.exit(2)
 
 

@@ -27,16 +27,16 @@ def command(into: Path, sources: tuple[Path, ...], as_json: bool) -> None:
     from bench.sweep.merge import merge
 
     with opened(into):
-        found = merge(into, sources)
+        merged = merge(into, sources)
     if as_json:
-        click.echo(json.dumps({"run": str(into), **asdict(found)}, indent=1))
+        click.echo(json.dumps({"run": str(into), **asdict(merged)}, indent=1))
     else:
         click.echo(
-            f"{into}: {found.new} new records, {found.better} in place of lesser ones, {found.same} there before"
+            f"{into}: {merged.new} new records, {merged.better} in place of lesser ones, {merged.same} there before"
         )
-        for title, lines in (("differ", found.differs), ("refused", found.refused)):
+        for title, lines in (("differ", merged.differs), ("refused", merged.refused)):
             for line in lines[:_LISTED]:
                 click.echo(f"{title}: {line}")
             if len(lines) > _LISTED:
                 click.echo(f"{title}: … and {len(lines) - _LISTED} more")
-    sys.exit(1 if found.refused else 0)
+    sys.exit(1 if merged.refused else 0)

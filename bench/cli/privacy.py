@@ -33,19 +33,24 @@ def command(
     from bench.cli.columns import columns, width
     from bench.defenses.accounting.report import figures
 
-    found = figures(sigma, q=q, steps=steps, tensors=tensors, uses=uses, delta=delta)
+    reports = figures(sigma, q=q, steps=steps, tensors=tensors, uses=uses, delta=delta)
     if as_json:
-        click.echo(json.dumps({"figures": [one.json() for one in found]}, indent=1))
+        click.echo(json.dumps({"figures": [report.json() for report in reports]}, indent=1))
         return
     rows = [
-        (one.convention, "–" if one.epsilon is None else f"{one.epsilon:.4g}", one.accountant, one.adversary)
-        for one in found
+        (
+            report.convention,
+            "–" if report.epsilon is None else f"{report.epsilon:.4g}",
+            report.accountant,
+            report.adversary,
+        )
+        for report in reports
     ]
     total = width()
     click.echo(columns(("convention", "ε", "accountant", "of an attacker who"), rows, total))
     click.echo(f"\nδ = {delta:g}, q = {q:g}, {steps} steps, σ = {sigma:g}; the tight figure is the headline.")
     click.echo("Neighbours: one added or removed; at the tap one replaced.  Not in these figures:")
-    for one in found:
-        for note in (*((one.absent,) if one.absent else ()), *one.caveats):
-            line = f"{one.convention}, {one.accountant}: {note}"
+    for report in reports:
+        for note in (*((report.absent,) if report.absent else ()), *report.caveats):
+            line = f"{report.convention}, {report.accountant}: {note}"
             click.echo(textwrap.fill(line, total, initial_indent="  ", subsequent_indent="    "))

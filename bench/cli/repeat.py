@@ -1,70 +1,45 @@
-"""`bench run --cell RECORD`: answer a published question again, and say what differs."""
+"""`bench run --cell RECORD`: run a published cell again, and say what differs."""
 
 import json
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import click
 
-from bench.answer.run import Memory, Place, run_cell
+from bench.answer.context import Memory, RunContext
+from bench.answer.run import run
 from bench.cell import AttackCell, CheckpointWeights
-from bench.errors import BenchError, RecordError
-from bench.record import fingerprint as source
-from bench.record import store as records
-from bench.sanitize import LONG, harmless
-from bench.sweep.bundle import needed, unpack
-from bench.sweep.pool import steady
+from bench.errors import BenchError
+from bench.record import fingerprint, store
+from bench.record.equality import differences, unequal
+from bench.sanitize import LONG, sanitize
+from bench.sweep.bundle import inputs, unpack
+from bench.sweep.pool import make_deterministic
 
 
 def repeat(path: Path, data_dir: Path | None, device: str, as_json: bool) -> int:
     """Run the record's cell into a temporary folder; exit code 0 if it agrees, 1 if it does not."""
-    old = records.read(path)
-    try:
-        cell = records.cell_of(old)
-    except RecordError as error:
-        raise RecordError(f"{path}: {error}") from None
+    old = store.read(path, foreign=True)
+    cell = old.cell
     with tempfile.TemporaryDirectory() as folder:
-        place = Place(run=Path(folder), data_dir=data_dir, device=device)
+        context = RunContext(run=Path(folder), data_dir=data_dir, device=device)
         if isinstance(cell, AttackCell) and isinstance(cell.weights, CheckpointWeights):
-            unpack(place.run, needed(cell, path.resolve().parent.parent))
-        steady(device)
-        new = run_cell(cell, place, Memory())
+            unpack(context.run, inputs(cell, path.resolve().parent.parent))
+        make_deterministic(device)
+        new = run(cell, context, Memory())
     if new.status == "crashed" and old.status != "crashed":
         raise BenchError(f"{path}: cannot be repeated here: {new.reason}")
     differs = differences(old, new)
-    sources = source.changed(old.source, new.source)
+    changes = fingerprint.changed(old.provenance, new.provenance)
     if as_json:
-        click.echo(json.dumps({"cell": cell.id, "same": not differs, "differs": differs, "source": sources}))
-    else:
-        for line in sources:
-            click.echo(harmless(f"source  {line}", LONG))
-        for key in sorted({*old.environment, *new.environment}):
-            if old.environment.get(key) != new.environment.get(key):
-                was, now = old.environment.get(key), new.environment.get(key)
-                click.echo(harmless(f"environment  {key}: {was} → {now}", LONG))
-        for line in differs:
-            click.echo(harmless(f"differs  {line}", LONG))
-        count = "1 figure differs" if len(differs) == 1 else f"{len(differs)} figures differ"
-        click.echo(f"cell {cell.id[:8]}: {count if differs else 'the same'}")
+        result = {"cell": cell.id, "same": not differs, "differs": differs, "provenance": changes}
+        click.echo(json.dumps(result))
+        return 1 if differs else 0
+    machine = unequal("environment", old.environment, new.environment)
+    lines = [f"code  {line}" for line in changes]
+    lines += [f"{field}: {before} → {after}" for field, before, after in machine]
+    for line in (*lines, *(f"differs  {line}" for line in differs)):
+        click.echo(sanitize(line, LONG))
+    count = "1 field differs" if len(differs) == 1 else f"{len(differs)} fields differ"
+    click.echo(f"cell {cell.id[:8]}: {count if differs else 'the same'}")
     return 1 if differs else 0
-
-
-def differences(old: records.Record, new: records.Record) -> list[str]:
-    """Figures of status, summary and victims that differ, each `where: old → new`."""
-    found: list[str] = []
-    _walk("status", [old.status, old.reason], [new.status, new.reason], found)
-    _walk("summary", old.summary, new.summary, found)
-    _walk("victims", old.victims, new.victims, found)
-    return found
-
-
-def _walk(where: str, old: Any, new: Any, found: list[str]) -> None:
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in sorted({*old, *new}):
-            _walk(f"{where}.{key}", old.get(key), new.get(key), found)
-    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        for number, (one, other) in enumerate(zip(old, new, strict=True)):
-            _walk(f"{where}[{number}]", one, other, found)
-    elif old != new:
-        found.append(f"{where}: {old} → {new}")

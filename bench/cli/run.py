@@ -4,15 +4,19 @@ import json
 import sys
 from collections.abc import Collection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
+if TYPE_CHECKING:
+    from bench.cli.running import RunPlan
+
 _EXIT_CRASHED = 1
 _MOST_SHARDS = 100_000
-# Options that change no question of a matrix; any other, new ones too, makes a suite's run unranked.
+# Options that change nothing of what a matrix requests; any other, new ones too, makes a suite's run unranked.
 _FREE = (
-    "matrix_name", "cell_file", "out", "data_dir", "device", "jobs", "shard", "executor", "limit", "plugins",
+    "matrix_name", "cell_file", "out", "data_dir", "device", "jobs", "shard", "executor", "time_limit", "plugins",
     "defenses", "dry_run", "tracking_uri", "no_tracking", "include_pictures", "as_json",
 )  # fmt: skip
 # Options that repeating a cell knows.
@@ -34,7 +38,7 @@ def _shard(context: click.Context, option: click.Parameter, value: str | None) -
     if value is None:
         return None
     number, _, count = value.partition("/")
-    numbers = [int(one) if one.isdecimal() and len(one) < 10 else 0 for one in (number, count)]
+    numbers = [int(text) if text.isdecimal() and len(text) < 10 else 0 for text in (number, count)]
     if not 1 <= numbers[0] <= numbers[1] <= _MOST_SHARDS:
         raise click.BadParameter(f"{value}: it must be i/n with i from 1 to n, e.g. 1/4", context, option)
     return numbers[0], numbers[1]
@@ -63,7 +67,6 @@ def _shard(context: click.Context, option: click.Parameter, value: str | None) -
 )
 @click.option(
     "--time-limit",
-    "limit",
     metavar="TIME",
     callback=_seconds,
     help="What a cell may take at most, e.g. 90s, 30m or 2h.",
@@ -88,14 +91,13 @@ def _shard(context: click.Context, option: click.Parameter, value: str | None) -
 def command(
     matrix_name: str | None, cell_file: Path | None, scale: str | None, out: Path | None,
     data_dir: Path | None, device: str, jobs: int | None, shard: tuple[int, int] | None, executor: str | None,
-    limit: float | None,
-    plugins: tuple[str, ...], defenses: tuple[str, ...], dry_run: bool, tracking_uri: str | None, no_tracking: bool,
-    include_pictures: bool, as_json: bool,
+    time_limit: float | None, plugins: tuple[str, ...], defenses: tuple[str, ...], dry_run: bool,
+    tracking_uri: str | None, no_tracking: bool, include_pictures: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Run a matrix: attacks × defenses × data sets × interception points.
 
     Finished cells are skipped; Ctrl-C loses the cells in flight and no more.  Exit code 0 when all is
-    settled, 1 when cells crashed, 2 for a mistake in the question.
+    settled, 1 when cells crashed, 2 for a mistake in the matrix or an option.
 
     \b
     bench run --matrix quickstart
@@ -107,10 +109,8 @@ def command(
     """
     if (matrix_name is None) == (cell_file is None):
         raise click.UsageError("give --matrix FILE|PRESET or --cell RECORD; `bench run --matrix quickstart`")
-    if cell_file is not None and (idle := _given(but=_OF_CELLS)):
+    if cell_file is not None and (idle := _options(but=_OF_CELLS)):
         raise click.UsageError(f"{idle[0]} is of a matrix; leave it out, or give --matrix")
-    from bench.gate.baseline import Asked
-
     if cell_file is not None:
         from bench.cli import repeat
         from bench.registry import entries as registry
@@ -120,70 +120,70 @@ def command(
             registry.add_plugin(plugin)
         sys.exit(repeat.repeat(cell_file, data_dir, chosen_device(device), as_json))
     from bench.cli import running
-    from bench.matrix.suites import said
+    from bench.matrix.suites import ranking_line
+    from bench.record.request import Request
 
     assert matrix_name is not None
-    asked = Asked(matrix=matrix_name, scale=scale, defenses=defenses, plugins=plugins)
-    planned = running.plan(asked, out=out, data_dir=data_dir, jobs=jobs, shard=shard)
+    request = Request(matrix=matrix_name, scale=scale, defenses=defenses, plugins=plugins)
+    plan = running.plan(request, out=out, data_dir=data_dir, jobs=jobs, shard=shard)
     if dry_run:
-        from bench.sweep.session import chosen_device, default_jobs
-
-        _dry_run(planned.todo, jobs or default_jobs(chosen_device(device)), planned.run, as_json)
+        _dry_run(plan, device, as_json)
         return
-    result = running.carry_out(
-        planned, device=device, quiet=as_json, tracking_uri=None if no_tracking else (tracking_uri or ""),
-        include_pictures=include_pictures, overrides=overrides(), limit=limit,
-        executor=executor,
+    result = running.execute(
+        plan, device=device, quiet=as_json, tracking_uri=None if no_tracking else (tracking_uri or ""),
+        include_pictures=include_pictures, overrides=overrides(), time_limit=time_limit, executor=executor,
     )  # fmt: skip
     if as_json:
         click.echo(json.dumps(result, indent=1))
     elif result["suite"] is not None:
-        click.echo(said(result["suite"]))
+        click.echo(ranking_line(result["suite"]))
     sys.exit(_EXIT_CRASHED if result["crashed"] else 0)
 
 
 def overrides() -> list[str]:
-    """The options of this command line that change what a matrix asks, as they were spelt."""
-    return _given(but=_FREE)
+    """The options of this command line that change what a matrix requests, as they were spelt."""
+    return _options(but=_FREE)
 
 
-def _given(*, but: Collection[str]) -> list[str]:
+def _options(*, but: Collection[str]) -> list[str]:
     """The options of this command line, as they were spelt."""
     context = click.get_current_context()
-    given = (
-        option for option in context.command.params
-        if context.get_parameter_source(option.name or "") is not ParameterSource.DEFAULT
-    )  # fmt: skip
-    return [option.opts[0] for option in given if option.name not in but]
+    return [
+        option.opts[0]
+        for option in context.command.params
+        if option.name not in but
+        and context.get_parameter_source(option.name or "") is not ParameterSource.DEFAULT
+    ]
 
 
-def _dry_run(todo: "object", jobs: int, run: Path, as_json: bool) -> None:
+def _dry_run(plan: "RunPlan", device: str, as_json: bool) -> None:
     from bench.cli.words import duration
-    from bench.leaderboard.blocks import entry
-    from bench.sanitize import harmless
-    from bench.sweep.plan import Schedule
+    from bench.record.names import entry
+    from bench.sanitize import sanitize
+    from bench.sweep.session import chosen_device, default_jobs
 
-    assert isinstance(todo, Schedule)
-    rows = [(cell, "done", "") for cell in todo.done]
-    rows += [(cell, "n/a", reason) for cell, reason in todo.impossible]
-    rows += [(cell, "to run", todo.again.get(cell.id, "")) for cell in todo.waiting]
-    seconds = todo.seconds / jobs
+    schedule, jobs = plan.schedule, plan.jobs or default_jobs(chosen_device(device))
+    rows = [(cell, "done", "") for cell in schedule.done]
+    rows += [(cell, "n/a", reason) for cell, reason in schedule.impossible]
+    rows += [(cell, "to run", schedule.again.get(cell.id, "")) for cell in schedule.waiting]
+    seconds = schedule.seconds / jobs
     if as_json:
-        listed = [
+        cells = [
             {"id": cell.id, "state": state, "reason": reason or None, "cell": cell.model_dump(mode="json"),
-             "estimated_seconds": todo.estimates.seconds(cell) if state == "to run" else None}
+             "estimated_seconds": schedule.estimates.seconds(cell) if state == "to run" else None}
             for cell, state, reason in rows
         ]  # fmt: skip
-        click.echo(json.dumps({"run": str(run), "cells": listed, "estimated_seconds": seconds}, indent=1))
+        click.echo(json.dumps({"run": str(plan.run), "cells": cells, "estimated_seconds": seconds}, indent=1))
         return
     for cell, state, reason in rows:
-        what = [cell.dataset.name, cell.model.name, entry(cell.defense.model_dump())]
+        what = [cell.dataset.name, cell.model.name, entry(cell.defense)]
         if cell.kind == "attack":
-            what += [cell.point, entry(cell.attack.model_dump()).partition("(")[0], cell.knowledge]
+            what += [cell.point, cell.attack.name, cell.knowledge]
         else:
             what += ["training", f"{cell.rounds} rounds"]
-        click.echo(f"{cell.id[:8]}  {state:7}{' · '.join(what)}{f'  ({harmless(reason)})' if reason else ''}")
+        click.echo(f"{cell.id[:8]}  {state:7}{' · '.join(what)}{f'  ({sanitize(reason)})' if reason else ''}")
     click.echo(
-        f"\n{len(rows)} cells: {len(todo.done)} done, {len(todo.impossible)} n/a, {len(todo.waiting)} to run, "
-        f"about {duration(seconds)} with {jobs} worker{'s' if jobs > 1 else ''}.  They would go to {run}."
+        f"\n{len(rows)} cells: {len(schedule.done)} done, {len(schedule.impossible)} n/a, "
+        f"{len(schedule.waiting)} to run, about {duration(seconds)} with {jobs} worker{'s' if jobs > 1 else ''}.  "
+        f"They would go to {plan.run}."
     )

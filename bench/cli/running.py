@@ -1,117 +1,193 @@
 """A matrix from what was typed to records: the part that `bench run` and `bench gate` share."""
 
 import json
+import sys
+import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.answer.run import Place
-from bench.cli.watching import Engaged, watched
-from bench.gate.baseline import Asked, keep_asked
+from rich.console import Console
+
+from bench.answer.context import RunContext
+from bench.cli import conclusion
+from bench.cli.watching import Screen, say
+from bench.errors import BenchError
+from bench.leaderboard.blocks import blocks
+from bench.leaderboard.knowledge import knowledge
 from bench.matrix.expand import Planned, expand
 from bench.matrix.published import keep
 from bench.matrix.read import Matrix, read
 from bench.matrix.suites import ranking
+from bench.pictures import grid
+from bench.record import request as requests
+from bench.record import store as records
+from bench.record.files import write_atomically
 from bench.record.folder import opened
-from bench.record.store import write_atomically
+from bench.record.request import Request
+from bench.record.schema import Record
 from bench.registry import entries as registry
-from bench.sweep.cluster import Cluster
+from bench.sweep.cluster import ClusterPool
+from bench.sweep.estimates import Remaining
+from bench.sweep.observer import Observer
 from bench.sweep.plan import Resolver, Schedule, schedule, share
-from bench.sweep.processes import Processes
-from bench.sweep.session import chosen_device, default_jobs
+from bench.sweep.pool import PoolSpec
+from bench.sweep.processes import ProcessPool
+from bench.sweep.progress import Reporter
+from bench.sweep.session import chosen_device, default_jobs, run_schedule
+from bench.tracking.following import Follower
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What a matrix asks, and what of it is left to do in `run`."""
+class RunPlan:
+    """What a matrix requests, and what of it is left to do in `run`."""
 
-    asked: Asked
+    request: Request
     matrix: Matrix
     cells: tuple[Planned, ...]
-    todo: Schedule
+    schedule: Schedule
     run: Path
     data_dir: Path | None
     jobs: int | None
 
 
 def plan(
-    asked: Asked, *, out: Path | None, data_dir: Path | None, jobs: int | None,
+    request: Request, *, out: Path | None, data_dir: Path | None, jobs: int | None,
     shard: tuple[int, int] | None = None,
-) -> Plan:  # fmt: skip
-    """Read the matrix and see what is done, of all of it or of one `shard`; raises `BenchError` for a mistake in the
-    question."""
-    for plugin in asked.plugins:
+) -> RunPlan:  # fmt: skip
+    """Read the matrix and see what is done, of all of it or of one `shard`.
+
+    Raises `BenchError` for a mistake in the matrix.
+    """
+    for plugin in request.plugins:
         registry.add_plugin(plugin)
-    matrix = read(asked.matrix, more_defenses=asked.defenses, scale=asked.scale)
+    matrix = read(request.matrix, more_defenses=request.defenses, scale=request.scale)
     resolver = Resolver(data_dir)
     cells = expand(matrix, resolve=resolver)
-    name = _name(asked)
+    name = _name(request)
     if shard is not None:
         number, count = shard
         cells, name = share(cells, number, count, resolver), f"{name}-shard-{number}-of-{count}"
     run = out or Path("runs") / name
-    return Plan(
-        asked=asked, matrix=matrix, cells=cells, todo=schedule(cells, run, resolver), run=run,
+    return RunPlan(
+        request=request, matrix=matrix, cells=cells, schedule=schedule(cells, run, resolver), run=run,
         data_dir=data_dir, jobs=jobs,
     )  # fmt: skip
 
 
-def carry_out(
-    planned: Plan, *, device: str, quiet: bool, tracking_uri: str | None, include_pictures: bool = False,
-    overrides: list[str] | None = None, limit: float | None = None,
-    executor: str | None = None,
+def execute(
+    plan: RunPlan, *, device: str, quiet: bool, tracking_uri: str | None, include_pictures: bool = False,
+    overrides: Sequence[str] = (), time_limit: float | None = None, executor: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Run what is left under the user's eyes; the result as JSON types, `suite` among it.
+    """Run what is left under the user's eyes; returns the result as JSON types.
 
     `tracking_uri` None: no MLflow; "": the default store.  `overrides` are options that make a suite unranked;
-    `limit` seconds are what a cell may take; `executor` is a cluster's address.
-    Raises what `sweep.folder.opened` and `sweep.session.carry_out` raise.
+    `time_limit` are the seconds that a cell may take; `executor` is a cluster's address.
+    Raises what `record.folder.opened` and `sweep.session.run_schedule` raise.
     """
-    here = "cpu" if executor else chosen_device(device)  # a cluster's workers choose for themselves
-    place = Place(run=planned.run, data_dir=planned.data_dir, device=here, limit=limit)
-    plugins = planned.asked.plugins
-    crew = (
-        _cluster(place, plugins, executor, device) if executor else _processes(place, plugins, planned.jobs)
-    )
-    with opened(planned.run):
-        return _carry_out(planned, place, crew, quiet, tracking_uri, include_pictures, overrides or [])
-
-
-def _processes(place: Place, plugins: Sequence[str], jobs: int | None) -> Engaged:
-    count = jobs or default_jobs(place.device)
-    words = f"{count} worker{'s' if count > 1 else ''} ({place.device})"
-    return Engaged(start=lambda told: Processes(place, jobs=count, plugins=plugins), words=words, jobs=count)
-
-
-def _cluster(place: Place, plugins: Sequence[str], executor: str, device: str) -> Engaged:
-    def start(told: Callable[[str], None]) -> Cluster:
-        return Cluster(executor, place, device=device, plugins=plugins, told=told)
-
-    return Engaged(start=start, words=f"the workers of {executor}", jobs=None)
-
-
-def _carry_out(
-    planned: Plan, place: Place, crew: Engaged, quiet: bool, tracking_uri: str | None, include_pictures: bool,
-    overrides: list[str],
-) -> dict[str, Any]:  # fmt: skip
-    matrix, asked = planned.matrix, planned.asked
-    keep(place.run, matrix.published)
-    keep_asked(place.run, asked)
-    suite = None
-    if matrix.suite is not None:
-        suite = ranking(matrix.suite, matrix.path, overrides)
-        path = place.run / f"suite-{matrix.suite}.json"
-        write_atomically(path, f"{json.dumps(suite, indent=1)}\n".encode())
+    began = time.monotonic()
+    console = Console(stderr=quiet, highlight=False)
+    pool_device = "cpu" if executor else chosen_device(device)  # a cluster's workers choose for themselves
+    context = RunContext(run=plan.run, data_dir=plan.data_dir, device=pool_device, time_limit=time_limit)
+    pool = _pool(plan, context, executor, device, partial(say, console))
+    matrix, order = plan.matrix, {item.cell.id: position for position, item in enumerate(plan.cells)}
     title = matrix.title + (f" ({matrix.scale} scale)" if matrix.scale else "")
-    result = watched(
-        planned.todo, place, crew, ids=[item.cell.id for item in planned.cells], plugins=asked.plugins,
-        quiet=quiet, title=title, matrix=asked.matrix, tracking_uri=tracking_uri,
-        include_pictures=include_pictures, published=matrix.published,
-    )  # fmt: skip
-    return {**result, "suite": suite}
+    with opened(plan.run), ExitStack() as stack:
+        suite = _keep(plan, overrides)
+        settled = [records.read(records.record_path(plan.run, cell.id)) for cell in plan.schedule.done]
+        remaining = Remaining(plan.schedule.waiting, plan.schedule.estimates)
+        screen = Screen(console, settled, cells=len(order), left=remaining.left, quiet=quiet)
+        if not quiet:
+            conclusion.announce(console, title, plan.schedule, pool)
+        follower = None
+        if tracking_uri is not None:
+            follower = Follower(plan.run, tracking_uri or None, include_pictures=include_pictures)
+            stack.enter_context(closing(follower)).start()
+        reporter = Reporter(plan.run, title, cells=len(order), settled=len(settled), left=remaining.left)
+        observers = (remaining, reporter, _Grids(plan.run), screen)
+        try:
+            with reporter, screen:
+                run_schedule(plan.schedule, context, pool.start, *observers)
+        except KeyboardInterrupt:
+            console.print(
+                f"\nstopped; {len(screen.records)} of {len(order)} cells are on disk.  "
+                "The same command goes on from there."
+            )
+            sys.exit(130)
+        waiting = follower.finish() if follower else None
+    finished = sorted(screen.records, key=lambda record: order[record.id])
+    uploaded = follower.uploaded if follower else None
+    if not quiet:
+        mlflow = conclusion.upload_line(plan.run, tracking_uri, uploaded, waiting)
+        conclusion.conclude(console, finished, plan.run, plan.request, matrix.published, mlflow)
+    return {
+        "run": str(plan.run.resolve()), **_result(finished), "suite": suite,
+        "uploaded": uploaded and {"count": uploaded.count, "left": uploaded.left},
+        "seconds": round(time.monotonic() - began, 1),
+    }  # fmt: skip
 
 
-def _name(asked: Asked) -> str:
-    name = Path(asked.matrix).stem if asked.matrix.endswith(".toml") else asked.matrix.replace("/", "-")
-    return name + (f"-{asked.scale}" if asked.scale else "")
+class _Grids(Observer):
+    """Draws each attack's truth above its reconstruction; without the picture the record stands all the same."""
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+
+    def on_record(self, record: Record) -> None:
+        with suppress(BenchError, OSError):
+            if record.attack and (image := grid.of_record(self._run, record)) is not None:
+                grid.save(image, self._run / "pictures" / f"{record.id}.png")
+
+
+def _pool(
+    plan: RunPlan, context: RunContext, executor: str | None, device: str, notify: Callable[[str], None]
+) -> PoolSpec:
+    plugins = plan.request.plugins
+    if executor:
+        start = partial(ClusterPool, executor, context, device=device, plugins=plugins, notify=notify)
+        return PoolSpec(start, f"the workers of {executor}", None)
+    jobs = plan.jobs or default_jobs(context.device)
+    description = f"{jobs} worker{'s' if jobs > 1 else ''} ({context.device})"
+    return PoolSpec(partial(ProcessPool, context, jobs=jobs, plugins=plugins), description, jobs)
+
+
+def _keep(plan: RunPlan, overrides: Sequence[str]) -> dict[str, Any] | None:
+    """Note in the run folder what it was made of; returns whether and why its suite is ranked."""
+    keep(plan.run, plan.matrix.published)
+    requests.keep(plan.run, plan.request)
+    name = plan.matrix.suite
+    if name is None:
+        return None
+    suite = ranking(name, plan.matrix.path, overrides)
+    write_atomically(plan.run / f"suite-{name}.json", f"{json.dumps(suite, indent=1)}\n".encode())
+    return suite
+
+
+def _result(finished: Sequence[Record]) -> dict[str, Any]:
+    """The records as JSON types: counts by status, and the tables."""
+    table = [
+        {
+            "block": block.title, "defense": defense, "point": point, "asr": worst.asr,
+            "interval": worst.interval, "best_attack": worst.best, "lower_bound": worst.lower_bound,
+            "psnr_db_median": worst.best_psnr_db, "prior_psnr_db_median": worst.prior_psnr_db,
+            "examples": len(worst.leaked), "absent": worst.absent, "crashed": worst.crashed,
+        }
+        for block in blocks(finished)
+        for defense, row in block.rows.items()
+        for point, worst in row.items()
+    ]  # fmt: skip
+    statuses = [record.status for record in finished]
+    return {
+        "cells": len(finished), "done": statuses.count("done"), "not_applicable": statuses.count("n/a"),
+        "crashed": statuses.count("crashed"), "table": table,
+        "knowledge": [row.json() for row in knowledge(finished)],
+    }  # fmt: skip
+
+
+def _name(request: Request) -> str:
+    matrix = request.matrix
+    name = Path(matrix).stem if matrix.endswith(".toml") else matrix.replace("/", "-")
+    return name + (f"-{request.scale}" if request.scale else "")

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 @click.argument("runs", type=click.Path(path_type=Path), nargs=-1, metavar="[RUN...]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, a line a run.")
 def command(runs: tuple[Path, ...], as_json: bool) -> None:
-    """Say how far each RUN is (by default the newest below runs/): settled cells, what each worker is at, and
-    the time left.  It reads the run folder alone, and can be asked from any machine that sees it.
+    """Say how far each RUN is (by default the newest below runs/): settled cells, what each worker runs, and the
+    time left.  It reads the run folder alone, from any machine that sees it.
 
     \b
     bench status
     watch bench status runs/shard-*
     """
-    from bench.tracking.store import checked_run
+    from bench.record.runs import checked_run
 
     for run in runs or (None,):
         folder = checked_run(run)
@@ -39,51 +39,49 @@ def _facts(run: Path) -> dict[str, Any]:
     from bench.record import folder
     from bench.sweep import progress
 
-    said = progress.read(run)
+    known, holder = progress.read(run), folder.holder(run)
     return {
-        "run": str(run), "under_way": folder.is_held(run), "holder": folder.holder(run),
+        "run": str(run), "under_way": folder.is_held(run), "holder": asdict(holder) if holder else {},
         "records": sum(1 for _ in (run / "records").glob("*.json")),
-        "progress": None if said is None else asdict(said),
+        "progress": asdict(known) if known else None,
     }  # fmt: skip
 
 
 def _lines(run: Path) -> Iterator[str]:
     from bench.record import folder
-    from bench.sanitize import harmless
+    from bench.sanitize import sanitize
     from bench.sweep import progress
 
-    said, under_way, holder = progress.read(run), folder.is_held(run), folder.holder(run)
-    where = (
-        harmless(f" on {holder['host']}, process {holder['pid']}") if {"host", "pid"} <= set(holder) else ""
-    )
-    if said is None:
+    known, under_way, holder = progress.read(run), folder.is_held(run), folder.holder(run)
+    where = sanitize(f" on {holder.host}, process {holder.pid}") if holder else ""
+    if known is None:
         state = f"under way{where}" if under_way else "not under way"
         yield f"{run}: {state}; it says nothing of how far it is"
         return
-    yield f"{run}: {harmless(said.title)}"
-    yield f"  {_state(said, under_way, where)}"
-    counts = [f"{count} {'failed' if name == 'crashed' else name}" for name, count in said.statuses.items()]
-    yield f"  {said.settled} of {said.cells} cells settled" + harmless(
-        f" ({', '.join(counts)} by this run)" * bool(counts)
-    )
-    if not under_way:
-        return
-    for worker, at in sorted(said.busy.items()):
-        step = f", {at['step']}" if isinstance(at.get("step"), str) else ""
-        yield harmless(f"  worker {worker}  {at['what']}{step}, for {_ago(said.seen, at['since'])}", 300)
-
-
-def _state(said: "Progress", under_way: bool, where: str) -> str:
-    from bench.cli.words import duration
-    from bench.sanitize import harmless
-
-    seen = f"{_ago(time.time(), said.seen)} ago"
+    yield f"{run}: {sanitize(known.title)}"
+    yield f"  {_state(known, under_way, where)}"
+    counts = [f"{count} {'failed' if name == 'crashed' else name}" for name, count in known.statuses.items()]
+    by_run = f" ({', '.join(counts)} by this run)" if counts else ""
+    yield f"  {known.settled} of {known.cells} cells settled{sanitize(by_run)}"
     if under_way:
-        left = "" if said.left is None else f", about {duration(said.left)} left"
-        return f"under way{where} for {_ago(time.time(), said.began)}, seen {seen}{left}"
-    if said.state == "finished":
+        for worker, cell in sorted(known.busy.items()):
+            step = f", {cell.step}" if cell.step else ""
+            since = _ago(known.seen, cell.since)
+            yield sanitize(f"  worker {worker}  {cell.what}{step}, for {since}", 300)
+
+
+def _state(known: "Progress", under_way: bool, where: str) -> str:
+    from bench.cli.words import duration
+    from bench.sanitize import sanitize
+
+    seen = f"{_ago(time.time(), known.seen)} ago"
+    if under_way:
+        left = "" if known.left is None else f", about {duration(known.left)} left"
+        return f"under way{where} for {_ago(time.time(), known.began)}, seen {seen}{left}"
+    if known.state == "finished":
         return f"finished {seen}"
-    state = f"killed, last seen {seen}" if said.state == "running" else f"{harmless(said.state, 500)}, {seen}"
+    killed = known.state == "running"
+    state = f"killed, last seen {seen}" if killed else f"{sanitize(known.state, 500)}, {seen}"
     return f"{state}; the same command goes on"
 
 

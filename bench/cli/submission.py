@@ -2,13 +2,14 @@
 
 import json
 import sys
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
-    from bench.submission.check import Checked
+    from bench.submission.check import Report
 
 _FILE = click.Path(path_type=Path)
 
@@ -16,8 +17,8 @@ _FILE = click.Path(path_type=Path)
 @click.command()
 @click.argument("run", type=_FILE)
 @click.argument("file", type=_FILE)
-@click.option("--include-pictures", is_flag=True, help="Let pictures of private data out, too.")
-@click.option("--no-arrays", is_flag=True, help="Leave all pictures out: a small file, checked less.")
+@click.option("--include-pictures", is_flag=True, help="Let examples of private data out, too.")
+@click.option("--no-arrays", is_flag=True, help="Leave all arrays out: a small file, checked less.")
 @click.option("--defense", "defenses", multiple=True, metavar="NAME", help="Only this one [repeatable].")
 @click.option("--name", default="", metavar="TEXT", help="Who submits it.")
 @click.option("--url", default="", metavar="URL", help="A paper, or the plug-in's code.")
@@ -29,7 +30,7 @@ def export(
 ) -> None:  # fmt: skip
     """Write the records of RUN to FILE, a zip that another machine can check, import and rank.
 
-    Records go in as they are, with the settings of the run and the paths of its weights files.  Pictures of
+    Records go in as they are, with the settings of the run and the paths of its weights files.  Examples of
     data marked private stay here.
 
     \b
@@ -37,11 +38,11 @@ def export(
     """
     from bench.submission.export import export as write
 
-    found = write(
+    report = write(
         run, file, include_pictures=include_pictures, arrays=not no_arrays, defenses=defenses or None,
         name=name, url=url, when=when,
     )  # fmt: skip
-    _report(found, as_json, f"{file}: {file.stat().st_size / 2**20:.1f} MiB")
+    _print(report, as_json, f"{file}: {file.stat().st_size / 2**20:.1f} MiB")
 
 
 @click.command()
@@ -52,11 +53,11 @@ def check(file: Path, as_json: bool) -> None:
 
     Nothing is run.  The exit code is 1 where something does not fit.
     """
-    from bench.submission.check import check as look
+    from bench.submission.check import check as report_on
 
-    found = look(file)
-    _report(found, as_json, f"{file}: {'ok' if found.ok else 'does not pass'}")
-    sys.exit(0 if found.ok else 1)
+    report = report_on(file)
+    _print(report, as_json, f"{file}: {'ok' if report.ok else 'does not pass'}")
+    sys.exit(0 if report.ok else 1)
 
 
 @click.command(name="import")
@@ -66,7 +67,7 @@ def check(file: Path, as_json: bool) -> None:
 def import_command(file: Path, run: Path, as_json: bool) -> None:
     """Bring the records of a submission into RUN, a new folder or one with records.
 
-    They are checked first.  A record that is there stays; one that answers the same question otherwise is
+    They are checked first.  A record that is there stays; one of the same cell that differs from it is
     kept aside in RUN/kept/.  The exit code is 1 where the file does not pass its check.
 
     \b
@@ -77,19 +78,19 @@ def import_command(file: Path, run: Path, as_json: bool) -> None:
     from bench.submission.importing import import_
 
     try:
-        found = import_(file, run)
+        result = import_(file, run)
     except FailedCheck as error:
-        _report(error.checked, as_json, f"{file}: does not pass, nothing was imported")
+        _print(error.report, as_json, f"{file}: does not pass, nothing was imported")
         sys.exit(1)
     if as_json:
-        click.echo(json.dumps(found.json(), indent=1))
+        click.echo(json.dumps(result.json(), indent=1))
         return
-    for id_ in found.aside:
-        click.echo(f"aside   {id_[:8]} answers otherwise than {run}'s own record, which stays")
-    for line in found.suites:
+    for id_ in result.aside:
+        click.echo(f"aside   {id_[:8]} differs from {run}'s own record, which stays")
+    for line in result.suites:
         click.echo(line)
     click.echo(
-        f"{len(found.new)} records new, {len(found.same)} there before, {len(found.aside)} aside: {run}"
+        f"{len(result.new)} records new, {len(result.same)} there before, {len(result.aside)} aside: {run}"
     )
 
 
@@ -111,7 +112,7 @@ def verify(
     """Run cells of a submission again, drawn now and under fresh seeds, and compare the rates of success.
 
     A --plugin is the submitter's code and runs here: read it first.  Exit code 0 where all that was drawn
-    agrees, 1 where something differs or the file does not pass its check, 3 where it cannot be told.
+    agrees, 1 where something differs or the file does not pass its check, 3 where it is inconclusive.
 
     \b
     bench leaderboard verify theirs.zip --cells 16 --plugin their_defense.py
@@ -121,52 +122,50 @@ def verify(
     from bench.sweep.session import chosen_device, default_jobs
 
     try:
-        found = run_again(
+        result = run_again(
             file, cells=cells, seed=seed, data_dir=data_dir, device=chosen_device(device),
             jobs=jobs or default_jobs(), plugins=plugins, out=out, weights=weights,
-            told=lambda line: click.echo(line, err=True),
+            on_line=lambda line: click.echo(line, err=True),
         )  # fmt: skip
     except FailedCheck as error:
-        _report(error.checked, as_json, f"{file}: does not pass its check, nothing was run")
+        _print(error.report, as_json, f"{file}: does not pass its check, nothing was run")
         sys.exit(1)
     if as_json:
-        click.echo(json.dumps(found.json(), indent=1))
-        sys.exit(found.exit_code)
-    click.echo(f"{file}: SHA-256 {found.sha256}")
-    for line in (*(f"source  {line}" for line in found.sources), *found.notes, *found.lines()):
+        click.echo(json.dumps(result.json(), indent=1))
+        sys.exit(result.exit_code)
+    click.echo(f"{file}: SHA-256 {result.sha256}")
+    for line in (*(f"code  {line}" for line in result.changes), *result.notes, *result.lines()):
         click.echo(line)
-    told = {"agrees": "nothing differs", "differs": "it differs", "cannot tell": "it cannot be told"}
+    words = {"agrees": "nothing differs", "differs": "it differs", "inconclusive": "it is inconclusive"}
     click.echo(
-        f"{told[found.outcome]}: {len(found.verdicts)} of {found.groups} groups drawn, intervals of "
-        f"{found.level:.2%} each, 95 % together; --seed {found.seed} draws the same again"
+        f"{words[result.outcome]}: {len(result.verdicts)} of {result.groups} groups drawn, intervals of "
+        f"{result.level:.2%} each, 95 % together; --seed {result.seed} draws the same again"
     )
-    sys.exit(found.exit_code)
+    sys.exit(result.exit_code)
 
 
-def _report(found: "Checked", as_json: bool, said: str) -> None:
-    from bench.sanitize import harmless
+def _print(report: "Report", as_json: bool, summary: str) -> None:
+    from bench.sanitize import sanitize
 
     if as_json:
-        click.echo(json.dumps(found.json(), indent=1))
+        click.echo(json.dumps(report.json(), indent=1))
         return
-    for line in found.findings:
-        click.echo(f"finding  {harmless(line, 300)}")
-    manifest = found.manifest
-    if manifest is not None:
-        whose = " · ".join(text for text in (manifest.name, manifest.url, manifest.when) if text)
-        click.echo(
-            f"protocol {manifest.protocol}, bench {manifest.bench}{f', from {whose}' if whose else ''}"
-        )
-        for suite in manifest.suites:
-            why = "; ".join(suite.why_not)
-            click.echo(
-                f"suite {suite.suite}: {'ranked' if suite.ranked else f'unranked: {why}'} (their word)"
-            )
-        counts: dict[Any, int] = {}
-        for reason in manifest.left_out.values():
-            counts[reason] = counts.get(reason, 0) + 1
-        left = ", ".join(f"{count} without ({reason})" for reason, count in sorted(counts.items()))
-        click.echo(
-            f"{len(found.records)} records, {len(found.arrays)} files of pictures{f'; {left}' if left else ''}"
-        )
-    click.echo(f"{said}, SHA-256 {found.sha256}")
+    for line in report.findings:
+        click.echo(f"finding  {sanitize(line, 300)}")
+    if report.manifest is not None:
+        _print_manifest(report)
+    click.echo(f"{summary}, SHA-256 {report.sha256}")
+
+
+def _print_manifest(report: "Report") -> None:
+    manifest = report.manifest
+    assert manifest is not None
+    author = " · ".join(text for text in (manifest.name, manifest.url, manifest.when) if text)
+    click.echo(f"protocol {manifest.protocol}, bench {manifest.bench}{f', from {author}' if author else ''}")
+    for suite in manifest.suites:
+        ranking = "ranked" if suite.ranked else f"unranked: {'; '.join(suite.why_not)}"
+        click.echo(f"suite {suite.suite}: {ranking} (their word)")
+    counts = sorted(Counter(manifest.left_out.values()).items())
+    missing = ", ".join(f"{count} without ({reason})" for reason, count in counts)
+    files = f"{len(report.records)} records, {len(report.arrays)} files of arrays"
+    click.echo(f"{files}; {missing}" if missing else files)

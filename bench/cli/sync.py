@@ -2,10 +2,14 @@
 
 import json
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from bench.tracking.store import Uploaded
 
 
 @click.command()
@@ -16,33 +20,31 @@ import click
     is_flag=True,
     help="Upload private data's pictures, too, also those withheld.",
 )
+@click.option("--follow", is_flag=True, help="Go on for as long as the run is under way.")
+@click.option("--attached", is_flag=True, hidden=True, help="With --follow: standard input says how long.")
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
-def command(run: Path | None, tracking_uri: str | None, include_pictures: bool, as_json: bool) -> None:
+def command(
+    run: Path | None, tracking_uri: str | None, include_pictures: bool, follow: bool, attached: bool, as_json: bool
+) -> None:  # fmt: skip
     """Upload the records of RUN (by default the newest below runs/) that the store has not, and its rows.
 
     Exit code 1 where some could not be uploaded: they are kept, and the next sync tries again.
     """
-    from bench.errors import RecordError
-    from bench.tracking import row_upload, store, upload
+    from bench.record.runs import checked_run
+    from bench.tracking import store
+    from bench.tracking.sync import at_once, never, sync, while_attended, while_held
 
-    run = store.checked_run(run)
+    run = checked_run(run)
     uri = store.checked_uri(run, tracking_uri)
     live = sys.stderr.isatty() and not as_json
 
-    def progress(state: store.Uploaded) -> None:
+    def progress(state: "Uploaded") -> None:
+        store.beat(run)
         if live:
             click.echo(f"\r{state.left} left \x1b[K", nl=False, err=True)
 
-    done = upload.upload(run, uri, include_pictures=include_pictures, progress=progress)
-    cut_off = False
-    if not done.left:
-        try:
-            target = upload.open_target(run, uri, include_pictures=include_pictures)
-            done = replace(done, rows=row_upload.send(target, run))
-        except RecordError as error:
-            done = replace(done, reason=done.reason or str(error))
-        except upload.StoreError as failure:
-            done, cut_off = replace(done, reason=str(failure)), True
+    wait, stop = while_attended() if attached else (while_held(run) if follow else at_once, never)
+    done = sync(run, uri, include_pictures=include_pictures, wait=wait, stop=stop, progress=progress)
     if live:
         click.echo("\r\x1b[K", nl=False, err=True)
     if as_json:
@@ -54,5 +56,5 @@ def command(run: Path | None, tracking_uri: str | None, include_pictures: bool, 
         )
         if done.reason:
             click.echo(f"bench: {done.reason}", err=True)
-    if done.failed or done.left or cut_off:
+    if done.reason:
         sys.exit(1)

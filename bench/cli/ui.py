@@ -20,9 +20,10 @@ def command(run: Path | None, port: int, no_browser: bool) -> None:
     import webbrowser
 
     from bench.errors import BenchError
-    from bench.tracking import server, store
+    from bench.record.runs import checked_run
+    from bench.tracking import pages, server, store
 
-    run = store.checked_run(run)
+    run = checked_run(run)
     uri = store.default_uri(run)
     database = Path(uri.removeprefix("sqlite:///"))
     if not database.exists():
@@ -37,20 +38,16 @@ def command(run: Path | None, port: int, no_browser: bool) -> None:
     try:
         click.echo("starting MLflow's UI, 10 to 20 seconds …")
         with server.serving(uri, free, database.with_name("mlflow-ui.log")) as process:
-            experiment = store.experiment_name(run)
-            pages = {
-                "charts": server.charts_page(free, experiment),
-                "compare": server.compare_page(free, experiment),
-                "runs": server.runs_page(free, experiment),
-            }
-            for name, page in pages.items():
-                if page:
-                    click.echo(f"{name + ':':8} {page}")
-            if pages["charts"] is None:
+            addresses, problem = pages.pages(free, store.experiment_name(run))
+            for name, address in addresses.items():
+                click.echo(f"{name + ':':8} {address}")
+            if problem is not None:
+                click.echo(f"{problem}; it opens on {next(iter(addresses))}")
+            elif "charts" not in addresses:
                 click.echo(f"no charts yet: they need two rows of the board; `bench sync {run}` writes them")
             click.echo("Ctrl-C ends it")
             if not no_browser:
-                webbrowser.open(next(page for page in pages.values() if page))
+                webbrowser.open(next(iter(addresses.values())))
             if process.wait():
                 raise BenchError(f"MLflow's server ended; see {database.with_name('mlflow-ui.log')}")
     except KeyboardInterrupt:

@@ -11,10 +11,10 @@ def duration(seconds: float) -> str:
 def seconds(text: str) -> float:
     """The other way: `90`, `90s`, `30m`, `2h`; raises `ValueError` for anything else, and for nothing."""
     number, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS else (text, "s")
-    found = float(number) * _UNITS[unit]
-    if not 0 < found < float("inf"):
+    time = float(number) * _UNITS[unit]
+    if not 0 < time < float("inf"):
         raise ValueError(text)
-    return found
+    return time
 
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}

@@ -25,7 +25,7 @@ _STATUSES = ("ok", "diverged", "nan")
 def takes_or_refuses(attack: Attack) -> None:
     """Every kind of reading is attacked, or refused with one clear line; no exception either way."""
     single = situation()
-    for found in (
+    for case in (
         single,
         situation("type-1", batch=3),
         situation("type-0", batch=1, readings=1),
@@ -38,30 +38,30 @@ def takes_or_refuses(attack: Attack) -> None:
         replace(single, words="labels granted", reading=replace(single.reading, labels=single.labels)),
         replace(single, words="described", reading=replace(single.reading, description=_identity())),
     ):
-        reason = attack.refuses(found.reading)
-        require(reason is None or one_line(reason), f"{found.words}: refuses with {reason!r}, not one line")
+        reason = attack.refuses(case.reading)
+        require(reason is None or one_line(reason), f"{case.words}: refuses with {reason!r}, not one line")
         if reason is None:
-            _well_formed(_run(attack, found, evaluations=3), found.reading, 3, found.words)
+            _well_formed(_run(attack, case, evaluations=3), case.reading, 3, case.words)
 
 
 def alone_in_company(attack: Attack) -> None:
     """A reading gets the same whether alone or beside others, to 1e-9 over the first 20 evaluations."""
-    for found in _attackable(attack, situation(), situation("type-1", batch=2)):
-        together = _run(attack, found, evaluations=SHORT)
+    for case in _attackable(attack, situation(), situation("type-1", batch=2)):
+        together = _run(attack, case, evaluations=SHORT)
         for row in (0, 2):
-            alone = _attack(attack, part(found.reading, row), evaluations=SHORT)
-            _equal(alone, _row(together, row), f"{found.words}: reading {row} alone and in company")
+            alone = _attack(attack, part(case.reading, row), evaluations=SHORT)
+            _equal(alone, _row(together, row), f"{case.words}: reading {row} alone and in company")
 
 
 def any_chunk(attack: Attack) -> None:
     """The result does not depend on how many readings are held at once; at the end, the same successes."""
-    for found in _attackable(attack, situation(), situation("type-1", batch=2)):
-        whole = _run(attack, found, evaluations=SHORT)
-        parts = _run(attack, found, evaluations=SHORT, chunk=2)  # of three readings: two, then one alone
-        _equal(parts, whole, f"{found.words}: chunk 2 and chunk 32")
-    for found in _attackable(attack, situation()):
+    for case in _attackable(attack, situation(), situation("type-1", batch=2)):
+        whole = _run(attack, case, evaluations=SHORT)
+        parts = _run(attack, case, evaluations=SHORT, chunk=2)  # of three readings: two, then one alone
+        _equal(parts, whole, f"{case.words}: chunk 2 and chunk 32")
+    for case in _attackable(attack, situation()):
         ends = [
-            (_run(attack, found, evaluations=LONG, chunk=chunk).inputs - found.truth)
+            (_run(attack, case, evaluations=LONG, chunk=chunk).inputs - case.truth)
             .square()
             .flatten(1)
             .mean(1)
@@ -73,16 +73,16 @@ def any_chunk(attack: Attack) -> None:
 
 def budget(attack: Attack) -> None:
     """No reading costs more evaluations than the budget, restarts included; counted, not only reported."""
-    for found in _attackable(attack, situation(), situation("type-1", batch=2)):
+    for case in _attackable(attack, situation(), situation("type-1", batch=2)):
         for evaluations in (1, 7, 30):
-            reading = part(found.reading, 0)
+            reading = part(case.reading, 0)
             seen = 0
 
-            def count(module: Any, given: tuple[Tensor, ...]) -> None:
+            def count(module: Any, inputs: tuple[Tensor, ...]) -> None:
                 nonlocal seen
                 del module
                 if torch.is_grad_enabled():
-                    seen += len(given[0]) if given[0].dim() > len(reading.shape) else 1  # noqa: B023
+                    seen += len(inputs[0]) if inputs[0].dim() > len(reading.shape) else 1  # noqa: B023
 
             # an evaluation is a loss and its derivative: forward passes without one are not counted
             handle = reading.model.register_forward_pre_hook(count)
@@ -91,127 +91,127 @@ def budget(attack: Attack) -> None:
             finally:
                 handle.remove()
             used = int(result.evaluations.max())
-            require(used <= evaluations, f"{found.words}: reports {used} evaluations of {evaluations}")
+            require(used <= evaluations, f"{case.words}: reports {used} evaluations of {evaluations}")
             done = -(-seen // (reading.examples * len(reading.rounds)))
-            require(done <= evaluations, f"{found.words}: makes {done} evaluations of {evaluations}")
+            require(done <= evaluations, f"{case.words}: makes {done} evaluations of {evaluations}")
 
 
 def finite(attack: Attack) -> None:
     """Finite output, or a status that says otherwise; a damaged reading does not touch its neighbours."""
-    for found in _attackable(attack, situation(), situation("type-1", batch=2))[:1]:
-        clean = _run(attack, found, evaluations=SHORT)
-        _says_so(clean, found.words)
+    for case in _attackable(attack, situation(), situation("type-1", batch=2))[:1]:
+        clean = _run(attack, case, evaluations=SHORT)
+        _says_so(clean, case.words)
         for words, value in (("nan", torch.nan), ("infinite", torch.inf), ("zero", 0.0), ("1e150", 1e150)):
-            values = {name: tensor.clone() for name, tensor in found.reading.values.items()}
+            values = {name: tensor.clone() for name, tensor in case.reading.values.items()}
             for tensor in values.values():
                 tensor[1] = value
-            hurt = _attack(attack, replace(found.reading, values=values), evaluations=SHORT)
-            _says_so(hurt, f"{found.words}, a {words} reading")
+            hurt = _attack(attack, replace(case.reading, values=values), evaluations=SHORT)
+            _says_so(hurt, f"{case.words}, a {words} reading")
             for row in (0, 2):
-                what = f"{found.words}: reading {row} beside a {words} one and beside a sound one"
+                what = f"{case.words}: reading {row} beside a {words} one and beside a sound one"
                 _equal(_row(hurt, row), _row(clean, row), what)
 
 
 def batch_of_one(attack: Attack) -> None:
     """A batch of one, read alone, is attacked at every point that shows it."""
-    for found in _attackable(
+    for case in _attackable(
         attack,
         situation(readings=1),
         situation("type-1", batch=1, readings=1),
         situation("type-0", readings=1),
     ):
-        _well_formed(_run(attack, found, evaluations=5), found.reading, 5, found.words)
+        _well_formed(_run(attack, case, evaluations=5), case.reading, 5, case.words)
 
 
 def repeated_labels(attack: Attack) -> None:
     """A batch whose labels are all the same is attacked like any other."""
-    for found in _attackable(attack, situation("type-1", batch=4, same_label=True)):
-        _well_formed(_run(attack, found, evaluations=5), found.reading, 5, found.words)
+    for case in _attackable(attack, situation("type-1", batch=4, same_label=True)):
+        _well_formed(_run(attack, case, evaluations=5), case.reading, 5, case.words)
 
 
 def reading_alone(attack: Attack) -> None:
     """Nothing but the reading counts: the same output where the hidden truth, the module's buffers, own
     parameters and left-over gradients are scrambled."""
-    for found in _attackable(attack, situation("type-1", batch=2), situation())[:1]:
-        honest = _run(attack, _planted(found, found.truth), evaluations=SHORT)
-        noise = torch.rand(found.truth.shape, generator=torch.Generator().manual_seed(5))
-        scrambled = _run(attack, _planted(found, noise), evaluations=SHORT)
-        _equal(honest, scrambled, f"{found.words}: with the truth in the module and with noise there", 0.0)
+    for case in _attackable(attack, situation("type-1", batch=2), situation())[:1]:
+        honest = _run(attack, _planted(case, case.truth), evaluations=SHORT)
+        noise = torch.rand(case.truth.shape, generator=torch.Generator().manual_seed(5))
+        scrambled = _run(attack, _planted(case, noise), evaluations=SHORT)
+        _equal(honest, scrambled, f"{case.words}: with the truth in the module and with noise there", 0.0)
 
 
 def keyed(attack: Attack) -> None:
     """The same key gives the same output, bit for bit, whatever the global seeds."""
-    for found in _attackable(attack, situation("type-1", batch=2), situation())[:1]:
+    for case in _attackable(attack, situation("type-1", batch=2), situation())[:1]:
         state = torch.get_rng_state()
         try:
             torch.manual_seed(1)
-            first = _run(attack, found, evaluations=SHORT)
+            first = _run(attack, case, evaluations=SHORT)
             torch.manual_seed(2)
-            second = _run(attack, found, evaluations=SHORT)
+            second = _run(attack, case, evaluations=SHORT)
         finally:
             torch.set_rng_state(state)
-        _equal(first, second, f"{found.words}: two runs with one key", 0.0)
+        _equal(first, second, f"{case.words}: two runs with one key", 0.0)
 
 
 def reading_untouched(attack: Attack) -> None:
     """The reading is as it was after the attack: it may be shared with others."""
-    for found in _attackable(attack, situation(), situation("type-1", batch=2)):
-        before = _tensors(found.reading)
+    for case in _attackable(attack, situation(), situation("type-1", batch=2)):
+        before = _tensors(case.reading)
         kept = {name: value.clone() for name, value in before.items()}
-        _run(attack, found, evaluations=5)
-        name = differing(kept, _tensors(found.reading))
-        require(name is None, f"{found.words}: the attack changed {name} of the reading")
+        _run(attack, case, evaluations=5)
+        name = differing(kept, _tensors(case.reading))
+        require(name is None, f"{case.words}: the attack changed {name} of the reading")
 
 
-def _attackable(attack: Attack, *found: Situation) -> list[Situation]:
-    taken = [one for one in found if attack.refuses(one.reading) is None]
+def _attackable(attack: Attack, *cases: Situation) -> list[Situation]:
+    taken = [case for case in cases if attack.refuses(case.reading) is None]
     if not taken:
-        raise ContractSkipped(f"it refuses: {attack.refuses(found[0].reading)}")
+        raise ContractSkipped(f"it refuses: {attack.refuses(cases[0].reading)}")
     return taken
 
 
-def _run(attack: Attack, found: Situation, *, evaluations: int, chunk: int = 32) -> Reconstruction:
-    return _attack(attack, found.reading, evaluations=evaluations, chunk=chunk)
+def _run(attack: Attack, case: Situation, *, evaluations: int, chunk: int = 32) -> Reconstruction:
+    return _attack(attack, case.reading, evaluations=evaluations, chunk=chunk)
 
 
 def _attack(attack: Attack, reading: Reading, *, evaluations: int, chunk: int = 32) -> Reconstruction:
     return attack.reconstruct(reading, Budget(evaluations=evaluations, chunk=chunk), KEY)
 
 
-def _well_formed(found: Reconstruction, reading: Reading, evaluations: int, words: str) -> None:
+def _well_formed(result: Reconstruction, reading: Reading, evaluations: int, words: str) -> None:
     count, pictures = len(reading), reading.examples
     shapes = {
         "inputs": (count, pictures, *reading.shape), "labels": (count, pictures), "loss": (count,),
         "evaluations": (count,), "outer": (count,), "restarts": (count,),
     }  # fmt: skip
     for name, expected in shapes.items():
-        got = tuple(getattr(found, name).shape)
+        got = tuple(getattr(result, name).shape)
         require(got == expected, f"{words}: {name} has shape {got}, expected {expected}")
-    whole = not (found.labels.is_floating_point() or found.labels.is_complex())
-    within = whole and bool(((found.labels >= -1) & (found.labels < reading.classes)).all())
+    whole = not (result.labels.is_floating_point() or result.labels.is_complex())
+    within = whole and bool(((result.labels >= -1) & (result.labels < reading.classes)).all())
     require(within, f"{words}: labels must be whole numbers from -1 to {reading.classes - 1}")
-    require(len(found.status) == count, f"{words}: {len(found.status)} statuses for {count} readings")
-    unknown = [status for status in found.status if status not in _STATUSES]
+    require(len(result.status) == count, f"{words}: {len(result.status)} statuses for {count} readings")
+    unknown = [status for status in result.status if status not in _STATUSES]
     require(not unknown, f"{words}: status {unknown[:1]}; there are {', '.join(_STATUSES)}")
-    marks = [mark for mark, _ in found.history]
+    marks = [mark for mark, _ in result.history]
     require(marks == sorted(set(marks)), f"{words}: history is not in the order of evaluations: {marks}")
     require(not marks or marks[-1] <= evaluations, f"{words}: history goes beyond {evaluations} evaluations")
-    wide = {len(losses) for _, losses in found.history} - {count}
+    wide = {len(losses) for _, losses in result.history} - {count}
     require(not wide, f"{words}: history holds {wide} losses for {count} readings")
-    _says_so(found, words)
+    _says_so(result, words)
 
 
-def _says_so(found: Reconstruction, words: str) -> None:
-    for row, status in enumerate(found.status):
-        sound = bool(torch.isfinite(found.inputs[row]).all() and torch.isfinite(found.loss[row]))
+def _says_so(result: Reconstruction, words: str) -> None:
+    for row, status in enumerate(result.status):
+        sound = bool(torch.isfinite(result.inputs[row]).all() and torch.isfinite(result.loss[row]))
         require(sound or status != "ok", f"{words}: reading {row} is not finite, and its status says ok")
 
 
-def _row(found: Reconstruction, row: int) -> Reconstruction:
+def _row(result: Reconstruction, row: int) -> Reconstruction:
     return replace(
-        found, inputs=found.inputs[row : row + 1], labels=found.labels[row : row + 1],
-        loss=found.loss[row : row + 1], evaluations=found.evaluations[row : row + 1],
-        restarts=found.restarts[row : row + 1], status=found.status[row : row + 1],
+        result, inputs=result.inputs[row : row + 1], labels=result.labels[row : row + 1],
+        loss=result.loss[row : row + 1], evaluations=result.evaluations[row : row + 1],
+        restarts=result.restarts[row : row + 1], status=result.status[row : row + 1],
     )  # fmt: skip
 
 
@@ -222,15 +222,15 @@ def _equal(first: Reconstruction, second: Reconstruction, words: str, close: flo
     require(first.status == second.status, f"{words}: {first.status} and {second.status}")
 
 
-def _planted(found: Situation, hidden: Tensor) -> Situation:
+def _planted(case: Situation, hidden: Tensor) -> Situation:
     """The same reading, of a module in which `hidden` lies about: where a victim's module would hold it."""
-    module = copy.deepcopy(found.reading.model)
+    module = copy.deepcopy(case.reading.model)
     module.register_buffer("running_mean", hidden.double().flatten(0, 1).mean(0))
     module.register_buffer("last_batch", hidden.double())
     for parameter in module.parameters():
         parameter.data.fill_(float(hidden.mean()))
         parameter.grad = torch.full_like(parameter, float(hidden.std()))
-    return replace(found, reading=replace(found.reading, model=module))
+    return replace(case, reading=replace(case.reading, model=module))
 
 
 def _tensors(reading: Reading) -> dict[str, Tensor]:

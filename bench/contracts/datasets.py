@@ -58,9 +58,9 @@ def counts(loaded: Loaded) -> None:
         require(labels.dtype == np.int64, f"{part}: labels are {labels.dtype}, int64 expected")
         require(inputs.ndim in (2, 4), f"{part}: shape {inputs.shape}; (example, channel, height, width) or "
                 "(example, feature) expected")  # fmt: skip
-    found = loaded.data()
+    splits = loaded.data()
     for part in (*PARTS, "test"):
-        require(len(getattr(found, part)) > 0, f"split {part} is empty")
+        require(len(getattr(splits, part)) > 0, f"split {part} is empty")
 
 
 def classes(loaded: Loaded) -> None:
@@ -78,8 +78,8 @@ def classes(loaded: Loaded) -> None:
 
 def content(loaded: Loaded) -> None:
     """Loading again gives the same content hash."""
-    again, own = content_hash(loaded.again()), content_hash(loaded.raw)
-    require(own == again, f"two loads hash to {own[:12]} and {again[:12]}")
+    again, first = content_hash(loaded.again()), content_hash(loaded.raw)
+    require(first == again, f"two loads hash to {first[:12]} and {again[:12]}")
 
 
 def order(loaded: Loaded) -> None:
@@ -109,19 +109,19 @@ def reload(load: Callable[[], Raw]) -> Callable[[], Raw]:
 
 def disjoint(loaded: Loaded) -> None:
     """Training, public, tuning and gallery hold each example of the source's training part exactly once."""
-    found = loaded.data()
+    splits = loaded.data()
     source = _examples(loaded.raw.train_inputs, loaded.raw.train_labels)
     used: Counter[bytes] = Counter()
     for part in PARTS:
-        chosen = getattr(found, part)
+        chosen = getattr(splits, part)
         used += _examples(chosen.inputs, chosen.labels)
     mixed = sum((used - source).values())
     require(not mixed, f"{mixed} examples are in two splits, or are not the source's")
     lost = sum((source - used).values())
     require(not lost, f"{lost} examples are in no split")
-    test = _examples(found.test.inputs, found.test.labels)
-    own = _examples(loaded.raw.test_inputs, loaded.raw.test_labels)
-    require(test == own, "the test split is not the source's test part")
+    test = _examples(splits.test.inputs, splits.test.labels)
+    source_test = _examples(loaded.raw.test_inputs, loaded.raw.test_labels)
+    require(test == source_test, "the test split is not the source's test part")
 
 
 def columns(loaded: Loaded) -> None:

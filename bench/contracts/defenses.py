@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
@@ -15,22 +16,24 @@ from bench.contracts.situations import Tensors, data, differing, gap, model, set
 from bench.defenses.base import Context, Defense, Local, Transform
 from bench.defenses.transforms.noise import Noise
 from bench.defenses.transforms.rows import norms
+from bench.federated.batches import Batches
 from bench.federated.describe import describe
 from bench.federated.draws import KeyedDraws
-from bench.federated.pipeline import Batches, Taps, run_round, sent_unit
+from bench.federated.pipeline import Taps, run_round, sent_unit
 from bench.federated.stages import Moment, Stages, stages
 from bench.gradients import group_gradients, one_hot
 from bench.points import SENT, Stage, point
 
 STAGES: tuple[Stage, ...] = get_args(Stage)
 CLIENTS = (1, 4, 7)
+SETTINGS = (("FedSGD B=3", 1, 3), ("FedSGD B=1", 1, 1), ("FedAvg L=2 B=2", 2, 2))  # words, steps, batch
 CLOSE = 1e-9  # float64
 DRAWS = 64
 SIGMAS = 5  # a true statement fails once in two million
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Round:
+class _Trial:
     """One round of three clients on digits, and a defense's stages before it."""
 
     federated: Federated
@@ -53,14 +56,14 @@ class _Round:
         flat = group_gradients(
             self.module, self.weights, inputs.flatten(0, 1)[:, None], targets.flatten(0, 1)[:, None]
         )
-        found = {
+        tensors = {
             name: value.detach().reshape(*labels.shape, *value.shape[1:]) for name, value in flat.items()
         }
         if stage != "example":
-            found = {name: value.mean(1) for name, value in found.items()}
+            tensors = {name: value.mean(1) for name, value in tensors.items()}
         if stage in (*SENT, "aggregate"):
-            found = {name: sent_unit(self.federated) * value for name, value in found.items()}
-        return {name: value.mean(0) for name, value in found.items()} if stage == "aggregate" else found
+            tensors = {name: sent_unit(self.federated) * value for name, value in tensors.items()}
+        return {name: value.mean(0) for name, value in tensors.items()} if stage == "aggregate" else tensors
 
     def apply(
         self, stage: Stage, tensors: Tensors, *, draw: int = 0, clients: tuple[int, ...] = CLIENTS
@@ -90,11 +93,27 @@ class _Round:
         return tuple(stage for stage in STAGES if self.stages.has(stage))
 
 
-def _round(defense: Defense, *, steps: int = 1, batch: int = 3) -> _Round:
+def _trial(defense: Defense, *, steps: int = 1, batch: int = 3) -> _Trial:
     """Raises ValueError where the defense refuses the setting."""
-    federated = Federated(
+    return (_kept_trial if _hashable(defense) else _new_trial)(defense, steps, batch)
+
+
+def _hashable(defense: Defense) -> bool:
+    try:
+        hash(defense)
+    except TypeError:  # a parameter that is a list
+        return False
+    return True
+
+
+def _federated(steps: int, batch: int) -> Federated:
+    return Federated(
         algorithm="fedsgd" if steps == 1 else "fedavg", clients=12, per_round=3, steps=steps, batch=batch
     )
+
+
+def _new_trial(defense: Defense, steps: int, batch: int) -> _Trial:
+    federated = _federated(steps, batch)
     module, weights = model()
     shape = (len(CLIENTS), steps, batch)
     training = data().training
@@ -106,32 +125,42 @@ def _round(defense: Defense, *, steps: int = 1, batch: int = 3) -> _Round:
     )
     shapes = {name: tuple(value.shape) for name, value in weights.items()}
     chosen = stages(defense, setting_of(federated), shapes)
-    return _Round(federated=federated, module=module, weights=weights, batches=batches, stages=chosen)
+    return _Trial(federated=federated, module=module, weights=weights, batches=batches, stages=chosen)
 
 
-def _rounds(defense: Defense) -> list[tuple[str, _Round]]:
+_kept_trial = lru_cache(maxsize=32)(_new_trial)  # a defense's stages may take seconds, and each contract asks
+
+
+def _trials(defense: Defense) -> Iterator[tuple[str, _Trial]]:
     """FedSGD with batches and with single examples, and FedAvg: those that the defense takes, or that the first
-    of its variants takes which takes any."""
+    of its variants takes which takes any.  Each is built when it is asked for."""
     reasons = []
     for variant in variants(defense):
-        taken = []
-        for words, steps, batch in (("FedSGD B=3", 1, 3), ("FedSGD B=1", 1, 1), ("FedAvg L=2 B=2", 2, 2)):
+        taken = False
+        for words, steps, batch in SETTINGS:
             try:
-                taken.append((words, _round(variant, steps=steps, batch=batch)))
+                trial = _trial(variant, steps=steps, batch=batch)
             except ValueError as error:
                 reasons.append(str(error))
+            else:
+                taken = True
+                yield words, trial
         if taken:
-            return taken
+            return
     raise ContractSkipped(f"it refuses every setting: {reasons[0]}")
+
+
+def _first_trial(defense: Defense) -> tuple[str, _Trial]:
+    return next(_trials(defense))
 
 
 def settings(defense: Defense) -> None:
     """Every federated setting is taken, or refused with one clear line."""
-    for steps, batch in ((1, 3), (1, 1), (2, 2)):
+    for words, steps, batch in SETTINGS:
         try:
-            _round(defense, steps=steps, batch=batch)
+            _trial(defense, steps=steps, batch=batch)
         except ValueError as error:
-            require(one_line(str(error)), f"L={steps}, B={batch}: refuses with {str(error)!r}, not one line")
+            require(one_line(str(error)), f"{words}: refuses with {str(error)!r}, not one line")
 
 
 def stages_claimed(defense: Defense) -> None:
@@ -140,9 +169,9 @@ def stages_claimed(defense: Defense) -> None:
     unknown = set(claimed) - set(STAGES)
     require(not unknown, f"claims stage {sorted(unknown)}; there are {', '.join(STAGES)}")
     reached: set[str] = set()
-    for variant in (second for first in variants(defense) for second in variants(first)):
+    for variant in _pairs(defense):
         try:
-            reached |= set(_round(variant).wired) | set(_round(variant, steps=2).wired)
+            reached |= {*_trial(variant).wired, *_trial(variant, steps=2, batch=2).wired}
         except ValueError:
             continue
     beyond = reached - set(claimed)
@@ -151,30 +180,39 @@ def stages_claimed(defense: Defense) -> None:
     require(not idle, f"claims stage {', '.join(idle)}, which no choice of its parameters wires")
 
 
+def _pairs(defense: Defense) -> list[Defense]:
+    """The defense with every choice of every two of its parameters, each once."""
+    pairs: list[Defense] = []
+    for variant in (second for first in variants(defense) for second in variants(first)):
+        if variant not in pairs:
+            pairs.append(variant)
+    return pairs
+
+
 def acts(defense: Defense) -> None:
     """Each stage that is wired changes what passes it: a bound never reached is found."""
-    for words, found in _rounds(defense)[:1]:
-        for stage in found.wired:
-            if _changes(found, stage):
-                continue
-            given = found.at(stage)
-            lead = _lead(stage)
-            norm = torch.cat([value.flatten(lead) for value in given.values()], lead).norm(dim=-1).max()
-            what = f"{words}: stage {stage} changes nothing on an untrained dlg-lenet"
-            larger = _changes(found, stage, scale=1e4)
-            require(
-                not larger,
-                f"{what}, whose gradients have joint norms up to {float(norm):.3g}: a bound never reached",
-            )
-            require(False, f"{what}, nor on gradients 10000 times larger")
+    words, trial = _first_trial(defense)
+    for stage in trial.wired:
+        if _changes(trial, stage):
+            continue
+        given = trial.at(stage)
+        lead = _lead(stage)
+        norm = torch.cat([value.flatten(lead) for value in given.values()], lead).norm(dim=-1).max()
+        what = f"{words}: stage {stage} changes nothing on an untrained dlg-lenet"
+        larger = _changes(trial, stage, scale=1e4)
+        require(
+            not larger,
+            f"{what}, whose gradients have joint norms up to {float(norm):.3g}: a bound never reached",
+        )
+        require(False, f"{what}, nor on gradients 10000 times larger")
 
 
 def readings(defense: Defense) -> None:
     """What points show changes from the first stage that acts on, and is bit-equal to `none`'s before it."""
-    for words, found in _rounds(defense):
-        plain, defended = found.taps(found.undefended()), found.taps(found.stages)
-        first = min((STAGES.index(stage) for stage in found.wired), default=len(STAGES))
-        acting = next((place for place, stage in enumerate(STAGES) if _acting(found, stage)), len(STAGES))
+    for words, trial in _trials(defense):
+        plain, defended = trial.taps(trial.undefended()), trial.taps(trial.stages)
+        first = min((STAGES.index(stage) for stage in trial.wired), default=len(STAGES))
+        acting = next((place for place, stage in enumerate(STAGES) if _acting(trial, stage)), len(STAGES))
         for place, stage in enumerate(STAGES):
             name = differing(plain.shown[stage], defended.shown[stage])
             if place < first:
@@ -183,13 +221,13 @@ def readings(defense: Defense) -> None:
                 require(name is not None, f"{words}: the reading after {stage} is `none`'s own")
 
 
-def _acting(found: _Round, stage: Stage) -> bool:
-    return stage in found.wired and _changes(found, stage)
+def _acting(trial: _Trial, stage: Stage) -> bool:
+    return stage in trial.wired and _changes(trial, stage)
 
 
-def _changes(found: _Round, stage: Stage, *, scale: float = 1.0) -> bool:
-    given = {name: scale * value for name, value in found.at(stage).items()}
-    return differing(given, found.apply(stage, given)) is not None
+def _changes(trial: _Trial, stage: Stage, *, scale: float = 1.0) -> bool:
+    given = {name: scale * value for name, value in trial.at(stage).items()}
+    return differing(given, trial.apply(stage, given)) is not None
 
 
 def _lead(stage: Stage) -> int:
@@ -198,11 +236,11 @@ def _lead(stage: Stage) -> int:
 
 def shapes_kept(defense: Defense) -> None:
     """Names, shapes and dtypes are kept, in single and double precision."""
-    for words, found in _rounds(defense):
-        for stage in found.wired:
+    for words, trial in _trials(defense):
+        for stage in trial.wired:
             for dtype in (torch.float32, torch.float64):
-                given = {name: value.to(dtype) for name, value in found.at(stage).items()}
-                after = found.apply(stage, given)
+                given = {name: value.to(dtype) for name, value in trial.at(stage).items()}
+                after = trial.apply(stage, given)
                 require(
                     list(after) == list(given), f"{words}, {stage}: names {list(after)}, not {list(given)}"
                 )
@@ -217,64 +255,62 @@ def shapes_kept(defense: Defense) -> None:
 
 def finite(defense: Defense) -> None:
     """Finite gradients stay finite: zeros and 1e15 included."""
-    for words, found in _rounds(defense)[:1]:
-        for stage in found.wired:
-            for scale in (0.0, 1.0, 1e15):
-                after = found.apply(stage, {name: scale * value for name, value in found.at(stage).items()})
-                bad = [name for name, value in after.items() if not torch.isfinite(value).all()]
-                require(not bad, f"{words}, {stage}: {bad[:1]} is not finite for gradients times {scale:g}")
+    words, trial = _first_trial(defense)
+    for stage in trial.wired:
+        for scale in (0.0, 1.0, 1e15):
+            after = trial.apply(stage, {name: scale * value for name, value in trial.at(stage).items()})
+            bad = [name for name, value in after.items() if not torch.isfinite(value).all()]
+            require(not bad, f"{words}, {stage}: {bad[:1]} is not finite for gradients times {scale:g}")
 
 
 def keyed(defense: Defense) -> None:
     """The same key gives the same output, bit for bit; another draw differs exactly if it says it is random."""
-    for words, found in _rounds(defense)[:1]:
-        for stage in found.wired:
-            given = found.at(stage)
-            state = torch.get_rng_state()
-            try:
-                torch.manual_seed(1)
-                first = found.apply(stage, given)
-                torch.manual_seed(2)
-                second = found.apply(stage, given)
-            finally:
-                torch.set_rng_state(state)
-            name = differing(first, second)
-            require(name is None, f"{words}, {stage}: {name} differs between two runs with one key")
-            random = any(item.random for item in found.stages.transforms[stage])
-            moved = differing(first, found.apply(stage, given, draw=1)) is not None
-            require(
-                not moved or random, f"{words}, {stage}: depends on the draw, yet no transform says `random`"
-            )
-            require(moved or not random, f"{words}, {stage}: says `random`, yet two draws are equal")
+    words, trial = _first_trial(defense)
+    for stage in trial.wired:
+        given = trial.at(stage)
+        state = torch.get_rng_state()
+        try:
+            torch.manual_seed(1)
+            first = trial.apply(stage, given)
+            torch.manual_seed(2)
+            second = trial.apply(stage, given)
+        finally:
+            torch.set_rng_state(state)
+        name = differing(first, second)
+        require(name is None, f"{words}, {stage}: {name} differs between two runs with one key")
+        random = any(item.random for item in trial.stages.transforms[stage])
+        moved = differing(first, trial.apply(stage, given, draw=1)) is not None
+        require(not moved or random, f"{words}, {stage}: depends on the draw, yet no transform says `random`")
+        require(moved or not random, f"{words}, {stage}: says `random`, yet two draws are equal")
 
 
 def inputs_untouched(defense: Defense) -> None:
     """A stage leaves the tensors it is given as they were."""
-    for words, found in _rounds(defense)[:1]:
-        for stage in found.wired:
-            given = found.at(stage)
-            kept = {name: value.clone() for name, value in given.items()}
-            found.apply(stage, given)
-            name = differing(kept, given)
-            require(name is None, f"{words}, {stage}: {name} of the input was changed in place")
+    words, trial = _first_trial(defense)
+    for stage in trial.wired:
+        given = trial.at(stage)
+        kept = {name: value.clone() for name, value in given.items()}
+        trial.apply(stage, given)
+        name = differing(kept, given)
+        require(name is None, f"{words}, {stage}: {name} of the input was changed in place")
 
 
 def row_alone(defense: Defense) -> None:
     """A client (or an example) gets the same alone and beside others, to 1e-9, unless it says it acts `across`
     clients."""
-    for words, found in _rounds(defense)[:1]:
-        for stage in found.wired:
-            if stage == "aggregate" or any(item.across for item in found.stages.transforms[stage]):
-                continue
-            given = found.at(stage)
-            together = found.apply(stage, given)
-            for row, client in enumerate(CLIENTS):
-                alone = found.apply(stage, _rows(given, row), clients=(client,))
-                _near(alone, _rows(together, row), f"{words}, {stage}: client {client} alone and in company")
-            if stage == "example" and not any(t.batchwise for t in found.stages.transforms[stage]):
-                first = found.apply(stage, {name: value[:, :1] for name, value in given.items()})
-                beside = {name: value[:, :1] for name, value in together.items()}
-                _near(first, beside, f"{words}, {stage}: the first example alone and in company")
+    words, trial = _first_trial(defense)
+    for stage in trial.wired:
+        if stage == "aggregate" or any(item.across for item in trial.stages.transforms[stage]):
+            continue
+        given = trial.at(stage)
+        together = trial.apply(stage, given)
+        for row, client in enumerate(CLIENTS):
+            alone = trial.apply(stage, _rows(given, row), clients=(client,))
+            _near(alone, _rows(together, row), f"{words}, {stage}: client {client} alone and in company")
+        if stage == "example" and not any(t.batchwise for t in trial.stages.transforms[stage]):
+            first = trial.apply(stage, {name: value[:, :1] for name, value in given.items()})
+            beside = {name: value[:, :1] for name, value in together.items()}
+            _near(first, beside, f"{words}, {stage}: the first example alone and in company")
 
 
 def bias(defense: Defense) -> None:
@@ -282,12 +318,12 @@ def bias(defense: Defense) -> None:
     says = vars(type(defense)).get("unbiased")
     if says is None:
         raise ContractSkipped("it does not say whether it is unbiased")
-    words, found = _rounds(defense)[0]
-    given = {stage: _joined(found.at(stage)) for stage in found.wired}
+    words, trial = _first_trial(defense)
+    given = {stage: _joined(trial.at(stage)) for stage in trial.wired}
     biased = False
     for stage, before in given.items():
         apart = torch.stack(
-            [_joined(found.apply(stage, found.at(stage), draw=draw)) - before for draw in range(DRAWS)]
+            [_joined(trial.apply(stage, trial.at(stage), draw=draw)) - before for draw in range(DRAWS)]
         )
         for direction in (before / before.norm(), torch.ones_like(before) / len(before) ** 0.5):
             along = apart @ direction
@@ -298,18 +334,18 @@ def bias(defense: Defense) -> None:
 
 def noise(defense: Defense) -> None:
     """Noise has the mean 0 and the variance that it states, within five standard errors."""
-    words, found = _rounds(defense)[0]
+    words, trial = _first_trial(defense)
     stated = [
         (stage, item)
-        for stage in found.wired
-        for item in found.stages.transforms[stage]
+        for stage in trial.wired
+        for item in trial.stages.transforms[stage]
         if isinstance(item, Noise)
     ]
     if not stated:
         raise ContractSkipped("it adds no noise of a stated variance")
     for stage, item in stated:
-        ones = {name: torch.ones_like(value) for name, value in found.at(stage).items()}
-        context = _context(found, stage)
+        ones = {name: torch.ones_like(value) for name, value in trial.at(stage).items()}
+        context = _context(trial, stage)
         drawn = _joined(item.apply(ones, context)) - 1
         variance, count = item.variance(context), len(drawn)
         # the variance of a sample variance is (kurtosis - 1)·variance²/n: 2 for a normal, 5 for Laplace
@@ -327,17 +363,17 @@ def description(defense: Defense) -> None:
     """What it tells attackers is differentiable, draws nothing, and for a deterministic defense maps the
     true gradient to the reading (at B = 1)."""
     try:
-        found = _round(defense, batch=1)
+        trial = _trial(defense, batch=1)
     except ValueError as error:
         raise ContractSkipped(f"it refuses B=1: {error}") from None
     for name in ("type-2", "type-1", "type-0"):
         where = point(name)
-        truth = found.at("example")
+        truth = trial.at("example")
         probe = {key: value[0, 0] for key, value in truth.items()}
-        said = describe(found.stages, where, round_=0, unit=1.0, probe=probe, weights=found.weights)
+        said = describe(trial.stages, where, round_=0, unit=1.0, probe=probe, weights=trial.weights)
         if said is None:
             raise ContractSkipped("a transform describes nothing: attackers stay plain, with a flag")
-        observed = found.taps(found.stages).shown[where.after]
+        observed = trial.taps(trial.stages).shown[where.after]
         free = {key: value.clone().requires_grad_() for key, value in truth.items()}
         after = said.simulate(free, observed)
         for key, value in after.items():
@@ -351,8 +387,8 @@ def description(defense: Defense) -> None:
         slopes = torch.autograd.grad(total, list(free.values()), allow_unused=True)
         sound = all(slope is None or bool(torch.isfinite(slope).all()) for slope in slopes)
         require(sound, f"{name}: the derivative of the candidate is not finite at the truth")
-        seen = [stage for stage in found.wired if where.sees(stage)]
-        if not any(item.random for stage in seen for item in found.stages.transforms[stage]):
+        seen = [stage for stage in trial.wired if where.sees(stage)]
+        if not any(item.random for stage in seen for item in trial.stages.transforms[stage]):
             exact = {key: value.detach() for key, value in after.items()}
             _near(exact, observed, f"{name}: the described candidate at the truth and the reading", 1e-6)
 
@@ -375,16 +411,16 @@ def variants(defense: Defense) -> Iterator[Defense]:
                 continue  # this choice asks for other parameters as well
 
 
-def _context(found: _Round, stage: Stage) -> Context:
+def _context(trial: _Trial, stage: Stage) -> Context:
     rows: tuple[tuple[int, ...], ...] = tuple((client,) for client in CLIENTS)
     if stage == "example":
-        rows = tuple((client, example) for client in CLIENTS for example in range(found.federated.batch))
+        rows = tuple((client, example) for client in CLIENTS for example in range(trial.federated.batch))
     lead = _lead(stage)
     return Context(
-        lead=lead, stage=stage, round=0, step=0, setting=found.stages.setting,
+        lead=lead, stage=stage, round=0, step=0, setting=trial.stages.setting,
         draws=KeyedDraws(seed=3, fields=(0, 0, 0, stage), rows=rows if lead else ((),)),
-        norms=norms(found.at("example"), 2) if stage == "step" else None, weights=found.weights,
-        local=found.local(CLIENTS, found.federated.batch) if stage == "example" else None,
+        norms=norms(trial.at("example"), 2) if stage == "step" else None, weights=trial.weights,
+        local=trial.local(CLIENTS, trial.federated.batch) if stage == "example" else None,
     )  # fmt: skip
 
 
@@ -403,13 +439,22 @@ def _near(first: Tensors, second: Tensors, words: str, close: float = CLOSE) -> 
 
 
 def transforms_only(defense: Defense) -> None:
-    """Every stage is a sequence of transforms."""
-    for words, found in _rounds(defense):
-        for stage, items in found.stages.transforms.items():
-            strange = [type(item).__name__ for item in items if not isinstance(item, Transform)]
-            require(not strange, f"{words}, {stage}: {strange[:1]} is no Transform")
+    """Every stage is a sequence of transforms, in the first setting that the defense takes."""
+    for words, steps, batch in SETTINGS:
+        try:
+            transforms = defense.transforms(setting_of(_federated(steps, batch)))
+        except ValueError:
+            continue
+        for stage, items in transforms.items():
+            others = [type(item).__name__ for item in items if not isinstance(item, Transform)]
+            require(not others, f"{words}, {stage}: {others[:1]} is no Transform")
+        return
 
 
+# What another choice of its parameters can change; the others concern the class, or all choices together.
+OF_A_CHOICE = frozenset(
+    {"acts", "finite", "keyed", "inputs untouched", "alone = in company", "bias", "noise", "description"}
+)
 CONTRACTS = (
     DECLARED,
     Contract(

@@ -41,9 +41,9 @@ def initial_weights(model: Model) -> None:
     """Every parameter has finite initial weights of its shape; by key alone, and another key's differ."""
     for shape, module in _modules(model):
         first = model.initial(module, 0)
-        wanted = {name: tuple(value.shape) for name, value in module.named_parameters()}
+        expected = {name: tuple(value.shape) for name, value in module.named_parameters()}
         got = {name: tuple(value.shape) for name, value in first.items()}
-        wrong = sorted(name for name in {*wanted, *got} if wanted.get(name) != got.get(name))
+        wrong = sorted(name for name in {*expected, *got} if expected.get(name) != got.get(name))
         require(not wrong, f"initial weights of {wrong[:3]} do not fit the module")
         bad = [name for name, value in first.items() if not torch.isfinite(value).all()]
         require(not bad, f"initial weights of {bad[:1]} are not finite")
@@ -88,17 +88,17 @@ def gradients(model: Model) -> None:
         targets = one_hot(torch.tensor([2, 0, 2]), CLASSES, torch.float64)
         oracle_module = copy.deepcopy(module)
 
-        def loss(given: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-            return F.cross_entropy(functional_call(oracle_module, given, (x[None],)), y[None])  # noqa: B023
+        def loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+            return F.cross_entropy(functional_call(oracle_module, parameters, (x[None],)), y[None])  # noqa: B023
 
         try:
-            found = example_gradients(module, weights, inputs, targets)
+            gradients = example_gradients(module, weights, inputs, targets)
         except NotApplicable as reason:
             raise ContractBroken(f"no gradient is one example's: {reason}") from None
         for row in range(len(inputs)):
             expected = grad(loss)(weights, inputs[row], targets[row])
             for name, value in expected.items():
-                apart = gap(found[name][row], value)
+                apart = gap(gradients[name][row], value)
                 require(
                     apart <= CLOSE, f"example {row}: gradient of {name} is off torch.func's by {apart:.1e}"
                 )

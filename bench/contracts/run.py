@@ -1,17 +1,16 @@
 """Run the contracts of one entry: what `bench check` prints, and what a plug-in's own tests can call."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from bench.contracts import attacks, datasets, defenses, models
 from bench.contracts.base import Contract, ContractBroken, ContractSkipped, Outcome
 from bench.contracts.datasets import Loaded, reload
-from bench.datasets.base import Dataset
 from bench.datasets.files import MissingDataError
 from bench.datasets.loading import read
 from bench.registry import entries as registry
-from bench.registry.plugins import fault
+from bench.registry.plugins import error_line
 
 _CONTRACTS: dict[str, tuple[Contract, ...]] = {
     "attacks": attacks.CONTRACTS,
@@ -39,37 +38,35 @@ def check(
 
 
 def check_instance(
-    kind: str, instance: Any, *, name: str | None = None, data_dir: Path | None = None
+    kind: str,
+    instance: Any,
+    *,
+    name: str | None = None,
+    data_dir: Path | None = None,
+    only: Collection[str] | None = None,
 ) -> list[Outcome]:
-    """The same for an instance that need not be registered."""
-    chosen = contracts(kind)
-    subject = instance
-    if kind == "datasets":
-        name = name or type(instance).__name__
-        try:
-            subject = _loaded(instance, name, data_dir)
-        except MissingDataError as error:
-            return [_declared(chosen[0], instance), *(_skipped(one, error) for one in chosen[1:])]
-        except Exception as error:
-            first = Outcome(contract=chosen[1], status="broken", reason=f"cannot be loaded: {fault(error)}")
-            return [
-                _declared(chosen[0], instance), first,
-                *(_skipped(one, "it cannot be loaded") for one in chosen[2:]),
-            ]  # fmt: skip
-    outcomes = [_declared(chosen[0], instance)]
-    return outcomes + [_outcome(one, subject) for one in chosen[1:]]
+    """The same for an instance that need not be registered.
 
-
-def _loaded(dataset: Dataset, name: str, data_dir: Path | None) -> Loaded:
-    return Loaded(
-        dataset=dataset,
-        raw=read(dataset, name, data_dir),
-        again=reload(lambda: read(dataset, name, data_dir)),
-    )
-
-
-def _declared(contract: Contract, instance: Any) -> Outcome:
-    return _outcome(contract, instance)
+    With `only`, the contracts of these names alone; those of data sets share what is loaded and are all checked.
+    """
+    if kind != "datasets":
+        return [_outcome(item, instance) for item in contracts(kind) if only is None or item.name in only]
+    declared, *others = contracts(kind)
+    outcomes = [_outcome(declared, instance)]
+    name = name or type(instance).__name__
+    try:
+        loaded = Loaded(
+            dataset=instance,
+            raw=read(instance, name, data_dir),
+            again=reload(lambda: read(instance, name, data_dir)),
+        )
+    except MissingDataError as error:
+        return [*outcomes, *(_skipped(item, error) for item in others)]
+    except Exception as error:
+        reason = f"cannot be loaded: {error_line(error)}"
+        outcomes.append(Outcome(contract=others[0], status="broken", reason=reason))
+        return [*outcomes, *(_skipped(item, "it cannot be loaded") for item in others[1:])]
+    return [*outcomes, *(_outcome(item, loaded) for item in others)]
 
 
 def _outcome(contract: Contract, subject: Any) -> Outcome:
@@ -80,7 +77,7 @@ def _outcome(contract: Contract, subject: Any) -> Outcome:
     except ContractBroken as broken:
         return Outcome(contract=contract, status="broken", reason=str(broken))
     except Exception as error:  # an entry that raises breaks the contract in which it does
-        return Outcome(contract=contract, status="broken", reason=f"raises {fault(error)}")
+        return Outcome(contract=contract, status="broken", reason=f"raises {error_line(error)}")
     return Outcome(contract=contract, status="ok")
 
 

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from bench.answer.readings import take_reading
-from bench.answer.victims import clients_of, draw_victims, pictures
-from bench.cell import AttackCell, DataRef, Entry, Federated
+from bench.answer.setup import Setup
+from bench.answer.victims import draw_victims, truth_at
+from bench.cell import AttackCell, DataRef, Entry, Federated, Grants
 from bench.datasets.base import Data
 from bench.datasets.loading import load
 from bench.defenses.base import Public, Setting
-from bench.federated.pipeline import Batches
+from bench.federated.batches import Batches, clients_of
 from bench.federated.stages import Stages
 from bench.models.base import Model
 from bench.points import point
@@ -32,8 +33,8 @@ def data(name: str = "digits") -> Data:
 def model(name: str = "dlg-lenet", dataset: str = "digits") -> tuple[nn.Module, dict[str, Tensor]]:
     """A module in eval mode and its initial weights, in float64."""
     architecture: Model = registry.instance("models", name, {})
-    found = data(dataset)
-    module = architecture.build(found.shape, found.classes).eval()
+    source = data(dataset)
+    module = architecture.build(source.shape, source.classes).eval()
     weights = architecture.initial(module, 0)
     return module.double(), {name: value.double() for name, value in weights.items()}
 
@@ -59,7 +60,7 @@ def setting_of(federated: Federated, *, rounds: int = 2) -> Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """A reading and, for the harness alone, the truth (reading, picture, *shape) and labels behind it."""
+    """A reading and, for the harness alone, the truth (reading, example, *shape) and labels behind it."""
 
     words: str
     reading: Reading
@@ -73,40 +74,44 @@ def situation(
 ) -> Situation:  # fmt: skip
     """An undefended reading of digits by `dlg-lenet` (of `cancer` by `mlp`, where `table`)."""
     dataset, architecture = ("cancer", "mlp") if table else ("digits", "dlg-lenet")
-    found = data(dataset)
+    source = data(dataset)
     module, weights = model(architecture, dataset)
     federated = Federated(
         algorithm="fedsgd" if steps == 1 else "fedavg", clients=12, per_round=2, steps=steps, batch=batch
     )
     cell = AttackCell(
-        dataset=DataRef(name=dataset, sha256=found.sha256), model=Entry(name=architecture),
+        dataset=DataRef(name=dataset, sha256=source.sha256), model=Entry(name=architecture),
         federated=federated, defense=Entry(name="none"), attack=Entry(name="any"), point=where,
-        readings=readings, repeated_readings=observations,
+        readings=readings, grants=Grants(repeated_readings=observations),
     )  # fmt: skip
-    tap = point(where)
-    victims, batches = draw_victims(cell, found, clients_of(cell, found), tap, 0)
-    batches = [replace(one, inputs=one.inputs.double()) for one in batches]
+    at = point(where)
+    setting = setting_of(federated, rounds=1)
+    setup = Setup(
+        data=source, model=module, weights=weights, clients=clients_of(cell, source), setting=setting,
+        stages=Stages(setting=setting, transforms={}, states={}),
+    )  # fmt: skip
+    victims, batches = draw_victims(cell, setup, at)
+    batches = [replace(rows, inputs=rows.inputs.double()) for rows in batches]
     if same_label:
-        victims, batches = _same_label(found, victims, batches[0])
-    undefended = Stages(setting=setting_of(federated, rounds=1), transforms={}, states={})
-    reading = take_reading(cell, found, module, weights, victims, batches, undefended, tap, 0)
-    truth, labels, _ = pictures(victims, tap)
+        victims, batches = _same_label(source, victims, batches[0])
+    reading = take_reading(cell, setup, at, victims, batches)
+    truth = truth_at(victims, at)
     words = f"{where}, B={batch}, L={steps}" + (", a table" if table else "")
     words += ", labels all the same" if same_label else ""
     words += f", {observations} observations" if observations > 1 else ""
-    return Situation(words=words, reading=reading, truth=truth, labels=labels)
+    return Situation(words=words, reading=reading, truth=truth.inputs, labels=truth.labels)
 
 
-def _same_label(found: Data, victims: Victims, batches: Batches) -> tuple[Victims, list[Batches]]:
+def _same_label(source: Data, victims: Victims, batches: Batches) -> tuple[Victims, list[Batches]]:
     """Every example of reading r has label r."""
     clients, steps, batch = batches.labels.shape
-    wanted = torch.arange(clients) % found.classes
-    labels = torch.from_numpy(found.training.labels)
-    rows = torch.stack([torch.nonzero(labels == label)[: steps * batch, 0] for label in wanted])
-    inputs = torch.from_numpy(found.training.floats(rows.numpy().reshape(clients, steps, batch))).double()
-    given = wanted[:, None, None].expand(clients, steps, batch).clone()
-    moved = replace(victims, inputs=inputs[:, None].float(), labels=given[:, None])
-    return moved, [replace(batches, inputs=inputs, labels=given)]
+    chosen = torch.arange(clients) % source.classes
+    labels = torch.from_numpy(source.training.labels)
+    rows = torch.stack([torch.nonzero(labels == label)[: steps * batch, 0] for label in chosen])
+    inputs = torch.from_numpy(source.training.floats(rows.numpy().reshape(clients, steps, batch))).double()
+    repeated = chosen[:, None, None].expand(clients, steps, batch).clone()
+    moved = replace(victims, inputs=inputs[:, None].float(), labels=repeated[:, None])
+    return moved, [replace(batches, inputs=inputs, labels=repeated)]
 
 
 def part(reading: Reading, *rows: int) -> Reading:

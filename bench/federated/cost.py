@@ -1,4 +1,4 @@
-"""What a defense costs in time: a client's step with it and without, taken in turn in one process."""
+"""The time that a defense costs: a client's step with and without it, in turn in one process."""
 
 import time
 from dataclasses import dataclass, replace
@@ -15,8 +15,8 @@ STEPS = 10  # local steps at most: enough to be steady, few beside a training's
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Milliseconds of one client's local step, medians over pairs; `ratio` of the pairs, `low` and `high`
-    their quartiles.  What is done to a client's update is shared out over its steps."""
+    """Milliseconds of one client's local step, medians over pairs; `ratio` of the pairs, `low` and `high` its
+    quartiles.  The time of stages after the steps is divided among the steps."""
 
     milliseconds: float
     undefended: float
@@ -26,19 +26,19 @@ class Cost:
 
 
 def cost(course: Course, start: Progress) -> Cost:
-    """Of one chunk of clients on one thread; the training itself is untouched."""
+    """The cost on one chunk of clients and one thread; the training itself is unchanged."""
     federated = course.cell.federated
     steps = min(STEPS, federated.steps)
     short = course.cell.model_copy(update={"federated": federated.model_copy(update={"steps": steps})})
     alone = replace(course, cell=short, threads=1)
     clients = participants(short, 0)[: course.chunk]
-    of = network(course.model)
+    net = network(course.model)
     bare = replace(start, stages=Stages(setting=start.stages.setting, transforms={}, states={}))
 
     def once(progress: Progress) -> float:
         began = time.perf_counter()
         moment = Moment(seed=short.seed, draw=0, round=0)
-        sent, stages = updates(alone, of, progress, clients, moment)
+        sent, stages = updates(alone, net, progress, clients, moment)
         for stage in SENT:
             sent, stages = stages.apply(stage, sent, moment, clients, weights=progress.weights)
         return (time.perf_counter() - began) / len(clients) / steps * 1e3

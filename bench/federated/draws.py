@@ -1,4 +1,4 @@
-"""Where a defense's randomness comes from: a key per row, so that no order matters."""
+"""The randomness of defenses: a key for each row, or a stream for each client, so that no order matters."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from bench.rng import Field, generator
 
 
 class NoDraws:
-    """For who may know the law of the draws and never a draw."""
+    """For an attacker, who may know the law of the draws and never a draw."""
 
     def normal(self, name: str, like: Tensor) -> Tensor:
         raise RuntimeError(f"nothing may be drawn here ({name})")
@@ -19,13 +19,20 @@ class NoDraws:
     uniform = normal
 
 
+class ZeroDraws(NoDraws):
+    """Draws of zero: a transform with additive noise then shows what the noise is added to."""
+
+    def normal(self, name: str, like: Tensor) -> Tensor:
+        del name
+        return torch.zeros_like(like)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedDraws:
-    """Draws keyed by (seed, draw, round, local step, stage, which random transform, observation) and,
-    for each row of the leading axes in row-major order, by its own fields (client, position in
-    batch), and by the variable's name.
+    """Draws by key: `fields` (draw, round, local step, stage, number of the random transform, observation), each row's
+    own fields, (client,) or (client, position in the batch), in row-major order, and the tensor's name.
 
-    Cells that differ only in a defense's strength therefore meet the same underlying draws.
+    Cells that differ only in a defense's strength therefore have the same underlying draws.
     """
 
     seed: int
@@ -44,20 +51,20 @@ class KeyedDraws:
         size = like.numel() // len(self.rows)
         drawn = np.empty((len(self.rows), size), np.float32)
         for number, row in enumerate(self.rows):
-            source = generator(self.seed, "defense", *self.fields, *row, name)
+            key = generator(self.seed, "defense", *self.fields, *row, name)
             if law == "normal":
-                source.standard_normal(out=drawn[number], dtype=np.float32)
+                key.standard_normal(out=drawn[number], dtype=np.float32)
             else:
-                source.random(out=drawn[number], dtype=np.float32)
+                key.random(out=drawn[number], dtype=np.float32)
         return torch.from_numpy(drawn).reshape(like.shape).to(like)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamDraws:
-    """Draws for training, where keyed ones would cost more than the gradients: a stream for each client of a
-    round, on its device, read in the order of local steps, stages and variables.
+    """Draws for training, where keyed ones would cost more than the gradients: a stream for each client of a round,
+    on its device, read in the order of local steps, stages and tensors.
 
-    No two clients of a round share a stream, and none depends on who else is in the chunk.
+    No two clients of a round share a stream, and none depends on the others of the chunk.
     """
 
     streams: tuple[torch.Generator, ...]

@@ -10,31 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from bench.cell import Federated
-from bench.defenses.base import Local
+from bench.defenses.base import Local, Tensors
 from bench.defenses.transforms.rows import norms
+from bench.federated.batches import Batches
 from bench.federated.stages import Moment, Stages
 from bench.gradients import example_gradients, one_hot
 from bench.points import SENT, Stage
 
-Tensors = Mapping[str, Tensor]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batches:
-    """What the clients of a round train on: `inputs` (client, step, example, *shape), `labels`
-    (client, step, example), `clients` their numbers."""
-
-    clients: tuple[int, ...]
-    inputs: Tensor
-    labels: Tensor
-
-    def to(self, device: torch.device) -> "Batches":
-        return replace(self, inputs=self.inputs.to(device), labels=self.labels.to(device))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taps:
-    """What each tap shows, name → (client, *shape), `aggregate` name → (*shape); and the stages after.
+    """What each tap shows, name → (client, *shape), `aggregate` name → (*shape); and the stages after the round.
 
     `example` shows the first example of the first local step.
     """
@@ -56,16 +42,15 @@ def run_round(
     total: dict[str, Tensor] = {name: torch.zeros_like(value) for name, value in local.items()}
     for step in range(federated.steps):
         now = replace(moment, step=step)
-        per_example = _per_example(model, local, batches, step, classes, same=step == 0)
-        here = Local(
-            model=model, weights=local, inputs=batches.inputs[:, step], labels=batches.labels[:, step]
-        )
+        inputs, labels = batches.inputs[:, step], batches.labels[:, step]
+        here = Local(model=model, weights=local, inputs=inputs, labels=labels)
+        per_example = _per_example(here, classes, same=step == 0)
         per_example, stages = stages.apply(
             "example", per_example, now, batches.clients, weights=weights, local=here
         )
         mean = {name: value.mean(1) for name, value in per_example.items()}
-        left = norms(per_example, 2) if stages.has("step") else None
-        mean, stages = stages.apply("step", mean, now, batches.clients, norms=left, weights=weights)
+        remaining = norms(per_example, 2) if stages.has("step") else None
+        mean, stages = stages.apply("step", mean, now, batches.clients, norms=remaining, weights=weights)
         if step == 0:
             shown["example"] = {name: value[:, 0] for name, value in per_example.items()}
             shown["step"] = mean
@@ -82,7 +67,7 @@ def run_round(
 
 
 def sent_unit(federated: Federated) -> float:
-    """What one unit of gradient amounts to in what a client sends: 1 (FedSGD) or η (FedAvg)."""
+    """One unit of gradient in the units that a client sends: 1 (FedSGD) or η (FedAvg)."""
     return 1.0 if federated.algorithm == "fedsgd" else federated.rate
 
 
@@ -92,19 +77,17 @@ def server_step(weights: Tensors, aggregate: Tensors, federated: Federated) -> d
     return {name: value - rate * aggregate[name] for name, value in weights.items()}
 
 
-def _per_example(
-    model: nn.Module, local: Tensors, batches: Batches, step: int, classes: int, *, same: bool
-) -> dict[str, Tensor]:
+def _per_example(local: Local, classes: int, *, same: bool) -> dict[str, Tensor]:
     """Gradients (client, example, *shape) at each client's own weights; `same` where all are equal."""
-    inputs, labels = batches.inputs[:, step], batches.labels[:, step]
-    targets = one_hot(labels, classes, inputs.dtype)
-    clients, examples = labels.shape
+    targets = one_hot(local.labels, classes, local.inputs.dtype)
     if same:
-        weights = {name: value[0] for name, value in local.items()}
-        flat = example_gradients(model, weights, inputs.flatten(0, 1), targets.flatten(0, 1))
-        return {name: value.detach().unflatten(0, (clients, examples)) for name, value in flat.items()}
+        weights = {name: value[0] for name, value in local.weights.items()}
+        flat = example_gradients(local.model, weights, local.inputs.flatten(0, 1), targets.flatten(0, 1))
+        return {name: value.detach().unflatten(0, local.labels.shape) for name, value in flat.items()}
     parts = [
-        example_gradients(model, {name: value[c] for name, value in local.items()}, inputs[c], targets[c])
-        for c in range(clients)
+        example_gradients(
+            local.model, {n: v[client] for n, v in local.weights.items()}, inputs, targets[client]
+        )
+        for client, inputs in enumerate(local.inputs)
     ]
-    return {name: torch.stack([part[name].detach() for part in parts]) for name in local}
+    return {name: torch.stack([part[name].detach() for part in parts]) for name in local.weights}

@@ -1,10 +1,10 @@
-"""What a training spends, and what a reading shows: a defense's mechanism in its federated setting."""
+"""ε of a training and of a reading: a defense's mechanism in its federated setting."""
 
 from dataclasses import dataclass, replace
 
 from bench.defenses.accounting import local
 from bench.defenses.accounting.mechanism import Mechanism, Reports, Sampling, sampling_of
-from bench.defenses.accounting.report import Spent, at_tap, paper_epsilon, released
+from bench.defenses.accounting.report import EpsilonReport, at_tap, paper_epsilon, released
 from bench.defenses.base import Defense, Setting
 from bench.points import Point
 
@@ -13,21 +13,21 @@ NO_MECHANISM = "it adds no noise that is calibrated to a bound on what one row c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """A defense's mechanism, how its rows are sampled, M, the number of its tensors, and d, of its coordinates."""
+    """A defense's mechanism, the sampling of its rows, M, the number of tensors, and d, of coordinates."""
 
     mechanism: Mechanism | Reports
     sampling: Sampling
     tensors: int
     coordinates: int
 
-    def released(self, rounds: int) -> tuple[Spent, ...]:
-        """What the models of so many rounds spend, by every convention that has a figure."""
+    def released(self, rounds: int) -> tuple[EpsilonReport, ...]:
+        """ε of the models of so many rounds, by every convention that applies."""
         if isinstance(self.mechanism, Reports):
             return local.released(self.mechanism, rounds=rounds, coordinates=self.coordinates)
         return released(self.mechanism, replace(self.sampling, rounds=rounds), tensors=self.tensors)
 
     def so_far(self, rounds: int) -> float:
-        """The paper's count after so many rounds: quick enough to be asked after each."""
+        """The paper's ε after so many rounds: quick enough to compute after each."""
         if isinstance(self.mechanism, Reports):
             return self.mechanism.epsilon if rounds else 0.0
         return paper_epsilon(self.mechanism, replace(self.sampling, rounds=rounds)) if rounds else 0.0
@@ -50,10 +50,10 @@ def account(
 def at_point(
     defense: Defense, setting: Setting, where: Point, *, tensors: int, coordinates: int, round_: int,
     observations: int,
-) -> tuple[Spent | None, str | None]:  # fmt: skip
-    """What an attacker at a point learns at most of one row, or why nothing bounds it.
+) -> tuple[EpsilonReport | None, str | None]:  # fmt: skip
+    """A bound on what an attacker at a point learns of one row, or the reason why there is none.
 
-    An update of L local steps holds an example L·B/|D_i| times, at least once; each observation again.
+    An update of L local steps holds an example L·B/|D_i| times, at least once, in each observation.
     """
     mechanism = defense.mechanism(setting)
     if mechanism is None:
@@ -70,7 +70,7 @@ def at_point(
             round_ * setting.steps, (round_ + 1) * setting.steps if inside else round_ * setting.steps + 1
         )
         at = min(shown, key=lambda step: mechanism.sigmas[min(step, len(mechanism.sigmas) - 1)])
-    found = at_tap(mechanism, where.after, tensors=tensors, uses=passes * observations, at=at)
-    if found is None:
+    report = at_tap(mechanism, where.after, tensors=tensors, uses=passes * observations, at=at)
+    if report is None:
         return None, f"nothing protects one {mechanism.unit} by itself at {where.name}"
-    return found, None
+    return report, None

@@ -1,12 +1,11 @@
-"""The state that a defense comes to over a training: what it would hold at the round of a checkpoint."""
+"""A defense's state at the round of a checkpoint: the training runs again, with the defense on or beside it."""
 
 import hashlib
 from dataclasses import replace
 from pathlib import Path
 
-from torch import Tensor
-
 from bench.cell import AttackCell, CheckpointWeights, TrainingCell
+from bench.defenses.base import Tensors
 from bench.errors import NotApplicable, RecordError
 from bench.federated.resume import states_of, tensors_of
 from bench.federated.stages import Stages
@@ -16,60 +15,54 @@ from bench.record.checkpoints import read_weights, write_weights
 
 
 def training_of(run: Path, cell: AttackCell) -> TrainingCell | None:
-    """The training whose checkpoint a cell attacks; None where its weights are no checkpoint's, or it has no
-    record (which is told where the weights are read)."""
-    given = cell.weights
-    if not isinstance(given, CheckpointWeights):
+    """The training whose checkpoint a cell attacks; None for other weights, or without a record (reading the weights
+    then says so)."""
+    if not isinstance(cell.weights, CheckpointWeights):
         return None
     try:
-        made = records.read(records.record_path(run, given.training))
+        record = records.read(records.record_path(run, cell.weights.training))
     except RecordError:
         return None
-    return TrainingCell.model_validate(made.cell, strict=False)
+    return record.cell if isinstance(record.cell, TrainingCell) else None
 
 
-def followable(found: TrainingCell, cell: AttackCell) -> None:
-    """Raises `NotApplicable` where the training is of other data, or of so many clients or under such a defense
-    that the state of the cell's defense cannot be followed over it."""
-    if found.dataset != cell.dataset or found.model != cell.model:
+def check_replayable(training: TrainingCell, cell: AttackCell) -> None:
+    """Raises `NotApplicable` where the training has other data, clients or defense than the state of the cell's defense
+    needs."""
+    if training.dataset != cell.dataset or training.model != cell.model:
         raise NotApplicable("its state cannot be followed over a training of other data or another model")
-    if found.federated.clients != cell.federated.clients:
+    if training.federated.clients != cell.federated.clients:
         raise NotApplicable(
-            f"its state is of {found.federated.clients} clients in that training, and of "
+            f"its state is of {training.federated.clients} clients in that training, and of "
             f"{cell.federated.clients} here; give both the same"
         )
-    if found.defense.name != "none" and found.defense != cell.defense:
+    if training.defense.name != "none" and training.defense != cell.defense:
         raise NotApplicable("its state cannot be followed over a training under another defense")
 
 
 def states_at(
-    course: Course,
-    initial: dict[str, Tensor],
-    stages: Stages,
-    round_: int,
-    kept: Path,
-    expected: dict[str, Tensor],
+    course: Course, initial: Tensors, stages: Stages, round_: int, cache: Path, expected: Tensors
 ) -> Stages:
-    """`stages` with their states after `round_` rounds of the training: under it where it is the training's
-    own defense, beside it where the training had none.  Kept in the file `kept`.
+    """`stages` with their states after `round_` rounds of the training: with the defense on if it is the training's,
+    beside it if the training had none.  The states are stored in the file `cache`.
 
-    The training runs again, to the same weights: raises `NotApplicable` where they are not those `expected`.
+    Raises `NotApplicable` where the training, run again, does not end at the weights `expected`.
     """
-    if kept.exists():
-        return replace(stages, states=states_of(read_weights(kept)))
-    watching = replace(stages, observing=course.cell.defense.name == "none")
+    if cache.exists():
+        return replace(stages, states=states_of(read_weights(cache)))
+    observer = replace(stages, observing=course.cell.defense.name == "none")
     untested = {"rounds": round_, "test_every": round_, "test_examples": 1, "bayesian": None}
     short = replace(course, cell=course.cell.model_copy(update=untested))
-    end = train(short, begin(short, initial, watching))
+    end = train(short, begin(short, initial, observer))
     if not all(bool((end.weights[name] == value).all()) for name, value in expected.items()):
         raise NotApplicable(
             "its training, run again, ends at other weights: made on another machine or by other code"
         )
-    write_weights(kept, tensors_of(end.stages))
+    write_weights(cache, tensors_of(end.stages))
     return replace(stages, states=end.stages.states)
 
 
-def kept_at(checkpoint: Path, cell: AttackCell) -> Path:
-    """Where the states of a cell's defense at a checkpoint are kept, beside it."""
+def cache_path(checkpoint: Path, cell: AttackCell) -> Path:
+    """The file of the states of a cell's defense at a checkpoint, beside it."""
     key = hashlib.sha256(cell.defense.model_dump_json().encode()).hexdigest()[:16]
     return checkpoint.with_name(f"{checkpoint.stem}.{key}.states.safetensors")

@@ -1,21 +1,21 @@
-"""A training that was cut off goes on from its last saved round, bit for bit."""
+"""An interrupted training resumes from its last saved round, bit for bit."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 from torch import Tensor
 
+from bench.defenses.base import State, Tensors
 from bench.errors import WeightsError
-from bench.federated.stages import Stages, State
+from bench.federated.stages import Place, Stages
 from bench.federated.training import Progress
 from bench.points import Stage
 from bench.record.checkpoints import read_about, read_weights, write_weights
 
 _FILE = "going-on.safetensors"
-_WEIGHTS, _STATE, _KEPT, _COSTS = "weights", "state", "checkpoint", "costs"
+_WEIGHTS, _STATE, _CHECKPOINT, _COSTS = "weights", "state", "checkpoint", "costs"
 
 
 def place(run: Path, training: str) -> Path:
@@ -24,20 +24,20 @@ def place(run: Path, training: str) -> Path:
 
 
 def save(path: Path, now: Progress, source: Any) -> None:
-    """All that the rounds after this one depend on, in one file, whole or not at all."""
+    """Everything that later rounds depend on, in one file, written atomically."""
     tensors = {f"{_WEIGHTS}/{name}": value for name, value in now.weights.items()}
     tensors |= tensors_of(now.stages)
     tensors |= {f"{_COSTS}/{level}": value for level, value in now.costs.items()}
-    for round_, kept in now.checkpoints.items():
-        # copies: of the round that was last done they are the weights themselves, and no file holds one twice
-        tensors |= {f"{_KEPT}/{round_}/{name}": value.clone() for name, value in kept.items()}
+    for round_, checkpoint in now.checkpoints.items():
+        # copies: those of the last round are the weights themselves, and no file holds a tensor twice
+        tensors |= {f"{_CHECKPOINT}/{round_}/{name}": value.clone() for name, value in checkpoint.items()}
     about = {"round": now.round, "curve": [list(point) for point in now.curve], "source": source}
     write_weights(path, tensors, about)
 
 
-def load(path: Path, before: Progress, source: Any, wanted: tuple[int, ...] = ()) -> Progress:
-    """The training as it was saved, or `before` where nothing is, where what is was made by other code, or
-    where it did not keep a round that is now `wanted`."""
+def load(path: Path, before: Progress, source: Any, checkpoints: tuple[int, ...] = ()) -> Progress:
+    """The saved progress, or `before`: without a file, where other code made it, or where it lacks the weights of one
+    of the rounds `checkpoints`."""
     about = read_about(path) if path.exists() else {}
     if about.get("source") != json.loads(json.dumps(source)):
         return before
@@ -47,7 +47,7 @@ def load(path: Path, before: Progress, source: Any, wanted: tuple[int, ...] = ()
         return before
     device = next(iter(before.weights.values())).device
     weights: dict[str, Tensor] = {}
-    kept: dict[int, dict[str, Tensor]] = {}
+    saved: dict[int, dict[str, Tensor]] = {}
     costs: dict[str, Tensor] = {}
     for full, value in tensors.items():
         kind, _, rest = full.partition("/")
@@ -55,15 +55,15 @@ def load(path: Path, before: Progress, source: Any, wanted: tuple[int, ...] = ()
             weights[rest] = value.to(device)
         elif kind == _COSTS:
             costs[rest] = value
-        elif kind == _KEPT:
+        elif kind == _CHECKPOINT:
             round_, _, name = rest.partition("/")
-            kept.setdefault(int(round_), {})[name] = value
-    if any(round_ <= about["round"] and round_ not in kept for round_ in wanted):
+            saved.setdefault(int(round_), {})[name] = value
+    if any(round_ <= about["round"] and round_ not in saved for round_ in checkpoints):
         return before
     ordered = {name: weights[name] for name in before.weights}
     stages = replace(before.stages, states=states_of(tensors))
     return Progress(
-        round=about["round"], weights=ordered, stages=stages, checkpoints=kept, costs=costs,
+        round=about["round"], weights=ordered, stages=stages, checkpoints=saved, costs=costs,
         curve=tuple((int(round_), float(accuracy)) for round_, accuracy in about["curve"]),
     )  # fmt: skip
 
@@ -77,12 +77,12 @@ def tensors_of(stages: Stages) -> dict[str, Tensor]:
     }
 
 
-def states_of(tensors: Mapping[str, Tensor]) -> dict[tuple[Stage, int], State]:
-    """The states in a file of `tensors_of`; what else is in it is left."""
-    states: dict[tuple[Stage, int], State] = {}
+def states_of(tensors: Tensors) -> dict[Place, State]:
+    """The states among the tensors of a file."""
+    states: dict[Place, dict[str, Tensor]] = {}
     for full, value in tensors.items():
         kind, _, rest = full.partition("/")
         if kind == _STATE:
             stage, position, key = rest.split("/", 2)
             states.setdefault((cast(Stage, stage), int(position)), {})[key] = value
-    return states
+    return dict(states)

@@ -1,17 +1,16 @@
 """Many clients' networks as one tensor program: gradients of every client at its own weights, at once.
 
-Clients' weights part after the first local step, so that every product is batched over clients: a
-convolution as groups of one library convolution, or, of few input channels, as a product with unfolded
-columns; a linear layer as a batched product.  Activations are laid out (example, client, …), so that
-grouped convolutions read them as they lie.  As in `bench.gradients`, one `autograd.grad` gives δ = ∂loss/∂z
-of every layer with weights, and gradients are bilinear maps of (a, δ): their mean over a client's batch, each
-example's own, or, without forming each, norms and weighted sums of them.
+Clients' weights differ after the first local step, so that every product is batched over clients: a convolution as
+groups of one library convolution, or, with few input channels, as a product with unfolded columns; a linear layer as a
+batched product.  Activations have the layout (example, client, …), which grouped convolutions read without a copy.  As
+in `bench.gradients`, one `autograd.grad` gives δ = ∂loss/∂z of every layer with weights, and gradients are bilinear
+maps of (a, δ): the mean over a client's batch, each example's, or, without forming each, norms and weighted sums.
 
-A model is a stack where it is an `nn.Sequential` of convolutions, linear layers, pooling and layers without
-parameters; any other goes by `torch.func` (`bench.federated.clients`).
+A model is a stack if it is an `nn.Sequential` of convolutions, linear layers, pooling and layers without parameters;
+`torch.func` serves any other (`bench.federated.clients`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +18,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bench.defenses.base import Tensors
 from bench.gradients import bilinear, convolution_backward
 
-Tensors = Mapping[str, Tensor]
 _FEW_CHANNELS = 3  # input channels up to which unfolded columns beat a grouped convolution (BENCHMARKS.md)
-# Layers without parameters that treat each example by itself, whatever leading axes there are.
+# Layers without parameters that treat each example by itself, with any leading axes.
 _PLAIN = (nn.ReLU, nn.Sigmoid, nn.Tanh, nn.ELU, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.Identity)
 
 
@@ -71,7 +70,7 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """What a layer's gradients are made of: what it read and δ, both (example, client, …)."""
+    """The factors of a layer's gradients: its input, or the columns of it, and δ, both (example, client, …)."""
 
     layer: _Layer
     read: Tensor
@@ -79,7 +78,7 @@ class _Term:
 
 
 class StackGradients:
-    """A batch's gradients, formed as far as they are asked for; names come in the model's order."""
+    """A batch's gradients, formed only as far as a caller needs them; names in the model's order."""
 
     def __init__(self, terms: Sequence[_Term]) -> None:
         self._terms = terms
@@ -87,54 +86,55 @@ class StackGradients:
 
     def mean(self) -> dict[str, Tensor]:
         """name → (client, *shape), the mean over a client's batch."""
-        found: dict[str, Tensor] = {}
-        for term in self._terms:
-            examples = len(term.delta)
-            found[term.layer.weight] = _summed(term) / examples
-            if term.layer.bias is not None:
-                found[term.layer.bias] = _bias(term).mean(0)
-        return found
+        return self._collected(
+            lambda term, _: _summed(term) / len(term.delta), lambda term, _: _bias(term).mean(0)
+        )
 
     def each(self) -> dict[str, Tensor]:
         """name → (client, example, *shape)."""
-        found: dict[str, Tensor] = {}
-        for term in self._terms:
-            found[term.layer.weight] = self._each(term).transpose(0, 1)
-            if term.layer.bias is not None:
-                found[term.layer.bias] = _bias(term).transpose(0, 1)
-        return found
+        return self._collected(
+            lambda term, _: self._each(term).transpose(0, 1), lambda term, _: _bias(term).transpose(0, 1)
+        )
 
     def norms(self) -> dict[str, Tensor]:
         """name → (client, example): the norm of each example's gradient of that tensor."""
-        found: dict[str, Tensor] = {}
-        for term in self._terms:
+
+        def weight(term: _Term, _: str) -> Tensor:
             if isinstance(term.layer.module, nn.Linear):  # ‖δ aᵀ‖ = ‖δ‖‖a‖
-                size = term.delta.norm(dim=-1) * term.read.norm(dim=-1)
+                size: Tensor = term.delta.norm(dim=-1) * term.read.norm(dim=-1)
             else:
                 size = self._each(term).flatten(2).norm(dim=-1)
-            found[term.layer.weight] = size.T
-            if term.layer.bias is not None:
-                found[term.layer.bias] = _bias(term).norm(dim=-1).T
-        return found
+            return size.T
+
+        return self._collected(weight, lambda term, _: _bias(term).norm(dim=-1).T)
 
     def weighted(self, factors: Tensors) -> dict[str, Tensor]:
         """name → (client, *shape): the mean of the examples' gradients, each times its factor
         (client, example)."""
-        found: dict[str, Tensor] = {}
-        for term in self._terms:
-            name, examples = term.layer.weight, len(term.delta)
-            share = factors[name].T / examples
+
+        def weight(term: _Term, name: str) -> Tensor:
+            share = factors[name].T / len(term.delta)
             if isinstance(term.layer.module, nn.Linear):
-                scaled = term.delta * share[..., None]
-                found[name] = torch.einsum("bko,bkf->kof", scaled, term.read)
-            else:
-                flat = self._each(term).flatten(2).transpose(0, 1)  # (client, example, numbers)
-                summed = share.T[:, None] @ flat
-                found[name] = summed.reshape(-1, *term.layer.module.weight.shape)
+                return torch.einsum("bko,bkf->kof", term.delta * share[..., None], term.read)
+            flat = self._each(term).flatten(2).transpose(0, 1)  # (client, example, numbers)
+            summed = share.T[:, None] @ flat
+            return summed.reshape(-1, *term.layer.module.weight.shape)
+
+        return self._collected(
+            weight,
+            lambda term, name: (_bias(term) * (factors[name].T / len(term.delta))[..., None]).sum(0),
+        )
+
+    def _collected(
+        self, weight: Callable[[_Term, str], Tensor], bias: Callable[[_Term, str], Tensor]
+    ) -> dict[str, Tensor]:
+        """name → what one of the two functions makes of the layer and that name."""
+        result: dict[str, Tensor] = {}
+        for term in self._terms:
+            result[term.layer.weight] = weight(term, term.layer.weight)
             if term.layer.bias is not None:
-                share = factors[term.layer.bias].T / examples
-                found[term.layer.bias] = (_bias(term) * share[..., None]).sum(0)
-        return found
+                result[term.layer.bias] = bias(term, term.layer.bias)
+        return result
 
     def _each(self, term: _Term) -> Tensor:
         """(example, client, *shape), formed once."""
@@ -179,7 +179,7 @@ def _part(path: str, module: nn.Module) -> "_Layer | Callable[[Tensor], Tensor] 
 
 
 def _out_of_place(module: nn.Module) -> Callable[[Tensor], Tensor]:
-    """An activation that overwrites its input would take z away from the gradient."""
+    """An activation that overwrites its input would destroy z, which the gradient needs."""
     if getattr(module, "inplace", False):
         return lambda x: module(x.clone())
     return module
@@ -191,18 +191,18 @@ def _flatten(x: Tensor) -> Tensor:
 
 def _pool_first(parts: Sequence[Any]) -> list[Any]:
     """ReLU after max-pooling instead of before it: the same numbers and derivatives, on a quarter of them."""
-    found = list(parts)
-    for n in range(len(found) - 1):
-        if type(found[n]) is nn.ReLU and isinstance(found[n + 1], _MaxPool):
-            found[n], found[n + 1] = found[n + 1], found[n]
-    return found
+    order = list(parts)
+    for n in range(len(order) - 1):
+        if type(order[n]) is nn.ReLU and isinstance(order[n + 1], _MaxPool):
+            order[n], order[n + 1] = order[n + 1], order[n]
+    return order
 
 
 # --- forward -------------------------------------------------------------------------------------------
 
 
 def _forward(layer: _Layer, x: Tensor, weights: Tensors) -> tuple[Tensor, Tensor]:
-    """z (example, client, …), and what the weight's gradient reads: the inputs, or their columns."""
+    """z (example, client, …), and the other factor of the weight's gradient: the inputs, or their columns."""
     weight = weights[layer.weight]
     bias = None if layer.bias is None else weights[layer.bias]
     module = layer.module
@@ -248,7 +248,7 @@ def _summed(term: _Term) -> Tensor:
         return _of_each(term).sum(0)
     clients = a.shape[1]
     flat: Tensor = _grouped(module, a.flatten(1, 2), delta.flatten(1, 2), clients)
-    return _parted(flat, (clients, -1))
+    return _unflattened(flat, (clients, -1))
 
 
 def _of_each(term: _Term) -> Tensor:
@@ -263,10 +263,10 @@ def _of_each(term: _Term) -> Tensor:
         return flat.reshape(*flat.shape[:-1], *module.weight.shape[1:])
     groups = examples * clients
     flat = _grouped(module, a.flatten(0, 2)[None], delta.flatten(0, 2)[None], groups)
-    return _parted(flat, (examples, clients, -1))
+    return _unflattened(flat, (examples, clients, -1))
 
 
-def _parted(flat: Tensor, sizes: tuple[int, ...]) -> Tensor:
+def _unflattened(flat: Tensor, sizes: tuple[int, ...]) -> Tensor:
     """The first axis in these."""
     return flat.reshape(*sizes, *flat.shape[1:])
 
@@ -294,7 +294,7 @@ class _MaxPool:
 
     def __call__(self, x: Tensor) -> Tensor:
         pooled: Tensor = _ChannelsLastPool.apply(x.flatten(0, 1), self.options)  # type: ignore[no-untyped-call]
-        return _parted(pooled, tuple(x.shape[:2]))
+        return _unflattened(pooled, tuple(x.shape[:2]))
 
 
 def _max_pool(module: nn.MaxPool2d) -> _MaxPool | None:
@@ -306,8 +306,8 @@ def _max_pool(module: nn.MaxPool2d) -> _MaxPool | None:
 
 
 class _ChannelsLastPool(torch.autograd.Function):
-    """The library's max-pooling with the order of both directions settled: left to itself, its backward
-    copies its result twice where the gradient comes channels-first."""
+    """The library's max-pooling with a fixed memory order in both directions: by default, its backward copies its
+    result twice where the gradient is channels-first."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, options: tuple[Any, ...]) -> Tensor:

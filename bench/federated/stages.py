@@ -1,26 +1,25 @@
 """A defense's stages, applied in order at one place of the training."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from bench.defenses.base import Context, Defense, Draws, Local, Setting, Stateful, Transform
+from bench.defenses.base import Context, Defense, Draws, Local, Setting, Shapes, State, Tensors, Transform
 from bench.federated.draws import KeyedDraws
 from bench.points import STAGES, Point, Stage
 from bench.rng import Field
 
-Tensors = Mapping[str, Tensor]
-State = dict[str, Tensor]
-# (stage, position) → state: of the server, or with a leading axis over all N clients
-States = Mapping[tuple[Stage, int], State]
+Place = tuple[Stage, int]  # of a transform: its stage, and its position there
+Output = TypeVar("Output")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """Where in the training we are: round t, local step, the draw's seed and number, and the share of a client's
-    neighbours who side with the reader."""
+    """A point in time of the training: round t, local step, the draw's seed and number, and the share of a client's
+    neighbours who collude with the attacker."""
 
     seed: int
     draw: int
@@ -32,15 +31,15 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:
-    """A defense's transforms in its setting, with the state of those that have one.
+    """A defense's transforms in its setting, with the states of those that have memory.
 
-    `members` names the clients whose states these are, in their order; None: all N.  Stages that are
-    `observing` move their states on and leave the tensors as they are.
+    `states`: the server's, or with a leading axis over the clients `members`, in their order; None: all N.  Stages that
+    are `observing` move their states on and leave the tensors as they are.
     """
 
     setting: Setting
     transforms: Mapping[Stage, tuple[Transform, ...]]
-    states: States
+    states: Mapping[Place, State]
     members: tuple[int, ...] | None = None
     observing: bool = False
 
@@ -48,7 +47,7 @@ class Stages:
         return bool(self.transforms.get(stage))
 
     def unlinked(self, point: Point) -> bool:
-        """Whether what `point` shows cannot be told apart by clients, coordinate by coordinate."""
+        """Whether nobody can link the coordinates that `point` shows to a client."""
         if point.unit == "sum":  # one vector, of nobody
             return False
         return any(t.unlinks for stage in STAGES if point.sees(stage) for t in self.transforms.get(stage, ()))
@@ -65,14 +64,13 @@ class Stages:
         draws: Draws | None = None, norms: Tensors | None = None, weights: Tensors | None = None,
         local: Local | None = None,
     ) -> tuple[dict[str, Tensor], "Stages"]:  # fmt: skip
-        """The tensors after one stage, and the stages with their states moved on.
+        """The tensors after one stage, and the stages with their next states.
 
         Leading axes: (client, example) at `example`, (client,) up to `server`, none at `aggregate`.
         Without `draws` they are keyed row by row.  `norms`, `weights` and `local`: see `Context`.
         """
-        found, states = dict(tensors), dict(self.states)
-        rows, lead = _rows(stage, found, clients)
-        at = self.places(clients)
+        current, stages = dict(tensors), self
+        rows, lead = _rows(stage, current, clients)
         ordinal = 0
         for position, transform in enumerate(self.transforms.get(stage, ())):
             fields: tuple[Field, ...] = (
@@ -84,74 +82,91 @@ class Stages:
                 weights=weights, local=local, colluders=moment.colluders,
             )  # fmt: skip
             ordinal += transform.random
-            if not isinstance(transform, Stateful):
-                found = transform.apply(found, context)
-                continue
-            state = states[stage, position]
-            if transform.owner == "server":
-                found, states[stage, position] = transform.update(found, state, context)
-                continue
-            found, moved = transform.update(found, {k: v[at] for k, v in state.items()}, context)
-            states[stage, position] = {k: v.index_copy(0, at, moved[k]) for k, v in state.items()}
-        return dict(tensors) if self.observing else found, replace(self, states=states)
+            current, stages = stages.advance((stage, position), clients, transform.update, current, context)
+        return dict(tensors) if self.observing else current, stages
+
+    def advance(
+        self, place: Place, clients: tuple[int, ...],
+        update: Callable[[Tensors, State, Context], tuple[Output, State]], values: Tensors, context: Context,
+    ) -> tuple[Output, "Stages"]:  # fmt: skip
+        """One transform's `update`, or its `update_by_norms`, on the state of these clients: its result, and the
+        stages with the next state."""
+        state = self.states.get(place)
+        if state is None:
+            return update(values, {}, context)[0], self
+        if self._is_clients(place):
+            at = self.positions(clients)
+            output, after = update(values, {key: value[at] for key, value in state.items()}, context)
+            after = {key: value.index_copy(0, at, after[key]) for key, value in state.items()}
+        else:
+            output, after = update(values, state, context)
+        return output, replace(self, states={**self.states, place: after})
 
     def of(self, clients: tuple[int, ...]) -> "Stages":
-        """The same stages with the states of these clients alone: what they do does not copy all N's."""
-        at = self.places(clients)
+        """The same stages with the states of these clients alone: their steps do not copy all N's."""
+        at = self.positions(clients)
         states = {
-            place: {k: v[at] for k, v in state.items()} if self._of_clients(place) else state
+            place: {key: value[at] for key, value in state.items()} if self._is_clients(place) else state
             for place, state in self.states.items()
         }
         return replace(self, states=states, members=clients)
 
     def joined(self, parts: "tuple[Stages, ...]") -> "Stages":
-        """These stages with the states that each part's clients came to."""
-        states = {place: dict(state) for place, state in self.states.items()}
-        for place in (place for place in states if self._of_clients(place)):
-            at = self.places(tuple(c for part in parts for c in part.members or ()))
-            for key, value in states[place].items():
-                moved = torch.cat([part.states[place][key] for part in parts])
-                states[place][key] = value.index_copy(0, at, moved)
+        """These stages with the next states of each part's clients."""
+        at = self.positions(tuple(client for part in parts for client in part.members or ()))
+        states = {
+            place: {
+                key: value.index_copy(0, at, torch.cat([part.states[place][key] for part in parts]))
+                for key, value in state.items()
+            }
+            if self._is_clients(place)
+            else state
+            for place, state in self.states.items()
+        }
         return replace(self, states=states)
 
-    def _of_clients(self, place: tuple[Stage, int]) -> bool:
-        transform = self.transforms[place[0]][place[1]]
-        return isinstance(transform, Stateful) and transform.owner == "client"
+    def _is_clients(self, place: Place) -> bool:
+        return self.transforms[place[0]][place[1]].owner == "client"
 
-    def places(self, clients: tuple[int, ...]) -> Tensor:
-        """Where in a client's state these clients stand."""
+    def positions(self, clients: tuple[int, ...]) -> Tensor:
+        """Where these clients stand in a client's state, (client,)."""
         if self.members is None:
             return torch.tensor(clients, dtype=torch.int64)
-        where = {client: place for place, client in enumerate(self.members)}
+        where = {client: position for position, client in enumerate(self.members)}
         return torch.tensor([where[client] for client in clients], dtype=torch.int64)
 
 
-def stages(defense: Defense, setting: Setting, shapes: Mapping[str, tuple[int, ...]]) -> Stages:
-    """A defense's stages before round 0; raises ValueError for a stage that there is not, and for a server's
-    state inside clients' local steps."""
-    chosen = {stage: tuple(items) for stage, items in defense.transforms(setting).items()}
-    for stage in chosen:
+def stages(defense: Defense, setting: Setting, shapes: Shapes) -> Stages:
+    """A defense's stages before round 0.
+
+    Raises ValueError for an unknown stage, or a server's state inside clients' local steps; TypeError for an item that
+    is no `Transform`.
+    """
+    transforms = {stage: tuple(items) for stage, items in defense.transforms(setting).items()}
+    states: dict[Place, State] = {}
+    for stage, items in transforms.items():
         if stage not in STAGES:
             raise ValueError(f"unknown stage {stage!r}; there are {', '.join(STAGES)}")
-    states: dict[tuple[Stage, int], State] = {}
-    for stage, items in chosen.items():
-        for position, item in enumerate(items):
-            if not isinstance(item, Stateful):
-                continue
-            one = item.initial(shapes)
-            if item.owner == "client":
-                one = {k: v.expand(setting.clients, *v.shape).clone() for k, v in one.items()}
-            elif stage in ("example", "step"):
-                raise ValueError(
-                    f"{type(item).__name__} keeps a server's state at stage {stage!r}, inside local steps"
+        for position, transform in enumerate(items):
+            if not isinstance(transform, Transform):
+                raise TypeError(
+                    f"stage {stage!r} has a {type(transform).__name__}, which is no Transform; "
+                    "derive it from bench.defenses.base:Transform"
                 )
-            states[stage, position] = one
-    return Stages(setting=setting, transforms=chosen, states=states)
+            state = transform.initial_of(shapes, setting.clients)
+            if state and transform.owner == "server" and stage in ("example", "step"):
+                raise ValueError(
+                    f"{type(transform).__name__} keeps a server's state at stage {stage!r}, inside local steps"
+                )
+            if state:
+                states[stage, position] = state
+    return Stages(setting=setting, transforms=transforms, states=states)
 
 
 def _rows(
     stage: Stage, tensors: Tensors, clients: tuple[int, ...]
 ) -> tuple[tuple[tuple[int, ...], ...], int]:
+    """The key fields of each row, (client, example) or (client,), and the number of leading axes."""
     if stage == "aggregate":
         return ((),), 0
     if stage == "example":

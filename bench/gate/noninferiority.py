@@ -1,11 +1,11 @@
-"""Scoring: whether a figure rose between two answers to the same questions, by one-sided bounds.
+"""Whether a figure rose between two runs of the same configurations: non-inferiority by one-sided bounds.
 
 Pairs that belong together (those of one weight seed) form clusters; what varies between clusters sets the
-width, with Student's t for their small number.  Successes are not taken for surer than their count allows.
+width, with Student's t for their small number.  A share is not taken to be surer than its count allows.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,10 +15,10 @@ LEVEL = 0.95  # of a one-sided bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rise:
+class Increase:
     """Mean of after - before over `pairs` pairs in `clusters` clusters, and how sure it is.
 
-    `error` is its standard error over clusters, with `free` degrees of freedom; `centre` and `spread` are
+    `error` is its standard error over clusters, with `freedom` degrees of freedom; `centre` and `spread` are
     those of the paired counts for successes, None for other figures.  With fewer than two clusters nothing
     is known of how they vary, and the bounds are infinite.
     """
@@ -27,72 +27,68 @@ class Rise:
     pairs: int
     clusters: int
     error: float
-    free: int
+    freedom: int
     centre: float | None = None
     spread: float | None = None
 
     def lower(self, level: float = LEVEL) -> float:
-        """What the rise is above with this confidence."""
+        """What the increase is above with this confidence."""
         return -_upper(-self.estimate, None if self.centre is None else -self.centre, self, level)
 
     def upper(self, level: float = LEVEL) -> float:
-        """What the rise is below with this confidence."""
+        """What the increase is below with this confidence."""
         return _upper(self.estimate, self.centre, self, level)
 
     @property
     def p(self) -> float:
-        """One-sided p-value of no rise: 1 - the level at which `lower` is zero."""
-        if self.free < 1:
+        """One-sided p-value of no increase: 1 - the level at which `lower` is zero."""
+        if self.freedom < 1:
             return 1.0
         if self.error:
-            found = float(stdtr(self.free, -self.estimate / self.error))
+            p = float(stdtr(self.freedom, -self.estimate / self.error))
         else:
-            found = 0.0 if self.estimate > 0 else 1.0
+            p = 0.0 if self.estimate > 0 else 1.0
         if self.centre is not None and self.spread is not None:
-            found = max(found, float(ndtr(-self.centre / self.spread)))
-        return found
+            p = max(p, float(ndtr(-self.centre / self.spread)))
+        return p
 
 
-def of_numbers(after: ArrayLike, before: ArrayLike, clusters: ArrayLike) -> Rise:
-    """The rise of a figure (pair,) whose pairs belong to `clusters` (pair,).
+def of_numbers(after: ArrayLike, before: ArrayLike, clusters: ArrayLike) -> Increase:
+    """The increase of a figure (pair,) whose pairs belong to `clusters` (pair,).
 
     The mean of all pairs; its variance is that of a ratio of cluster sums, linearised, times G/(G - 1)
     (Cochran 1977, §9A.2), with G - 1 degrees of freedom.  Raises `ValueError` for no pairs, or figures that
     are not finite.
     """
-    rises = np.asarray(after, np.float64) - np.asarray(before, np.float64)
-    if rises.ndim != 1 or not len(rises) or not np.isfinite(rises).all():
-        raise ValueError(f"expected finite figures of the same pairs, got {rises.shape}")
+    increases = np.asarray(after, np.float64) - np.asarray(before, np.float64)
+    if increases.ndim != 1 or not len(increases) or not np.isfinite(increases).all():
+        raise ValueError(f"expected finite figures of the same pairs, got {increases.shape}")
     names, member = np.unique(np.asarray(clusters), return_inverse=True)
-    count, estimate = len(names), float(rises.mean())
-    sums, sizes = np.bincount(member, rises), np.bincount(member)
+    count, estimate = len(names), float(increases.mean())
+    sums, sizes = np.bincount(member, increases), np.bincount(member)
     residual = sums - sizes * estimate
-    variance = count / max(1, count - 1) * float(residual @ residual) / len(rises) ** 2
+    variance = count / max(1, count - 1) * float(residual @ residual) / len(increases) ** 2
     # The mean of equal numbers differs from them by rounding, which is no spread.
-    exact = np.ptp(rises) <= 1e-12 * max(1.0, float(np.abs(rises).max()))
-    return Rise(
-        estimate=float(rises[0]) if exact else estimate, pairs=len(rises), clusters=count,
-        error=0.0 if exact else float(np.sqrt(variance)), free=count - 1,
+    exact = np.ptp(increases) <= 1e-12 * max(1.0, float(np.abs(increases).max()))
+    return Increase(
+        estimate=float(increases[0]) if exact else estimate, pairs=len(increases), clusters=count,
+        error=0.0 if exact else float(np.sqrt(variance)), freedom=count - 1,
     )  # fmt: skip
 
 
-def of_shares(after: ArrayLike, before: ArrayLike, clusters: ArrayLike) -> Rise:
-    """The rise of a share of successes (pair,) as booleans.
+def of_shares(after: ArrayLike, before: ArrayLike, clusters: ArrayLike) -> Increase:
+    """The increase of a share of successes (pair,) as booleans.
 
     Bounds are the wider of the clusters' and of the paired counts' with half a pair more in each of the four
     fields (Agresti, Min 2005, "Wald+2"): pairs that all agree have no spread between clusters, but are few.
     """
-    first, second = np.asarray(after), np.asarray(before)
-    if first.dtype != np.bool_ or second.dtype != np.bool_:
-        raise ValueError(f"expected successes as booleans, got {first.dtype} and {second.dtype}")
-    found = of_numbers(first, second, clusters)
-    up, down = (first & ~second).sum() + 0.5, (second & ~first).sum() + 0.5
-    total = len(first) + 2
+    now, then = np.asarray(after), np.asarray(before)
+    if now.dtype != np.bool_ or then.dtype != np.bool_:
+        raise ValueError(f"expected successes as booleans, got {now.dtype} and {then.dtype}")
+    up, down = (now & ~then).sum() + 0.5, (then & ~now).sum() + 0.5
+    total = len(now) + 2
     spread = float(np.sqrt(up + down - (up - down) ** 2 / total) / total)
-    return Rise(
-        estimate=found.estimate, pairs=found.pairs, clusters=found.clusters, error=found.error,
-        free=found.free, centre=float((up - down) / total), spread=spread,
-    )  # fmt: skip
+    return replace(of_numbers(now, then, clusters), centre=float((up - down) / total), spread=spread)
 
 
 def holm(p_values: Sequence[float], level: float = LEVEL) -> list[tuple[float, float]]:
@@ -101,19 +97,19 @@ def holm(p_values: Sequence[float], level: float = LEVEL) -> list[tuple[float, f
     The test with the k-th smallest p of m is adjusted by m - k + 1, and no adjusted p is below an earlier one.
     """
     order = np.argsort(p_values, kind="stable")
-    found: list[tuple[float, float]] = [(1.0, level)] * len(p_values)
-    so_far = 0.0
+    adjusted: list[tuple[float, float]] = [(1.0, level)] * len(p_values)
+    largest = 0.0
     for step, position in enumerate(order):
-        left = len(p_values) - step
-        so_far = max(so_far, min(1.0, left * p_values[position]))
-        found[position] = (so_far, 1 - (1 - level) / left)
-    return found
+        remaining = len(p_values) - step
+        largest = max(largest, min(1.0, remaining * p_values[position]))
+        adjusted[position] = (largest, 1 - (1 - level) / remaining)
+    return adjusted
 
 
-def _upper(estimate: float, centre: float | None, rise: Rise, level: float) -> float:
-    if rise.free < 1:
+def _upper(estimate: float, centre: float | None, increase: Increase, level: float) -> float:
+    if increase.freedom < 1:
         return float("inf")
-    bound = estimate + float(stdtrit(rise.free, level)) * rise.error
-    if centre is not None and rise.spread is not None:
-        bound = max(bound, min(1.0, centre + float(ndtri(level)) * rise.spread))
+    bound = estimate + float(stdtrit(increase.freedom, level)) * increase.error
+    if centre is not None and increase.spread is not None:
+        bound = max(bound, min(1.0, centre + float(ndtri(level)) * increase.spread))
     return bound

@@ -1,4 +1,4 @@
-"""A gate's verdict as text, Markdown and JUnit XML: the same rows and figures in each."""
+"""A gate's verdict as text, Markdown and JUnit XML: the same comparisons and figures in each."""
 
 import re
 from collections.abc import Iterable
@@ -10,16 +10,16 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from bench.gate.verdict import METRICS, Compared, Verdict
+from bench.gate.verdict import CRITERIA, Comparison, Verdict
 from bench.leaderboard.forms.markdown import cell
-from bench.leaderboard.forms.numbers import distinct
+from bench.record.names import distinct
 
 _HEADLINE = {
     "pass": "pass: no metric worsened by its margin, at 95 % each",
     "weaker": "weaker: a defense lost strength, or costs more, beyond its margin",
-    "cannot tell": "cannot tell: there is too little, or something is missing",
+    "inconclusive": "inconclusive: there is too little, or something is missing",
 }
-_STYLE = {"pass": "green", "weaker": "bold red", "cannot tell": "yellow"}
+_STYLE = {"pass": "green", "weaker": "bold red", "inconclusive": "yellow"}
 _PLACES = 8  # that were not compared, in the terminal
 _SHOWN = 30  # rows of a summary; the JSON and the XML have all
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -27,25 +27,25 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 def headline(verdict: Verdict) -> str:
     """One line: the outcome, and over how much."""
-    counted = f"{len(verdict.compared)} comparisons over {verdict.cells} cells"
-    return f"gate {_HEADLINE[verdict.outcome]}  ({counted})"
+    count = f"{len(verdict.comparisons)} comparisons over {verdict.cells} cells"
+    return f"gate {_HEADLINE[verdict.outcome]}  ({count})"
 
 
 def render(verdict: Verdict) -> RenderableType:
     """For the terminal: what did not pass, in detail, then what did, in short."""
     parts: list[RenderableType] = []
     short = _short(verdict)
-    for outcome in ("weaker", "cannot tell"):
-        if rows := [row for row in verdict.compared if row.outcome == outcome]:
+    for outcome in ("weaker", "inconclusive"):
+        if rows := [row for row in verdict.comparisons if row.outcome == outcome]:
             parts.append(_table(outcome, rows, short))
     for place, reason in verdict.unpaired[:_PLACES]:
         parts.append(Text(f"not compared: {place}: {reason}", style="yellow"))
     if (more := len(verdict.unpaired) - _PLACES) > 0:
         parts.append(Text(f"not compared: {more} more places", style="yellow"))
-    passed = [row for row in verdict.compared if row.outcome == "pass"]
+    passed = [row for row in verdict.comparisons if row.outcome == "pass"]
     if passed:
-        parts.append(Text(f"{len(passed)} of {len(verdict.compared)} comparisons pass", style="dim"))
-    parts += [Text(f"changed since the baseline: {line}", style="dim") for line in verdict.sources]
+        parts.append(Text(f"{len(passed)} of {len(verdict.comparisons)} comparisons pass", style="dim"))
+    parts += [Text(f"changed since the baseline: {line}", style="dim") for line in verdict.changes]
     parts.append(Text(headline(verdict), style=_STYLE[verdict.outcome]))
     return Group(*parts)
 
@@ -53,7 +53,7 @@ def render(verdict: Verdict) -> RenderableType:
 def markdown(verdict: Verdict) -> str:
     """For a pull request or `GITHUB_STEP_SUMMARY`: the headline and what did not pass."""
     lines = [f"### {cell(headline(verdict))}", ""]
-    rows = [row for row in verdict.compared if row.outcome != "pass"]
+    rows = [row for row in verdict.comparisons if row.outcome != "pass"]
     rows.sort(key=lambda row: row.outcome != "weaker")
     if rows:
         short = _short(verdict)
@@ -62,58 +62,59 @@ def markdown(verdict: Verdict) -> str:
             "|---|---|---|---|---|---|---|---|",
         ]
         lines += [
-            f"| {row.outcome} | {cell(short[row.defense])} | {cell(f'{row.point}, {row.title}')} | {row.metric} | "
+            f"| {row.outcome} | {cell(short[row.defense])} | {cell(f'{row.point}, {row.title}')} | {row.criterion} | "
             f"{_figure(row, row.before)} | {_figure(row, row.after)} | {_worse(row)} | {_figure(row, row.margin)} |"
             for row in rows[:_SHOWN]
         ]  # fmt: skip
         lines += [""] + ([f"{len(rows) - _SHOWN} more", ""] if len(rows) > _SHOWN else [])
     lines += [f"- not compared: {cell(place)}: {cell(reason)}" for place, reason in verdict.unpaired[:_SHOWN]]
-    lines += [f"- changed since the baseline: {cell(line)}" for line in verdict.sources]
+    lines += [f"- changed since the baseline: {cell(line)}" for line in verdict.changes]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def junit(verdict: Verdict) -> str:
     """JUnit XML: a case for each comparison and for each place that could not be compared.
 
-    Weaker is a failure; what the gate cannot tell is an error, so that no reader takes it for a pass.
+    Weaker is a failure; inconclusive is an error, so that no reader takes it for a pass.
     """
-    titles = dict.fromkeys(row.title for row in verdict.compared)
+    titles = dict.fromkeys(row.title for row in verdict.comparisons)
     root = ElementTree.Element("testsuites", name="bench gate")
     for title in titles:
-        rows = [row for row in verdict.compared if row.title == title]
-        suite = _suite(root, title, len(rows), _count(rows, "weaker"), _count(rows, "cannot tell"))
+        rows = [row for row in verdict.comparisons if row.title == title]
+        outcomes = [row.outcome for row in rows]
+        suite = _suite(root, title, len(rows), outcomes.count("weaker"), outcomes.count("inconclusive"))
         for row in rows:
             case = ElementTree.SubElement(
-                suite, "testcase", classname=_xml(f"{row.point}.{row.defense}"), name=row.metric, time="0"
+                suite, "testcase", classname=_xml(f"{row.point}.{row.defense}"), name=row.criterion, time="0"
             )
             if row.outcome != "pass":
                 kind = "failure" if row.outcome == "weaker" else "error"
-                ElementTree.SubElement(case, kind, message=_xml(told(row)), type=row.outcome)
+                ElementTree.SubElement(case, kind, message=_xml(sentence(row)), type=row.outcome)
     if verdict.unpaired:
         suite = _suite(root, "not compared", len(verdict.unpaired), 0, len(verdict.unpaired))
         for place, reason in verdict.unpaired:
             case = ElementTree.SubElement(
                 suite, "testcase", classname="not compared", name=_xml(place), time="0"
             )
-            ElementTree.SubElement(case, "error", message=_xml(reason), type="cannot tell")
+            ElementTree.SubElement(case, "error", message=_xml(reason), type="inconclusive")
     ElementTree.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
 
 
-def told(row: Compared) -> str:
+def sentence(row: Comparison) -> str:
     """One comparison in a line: `asr .10 → .45, worse by .35 [≥ .20], margin .10`."""
     text = (
-        f"{METRICS[row.metric].words}: {_figure(row, row.before)} → {_figure(row, row.after)}, "
+        f"{CRITERIA[row.criterion].words}: {_figure(row, row.before)} → {_figure(row, row.after)}, "
         f"worse by {_worse(row)}, margin {_figure(row, row.margin)}"
     )
-    if row.outcome == "cannot tell":
-        text += f"; {row.why}" + (f": {_needed(row)}" if row.needed else "")
+    if row.outcome == "inconclusive":
+        text += f"; {_reason(row)}"
     if row.attacks and row.outcome == "weaker":
         text += f"; by {', '.join(name.partition('(')[0] for name in row.attacks)}"
     return text
 
 
-def _table(outcome: str, rows: Iterable[Compared], short: dict[str, str]) -> Table:
+def _table(outcome: str, rows: Iterable[Comparison], short: dict[str, str]) -> Table:
     table = Table(
         title=outcome,
         title_justify="left",
@@ -128,45 +129,36 @@ def _table(outcome: str, rows: Iterable[Compared], short: dict[str, str]) -> Tab
     table.add_column(escape("worse by [bound], margin"), overflow="fold")
     for row in rows:
         last = f"{_worse(row)}, {_figure(row, row.margin)}"
-        if row.outcome == "cannot tell":
-            last += f"\n{row.why}" + (f": {_needed(row)}" if row.needed else "")
+        if row.outcome == "inconclusive":
+            last += f"\n{_reason(row)}"
         table.add_row(
-            escape(short[row.defense]), escape(f"{row.point}\n{row.title.partition(' · ')[0]}"), row.metric,
+            escape(short[row.defense]), escape(f"{row.point}\n{row.title.partition(' · ')[0]}"), row.criterion,
             _figure(row, row.before), _figure(row, row.after), escape(last),
         )  # fmt: skip
     return table
 
 
-def _worse(row: Compared) -> str:
+def _worse(row: Comparison) -> str:
     """How much worse, with the bound that decided: the lower one where weaker, else the upper one."""
     mark, bound = ("≥", row.lower) if row.outcome == "weaker" else ("≤", row.upper)
     return f"{_figure(row, row.worse)} [{mark} {_figure(row, bound)}]"
 
 
-def _needed(row: Compared) -> str:
-    of = (
-        "trainings"
-        if row.point == "training"
-        else "pictures"
-        if row.metric in ("asr", "rmse", "undefended_asr")
-        else "readings"
-    )
-    return f"{row.needed} {of} needed, {row.pairs} here"
+def _reason(row: Comparison) -> str:
+    """Why it is inconclusive, and how much is needed where that would help."""
+    count = f": {row.needed} {CRITERIA[row.criterion].of} needed, {row.pairs} here" if row.needed else ""
+    return f"{row.reason}{count}"
 
 
-def _figure(row: Compared, value: float) -> str:
+def _figure(row: Comparison, value: float) -> str:
     if value in (float("inf"), float("-inf")):
         return "unbounded"
-    unit = METRICS[row.metric].unit
+    unit = CRITERIA[row.criterion].unit
     return f"{value:.1f}{unit}" if unit == " dB" else f"{value:.2f}{unit}"
 
 
 def _short(verdict: Verdict) -> dict[str, str]:
-    return distinct(list(dict.fromkeys(row.defense for row in verdict.compared)))
-
-
-def _count(rows: Iterable[Compared], outcome: str) -> int:
-    return sum(row.outcome == outcome for row in rows)
+    return distinct(list(dict.fromkeys(row.defense for row in verdict.comparisons)))
 
 
 def _suite(

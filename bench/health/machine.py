@@ -14,24 +14,24 @@ from bench.health.finding import Finding
 
 _PROBE = """
 import json
-told = {}
+versions = {}
 try:
     import torch
-    told["torch"] = torch.__version__
-    told["cuda"] = torch.version.cuda
-    told["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    told["threads"] = torch.get_num_threads()
+    versions["torch"] = torch.__version__
+    versions["cuda"] = torch.version.cuda
+    versions["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    versions["threads"] = torch.get_num_threads()
     try:
         import torchvision
         import torchvision.ops
-        told["torchvision"] = torchvision.__version__
+        versions["torchvision"] = torchvision.__version__
     except ModuleNotFoundError as error:
-        told["no torchvision"] = str(error)
+        versions["no torchvision"] = str(error)
     except Exception as error:
-        told["torchvision error"] = f"{type(error).__name__}: {error}"
+        versions["torchvision error"] = f"{type(error).__name__}: {error}"
 except Exception as error:
-    told["torch error"] = f"{type(error).__name__}: {error}"
-print("\\n" + json.dumps(told))
+    versions["torch error"] = f"{type(error).__name__}: {error}"
+print("\\n" + json.dumps(versions))
 """
 _SAME = "install both from one index in one command: both CPU-only, or both for the same CUDA"
 
@@ -45,44 +45,48 @@ def probe(timeout: float = 120) -> dict[str, Any]:
         done = subprocess.run(
             [sys.executable, "-P", "-c", _PROBE], capture_output=True, text=True, timeout=timeout, check=False
         )
-        told: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+        versions: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     except subprocess.TimeoutExpired:
         return {"torch error": f"importing torch took more than {timeout:g} s"}
     except (IndexError, ValueError):
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         return {"torch error": f"the interpreter ended with code {done.returncode}: {last}"}
-    return told
+    return versions
 
 
-def pair(told: dict[str, Any]) -> Finding:
+def pair(versions: dict[str, Any]) -> Finding:
     """Whether torch and torchvision can be imported together."""
     name = "torch + torchvision"
-    if "torch error" in told:
-        return Finding(name, "fail", _line(told["torch error"]), "install torch again, from its own index")
-    if "torchvision error" in told:
-        detail = f"torch {told['torch']} works, torchvision does not: {_line(told['torchvision error'])}"
-        return Finding(name, "fail", detail, f"{_SAME}; until then LPIPS is left out and all else works")
-    if "torchvision" not in told:
-        return Finding(name, "warn", f"torch {told['torch']}, no torchvision", f"for LPIPS {_SAME}")
-    return Finding(name, "ok", f"{told['torch']} with {told['torchvision']}")
-
-
-def gpu(told: dict[str, Any]) -> Finding:
-    """The GPUs that torch can use; having none is no fault."""
-    if told.get("gpus"):
-        return Finding("gpu", "ok", ", ".join(told["gpus"]))
-    if told.get("cuda"):
+    if "torch error" in versions:
         return Finding(
-            "gpu", "ok", f"none visible (torch is built for CUDA {told['cuda']}); runs use the CPU"
+            name, "fail", _line(versions["torch error"]), "install torch again, from its own index"
+        )
+    if "torchvision error" in versions:
+        detail = (
+            f"torch {versions['torch']} works, torchvision does not: {_line(versions['torchvision error'])}"
+        )
+        return Finding(name, "fail", detail, f"{_SAME}; until then LPIPS is left out and all else works")
+    if "torchvision" not in versions:
+        return Finding(name, "warn", f"torch {versions['torch']}, no torchvision", f"for LPIPS {_SAME}")
+    return Finding(name, "ok", f"{versions['torch']} with {versions['torchvision']}")
+
+
+def gpu(versions: dict[str, Any]) -> Finding:
+    """The GPUs that torch can use; having none is no error."""
+    if versions.get("gpus"):
+        return Finding("gpu", "ok", ", ".join(versions["gpus"]))
+    if versions.get("cuda"):
+        return Finding(
+            "gpu", "ok", f"none visible (torch is built for CUDA {versions['cuda']}); runs use the CPU"
         )
     return Finding("gpu", "ok", "none: torch is built for the CPU alone")
 
 
-def cores(told: dict[str, Any]) -> Finding:
+def cores(versions: dict[str, Any]) -> Finding:
     """CPU cores this process may use, and torch's threads: more threads than cores cost time."""
     # sched_getaffinity is there on Linux alone; elsewhere every core is ours
     usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    threads = int(told.get("threads", usable))
+    threads = int(versions.get("threads", usable))
     detail = f"{usable} usable of {os.cpu_count()}, {threads} torch threads"
     if threads > usable:
         return Finding("cpu", "warn", detail, f"set OMP_NUM_THREADS={usable}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from bench.errors import BenchError
 from bench.health.finding import Finding
 from bench.registry import entries as registry
-from bench.registry import static as literals
+from bench.registry import static
 
 
 def packages() -> Finding:
@@ -34,10 +34,10 @@ def command() -> Finding:
 
 def shadows() -> Finding:
     """Whether our folder `datasets/` hides Hugging Face's `datasets` because the checkout is on sys.path."""
-    ours = literals.file_of("bench.datasets")
-    found = literals.file_of("datasets")
-    if ours is not None and found is not None and found.resolve() == ours.resolve():
-        detail = f"`import datasets` gives {found.parent}, since the checkout is on sys.path"
+    ours = static.file_of("bench.datasets")
+    importable = static.file_of("datasets")
+    if ours is not None and importable is not None and importable.resolve() == ours.resolve():
+        detail = f"`import datasets` gives {importable.parent}, since the checkout is on sys.path"
         remedy = "take it off PYTHONPATH; use `bench` and `pytest`, not `python -m`, or set PYTHONSAFEPATH=1"
         return Finding("module datasets", "warn", detail, remedy)
     return Finding("module datasets", "ok", "not shadowed")
@@ -45,15 +45,15 @@ def shadows() -> Finding:
 
 def entries(load: bool) -> list[Finding]:
     """Every entry that cannot be used, third-party ones imported too where `load`; else one line."""
-    return list(_faults(load)) or [Finding("entries", "ok", ", ".join(_counts()))]
+    return list(_unusable(load)) or [Finding("entries", "ok", ", ".join(_counts()))]
 
 
-def _faults(load: bool) -> Iterator[Finding]:
+def _unusable(load: bool) -> Iterator[Finding]:
     for kind in registry.KINDS:
         for name in registry.names(kind):
             try:
                 registry.literals(kind, name)
-                if load and not registry.origin(kind, name).own:
+                if load and not registry.origin(kind, name).built_in:
                     registry.load(kind, name)
             except BenchError as error:
                 what, _, remedy = str(error).rpartition("; ")

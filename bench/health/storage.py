@@ -58,9 +58,9 @@ def store(folder: Path) -> Finding:
 
 def telemetry() -> Finding:
     """MLflow reports home unless told not to; only the word `true` counts, DO_NOT_TRACK=1 does not."""
-    said = os.environ.get("MLFLOW_DISABLE_TELEMETRY")
-    if said is not None and said.lower() != "true":
-        detail = f"MLFLOW_DISABLE_TELEMETRY={said} leaves it on"
+    setting = os.environ.get("MLFLOW_DISABLE_TELEMETRY")
+    if setting is not None and setting.lower() != "true":
+        detail = f"MLFLOW_DISABLE_TELEMETRY={setting} leaves it on"
         return Finding("mlflow telemetry", "warn", detail, "set MLFLOW_DISABLE_TELEMETRY=true")
-    detail = "off" if said else "bench turns it off for its own processes"
+    detail = "off" if setting else "bench turns it off for its own processes"
     return Finding("mlflow telemetry", "ok", detail)

@@ -16,27 +16,33 @@ _SPARED = ("mlflow", "torchvision", "lpips", "pooch")
 
 def python() -> Finding:
     """The interpreter against `requires-python`."""
-    wanted = str(metadata.metadata(DISTRIBUTION)["Requires-Python"] or "")
-    found = platform.python_version()
-    if SpecifierSet(wanted).contains(found, prereleases=True):
-        return Finding("python", "ok", found)
-    return Finding("python", "fail", f"{found}, wanted {wanted}", f"make an environment with Python {wanted}")
+    required = str(metadata.metadata(DISTRIBUTION)["Requires-Python"] or "")
+    version = platform.python_version()
+    if SpecifierSet(required).contains(version, prereleases=True):
+        return Finding("python", "ok", version)
+    return Finding(
+        "python", "fail", f"{version}, wanted {required}", f"make an environment with Python {required}"
+    )
 
 
 def dependencies() -> list[Finding]:
     """One finding per declared dependency, extras left out."""
-    wanted = [Requirement(line) for line in metadata.requires(DISTRIBUTION) or ()]
-    return [dependency(item) for item in wanted if item.marker is None or item.marker.evaluate({"extra": ""})]
+    requirements = [Requirement(line) for line in metadata.requires(DISTRIBUTION) or ()]
+    return [
+        dependency(item)
+        for item in requirements
+        if item.marker is None or item.marker.evaluate({"extra": ""})
+    ]
 
 
-def dependency(wanted: Requirement) -> Finding:
+def dependency(requirement: Requirement) -> Finding:
     """What is installed of one requirement; a wrong version fails, a missing one fails unless spared."""
-    name = re.sub(r"[-_.]+", "-", wanted.name).lower()
-    remedy = f"pip install '{wanted.name}{wanted.specifier}'"
+    name = re.sub(r"[-_.]+", "-", requirement.name).lower()
+    remedy = f"pip install '{requirement.name}{requirement.specifier}'"
     try:
-        found = metadata.version(wanted.name)
+        version = metadata.version(requirement.name)
     except metadata.PackageNotFoundError:
         return Finding(name, "warn" if name in _SPARED else "fail", "not installed", remedy)
-    if wanted.specifier.contains(found, prereleases=True):
-        return Finding(name, "ok", found)
-    return Finding(name, "fail", f"{found}, wanted {wanted.specifier}", remedy)
+    if requirement.specifier.contains(version, prereleases=True):
+        return Finding(name, "ok", version)
+    return Finding(name, "fail", f"{version}, wanted {requirement.specifier}", remedy)

@@ -1,1 +1,1 @@
-"""What a matrix file holds: its TOML, its blocks, each value of its axes, its faults, its combinations."""
+"""Matrix files: TOML, checked against models, becomes the cells of a run."""

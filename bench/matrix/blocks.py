@@ -1,188 +1,123 @@
-"""The blocks of a matrix file, each checked whole: `[axes]`, `[[exclude]]`, `[[include]]`, `[[train]]`."""
+"""A matrix document made ready for its models: sweeps and rows written out, sizes checked before products."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from itertools import product
 from math import prod
 from typing import Any
 
-from bench.matrix.axes import MOST, choices, one, pattern, size
-from bench.matrix.border import Border, number, whole
-from bench.matrix.combine import Choice, Extra, combine
-from bench.matrix.faults import nearest, quoted
-from bench.matrix.federated import bayesian
-from bench.matrix.weights import OPTIONS
+from bench.matrix.messages import Errors, Rows, expected, nearest, printable, quoted
+from bench.matrix.schema import AXES, TRAIN_AXES, PublishedRow
 
-MOST_RULES = 200  # entries of `include` or of `exclude`
-# Slowest first: the order of cells follows this list, not the file's order of keys.
-AXES = (
-    "dataset", "model", "weights", "federated", "attack", "knowledge", "grants", "point", "defense",
-    "draw", "seed", "evaluations", "readings", "chunk",
-)  # fmt: skip
-TRAIN_AXES = ("dataset", "model", "federated", "defense", "rounds", "seed")
-UNTIL = {
-    "until_accuracy": 1.0,
-    "until_epsilon": 1e6,
-}  # where a training may stop → the most that can be asked
-# Axes without a default, with an example.
-REQUIRED = {
-    "dataset": '["digits"]', "model": '["dlg-lenet"]', "attack": '["dlg"]', "point": '["type-2"]',
-    "rounds": "[20]",
-}  # fmt: skip
+MOST = 100_000  # combinations of one matrix
+_LISTS = {*AXES, *TRAIN_AXES}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
-    """One training asked for itself: its choices, and the rounds whose weights are kept."""
-
-    choices: Mapping[str, Choice]
-    checkpoints: tuple[int, ...]
-    options: Mapping[str, Any]
-
-
-def settings(border: Border, table: Mapping[str, Any], names: Iterable[str], key: str = "") -> dict[str, int]:
-    """Whole numbers that stand by themselves in a table."""
-    found = {name: whole(border, f"{key}{name}", table[name], 1) for name in names if name in table}
-    return {name: value for name, value in found.items() if value is not None}
+def tables(content: Mapping[str, Any], kind: str) -> list[tuple[str, dict[str, Any]]]:
+    """The blocks of a kind, each with its key; `[axes]` without a block is one block of attacks."""
+    blocks = content.get(kind)
+    if kind == "attack" and not blocks:
+        axes = content.get("axes")
+        return [("axes", axes)] if isinstance(axes, dict) and axes else []
+    pairs = enumerate(blocks if isinstance(blocks, list) else ())
+    return [(f"{kind}[{index}]", block) for index, block in pairs if isinstance(block, dict)]
 
 
-def axes(border: Border, table: Any, names: Sequence[str], key: str) -> dict[str, list[Choice]]:
-    """The axes of one table in the order of `names`: each a list of choices."""
-    if not isinstance(table, dict):
-        border.bad(key, "a table", table, f"[{key}]")
-        return {}
-    found: dict[str, list[Choice]] = {}
-    lists = {name: table[name] for name in names if isinstance(table.get(name), list)}
-    for name in names:
-        if name not in table:
-            continue
-        if name not in lists:
-            border.bad(f"{key}.{name}", "a list", table[name], f"{name} = {REQUIRED.get(name, '[…]')}")
-        elif not lists[name]:
-            border.faults.add(f"{key}.{name}", "empty", "give at least one value, or leave the key out")
-    count = prod(sum(map(size, items)) for items in lists.values() if items)
-    if count > MOST:
-        border.faults.add(key, f"{count} combinations, at most {MOST} are allowed", "split the matrix")
-        return {}
-    for name, items in lists.items():
-        found[name] = []
+def written_out(errors: Errors, content: Mapping[str, Any]) -> dict[str, Any]:
+    """The document with single values in place of sweeps, and a table in place of each published row."""
+    _check_size(errors, content)
+    content = dict(content)
+    if isinstance(content.get("axes"), dict):
+        content["axes"] = _unswept(errors, "axes", content["axes"])
+    for kind in ("attack", "train"):
+        if isinstance(content.get(kind), list):
+            content[kind] = [
+                _unswept(errors, f"{kind}[{index}]", block) if isinstance(block, dict) else block
+                for index, block in enumerate(content[kind])
+            ]
+    if isinstance(content.get("published"), list):
+        content["published"] = Rows(
+            row for index, block in enumerate(content["published"]) for row in _rows(errors, index, block)
+        )
+    return content
+
+
+def _check_size(errors: Errors, content: Mapping[str, Any]) -> None:
+    """Raise `MatrixError` where the products are too large, before any is made."""
+    shared = content["axes"] if isinstance(content.get("axes"), dict) else {}
+    blocks = [(key, {**shared, **block}) for key, block in tables(content, "attack")]
+    total = 0
+    for key, table in (*blocks, *tables(content, "train")):
+        lists = (table[name] for name in _LISTS if isinstance(table.get(name), list))
+        total += prod(sum(map(_size, items)) for items in lists if items)
+        if total > MOST:
+            errors.add(key, f"{total} combinations, at most {MOST} are allowed", "split the matrix")
+            errors.raise_any()
+
+
+def _size(raw: Any) -> int:
+    """How many values an item of an axis stands for."""
+    sweep = raw.get("sweep") if isinstance(raw, dict) else None
+    lists = sweep.values() if isinstance(sweep, dict) else ()
+    return prod(max(1, len(items)) for items in lists if isinstance(items, list))
+
+
+def _unswept(errors: Errors, key: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    """The table with each axis as a list of single values."""
+
+    def values(name: str, items: list[Any]) -> Iterator[tuple[str, Any]]:
         for index, item in enumerate(items):
-            found[name] += choices(border, name, f"{key}.{name}[{index}]", item)
-    return found
+            for value in _values(errors, f"{key}.{name}[{index}].sweep", item):
+                yield f"[{index}]", value
+
+    return {
+        name: Rows(values(name, items)) if name in _LISTS and isinstance(items, list) else items
+        for name, items in table.items()
+    }
 
 
-def exclude(
-    border: Border, content: Mapping[str, Any], there: Sequence[str] = (), scale: str | None = None
-) -> list[dict[str, Any]]:
-    """The patterns of each entry that is for this scale of those `there` are, or for all; a key that is no axis of
-    this matrix is a fault, as it is at GitHub."""
-    part, asked = replace(border, part=True), content.get("axes", {})
-    found = []
-    for where, table in tables(part, content, "exclude"):
-        part.known(where, table, (*AXES, "scale"))
-        if not _at_scale(border, where, table.get("scale"), there, scale):
-            continue
-        patterns = {}
-        for name in AXES:
-            if name not in table:
-                continue
-            choice = one(part, name, f"{where}.{name}", table[name])
-            if choice is not None:
-                patterns[name] = pattern(table[name], choice.plain)
-            if isinstance(asked, dict) and name not in asked:
-                remedy = f"add {name} to [axes], or leave it out here"
-                part.faults.add(f"{where}.{name}", "not an axis of this matrix, so nothing agrees", remedy)
-        found.append(patterns)
-    return found
+def _values(errors: Errors, key: str, raw: Any) -> list[Any]:
+    """The values that one item of an axis stands for: itself, or the product of its sweep."""
+    if not isinstance(raw, dict) or "sweep" not in raw:
+        return [raw]
+    fixed, sweep = {name: value for name, value in raw.items() if name != "sweep"}, raw["sweep"]
+    if not isinstance(sweep, dict) or not sweep:
+        errors.add(key, expected("a table of lists", sweep, "sweep = { share = [0.5, 0.7] }"))
+        return [fixed]
+    swept = {name: items for name, items in sweep.items() if isinstance(items, list) and items}
+    for name, items in sweep.items():
+        if name not in swept:
+            message = expected("a list with at least one value", items, "[1, 2]")
+            errors.add(f"{key}.{printable(name)}", message)
+        elif name in fixed:
+            errors.add(f"{key}.{printable(name)}", "fixed and swept", "keep one of the two")
+    names = sorted(swept.keys() - fixed.keys())  # the order of keys in a TOML table means nothing
+    rows = product(*(swept[name] for name in names))
+    return [{**fixed, **dict(zip(names, row, strict=True))} for row in rows]
 
 
-def include(
-    border: Border, content: Mapping[str, Any], there: Sequence[str] = (), scale: str | None = None
-) -> list[dict[str, Extra]]:
-    """The values of each entry that is for this scale, or for all, and what of them the file spells out."""
-    found = []
-    for where, table in tables(border, content, "include"):
-        border.known(where, table, (*AXES, "scale"))
-        if not _at_scale(border, where, table.get("scale"), there, scale):
-            continue
-        extras = {}
-        for name in AXES:
-            choice = one(border, name, f"{where}.{name}", table[name]) if name in table else None
-            if choice is not None:
-                extras[name] = Extra(pattern(table[name], choice.plain), choice)
-        found.append(extras)
-    return found
-
-
-def trainings(
-    border: Border, content: Mapping[str, Any], there: Sequence[str] = (), scale: str | None = None
-) -> tuple[Training, ...]:
-    """The product of each `[[train]]` block that is for this scale of those `there` are, or for all."""
-    found: list[Training] = []
-    for where, table in tables(border, content, "train"):
-        border.known(where, table, (*TRAIN_AXES, "checkpoints", "scale", *OPTIONS, *UNTIL, "bayesian"))
-        if not _at_scale(border, where, table.get("scale"), there, scale):
-            continue
-        for name in ("dataset", "model", "rounds"):
-            if name not in table:
-                border.faults.add(where, f"lacks {name}", f"add e.g. {name} = {REQUIRED[name]}")
-        own = axes(border, table, TRAIN_AXES, where)
-        options: dict[str, Any] = {**OPTIONS, **settings(border, table, OPTIONS, f"{where}.")}
-        for name in (name for name in UNTIL if name in table):
-            limit = number(border, f"{where}.{name}", table[name], 1e-6, UNTIL[name])
-            options |= {} if limit is None else {name: limit}
-        if "bayesian" in table:
-            options["bayesian"] = bayesian(border, f"{where}.bayesian", table["bayesian"])
-        last = min((choice.value for choice in own.get("rounds", [])), default=1)
-        kept = _checkpoints(border, f"{where}.checkpoints", table.get("checkpoints", []), last)
-        if not border.faults:
-            rows = combine(own)
-            found += [Training(choices=row.choices, checkpoints=kept, options=options) for row in rows]
-        if len(found) > MOST:
-            border.faults.add("train", f"more than {MOST} trainings", "split the matrix")
-            break
-    return tuple(found)
-
-
-def scales(border: Border, content: Mapping[str, Any]) -> tuple[str, ...]:
-    """The scales that a matrix comes in, the first if none is asked for."""
-    raw = content.get("scales", [])
-    if isinstance(raw, list) and all(isinstance(name, str) and name.isidentifier() for name in raw):
-        return tuple(dict.fromkeys(raw))
-    border.bad("scales", "a list of names", raw, 'scales = ["small", "full"]')
-    return ()
-
-
-def _at_scale(border: Border, where: str, asked: Any, there: Sequence[str], scale: str | None) -> bool:
-    if asked is None:
-        return True
-    if asked not in there:
-        border.faults.add(f"{where}.scale", f"unknown scale {quoted(asked)}", nearest(str(asked), there))
-    return bool(asked == scale)
-
-
-def tables(border: Border, content: Mapping[str, Any], key: str) -> list[tuple[str, dict[str, Any]]]:
-    """The entries of an array of tables, each with where it stands."""
-    entries = content.get(key, [])
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        border.bad(key, "tables", entries, f"[[{key}]]")
-        return []
-    if len(entries) > MOST_RULES:
-        remedy = f"at most {MOST_RULES} are allowed; use sweeps or several files"
-        border.faults.add(key, f"{len(entries)} entries", remedy)
-        return []
-    for index, entry in enumerate(entries):
-        if not entry:
-            border.faults.add(f"{key}[{index}]", "empty", 'give it a key, e.g. dataset = "digits"')
-    return [(f"{key}[{index}]", entry) for index, entry in enumerate(entries)]
-
-
-def _checkpoints(border: Border, key: str, raw: Any, last: int) -> tuple[int, ...]:
-    if not isinstance(raw, list):
-        border.bad(key, "a list of rounds", raw, "checkpoints = [5, 20]")
-        return ()
-    found = [whole(border, f"{key}[{index}]", item, 0) for index, item in enumerate(raw)]
-    rounds = {item for item in found if item is not None}
-    for item in sorted(rounds):
-        if item > last:
-            border.faults.add(key, f"{item} is after the last of {last} rounds", f"give 0 to {last}")
-    return tuple(sorted(rounds))
+def _rows(errors: Errors, index: int, block: Any) -> Iterator[tuple[str, Any]]:
+    """The rows of one `[[published]]` block, each with what the block gives for all; without rows it is one."""
+    if not isinstance(block, dict) or not block.keys() & {"columns", "rows"}:
+        yield f"[{index}]", block
+        return
+    shared = {name: value for name, value in block.items() if name not in ("columns", "rows")}
+    key, columns, rows = f"published[{index}]", block.get("columns"), block.get("rows")
+    if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
+        errors.add(f"{key}.columns", expected("a list of names", columns, 'columns = ["dataset", "asr"]'))
+    elif not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
+        errors.add(f"{key}.rows", expected("a list of rows", rows, 'rows = [["digits", 0.5]]'))
+    elif unknown := [name for name in columns if name not in PublishedRow.model_fields]:
+        for name in unknown:
+            remedy = nearest(name, PublishedRow.model_fields)
+            errors.add(f"{key}.columns", f"unknown column {quoted(name)}", remedy)
+    elif len({*shared, *columns}) < len(shared) + len(columns):
+        errors.add(
+            f"{key}.columns", "a name is given twice", "name each column once, and not beside the rows"
+        )
+    else:
+        for number, row in enumerate(rows):
+            if len(row) == len(columns):
+                yield f"[{index}].rows[{number}]", {**shared, **dict(zip(columns, row, strict=True))}
+            else:
+                what = f"{len(row)} values for {len(columns)} columns"
+                errors.add(f"{key}.rows[{number}]", what, "give one for each column")

@@ -6,7 +6,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from bench.matrix.faults import Faults, nearest
+from bench.matrix.messages import Errors, nearest
 
 PRESETS = Path(__file__).parents[1] / "presets"
 LARGEST_FILE = 2**20
@@ -20,7 +20,7 @@ def preset_names(folder: Path = PRESETS) -> tuple[str, ...]:
     )
 
 
-def located(source: str | Path, faults: Faults, folder: Path = PRESETS) -> Path:
+def located(source: str | Path, errors: Errors, folder: Path = PRESETS) -> Path:
     """The file of a `Path`, of a text that ends in `.toml`, or of a preset's name."""
     if isinstance(source, Path) or source.endswith(".toml"):
         try:
@@ -28,59 +28,59 @@ def located(source: str | Path, faults: Faults, folder: Path = PRESETS) -> Path:
                 return Path(source)
         except (OSError, ValueError):  # a name too long, a null character
             pass
-        faults.add("", "there is no such file", "give a TOML file or the name of a preset")
+        errors.add("", "there is no such file", "give a TOML file or the name of a preset")
     else:
         names = preset_names(folder)
         if source in names:
             return folder / f"{source}.toml"
         remedy = nearest(source, names, "the presets are")
-        faults.add("", "unknown preset", f"{remedy}; a file's name ends in .toml")
-    raise faults.error()
+        errors.add("", "unknown preset", f"{remedy}; a file's name ends in .toml")
+    raise errors.error()
 
 
-def document(path: Path, faults: Faults) -> dict[str, Any]:
+def document(path: Path, errors: Errors) -> dict[str, Any]:
     """What the file holds; raises `MatrixError` where it is not TOML, too large or not sane."""
-    found: dict[str, Any] = {}
+    table: dict[str, Any] = {}
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST_FILE + 1)
         if len(content) > LARGEST_FILE:
-            faults.add("", f"larger than {LARGEST_FILE} bytes", "split the matrix into several files")
+            errors.add("", f"larger than {LARGEST_FILE} bytes", "split the matrix into several files")
         else:
-            found = tomllib.loads(content.decode())
+            table = tomllib.loads(content.decode())
     except OSError as error:
-        faults.add("", f"cannot be read ({error.strerror})", "mend the path or its permissions")
+        errors.add("", f"cannot be read ({error.strerror})", "mend the path or its permissions")
     except UnicodeDecodeError as error:
-        faults.add("", f"not UTF-8 at byte {error.start}", "save it as UTF-8")
+        errors.add("", f"not UTF-8 at byte {error.start}", "save it as UTF-8")
     except RecursionError:
-        faults.add("", "nested too deeply", "flatten it")
+        errors.add("", "nested too deeply", "flatten it")
     except ValueError as error:
-        faults.add(*_syntax(str(error)))
-    _sane(faults, found)
-    faults.settle()
-    return found
+        errors.add(*_syntax(str(error)))
+    _check_values(errors, table)
+    errors.raise_any()
+    return table
 
 
 def _syntax(message: str) -> tuple[str, str, str]:
-    """Key, fault and remedy of tomllib's message, which ends in the place."""
+    """Key, message and remedy of tomllib's message, which ends in the place."""
     place = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)$", message)
     what = message[: place.start()] if place else message
     where = f"line {place[1]}, column {place[2]}" if place and place[1] else "end of file" if place else ""
     return where, f"not TOML: {what[:1].lower()}{what[1:]}", "mend the line"
 
 
-def _sane(faults: Faults, found: dict[str, Any]) -> None:
+def _check_values(errors: Errors, table: dict[str, Any]) -> None:
     """Refuse what no key can mean, once for the whole file: inf, nan, huge numbers, deep nesting."""
-    stack: list[tuple[str, Any, int]] = [("", found, 0)]
+    stack: list[tuple[str, Any, int]] = [("", table, 0)]
     while stack:
         key, value, depth = stack.pop()
         if depth > DEEPEST:
-            faults.add(key, f"nested deeper than {DEEPEST} levels", "flatten it")
+            errors.add(key, f"nested deeper than {DEEPEST} levels", "flatten it")
         elif isinstance(value, dict):
             stack += [(f"{key}.{k}" if key else k, v, depth + 1) for k, v in reversed(value.items())]
         elif isinstance(value, list):
             stack += [(f"{key}[{i}]", v, depth + 1) for i, v in reversed(list(enumerate(value)))]
         elif isinstance(value, float) and not isfinite(value):
-            faults.add(key, f"expected a number, got {value}", "give a finite one")
+            errors.add(key, f"expected a number, got {value}", "give a finite one")
         elif isinstance(value, int) and abs(value) >= 2**63:
-            faults.add(key, "a number of more than 63 bits", "give a smaller one")
+            errors.add(key, "a number of more than 63 bits", "give a smaller one")

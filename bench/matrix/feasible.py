@@ -1,4 +1,4 @@
-"""What cannot run however long one waits, told before anything runs: `n/a: reason`."""
+"""What can never run, found before anything runs: `n/a: reason`."""
 
 import json
 import warnings
@@ -8,14 +8,15 @@ from typing import Any
 import torch
 
 from bench.cell import AttackCell, Federated, TrainingCell
+from bench.datasets.partition import client_size, refusal
 from bench.errors import BenchError, NotApplicable
-from bench.matrix.border import Registry
+from bench.matrix.entries import Registry
 from bench.parameters import build
 from bench.points import POINTS
 from bench.registry import entries as _registry
 
-MOST_PICTURES = 16  # unknown pictures behind one reading, and local steps (design, Pipeline)
-MOST_STEPS = 10
+MOST_EXAMPLES = 16  # unknown examples behind one reading
+MOST_STEPS = 10  # local steps
 
 
 def impossible(
@@ -38,17 +39,16 @@ def impossible(
     return _knowledge(cell, registry) or _unknowns(cell) or _repeats(cell, training)
 
 
-def pictures(point: str, federated: Federated) -> int:
+def examples(point: str, federated: Federated) -> int:
     """Distinct examples behind one reading at a point."""
     return POINTS[point].examples(batch=federated.batch, steps=federated.steps, senders=federated.per_round)
 
 
 def client_examples(federated: Federated, training: int) -> int:
     """|D_i|, of `training` examples in all, as `bench.datasets.partition` shares them out."""
-    if federated.client_examples is not None:
-        return federated.client_examples
-    size = training // federated.clients
-    return size if federated.partition == "iid" else size - size % 2
+    return client_size(
+        federated.partition, training, clients=federated.clients, client_examples=federated.client_examples
+    )
 
 
 def _model(
@@ -59,8 +59,8 @@ def _model(
     if kind not in takes:
         article = "an image" if kind == "image" else f"a {kind}"
         return f"{cell.model.name} takes {' and '.join(takes)}, {cell.dataset.name} is {article}"
-    why = _unbuildable(model, json.dumps(cell.model.params, sort_keys=True), shape, classes)
-    return None if why is None else f"{cell.model.name} does not fit {'×'.join(map(str, shape))}: {why}"
+    reason = _unbuildable(model, json.dumps(cell.model.params, sort_keys=True), shape, classes)
+    return None if reason is None else f"{cell.model.name} does not fit {'×'.join(map(str, shape))}: {reason}"
 
 
 @lru_cache(maxsize=256)
@@ -71,7 +71,7 @@ def _unbuildable(model: type, params: str, shape: tuple[int, ...], classes: int)
         try:
             instance: Any = build(model, json.loads(params), where="model")
             with torch.device(device), torch.no_grad(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # torch warns of empty layers, which are told here
+                warnings.simplefilter("ignore")  # torch warns of empty layers, which are reported here
                 module = instance.build(shape, classes)
                 logits = module(torch.zeros(2, *shape))
         except (NotApplicable, BenchError) as error:
@@ -86,16 +86,14 @@ def _unbuildable(model: type, params: str, shape: tuple[int, ...], classes: int)
 
 
 def _clients(federated: Federated, training: int, classes: int) -> str | None:
-    """What `bench.datasets.partition.client_indices` refuses, as far as it shows without labels."""
+    """What `bench.datasets.partition` refuses, as far as it shows without labels, and a client without a batch."""
+    reason = refusal(
+        federated.partition, training, classes, clients=federated.clients,
+        client_examples=federated.client_examples,
+    )  # fmt: skip
+    if reason is not None:
+        return reason
     size = client_examples(federated, training)
-    if size < 1:
-        return f"no examples for {federated.clients} clients, of {training} for training"
-    if size > training:
-        return f"no client can hold {size} examples, of {training} for training"
-    if federated.partition != "iid" and size % 2:
-        return f"{federated.partition} gives a client two equal parts, {size} examples are odd"
-    if federated.partition == "two-class" and classes < 2:
-        return "two-class needs two classes, the data have one"
     if size < federated.batch:
         return f"a client with {size} examples has no batch of {federated.batch}"
     return None
@@ -112,9 +110,9 @@ def _unknowns(cell: AttackCell) -> str | None:
     unit, steps = POINTS[cell.point].unit, cell.federated.steps
     if unit in ("update", "sum") and steps > MOST_STEPS:
         return f"too many unknowns: {steps} local steps, at most {MOST_STEPS}"
-    count = pictures(cell.point, cell.federated)
-    if count > MOST_PICTURES:
-        return f"too many unknowns: {count} pictures behind a reading, at most {MOST_PICTURES}"
+    count = examples(cell.point, cell.federated)
+    if count > MOST_EXAMPLES:
+        return f"too many unknowns: {count} examples behind a reading, at most {MOST_EXAMPLES}"
     return None
 
 

@@ -1,41 +1,45 @@
-"""A matrix: a TOML file or a named preset → checked combinations, or every fault it has at once.
+"""A matrix: a TOML file or a named preset → checked combinations, or every error it has at once.
 
-[axes]        lists, multiplied; an entry is a name, or a table with parameters and `sweep`
-[[exclude]]   drops combinations; [[include]] adds to them or stands alone (`bench.matrix.combine`)
-[[train]]     trainings asked for themselves: each block a product of its own axes
+[[attack]]    attacks: each block is a product of its own axes, lists of values that are multiplied; a value is a
+              name, or a table with parameters and `sweep`
+[axes]        axes that every [[attack]] block has unless it names them itself; without a block it is one
+[[train]]     trainings that are wanted for themselves, each block a product of its own axes
 [[published]] what others report of these cells, shown beside them (`bench.matrix.published`)
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from bench.matrix import blocks
-from bench.matrix.blocks import AXES, REQUIRED, Training
-from bench.matrix.border import Border, Registry, entry
-from bench.matrix.combine import Combination, combine
+from pydantic import ValidationError
+
+from bench.matrix.blocks import tables, written_out
 from bench.matrix.document import PRESETS, document, located, preset_names
-from bench.matrix.faults import Faults, nearest, quoted
+from bench.matrix.entries import Context, Registry, registered
+from bench.matrix.messages import Errors, Wrong, lacks, nearest, quoted
 from bench.matrix.published import Published, published
-from bench.matrix.suites import suite
+from bench.matrix.schema import AXES, TRAIN_AXES, Axes, Document, Settings, TrainBlock
+from bench.matrix.weights import SeededFile
 from bench.registry import entries as _registry
 
-SETTINGS = ("evaluations", "readings", "chunk")  # may stand at the top, for every combination
-_NEEDED = tuple(name for name in AXES if name in REQUIRED)
+Combination = Mapping[str, Any]  # axis → its value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matrix:
-    """A matrix that was checked whole; `file` starts every message about it, and `path` is where it was found."""
+    """A matrix that was checked whole; `file` starts every message about it, and `path` is where it was found.
+
+    A combination of `trainings` has fields of `TrainingCell` beside its axes.
+    """
 
     file: str
     path: Path
     title: str
     suite: str | None
-    settings: Mapping[str, int]
-    combinations: tuple[Combination, ...]
-    trainings: tuple[Training, ...]
+    attacks: tuple[Combination, ...]
+    trainings: tuple[Combination, ...]
     published: tuple[Published, ...] = ()
     scale: str | None = None
 
@@ -43,7 +47,7 @@ class Matrix:
 def presets(folder: Path = PRESETS) -> tuple[tuple[str, str], ...]:
     """(name, title) of every preset, by name."""
     return tuple(
-        (name, str(document(folder / f"{name}.toml", Faults(name)).get("title", "")))
+        (name, str(document(folder / f"{name}.toml", Errors(name)).get("title", "")))
         for name in preset_names(folder)
     )
 
@@ -58,108 +62,137 @@ def read(
 ) -> Matrix:
     """The matrix of a path (a `Path`, or a text that ends in `.toml`), or of a preset in `folder`.
 
-    `more_defenses` are names that join the axis `defense`, and every `[[train]]` block that compares defenses,
-    with their default parameters, as if they stood at its end; an axis that the file leaves out starts with
-    `none`.  `scale` is one of those that
-    the file names in `scales`, None the first of them.
+    `more_defenses` are names that join the axis `defense` of every attack, and of every `[[train]]` block that
+    compares defenses, with their default parameters; an axis that the file leaves out starts with `none`.
+    `scale` is one of those that the file names in `scales`, None the first of them.
 
-    Raises `MatrixError` with every fault, one a line: `FILE: key: what; remedy`.
+    Raises `MatrixError` with every error, one a line: `FILE: key: what; remedy`.
     """
-    faults = Faults(str(source))
-    path = located(source, faults, folder)
-    content = document(path, faults)
-    border = Border(faults=faults, registry=registry, folder=path.parent)
-    border.known(
-        "", content,
-        ("title", "suite", "scales", "axes", "exclude", "include", "train", "published", *SETTINGS),
-    )  # fmt: skip
-    title = content.get("title", "")
-    if not isinstance(title, str) or len(title) > 200 or not title.isprintable():
-        border.bad("title", "one line of at most 200 characters", title, 'title = "what this asks"')
-    of_suite = suite(border, content.get("suite"))
-    settings = blocks.settings(border, content, SETTINGS)
+    errors = Errors(str(source))
+    path = located(source, errors, folder)
+    content = document(path, errors)
+    for name in ("include", "exclude"):
+        if content.pop(name, None) is not None:
+            remedy = "write one [[attack]] block, with axes of its own, for each product that is wanted"
+            errors.add(name, "[[attack]] blocks replace include and exclude", remedy)
     if more_defenses:
-        content |= _wider(border, content, more_defenses)
-    table = content.get("axes", {})
-    if isinstance(table, dict):
-        border.known("axes", table, AXES)
-        for name in sorted(settings.keys() & table.keys()):
-            faults.add(f"axes.{name}", "given here and at the top", "keep one of the two")
-    axes = blocks.axes(border, table, AXES, "axes")
-    scales = blocks.scales(border, content)
-    chosen = _scale(border, scales, scale)
-    exclude = blocks.exclude(border, content, scales, chosen)
-    include = blocks.include(border, content, scales, chosen)
-    trainings = blocks.trainings(border, content, scales, chosen)
-    reported = published(border, blocks.tables(border, content, "published"))
-    if isinstance(table, dict) and table:
-        given = table.keys() | {name for entry in include for name in entry}
-        _lacking(faults, [name for name in _NEEDED if name not in given])
-    faults.settle()
-    combinations = combine(axes, exclude, include)
-    _complete(faults, combinations)
-    if axes and not combinations and not trainings:
-        faults.add("exclude", "nothing is left of the axes", "narrow an entry")
-    elif not combinations and not trainings:
-        faults.add("", "there is nothing to run", "give [axes], [[include]] or [[train]]")
-    faults.settle()
+        content |= _with_defenses(errors, content, more_defenses, registry)
+    scale = _scale(errors, content, scale)
+    _check_complete(errors, content)
+    content = written_out(errors, content)
+    try:
+        matrix = Document.model_validate(content, context=Context(registry=registry, folder=path.parent))
+    except ValidationError as error:
+        errors.add_validation(error, content, Document)
+    errors.raise_any()
+    attacks = _attacks(errors, matrix, scale)
+    trainings = [row for block in matrix.train if block.scale in (None, scale) for row in _trainings(block)]
+    if not attacks and not trainings:
+        errors.add("", "there is nothing to run", "give [axes], [[attack]] or [[train]]")
+    errors.raise_any()
     return Matrix(
-        file=faults.file, path=path, title=title, suite=of_suite, settings=settings,
-        combinations=combinations, trainings=trainings, published=reported,
-        scale=chosen,
+        file=errors.file, path=path, title=matrix.title, suite=matrix.suite, attacks=tuple(attacks),
+        trainings=tuple(trainings), published=published(matrix.published), scale=scale,
     )  # fmt: skip
 
 
-def _scale(border: Border, there: Sequence[str], asked: str | None) -> str | None:
-    """The scale asked for, else the first there is."""
-    if asked is None:
-        return there[0] if there else None
-    if asked not in there:
-        remedy = nearest(asked, there, "it comes in") if there else "leave it out: this matrix comes in one"
-        border.faults.add("--scale", f"unknown scale {quoted(asked)}", remedy)
-    return asked
+def _attacks(errors: Errors, matrix: Document, scale: str | None) -> list[Combination]:
+    """The combinations of every block of this scale, with a weights file for each seed."""
+    axes = matrix.axes or Axes()
+    shared = matrix.given(Settings.model_fields) | axes.given(AXES)
+    blocks: list[Axes] = [block for block in matrix.attack if block.scale in (None, scale)]
+    if not matrix.attack and axes.model_fields_set:
+        blocks = [axes]
+    files: dict[tuple[SeededFile, int], Any] = {}
+    combinations: list[Combination] = []
+    for row in (row for block in blocks for row in _product(shared | block.given(AXES), AXES)):
+        if "weights" in row:
+            row["weights"] = weights = row["weights"].value
+            if isinstance(weights, SeededFile):
+                key = (weights, row.get("seed", 0))
+                try:
+                    row["weights"] = files[key] = files.get(key) or weights.of(key[1])
+                except Wrong as error:
+                    errors.add("weights", str(error))
+        combinations.append(row)
+    return combinations
 
 
-def _wider(border: Border, content: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """The axes and the `[[train]]` blocks that compare defenses, with these defenses added; those that a list
-    has as plain names are not added again.  A block of one defense makes weights for the attacks: it stays."""
-    axes, blocks_ = content.get("axes"), content.get("train")
-    if not axes and not (isinstance(blocks_, list) and any(map(_compares, blocks_))):
-        border.faults.add("--defense", "the matrix has no [axes] to add to", "leave it out, or add axes")
-        return {}
-    right = [name for name in dict.fromkeys(names) if entry(border, "defense", "--defense", name)]
+def _trainings(block: TrainBlock) -> list[Combination]:
+    rest = block.given(name for name in TrainBlock.model_fields if name not in (*TRAIN_AXES, "scale"))
+    return [{**row, **rest} for row in _product(block.given(TRAIN_AXES), TRAIN_AXES)]
 
-    def more(there: list[Any]) -> list[Any]:
-        return [*there, *(name for name in right if name not in there)]
 
-    wider: dict[str, Any] = {}
-    # what is of another type than it should be is a fault of the file, told with the others
-    if isinstance(axes, dict) and axes and isinstance(there := axes.get("defense", ["none"]), list):
-        wider["axes"] = {**axes, "defense": more(there)}
-    if isinstance(blocks_, list):
-        wider["train"] = [
-            {**block, "defense": more(block["defense"])} if _compares(block) else block for block in blocks_
-        ]
-    return wider
+def _product(axes: Mapping[str, Sequence[Any]], names: Sequence[str]) -> list[dict[str, Any]]:
+    """The combinations, the last axis fastest."""
+    names = [name for name in names if name in axes]
+    return [dict(zip(names, row, strict=True)) for row in product(*(axes[name] for name in names))]
+
+
+def _scale(errors: Errors, content: Mapping[str, Any], scale: str | None) -> str | None:
+    """The scale that is wanted, else the first of those that blocks may be for."""
+    scales = content.get("scales")
+    names = [name for name in scales if isinstance(name, str)] if isinstance(scales, list) else []
+    for key, block in (*tables(content, "attack"), *tables(content, "train")):
+        if key != "axes" and block.get("scale", None) not in (None, *names):
+            what = f"unknown scale {quoted(block['scale'])}"
+            errors.add(f"{key}.scale", what, nearest(str(block["scale"]), names))
+    if scale is None:
+        return names[0] if names else None
+    if scale not in names:
+        remedy = nearest(scale, names, "it comes in") if names else "leave it out: this matrix comes in one"
+        errors.add("--scale", f"unknown scale {quoted(scale)}", remedy)
+    return scale
+
+
+def _check_complete(errors: Errors, content: Mapping[str, Any]) -> None:
+    """Report axes that a block of attacks lacks, and settings that are given twice."""
+    axes = content.get("axes", {})
+    if not isinstance(axes, dict):
+        return
+    for name in Settings.model_fields:
+        if name in content and name in axes:
+            errors.add(f"axes.{name}", "given here and at the top", "keep one of the two")
+    for key, block in tables(content, "attack"):
+        for name in ("dataset", "model", "attack", "point"):
+            if name not in block and name not in axes:
+                errors.add(key, *lacks(name))
+
+
+def _with_defenses(
+    errors: Errors, content: Mapping[str, Any], names: Sequence[str], registry: Registry
+) -> dict[str, Any]:
+    """The tables of the document that these defenses join; a list that has a plain name keeps it once.
+
+    A `[[train]]` block of one defense makes weights for the attacks: it stays."""
+    right = []
+    for name in dict.fromkeys(names):
+        try:
+            right.append(registered("defense", name, registry).name)
+        except Wrong as error:
+            errors.add("--defense", str(error))
+
+    def wider(table: Any) -> Any:
+        # what is of another type than it should be is reported with the file's other errors
+        defenses = table.get("defense") if isinstance(table, dict) else None
+        if not isinstance(defenses, list):
+            return table
+        return {**table, "defense": [*defenses, *(name for name in right if name not in defenses)]}
+
+    changed: dict[str, Any] = {}
+    axes, attacks, trains = content.get("axes", {}), content.get("attack"), content.get("train")
+    if tables(content, "attack") and isinstance(axes, dict):
+        changed["axes"] = wider({"defense": ["none"], **axes})
+    elif not any(_compares(block) for _, block in tables(content, "train")):
+        errors.add("--defense", "the matrix has no [axes] to add to", "leave it out, or add axes")
+    if isinstance(attacks, list):
+        changed["attack"] = [wider(block) for block in attacks]
+    if isinstance(trains, list):
+        changed["train"] = [wider(block) if _compares(block) else block for block in trains]
+    return changed
 
 
 def _compares(block: Any) -> bool:
     """Whether a `[[train]]` block is about what defenses cost."""
-    there = block.get("defense") if isinstance(block, dict) else None
-    return isinstance(there, list) and len(there) > 1
-
-
-def _lacking(faults: Faults, names: Sequence[str]) -> None:
-    for name in names:
-        faults.add("axes", f"lacks {name}", f"add e.g. {name} = {REQUIRED[name]}")
-
-
-def _complete(faults: Faults, combinations: Sequence[Combination]) -> None:
-    """Tell which keys without a default some combination lacks."""
-    for row in combinations:
-        lacks = [name for name in _NEEDED if name not in row.choices]
-        if row.alone is None:
-            _lacking(faults, lacks)
-        elif lacks:
-            what = f"agrees with no combination, and lacks {', '.join(lacks)} to be one of its own"
-            faults.add(f"include[{row.alone}]", what, "add them, or agree with the axes")
+    defenses = block.get("defense") if isinstance(block, dict) else None
+    return isinstance(defenses, list) and len(defenses) > 1

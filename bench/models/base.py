@@ -50,20 +50,20 @@ class Model(ABC):
     def _laws(self, module: nn.Module) -> Iterator[tuple[str, Tensor, float, float]]:
         """Each parameter's name, itself, and the centre and half width of its uniform law."""
         for path, layer in module.named_modules():
-            own = dict(layer.named_parameters(recurse=False))
-            if not own:
+            parameters = dict(layer.named_parameters(recurse=False))
+            if not parameters:
                 continue
             if isinstance(layer, _NORMS):
-                for name, tensor in own.items():
+                for name, tensor in parameters.items():
                     yield f"{path}.{name}" if path else name, tensor, float(name == "weight"), 0.0
                 continue
-            if "weight" not in own or own["weight"].dim() < 2:
+            if "weight" not in parameters or parameters["weight"].dim() < 2:
                 raise BenchError(
                     f"{type(self).__name__}: cannot draw initial weights of {type(layer).__name__}; "
-                    "give the model an `initial` of its own"
+                    "give the model an `initial` of its parameters"
                 )
-            fan_in = own["weight"][0].numel()
-            for name, tensor in own.items():
+            fan_in = parameters["weight"][0].numel()
+            for name, tensor in parameters.items():
                 full = f"{path}.{name}" if path else name
                 yield full, tensor, 0.0, self.bound(full, fan_in)
 

@@ -1,20 +1,18 @@
-"""Reading files: a gradient of one's own in an `.npz`, read as data: no pickle, sizes checked first.
+"""Reading files: a gradient of one's own in an `.npz`.
 
 value/<parameter>     gradient or update: (*shape), or (reading, *shape) for several
 weight/<parameter>    the model's parameters it was taken at: (*shape); may be left out
-label                 the true labels, only as a grant: (picture,) or (reading, picture)
+label                 the true labels, only as a grant: (example,) or (reading, example)
 meta                  JSON as text or uint8: `Meta`'s fields
 """
 
 import io
 import json
-import lzma
-import struct
+import re
 import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from math import isfinite, prod
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,14 +21,14 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, TypeAdapter, ValidationError, field_validator
 from pydantic.dataclasses import dataclass as checked_dataclass
 
-from bench.errors import RecordError
-from bench.record.store import write_atomically
-from bench.sanitize import fault, first_line
+from bench.errors import DataError, RecordError
+from bench.record.files import write_atomically
+from bench.record.npz import Arrays, read_npz
+from bench.sanitize import first_error, first_line
 
 LIMIT = 2 * 2**30  # bytes, unpacked, of a whole file
 _META_LIMIT = 2**16  # bytes
-_NUMBERS = "fiub"  # floats, whole numbers, booleans: no objects, no structures
-Arrays = dict[str, NDArray[Any]]
+_NAMES = re.compile(r"(?:(?:value|weight)/)?(?!\.{1,2}\.npy)[^/\\]+\.npy", re.DOTALL)
 
 
 @checked_dataclass(frozen=True, slots=True, kw_only=True, config={"extra": "forbid"})
@@ -72,7 +70,7 @@ def checked_meta(**fields: Any) -> Meta:
     try:
         return Meta(**fields)
     except ValidationError as error:
-        raise RecordError(f"reading: {fault(error)}") from None
+        raise RecordError(f"reading: {first_error(error)}") from None
 
 
 def save(
@@ -120,59 +118,20 @@ def save_arrays(path: Path, arrays: Mapping[str, ArrayLike]) -> None:
 
 
 def load_arrays(path: Path, *, limit: int = LIMIT) -> Arrays:
-    """The arrays of any `.npz` from elsewhere, name → array.
+    """The arrays of an `.npz` from elsewhere, name → array of finite numbers; `meta` may be text.
 
-    Raises `RecordError`: not there, not an `.npz`, damaged, a name with path parts, objects instead
-    of numbers, or more than `limit` bytes unpacked.  Sizes are checked before anything is read.
+    Raises `RecordError` where `bench.record.npz.read_npz` raises, for text and for values that are not finite.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
-            names = [_name(member, path) for member in members]
-            if len(set(names)) < len(names):
-                raise RecordError(f"{path}: an array stands in it twice; save it again")
-            size = sum(member.file_size for member in members)
-            if size > limit:
-                raise RecordError(f"{path}: {size} bytes unpacked, at most {limit}; save fewer readings")
-            return {
-                name: _array(archive, member, name, path) for name, member in zip(names, members, strict=True)
-            }
-    except FileNotFoundError:
-        raise RecordError(f"{path}: no such file; give an .npz") from None
-    except (OSError, ValueError, struct.error, zipfile.BadZipFile, NotImplementedError) as error:
-        raise RecordError(f"{path}: cannot be read as .npz ({error}); save it again") from None
-
-
-def _name(member: zipfile.ZipInfo, path: Path) -> str:
-    name = member.filename.removesuffix(".npy")
-    parts = name.split("/")
-    if name == member.filename or "\\" in name or any(part in ("", ".", "..") for part in parts):
-        raise RecordError(f"{path}: {member.filename!r} is no array's name; save it with numpy.savez")
-    if (parts[0] not in ("value", "weight") and len(parts) > 1) or len(parts) > 2:
-        raise RecordError(f"{path}: {name!r} has path parts; names are value/… and weight/…, or plain")
-    return name
-
-
-def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str, path: Path) -> NDArray[Any]:
-    """One array, its header held against the member's size before numpy makes room for it."""
-    try:
-        with archive.open(member) as file:
-            version = np.lib.format.read_magic(file)
-            read = np.lib.format.read_array_header_1_0
-            shape, _, dtype = (read if version == (1, 0) else np.lib.format.read_array_header_2_0)(file)
-            if dtype.kind not in _NUMBERS and not (name == "meta" and dtype.kind in "SU"):
-                raise RecordError(f"{path}: {name} holds {dtype}, not numbers; save it as float32")
-            if file.tell() + prod(shape) * dtype.itemsize != member.file_size:
-                raise RecordError(
-                    f"{path}: {name} declares {shape} of {dtype}, which its size belies; save it again"
-                )
-        with archive.open(member) as file:
-            array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
-    except (ValueError, EOFError, RuntimeError, zlib.error, lzma.LZMAError, zipfile.BadZipFile) as error:
-        raise RecordError(f"{path}: {name} is damaged ({first_line(error)}); save it again") from None
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise RecordError(f"{path}: {name} has values that are not finite; take the gradient again")
-    return array
+        arrays = read_npz(path, limit=limit, names=_NAMES)
+    except DataError as error:
+        raise RecordError(str(error)) from None
+    for name, array in arrays.items():
+        if name != "meta" and array.dtype.kind in "SU":
+            raise RecordError(f"{path}: {name} holds {array.dtype}, not numbers; save it as float32")
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise RecordError(f"{path}: {name} has values that are not finite; take the gradient again")
+    return arrays
 
 
 def _below(arrays: Arrays, prefix: str) -> Arrays:
@@ -189,7 +148,7 @@ def _meta(array: NDArray[Any], path: Path) -> Meta:
         return TypeAdapter(Meta).validate_json(text)
     except ValidationError as error:
         raise RecordError(
-            f"{path}: meta: {fault(error)}; it is a JSON object with shape, classes, batch, steps, rate, unit, "
+            f"{path}: meta: {first_error(error)}; it is a JSON object with shape, classes, batch, steps, rate, unit, "
             "value_range"
         ) from None
     except (ValueError, RecursionError) as error:

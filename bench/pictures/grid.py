@@ -1,6 +1,6 @@
-"""Picture strips: what was there above what the attacker drew, one column a picture.
+"""The reconstruction grid: the truth above what the attack made of it, one column an example.
 
-For the eye only: no figure is computed here.  Which pictures are shown is settled by their order,
+For the eye only: no figure is computed here.  Which examples are shown is settled by their order,
 never by how well the attack did on them.
 """
 
@@ -14,26 +14,28 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from bench.record.store import Record, read_arrays, write_atomically
+from bench.record.files import write_atomically
+from bench.record.schema import Record
+from bench.record.store import read_arrays
 
-PICTURES = 8  # at most, in one image
-GAP = 6  # pixels between two pictures
+EXAMPLES = 8  # at most, in one image
+GAP = 6  # pixels between two examples
 PAPER = np.uint8(255)  # a number: filling with a colour takes ten times as long
-_SIDE = 96  # pixels: a readable picture
+_SIDE = 96  # pixels: a readable image
 _BROKEN = np.array([214, 39, 100], np.uint8)  # not a number: neither black nor white would be honest
 Floats = NDArray[np.floating[Any]]
 
 
-def strip(truth: Floats, guess: Floats) -> Image.Image | None:
-    """Truth above reconstruction, for up to eight pictures; None where there is nothing to show.
+def grid(truth: Floats, guess: Floats) -> Image.Image | None:
+    """Truth above reconstruction, for up to eight examples; None where there is nothing to show.
 
-    Both (reading, picture, *shape), already paired, in [0, 1] (clipped here).  First pictures of all
+    Both (reading, example, *shape), already paired, in [0, 1] (clipped here).  First examples of all
     readings come first, then second ones.  A row of a table is drawn as a square block of cells.
     Raises `ValueError` where the two differ in shape.
     """
     if truth.shape != guess.shape or truth.ndim < 3:
         raise ValueError(
-            f"truth and reconstruction must be (reading, picture, *shape) alike, "
+            f"truth and reconstruction must be (reading, example, *shape) alike, "
             f"got {truth.shape} and {guess.shape}"
         )
     if 0 in truth.shape:
@@ -51,7 +53,7 @@ def strip(truth: Floats, guess: Floats) -> Image.Image | None:
 
 
 def of_record(run: Path, record: Record) -> Image.Image | None:
-    """The strip of a record's arrays, or None where it has none.
+    """The grid of a record's arrays, or None where it has none.
 
     Raises `RecordError` for missing or damaged arrays.
     """
@@ -59,10 +61,10 @@ def of_record(run: Path, record: Record) -> Image.Image | None:
 
 
 def of_arrays(arrays: Mapping[str, Floats]) -> Image.Image | None:
-    """The strip of arrays that were read already, or None where they lack what it shows."""
+    """The grid of arrays that were read already, or None where they lack what it shows."""
     if "truth" not in arrays or "reconstruction" not in arrays:
         return None
-    return strip(arrays["truth"], arrays["reconstruction"])
+    return grid(arrays["truth"], arrays["reconstruction"])
 
 
 def save(image: Image.Image, path: Path) -> None:
@@ -73,8 +75,8 @@ def save(image: Image.Image, path: Path) -> None:
 
 
 def chosen(values: Floats) -> Floats:
-    """Those shown, (reading, picture, *shape) → (at most eight, *shape): first pictures first."""
-    return np.swapaxes(values, 0, 1).reshape(-1, *values.shape[2:])[:PICTURES]
+    """Those shown, (reading, example, *shape) → (at most eight, *shape): first examples first."""
+    return np.swapaxes(values, 0, 1).reshape(-1, *values.shape[2:])[:EXAMPLES]
 
 
 def drawn(items: Floats, side: int = _SIDE) -> NDArray[np.uint8]:

@@ -1,6 +1,6 @@
-"""Picture trails: what the attacker's pictures looked like on the way, one row a picture.
+"""The trajectory: what an attack's examples looked like on the way, one row an example.
 
-The same pictures in the same order as in `bench.pictures.grid`, and for the eye only as well.
+The same examples in the same order as in `bench.pictures.grid`, and for the eye only as well.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,8 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from bench.pictures.grid import GAP, PAPER, Floats, chosen, drawn
-from bench.record.store import Record, read_arrays
+from bench.record.schema import Record
+from bench.record.store import read_arrays
 
 _INK, _PALE = (40, 40, 40), (125, 125, 125)
 _SIZE, _LINE = 11, 20  # pixels: of the letters, and from one line of text to the next
@@ -18,23 +19,24 @@ _CAPTION = "evaluations"
 _SIDE = 56  # pixels: ten columns of full size would be most of what a cell sends to MLflow
 
 
-def over_iterations(truth: Floats, trail: Floats, marks: Sequence[int]) -> Image.Image | None:
-    """Up to eight pictures after so many evaluations, from the start to the end, then the truth.
+def over_iterations(truth: Floats, trajectory: Floats, marks: Sequence[int]) -> Image.Image | None:
+    """Up to eight examples after so many evaluations, from the start to the end, then the truth.
 
-    `truth` (reading, picture, *shape) and `trail` (mark, reading, picture, *shape), already paired, in
-    [0, 1] (clipped here); the trail may have fewer readings, the first.  `marks`: the evaluations
+    `truth` (reading, example, *shape) and `trajectory` (mark, reading, example, *shape), already paired, in
+    [0, 1] (clipped here); the trajectory may have fewer readings, the first.  `marks`: the evaluations
     spent, written above the columns.  None where there is nothing to show.  Raises `ValueError` where
     the shapes do not fit.
     """
-    fit = trail.ndim >= 4 and trail.shape[2:] == truth.shape[1:] and trail.shape[1] <= len(truth)
-    if not fit or len(trail) != len(marks):
+    shape = trajectory.shape
+    fit = trajectory.ndim >= 4 and shape[2:] == truth.shape[1:] and shape[1] <= len(truth)
+    if not fit or len(trajectory) != len(marks):
         raise ValueError(
-            f"trail must be (mark, reading, picture, *shape) of {len(marks)} marks and a truth "
-            f"{truth.shape}, got {trail.shape}"
+            f"trajectory must be (mark, reading, example, *shape) of {len(marks)} marks and a truth "
+            f"{truth.shape}, got {shape}"
         )
-    if 0 in trail.shape:
+    if 0 in shape:
         return None
-    stages = [*trail, truth[: trail.shape[1]]]
+    stages = [*trajectory, truth[: shape[1]]]
     columns = [drawn(chosen(stage), _SIDE) for stage in stages]
     labels = [*(f"{mark:,}" for mark in marks), "truth"]
     font = ImageFont.load_default(_SIZE)
@@ -60,22 +62,23 @@ def over_iterations(truth: Floats, trail: Floats, marks: Sequence[int]) -> Image
 
 
 def of_record(run: Path, record: Record) -> Image.Image | None:
-    """The trail of a record's arrays, or None where its attack kept none.
+    """The trajectory of a record's arrays, or None where its attack kept none.
 
     Raises `RecordError` for missing or damaged arrays, `ValueError` where they are not the record's.
     """
-    if record.arrays is None or not record.summary.get("trail_evaluations"):
+    if record.arrays is None or not _marks(record):
         return None
     return of_arrays(record, read_arrays(run, record.arrays))
 
 
 def of_arrays(record: Record, arrays: Mapping[str, Floats]) -> Image.Image | None:
     """As `of_record`, of arrays that were read already."""
-    marks = record.summary.get("trail_evaluations")
-    if not marks:
+    marks = _marks(record)
+    if not marks or "truth" not in arrays or "trajectory" not in arrays:
         return None
-    if not isinstance(marks, list) or not all(isinstance(mark, int) for mark in marks):
-        raise ValueError("trail_evaluations are no list of numbers")
-    if "truth" not in arrays or "trail" not in arrays:
-        return None
-    return over_iterations(arrays["truth"], arrays["trail"], marks)
+    return over_iterations(arrays["truth"], arrays["trajectory"], marks)
+
+
+def _marks(record: Record) -> Sequence[int]:
+    result = record.attack
+    return result.trajectory.evaluations if result and result.trajectory else ()

@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 from torch import Tensor, nn
 
-from bench.errors import MALFORMED, DataError, NotApplicable, RecordError, WeightsError
+from bench.cell import AnyCell, AttackCell, CheckpointWeights, FileWeights, Weights
+from bench.errors import DataError, NotApplicable, RecordError, WeightsError
 from bench.record import store as records
-from bench.record.npz import read_pack
-from bench.record.store import write_atomically
+from bench.record.files import read_plain, write_atomically
+from bench.record.npz import read_npz
 
 Tensors = Mapping[str, Tensor]
 _NPZ = re.compile(r"[A-Za-z0-9_.]{1,200}\.npy")  # names of parameters
@@ -26,9 +28,7 @@ _ABOUT = "about"  # the key of a checkpoint's metadata
 def file_sha256(path: Path) -> str:
     """SHA-256 of a file's bytes; raises `WeightsError` where it cannot be read."""
     try:
-        if path.exists() and not path.is_file():
-            raise WeightsError(f"{path}: no plain file; name a weights file")
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return hashlib.sha256(read_plain(path)).hexdigest()
     except OSError as error:
         raise WeightsError(f"{path}: cannot be read ({error.strerror}); name a weights file") from None
 
@@ -44,7 +44,7 @@ def read_weights(path: Path, *, sha256: str | None = None) -> dict[str, Tensor]:
         if path.suffix == ".safetensors":
             return load_safetensors(path.read_bytes())
         if path.suffix == ".npz":
-            return {name: torch.from_numpy(value) for name, value in read_pack(path, names=_NPZ).items()}
+            return {name: torch.from_numpy(value) for name, value in read_npz(path, names=_NPZ).items()}
         if path.suffix in (".pt", ".pth"):
             loaded = torch.load(path, map_location="cpu", weights_only=True)
             if not isinstance(loaded, dict) or not all(isinstance(v, Tensor) for v in loaded.values()):
@@ -64,35 +64,68 @@ def read_weights(path: Path, *, sha256: str | None = None) -> dict[str, Tensor]:
     raise WeightsError(f"{path}: unknown format {path.suffix!r}; give .safetensors, .npz or .pt")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Located:
+    """Where the weights of an attack cell are.
+
+    `path` is None for untrained weights, which are drawn by key.  `sha256` is the content hash that the file
+    must have.  `round` is the training round of a checkpoint, 0 for other weights.
+    """
+
+    path: Path | None = None
+    sha256: str | None = None
+    round: int = 0
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What the file says of itself (`read_about`): round, accuracy; empty where it says nothing."""
+        return {} if self.path is None else read_about(self.path)
+
+
+def locate(run: Path, weights: Weights) -> Located:
+    """Where a run has these weights: untrained, a file, or a round of a training.
+
+    A training's record names the checkpoint.  Raises `WeightsError` where the training did not finish or did
+    not keep the round, `NotApplicable` where it diverged or stopped before it.
+    """
+    match weights:
+        case CheckpointWeights(training=training, round=round_):
+            sha256 = _checkpoint_sha256(run, training, round_)
+            return Located(path=checkpoint_path(run, training, round_), sha256=sha256, round=round_)
+        case FileWeights():
+            return Located(path=Path(weights.path), sha256=weights.sha256)
+    return Located()
+
+
+def training_id(cell: AnyCell) -> str | None:
+    """The id of the training whose checkpoint a cell attacks; None for a training and for other weights."""
+    if isinstance(cell, AttackCell) and isinstance(cell.weights, CheckpointWeights):
+        return cell.weights.training
+    return None
+
+
 def checkpoint_path(run: Path, training: str, round_: int) -> Path:
     """Where round `round_` of a training cell is kept."""
     return run / "weights" / training / f"round-{round_}.safetensors"
 
 
-def checkpoint_sha256(run: Path, training: str, round_: int) -> str:
-    """The content hash of a checkpoint as its training's record has it.
-
-    Raises `WeightsError` where the training did not finish, `NotApplicable` where it diverged first.
-    """
+def _checkpoint_sha256(run: Path, training: str, round_: int) -> str:
+    """The content hash of a checkpoint as its training's record has it."""
     where = f"training {training[:8]}"
     try:
-        made = records.read(records.record_path(run, training))
+        record = records.read(records.record_path(run, training))
     except RecordError:
         raise WeightsError(f"{where} has no record; run its matrix") from None
-    if made.status != "done":
-        raise WeightsError(f"{where} did not finish ({made.reason}); see `bench show {training[:8]}`")
-    try:
-        found, ran = made.summary["checkpoints"].get(str(round_)), int(made.summary.get("rounds", round_))
-        diverged = made.summary["diverged"]
-    except MALFORMED:
-        raise WeightsError(f"{where} has a record without checkpoints; run its matrix again") from None
-    if found is None and diverged:
+    result = record.training
+    if result is None:
+        raise WeightsError(f"{where} did not finish ({record.reason}); see `bench show {training[:8]}`")
+    if round_ in result.checkpoints:
+        return result.checkpoints[round_]
+    if result.diverged:
         raise NotApplicable(f"{where} diverged before round {round_}")
-    if found is None and ran < round_:
-        raise NotApplicable(f"{where} stopped after round {ran}, before round {round_}")
-    if found is None:
-        raise WeightsError(f"{where} did not keep round {round_}; run its matrix again")
-    return str(found)
+    if result.rounds < round_:
+        raise NotApplicable(f"{where} stopped after round {result.rounds}, before round {round_}")
+    raise WeightsError(f"{where} did not keep round {round_}; run its matrix again")
 
 
 def write_weights(path: Path, tensors: Tensors, about: Mapping[str, Any] | None = None) -> str:
@@ -109,35 +142,34 @@ def write_weights(path: Path, tensors: Tensors, about: Mapping[str, Any] | None 
 
 
 def read_about(path: Path) -> dict[str, Any]:
-    """What `write_weights` was told of a file's weights; empty where it says nothing of the kind."""
+    """What a file says of its weights, as `write_weights` noted it; empty where it says nothing of the kind."""
     if path.suffix != ".safetensors":
         return {}
     try:
         with safe_open(path, "pt") as file:
-            found = json.loads((file.metadata() or {}).get(_ABOUT, "{}"))
+            about = json.loads((file.metadata() or {}).get(_ABOUT, "{}"))
     except (OSError, ValueError, SafetensorError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return about if isinstance(about, dict) else {}
 
 
-def fit(module: nn.Module, found: Tensors, *, where: str) -> dict[str, Tensor]:
-    """The parameters of `module` out of `found`, in its order; buffers are loaded into it.
+def fit(module: nn.Module, tensors: Tensors, *, where: str) -> dict[str, Tensor]:
+    """The parameters of `module` out of `tensors`, in its order; buffers are loaded into it.
 
     Raises `WeightsError` naming what is missing or of another shape.
     """
-    wanted = dict(module.named_parameters())
-    missing = [name for name in wanted if name not in found]
+    parameters = dict(module.named_parameters())
+    missing = [name for name in parameters if name not in tensors]
     if missing:
         raise WeightsError(
-            f"{where}: no tensor {missing[0]!r} ({len(missing)} missing); it holds {', '.join(sorted(found)[:6])}"
+            f"{where}: no tensor {missing[0]!r} ({len(missing)} missing); it holds {', '.join(sorted(tensors)[:6])}"
         )
-    for name, parameter in wanted.items():
-        if found[name].shape != parameter.shape:
+    for name, parameter in parameters.items():
+        if tensors[name].shape != parameter.shape:
             raise WeightsError(
-                f"{where}: {name} has shape {tuple(found[name].shape)}, the model needs {tuple(parameter.shape)}"
+                f"{where}: {name} has shape {tuple(tensors[name].shape)}, the model needs {tuple(parameter.shape)}"
             )
-    buffers = dict(module.named_buffers())
-    for name, buffer in buffers.items():
-        if name in found and found[name].shape == buffer.shape:
-            buffer.copy_(found[name])
-    return {name: found[name].to(parameter.dtype) for name, parameter in wanted.items()}
+    for name, buffer in module.named_buffers():
+        if name in tensors and tensors[name].shape == buffer.shape:
+            buffer.copy_(tensors[name])
+    return {name: tensors[name].to(parameter.dtype) for name, parameter in parameters.items()}

@@ -1,51 +1,110 @@
-"""A record as far as a board or a gate reads it: what makes 10⁵ of them fit into memory.
+"""A record as far as a board, a gate or a baseline reads it: what makes 10⁵ of them fit into memory."""
 
-Equal parts (sources, machines, settings) are held once, and of each picture only the figures that are compared.
-"""
-
-import json
-from collections.abc import Collection, Mapping
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
-from bench.record.store import Record
+from bench.cell import AnyCell, Frozen
+from bench.record.metrics import COMPARED
+from bench.record.schema import (
+    AttackResult,
+    Conditions,
+    Cost,
+    Distortion,
+    ExampleScore,
+    ReadingScore,
+    Record,
+    TrainingCost,
+    TrainingResult,
+    adapter,
+)
 
-_VICTIM = ("status", "clients", "examples", "reading_snr_db", "reading_cosine", "restarts")
-_PICTURE = ("status", "success", "rmse", "psnr_db", "ssim", "lpips", "best_floor_db")
-_WAY = ("trail_evaluations",)  # of a summary: what only pictures over iterations read
+# What is compared of an example and of a reading; the rest is left at its default.
+_EXAMPLE = ("status", "success", "prior_db", *(metric.name for metric in COMPARED))
+_READING = ("status", "restarts", "snr_db", "cosine", "clients", "indices")
+_example_values, _reading_values = attrgetter(*_EXAMPLE), attrgetter(*_READING)
 
 
-class Slim:
-    """Cuts records; remembers the parts that it has seen."""
+def compact(record: Record) -> Record:
+    """The record with what a comparison reads of each example, reading and trajectory."""
+    result = record.result
+    if not isinstance(result, AttackResult):
+        return record
+    way = result.trajectory
+    readings = tuple(map(_reading, result.readings))
+    return replace(
+        record, result=replace(result, readings=readings, trajectory=way and replace(way, evaluations=()))
+    )
+
+
+def _reading(reading: ReadingScore) -> ReadingScore:
+    # made anew: `replace` of each example takes a quarter of the time in which a board is made
+    kept = dict(zip(_READING, _reading_values(reading), strict=True))
+    return ReadingScore(examples=tuple(map(_example, reading.examples)), **kept)
+
+
+def _example(example: ExampleScore) -> ExampleScore:
+    return ExampleScore(**dict(zip(_EXAMPLE, _example_values(example), strict=True)))
+
+
+class Sharing:
+    """Cuts records; equal parts (cells' entries, code, machines) are held once."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, Any] = {}
+        self._seen: dict[Any, Any] = {}
 
     def __call__(self, record: Record) -> Record:
-        """The record with less in it; one whose fields are not a record's as it is, for the reader to refuse."""
-        try:
-            victims = cut_victims(record, _VICTIM, _PICTURE)
-            summary = {name: value for name, value in record.summary.items() if name not in _WAY}
-            cell = {name: self._shared(value) for name, value in record.cell.items()}
-        except (TypeError, KeyError, AttributeError, RecursionError):
-            return record
+        cut = compact(record)
         return replace(
-            record, victims=victims, summary=summary, cell=cell, source=self._shared(record.source),
-            environment=self._shared(record.environment),
+            cut, cell=self._cell(record.cell), provenance=self._seen.setdefault(record.provenance,
+            record.provenance), environment=self._seen.setdefault(record.environment, record.environment),
         )  # fmt: skip
 
-    def _shared(self, part: Any) -> Any:
-        return self._seen.setdefault(json.dumps(part, sort_keys=True), part)
+    def _cell(self, cell: AnyCell) -> AnyCell:
+        shared = {}
+        for name in type(cell).model_fields:
+            value = getattr(cell, name)
+            key = (name, value.model_dump_json() if isinstance(value, Frozen) else value)
+            shared[name] = self._seen.setdefault(key, value)
+        # a copy with the parts that are shared: they were checked, and a set of all its fields is large
+        return type(cell).model_construct(_fields_set=_ALL, **shared)
 
 
-def cut_victims(record: Record, victim: Collection[str], picture: Collection[str]) -> list[dict[str, Any]]:
-    """The record's victims and their pictures with these fields alone, where they have them."""
-    return [
-        {**only(one, victim), "pictures": [only(shown, picture) for shown in one["pictures"]]}
-        for one in record.victims
-    ]
+_ALL: set[str] = set()
 
 
-def only(values: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """What `values` has of these names."""
-    return {name: values[name] for name in names if name in values}
+def cut(record: Record) -> Record:
+    """The record as a baseline has it: what the gate compares, and nothing else."""
+    result = record.result
+    if isinstance(result, AttackResult):
+        result = AttackResult(
+            readings=tuple(map(_compared, result.readings)),
+            distortion=Distortion(snr_db_least=result.distortion.snr_db_least),
+            conditions=Conditions(weights_norm=result.conditions.weights_norm),
+        )
+    elif isinstance(result, TrainingResult):
+        result = TrainingResult(
+            accuracy=result.accuracy, curve=(), rounds=result.rounds, diverged=result.diverged
+        )
+    timed = record.cost.training
+    cost = Cost(training=timed and TrainingCost(overhead=timed.overhead))
+    return replace(record, result=result, environment=None, cost=cost)
+
+
+def _compared(reading: ReadingScore) -> ReadingScore:
+    return ReadingScore(
+        status=reading.status, clients=reading.clients, indices=reading.indices, snr_db=reading.snr_db,
+        cosine=reading.cosine, examples=tuple(
+            ExampleScore(status=example.status, success=example.success, rmse=example.rmse)
+            for example in reading.examples
+        ),
+    )  # fmt: skip
+
+
+def short_json(record: Record) -> dict[str, Any]:
+    """The record's JSON without the fields that have their default; its cell in full, as ids depend on it."""
+    content: dict[str, Any] = adapter().dump_python(record, mode="json", exclude_defaults=True)
+    content["cell"] = record.cell.model_dump(mode="json")
+    if record.result is not None:
+        content["result"]["kind"] = record.result.kind
+    return content

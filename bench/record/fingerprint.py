@@ -1,132 +1,188 @@
-"""The *source* of a record: what answered a cell, hashed; the question itself is the cell's id.
+"""What answers a cell, as a fingerprint of its code: a finished cell counts only where it is the same.
 
-A finished cell is skipped only if both agree.  An entry's source is its plug-in's file, or the
-files of the distribution it came with; for bench's own entries that is bench itself, with its
-version and protocol.
+The rule: the code of bench is what `bench.answer.run` reaches by imports; the code of an entry is its own
+module and every local file that it reaches, beside those.  Views, matrices, the sweep and the command line
+fall out by themselves.
 """
 
+import ast
 import hashlib
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from bench import PROTOCOL, __version__
 from bench.cell import AttackCell, TrainingCell
 from bench.errors import PluginError
+from bench.record.schema import Code, Provenance
 from bench.registry import entries as registry
-from bench.registry import static as literals
+from bench.registry import static
 
-_PACKAGES = ("bench", "bench.attacks", "bench.defenses", "bench.datasets")
-_VIEWS = (
-    "cli",
-    "health",
-    "tracking",
-    "contracts",
-    "leaderboard",
-    "sweep",
-    "verify.py",
-)  # which cell runs where, and what they say of a record is no part of its answer
+_CORE = "bench.answer.run"
+_INSTALLED = {"site-packages", "dist-packages"}  # folders of installed packages
 
 
-def own() -> dict[str, Any]:
-    """Bench itself: version, protocol, and SHA-256 over the .py files of its packages that take part in
-    an answer: not the command line, the sweep, tracking and leaderboard, which only order cells and show records.
+def own() -> Code:
+    """Bench itself: version, protocol, and the files that take part in every answer.
 
     Files are named by import path, so that an editable install and a wheel of it agree.
     """
-    return {"version": __version__, "protocol": PROTOCOL, "sha256": _own_hash()}
+    return Code(origin=registry.DISTRIBUTION, version=__version__, protocol=PROTOCOL, sha256=_hash(_core()))
 
 
-def source(kind: str, name: str) -> dict[str, Any]:
-    """What stands behind one entry: `distribution` and `version`, or the plug-in's `file`, and `sha256`.
-
-    Raises what `registry.origin` raises.
-    """
-    found = registry.origin(kind, name)
-    if found.own:
-        return {"distribution": found.distribution, **own()}
-    if found.distribution is None:
-        module = found.target.partition(":")[0]
-        place = literals.package_of(module) or found.file
-        if place is None:
-            raise PluginError(f"{found}: its file cannot be found, so its source cannot be recorded")
-        return {"plugin": place.name, "sha256": _hash_below(place)}
-    return {
-        "distribution": found.distribution,
-        "version": found.version,
-        "sha256": _distribution_hash(found.distribution, found.target.partition(":")[0]),
-    }
+def of_entry(kind: str, name: str) -> Code:
+    """The code of one entry; raises what `registry.origin` raises, and `PluginError` where its file is gone."""
+    origin = registry.origin(kind, name)
+    module = origin.target.partition(":")[0]
+    file = static.file_of(module) or origin.file
+    if file is None:
+        raise PluginError(f"{origin}: its file cannot be found, so its code cannot be recorded")
+    files = {name: path for name, path in reached(module, file).items() if name not in _core()}
+    if origin.built_in:
+        return Code(origin=registry.DISTRIBUTION, sha256=_hash(files))
+    if origin.distribution is None:
+        place = static.package_of(module) or file
+        whole = _below(place) if place.is_dir() else {}
+        return Code(origin=place.name, plugin=True, sha256=_hash(_unnamed(files, module) | whole))
+    sha256 = _hash(_installed(origin.distribution, module) | files)
+    return Code(origin=origin.distribution, version=origin.version, sha256=sha256)
 
 
-def cell_source(cell: AttackCell | TrainingCell) -> dict[str, Any]:
-    """What would answer this cell now: bench, and each of its entries.
-
-    Own entries only say that they are bench's; `bench` holds the hash for all of them.
-    """
-    parts = {"defense": ("defenses", cell.defense), "dataset": ("datasets", cell.dataset)}
-    parts["model"] = ("models", cell.model)
-    if isinstance(cell, AttackCell):
-        parts["attack"] = ("attacks", cell.attack)
-    found: dict[str, Any] = {"bench": own()}
-    for part, (kind, entry) in sorted(parts.items()):
-        shipped = registry.origin(kind, entry.name).own
-        found[part] = {"distribution": registry.DISTRIBUTION} if shipped else source(kind, entry.name)
-    return found
+def of_cell(cell: AttackCell | TrainingCell) -> Provenance:
+    """The code that would answer this cell now: bench's, and that of each of its entries."""
+    attack = of_entry("attacks", cell.attack.name) if isinstance(cell, AttackCell) else None
+    return Provenance(
+        bench=own(), defense=of_entry("defenses", cell.defense.name), dataset=of_entry("datasets", cell.dataset.name),
+        model=of_entry("models", cell.model.name), attack=attack,
+    )  # fmt: skip
 
 
-def changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """What differs between two sources, in words, one entry a part; empty if nothing does."""
-    return [
-        f"{part}: {_difference(old.get(part), new.get(part))}"
-        for part in sorted({*old, *new})
-        if old.get(part) != new.get(part)
-    ]
+def changed(old: Provenance, new: Provenance) -> list[str]:
+    """What differs between two provenances, in words, one entry a part; empty if nothing does."""
+    parts = ((field.name, getattr(old, field.name), getattr(new, field.name)) for field in fields(Provenance))
+    return [f"{name}: {_difference(then, now)}" for name, then, now in parts if then != now]
 
 
-def _difference(old: Any, new: Any) -> str:
-    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+def _difference(old: Code | str | None, new: Code | str | None) -> str:
+    if not isinstance(old, Code) or not isinstance(new, Code):
         return "was not recorded before" if old is None else "is gone" if new is None else f"{old} → {new}"
-    if _whence(old) != _whence(new):
-        return f"came from {_whence(old)}, now from {_whence(new)}"
-    told = [
-        f"{key} {old.get(key)} → {new.get(key)}"
-        for key in sorted({*old, *new} - {"sha256", "distribution", "plugin"})
-        if old.get(key) != new.get(key)
+    if (old.origin, old.plugin) != (new.origin, new.plugin):
+        return f"came from {_origin(old)}, now from {_origin(new)}"
+    versions = [
+        f"{name} {then} → {now}"
+        for name, then, now in (
+            ("version", old.version, new.version),
+            ("protocol", old.protocol, new.protocol),
+        )
+        if then != now
     ]
-    if old.get("sha256") != new.get("sha256") and not told:
-        told = [f"the files of {_whence(new)} changed"]
-    return ", ".join(told)
+    return ", ".join(versions) or f"the files of {_origin(new)} changed"
 
 
-def _whence(part: Mapping[str, Any]) -> str:
-    return f"plug-in {part['plugin']}" if "plugin" in part else str(part.get("distribution", "bench"))
-
-
-@cache
-def _own_hash() -> str:
-    files: dict[str, Path] = {}
-    for package in _PACKAGES:
-        root = literals.file_of(package)
-        assert root is not None, f"{package} is imported from nowhere"
-        below = _python(root.parent, package.replace(".", "/"))
-        files |= {name: path for name, path in below.items() if name.split("/")[1] not in _VIEWS}
-    return _hash(files.items())
+def _origin(code: Code) -> str:
+    return f"plug-in {code.origin}" if code.plugin else code.origin
 
 
 @cache
-def _distribution_hash(distribution: str, module: str) -> str:
+def _core() -> Mapping[str, Path]:
+    file = static.file_of(_CORE)
+    assert file is not None, f"{_CORE} is imported from nowhere"
+    return reached(_CORE, file)
+
+
+@cache
+def reached(module: str, file: Path) -> Mapping[str, Path]:
+    """Every local module that one reaches by imports, itself among them: name → file.
+
+    Imports inside functions count.  Local is what lies in neither Python's own library nor an installed
+    package.
+    """
+    files, waiting = {module: file}, [module]
+    while waiting:
+        name = waiting.pop()
+        for imported in _imports(name, files[name]):
+            path = _local(imported, files[name])
+            if path is not None and imported not in files:
+                files[imported] = path
+                waiting.append(imported)
+    return files
+
+
+def _imports(module: str, file: Path) -> Iterator[str]:
+    """The names that a module may import: modules, and the packages around them."""
+    try:
+        tree = ast.parse(file.read_bytes(), str(file))
+    except (OSError, SyntaxError, ValueError):
+        return
+    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package.rsplit(".", node.level - 1)[0] if node.level > 1 else package
+            start = ".".join(part for part in (above if node.level else "", node.module or "") if part)
+            names = [start]
+            folder = _file(start)
+            if folder is None or folder.name == "__init__.py":  # of a plain module, names are no modules
+                names += [f"{start}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            parts = name.split(".")
+            yield from (".".join(parts[:depth]) for depth in range(1, len(parts) + 1))
+
+
+def _local(module: str, importer: Path) -> Path | None:
+    """The file of a local module, also of one that lies beside its importer; None for another."""
+    top = module.partition(".")[0]
+    if top in sys.stdlib_module_names:
+        return None
+    beside = importer.parent / f"{module.replace('.', '/')}.py"
+    if _file(top) is None:
+        return beside if beside.is_file() else None
+    if top != "bench" and _is_installed(_file(top), importer):
+        return None
+    return _file(module)
+
+
+@cache
+def _file(module: str) -> Path | None:
+    return None if module.partition(".")[0] in sys.stdlib_module_names else static.file_of(module)
+
+
+def _is_installed(file: Path | None, importer: Path) -> bool:
+    """Whether a file belongs to an installed package, and not to the importer's own."""
+    package = None if file is None else _package_folder(file)
+    return package is not None and package != _package_folder(importer)
+
+
+@cache
+def _package_folder(file: Path) -> Path | None:
+    """The folder (or file) directly in `site-packages` that holds a file; None for one that is not installed."""
+    path = file.resolve()
+    return next((path for path in (path, *path.parents) if path.parent.name in _INSTALLED), None)
+
+
+def _unnamed(files: Mapping[str, Path], module: str) -> dict[str, Path]:
+    """A plug-in's module is named after its path: without that name, so that a moved file is the same code."""
+    return {("" if name == module else name): path for name, path in files.items()}
+
+
+@cache
+def _installed(distribution: str, module: str) -> dict[str, Path]:
     """Installed files; where the install is editable, the sources of the package it points to."""
     files = {
         str(file): Path(str(file.locate()))
         for file in metadata.distribution(distribution).files or ()
         if _counts(file)
     }
-    place = literals.package_of(module)
+    place = static.package_of(module)
     if place is not None:
-        files |= _python(place, place.name) if place.is_dir() else {place.name: place}
-    return _hash(files.items())
+        files |= _below(place) if place.is_dir() else {place.name: place}
+    return files
 
 
 def _counts(file: metadata.PackagePath) -> bool:
@@ -136,20 +192,19 @@ def _counts(file: metadata.PackagePath) -> bool:
     return not beside and file.suffix != ".pyc"
 
 
+def _below(folder: Path) -> dict[str, Path]:
+    return {f"{folder.name}/{path.relative_to(folder).as_posix()}": path for path in folder.rglob("*.py")}
+
+
 @cache
-def _hash_below(place: Path) -> str:
-    return _hash((_python(place, "") if place.is_dir() else {"": place}).items())
+def _content(path: Path) -> bytes:
+    return path.read_bytes() if path.is_file() else b""
 
 
-def _python(folder: Path, prefix: str) -> dict[str, Path]:
-    return {f"{prefix}/{path.relative_to(folder).as_posix()}": path for path in folder.rglob("*.py")}
-
-
-def _hash(files: Iterable[tuple[str, Path]]) -> str:
+def _hash(files: Mapping[str, Path]) -> str:
     digest = hashlib.sha256()
-    for name, path in sorted(files):
-        if path.is_file():
-            content = path.read_bytes()
-            digest.update(f"{name}\0{len(content)}\0".encode())
-            digest.update(content)
+    for name, path in sorted(files.items()):
+        content = _content(path)
+        digest.update(f"{name}\0{len(content)}\0".encode())
+        digest.update(content)
     return digest.hexdigest()

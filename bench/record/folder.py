@@ -7,20 +7,34 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter
 
 from bench.errors import BenchError, StorageError
-from bench.record.store import PART
+from bench.record.files import PART
 
 _LOCK = ".lock"
 _FOLDERS = ("records", "arrays", "weights", "pictures", "hung", "kept", "submissions")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """The process that holds a run folder, on which machine, since when (seconds since 1970)."""
+
+    __pydantic_config__ = ConfigDict(strict=True, allow_inf_nan=False)
+    pid: int
+    host: str
+    since: float
+
+
 @contextmanager
 def opened(run: Path) -> Iterator[Path]:
-    """The run folder, made where it is not, and held: no second run writes to it meanwhile.  The system lets
-    go of it when this process ends, however it ends.
+    """The run folder, made if it is not there, and held: no second run writes to it meanwhile.
+
+    The system lets go of it when this process ends, however it ends.
 
     Raises `StorageError` where it cannot be written, `BenchError` where a run is under way there, or where what
     would be written there goes elsewhere.
@@ -37,16 +51,18 @@ def opened(run: Path) -> Iterator[Path]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            other = holder(run)
+            by = f" (process {other.pid} on {other.host})" if other else ""
             raise BenchError(
-                f"{run}: a run is under way there{_by(holder(run))}; wait for it (`bench status {run}`), "
+                f"{run}: a run is under way there{by}; wait for it (`bench status {run}`), "
                 "or choose another --out"
             ) from None
         except OSError:
             pass  # a file system without locks
-        me = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.time()}
-        with suppress(OSError):  # a full disk: who holds it is told to nobody, but held it is
+        me = Holder(pid=os.getpid(), host=socket.gethostname(), since=time.time())
+        with suppress(OSError):  # a full disk: nobody can read who holds it, but held it is
             file.truncate(0)
-            file.write(json.dumps(me).encode())
+            file.write(json.dumps(asdict(me)).encode())
             file.flush()
         _tidy(run)
         yield run
@@ -64,18 +80,17 @@ def is_held(run: Path) -> bool:
     return False
 
 
-def holder(run: Path) -> dict[str, Any]:
-    """Who held the folder last: `pid`, `host`, `since`; empty where that is not known."""
+def holder(run: Path) -> Holder | None:
+    """Who held the folder last; None where that is not known."""
     try:
-        found = json.loads((run / _LOCK).read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+        return _holders().validate_json((run / _LOCK).read_bytes())
+    except (OSError, ValueError):
+        return None
 
 
-def _by(found: dict[str, Any]) -> str:
-    pid, host = found.get("pid"), found.get("host")
-    return f" (process {pid} on {host})" if isinstance(pid, int) and isinstance(host, str) else ""
+@cache
+def _holders() -> TypeAdapter[Holder]:
+    return TypeAdapter(Holder)
 
 
 def _refuse_links(run: Path) -> None:
@@ -89,10 +104,8 @@ def _refuse_links(run: Path) -> None:
 
 def _tidy(run: Path) -> None:
     """Remove what was being written when an earlier run was killed."""
-    for folder in (run, *(run / name for name in _FOLDERS)):
-        for path in folder.glob(f".*{PART}"):
-            path.unlink(missing_ok=True)
-    for path in (run / "weights").glob(f"*/.*{PART}"):
+    folders = (run, *(run / name for name in _FOLDERS), *(run / "weights").glob("*"))
+    for path in (path for folder in folders for path in folder.glob(f".*{PART}")):
         path.unlink(missing_ok=True)
     for path in (run / "hung").glob("*.txt"):
         if not path.stat().st_size:

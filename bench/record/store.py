@@ -1,8 +1,8 @@
-"""Records: one JSON file per finished cell, written atomically, after the arrays it names.
+"""Where records are kept: one JSON file per finished cell, written atomically, after the arrays it names.
 
-    RUN/records/<cell id>.json          cell, source, summary, victims, environment, cost
-    RUN/arrays/<sha256>.npz             truth, reconstruction, trail: float32, named by content
-    RUN/kept/<cell id>.<n>.json         records of an older source, kept aside
+    RUN/records/<cell id>.json          cell, provenance, result, environment, cost
+    RUN/arrays/<sha256>.npz             truth, reconstruction, trajectory: float32, named by content
+    RUN/kept/<cell id>.<n>.json         records of older code, kept aside
 
 Records are the truth; MLflow, the leaderboard and the gate are views of them.
 """
@@ -12,85 +12,41 @@ import io
 import json
 import os
 import re
-import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
 
 from bench.cell import AnyCell, Cell
 from bench.errors import MALFORMED, DataError, RecordError, StorageError
-from bench.record.npz import read_pack
-from bench.sanitize import fault, first_line, harmless
+from bench.record import schema1
+from bench.record.files import read_plain, write_atomically
+from bench.record.npz import read_npz
+from bench.record.schema import SCHEMA, Provenance, Record, adapter
+from bench.sanitize import first_error, first_line, sanitize
 
-SCHEMA = 1
 UNPACKED = 2**30  # bytes at most of one cell's arrays
-PART = ".part"  # how the names of files end that are being written
-Status = Literal["done", "n/a", "crashed"]
 Arrays = Mapping[str, NDArray[Any]]
 _CELL: TypeAdapter[AnyCell] = TypeAdapter(Cell)
-_KINDS = {
-    "status": str, "cell": dict, "source": dict, "summary": dict, "victims": list, "environment": dict,
-    "cost": dict, "reason": str | None,
-}  # fmt: skip
 _HASH = re.compile("[0-9a-f]{1,64}")
-_KEYS = ("schema", "status", "id", "cell", "source", "summary", "victims", "environment", "cost")
+_AGAIN = "delete it and run again"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """What is known of one cell after it ran; documented field by field in docs/RECORDS.md.
+def to_json(record: Record) -> str:
+    """The file's text: one line a top-level key would be unreadable, so indented; no NaN.
 
-    `victims` holds one entry per reading (attack cells) or is empty; `arrays` the content hash of
-    the arrays file, or None; `reason` why a cell is n/a or crashed.
+    Raises TypeError or ValueError where the record holds what JSON cannot, a NaN or a plug-in's own type.
     """
-
-    id: str
-    status: Status
-    cell: dict[str, Any]
-    source: dict[str, Any]
-    summary: dict[str, Any]
-    victims: list[dict[str, Any]]
-    environment: dict[str, Any]
-    cost: dict[str, Any]
-    arrays: str | None = None
-    reason: str | None = None
-    schema: int = SCHEMA
-
-    def json(self) -> str:
-        """The file's text: one line a top-level key would be unreadable, so indented; no NaN."""
-        return json.dumps(asdict(self), indent=1, sort_keys=True, allow_nan=False) + "\n"
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write to a temporary file beside `path`, flush to disk, and rename: whole or not at all.
-
-    Raises `StorageError` where the place does not take it: full, read-only, gone.
-    """
-    temporary = path.with_name(f".{secrets.token_hex(8)}{PART}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Not `tempfile`: its files are for their owner alone, and a run folder is read by others.
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise StorageError(
-                f"{path}: cannot be written ({error.strerror or error}); make room there, or choose another folder"
-            ) from None
-        raise
+        content = adapter().dump_python(record, mode="json", warnings="error")
+    except PydanticSerializationError as error:  # its first line says nothing
+        raise ValueError(str(error).splitlines()[-1].strip()) from None
+    return json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n"
 
 
 def write_arrays(run: Path, arrays: Arrays) -> str:
@@ -111,14 +67,9 @@ def write_arrays(run: Path, arrays: Arrays) -> str:
 def _intact(path: Path, sha256: str) -> bool:
     """Whether these arrays are there already, and still what their name says."""
     try:
-        return path.is_file() and arrays_hash(read_pack(path, limit=UNPACKED)) == sha256
+        return path.is_file() and arrays_hash(read_npz(path, limit=UNPACKED)) == sha256
     except DataError:
         return False
-
-
-def is_private(record: Record) -> bool:
-    """Whether the record's data are marked private, so that its pictures stay on this disk."""
-    return bool(record.summary.get("private") or record.environment.get("private"))
 
 
 def arrays_hash(arrays: Arrays) -> str:
@@ -134,9 +85,10 @@ def read_arrays(run: Path, sha256: str) -> dict[str, NDArray[Any]]:
     """The arrays of that content hash; raises `RecordError` where they are missing or damaged."""
     path = run / "arrays" / f"{sha256}.npz"
     try:
-        return read_pack(path, limit=UNPACKED)
+        arrays = read_npz(path, limit=UNPACKED)
     except DataError as error:
         raise RecordError(f"{error}; run the cell again") from None
+    return {schema1.ARRAYS.get(name, name): array for name, array in arrays.items()}
 
 
 def record_path(run: Path, cell_id: str) -> Path:
@@ -144,15 +96,16 @@ def record_path(run: Path, cell_id: str) -> Path:
 
 
 def write(run: Path, record: Record) -> Path:
-    """Write the record, moving an older one of another source to `kept/`.
+    """Write the record, moving an older one of other code to `kept/`.
 
-    Raises `RecordError` for a record that JSON cannot hold, `StorageError` where the folder does not take it."""
+    Raises `RecordError` for a record that JSON cannot hold, `StorageError` where the folder does not take
+    it."""
     path = record_path(run, record.id)
     try:
-        content = record.json().encode()
+        content = to_json(record).encode()
     except MALFORMED as error:
         raise RecordError(f"{path}: what is to be recorded is no JSON ({error})") from None
-    if path.exists() and _source(path) != record.source:
+    if path.exists() and _provenance(path) != record.provenance:
         set_aside(run, path)
     write_atomically(path, content)
     return path
@@ -169,67 +122,96 @@ def set_aside(run: Path, path: Path) -> None:
         raise StorageError(f"{kept}: cannot be written ({error.strerror}); see who owns {run}") from None
 
 
-def _source(path: Path) -> dict[str, Any] | None:
-    """The source of the record there; None for one that this version cannot read, which is kept aside too."""
+def _provenance(path: Path) -> Provenance | None:
+    """The provenance of the record there; None for one that this version cannot read, which is kept aside too."""
     try:
-        return read(path).source
+        return read(path).provenance
     except RecordError:
         return None
 
 
-def read(path: Path) -> Record:
-    """One record; raises `RecordError` with the file and the remedy."""
+def read(path: Path, *, foreign: bool = False) -> Record:
+    """One record; raises `RecordError` with the file, the field and the remedy.  `foreign` as in `parse`."""
     try:
-        if path.exists() and not path.is_file():
-            raise RecordError(f"{path}: not a record, no plain file")
-        text = path.read_text("utf-8")
+        text = read_plain(path).decode()
     except FileNotFoundError:
         raise RecordError(f"{path}: no such record") from None
     except (OSError, ValueError) as error:
-        raise RecordError(f"{path}: not a record ({error}); delete it and run again") from None
-    return parse(text, str(path))
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise RecordError(f"{path}: not a record ({reason}); {_AGAIN}") from None
+    return parse(text, str(path), foreign=foreign)
+
+
+def parse(text: str, path: str, remedy: str = _AGAIN, *, foreign: bool = False) -> Record:
+    """The record that a file's text holds, of schema 2 or 1.
+
+    Raises `RecordError` that names `path`, the field and the `remedy`; for a `foreign` record also where its id is
+    not the hash of its cell, which those of schema 1 are held against in any case.
+    """
+    try:
+        record = adapter().validate_json(text)
+    except ValidationError as error:
+        record = _older(text, path, error, remedy)
+    except ValueError as error:  # of a cell that has no canonical JSON
+        raise RecordError(f"{path}: not a record ({first_line(error)}); {remedy}") from None
+    try:
+        if reason := _inconsistent(record):
+            raise RecordError(reason)
+    except (RecordError, *MALFORMED) as error:
+        raise RecordError(f"{path}: not a record: {first_line(error)}; {remedy}") from None
+    if foreign and altered(record) and json.loads(text).get("schema", SCHEMA) == SCHEMA:
+        raise RecordError(f"{path}: its id is not the hash of its cell; it was altered")
+    return record
+
+
+def _older(text: str, path: str, error: ValidationError, remedy: str) -> Record:
+    """A record of schema 1, or the error that says which field of schema 2 is wrong."""
+    try:
+        content = json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError) as reason:
+        raise RecordError(f"{path}: not a record ({first_line(reason)}); {remedy}") from None
+    schema = content.get("schema") if isinstance(content, dict) else None
+    if schema != schema1.SCHEMA:
+        if isinstance(schema, int) and schema != SCHEMA:
+            raise RecordError(
+                f"{path}: schema {schema}, this bench reads 1 and {SCHEMA}; see README, Upgrading"
+            )
+        raise RecordError(f"{path}: not a record: {first_error(error)}; {remedy}")
+    return upgraded(content, path, remedy)
+
+
+def upgraded(content: Any, path: str, remedy: str = _AGAIN) -> Record:
+    """A record of schema 1 from its JSON; raises `RecordError` that names `path` and what is wrong."""
+    try:
+        return adapter().validate_json(json.dumps(schema1.upgraded(content), allow_nan=False))
+    except ValidationError as error:
+        raise RecordError(f"{path}: not a record: {first_error(error)}; {remedy}") from None
+    except (RecordError, *MALFORMED) as error:
+        kind = "" if isinstance(error, RecordError) else f"{type(error).__name__}: "
+        raise RecordError(f"{path}: not a record of schema 1 ({kind}{first_line(error)}); {remedy}") from None
+
+
+def _inconsistent(record: Record) -> str | None:
+    """What in a record cannot be, though each field is right by itself."""
+    if record.schema != SCHEMA:
+        return f"schema {record.schema}, which this bench does not read"
+    if not _HASH.fullmatch(record.id) or not _HASH.fullmatch(record.arrays or "0"):  # they name files
+        return f"{sanitize(repr(record.id), 80)} or its arrays is no content hash"
+    result = record.result
+    if record.status == "done" and (result is None or result.kind != record.cell.kind):
+        return f"it is done and has no result of its {record.cell.kind} cell"
+    if record.status != "done" and (result is not None or not record.reason):
+        return f"it is {record.status}, and has a result or no reason"
+    return None
+
+
+def altered(record: Record) -> bool:
+    """Whether the record's id is not the hash of its cell.  One of schema 1 was held against it when it was read."""
+    return record.id != record.cell.id
 
 
 def _no_number(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
-
-
-def parse(text: str, path: str) -> Record:
-    """The record that a file's text holds; raises `RecordError` that names `path`."""
-    try:
-        content = json.loads(text, parse_constant=_no_number)
-    except (ValueError, RecursionError) as error:
-        raise RecordError(f"{path}: not a record ({error}); delete it and run again") from None
-    if not isinstance(content, dict) or any(key not in content for key in _KEYS):
-        raise RecordError(f"{path}: not a record: it needs {', '.join(_KEYS)}")
-    for key, kind in _KINDS.items():
-        if not isinstance(content.get(key), kind):
-            raise RecordError(f"{path}: not a record: its {key} has another type; delete it and run again")
-    if content["schema"] != SCHEMA:
-        raise RecordError(
-            f"{path}: schema {content['schema']}, this bench reads {SCHEMA}; see README, Upgrading"
-        )
-    unknown = set(content) - set(Record.__dataclass_fields__)
-    if unknown:
-        raise RecordError(f"{path}: unknown fields {', '.join(sorted(unknown))}")
-    arrays = content.get("arrays")
-    for named in (content["id"], *([] if arrays is None else [arrays])):  # they name files
-        if not (isinstance(named, str) and _HASH.fullmatch(named)):
-            raise RecordError(f"{path}: {harmless(repr(named), 80)} is no content hash; run the cell again")
-    return Record(**content)
-
-
-def cell_of(record: Record) -> AnyCell:
-    """The record's cell, checked; raises `RecordError` where it is none or does not have the record's id."""
-    try:
-        cell = _CELL.validate_json(json.dumps(record.cell))
-    except ValidationError as error:
-        raise RecordError(f"its cell is not valid: {fault(error)}") from None
-    except (TypeError, ValueError, RecursionError) as error:
-        raise RecordError(f"its cell is not valid: {first_line(error)}") from None
-    if cell.id != record.id:
-        raise RecordError("its id is not the hash of its cell; it was altered")
-    return cell
 
 
 def cell_from(text: str) -> AnyCell:

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from bench.errors import PluginError, UnknownName
 from bench.parameters import build
-from bench.registry import plugins
-from bench.registry import static as _literals
+from bench.registry import plugins, static
 
 KINDS = ("attacks", "defenses", "datasets", "models")
 DISTRIBUTION = "gradient-leakage-bench"
@@ -43,7 +42,7 @@ class Origin:
     file: Path | None
 
     @property
-    def own(self) -> bool:
+    def built_in(self) -> bool:
         """Whether it ships with bench."""
         return self.distribution == DISTRIBUTION
 
@@ -53,12 +52,22 @@ class Origin:
         return f"{self.distribution} {self.version} ({self.target})"
 
 
+class Choice(Protocol):
+    """A name with parameters, such as a `bench.cell.Entry`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def params(self) -> Mapping[str, Any]: ...
+
+
 _added: dict[tuple[str, str], tuple[Origin, type]] = {}
 
 
 def names(kind: str) -> tuple[str, ...]:
     """Every registered name of a kind, in alphabetical order; a name taken twice appears once."""
-    return tuple(sorted({*_claims(kind), *(name for own, name in _added if own == kind)}))
+    return tuple(sorted({*_claims(kind), *(name for plugin_kind, name in _added if plugin_kind == kind)}))
 
 
 def origin(kind: str, name: str) -> Origin:
@@ -68,12 +77,12 @@ def origin(kind: str, name: str) -> Origin:
     """
     if (kind, name) in _added:
         return _added[kind, name][0]
-    found = _claims(kind).get(name, ())
-    if not found:
+    claims = _claims(kind).get(name, ())
+    if not claims:
         raise UnknownName(_unknown(kind, name))
-    if len(found) > 1:
-        raise PluginError(_twice(found[0], found[1]))
-    return found[0]
+    if len(claims) > 1:
+        raise PluginError(_twice(claims[0], claims[1]))
+    return claims[0]
 
 
 def literals(kind: str, name: str) -> dict[str, object]:
@@ -81,12 +90,12 @@ def literals(kind: str, name: str) -> dict[str, object]:
 
     Raises what `origin` raises, and `PluginError` where the entry points nowhere.
     """
-    found = origin(kind, name)
-    module, _, attribute = found.target.partition(":")
+    source = origin(kind, name)
+    module, _, attribute = source.target.partition(":")
     try:
-        return _literals.read(module, attribute, found.file)
+        return static.read(module, attribute, source.file)
     except PluginError as error:
-        raise PluginError(_broken(found, str(error))) from None
+        raise PluginError(_broken(source, str(error))) from None
 
 
 def load(kind: str, name: str) -> type:
@@ -97,17 +106,17 @@ def load(kind: str, name: str) -> type:
     """
     if (kind, name) in _added:
         return _added[kind, name][1]
-    found = origin(kind, name)
+    source = origin(kind, name)
     base = _base(kind)
     try:
-        entry = metadata.EntryPoint(name, found.target, f"bench.{kind}").load()
+        entry = metadata.EntryPoint(name, source.target, f"bench.{kind}").load()
     except (Exception, SystemExit) as error:
-        raise PluginError(_broken(found, plugins.fault(error))) from None
+        raise PluginError(_broken(source, plugins.error_line(error))) from None
     if not isinstance(entry, type) or not issubclass(entry, base):
-        raise PluginError(_broken(found, f"it is no {base.__name__}; derive it from {_BASES[kind]}"))
+        raise PluginError(_broken(source, f"it is no {base.__name__}; derive it from {_BASES[kind]}"))
     if inspect.isabstract(entry):
         missing = ", ".join(sorted(getattr(entry, "__abstractmethods__", ())))
-        raise PluginError(_broken(found, f"it is abstract; give it {missing}"))
+        raise PluginError(_broken(source, f"it is abstract; give it {missing}"))
     return entry
 
 
@@ -116,35 +125,40 @@ def instance(kind: str, name: str, params: Mapping[str, Any], *, where: str | No
     return build(load(kind, name), params, where=where or f"{SINGULAR[kind]} {name!r}")
 
 
+def of(kind: str, entry: Choice) -> Any:
+    """The instance that an entry of a cell names; raises as `load` and `build` do."""
+    return instance(kind, entry.name, entry.params)
+
+
 def add_plugin(spec: str) -> tuple[Origin, ...]:
-    """Register what a `.py` file or a module defines; once more is no harm.  All of it or nothing.
+    """Register what a `.py` file or a module defines: all of it or nothing.  Repeating it changes nothing.
 
     Raises `PluginError`: it cannot be imported, defines nothing, or takes a name that is taken.
     """
-    loaded = plugins.module(spec)
-    found: dict[tuple[str, str], tuple[Origin, type]] = {}
-    for kind, name, entry in plugins.entries(loaded, {kind: _base(kind) for kind in KINDS}):
-        file = _literals.file_of(entry.__module__) or Path(inspect.getfile(entry)).resolve()
+    module = plugins.module(spec)
+    defined: dict[tuple[str, str], tuple[Origin, type]] = {}
+    for kind, name, entry in plugins.entries(module, {kind: _base(kind) for kind in KINDS}):
+        file = static.file_of(entry.__module__) or Path(inspect.getfile(entry)).resolve()
         claim = Origin(
             kind=kind, name=name, target=f"{entry.__module__}:{entry.__qualname__}",
             distribution=None, version=None, file=file,
         )  # fmt: skip
-        if (kind, name) in found:
-            raise PluginError(_twice(found[kind, name][0], claim))
+        if (kind, name) in defined:
+            raise PluginError(_twice(defined[kind, name][0], claim))
         if name in names(kind) and not ((kind, name) in _added and _added[kind, name][0] == claim):
             raise PluginError(_twice(origin(kind, name), claim))
-        found[kind, name] = (claim, entry)
-    if not found:
+        defined[kind, name] = (claim, entry)
+    if not defined:
         raise PluginError(
             f"--plugin {spec}: it defines no attack, defense, data set or model; derive a class from "
             + ", ".join(_BASES.values())
         )
-    _added.update(found)
-    return tuple(claim for claim, _ in found.values())
+    _added.update(defined)
+    return tuple(claim for claim, _ in defined.values())
 
 
 def drop_plugins() -> None:
-    """Forget what `add_plugin` registered."""
+    """Unregister what `add_plugin` registered."""
     _added.clear()
 
 
@@ -171,7 +185,7 @@ def _installed() -> dict[str, dict[str, tuple[Origin, ...]]]:
 
 
 def _origin(kind: str, point: metadata.EntryPoint, distribution: str, version: str) -> Origin:
-    file = _literals.file_of(point.module) if point.pattern.match(point.value) else None
+    file = static.file_of(point.module) if point.pattern.match(point.value) else None
     return Origin(
         kind=kind, name=point.name, target=point.value.replace(" ", ""),
         distribution=distribution, version=version, file=file,
@@ -197,7 +211,7 @@ def _twice(first: Origin, second: Origin) -> str:
     return f"{SINGULAR[first.kind]} {first.name!r} is taken twice, by {first} and by {second}; {remedy}"
 
 
-def _broken(found: Origin, reason: str) -> str:
-    remedy = f"mend or uninstall {found.distribution}" if found.distribution else "mend the file"
-    remedy = f"install {DISTRIBUTION} again" if found.own else remedy
-    return f"{SINGULAR[found.kind]} {found.name!r} of {found} cannot be used: {reason}; {remedy}"
+def _broken(source: Origin, reason: str) -> str:
+    remedy = f"mend or uninstall {source.distribution}" if source.distribution else "mend the file"
+    remedy = f"install {DISTRIBUTION} again" if source.built_in else remedy
+    return f"{SINGULAR[source.kind]} {source.name!r} of {source} cannot be used: {reason}; {remedy}"

@@ -1,4 +1,4 @@
-"""Plug-ins for a try-out: the module behind `--plugin FILE_OR_MODULE`, and the entries it defines.
+"""Plug-ins under trial: the module behind `--plugin FILE_OR_MODULE`, and the entries it defines.
 
 The same spec gives the same module under the same name in every process, so that worker
 processes can be sent the spec, and objects of its classes can travel between them.
@@ -34,15 +34,15 @@ def module(spec: str) -> ModuleType:
     name = f"bench_plugin_{re.sub(r'[^0-9a-zA-Z]', '_', path.stem)}_{digest}"
     if name in sys.modules:
         return sys.modules[name]
-    found = importlib.util.spec_from_file_location(name, path)
-    assert found is not None and found.loader is not None  # the suffix .py always has a loader
-    loaded = importlib.util.module_from_spec(found)
+    file_spec = importlib.util.spec_from_file_location(name, path)
+    assert file_spec is not None and file_spec.loader is not None  # the suffix .py always has a loader
+    loaded = importlib.util.module_from_spec(file_spec)
     sys.modules[name] = loaded  # dataclasses look their own module up while it is being executed
     try:
-        found.loader.exec_module(loaded)
+        file_spec.loader.exec_module(loaded)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise PluginError(f"--plugin {fault(error, path)}") from None
+        raise PluginError(f"--plugin {error_line(error, path)}") from None
     return loaded
 
 
@@ -62,15 +62,17 @@ def entries(loaded: ModuleType, bases: Mapping[str, type]) -> Iterator[tuple[str
                 yield kind, _name(entry), entry
 
 
-def fault(error: BaseException, path: Path | None = None) -> str:
-    """One line on an exception: the last line of `path` (else of any file) that it went through."""
+def error_line(error: BaseException, path: Path | None = None) -> str:
+    """An exception on one line, after the last line of `path` (else of any file) that it passed."""
     kind, text = type(error).__name__, (str(error).strip() or "no message").splitlines()[0]
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}: {kind}: {error.msg}"
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if path is not None and Path(frame.filename) == path]
-    where = [f"{frame.filename}:{frame.lineno}: " for frame in own or frames[-1:] if os.sep in frame.filename]
-    return f"{where[-1] if where else ''}{kind}: {text}"
+    in_file = [frame for frame in frames if path is not None and Path(frame.filename) == path]
+    places = [
+        f"{frame.filename}:{frame.lineno}: " for frame in in_file or frames[-1:] if os.sep in frame.filename
+    ]
+    return f"{places[-1] if places else ''}{kind}: {text}"
 
 
 def _named(spec: str) -> ModuleType:
@@ -81,14 +83,14 @@ def _named(spec: str) -> ModuleType:
             raise PluginError(
                 f"--plugin {spec}: no such module is installed; for a file give its path, ending in .py"
             ) from None
-        raise PluginError(f"--plugin {spec}: {fault(error)}") from None
+        raise PluginError(f"--plugin {spec}: {error_line(error)}") from None
     except (Exception, SystemExit) as error:
-        raise PluginError(f"--plugin {spec}: {fault(error)}") from None
+        raise PluginError(f"--plugin {spec}: {error_line(error)}") from None
 
 
 def _name(entry: type) -> str:
     fields = {item.name for item in dataclasses.fields(entry)} if dataclasses.is_dataclass(entry) else set()
-    given = vars(entry).get("name")
-    if isinstance(given, str) and "name" not in fields:
-        return given
+    name = vars(entry).get("name")
+    if isinstance(name, str) and "name" not in fields:
+        return name
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", entry.__name__).lower()

@@ -1,8 +1,8 @@
-"""Reading what a class says of itself without importing it: files found by the finders, read with `ast`.
+"""The literal attributes of a class, read with `ast` and without importing it.
 
-`bench list` must answer in a blink and must not run anybody's code, so parents are never imported
-either: each finder is asked for one step of the dotted name after the other, as the import system
-would, which works for installed wheels and for editable installs alike.
+`bench list` must be fast and must not run a plug-in's code.  So parent packages are not imported either:
+the finders of the import system are asked for one step of the dotted name after the other.  This works
+for installed wheels and for editable installs.
 """
 
 import ast
@@ -37,17 +37,17 @@ def read(module: str, name: str, file: Path | None = None) -> dict[str, object]:
     """The literal class attributes of `module:name`, those of its bases included, and `__doc__`.
 
     A literal is an unannotated or `ClassVar` assignment of a constant; a dataclass field is not
-    one.  Bases are followed through the file and through `from … import`; what cannot be found
-    there has nothing to say.  `file` is for modules that no finder knows (`--plugin FILE`).
+    one.  Bases are followed through the file and through `from … import`; others are ignored.
+    `file` is for modules that no finder knows (`--plugin FILE`).
     Raises `PluginError` where the class itself cannot be found or its file cannot be read.
     """
     path = file or file_of(module)
     if path is None:
         raise PluginError(f"there is no module {module!r}")
-    found = _find(module, name, path)
-    if found is None:
+    definition = _find(module, name, path)
+    if definition is None:
         raise PluginError(f"{path}: there is no class {name!r}")
-    scope, node = found
+    scope, node = definition
     literals = dict(_inherited(scope, node))
     doc = ast.get_docstring(node)
     return {**literals, "__doc__": doc} if doc else literals
@@ -127,10 +127,10 @@ def _find(module: str, name: str, path: Path, depth: int = 0) -> tuple[_Scope, a
     scope = _scope(module, path)
     if name in scope.classes:
         return scope, scope.classes[name]
-    return _followed(scope, name, depth) if name in scope.imported else None
+    return _imported(scope, name, depth) if name in scope.imported else None
 
 
-def _followed(scope: _Scope, name: str, depth: int = 0) -> tuple[_Scope, ast.ClassDef] | None:
+def _imported(scope: _Scope, name: str, depth: int = 0) -> tuple[_Scope, ast.ClassDef] | None:
     module, original = scope.imported[name]
     path = file_of(module) if depth < 8 else None  # two files may import a name from each other
     return _find(module, original, path, depth + 1) if path else None
@@ -143,13 +143,13 @@ def _inherited(scope: _Scope, node: ast.ClassDef, depth: int = 0) -> Iterator[tu
         if name in scope.classes and depth < 16 and scope.classes[name] is not node:
             yield from _inherited(scope, scope.classes[name], depth + 1)
         elif name in scope.imported and depth < 16:
-            found = _followed(scope, name)
-            if found is not None:
-                yield from _inherited(*found, depth + 1)
-    yield from _own(node)
+            definition = _imported(scope, name)
+            if definition is not None:
+                yield from _inherited(*definition, depth + 1)
+    yield from _literals(node)
 
 
-def _own(node: ast.ClassDef) -> Iterator[tuple[str, object]]:
+def _literals(node: ast.ClassDef) -> Iterator[tuple[str, object]]:
     for statement in node.body:
         if isinstance(statement, ast.Assign):
             targets, value = statement.targets, statement.value

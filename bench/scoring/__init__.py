@@ -1,1 +1,1 @@
-"""Scores per picture and per cell, and their intervals."""
+"""Scores per example and per cell, and their intervals."""

@@ -1,4 +1,4 @@
-"""Scoring: which reconstruction is of which true picture: one to one, on one metric."""
+"""Scoring: which reconstruction is of which true example: one to one, on one metric."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -7,17 +7,17 @@ from scipy.optimize import linear_sum_assignment
 from bench.errors import PluginError
 from bench.scoring.metrics import Floats, clipped, unit
 
-# Above every mean squared error in [0, 1]: a picture with NaN in it takes what the others leave.
+# Above every mean squared error in [0, 1]: an example with NaN in it takes what the others leave.
 _UNUSABLE = 2.0
 
 
 def pair(truth: ArrayLike, guess: ArrayLike) -> NDArray[np.int64]:
-    """For each true picture the guess it is scored with, or -1: (reading, picture).
+    """For each true example the guess it is scored with, or -1: (reading, example).
 
     The assignment is one to one and least in the sum of the clipped guesses' mean squared errors
     (Kuhn's assignment problem); every other metric is taken on this pairing and has no partner of
-    its own.  With fewer guesses than pictures the rest is -1.  Raises `PluginError` where there
-    are more guesses than pictures, since the best of many would be a choice by the truth.
+    its own.  With fewer guesses than examples the rest is -1.  Raises `PluginError` where there
+    are more guesses than examples, since the best of many would be a choice by the truth.
     """
     true, claimed = unit(truth), np.asarray(guess)
     same = len(true) == len(claimed) and true.shape[2:] == claimed.shape[2:]
@@ -28,13 +28,13 @@ def pair(truth: ArrayLike, guess: ArrayLike) -> NDArray[np.int64]:
         )
     order = np.full(true.shape[:2], -1, np.int64)
     for row, cost in enumerate(_costs(true, claimed)):
-        pictures, guesses = linear_sum_assignment(cost)
-        order[row, pictures] = guesses
+        examples, guesses = linear_sum_assignment(cost)
+        order[row, examples] = guesses
     return order
 
 
 def paired(guess: ArrayLike, order: NDArray[np.int64]) -> Floats:
-    """The guesses in the order of the truth (reading, picture, *shape); NaN where one is missing."""
+    """The guesses in the order of the truth (reading, example, *shape); NaN where one is missing."""
     array = np.asarray(guess, np.float64)
     rows = np.arange(len(order))[:, None]
     taken: Floats = array[rows, np.maximum(order, 0)]
@@ -43,7 +43,7 @@ def paired(guess: ArrayLike, order: NDArray[np.int64]) -> Floats:
 
 
 def _costs(true: Floats, claimed: NDArray[np.floating]) -> Floats:
-    """Mean squared errors (reading, picture, guess)."""
+    """Mean squared errors (reading, example, guess)."""
     a = true.reshape(*true.shape[:2], -1)
     b = clipped(claimed).reshape(*claimed.shape[:2], -1)
     usable = np.isfinite(claimed.reshape(b.shape)).all(axis=-1)

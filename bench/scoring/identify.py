@@ -14,7 +14,7 @@ _TIE = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identification:
-    """`hits` (reading, picture); `gallery` how many strangers stood beside; `chance` for a blind guess."""
+    """`hits` (reading, example); `gallery` how many strangers stood beside; `chance` for a blind guess."""
 
     hits: NDArray[np.bool_]
     gallery: int
@@ -22,9 +22,9 @@ class Identification:
 
 
 def identify(truth: ArrayLike, guess: ArrayLike, gallery: ArrayLike) -> Identification:
-    """Whether each true picture is nearer (MSE) to its guess than every one of the gallery.
+    """Whether each true example is nearer (MSE) to its guess than every one of the gallery.
 
-    `truth` and `guess` (reading, picture, *shape), the guess clipped; `gallery` (example, *shape)
+    `truth` and `guess` (reading, example, *shape), the guess clipped; `gallery` (example, *shape)
     in [0, 1], of which the first min(1000, all) are used: the split's order is a keyed draw.  A
     tie is no hit, nor is a guess that is not finite.
     """

@@ -1,6 +1,6 @@
 """Scoring: how sure a share is, and whether two differ.
 
-Wilson's interval is for independent pictures of one cell; clusters (weight seeds, batches, draws)
+Wilson's interval is for independent examples of one cell; clusters (weight seeds, batches, draws)
 are resampled whole; a worst over m settings takes every interval at level 1 - .05/m; two cells
 that met the same victims are compared in pairs.
 """
@@ -79,7 +79,7 @@ def clustered_share(successes: ArrayLike, clusters: ArrayLike, level: float = LE
     """Interval of a share over several clusters: the bootstrap's, but never inside Wilson's.
 
     `successes` (n,) in [0, 1].  Four seeds that all saw no leak resample to [0, 0], which is
-    certainty from nothing; the union with Wilson's interval of all pictures keeps its width.
+    certainty from nothing; the union with Wilson's interval of all examples keeps its width.
     Simulated coverage at nominal .95 with 4 uneven seeds of 16: .92.
     """
     array = np.asarray(successes, np.float64)
@@ -91,8 +91,8 @@ def paired(
 ) -> tuple[float, float, float]:
     """share(a) - share(b) over the same victims, and its interval: (difference, low, high).
 
-    `a` and `b` (n,) are successes on the same pictures in the same order.  With n₁₀ pictures that
-    leaked in a alone and n₀₁ in b alone, half a picture more in each of the four fields and
+    `a` and `b` (n,) are successes on the same examples in the same order.  With n₁₀ examples that
+    leaked in a alone and n₀₁ in b alone, half an example more in each of the four fields and
     N = n + 2 (Agresti, Min 2005, "Wald+2"): (n₁₀ - n₀₁)/N ± z √(n₁₀ + n₀₁ - (n₁₀ - n₀₁)²/N)/N.
     With `clusters` (n,) also not inside the cluster bootstrap's of a - b.  Two cells are called
     different only where 0 is outside.
@@ -112,9 +112,9 @@ def paired(
 
 
 def mcnemar(a: ArrayLike, b: ArrayLike) -> float:
-    """Two-sided p-value that a and b leak equally often on the same pictures (McNemar 1947, exact).
+    """Two-sided p-value that a and b leak equally often on the same examples (McNemar 1947, exact).
 
-    Of the pictures on which they disagree, each side's count is binomial with share 1/2.
+    Of the examples on which they disagree, each side's count is binomial with share 1/2.
     """
     first, second = _pairs(a, b)
     only_a, only_b = int((first & ~second).sum()), int((second & ~first).sum())
@@ -124,7 +124,7 @@ def mcnemar(a: ArrayLike, b: ArrayLike) -> float:
 def _pairs(a: ArrayLike, b: ArrayLike) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     first, second = np.asarray(a), np.asarray(b)
     if first.shape != second.shape or first.ndim != 1 or not len(first):
-        raise ValueError(f"expected two series of the same pictures, got {first.shape} and {second.shape}")
+        raise ValueError(f"expected two series of the same examples, got {first.shape} and {second.shape}")
     if first.dtype != np.bool_ or second.dtype != np.bool_:
         raise ValueError(f"expected successes as booleans, got {first.dtype} and {second.dtype}")
     return first, second

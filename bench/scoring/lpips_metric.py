@@ -17,7 +17,7 @@ TRUNK = "alexnet-owt-7be5be79.pth"
 TRUNK_PREFIX = "7be5be79"  # of the file's SHA-256, as its name says
 SMALLEST = 31  # pixels: a smaller side leaves AlexNet's second pooling nothing to pool
 _CHUNK = 64
-# (reading, picture, channel, height, width) twice → (reading, picture), 0 for equal pictures
+# (reading, example, channel, height, width) twice → (reading, example), 0 for equal examples
 Lpips = Callable[[ArrayLike, ArrayLike], Floats]
 
 
@@ -68,7 +68,7 @@ def _network(state: dict[str, Any]) -> torch.nn.Module:
 
 def _measure(network: torch.nn.Module) -> Lpips:
     def lpips(truth: ArrayLike, guess: ArrayLike) -> Floats:
-        """LPIPS per picture of the clipped guess; NaN where the guess has NaN."""
+        """LPIPS per example of the clipped guess; NaN where the guess has NaN."""
         true, found = unit(truth), clipped(guess)
         lead = true.shape[:2]
         rows = [

@@ -1,7 +1,7 @@
-"""Scoring: how far one picture is from another, in one place, with one data range.
+"""Scoring: how far one example is from another, in one place, with one data range.
 
-Arrays are (reading, picture, *shape) with the truth in [0, 1]; results are (reading, picture) in
-float64.  A picture with NaN in it has NaN for a figure; who averages must not drop it.
+Arrays are (reading, example, *shape) with the truth in [0, 1]; results are (reading, example) in
+float64.  An example with NaN in it has NaN for a figure; who averages must not drop it.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from bench.datasets.base import Group
 
 Floats = NDArray[np.float64]
-# 10·log10(1/MSE) has no finite value for equal pictures.  120 dB is an RMSE of 1e-6, float32's rounding
+# 10·log10(1/MSE) has no finite value for equal examples.  120 dB is an RMSE of 1e-6, float32's rounding
 # of values near 1: nothing that is stored can be told from equal above it.
 PSNR_CAP_DB = 120.0
 
@@ -21,7 +21,7 @@ def unit(truth: ArrayLike) -> Floats:
     """The truth as float64; raises `ValueError` where it leaves [0, 1], the range all figures assume."""
     array = np.asarray(truth, np.float64)
     if array.size and not (array.min() >= 0 and array.max() <= 1):
-        raise ValueError(f"pictures must lie in [0, 1], got {array.min():g} to {array.max():g}; scale them")
+        raise ValueError(f"examples must lie in [0, 1], got {array.min():g} to {array.max():g}; scale them")
     return array
 
 
@@ -31,27 +31,27 @@ def clipped(guess: ArrayLike) -> Floats:
 
 
 def mse(truth: ArrayLike, guess: ArrayLike) -> Floats:
-    """Mean squared difference per picture, of the arrays as they are."""
-    with np.errstate(over="ignore"):  # a diverged picture may be too large to square: inf is the answer
+    """Mean squared difference per example, of the arrays as they are."""
+    with np.errstate(over="ignore"):  # a diverged example may be too large to square: inf is the answer
         squares = (np.asarray(truth, np.float64) - np.asarray(guess, np.float64)) ** 2
         found: Floats = squares.reshape(*squares.shape[:2], -1).mean(axis=-1)
     return found
 
 
 def rmse(truth: ArrayLike, guess: ArrayLike) -> Floats:
-    """Root mean squared error per picture of the clipped guess, in units of the range, 0 to 1."""
+    """Root mean squared error per example of the clipped guess, in units of the range, 0 to 1."""
     return np.sqrt(mse(unit(truth), clipped(guess)))
 
 
 def rmse_unclipped(truth: ArrayLike, guess: ArrayLike) -> Floats:
-    """Root mean squared error per picture of the guess as optimised; it has no upper end."""
+    """Root mean squared error per example of the guess as optimised; it has no upper end."""
     return np.sqrt(mse(unit(truth), guess))
 
 
 def psnr_db(truth: ArrayLike, guess: ArrayLike) -> Floats:
-    """Peak signal-to-noise ratio per picture in dB, 10·log10(1/MSE): data range 1, clipped guess.
+    """Peak signal-to-noise ratio per example in dB, 10·log10(1/MSE): data range 1, clipped guess.
 
-    At most `PSNR_CAP_DB`, which stands for equal pictures, so that records hold finite numbers.
+    At most `PSNR_CAP_DB`, which stands for equal examples, so that records hold finite numbers.
     """
     error = mse(unit(truth), clipped(guess))
     return -10 * np.log10(np.maximum(error, 10 ** (-PSNR_CAP_DB / 10)))
@@ -60,7 +60,7 @@ def psnr_db(truth: ArrayLike, guess: ArrayLike) -> Floats:
 def numeric_rmse(truth: ArrayLike, guess: ArrayLike, groups: Sequence[Group]) -> Floats:
     """RMSE per row over the numeric columns, each in units of its deviation; NaN without any.
 
-    Rows are (reading, picture, feature), the guess is clipped.  A column that never varies has no
+    Rows are (reading, example, feature), the guess is clipped.  A column that never varies has no
     deviation to be measured by and counts in units of the range.
     """
     numeric = [group for group in groups if not group.categorical]

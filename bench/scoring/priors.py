@@ -6,20 +6,20 @@ from numpy.typing import ArrayLike, NDArray
 from bench.scoring.metrics import Floats, unit
 
 
-def floors(
+def priors(
     public_inputs: ArrayLike, public_labels: ArrayLike, inferred_labels: ArrayLike
 ) -> dict[str, Floats]:
-    """Three priors' reconstructions, name → (reading, picture, *shape), from the public split alone.
+    """Three priors' reconstructions, name → (reading, example, *shape), from the public split alone.
 
-    `mean` is its mean picture; `nearest` the public picture nearest to that mean (a blurred mean
-    flatters RMSE, a real picture SSIM); `class-mean` the mean of the class in `inferred_labels`
-    (reading, picture), which are the attacker's; -1, or a class without public pictures, gives
+    `mean` is its mean example; `nearest` the public example nearest to that mean (a blurred mean
+    flatters RMSE, a real image SSIM); `class-mean` the mean of the class in `inferred_labels`
+    (reading, example), which are the attacker's; -1, or a class without public examples, gives
     the mean.  `public_inputs` (example, *shape) in [0, 1], `public_labels` (example,).
     """
     inputs, labels = unit(public_inputs), np.asarray(public_labels)
     inferred: NDArray[np.int64] = np.asarray(inferred_labels, np.int64)
     if not len(inputs):
-        raise ValueError("floors need public pictures, got none")
+        raise ValueError("prior-only baselines need public examples, got none")
     mean = inputs.mean(axis=0)
     distances = ((inputs - mean) ** 2).reshape(len(inputs), -1).sum(axis=1)
     by_class = np.broadcast_to(mean, (*inferred.shape, *mean.shape)).copy()

@@ -1,7 +1,7 @@
-"""Scoring: Victims' truth and a Reconstruction in, figures for the record out.
+"""Scoring: the truth and a Reconstruction in, figures for the record out.
 
-The order is fixed: pair once, measure everything on that pairing, judge, summarise.  A picture
-that is missing or not finite keeps its place and counts as not leaked.
+The order is fixed: pair once, measure everything on that pairing, judge, summarise.  An example that is
+missing or not finite keeps its place and counts as not leaked.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,35 +12,33 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bench.datasets.base import Group, Kind
+from bench.record.metrics import LPIPS, OVER_PRIOR_DB, PSNR_DB, RMSE
+from bench.record.schema import ExampleScore, PriorScore, ReadingScore, Summary
+from bench.scoring import success
 from bench.scoring.assign import pair, paired
-from bench.scoring.identify import Identification, identify
+from bench.scoring.identify import identify
 from bench.scoring.lpips_metric import Lpips
-from bench.scoring.metrics import (
-    Floats,
-    groups_right,
-    numeric_rmse,
-    psnr_db,
-    rmse,
-    rmse_unclipped,
-    unit,
-)
-from bench.scoring.ssim import ssim
-from bench.scoring.summary import summarise
+from bench.scoring.measures import measured
+from bench.scoring.metrics import Floats, unit
+from bench.scoring.summary import median, summarise
 from bench.trip import Reconstruction
 
-PSNR_DB, STRICT_PSNR_DB, MARGIN_DB = 20.0, 30.0, 3.0
-NUMERIC_RMSE, GROUPS_RIGHT = 0.2, 0.9
 Columns = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """`readings`, one dictionary each with its `pictures`, and the `summary`: JSON types, no NaN; `order`
-    (reading, picture) the guess paired with each picture, -1 for missing."""
+    """`readings` with their examples, and the `summary`; `order` (reading, example) the guess paired with
+    each example, -1 for missing.
 
-    readings: list[dict[str, Any]]
-    summary: dict[str, Any]
+    `lpips_absent` says why LPIPS was not measured, `priors_from` what the priors were made of.
+    """
+
+    readings: tuple[ReadingScore, ...]
+    summary: Summary
     order: NDArray[np.int64]
+    lpips_absent: str | None = None
+    priors_from: str = "the public split"
 
 
 def score(
@@ -50,140 +48,124 @@ def score(
     *,
     kind: Kind,
     groups: Sequence[Group] = (),
-    floors: Mapping[str, ArrayLike],
-    gallery: ArrayLike,
+    priors: Mapping[str, ArrayLike],
+    gallery: ArrayLike | None,
     lpips: Lpips | None = None,
 ) -> Scores:
-    """Score a cell's reconstructions against the truth.
+    """Score a cell's reconstructions against the truth, by the rule of `bench.scoring.success`.
 
-    `truth_inputs` (reading, picture, *shape) in [0, 1] and `truth_labels` (reading, picture) are
-    the distinct pictures behind each reading; `floors` name → (reading, picture, *shape);
-    `gallery` (example, *shape) in [0, 1].  A picture is a success with PSNR ≥ 20 dB (strict: 30)
-    and ≥ 3 dB over the best floor on that picture; a row of a table with a standardised numeric
-    RMSE ≤ .2 and ≥ 90 % of the categorical groups right, and there is no strict.
+    `truth_inputs` (reading, example, *shape) in [0, 1] and `truth_labels` (reading, example) are the distinct
+    examples behind each reading; `priors` name → (reading, example, *shape); `gallery` (example, *shape) in
+    [0, 1].
 
-    Raises `PluginError` for a reconstruction of the wrong shape, `ValueError` for a truth outside
-    [0, 1], no readings, or a table without groups.
+    Raises `PluginError` for a reconstruction of the wrong shape, `ValueError` for a truth outside [0, 1], no
+    readings, or a table without groups.
     """
     truth, labels = unit(truth_inputs), np.asarray(truth_labels, np.int64)
     if not truth.size:
-        raise ValueError(f"expected readings with pictures to score, got {truth.shape}")
+        raise ValueError(f"expected readings with examples to score, got {truth.shape}")
     if kind == "table" and not groups:
         raise ValueError("a table is scored by its groups of columns, got none")
     guess = reconstruction.inputs.detach().cpu().double().numpy()
     order = pair(truth, guess)
-    found = _finite_or_nan(paired(guess, order))
-    columns = _measured(truth, found, kind, groups)
-    columns["lpips"] = _lpips(truth, found, lpips if kind == "image" else None)
+    matched = _nan_where_not_finite(paired(guess, order))
+    columns: Columns = dict(measured(truth, matched, kind, groups))
+    if lpips is not None and kind in LPIPS.kinds:
+        columns[LPIPS.name] = lpips(truth, matched)
 
-    floor_columns = {
-        name: _measured(truth, paired(floor, pair(truth, floor)), kind, groups)
-        for name, floor in floors.items()
+    prior_columns = {
+        name: measured(truth, paired(prior, pair(truth, prior)), kind, groups)
+        for name, prior in priors.items()
     }
     best = np.full(order.shape, np.nan)
-    for floor in floor_columns.values():
-        best = np.fmax(best, floor["psnr_db"])
-    columns["best_floor_db"] = best
-    columns["over_floor_db"] = columns["psnr_db"] - best
-    # NaN is not below anything: without a floor on a picture there is no margin to keep.
-    over = ~(columns["over_floor_db"] < MARGIN_DB)
-    columns["success"] = columns["reached"] & over if kind == "image" else columns["reached"]
-    columns["strict"] = columns["success"] & (columns["psnr_db"] >= STRICT_PSNR_DB)
-    identification = identify(truth, found, gallery)
-    columns["identified"] = identification.hits
-    columns["status"] = _status(reconstruction.status, order, found)
-    return _assembled(
-        columns, floor_columns, labels, order, reconstruction, identification, strict=kind == "image"
-    )
-
-
-def _measured(truth: Floats, found: Floats, kind: Kind, groups: Sequence[Group]) -> Columns:
-    """Every figure that needs the pair alone, and whether it reaches the threshold without floors."""
-    columns: Columns = {
-        "rmse": rmse(truth, found),
-        "rmse_unclipped": rmse_unclipped(truth, found),
-        "psnr_db": psnr_db(truth, found),
-    }
+    for prior in prior_columns.values():
+        best = np.fmax(best, prior[PSNR_DB.name])
+    columns["prior_db"] = best
+    # NaN is not below anything: without a prior on an example there is no margin to keep.
+    over = columns[OVER_PRIOR_DB.name] = columns[PSNR_DB.name] - best
     if kind == "image":
-        columns["ssim"] = ssim(truth, found)
-        columns["reached"] = columns["psnr_db"] >= PSNR_DB
-        return columns
-    columns["numeric_rmse"] = numeric_rmse(truth, found, groups)
-    columns["groups_right"] = groups_right(truth, found, groups)
-    # A table may lack numeric columns or categorical ones; a row that is not finite fails all the same.
-    columns["reached"] = (
-        ~np.isnan(columns["rmse"])
-        & ~(columns["numeric_rmse"] > NUMERIC_RMSE)
-        & ~(columns["groups_right"] < GROUPS_RIGHT)
-    )
-    return columns
-
-
-def _lpips(truth: Floats, found: Floats, lpips: Lpips | None) -> Floats:
-    return np.full(truth.shape[:2], np.nan) if lpips is None else lpips(truth, found)
-
-
-def _finite_or_nan(found: Floats) -> Floats:
-    """NaN all over a picture that has one bad pixel: clipping would make a fair 1 of its infinity."""
-    bad = ~np.isfinite(found).reshape(*found.shape[:2], -1).all(axis=-1)
-    found[bad] = np.nan
-    return found
-
-
-def _status(readings: Sequence[str], order: NDArray[np.int64], found: Floats) -> NDArray[Any]:
-    """Per picture: `missing`, `nan`, or what the attack said of the reading."""
-    said = np.array(readings, dtype=object)[:, None].repeat(order.shape[1], axis=1)
-    said[np.isnan(found).reshape(*order.shape, -1).any(axis=-1)] = "nan"
-    said[order < 0] = "missing"
-    return said
-
-
-def _assembled(
-    columns: Columns,
-    floors: Mapping[str, Columns],
-    labels: NDArray[np.int64],
-    order: NDArray[np.int64],
-    reconstruction: Reconstruction,
-    identification: Identification,
-    *,
-    strict: bool,
-) -> Scores:
-    named = reconstruction.labels.detach().cpu().numpy()
-    accuracy = _label_accuracy(labels, named)
-    if not strict:
-        del columns["strict"]
-    per_reading: Columns = {
-        "label_accuracy": accuracy,
-        "loss": reconstruction.loss.detach().cpu().double().numpy(),
-        "evaluations": reconstruction.evaluations.cpu().numpy(),
-        "outer": reconstruction.outer.cpu().numpy(),
-        "restarts": reconstruction.restarts.cpu().numpy(),
-    }
-    readings = []
-    for row in range(len(labels)):
-        pictures = [
-            {name: plain(values[row, i]) for name, values in columns.items() if name != "reached"}
-            | {"label": int(labels[row, i]), "guess": int(order[row, i]) if order[row, i] >= 0 else None}
-            | {"floors_db": {name: plain(floor["psnr_db"][row, i]) for name, floor in floors.items()}}
-            for i in range(labels.shape[1])
-        ]
-        readings.append(
-            {name: plain(values[row]) for name, values in per_reading.items()}
-            | {"status": reconstruction.status[row], "leaked": bool(columns["success"][row].any())}
-            | {"labels": [int(label) for label in named[row]], "pictures": pictures}
-        )
-    summary = summarise(columns, per_reading, floors, reconstruction.status)
-    summary |= {"gallery": identification.gallery, "identification_chance": identification.chance}
+        columns["success"] = success.image_success(columns[PSNR_DB.name], over)
+        columns["strict"] = success.image_strict(columns[PSNR_DB.name], over)
+    else:
+        columns["success"] = _table_success(columns)
+    identification = None if gallery is None else identify(truth, matched, gallery)
+    if identification is not None:
+        columns["identified"] = identification.hits
+    columns["status"] = _status(reconstruction.status, order, matched)
+    columns["label"], columns["matched"] = labels, np.where(order < 0, np.nan, order)
+    readings = _readings(columns, prior_columns, labels, reconstruction)
+    summary = summarise(
+        readings, identification_chance=identification.chance if identification else None,
+        gallery=identification.gallery if identification else 0,
+        priors={name: _prior(columns, prior, kind) for name, prior in prior_columns.items()},
+    )  # fmt: skip
     return Scores(readings=readings, summary=summary, order=order)
 
 
-def _label_accuracy(labels: NDArray[np.int64], named: NDArray[Any]) -> Floats:
+def _table_success(columns: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
+    return success.table_success(columns[RMSE.name], columns["numeric_rmse"], columns["groups_right"])
+
+
+def _prior(columns: Columns, prior: Mapping[str, Floats], kind: Kind) -> PriorScore:
+    """A prior's own figures, and on what share of the examples the attack is nearer than it."""
+    near = success.image_reached(prior[PSNR_DB.name]) if kind == "image" else _table_success(prior)
+    return PriorScore(
+        asr=float(near.mean()), psnr_db_median=median(prior[PSNR_DB.name], PSNR_DB.failed),
+        rmse_median=median(prior[RMSE.name], RMSE.failed),
+        beaten=float((columns[PSNR_DB.name] > prior[PSNR_DB.name]).mean()),
+    )  # fmt: skip
+
+
+def _nan_where_not_finite(guess: Floats) -> Floats:
+    """NaN all over an example that has one bad value: clipping would make a fair 1 of its infinity."""
+    bad = ~np.isfinite(guess).reshape(*guess.shape[:2], -1).all(axis=-1)
+    guess[bad] = np.nan
+    return guess
+
+
+def _status(readings: Sequence[str], order: NDArray[np.int64], guess: Floats) -> NDArray[Any]:
+    """Per example: `missing`, `nan`, or what the attack said of the reading."""
+    status = np.array(readings, dtype=object)[:, None].repeat(order.shape[1], axis=1)
+    status[np.isnan(guess).reshape(*order.shape, -1).any(axis=-1)] = "nan"
+    status[order < 0] = "missing"
+    return status
+
+
+def _readings(
+    columns: Columns, priors: Mapping[str, Mapping[str, Floats]], labels: NDArray[np.int64],
+    reconstruction: Reconstruction,
+) -> tuple[ReadingScore, ...]:  # fmt: skip
+    claimed = reconstruction.labels.detach().cpu().numpy()
+    accuracy = _label_accuracy(labels, claimed)
+    loss = reconstruction.loss.detach().cpu().double().numpy()
+    readings = []
+    for row in range(len(labels)):
+        examples = tuple(
+            ExampleScore(
+                **{name: plain(values[row, n]) for name, values in columns.items() if name != "matched"},
+                matched=None if np.isnan(columns["matched"][row, n]) else int(columns["matched"][row, n]),
+                priors_db={name: plain(prior[PSNR_DB.name][row, n]) for name, prior in priors.items()},
+            )
+            for n in range(labels.shape[1])
+        )
+        readings.append(
+            ReadingScore(
+                status=reconstruction.status[row], examples=examples, leaked=any(e.success for e in examples),
+                labels=tuple(int(label) for label in claimed[row]), label_accuracy=plain(accuracy[row]),
+                loss=plain(loss[row]), evaluations=int(reconstruction.evaluations[row]),
+                outer=int(reconstruction.outer[row]), restarts=int(reconstruction.restarts[row]),
+            )
+        )  # fmt: skip
+    return tuple(readings)
+
+
+def _label_accuracy(labels: NDArray[np.int64], claimed: NDArray[Any]) -> Floats:
     """Share of each reading's labels that were named, as multisets; NaN where the attack names none."""
-    classes = np.arange(max(labels.max(), named.max()) + 1)
-    there = (labels[..., None] == classes).sum(axis=1)
-    claimed = (named[..., None] == classes).sum(axis=1)
-    share = np.minimum(there, claimed).sum(axis=1) / labels.shape[1]
-    return np.where((named >= 0).any(axis=1), share, np.nan)
+    classes = np.arange(max(labels.max(), claimed.max()) + 1)
+    true = (labels[..., None] == classes).sum(axis=1)
+    named = (claimed[..., None] == classes).sum(axis=1)
+    share = np.minimum(true, named).sum(axis=1) / labels.shape[1]
+    return np.where((claimed >= 0).any(axis=1), share, np.nan)
 
 
 def plain(value: Any) -> Any:

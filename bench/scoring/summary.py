@@ -1,4 +1,4 @@
-"""Scoring: a cell's figures over its pictures.  Nothing that failed is dropped from any of them."""
+"""Scoring: a cell's figures over its examples.  Nothing that failed is dropped from any of them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,82 +6,62 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.record.metrics import METRICS, OVER_PRIOR_DB, Metric
+from bench.record.schema import ExampleScore, PriorScore, ReadingScore, Share, Summary
 from bench.scoring.intervals import wilson
-
-Columns = Mapping[str, NDArray[Any]]
-# Column → what a failed picture counts as in the median.
-_WORST = {
-    "rmse": np.inf, "rmse_unclipped": np.inf, "psnr_db": -np.inf, "ssim": -np.inf, "lpips": np.inf,
-    "numeric_rmse": np.inf, "groups_right": -np.inf, "over_floor_db": -np.inf,
-}  # fmt: skip
 
 
 def summarise(
-    columns: Columns, per_reading: Columns, floors: Mapping[str, Columns], status: Sequence[str]
-) -> dict[str, Any]:
-    """The summary of one cell: shares over pictures with Wilson intervals, medians, floors, failures.
+    readings: Sequence[ReadingScore], *, identification_chance: float | None, gallery: int,
+    priors: Mapping[str, PriorScore],
+) -> Summary:  # fmt: skip
+    """The summary of a cell: shares over examples with Wilson intervals, medians, failures.
 
-    `columns` (reading, picture), `per_reading` (reading,), `floors` name → columns; `status` of
-    each reading as the attack gave it.  `lower_bound` says that the ASR is to be read as "at
-    least": some pictures diverged or are not numbers, and might have leaked under a better attack.
+    `lower_bound` says that the ASR is to be read as "at least": some examples diverged or are not numbers,
+    and might have leaked under a better attack.
     """
-    success, picture_status = columns["success"], columns["status"]
-    failed = (picture_status != "ok") & (picture_status != "missing")
-    summary: dict[str, Any] = {
-        "readings": len(success),
-        "pictures": success.size,
-        **_share("asr", success),
-        "lower_bound": bool(failed.any()) or any(said != "ok" for said in status),
-        **_share("readings_leaked", np.any(success, axis=1)),
-        **_share("identification", columns["identified"]),
-    }
-    strict = columns.get("strict")
-    summary |= {"asr_strict": None} if strict is None else _share("asr_strict", strict)
-    summary |= {f"{name}_median": median(columns.get(name), worst) for name, worst in _WORST.items()}
-    summary |= {
-        "label_accuracy": _label_accuracy(per_reading["label_accuracy"]),
-        "evaluations_median": float(np.median(per_reading["evaluations"])),
-        "outer_median": float(np.median(per_reading["outer"])),
-        "diverged_share": float((picture_status == "diverged").mean()),
-        "nan_share": float((picture_status == "nan").mean()),
-        "missing_share": float((picture_status == "missing").mean()),
-    }
-    return summary | _against_floors(columns, floors)
+    examples = [example for reading in readings for example in reading.examples]
+    status = np.array([example.status for example in examples])
+    failed = (status != "ok") & (status != "missing")
+    identified = [example.identified for example in examples]
+    strict = [example.strict for example in examples]
+    over = column(examples, OVER_PRIOR_DB)
+    beaten = float((over > 0).mean()) if priors else None
+    return Summary(
+        readings=len(readings), examples=len(examples), asr=share([example.success for example in examples]),
+        asr_strict=None if all(value is None for value in strict) else share(strict),
+        lower_bound=bool(failed.any()) or any(reading.status != "ok" for reading in readings),
+        readings_leaked=share([any(example.success for example in reading.examples) for reading in readings]),
+        identification=None if any(hit is None for hit in identified) else share(identified),
+        identification_chance=identification_chance, gallery=gallery,
+        medians={metric.name: median(column(examples, metric), metric.failed) for metric in METRICS},
+        label_accuracy=_label_accuracy(np.array([reading.label_accuracy for reading in readings], np.float64)),
+        evaluations_median=float(np.median([reading.evaluations or 0 for reading in readings])),
+        outer_median=float(np.median([reading.outer or 0 for reading in readings])),
+        diverged_share=float((status == "diverged").mean()), nan_share=float((status == "nan").mean()),
+        missing_share=float((status == "missing").mean()), priors=dict(priors), prior_beaten=beaten,
+        beats_prior=None if beaten is None else beaten > 0.5,
+    )  # fmt: skip
 
 
-def median(values: NDArray[Any] | None, worst: float) -> float | None:
-    """The median with NaN counted as `worst`; None where that leaves no number, or nothing was measured."""
-    if values is None or np.isnan(values).all():
+def column(examples: Sequence[ExampleScore], metric: Metric) -> NDArray[np.float64]:
+    """A metric of each example; NaN where there is none."""
+    return np.array([example.value(metric) for example in examples], np.float64)
+
+
+def median(values: NDArray[Any], failed: float) -> float | None:
+    """The median with NaN counted as `failed`; None where that leaves no number, or nothing was measured."""
+    if np.isnan(values).all():
         return None
-    found = float(np.median(np.where(np.isnan(values), worst, values)))
-    return found if np.isfinite(found) else None
+    value = float(np.median(np.where(np.isnan(values), failed, values)))
+    return value if np.isfinite(value) else None
 
 
-def _against_floors(columns: Columns, floors: Mapping[str, Columns]) -> dict[str, Any]:
-    """Each prior's own figures, and on what share of the pictures the attack is nearer than it.
-
-    `beats_prior`: nearer than the best floor on more than half of the pictures; None without floors.
-    """
-    figures = {
-        name: {
-            "asr": float(floor["reached"].mean()),
-            "psnr_db_median": median(floor["psnr_db"], -np.inf),
-            "rmse_median": median(floor["rmse"], np.inf),
-            "beaten": float((columns["psnr_db"] > floor["psnr_db"]).mean()),
-        }
-        for name, floor in floors.items()
-    }
-    beaten = float((columns["over_floor_db"] > 0).mean()) if floors else None
-    return {
-        "floors": figures,
-        "prior_beaten": beaten,
-        "beats_prior": None if beaten is None else beaten > 0.5,
-    }
-
-
-def _share(name: str, hits: NDArray[Any]) -> dict[str, float]:
-    low, high = wilson(int(hits.sum()), hits.size)
-    return {name: float(hits.mean()), f"{name}_low": low, f"{name}_high": high}
+def share(hits: Sequence[bool | None]) -> Share:
+    """The share of hits with its Wilson interval; None is no hit."""
+    count = sum(map(bool, hits))
+    low, high = wilson(count, len(hits))
+    return Share(value=count / len(hits), low=low, high=high)
 
 
 def _label_accuracy(values: NDArray[np.float64]) -> float | None:

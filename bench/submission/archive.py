@@ -2,33 +2,31 @@
 
     manifest.json               what is in it (`bench.submission.manifest`)
     records/<cell id>.json      as in the run folder, bit for bit
-    arrays/<sha256>.npz         likewise, where their pictures may leave
+    arrays/<sha256>.npz         likewise, where their examples may leave
 
 Nothing else can be in it: the entries lie one behind the other with no byte between or around them, so that
 what a reviewer unpacks is all there is.
 """
 
+import io
 import os
 import re
 import stat
 import struct
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from bench.errors import BenchError, RecordError
-from bench.sanitize import first_line, harmless
+from bench.sanitize import first_line, sanitize
 
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"manifest\.json|records/[0-9a-f]{64}\.json|arrays/[0-9a-f]{64}\.npz")
-_TAIL = struct.Struct("<4s4H2LH")  # the end of a zip's directory
-_LOCAL = 30  # bytes of an entry's own header before its name
-_LOCATOR = b"PK\x06\x07"  # of a zip64, whose other directory would be read instead
+_HEADER, _LISTED = 30, 46  # bytes of an entry before its name: where it lies, and in the directory
+_END = struct.Struct("<4s4H2LH")  # what follows the directory
 _STEP = 2**20
 _REFUSED_FLAGS = 0x1 | 0x8 | 0x20 | 0x40 | 0x2000  # encrypted, length told afterwards, patched
 _DAMAGE = (
@@ -85,6 +83,18 @@ class Archive:
         return bytes(content)
 
 
+class _Capped(io.BufferedReader):
+    """A file of which no more than `most` bytes are read at once: `zipfile` reads the directory in one piece,
+    whatever size it declares."""
+
+    most = 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size is not None and size > self.most:
+            raise ArchiveFault(f"a directory of {size} bytes, at most {self.most} are read")
+        return super().read(size)
+
+
 @contextmanager
 def opened(path: Path, limits: Limits = LIMITS) -> Iterator[Archive]:
     """Open a submission, its form and declared sizes checked before an entry is read.
@@ -94,17 +104,23 @@ def opened(path: Path, limits: Limits = LIMITS) -> Iterator[Archive]:
     if not path.is_file():
         raise RecordError(f"{path}: no such file; give a file of `bench leaderboard export`")
     try:
-        file = path.open("rb")
+        file = _Capped(io.FileIO(path))
     except OSError as error:
         raise RecordError(f"{path}: cannot be read ({error.strerror}); see its permissions") from None
     with file:
-        start = _directory(file, limits)
+        file.most = limits.directory
+        size = file.seek(0, os.SEEK_END)
+        if size > limits.file:
+            raise ArchiveFault(f"{size} bytes, at most {limits.file} are read; export fewer defenses")
         try:
             archive = zipfile.ZipFile(file)
         except _DAMAGE as error:
-            raise ArchiveFault(f"no zip that can be read ({first_line(error)}); get the file again") from None
+            raise ArchiveFault(
+                f"no zip, or a damaged one ({first_line(error)}); get the file again"
+            ) from None
         with archive:
-            _entries(archive.infolist(), start, limits)
+            _check_entries(archive.infolist(), limits)
+            _check_places(archive.infolist(), archive.start_dir, file)
             yield Archive(archive)
 
 
@@ -127,99 +143,45 @@ def write(path: Path, members: Mapping[str, Callable[[], bytes]]) -> None:
         ) from None
 
 
-@contextmanager
-def new_file(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path`, which becomes it at the end, or goes if anything is raised.
-
-    Raises `BenchError` where `path` is there already or its folder cannot be written.
-    """
-    if path.exists():
-        raise BenchError(f"{path}: is there already; name another file, or delete it")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
-    except OSError as error:
-        raise BenchError(f"{path}: cannot be written ({error.strerror}); name another file") from None
-    os.close(handle)
-    part = Path(name)
-    try:
-        yield part
-        with part.open("rb") as file:
-            os.fsync(file.fileno())
-        part.chmod(0o644)
-        _named(part, path)
-    except FileExistsError:
-        raise BenchError(f"{path}: is there already; name another file, or delete it") from None
-    except OSError as error:
-        raise BenchError(f"{path}: cannot be written ({error.strerror}); name another file") from None
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _named(part: Path, path: Path) -> None:
-    """Give the finished file its name; unlike a rename a link never replaces what another has put there."""
-    try:
-        os.link(part, path)
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without links
-        if path.exists():
-            raise FileExistsError from None
-        part.replace(path)
-
-
-def _directory(file: BinaryIO, limits: Limits) -> int:
-    """Where the zip's directory begins; the file must end with it, and it must be of a bearable size.
-
-    `zipfile` would read any directory whole into memory, wherever it finds one.
-    """
-    size = file.seek(0, os.SEEK_END)
-    if size > limits.file:
-        raise ArchiveFault(f"{size} bytes, at most {limits.file} are read; export fewer defenses")
-    if size < _TAIL.size:
-        raise ArchiveFault("no zip, or a truncated one; get the file again")
-    file.seek(max(0, size - _TAIL.size - 20))
-    tail = file.read()
-    mark, disk, first, here, count, length, start, comment = _TAIL.unpack(tail[-_TAIL.size :])
-    if mark != b"PK\x05\x06" or comment or start + length + _TAIL.size != size:
-        raise ArchiveFault("no zip, a truncated one, or one with something around it; get the file again")
-    if disk or first or here != count or tail.startswith(_LOCATOR):
-        raise ArchiveFault("not a plain zip in one part; write it with `bench leaderboard export`")
-    if count > limits.entries or length > limits.directory:
-        raise ArchiveFault(f"{count} entries in {length} bytes, at most {limits.entries} are read")
-    return int(start)
-
-
-def _entries(infos: list[zipfile.ZipInfo], start: int, limits: Limits) -> None:
-    """Raises `ArchiveFault` for the first entry that is not what `write` writes."""
-    seen: set[str] = set()
+def _check_entries(infos: list[zipfile.ZipInfo], limits: Limits) -> None:
+    """Raises `ArchiveFault` for the first entry that is not what `write` writes, and for too much of all."""
+    if len(infos) > limits.entries:
+        raise ArchiveFault(f"{len(infos)} entries, at most {limits.entries} are read")
+    names: set[str] = set()
     for info in infos:
-        name, shown = info.filename, harmless(repr(info.orig_filename), 100)
+        name, shown = info.filename, sanitize(repr(info.orig_filename), 100)
+        kind = stat.S_IFMT(info.external_attr >> 16)
+        packed = info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
         if not _NAME.fullmatch(name) or name != info.orig_filename:
             raise ArchiveFault(f"{shown}: no name that a submission has; get it from who wrote it")
-        if name in seen:
+        if name in names:
             raise ArchiveFault(f"{shown}: is in it twice; get it from who wrote it")
-        seen.add(name)
-        kind = stat.S_IFMT(info.external_attr >> 16)
         if kind not in (0, stat.S_IFREG) or info.external_attr & 0x10:
             raise ArchiveFault(f"{shown}: no plain file but a link, folder or device")
-        packed = info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
         if not packed or info.flag_bits & _REFUSED_FLAGS or info.extra or info.comment:
             raise ArchiveFault(f"{shown}: encrypted, or packed in a way that is not read")
         if info.file_size > limits.of(name):
             raise ArchiveFault(
                 f"{shown}: {info.file_size} bytes unpacked, at most {limits.of(name)} are read"
             )
-    if MANIFEST not in seen:
+        names.add(name)
+    if MANIFEST not in names:
         raise ArchiveFault(f"no {MANIFEST} in it; write it with `bench leaderboard export`")
     total = sum(info.file_size for info in infos)
     texts = sum(info.file_size for info in infos if info.filename.startswith("records/"))
     if total > limits.unpacked or texts > limits.records:
         raise ArchiveFault(f"{total} bytes unpacked, {texts} of records: more than are read")
+
+
+def _check_places(infos: list[zipfile.ZipInfo], directory: int, file: io.BufferedReader) -> None:
+    """Raises `ArchiveFault` where a byte of the file belongs to no entry, or to two."""
     end = 0
     for info in sorted(infos, key=lambda info: info.header_offset):
         if info.header_offset != end:
             raise ArchiveFault("its entries overlap or have something between them; get the file again")
-        end += _LOCAL + len(info.filename) + info.compress_size
-    if end != start:
-        raise ArchiveFault("something lies between its entries and its directory; get the file again")
+        end += _HEADER + len(info.filename) + info.compress_size
+    length = sum(_LISTED + len(info.filename) for info in infos)
+    file.seek(directory + length)
+    last = _END.pack(b"PK\x05\x06", 0, 0, len(infos), len(infos), length, directory, 0)
+    if end != directory or file.read(_END.size + 1) != last:
+        raise ArchiveFault("it has something around its entries, or several parts; get the file again")

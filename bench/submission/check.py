@@ -1,6 +1,7 @@
 """A submission from a stranger → its records, and every finding that speaks against it."""
 
 import hashlib
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,11 +9,10 @@ from typing import Any
 
 from bench.errors import MALFORMED, DataError, RecordError
 from bench.leaderboard.board import board
-from bench.record import store as _records
-from bench.record.store import SCHEMA, Record, cell_of, is_private
-from bench.sanitize import first_line, harmless
-from bench.submission import arrays as _arrays
-from bench.submission import figures
+from bench.record import schema1, store
+from bench.record.schema import Record
+from bench.sanitize import first_line, sanitize
+from bench.submission import arrays, figures
 from bench.submission.archive import LIMITS, MANIFEST, Archive, ArchiveFault, Limits, opened
 from bench.submission.manifest import Manifest, parsed
 
@@ -21,9 +21,12 @@ LONGEST = 4000  # characters of any text in a record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
-    """What a check found: `ok` without `findings`, one line each; `records` are those that are well formed,
-    `arrays` the content hashes of the arrays in the file, `sha256` the whole file's."""
+class Report:
+    """What a check found: `ok` without `findings`, one line each.
+
+    `records` are those that are well formed, `arrays` the content hashes of the arrays in the file, `sha256` is the
+    whole file's.
+    """
 
     file: Path
     sha256: str
@@ -38,27 +41,25 @@ class Checked:
 
     def json(self) -> dict[str, Any]:
         """The report as JSON types, the records by id alone."""
-        about = None
-        if self.manifest is not None:
-            about = self.manifest.model_dump(mode="json", exclude={"files"})
+        manifest = self.manifest and self.manifest.model_dump(mode="json", exclude={"files"})
         return {
             "file": str(self.file), "sha256": self.sha256, "ok": self.ok, "findings": list(self.findings),
-            "manifest": about, "records": [record.id for record in self.records], "arrays": len(self.arrays),
+            "manifest": manifest, "records": [record.id for record in self.records], "arrays": len(self.arrays),
         }  # fmt: skip
 
 
 class FailedCheck(RecordError):
-    """A submission that does not pass its check; `checked` says why."""
+    """A submission that does not pass its check; `report` says why."""
 
-    def __init__(self, checked: Checked) -> None:
-        more = f" (and {len(checked.findings) - 1} more)" if len(checked.findings) > 1 else ""
-        super().__init__(f"{checked.file}: does not pass its check: {checked.findings[0]}{more}")
-        self.checked = checked
+    def __init__(self, report: Report) -> None:
+        more = f" (and {len(report.findings) - 1} more)" if len(report.findings) > 1 else ""
+        super().__init__(f"{report.file}: does not pass its check: {report.findings[0]}{more}")
+        self.report = report
 
 
 @dataclass(slots=True)
-class _Found:
-    """What is gathered: the records that can be read, findings, and which records name which arrays."""
+class _Gathered:
+    """The records that can be read, findings, and which records name which arrays."""
 
     records: list[Record] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
@@ -68,123 +69,123 @@ class _Found:
         self.findings += [f"{where}: {finding}" for finding in findings]
 
 
-def check(file: Path, limits: Limits = LIMITS) -> Checked:
+def check(file: Path, limits: Limits = LIMITS) -> Report:
     """Check form, hashes, records, and figures against one another; nothing is run and nothing written.
 
     Raises `RecordError` where the file is not there or cannot be read; all else is a finding.
     """
     try:
         with opened(file, limits) as archive:
-            return _checked(file, archive)
+            return _report(file, archive)
     except ArchiveFault as error:
-        return Checked(file=file, sha256=_sha256(file), findings=(str(error),))
+        return Report(file=file, sha256=_sha256(file), findings=(str(error),))
 
 
-def passed(file: Path) -> Checked:
+def passed(file: Path) -> Report:
     """`check`, for who goes on with the file; raises `FailedCheck` where it has findings."""
-    found = check(file)
-    if not found.ok:
-        raise FailedCheck(found)
-    return found
+    report = check(file)
+    if not report.ok:
+        raise FailedCheck(report)
+    return report
 
 
-def _checked(file: Path, archive: Archive) -> Checked:
+def _report(file: Path, archive: Archive) -> Report:
     manifest = parsed(archive.read(MANIFEST))
-    found = _Found()
-    if manifest.record_schema != SCHEMA:
-        found.findings.append(f"records of schema {manifest.record_schema}, this bench reads {SCHEMA}")
-    found.findings += _listing(manifest, archive)
+    gathered = _Gathered(findings=list(_listing(manifest, archive)))
     for name in archive.names:
         if name.startswith("records/"):
-            _record(name, _content(name, archive, manifest, found), manifest, found)
-    held = tuple(Path(name).stem for name in archive.names if name.startswith("arrays/"))
-    if not found.records and not found.findings:
-        found.findings.append("no record in it")
-    for sha256 in held:
-        name = f"arrays/{sha256}.npz"
-        _array(sha256, name, _content(name, archive, manifest, found), found)
-    found.findings += _left_out(manifest, found, set(held))
-    if not found.findings:
-        found.findings += _on_a_board(found.records)
-    listed = found.findings[:MOST]
-    if len(found.findings) > MOST:
-        listed.append(f"… and {len(found.findings) - MOST} more")
-    return Checked(
-        file=file, sha256=_sha256(file), manifest=manifest, records=tuple(found.records), arrays=held,
-        findings=tuple(listed),
+            _record(name, _content(name, archive, manifest, gathered), manifest, gathered)
+    hashes = tuple(Path(name).stem for name in archive.names if name.startswith("arrays/"))
+    if not gathered.records and not gathered.findings:
+        gathered.findings.append("no record in it")
+    for sha256 in hashes:
+        _arrays(sha256, _content(f"arrays/{sha256}.npz", archive, manifest, gathered), gathered)
+    gathered.findings += _left_out(manifest, gathered, set(hashes))
+    if not gathered.findings:
+        gathered.findings += _on_a_board(gathered.records)
+    findings = gathered.findings[:MOST]
+    if len(gathered.findings) > MOST:
+        findings.append(f"… and {len(gathered.findings) - MOST} more")
+    return Report(
+        file=file, sha256=_sha256(file), manifest=manifest, records=tuple(gathered.records), arrays=hashes,
+        findings=tuple(findings),
     )  # fmt: skip
 
 
 def _listing(manifest: Manifest, archive: Archive) -> Iterator[str]:
     inside = {name for name in archive.names if name != MANIFEST}
-    yield from (
-        f"{harmless(name)}: in the manifest, not in the file" for name in sorted({*manifest.files} - inside)
-    )
-    yield from (f"{name}: in the file, not in the manifest" for name in sorted(inside - {*manifest.files}))
+    listed = {*manifest.files}
+    yield from (f"{sanitize(name)}: in the manifest, not in the file" for name in sorted(listed - inside))
+    yield from (f"{name}: in the file, not in the manifest" for name in sorted(inside - listed))
 
 
-def _content(name: str, archive: Archive, manifest: Manifest, found: _Found) -> bytes:
-    """An entry's bytes, held against the manifest; empty where they cannot be read."""
+def _content(name: str, archive: Archive, manifest: Manifest, gathered: _Gathered) -> bytes:
+    """An entry's bytes, compared with the manifest; empty where they cannot be read."""
     try:
         content = archive.read(name)
     except ArchiveFault as error:
-        found.findings.append(str(error))
+        gathered.findings.append(str(error))
         return b""
-    said = manifest.files.get(name)
-    if said is not None and (said.sha256, said.bytes) != (hashlib.sha256(content).hexdigest(), len(content)):
-        found.findings.append(f"{name}: not the content that the manifest has the hash of")
+    listed = manifest.files.get(name)
+    if listed is not None and (listed.sha256, listed.bytes) != (_hash(content), len(content)):
+        gathered.findings.append(f"{name}: not the content that the manifest has the hash of")
     return content
 
 
-def _record(name: str, content: bytes, manifest: Manifest, found: _Found) -> None:
-    """Read one record by the harness's own rules; what is well formed goes to `found.records`."""
+def _record(name: str, content: bytes, manifest: Manifest, gathered: _Gathered) -> None:
+    """Read one record by the harness's own rules; what is well formed goes to `gathered.records`."""
     try:
-        record = _parsed(content)
+        record = _parsed(name, content, manifest.record_schema)
         if f"records/{record.id}.json" != name:
             raise RecordError("calls itself by another id than its file")
-        cell = cell_of(record)
-        if unprintable := _unprintable(record):
-            raise RecordError(unprintable)
-        if record.source.get("bench", {}).get("protocol") != manifest.protocol:
+        if record.protocol != manifest.protocol:
             raise RecordError(f"is not of protocol {manifest.protocol}, as the manifest says")
-        wrong = figures.findings(record, cell)
+        wrong = figures.findings(record)
     except RecordError as error:
-        found.add(name, [str(error)])
+        gathered.add(name, [sanitize(str(error).removeprefix(f"{name}: "))])
         return
-    except MALFORMED as error:
-        found.add(name, [f"its fields are not a record's ({type(error).__name__}: {harmless(error, 80)})"])
+    except MALFORMED as error:  # numbers beyond every float
+        gathered.add(name, [f"its fields are not a record's ({type(error).__name__}: {sanitize(error, 80)})"])
         return
-    found.add(name, wrong)
-    if wrong:
-        return
-    found.records.append(record)
-    if record.arrays is not None:
-        found.named.setdefault(record.arrays, []).append(record)
+    gathered.add(name, wrong)
+    if not wrong:
+        gathered.records.append(record)
+        if record.arrays is not None:
+            gathered.named.setdefault(record.arrays, []).append(record)
 
 
-def _parsed(content: bytes) -> Record:
-    """`bench.record.store.read` of these bytes, which must be the ones that bench writes of that record: else a
-    key that is in them twice would show a reader one value and a program another."""
+def _parsed(name: str, content: bytes, schema: int) -> Record:
+    """The record of these bytes, which must be the ones that bench writes of it.
+
+    Else a key that is in them twice would show a reader one value and a program another.  Raises `RecordError`
+    also for a text that does not print, and for a record of a later schema than the manifest says.
+    """
     try:
-        record = _records.parse(content.decode(), "")
-    except (RecordError, UnicodeDecodeError) as error:
-        raise RecordError(harmless(str(error).removeprefix(": "))) from None
-    if record.json().encode() != content:
+        text = content.decode()
+        record = store.parse(text, name, remedy="get it from who wrote it", foreign=True)
+    except UnicodeDecodeError as error:
+        raise RecordError(first_line(error)) from None
+    values = json.loads(text)
+    if values["schema"] > schema:
+        raise RecordError(f"is of schema {values['schema']}, the manifest says {schema}")
+    written = schema1.to_json(values) if values["schema"] == schema1.SCHEMA else store.to_json(record)
+    if text != written:
         raise RecordError("not as bench writes it: keys twice, in another order or with other spaces")
+    if unprintable := _unprintable(values):
+        raise RecordError(unprintable)
     return record
 
 
-def _unprintable(record: Record) -> str | None:
+def _unprintable(value: Any) -> str | None:
     """What the texts of a record must not hold, wherever they stand: control characters, or pages."""
-    waiting: list[Any] = [record.reason, record.cell, record.source, record.summary, record.victims,
-                          record.environment, record.cost]  # fmt: skip
+    waiting = [value]
     while waiting:
         value = waiting.pop()
         if isinstance(value, str) and (len(value) > LONGEST or not value.isprintable()):
-            what = (
+            letters = (
                 f"{len(value)} letters, at most {LONGEST}" if len(value) > LONGEST else "unprintable letters"
             )
-            return f"a text in it has {what}: {harmless(value, 40)}"
+            return f"a text in it has {letters}: {sanitize(value, 40)}"
         if isinstance(value, dict):
             waiting += [*value.keys(), *value.values()]
         elif isinstance(value, list):
@@ -192,39 +193,36 @@ def _unprintable(record: Record) -> str | None:
     return None
 
 
-def _array(sha256: str, name: str, content: bytes, found: _Found) -> None:
-    named = found.named.get(sha256, [])
+def _arrays(sha256: str, content: bytes, gathered: _Gathered) -> None:
+    name, named = f"arrays/{sha256}.npz", gathered.named.get(sha256, [])
     if not named:
-        found.add(name, ["no record of the file names it"])
+        gathered.add(name, ["no record of the file names it"])
     if not content:
         return
     try:
-        arrays = _arrays.read(content)
+        values = arrays.read(content)
+        if store.arrays_hash(values) != sha256:
+            raise DataError("its name is not the hash of its content")
     except DataError as error:
-        found.add(name, [str(error)])
-        return
-    if _records.arrays_hash(arrays) != sha256:
-        found.add(name, ["its name is not the hash of its content"])
+        gathered.add(name, [str(error)])
         return
     for record in named:
-        try:
-            found.add(f"records/{record.id}.json", _arrays.findings(record, arrays))
-        except MALFORMED as error:
-            found.add(name, [f"does not fit its record ({type(error).__name__}: {harmless(error, 80)})"])
+        if record.attack is not None:
+            gathered.add(f"records/{record.id}.json", arrays.findings(record.attack, values))
 
 
-def _left_out(manifest: Manifest, found: _Found, held: set[str]) -> Iterator[str]:
-    """Arrays that are neither there nor said to be left out, and pictures that should not have left."""
-    for record in found.records:
-        name, inside = f"records/{record.id}.json", record.arrays in held
+def _left_out(manifest: Manifest, gathered: _Gathered, hashes: set[str]) -> Iterator[str]:
+    """Arrays that are neither there nor said to be left out, and private examples that should not have left."""
+    for record in gathered.records:
+        name, inside = f"records/{record.id}.json", record.arrays in hashes
         if record.arrays is not None and inside == (record.id in manifest.left_out):
-            said = "there, and said to be left out" if inside else "not there, and not said to be left out"
-            yield f"{name}: its arrays are {said}"
-        if inside and is_private(record) and not manifest.pictures:
-            yield f"{name}: is of private data, and its pictures are in the file"
-    known = {record.id for record in found.records if record.arrays is not None}
-    for missing in sorted({*manifest.left_out} - known):
-        if not found.findings:
+            state = "there, and said to be left out" if inside else "not there, and not said to be left out"
+            yield f"{name}: its arrays are {state}"
+        if inside and record.private and not manifest.pictures:
+            yield f"{name}: is of private data, and its examples are in the file"
+    known = {record.id for record in gathered.records if record.arrays is not None}
+    if not gathered.findings:
+        for missing in sorted({*manifest.left_out} - known):
             yield f"records/{missing}.json: said to lack its arrays, and has none or is not there"
 
 
@@ -233,6 +231,10 @@ def _on_a_board(records: Iterable[Record]) -> Iterator[str]:
         board(records)
     except MALFORMED as error:
         yield f"its records make no board ({type(error).__name__}: {first_line(error)})"
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _sha256(file: Path) -> str:

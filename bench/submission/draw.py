@@ -1,12 +1,14 @@
-"""The records of a submission in groups, and by lot which of them are to be asked again."""
+"""The records of a submission in groups, and by lot which of them are run again."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import ceil
 
 from bench import rng
-from bench.leaderboard.blocks import attack_name, blocks, entry, of_one_series, question
-from bench.record.store import Record
+from bench.cell import AttackCell
+from bench.leaderboard.blocks import blocks, configuration, of_one_series
+from bench.record.names import attack_name, entry
+from bench.record.schema import Record
 
 SEEDS = 4  # fresh ones at least for each drawn group: fewer do not show how much seeds differ
 
@@ -24,11 +26,11 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
-    """One group, the record of it that is asked again, and the fresh seeds under which it is."""
+class Draw:
+    """One group, the record of it that is run again, and the fresh seeds under which it is."""
 
     group: Group
-    asked: Record
+    record: Record
     seeds: tuple[int, ...]
 
 
@@ -40,16 +42,16 @@ def groups(records: Sequence[Record]) -> list[Group]:
     """
     listed = of_one_series(records)
     titles = {block.key: block.title for block in blocks(listed)}
-    found: dict[tuple[str, ...], Group] = {}
+    by_key: dict[tuple[str, ...], Group] = {}
     for record in sorted(listed, key=lambda record: record.id):
         cell = record.cell
-        if cell["kind"] == "attack" and record.status != "crashed":
-            key = (question(record), entry(cell["defense"]), cell["point"], attack_name(cell))
-            found.setdefault(key, Group(titles[key[0]])).records.append(record)
-    return [found[key] for key in sorted(found)]
+        if isinstance(cell, AttackCell) and record.status != "crashed":
+            key = (configuration(record), entry(cell.defense), cell.point, attack_name(cell))
+            by_key.setdefault(key, Group(titles[key[0]])).records.append(record)
+    return [by_key[key] for key in sorted(by_key)]
 
 
-def draw(among: Sequence[Group], cells: int, seed: int) -> list[Drawn]:
+def draw(among: Sequence[Group], cells: int, seed: int) -> list[Draw]:
     """So many cells by lot, `SEEDS` and more of a group.
 
     All groups share the fresh seeds, none of which the records have, so that equal readings are attacked once.
@@ -58,16 +60,16 @@ def draw(among: Sequence[Group], cells: int, seed: int) -> list[Drawn]:
         return []
     draws = rng.generator(seed, "verify")
     each = max(SEEDS, ceil(cells / len(among)))
-    used = {record.cell["seed"] for group in among for record in group.records}
+    used = {record.cell.seed for group in among for record in group.records}
     seeds: list[int] = []
     while len(seeds) < each:
         fresh = int(draws.integers(2**31))
         if fresh not in used and fresh not in seeds:
             seeds.append(fresh)
     chosen = [among[number] for number in draws.permutation(len(among))[: ceil(cells / each)]]
-    found, left = [], cells
+    drawn, remaining = [], cells
     for group in chosen:
-        asked = group.records[int(draws.integers(len(group.records)))]
-        found.append(Drawn(group=group, asked=asked, seeds=tuple(seeds[:left])))
-        left -= each
-    return found
+        record = group.records[int(draws.integers(len(group.records)))]
+        drawn.append(Draw(group=group, record=record, seeds=tuple(seeds[:remaining])))
+        remaining -= each
+    return drawn

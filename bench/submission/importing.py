@@ -1,31 +1,25 @@
 """A checked submission → records of a run folder, which `bench leaderboard` then ranks with those there."""
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bench.errors import BenchError, RecordError
-from bench.record import store as _records
-from bench.record.store import Record, write_atomically
+from bench.record.equality import differences
+from bench.record.files import write_atomically
+from bench.record.schema import Record
+from bench.record.store import read, record_path
 from bench.submission.archive import Archive, opened
-from bench.submission.check import Checked, passed
-from bench.submission.export import suite, suite_text
+from bench.submission.check import passed
+from bench.submission.export import read_suite, suite_text
 from bench.submission.manifest import Manifest, Suite
-
-_ANSWER = (
-    "cell",
-    "status",
-    "summary",
-    "victims",
-    "arrays",
-)  # what makes two records the same (docs/RECORDS.md)
 
 
 @dataclass(slots=True, kw_only=True)
-class Imported:
-    """What came of an import, in ids: `new` records, `same` answers there before, and those `aside` that
-    answer a question otherwise than the run's own record, which stays; `suites` one line for each."""
+class Import:
+    """What came of an import, in ids: `new` records, the `same` ones that were there before, and those `aside`
+    that differ from the run's own record, which stays; `suites` one line for each."""
 
     run: Path
     sha256: str
@@ -35,50 +29,47 @@ class Imported:
     suites: list[str] = field(default_factory=list)
 
     def json(self) -> dict[str, Any]:
-        return {
-            "run": str(self.run), "sha256": self.sha256, "new": self.new, "same": self.same,
-            "aside": self.aside, "suites": self.suites,
-        }  # fmt: skip
+        return {**asdict(self), "run": str(self.run)}
 
 
-def import_(file: Path, run: Path) -> Imported:
+def import_(file: Path, run: Path) -> Import:
     """Check `file` and bring its records, with the arrays they name, into `run`, which is made if need be.
 
     Each file is written whole, arrays before the records that name them, so that an import that is cut off
-    can be done again.  A record there is never replaced: one that answers otherwise goes to RUN/kept/.
+    can be done again.  A record there is never replaced: one that differs from it goes to RUN/kept/.
     RUN/submissions/<sha256>.json says where the records came from.  Raises `FailedCheck`, or `BenchError`
     where the folder cannot be written or the file changed meanwhile.
     """
-    checked = passed(file)
-    manifest = checked.manifest
+    report = passed(file)
+    manifest = report.manifest
     assert manifest is not None
-    result = Imported(run=run, sha256=checked.sha256)
-    said = {one.suite: _agreed(run, one) for one in manifest.suites}  # reads: a damaged file stops it here
+    result = Import(run=run, sha256=report.sha256)
+    suites = [_agreed(run, suite) for suite in manifest.suites]  # reads: a damaged file stops it here
     try:
         with opened(file) as archive:
-            for sha256 in checked.arrays:
+            for sha256 in report.arrays:
                 path = run / "arrays" / f"{sha256}.npz"
                 if not path.exists():
                     write_atomically(path, _unchanged(archive, f"arrays/{sha256}.npz", manifest))
-            for record in checked.records:
+            for record in report.records:
                 content = _unchanged(archive, f"records/{record.id}.json", manifest)
                 _settle(run, record, content, result)
-        for name, one in said.items():
-            _write(run / f"suite-{name}.json", suite_text(one.model_dump(mode="json")))
-            told = "; ".join(one.why_not) or "ranked, as the submitter says"
-            result.suites.append(f"suite {name}, protocol {one.protocol}: {told}")
-        _write(run / "submissions" / f"{checked.sha256}.json", _whence(checked))
+        for suite in suites:
+            _write(run / f"suite-{suite.suite}.json", suite_text(suite.model_dump(mode="json")))
+            words = "; ".join(suite.why_not) or "ranked, as the submitter says"
+            result.suites.append(f"suite {suite.suite}, protocol {suite.protocol}: {words}")
+        _write(run / "submissions" / f"{report.sha256}.json", manifest.text().encode())
     except OSError as error:
         raise BenchError(f"{run}: cannot be written ({error.strerror}); choose another folder") from None
     return result
 
 
-def _settle(run: Path, record: Record, content: bytes, result: Imported) -> None:
-    path = _records.record_path(run, record.id)
+def _settle(run: Path, record: Record, content: bytes, result: Import) -> None:
+    path = record_path(run, record.id)
     if not path.exists():
         write_atomically(path, content)
         result.new.append(record.id)
-    elif _answers(path) == [getattr(record, name) for name in _ANSWER]:
+    elif _same(path, record):
         result.same.append(record.id)
     else:
         result.aside.append(record.id)
@@ -87,12 +78,11 @@ def _settle(run: Path, record: Record, content: bytes, result: Imported) -> None
             write_atomically(run / "kept" / f"{record.id}.{len(others)}.json", content)
 
 
-def _answers(path: Path) -> list[Any] | None:
+def _same(path: Path, record: Record) -> bool:
     try:
-        there = _records.read(path)
+        return not differences(read(path), record)
     except RecordError:
-        return None
-    return [getattr(there, name) for name in _ANSWER]
+        return False
 
 
 def _unchanged(archive: Archive, name: str, manifest: Manifest) -> bytes:
@@ -103,24 +93,17 @@ def _unchanged(archive: Archive, name: str, manifest: Manifest) -> bytes:
     return content
 
 
-def _agreed(run: Path, brought: Suite) -> Suite:
+def _agreed(run: Path, new: Suite) -> Suite:
     """What the folder may say of a suite once these records are in it: ranked only if both were."""
-    path = run / f"suite-{brought.suite}.json"
+    path = run / f"suite-{new.suite}.json"
     if not path.exists():
-        return brought
-    there = suite(path)
-    why = [*there.why_not, *brought.why_not]
-    if there.protocol != brought.protocol:
-        why.append(f"records of protocols {there.protocol} and {brought.protocol} are in one folder")
-    why = list(dict.fromkeys(why))
-    return there.model_copy(
-        update={"ranked": there.ranked and brought.ranked and not why, "why_not": tuple(why)}
-    )
-
-
-def _whence(checked: Checked) -> bytes:
-    assert checked.manifest is not None
-    return checked.manifest.text().encode()
+        return new
+    old = read_suite(path)
+    reasons = dict.fromkeys((*old.why_not, *new.why_not))
+    if old.protocol != new.protocol:
+        reasons[f"records of protocols {old.protocol} and {new.protocol} are in one folder"] = None
+    ranked = old.ranked and new.ranked and not reasons
+    return old.model_copy(update={"ranked": ranked, "why_not": tuple(reasons)})
 
 
 def _write(path: Path, content: bytes) -> None:

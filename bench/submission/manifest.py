@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, ValidationError
 
 from bench.cell import Frozen, Sha256
-from bench.sanitize import fault, first_line
+from bench.sanitize import first_error, first_line
 from bench.submission.archive import MANIFEST, ArchiveFault
 
-PRIVATE, UNASKED, ABSENT = "private", "not asked for", "not in the run folder"
+PRIVATE, EXCLUDED, ABSENT = "private", "not asked for", "not in the run folder"
 LONGEST = 300  # characters of a free text
 
 
@@ -37,7 +37,7 @@ class Listed(Frozen):
 
 
 class Suite(Frozen):
-    """What the run said of a suite (`bench.matrix.suites.ranking`): its word, not checked."""
+    """What the run says of a suite (`bench.matrix.suites.ranking`): its word, not checked."""
 
     suite: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]  # it names a file
     protocol: Count
@@ -47,12 +47,16 @@ class Suite(Frozen):
 
 
 class Manifest(Frozen):
-    """`name`, `url` and `when` are free texts; `pictures` says that pictures of private data were let out;
-    `left_out` maps a record's id to why its arrays are not in the file; `files` all others in it, by name."""
+    """What is in the file, from whom, and what is not.
+
+    `record_schema` is the latest of its records'; `name`, `url` and `when` are free texts; `pictures` says that
+    examples of private data were let out; `left_out` maps a record's id to why its arrays are not in the file;
+    `files` are all others in it, by name.
+    """
 
     format: Literal["gradient-leakage-bench submission"] = "gradient-leakage-bench submission"
     version: Literal[1] = 1
-    record_schema: Count
+    record_schema: Literal[1, 2]
     protocol: Count
     bench: Text
     name: Text = ""
@@ -71,12 +75,12 @@ class Manifest(Frozen):
 def parsed(content: bytes) -> Manifest:
     """The manifest of these bytes; raises `ArchiveFault` in one line for anything that it should not be."""
     try:
-        found = Manifest.model_validate_json(content)
+        manifest = Manifest.model_validate_json(content)
     except ValidationError as error:
-        raise ArchiveFault(f"{MANIFEST}: {fault(error)}") from None
+        raise ArchiveFault(f"{MANIFEST}: {first_error(error)}") from None
     except (ValueError, RecursionError) as error:
         raise ArchiveFault(f"{MANIFEST}: {first_line(error)}") from None
     # Else a key that is in it twice would show a reader one value and a program another.
-    if found.text().encode() != content:
+    if manifest.text().encode() != content:
         raise ArchiveFault(f"{MANIFEST}: not as `bench leaderboard export` writes it")
-    return found
+    return manifest

@@ -1,11 +1,11 @@
 """What was submitted against what came out here, group by group.
 
 The two rates of success are compared by an interval of their difference: Newcombe's square-and-add (1998,
-method 10) on each side's own interval, which is Wilson's, or where pictures belong together (weight seeds,
+method 10) on each side's own interval, which is Wilson's, or where examples belong together (weight seeds,
 batches) the cluster bootstrap's united with it; and never inside Student's interval from the rates of the
 seeds, their variance pooled over both sides, as few seeds are what is drawn anew.  All differences hold
 together at 95 % (Bonferroni).  Share of honest groups that are called different, simulated with 16 readings
-of 3 pictures, 4 fresh seeds and a deviation of 0, .1, .2 between seeds around .05, .5, .8: at most .045 for 4
+of 3 examples, 4 fresh seeds and a deviation of 0, .1, .2 between seeds around .05, .5, .8: at most .045 for 4
 submitted seeds and .11 for one.
 """
 
@@ -18,38 +18,39 @@ from typing import Any, Literal
 
 from scipy.special import stdtrit
 
-from bench.leaderboard.blocks import attack_name, entry
-from bench.leaderboard.worst import Picture, clusters, pictures
-from bench.record.store import Record
-from bench.sanitize import harmless
+from bench.cell import AttackCell
+from bench.leaderboard.worst import ExampleKey, clusters, example_scores
+from bench.record.names import attack_name, entry
+from bench.record.schema import Privacy, Record
+from bench.sanitize import sanitize
 from bench.scoring.intervals import Interval, clustered_share, wilson
-from bench.submission.draw import Drawn
+from bench.submission.draw import Draw
 
-Outcome = Literal["agrees", "differs", "cannot tell"]
-_CODES: dict[Outcome, int] = {"agrees": 0, "differs": 1, "cannot tell": 3}
+Outcome = Literal["agrees", "differs", "inconclusive"]
+_CODES: dict[Outcome, int] = {"agrees": 0, "differs": 1, "inconclusive": 3}
 _EPSILON = 1e-6  # relative: the same formula on another machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
-    """So many pictures leaked, of how many; the interval at the level of the comparison; each seed's rate."""
+class Rate:
+    """So many examples leaked, of how many; the interval at the level of the comparison; each seed's rate."""
 
     leaked: int
-    pictures: int
+    examples: int
     interval: Interval
     seeds: tuple[float, ...]
 
     @property
-    def rate(self) -> float:
-        return self.leaked / self.pictures
+    def value(self) -> float:
+        return self.leaked / self.examples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """One group: what was submitted, what came out here, and whether they differ.
 
-    `interval` is of submitted less here; `why` says what the verdict rests on where that is not it; `asked`
-    is the submitted cell that was asked again, `cells` those that were run.
+    `interval` is of submitted less here; `reason` says what the verdict rests on where that is not it; `cell`
+    is the submitted record that was run again, `cells` are the cells that were run.
     """
 
     setting: str
@@ -57,18 +58,21 @@ class Verdict:
     point: str
     attack: str
     outcome: Outcome
-    why: str
-    submitted: Share | None
-    here: Share | None
+    reason: str
+    submitted: Rate | None
+    here: Rate | None
     interval: Interval | None
-    asked: str
+    cell: str
     cells: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """`seed` draws everything again; `seeds` are the fresh ones; `level` is each interval's; `groups` is how
-    many there were to draw from; `sources` what code differs here, `notes` what could not be drawn anew."""
+    """The verdicts on the groups that were drawn.
+
+    `seed` draws everything again; `seeds` are the fresh ones; `level` is each interval's; `groups` is how many
+    there were to draw from; `changes` what code differs here, `notes` what could not be drawn anew.
+    """
 
     file: Path
     sha256: str
@@ -77,14 +81,14 @@ class Verification:
     level: float
     groups: int
     verdicts: tuple[Verdict, ...]
-    sources: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
     def outcome(self) -> Outcome:
         """One group that differs is enough; without one, every drawn group must agree."""
-        found = {verdict.outcome for verdict in self.verdicts}
-        return "differs" if "differs" in found else "agrees" if found == {"agrees"} else "cannot tell"
+        outcomes = {verdict.outcome for verdict in self.verdicts}
+        return "differs" if "differs" in outcomes else "agrees" if outcomes == {"agrees"} else "inconclusive"
 
     @property
     def exit_code(self) -> int:
@@ -97,110 +101,107 @@ class Verification:
         """The verdicts in words, one line each."""
         for verdict in self.verdicts:
             where = " · ".join(
-                (verdict.setting, f"{verdict.defense} @ {verdict.point}", harmless(verdict.attack, 60))
+                (verdict.setting, f"{verdict.defense} @ {verdict.point}", sanitize(verdict.attack, 60))
             )
-            said = [
-                f"{word} {one.rate:.3f} of {one.pictures}"
-                for word, one in (("submitted", verdict.submitted), ("here", verdict.here))
-                if one is not None
+            parts = [
+                f"{word} {rate.value:.3f} of {rate.examples}"
+                for word, rate in (("submitted", verdict.submitted), ("here", verdict.here))
+                if rate is not None
             ]
             if verdict.interval is not None:
-                said.append(f"difference in [{verdict.interval[0]:+.3f}, {verdict.interval[1]:+.3f}]")
-            said += [verdict.why] if verdict.why else []
-            yield f"{verdict.outcome:12}{harmless(where, 240)}: {'; '.join(said)}"
+                parts.append(f"difference in [{verdict.interval[0]:+.3f}, {verdict.interval[1]:+.3f}]")
+            parts += [verdict.reason] if verdict.reason else []
+            yield f"{verdict.outcome:14}{sanitize(where, 240)}: {'; '.join(parts)}"
 
 
-def verdict(drawn: Drawn, ran: Sequence[Record], obstacle: str, level: float) -> Verdict:
-    """The verdict on a group from the cells that `ran` here; `obstacle` says why it cannot be told."""
-    done = drawn.group.done
-    submitted, here = share(done, level), share([one for one in ran if one.status == "done"], level)
+def verdict(draw: Draw, records: Sequence[Record], obstacle: str, level: float) -> Verdict:
+    """The verdict on a group from the `records` of the cells run here; `obstacle` says why it is inconclusive."""
+    submitted = rate(draw.group.done, level)
+    here = rate([record for record in records if record.status == "done"], level)
     interval = difference(submitted, here, level) if submitted and here else None
-    judged: tuple[Outcome, str] = ("cannot tell", obstacle)
-    outcome, why = judged if obstacle else _judged(drawn, ran, interval)
-    cell = drawn.asked.cell
+    unjudged: tuple[Outcome, str] = ("inconclusive", obstacle)
+    outcome, reason = unjudged if obstacle else _judged(draw, records, interval)
+    cell = draw.record.cell
+    assert isinstance(cell, AttackCell)
     return Verdict(
-        setting=drawn.group.setting, defense=entry(cell["defense"]), point=cell["point"],
-        attack=attack_name(cell), outcome=outcome, why=why, submitted=submitted, here=here,
-        interval=interval, asked=drawn.asked.id, cells=tuple(record.id for record in ran),
+        setting=draw.group.setting, defense=entry(cell.defense), point=cell.point, attack=attack_name(cell),
+        outcome=outcome, reason=reason, submitted=submitted, here=here, interval=interval, cell=draw.record.id,
+        cells=tuple(record.id for record in records),
     )  # fmt: skip
 
 
-def share(found: Sequence[Record], level: float) -> Share | None:
-    """The rate over the pictures of these records; None where there is none."""
-    hits: dict[Picture, bool] = {}
-    for record in found:
-        hits |= {key: bool(picture["success"]) for key, picture in pictures(record)}
+def rate(records: Sequence[Record], level: float) -> Rate | None:
+    """The rate over the examples of these records; None where there is none."""
+    hits: dict[ExampleKey, bool] = {}
+    for record in records:
+        hits |= {key: example.success for key, example in example_scores(record)}
     if not hits:
         return None
-    values, together = list(hits.values()), clusters(list(hits))
+    values, members = list(hits.values()), clusters(list(hits))
     interval = wilson(sum(values), len(values), level)
-    if together is not None:
-        interval = clustered_share(values, together, level)
+    if members is not None:
+        interval = clustered_share(values, members, level)
     by_seed: dict[int, list[bool]] = {}
-    for key, hit in hits.items():
-        by_seed.setdefault(key[0], []).append(hit)
-    return Share(
-        leaked=sum(values), pictures=len(values), interval=interval,
-        seeds=tuple(sum(own) / len(own) for own in by_seed.values()),
-    )  # fmt: skip
+    for (seed, *_), hit in hits.items():
+        by_seed.setdefault(seed, []).append(hit)
+    return Rate(
+        leaked=sum(values), examples=len(values), interval=interval, seeds=tuple(map(fmean, by_seed.values()))
+    )
 
 
-def difference(submitted: Share, here: Share, level: float) -> Interval:
+def difference(submitted: Rate, here: Rate, level: float) -> Interval:
     """The interval of the one rate less the other, from each one's own (Newcombe 1998, method 10; Zou, Donner
-    2008 for other intervals than Wilson's), as wide as their seeds ask."""
+    2008 for other intervals than Wilson's), at least as wide as that from the rates of their seeds."""
     (low, high), (its_low, its_high) = submitted.interval, here.interval
-    centre = submitted.rate - here.rate
-    below = sqrt((submitted.rate - low) ** 2 + (its_high - here.rate) ** 2)
-    above = sqrt((high - submitted.rate) ** 2 + (here.rate - its_low) ** 2)
+    centre = submitted.value - here.value
+    below = sqrt((submitted.value - low) ** 2 + (its_high - here.value) ** 2)
+    above = sqrt((high - submitted.value) ** 2 + (here.value - its_low) ** 2)
     half = _half_width(submitted.seeds, here.seeds, level)
     return max(-1.0, centre - max(below, half)), min(1.0, centre + max(above, half))
 
 
-def _half_width(one: Sequence[float], other: Sequence[float], level: float) -> float:
+def _half_width(submitted: Sequence[float], here: Sequence[float], level: float) -> float:
     """Of Student's interval for the difference of two means, their variance pooled; 0 for a seed each, which
     say nothing of how seeds differ."""
-    freedom = len(one) + len(other) - 2
+    freedom = len(submitted) + len(here) - 2
     if freedom < 1:
         return 0.0
-    squares = sum((rate - fmean(rates)) ** 2 for rates in (one, other) for rate in rates)
-    return float(stdtrit(freedom, (1 + level) / 2)) * sqrt(
-        squares / freedom * (1 / len(one) + 1 / len(other))
-    )
+    squares = sum((rate - fmean(rates)) ** 2 for rates in (submitted, here) for rate in rates)
+    width = sqrt(squares / freedom * (1 / len(submitted) + 1 / len(here)))
+    return float(stdtrit(freedom, (1 + level) / 2)) * width
 
 
-def _judged(drawn: Drawn, ran: Sequence[Record], interval: Interval | None) -> tuple[Outcome, str]:
-    crashed = next((record for record in ran if record.status == "crashed"), None)
+def _judged(draw: Draw, records: Sequence[Record], interval: Interval | None) -> tuple[Outcome, str]:
+    crashed = next((record for record in records if record.status == "crashed"), None)
     if crashed is not None:
-        return "cannot tell", f"it crashed here: {harmless(crashed.reason)}"
-    absent = next((record for record in ran if record.status == "n/a"), None)
-    if not drawn.group.done:
+        return "inconclusive", f"it crashed here: {sanitize(crashed.reason)}"
+    absent = next((record for record in records if record.status == "n/a"), None)
+    if not draw.group.done:
         if absent is not None:
-            return "agrees", f"not applicable: {harmless(absent.reason)}"
-        return "differs", f"submitted as not applicable ({harmless(drawn.asked.reason)}), and it runs here"
+            return "agrees", f"not applicable: {sanitize(absent.reason)}"
+        return "differs", f"submitted as not applicable ({sanitize(draw.record.reason)}), and it runs here"
     if absent is not None:
-        return "cannot tell", f"not applicable here: {harmless(absent.reason)}"
-    if said := _epsilon(drawn.group.done, ran[0]):
-        return said
-    assert interval is not None  # both sides have done records, and those have pictures
+        return "inconclusive", f"not applicable here: {sanitize(absent.reason)}"
+    if by_epsilon := _epsilon(draw.group.done, records[0]):
+        return by_epsilon
+    assert interval is not None  # both sides have done records, and those have examples
     if not interval[0] <= 0 <= interval[1]:
         return "differs", ""
     if interval[1] - interval[0] > 1:
-        return "cannot tell", "too few pictures, or seeds that differ too much: it could be half of all"
+        return "inconclusive", "too few examples, or seeds that differ too much: it could be half of all"
     return "agrees", ""
 
 
 def _epsilon(done: Sequence[Record], here: Record) -> tuple[Outcome, str] | None:
     """ε at the tap hangs on the defense and the setting alone: it must come out the same under any seed."""
-    found = here.summary.get("epsilon")
+    privacy = here.attack.privacy if here.attack else Privacy()
     for record in done:
-        said = record.summary.get("epsilon")
-        if said is None and found is None:
+        stated = record.attack.privacy.epsilon if record.attack else None
+        if stated is None and privacy.epsilon is None:
             continue
-        if found is None:
-            return (
-                "cannot tell",
-                f"ε {harmless(said)} was submitted; here: {here.summary.get('epsilon_absent')}",
-            )
-        if not isinstance(said, int | float) or not isclose(said, found, rel_tol=_EPSILON):
-            return "differs", f"ε {harmless(said)} was submitted, it is {found:.4g} here"
+        if privacy.epsilon is None:
+            return "inconclusive", f"ε {stated:g} was submitted; here: {sanitize(privacy.absent)}"
+        if stated is None or not isclose(stated, privacy.epsilon, rel_tol=_EPSILON):
+            shown = "no ε" if stated is None else f"ε {stated:g}"
+            return "differs", f"{shown} was submitted, it is {privacy.epsilon:.4g} here"
     return None

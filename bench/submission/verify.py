@@ -7,59 +7,61 @@ file names is opened: weights files are found by content, trainings are run agai
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from bench import PROTOCOL
-from bench.answer.run import Place
+from bench.answer.context import RunContext
 from bench.cell import AnyCell, AttackCell, CheckpointWeights, FileWeights, InitialWeights, TrainingCell
 from bench.errors import BenchError, RecordError, UnknownName
 from bench.matrix.document import PRESETS
 from bench.matrix.expand import Planned
 from bench.matrix.feasible import impossible
-from bench.record import fingerprint as source
-from bench.record import store as records
+from bench.record import fingerprint, store
 from bench.record.checkpoints import file_sha256
 from bench.record.folder import opened
-from bench.record.store import Record, cell_of
+from bench.record.schema import Record
 from bench.registry import entries as registry
-from bench.sanitize import harmless
+from bench.sanitize import sanitize
 from bench.scoring.intervals import simultaneous
 from bench.submission.check import passed
-from bench.submission.draw import Drawn, draw, groups
+from bench.submission.draw import Draw, draw, groups
 from bench.submission.verdicts import Verification, verdict
-from bench.sweep.dispatch import Watch
+from bench.sweep.observer import Observer
 from bench.sweep.plan import Resolver, schedule
-from bench.sweep.processes import Processes
-from bench.sweep.session import carry_out
+from bench.sweep.processes import ProcessPool
+from bench.sweep.session import run_schedule
 
-_KINDS = ("*.safetensors", "*.npz", "*.pt", "*.pth")  # of weights files
+_SUFFIXES = ("*.safetensors", "*.npz", "*.pt", "*.pth")  # of weights files
 
 
 @dataclass(slots=True, kw_only=True)
-class _Trip:
-    """What is gathered on the way; `notes` and `sources` in the order in which they came up."""
+class _Plan:
+    """What is to be run, and what it is made from; `notes` and `changes` in the order in which they came up.
+
+    `trainings` are the submission's, by the id of their cell.
+    """
 
     resolver: Resolver
     weights: "_WeightsFiles"
     trainings: Mapping[str, Record]
-    planned: dict[str, Planned] = field(default_factory=dict)
+    cells: dict[str, Planned] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)
-    sources: dict[str, None] = field(default_factory=dict)
+    changes: dict[str, None] = field(default_factory=dict)
 
 
 def verify(
     file: Path, *, cells: int = 12, seed: int | None = None, data_dir: Path | None = None,
     device: str = "cpu", jobs: int = 1, plugins: Sequence[str] = (), out: Path | None = None,
-    weights: Path | None = None, told: Callable[[str], None] = lambda line: None,
+    weights: Path | None = None, on_line: Callable[[str], None] = lambda line: None,
 ) -> Verification:  # fmt: skip
     """Run `cells` of the submission's cells again under fresh seeds and compare; all is drawn from `seed`.
 
     `plugins` are the entries that the submission was made with, `weights` a folder in which its weights files
-    are looked for; `out` keeps the new records (those there are not run again).  `told` hears what is going
+    are looked for; `out` keeps the new records (those there are not run again).  `on_line` hears what is going
     on, a line at a time.
 
     Raises `FailedCheck` where the file does not pass its check, `BenchError` for a plug-in that cannot be
@@ -67,59 +69,60 @@ def verify(
     """
     if cells < 1:
         raise BenchError(f"cells: at least 1, got {cells}")
-    checked = passed(file)
+    report = passed(file)
     for plugin in plugins:
         registry.add_plugin(plugin)
     seed = int.from_bytes(os.urandom(6)) if seed is None else seed
-    among = groups(checked.records)
-    chosen = draw(among, cells, seed)
-    seeds = tuple(dict.fromkeys(fresh for drawn in chosen for fresh in drawn.seeds))
-    told(f"seed {seed}, fresh seeds {', '.join(map(str, seeds))}: {len(chosen)} of {len(among)} groups")
-    trip = _Trip(
+    among = groups(report.records)
+    draws = draw(among, cells, seed)
+    seeds = tuple(dict.fromkeys(fresh for one in draws for fresh in one.seeds))
+    on_line(f"seed {seed}, fresh seeds {', '.join(map(str, seeds))}: {len(draws)} of {len(among)} groups")
+    plan = _Plan(
         resolver=Resolver(data_dir), weights=_WeightsFiles(weights),
-        trainings={record.id: record for record in checked.records if record.cell["kind"] == "training"},
+        trainings={
+            record.cell.id: record for record in report.records if isinstance(record.cell, TrainingCell)
+        },
     )  # fmt: skip
-    prepared = [_prepared(drawn, trip) for drawn in chosen]
+    prepared = [_prepared(one, plan) for one in draws]
     with _folder(out) as run:
-        todo = schedule(trip.planned.values(), run, trip.resolver)
-        told(f"{len(todo.waiting)} cells to run, about {todo.seconds / jobs:.0f} s")
-        watch = Watch(finished=lambda record: told(f"{record.id[:8]} {record.status}"))
-        place = Place(run=run, data_dir=data_dir, device=device)
-        carry_out(todo, place, partial(Processes, place, jobs=jobs, plugins=plugins), watch=watch)
-        here = {id_: records.read(records.record_path(run, id_)) for id_ in trip.planned}
-    _compare_trainings(trip, here)
-    level = simultaneous(max(1, len(chosen)))
+        todo = schedule(plan.cells.values(), run, plan.resolver)
+        on_line(f"{len(todo.waiting)} cells to run, about {todo.seconds / jobs:.0f} s")
+        context = RunContext(run=run, data_dir=data_dir, device=device)
+        pool = partial(ProcessPool, context, jobs=jobs, plugins=plugins)
+        run_schedule(todo, context, pool, _Lines(on_line))
+        here = {id_: store.read(store.record_path(run, id_)) for id_ in plan.cells}
+    _compare_trainings(plan, here)
+    level = simultaneous(max(1, len(draws)))
     verdicts = [
-        verdict(drawn, [here[cell.id] for cell in asked], obstacle, level)
-        for drawn, (asked, obstacle) in zip(chosen, prepared, strict=True)
+        verdict(one, [here[cell.id] for cell in ran], obstacle, level)
+        for one, (ran, obstacle) in zip(draws, prepared, strict=True)
     ]
     return Verification(
-        file=file, sha256=checked.sha256, seed=seed, seeds=seeds, level=level, groups=len(among),
-        verdicts=tuple(verdicts), sources=tuple(trip.sources), notes=tuple(trip.notes),
+        file=file, sha256=report.sha256, seed=seed, seeds=seeds, level=level, groups=len(among),
+        verdicts=tuple(verdicts), changes=tuple(plan.changes), notes=tuple(plan.notes),
     )  # fmt: skip
 
 
-def _prepared(drawn: Drawn, trip: _Trip) -> tuple[list[AttackCell], str]:
+def _prepared(draw: Draw, plan: _Plan) -> tuple[list[AttackCell], str]:
     """The cells of a group that are to be run, added to the plan; and why its verdict stays open, or ""."""
     try:
-        cells = [_asked_again(drawn.asked, seed, trip) for seed in drawn.seeds]
-        wanted: list[AnyCell] = [*_trainings(cells, trip), *cells]
-        planned = [Planned(cell, _impossible(cell, trip.resolver)) for cell in wanted]
+        cells = [_with_seed(draw.record, seed, plan) for seed in draw.seeds]
+        wanted: list[AnyCell] = [*_trainings(cells, plan), *cells]
+        planned = [Planned(cell, _impossible(cell, plan.resolver)) for cell in wanted]
     except BenchError as error:
-        return [], harmless(error, 300)
+        return [], sanitize(error, 300)
     for item in planned:
-        trip.planned[item.cell.id] = _merged(trip.planned.get(item.cell.id), item)
-    return cells, _other_code(drawn.asked, cells[0], trip)
+        plan.cells[item.cell.id] = _merged(plan.cells.get(item.cell.id), item)
+    return cells, _other_code(draw.record, cells[0], plan)
 
 
-def _asked_again(record: Record, seed: int, trip: _Trip) -> AttackCell:
-    """The record's cell under another seed; raises `BenchError` for what cannot be asked here."""
-    cell = cell_of(record)
+def _with_seed(record: Record, seed: int, plan: _Plan) -> AttackCell:
+    """The record's cell under another seed; raises `BenchError` for what cannot be run here."""
+    cell = record.cell
     assert isinstance(cell, AttackCell)
-    protocol = record.source["bench"]["protocol"]
-    if protocol != PROTOCOL:
+    if record.protocol != PROTOCOL:
         raise RecordError(
-            f"it is of protocol {protocol}, this bench answers {PROTOCOL}; install that version"
+            f"it is of protocol {record.protocol}, this bench has {PROTOCOL}; install that version"
         )
     if any(name == "path" or _may_be_path(value) for name, value in cell.dataset.params.items()):
         raise RecordError(
@@ -127,10 +130,10 @@ def _asked_again(record: Record, seed: int, trip: _Trip) -> AttackCell:
         )
     changed: dict[str, Any] = {"seed": seed}
     if isinstance(cell.weights, FileWeights):
-        found = trip.weights.find(cell.weights.sha256)
-        changed["weights"] = cell.weights.model_copy(update={"path": str(found)})
+        path = plan.weights.find(cell.weights.sha256)
+        changed["weights"] = cell.weights.model_copy(update={"path": str(path)})
     if not isinstance(cell.weights, InitialWeights):
-        trip.notes[f"weights of a {cell.weights.kind} are not drawn anew, only the victims"] = None
+        plan.notes[f"weights of a {cell.weights.kind} are not drawn anew, only the victims"] = None
     return cell.model_copy(update=changed)
 
 
@@ -139,23 +142,22 @@ def _may_be_path(value: Any) -> bool:
     return isinstance(value, str) and ("/" in value or "\\" in value or value.startswith(("~", ".")))
 
 
-def _trainings(cells: Sequence[AttackCell], trip: _Trip) -> Iterator[TrainingCell]:
+def _trainings(cells: Sequence[AttackCell], plan: _Plan) -> Iterator[TrainingCell]:
     """The trainings whose checkpoints the cells attack, to be run again: weights do not travel."""
     for cell in cells:
         if not isinstance(cell.weights, CheckpointWeights):
             continue
-        made = trip.trainings.get(cell.weights.training)
-        training = cell_of(made) if made is not None else None
-        if not isinstance(training, TrainingCell):
+        record = plan.trainings.get(cell.weights.training)
+        if record is None or not isinstance(record.cell, TrainingCell):
             raise RecordError(f"the training {cell.weights.training[:8]} of its weights is not in the file")
-        yield training.model_copy(update={"checkpoints": (cell.weights.round,)})
+        yield record.cell.model_copy(update={"checkpoints": (cell.weights.round,)})
 
 
 def _impossible(cell: AnyCell, resolver: Resolver) -> str | None:
-    """Why the cell cannot run anywhere; raises `BenchError` where it cannot be asked here."""
-    named = [("defenses", cell.defense), ("datasets", cell.dataset), ("models", cell.model)]
-    named += [("attacks", cell.attack)] if isinstance(cell, AttackCell) else []
-    for kind, entry in named:
+    """Why the cell cannot run anywhere; raises `BenchError` where it cannot be run here."""
+    entries = [("defenses", cell.defense), ("datasets", cell.dataset), ("models", cell.model)]
+    entries += [("attacks", cell.attack)] if isinstance(cell, AttackCell) else []
+    for kind, entry in entries:
         if entry.name not in registry.names(kind):
             raise UnknownName(
                 f"{registry.SINGULAR[kind]} {entry.name!r} is not here; give its file by --plugin"
@@ -169,59 +171,72 @@ def _impossible(cell: AnyCell, resolver: Resolver) -> str | None:
 
 
 def _merged(there: Planned | None, item: Planned) -> Planned:
-    """A training that several cells ask for keeps the rounds of all of them."""
+    """A training that several cells need keeps the rounds of all of them."""
     if there is None or not (isinstance(item.cell, TrainingCell) and isinstance(there.cell, TrainingCell)):
         return item
     kept = tuple(sorted({*there.cell.checkpoints, *item.cell.checkpoints}))
     return replace(item, cell=item.cell.model_copy(update={"checkpoints": kept}))
 
 
-def _other_code(record: Record, cell: AttackCell, trip: _Trip) -> str:
-    """What other code stands behind the cell here is told; where it is an entry's, the verdict stays open."""
-    old, new = dict(record.source), source.cell_source(cell)
-    old.pop("weights", None)  # of a checkpoint: `_compare_trainings`
-    for line in source.changed(old, new):
-        trip.sources[harmless(line, 300)] = None
-    for part in sorted({*old, *new} - {"bench"}):
-        one, other = old.get(part), new.get(part)
-        if not isinstance(one, dict) or one.get("sha256") != (other or {}).get("sha256"):
-            return f"its {harmless(part, 20)} is other code here than was submitted"
+def _other_code(record: Record, cell: AttackCell, plan: _Plan) -> str:
+    """Other code behind the cell here is noted; where it is an entry's, the verdict stays open, for this reason."""
+    old, new = (
+        replace(record.provenance, weights=None),
+        fingerprint.of_cell(cell),
+    )  # weights: `_compare_trainings`
+    for line in fingerprint.changed(old, new):
+        plan.changes[sanitize(line, 300)] = None
+    for part in ("attack", "dataset", "defense", "model"):
+        submitted, here = getattr(old, part), getattr(new, part)
+        shipped = submitted is not None and submitted.origin == here.origin == registry.DISTRIBUTION
+        if not shipped and (submitted is None or submitted.sha256 != here.sha256):
+            return f"its {part} is other code here than was submitted"
     return ""
 
 
-def _compare_trainings(trip: _Trip, here: Mapping[str, Record]) -> None:
-    for id_ in sorted({*trip.trainings} & {*here}):
-        old = trip.trainings[id_].summary.get("checkpoints", {})
-        new = here[id_].summary.get("checkpoints", {})
+def _compare_trainings(plan: _Plan, here: Mapping[str, Record]) -> None:
+    for id_ in sorted({*plan.trainings} & {*here}):
+        old, new = (
+            record.training.checkpoints if record.training else {}
+            for record in (plan.trainings[id_], here[id_])
+        )
         same = bool(new) and all(old.get(round_) == sha256 for round_, sha256 in new.items())
-        came = "the same weights" if same else "other weights (another machine, or other code)"
-        trip.notes[f"training {id_[:8]} was run again, and came to {came}"] = None
+        weights = "the same weights" if same else "other weights (another machine, or other code)"
+        plan.notes[f"training {id_[:8]} was run again, and came to {weights}"] = None
+
+
+class _Lines(Observer):
+    """Says a line of each record."""
+
+    def __init__(self, on_line: Callable[[str], None]) -> None:
+        self._on_line = on_line
+
+    def on_record(self, record: Record) -> None:
+        self._on_line(f"{record.id[:8]} {record.status}")
 
 
 @contextmanager
 def _folder(out: Path | None) -> Iterator[Path]:
-    if out is not None:
-        with opened(out) as run:
-            yield run
-        return
-    with tempfile.TemporaryDirectory() as folder, opened(Path(folder)) as run:
+    place = nullcontext(str(out)) if out is not None else tempfile.TemporaryDirectory()
+    with place as folder, opened(Path(folder)) as run:
         yield run
 
 
 class _WeightsFiles:
-    """Weights files by content: those that ship with bench and a folder's, looked through once one is asked."""
+    """Weights files by content: those that ship with bench and a folder's, looked through at the first search."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folders = [PRESETS, *([folder] if folder is not None else [])]
-        self._found: dict[str, Path] | None = None
+
+    @cached_property
+    def _by_hash(self) -> dict[str, Path]:
+        paths = (path for top in self._folders for kind in _SUFFIXES for path in sorted(top.rglob(kind)))
+        return {file_sha256(path): path for path in paths if path.is_file()}
 
     def find(self, sha256: str) -> Path:
         """Raises `BenchError` where no file has this content."""
-        if self._found is None:
-            paths = [path for top in self._folders for kind in _KINDS for path in sorted(top.rglob(kind))]
-            self._found = {file_sha256(path): path for path in paths if path.is_file()}
-        if sha256 not in self._found:
+        if sha256 not in self._by_hash:
             raise BenchError(
                 f"its weights file {sha256[:8]} is not here; name a folder that has it by --weights"
             )
-        return self._found[sha256]
+        return self._by_hash[sha256]

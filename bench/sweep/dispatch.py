@@ -1,77 +1,63 @@
 """The loop that feeds workers: every cell of a schedule to a record, whatever happens to its worker."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
 
-from bench.answer.run import Place, Step, answering, environment
+from bench.answer.context import RunContext, TrainingProgress
+from bench.answer.run import unanswered
 from bench.cell import AnyCell
-from bench.record.store import Record, write
-from bench.sweep.pool import Crew, Lost
-from bench.sweep.scheduler import Agenda
+from bench.record.schema import Cost, Record
+from bench.record.store import write
+from bench.sweep.observer import Observer
+from bench.sweep.pool import WorkerLost, WorkerPool
+from bench.sweep.scheduler import Scheduler
 
 TRIES = 2  # of a cell that its worker does not survive: the first may have died of something else
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Watch:
-    """What a run tells: a cell begins at a worker, a training is so far, a record is on disk."""
-
-    started: Callable[[AnyCell, str], None] = lambda cell, worker: None
-    stepped: Callable[[AnyCell, Step], None] = lambda cell, step: None
-    finished: Callable[[Record], None] = lambda record: None
-
-
 def dispatch(
-    agenda: Agenda,
-    crew: Crew,
-    place: Place,
-    watch: Watch,
-    learn: Callable[[AnyCell, Mapping[str, Any]], None],
-) -> None:
-    """Have the crew answer all that is on the agenda.
+    scheduler: Scheduler, pool: WorkerPool, context: RunContext, observers: Sequence[Observer],
+    learn: Callable[[AnyCell, Cost], None],
+) -> None:  # fmt: skip
+    """Have the pool answer all that the scheduler has.
 
-    `learn` is told what each cell cost.  Raises what `crew.news` raises, with every finished cell on disk.
+    `learn` hears what each cell cost.  Raises what `pool.events` raises, with every finished cell on disk.
     """
-    busy: dict[str, AnyCell] = {}
-    lost_with: Counter[str] = Counter()
+    running: dict[str, AnyCell] = {}
+    losses: Counter[str] = Counter()
+
+    def settle(cell: AnyCell, record: Record) -> None:
+        scheduler.settle(cell)
+        for observer in observers:
+            observer.on_record(record)
+
     while True:
-        for worker in crew.members():
-            if worker not in busy and (cell := agenda.take(worker)) is not None:
-                busy[worker] = cell
-                watch.started(cell, worker)
-                crew.give(worker, cell, demand=len(busy) + agenda.ready)
-        if not busy and agenda.empty:
+        for worker in pool.workers():
+            if worker not in running and (cell := scheduler.take(worker)) is not None:
+                running[worker] = cell
+                for observer in observers:
+                    observer.on_start(cell, worker)
+                pool.submit(worker, cell, demand=len(running) + scheduler.ready)
+        if not running and scheduler.empty:
             return
-        for worker, news in crew.news():
-            if isinstance(news, Step):
-                watch.stepped(busy[worker], news)
-                continue
-            if isinstance(news, Record):
-                cell = busy.pop(worker)
-                learn(cell, news.cost)
-                agenda.settle(cell)
-                watch.finished(news)
-                continue
-            agenda.leave(worker)
-            cell_ = busy.pop(worker, None)
-            if cell_ is None:
-                continue
-            if isinstance(news, Lost):
-                lost_with[cell_.id] += 1
-                if not news.again or lost_with[cell_.id] >= TRIES:
-                    record = lost(cell_, place, news.reason)
-                    write(place.run, record)
-                    agenda.settle(cell_)
-                    watch.finished(record)
+        for worker, event in pool.events():
+            if isinstance(event, TrainingProgress):
+                for observer in observers:
+                    observer.on_progress(running[worker], event)
+            elif isinstance(event, Record):
+                answered = running.pop(worker)
+                learn(answered, event.cost)
+                settle(answered, event)
+            else:
+                scheduler.remove(worker)
+                dropped = running.pop(worker, None)
+                if dropped is None:
                     continue
-            agenda.again(cell_)
-
-
-def lost(cell: AnyCell, place: Place, reason: str, status: Any = "crashed") -> Record:
-    """The record of a cell that could not run."""
-    return Record(
-        id=cell.id, status=status, reason=reason, cell=cell.model_dump(mode="json"),
-        source=answering(cell, place.run), summary={}, victims=[], environment=environment(place), cost={},
-    )  # fmt: skip
+                if isinstance(event, WorkerLost):
+                    losses[dropped.id] += 1
+                    if not event.retry or losses[dropped.id] >= TRIES:
+                        record = unanswered(dropped, context, "crashed", event.reason)
+                        write(context.run, record)
+                        settle(dropped, record)
+                        continue
+                scheduler.retry(dropped)

@@ -4,13 +4,14 @@ import statistics
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from math import prod
-from typing import Any
 
 from bench.cell import AnyCell, TrainingCell
-from bench.matrix.feasible import pictures
+from bench.matrix.feasible import examples
+from bench.record.schema import Cost, Record
 from bench.registry import entries as registry
+from bench.sweep.observer import Observer
 
 _REMEMBERED = 32  # of each kind of cell: what it took last
 
@@ -24,13 +25,13 @@ def formula(cell: AnyCell, shape: tuple[int, ...]) -> float:
     attack = registry.load("attacks", cell.attack.name)
     if not getattr(attack, "iterative", True):
         return 0.2
-    count = pictures(cell.point, federated)
+    count = examples(cell.point, federated)
     share = float(max(0.1, (count * prod(shape) / 784) ** 0.9))
     return 0.2 + cell.readings * cell.evaluations * 0.0005 * share
 
 
 class Estimates:
-    """Seconds of cells: the formula times what the most alike of the cells seen took beside theirs.
+    """Seconds of cells: the formula, corrected by the median ratio that the most similar cells seen had to it.
 
     `shape` gives the shape of one example of a cell's data.
     """
@@ -40,18 +41,16 @@ class Estimates:
         self._formula: dict[str, float] = {}
         self._ratios: defaultdict[Hashable, deque[float]] = defaultdict(lambda: deque(maxlen=_REMEMBERED))
         self._medians: dict[Hashable, float] = {}
-        self._lock = threading.Lock()  # the thread that keeps a run's progress asks, while the run learns
+        self._lock = threading.Lock()  # the thread that writes a run's progress reads, while the run learns
         self.seen = 0
 
-    def learn(self, cell: AnyCell, cost: Mapping[str, Any]) -> None:
-        """What its record says that a cell cost; a time that is none (a record may say anything), or that is
-        another cell's whose answer it took over, is passed over."""
-        seconds = cost.get("wall_seconds")
-        if cost.get("reused_from") or not isinstance(seconds, float) or not 0 < seconds < 1e9:
+    def learn(self, cell: AnyCell, cost: Cost) -> None:
+        """What a cell took; a time that cannot be, or of a cell that reused another's answer, is passed over."""
+        if cost.reused_from or not 0 < cost.wall_seconds < 1e9:
             return
-        ratio = seconds / self._of_formula(cell)
+        ratio = cost.wall_seconds / self._by_formula(cell)
         with self._lock:
-            for kind in _alike(cell):
+            for kind in _kinds(cell):
                 self._ratios[kind].append(ratio)
                 self._medians.pop(kind, None)
             self.seen += 1
@@ -59,21 +58,21 @@ class Estimates:
     def seconds(self, cell: AnyCell) -> float:
         """What it will take, on one core."""
         with self._lock:
-            for kind in _alike(cell):
+            for kind in _kinds(cell):
                 if kind in self._ratios:
                     if kind not in self._medians:
                         self._medians[kind] = statistics.median(self._ratios[kind])
-                    return self._of_formula(cell) * self._medians[kind]
-        return self._of_formula(cell)
+                    return self._by_formula(cell) * self._medians[kind]
+        return self._by_formula(cell)
 
-    def _of_formula(self, cell: AnyCell) -> float:
+    def _by_formula(self, cell: AnyCell) -> float:
         if cell.id not in self._formula:
             self._formula[cell.id] = formula(cell, self._shape(cell))
         return self._formula[cell.id]
 
 
-class Remaining:
-    """What is left of `cells`, in seconds by the clock: from what was done at the speed seen so far."""
+class Remaining(Observer):
+    """What is left of `cells`, in seconds by the clock: by the speed of the cells done so far."""
 
     def __init__(self, cells: Iterable[AnyCell], estimates: Estimates) -> None:
         self._estimates = estimates
@@ -81,15 +80,14 @@ class Remaining:
         self._done: list[AnyCell] = []
         self._began = time.monotonic()
 
-    def settle(self, cell_id: str) -> None:
-        """A cell has its record."""
-        cell = self._open.pop(cell_id, None)
+    def on_record(self, record: Record) -> None:
+        cell = self._open.pop(record.id, None)
         if cell is not None:
             self._done.append(cell)
 
     def left(self) -> float | None:
         """Seconds; None before anything is done."""
-        # copies: the thread that keeps a run's progress asks, while the run goes on
+        # copies: the thread that writes a run's progress calls this, while the run goes on
         done = sum(map(self._estimates.seconds, list(self._done)))
         if not done:
             return None
@@ -97,8 +95,8 @@ class Remaining:
         return ahead * (time.monotonic() - self._began) / done
 
 
-def _alike(cell: AnyCell) -> Iterator[Hashable]:
-    """Kinds that a cell belongs to, the narrowest first."""
+def _kinds(cell: AnyCell) -> Iterator[Hashable]:
+    """What a cell has in common with others, the narrowest first."""
     what = "training" if isinstance(cell, TrainingCell) else (cell.attack.name, cell.knowledge)
     setting = (what, cell.model.name, cell.dataset.name)
     yield (*setting, str(cell.defense), "" if isinstance(cell, TrainingCell) else cell.point)

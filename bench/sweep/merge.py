@@ -1,8 +1,8 @@
 """Several run folders → one: shards of a matrix, or the same matrix from several machines.
 
-Every record is checked before it counts, as it may come from anywhere: its cell has its id, its arrays and its
-checkpoints are there and of the hash that it names.  Nothing that is there is lost: what gives way to a better
-record is kept aside, as when a cell runs again.
+A record may come from anywhere, so it is checked first: its id is its cell's hash, its arrays and checkpoints are
+there and have the hashes that it names.  Nothing is lost: a record that gives way to a better one is kept aside, as
+when a cell runs again.
 """
 
 import hashlib
@@ -10,26 +10,30 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from bench.cell import AnyCell, TrainingCell
-from bench.errors import MALFORMED, BenchError, DataError, RecordError, WeightsError
+from bench.errors import BenchError, DataError, RecordError
+from bench.record import request
 from bench.record import store as records
 from bench.record.checkpoints import checkpoint_path
-from bench.record.npz import read_pack
-from bench.record.store import UNPACKED, Record, arrays_hash, write_atomically
-from bench.sanitize import LONG, harmless
+from bench.record.equality import differences
+from bench.record.files import read_plain, write_atomically
+from bench.record.npz import read_npz
+from bench.record.schema import Record
+from bench.record.store import UNPACKED, arrays_hash
+from bench.sanitize import LONG, sanitize
 from bench.sweep.bundle import unpack
 
 _LARGEST = 2**23  # bytes of one record
-_WORD = {"done": 2, "n/a": 1, "crashed": 0}  # which of two records says more
-_BESIDE = ("asked.json", "published.json")
+_RANK = {"done": 2, "n/a": 1, "crashed": 0}  # which of two records says more
+_BESIDE = (request.FILE, request.OLD_FILE, "published.json")
 
 
 @dataclass(slots=True)
 class Merged:
-    """What a merge did: `new` records, `better` ones in place of those that were there, `same` ones, and one line
-    each for what `differs` and for what was `refused`."""
+    """What a merge did: counts of records that were `new`, `better` than the one there, or the `same`.
+
+    `differs` and `refused` have one line a record.
+    """
 
     new: int = 0
     better: int = 0
@@ -39,10 +43,10 @@ class Merged:
 
 
 def merge(into: Path, sources: Sequence[Path]) -> Merged:
-    """Bring the records of `sources` into the run folder `into`, which the caller holds; the sources stay as they
-    are, and may be under way.
+    """Bring the records of `sources` into the run folder `into`, which the caller holds.
 
-    Raises `RecordError` for a source that is no run folder, `StorageError` where `into` does not take a file.
+    The sources stay as they are, and may be under way.  Raises `RecordError` for a source that is no run folder,
+    `StorageError` where `into` does not take a file.
     """
     for source in sources:
         if not (source / "records").is_dir():
@@ -54,96 +58,72 @@ def merge(into: Path, sources: Sequence[Path]) -> Merged:
         for path in sorted((source / "records").glob("*.json")):
             try:
                 _bring(path, source, into, merged)
-            except (RecordError, DataError, WeightsError, OSError, *MALFORMED) as error:
-                merged.refused.append(harmless(f"{path}: {str(error).removeprefix(f'{path}: ')}", LONG))
+            except (RecordError, DataError, OSError, UnicodeDecodeError) as error:
+                merged.refused.append(sanitize(f"{path}: {str(error).removeprefix(f'{path}: ')}", LONG))
         _beside(source, into, merged)
     return merged
 
 
 def _bring(path: Path, source: Path, into: Path, merged: Merged) -> None:
-    if not path.is_file():
-        raise RecordError("gone, or no plain file")
-    if path.stat().st_size > _LARGEST:
-        raise RecordError(f"of more than {_LARGEST} bytes; no record is")
-    record = records.read(path)
-    cell = records.cell_of(record)
+    content = _read(path, _LARGEST)
+    record = records.parse(content.decode(), str(path), foreign=True)
     if path.name != f"{record.id}.json":
         raise RecordError("calls itself by another id than its file")
-    if record.status not in _WORD:
-        raise RecordError(f"has the status {record.status!r}; it must be {', '.join(_WORD)}")
-    there = records.record_path(into, record.id)
-    old = records.read(there) if there.exists() else None
-    if old is not None and not _better(record, old):
-        if _answer(record) == _answer(old):
-            merged.same += 1
+    places = (
+        records.record_path(into, id_) for id_ in (record.cell.id, record.id)
+    )  # schema 1 keeps its old id
+    there = next(filter(Path.exists, places), None)
+    old = records.read(there) if there is not None else None
+    if old is not None and _RANK[record.status] <= _RANK[old.status]:
+        if difference := _difference(record, old):
+            line = f"{record.id[:8]} in {source}: {difference}; what was there stays"
+            merged.differs.append(sanitize(line, LONG))
         else:
-            merged.differs.append(
-                harmless(f"{record.id[:8]} in {source}: {_how(record, old)}; what was there stays", LONG)
-            )
+            merged.same += 1
         return
-    unpack(into, _files(record, cell, source))  # all checked before anything is written
-    if old is None:
+    unpack(into, _files(record, source))  # all checked before anything is written
+    if there is None:
         merged.new += 1
     else:
         records.set_aside(into, there)
         merged.better += 1
-    records.write(into, record)
+    write_atomically(records.record_path(into, record.id), content)
 
 
-def _better(record: Record, old: Record) -> bool:
-    return _WORD[record.status] > _WORD.get(old.status, -1)
-
-
-def _answer(record: Record) -> tuple[Any, ...]:
-    """What two answers of the same code to the same question agree in; times and machines are not."""
-    return record.status, record.summary, record.victims, record.source
-
-
-def _how(record: Record, old: Record) -> str:
-    if record.source != old.source:
+def _difference(record: Record, old: Record) -> str | None:
+    """How two records of a cell differ; times and machines may."""
+    if record.provenance != old.provenance:
         return "answered by other code"
-    return (
-        "other figures from the same code"
-        if record.status == old.status
-        else f"{record.status}, not {old.status}"
-    )
+    if record.status != old.status:
+        return f"{record.status}, not {old.status}"
+    return "other figures from the same code" if differences(old, record) else None
 
 
-def _files(record: Record, cell: AnyCell, source: Path) -> dict[str, bytes]:
+def _files(record: Record, source: Path) -> dict[str, bytes]:
     """The files that a record names, each checked, by their paths in a run folder."""
     files: dict[str, bytes] = {}
     if record.arrays is not None:
         path = source / "arrays" / f"{record.arrays}.npz"
         files[path.relative_to(source).as_posix()] = content = _read(path)
-        if arrays_hash(read_pack(Path("its arrays"), limit=UNPACKED, content=content)) != record.arrays:
+        if arrays_hash(read_npz(Path("its arrays"), limit=UNPACKED, content=content)) != record.arrays:
             raise RecordError("its arrays are not those that it names")
-    if isinstance(cell, TrainingCell) and record.status == "done":
-        named = record.summary.get("checkpoints")
-        if not isinstance(named, dict):
-            raise RecordError("a training that names no checkpoints")
-        for round_, sha256 in named.items():
-            number = int(round_) if isinstance(round_, str) and round_.isdecimal() else -1
-            path = checkpoint_path(source, cell.id, number)
-            files[path.relative_to(source).as_posix()] = content = _read(path)
-            if hashlib.sha256(content).hexdigest() != sha256:
-                raise RecordError(f"its checkpoint of round {number} is not the one that it names")
+    for round_, sha256 in record.training.checkpoints.items() if record.training else ():
+        path = checkpoint_path(source, record.id, round_)
+        files[path.relative_to(source).as_posix()] = content = _read(path)
+        if hashlib.sha256(content).hexdigest() != sha256:
+            raise RecordError(f"its checkpoint of round {round_} is not the one that it names")
     return files
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, limit: int = UNPACKED) -> bytes:
     try:
-        if path.exists() and not path.is_file():
-            raise RecordError(f"{path.name} is no plain file")
-        if path.stat().st_size > UNPACKED:
-            raise RecordError(f"{path.name} has more than {UNPACKED >> 20} MiB")
-        return path.read_bytes()
+        return read_plain(path, limit=limit)
     except OSError as error:
-        raise RecordError(f"{path.name} is missing ({error.strerror})") from None
+        raise RecordError(f"{path.name} cannot be read ({error.strerror})") from None
 
 
 def _beside(source: Path, into: Path, merged: Merged) -> None:
-    """What a run says of its question; where two differ the first stays, and a suite that one of them changed is
-    unranked."""
+    """What a run says of its matrix.  Where two differ the first stays, but for a suite that one of them unranks."""
     for path in sorted((*(source / name for name in _BESIDE), *source.glob("suite-*.json"))):
         if not path.is_file() or path.stat().st_size > _LARGEST:
             continue
@@ -151,9 +131,7 @@ def _beside(source: Path, into: Path, merged: Merged) -> None:
         if not there.exists():
             write_atomically(there, content)
         elif there.read_bytes() != content:
-            merged.differs.append(
-                harmless(f"{path}: asks otherwise than {there}; what was there stays", LONG)
-            )
+            merged.differs.append(sanitize(f"{path}: differs from {there}; what was there stays", LONG))
             if path.name.startswith("suite-") and not _ranked(content):
                 write_atomically(there, content)
 

@@ -5,16 +5,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.answer.run import answering
-from bench.cell import AnyCell, AttackCell, CheckpointWeights, Entry, TrainingCell
+from bench.answer.provenance import provenance
+from bench.cell import AnyCell, AttackCell, Entry, TrainingCell
 from bench.datasets.base import Data
 from bench.datasets.loading import load
-from bench.errors import MALFORMED, RecordError
+from bench.errors import RecordError
 from bench.matrix.expand import Planned
 from bench.points import point
-from bench.record import fingerprint as source
+from bench.record import fingerprint
 from bench.record import store as records
-from bench.record.checkpoints import checkpoint_path
+from bench.record.checkpoints import checkpoint_path, training_id
+from bench.record.schema import Record
 from bench.registry import entries as registry
 from bench.sweep.estimates import Estimates
 from bench.sweep.scheduler import Group
@@ -42,10 +43,10 @@ class Resolver:
     def data(self, name: str, params: Mapping[str, Any]) -> Facts:
         key = f"{name} {sorted(params.items())}"
         if key not in self._facts:
-            found: Data = load(registry.instance("datasets", name, params), name, self._data_dir)
+            data: Data = load(registry.instance("datasets", name, params), name, self._data_dir)
             self._facts[key] = Facts(
-                sha256=found.sha256, subset=found.subset, kind=found.kind, shape=found.shape,
-                classes=found.classes, training=len(found.training),
+                sha256=data.sha256, subset=data.subset, kind=data.kind, shape=data.shape,
+                classes=data.classes, training=len(data.training),
             )  # fmt: skip
         return self._facts[key]
 
@@ -56,9 +57,12 @@ class Resolver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """`done` have a record that answers the same question from the same source; `again` maps a cell's
-    id to why its record does not count; `impossible` settle as n/a without running; `groups` are what is left,
-    trainings first; `estimates` say each cell's time on one core, from what cells in the run folder took."""
+    """What of a matrix is done in a run folder, and what is left.
+
+    `done` have a record of the same provenance; `again` maps a cell's id to why its record does not count;
+    `impossible` settle as n/a without running; `groups` are left, trainings first; `estimates` say each cell's
+    time on one core, from what cells in the run folder took.
+    """
 
     done: tuple[AnyCell, ...]
     again: Mapping[str, str]
@@ -87,9 +91,9 @@ def schedule(planned: Iterable[Planned], run: Path, resolver: Resolver) -> Sched
     pending: set[str] = set()  # trainings that run again: what is attacked on their weights does, too
     for item in planned:
         cell = item.cell
-        found, stale = _found(cell, run, pending)
-        if found is not None and found.status == "done":
-            estimates.learn(cell, found.cost)
+        record, stale = _state(cell, run, pending)
+        if record is not None and record.status == "done":
+            estimates.learn(cell, record.cost)
         if stale is None:
             done.append(cell)
             continue
@@ -101,9 +105,9 @@ def schedule(planned: Iterable[Planned], run: Path, resolver: Resolver) -> Sched
             trainings.append(cell)
             pending.add(cell.id)
         else:
-            attacks.setdefault(_group(cell), []).append(cell)
+            attacks.setdefault(_shared_reading(cell), []).append(cell)
     groups = [Group(cells=(cell,)) for cell in trainings]
-    groups += [Group(cells=tuple(cells), after=_after(cells[0])) for cells in attacks.values()]
+    groups += [Group(cells=tuple(cells), after=training_id(cells[0])) for cells in attacks.values()]
     return Schedule(
         done=tuple(done), again=again, impossible=tuple(impossible), groups=tuple(groups), estimates=estimates
     )
@@ -118,7 +122,7 @@ def share(planned: Sequence[Planned], number: int, count: int, resolver: Resolve
     parts: dict[str, list[Planned]] = {}
     for item in planned:
         cell = item.cell
-        part = cell.id if isinstance(cell, TrainingCell) else _after(cell) or _group(cell)
+        part = cell.id if isinstance(cell, TrainingCell) else training_id(cell) or _shared_reading(cell)
         parts.setdefault(part, []).append(item)
     fresh = Estimates(resolver.shape)
     costs = {
@@ -135,52 +139,38 @@ def share(planned: Sequence[Planned], number: int, count: int, resolver: Resolve
     return tuple(item for item in planned if item.cell.id in mine)
 
 
-def _found(cell: AnyCell, run: Path, pending: set[str]) -> tuple[records.Record | None, str | None]:
+def _state(cell: AnyCell, run: Path, pending: set[str]) -> tuple[Record | None, str | None]:
     """The record of a cell and why it does not count: None, it counts; "", there is none."""
     path = records.record_path(run, cell.id)
     if not path.exists():
         return None, ""
     try:
-        found = records.read(path)
+        record = records.read(path)
     except RecordError as error:
         return None, str(error)
-    if found.status == "crashed":
-        return found, f"crashed: {found.reason}"
-    try:
-        missing = _missing(found, cell, run)
-    except MALFORMED:
-        return None, "its record says nothing of its checkpoints"
-    if missing:
-        return found, f"{missing} is missing"
-    differs = source.changed(found.source, answering(cell, run))
-    if _after(cell) in pending:
-        differs += ["its training runs again"]
-    return found, "; ".join(differs) if differs else None
+    if record.status == "crashed":
+        return record, f"crashed: {record.reason}"
+    if missing := _missing(record, cell, run):
+        return record, f"{missing} is missing"
+    differences = fingerprint.changed(record.provenance, provenance(cell, run))
+    if training_id(cell) in pending:
+        differences.append("its training runs again")
+    return record, "; ".join(differences) or None
 
 
-def _after(cell: AnyCell) -> str | None:
-    """The training that a cell waits for."""
-    if isinstance(cell, AttackCell) and isinstance(cell.weights, CheckpointWeights):
-        return cell.weights.training
-    return None
+def _missing(record: Record, cell: AnyCell, run: Path) -> str | None:
+    """A file that the record names, or a round that the cell wants kept, and that is not there."""
+    files = [run / "arrays" / f"{record.arrays}.npz"] if record.arrays else []
+    if (training := record.training) is not None and isinstance(cell, TrainingCell):
+        rounds = {*training.checkpoints}
+        if not training.diverged:  # one that stopped has no later rounds
+            rounds |= {round_ for round_ in cell.checkpoints if round_ <= training.rounds}
+        files += [checkpoint_path(run, cell.id, round_) for round_ in sorted(rounds)]
+    return next((str(path.relative_to(run)) for path in files if not path.exists()), None)
 
 
-def _missing(found: records.Record, cell: AnyCell, run: Path) -> str | None:
-    """A file that the record names, or a round that the cell asks for, and that is not there."""
-    if found.status != "done":
-        return None
-    named = [run / "arrays" / f"{found.arrays}.npz"] if found.arrays else []
-    if isinstance(cell, TrainingCell):
-        ran = found.summary.get("rounds", cell.rounds)  # a training that stopped has no later rounds
-        rounds = {*map(int, found.summary["checkpoints"])}
-        if not found.summary["diverged"]:
-            rounds |= {round_ for round_ in cell.checkpoints if round_ <= ran}
-        named += [checkpoint_path(run, cell.id, round_) for round_ in sorted(rounds)]
-    return next((str(path.relative_to(run)) for path in named if not path.exists()), None)
-
-
-def _group(cell: AttackCell) -> str:
+def _shared_reading(cell: AttackCell) -> str:
     """Cells whose readings can be equal: they differ in defense, point and knowledge alone."""
     unit = point(cell.point).unit if cell.federated.batch > 1 else ""
-    alike = {"defense": Entry(name="any"), "point": unit, "knowledge": "plain", "draw": 0}
-    return cell.model_copy(update=alike).canonical()
+    equal = {"defense": Entry(name="any"), "point": unit, "knowledge": "plain", "draw": 0}
+    return cell.model_copy(update=equal).canonical()

@@ -1,4 +1,4 @@
-"""What a crew of workers promises to the loop that feeds it (`bench.sweep.dispatch`)."""
+"""What a pool of workers promises to the loop that feeds it (`bench.sweep.dispatch`)."""
 
 import faulthandler
 from collections.abc import Callable, Iterator
@@ -9,45 +9,48 @@ from typing import Protocol
 
 import torch
 
-from bench.answer.run import Memory, Place, Step, run_cell
+from bench.answer.context import Memory, RunContext, TrainingProgress
+from bench.answer.run import run
+from bench.answer.train import OnProgress
 from bench.cell import AnyCell
 from bench.errors import MALFORMED, StorageError
-from bench.record.store import Record
+from bench.record.schema import Record
+from bench.record.store import to_json
 from bench.sanitize import first_line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lost:
-    """A worker is gone, and the cell that it was at with it; `again` where another may try that cell."""
+class WorkerLost:
+    """A worker is gone, and the cell that it ran with it; `retry` where another worker may try that cell."""
 
     reason: str
-    again: bool = True
+    retry: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class Returned:
-    """A worker gives its cell back unharmed: the place is at fault."""
+class CellReturned:
+    """A worker gives its cell back unharmed: the machine is at fault."""
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class WorkerGone:
     """A worker without a cell left."""
 
 
-News = Step | Record | Lost | Returned | Gone
+Event = TrainingProgress | Record | WorkerLost | CellReturned | WorkerGone
 
 
-class Crew(Protocol):
-    """Workers by name, one cell at a time each; they come and go.  A record in its news is on disk."""
+class WorkerPool(Protocol):
+    """Workers by name, one cell at a time each; they come and go.  A record among its events is on disk."""
 
-    def members(self) -> tuple[str, ...]:
+    def workers(self) -> tuple[str, ...]:
         """Who may be given cells now."""
 
-    def give(self, worker: str, cell: AnyCell, *, demand: int) -> None:
+    def submit(self, worker: str, cell: AnyCell, *, demand: int) -> None:
         """Let a worker answer a cell; `demand` cells could run at this moment, this one among them."""
 
-    def news(self) -> list[tuple[str, News]]:
-        """What happened, by worker, once something has: also nothing, where members came.
+    def events(self) -> list[tuple[str, Event]]:
+        """What happened, by worker, once something has: also nothing, where workers came.
 
         Raises `BenchError` where nobody is left to go on.
         """
@@ -56,28 +59,36 @@ class Crew(Protocol):
         """Let the workers go; cells in flight are lost."""
 
 
-def answer(cell: AnyCell, place: Place, memory: Memory, told: Callable[[Step], None]) -> Record:
-    """Run one cell to a record that can be written, within the place's time limit; a worker that passes it ends
-    itself."""
-    limit = nullcontext() if place.limit is None else _ends_after(place.limit, hung(place.run, cell))
-    with limit:
-        found = run_cell(cell, place, memory, told=told)
+@dataclass(frozen=True, slots=True)
+class PoolSpec:
+    """A pool that can be started, in words, and how many workers it has, None where that is not known."""
+
+    start: Callable[[], WorkerPool]
+    description: str
+    jobs: int | None
+
+
+def answer(cell: AnyCell, context: RunContext, memory: Memory, on_progress: OnProgress) -> Record:
+    """Run one cell to a record that can be written, within the time limit; a worker that passes it ends itself."""
+    limit = context.time_limit
+    with nullcontext() if limit is None else _exit_after(limit, trace_path(context.run, cell)):
+        record = run(cell, context, memory, on_progress)
     try:
-        found.json()
-    except MALFORMED as error:  # a plug-in's word of another kind, in notes or marks
+        to_json(record)
+    except MALFORMED as error:  # a plug-in's value of another kind, in notes or marks
         reason = f"what is to be recorded is no JSON: {first_line(error)}"
-        return replace(found, status="crashed", reason=reason, summary={}, victims=[], arrays=None)
-    return found
+        return replace(record, status="crashed", reason=reason, result=None)
+    return record
 
 
-def hung(run: Path, cell: AnyCell) -> Path:
-    """Where it is written what a cell was at when its time was over."""
+def trace_path(run: Path, cell: AnyCell) -> Path:
+    """Where it is written what a cell was doing when its time was over."""
     return run / "hung" / f"{cell.id}.txt"
 
 
 @contextmanager
-def _ends_after(seconds: float, trace: Path) -> Iterator[None]:
-    """The process ends itself after so long, whatever it is at: a thread of faulthandler's, which needs no
+def _exit_after(seconds: float, trace: Path) -> Iterator[None]:
+    """The process ends itself after so long, whatever it does: a thread of faulthandler's, which needs no
     interpreter, writes where every thread was."""
     try:
         trace.parent.mkdir(parents=True, exist_ok=True)
@@ -94,12 +105,12 @@ def _ends_after(seconds: float, trace: Path) -> Iterator[None]:
     trace.unlink(missing_ok=True)
 
 
-def too_long(place: Place) -> str:
+def timeout_reason(seconds: float) -> str:
     """The reason of a cell whose time was over."""
-    return f"took longer than the time limit of {place.limit:g} s; give --time-limit more, or mend what hangs"
+    return f"took longer than the time limit of {seconds:g} s; give --time-limit more, or mend what hangs"
 
 
-def steady(device: str) -> None:
+def make_deterministic(device: str) -> None:
     """What makes figures repeat bit for bit: one thread, and on a GPU deterministic algorithms."""
     torch.set_num_threads(1)
     if device != "cpu":

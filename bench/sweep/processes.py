@@ -19,12 +19,13 @@ from typing import Any
 
 import torch
 
-from bench.answer.run import Memory, Place, Step
+from bench.answer.context import Memory, RunContext, TrainingProgress
 from bench.cell import AnyCell
 from bench.errors import StorageError
-from bench.record.store import Record, write
+from bench.record.schema import Record
+from bench.record.store import write
 from bench.registry import entries as registry
-from bench.sweep.pool import Lost, News, answer, hung, steady, too_long
+from bench.sweep.pool import Event, WorkerLost, answer, make_deterministic, timeout_reason, trace_path
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 # glibc hands large blocks back to the system after each use, and gets them page by page again: let it keep them.
@@ -35,46 +36,46 @@ _MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": st
 class _Worker:
     process: BaseProcess
     pipe: "Connection[Any, Any]"
-    busy: AnyCell | None = None
+    cell: AnyCell | None = None
 
 
-class Processes:
-    """A crew of `jobs` processes (`bench.sweep.pool.Crew`); each is started when it gets its first cell.
+class ProcessPool:
+    """A pool of `jobs` processes (`bench.sweep.pool.WorkerPool`); each is started when it gets its first cell.
 
     Cores that no cell is there for go to the others' trainings as threads.
     """
 
-    def __init__(self, place: Place, *, jobs: int, plugins: Sequence[str] = ()) -> None:
-        self._place, self._jobs, self._plugins = place, jobs, tuple(plugins)
+    def __init__(self, context: RunContext, *, jobs: int, plugins: Sequence[str] = ()) -> None:
+        self._context, self._jobs, self._plugins = context, jobs, tuple(plugins)
         self._names = tuple(str(number) for number in range(1, jobs + 1))
         self._workers: dict[str, _Worker] = {}
 
-    def members(self) -> tuple[str, ...]:
+    def workers(self) -> tuple[str, ...]:
         return self._names
 
-    def give(self, worker: str, cell: AnyCell, *, demand: int) -> None:
-        hung(self._place.run, cell).unlink(missing_ok=True)  # of an earlier run
-        found = self._workers.get(worker)
-        if found is None or not found.process.is_alive():  # it may have died while it had nothing to do
-            place = replace(self._place, device=device_of(self._place.device, self._names.index(worker)))
-            found = self._workers[worker] = _start(place, self._plugins)
-        found.busy = cell
-        with suppress(OSError):  # it died since: `news` finds out
-            found.pipe.send((cell, self._jobs // min(self._jobs, demand)))
+    def submit(self, worker: str, cell: AnyCell, *, demand: int) -> None:
+        trace_path(self._context.run, cell).unlink(missing_ok=True)  # of an earlier run
+        process = self._workers.get(worker)
+        if process is None or not process.process.is_alive():  # it may have died while it had nothing to do
+            device = device_of(self._context.device, self._names.index(worker))
+            process = self._workers[worker] = _start(replace(self._context, device=device), self._plugins)
+        process.cell = cell
+        with suppress(OSError):  # it died since: `events` finds out
+            process.pipe.send((cell, self._jobs // min(self._jobs, demand)))
 
-    def news(self) -> list[tuple[str, News]]:
-        busy = {name: worker for name, worker in self._workers.items() if worker.busy is not None}
+    def events(self) -> list[tuple[str, Event]]:
+        busy = {name: worker for name, worker in self._workers.items() if worker.cell is not None}
         ready = wait([w.pipe for w in busy.values()] + [w.process.sentinel for w in busy.values()])
         return [
-            (name, self._collect(name))
+            (name, self._event(name, worker, worker.cell))
             for name, worker in busy.items()
-            if worker.pipe in ready or worker.process.sentinel in ready
+            if worker.cell is not None and (worker.pipe in ready or worker.process.sentinel in ready)
         ]
 
     def close(self) -> None:
         for worker in self._workers.values():
             worker.pipe.close()
-            if worker.busy is not None:
+            if worker.cell is not None:
                 worker.process.terminate()
         for worker in self._workers.values():
             worker.process.join(10)
@@ -83,30 +84,27 @@ class Processes:
                 worker.process.join(10)
         self._workers.clear()
 
-    def _collect(self, name: str) -> News:
-        """What a worker has to say.  Raises the `StorageError` of one that cannot write."""
-        worker = self._workers[name]
-        assert worker.busy is not None
+    def _event(self, name: str, worker: _Worker, cell: AnyCell) -> Event:
+        """What a worker sent.  Raises the `StorageError` of one that cannot write."""
         try:
-            found: Step | Record | StorageError = worker.pipe.recv()
+            message: TrainingProgress | Record | StorageError = worker.pipe.recv()
         except (EOFError, OSError):
-            return self._buried(name)
-        if isinstance(found, StorageError):
-            raise found
-        if isinstance(found, Record):
-            worker.busy = None
-        return found
+            del self._workers[name]
+            return self._lost(worker, cell)
+        if isinstance(message, StorageError):
+            raise message
+        if isinstance(message, Record):
+            worker.cell = None
+        return message
 
-    def _buried(self, name: str) -> Lost:
-        worker = self._workers.pop(name)
+    def _lost(self, worker: _Worker, cell: AnyCell) -> WorkerLost:
         worker.process.join(10)
         worker.pipe.close()
-        assert worker.busy is not None
-        trace = hung(self._place.run, worker.busy)
-        if self._place.limit is not None and trace.exists() and trace.stat().st_size:
-            return Lost(reason=f"{too_long(self._place)} (where it was: {trace})", again=False)
+        limit, trace = self._context.time_limit, trace_path(self._context.run, cell)
+        if limit is not None and trace.exists() and trace.stat().st_size:
+            return WorkerLost(reason=f"{timeout_reason(limit)} (where it was: {trace})", retry=False)
         trace.unlink(missing_ok=True)
-        return Lost(reason=f"its worker process died (exit code {worker.process.exitcode})")
+        return WorkerLost(reason=f"its worker process died (exit code {worker.process.exitcode})")
 
 
 def device_of(device: str, number: int) -> str:
@@ -115,50 +113,50 @@ def device_of(device: str, number: int) -> str:
     return f"cuda:{number % count}" if count > 1 else device
 
 
-def _start(place: Place, plugins: Sequence[str]) -> _Worker:
+def _start(context: RunContext, plugins: Sequence[str]) -> _Worker:
     for name in _THREADS:  # read when the worker imports its numerical libraries
         os.environ[name] = "1"
     for name, size in _MEMORY.items():
         os.environ.setdefault(name, size)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(theirs, place, tuple(plugins), os.getpid()), daemon=True)
+    spawn = multiprocessing.get_context("spawn")
+    ours, theirs = spawn.Pipe()
+    process = spawn.Process(target=_work, args=(theirs, context, tuple(plugins), os.getpid()), daemon=True)
     process.start()
     theirs.close()
     return _Worker(process=process, pipe=ours)
 
 
-def _work(pipe: "Connection[Any, Any]", place: Place, plugins: tuple[str, ...], parent: int) -> None:
+def _work(pipe: "Connection[Any, Any]", context: RunContext, plugins: tuple[str, ...], parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    steady(place.device)
+    threading.Thread(target=_exit_with, args=(parent,), daemon=True).start()
+    make_deterministic(context.device)
     for plugin in plugins:
         registry.add_plugin(plugin)
     memory = Memory()
     while True:
         try:
-            cell, count = pipe.recv()
+            cell, threads = pipe.recv()
         except EOFError:
             return
         try:
-            record = answer(cell, replace(place, threads=count), memory, told=partial(_tell, pipe))
-            write(place.run, record)
+            record = answer(cell, replace(context, threads=threads), memory, partial(_send, pipe))
+            write(context.run, record)
         except StorageError as error:
             pipe.send(error)
             return
         pipe.send(record)
 
 
-def _tell(pipe: "Connection[Any, Any]", step: Step) -> None:
-    """Tell the parent; without one there is nobody to work for, and what would follow is no fault of the cell's."""
+def _send(pipe: "Connection[Any, Any]", progress: TrainingProgress) -> None:
+    """Tell the parent.  Without one there is nobody to work for, and what would follow is no fault of the cell's."""
     try:
-        pipe.send(step)
+        pipe.send(progress)
     except OSError:
         os._exit(1)
 
 
-def _end_with(parent: int) -> None:
+def _exit_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)

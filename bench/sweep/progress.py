@@ -6,110 +6,132 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from copy import deepcopy
-from dataclasses import asdict, dataclass, field
-from math import isfinite
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Self
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from bench.cell import AnyCell
-from bench.errors import MALFORMED, BenchError, StorageError
-from bench.record.store import Record, write_atomically
+from bench.errors import BenchError, StorageError
+from bench.record.files import write_atomically
+from bench.record.schema import Record
+from bench.sanitize import first_error
+from bench.sweep.observer import Observer
 
 if TYPE_CHECKING:
-    from bench.answer.run import Step
+    from bench.answer.context import TrainingProgress
 
 _FILE = "progress.json"
 _EVERY = 2.0  # seconds between two writes
+_Count = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """A cell at a worker: its id, what it is in words, since when, and how far a training is."""
+
+    cell: str
+    what: str
+    since: float
+    step: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """`settled` of `cells` have their record; `statuses` counts those of this run alone.  Times are of the
-    running machine's clock, in seconds since 1970; `left` seconds by the estimate."""
+    """`settled` of `cells` have their record; `statuses` counts those of this run alone.
 
+    `state` is running, finished, or stopped with the reason.  Times are of the running machine's clock, in seconds
+    since 1970; `left` seconds by the estimate; `busy` is by worker.
+    """
+
+    __pydantic_config__ = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid")
     title: str
-    state: str  # running, finished, stopped: why
+    state: str
     began: float
     seen: float
-    cells: int
-    settled: int
-    statuses: dict[str, int]
+    cells: _Count
+    settled: _Count
+    statuses: dict[str, _Count]
     left: float | None
-    busy: dict[str, dict[str, Any]] = field(default_factory=dict)  # by worker: cell, what, since, step
+    busy: dict[str, Running] = field(default_factory=dict)
 
 
 def read(run: Path) -> Progress | None:
     """What the run says of itself; None where it says nothing.  Raises `BenchError` for a damaged file."""
     path = run / _FILE
     try:
-        found = Progress(**json.loads(path.read_text("utf-8")))
-        numbers = (found.began, found.seen, found.cells, found.settled, *found.statuses.values())
-        numbers += tuple(one["since"] for one in found.busy.values())
-        if not all(isinstance(number, int | float) and isfinite(number) for number in numbers) or not all(
-            isinstance(one["what"], str) for one in found.busy.values()
-        ):
-            raise TypeError("a number is none")
+        return TypeAdapter(Progress).validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
-    except (OSError, *MALFORMED) as error:
-        raise BenchError(f"{path}: not a run's progress ({error}); delete it, it is made again") from None
-    return found
+    except (OSError, ValidationError) as error:
+        reason = first_error(error) if isinstance(error, ValidationError) else error
+        raise BenchError(f"{path}: not a run's progress ({reason}); delete it, it is made again") from None
 
 
-class Reporter:
-    """Keeps the file, by a thread of its own every two seconds, so that it also is a sign of life; nothing that
-    goes wrong with it is in the way of the run."""
+class Reporter(Observer):
+    """Keeps the file as long as it is entered.
+
+    A thread writes it every two seconds, so that it also is a sign of life; nothing that goes wrong with it is in
+    the way of the run.
+    """
 
     def __init__(
-        self, run: Path, *, title: str, cells: int, settled: int, left: Callable[[], float | None]
+        self, run: Path, title: str, *, cells: int, settled: int, left: Callable[[], float | None]
     ) -> None:
         self._path, self._title, self._cells, self._left = run / _FILE, title, cells, left
         self._began, self._settled = time.time(), settled
         self._statuses: Counter[str] = Counter()
-        self._busy: dict[str, dict[str, Any]] = {}
-        self._at: dict[str, str] = {}
+        self._running: dict[str, Running] = {}  # by worker
         self._lock, self._closed = threading.Lock(), threading.Event()
-        self._write("running")
+
+    def __enter__(self) -> Self:
+        self.write("running")
         self._thread = threading.Thread(target=self._keep, daemon=True)
         self._thread.start()
+        return self
 
-    def started(self, cell: AnyCell, worker: str) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._closed.set()
+        self._thread.join(10)
+        self._running.clear()
+        reason = f": {error}" if isinstance(error, BenchError) else ""
+        self.write("finished" if error is None else f"stopped{reason}")
+
+    def on_start(self, cell: AnyCell, worker: str) -> None:
         what = [cell.dataset.name, cell.model.name, cell.defense.name]
         what += ["training"] if cell.kind == "training" else [cell.attack.name, cell.knowledge, cell.point]
         with self._lock:
-            self._busy.pop(self._at.get(cell.id, ""), None)  # of a worker that was lost with it
-            self._busy[worker] = {"cell": cell.id, "what": " · ".join(what), "since": time.time()}
-            self._at[cell.id] = worker
+            self._drop(cell.id)  # of a worker that was lost with it
+            self._running[worker] = Running(cell=cell.id, what=" · ".join(what), since=time.time())
 
-    def stepped(self, cell: AnyCell, step: "Step") -> None:
+    def on_progress(self, cell: AnyCell, progress: "TrainingProgress") -> None:
+        step = f"round {progress.round}/{progress.rounds}, accuracy {progress.accuracy:.3f}"
         with self._lock:
-            if (worker := self._at.get(cell.id)) in self._busy:
-                self._busy[worker]["step"] = f"round {step.round}/{step.rounds}, accuracy {step.accuracy:.3f}"
+            for worker, running in self._running.items():
+                if running.cell == cell.id:
+                    self._running[worker] = replace(running, step=step)
 
-    def finished(self, record: Record) -> None:
+    def on_record(self, record: Record) -> None:
         with self._lock:
             self._settled += 1
             self._statuses[record.status] += 1
-            self._busy.pop(self._at.pop(record.id, ""), None)
+            self._drop(record.id)
 
-    def close(self, state: str) -> None:
-        """The last word: `finished`, or why the run stopped."""
-        self._closed.set()
-        self._thread.join(10)
-        self._busy.clear()
-        self._write(state)
+    def _drop(self, cell_id: str) -> None:
+        self._running = {name: running for name, running in self._running.items() if running.cell != cell_id}
 
     def _keep(self) -> None:
         while not self._closed.wait(_EVERY):
-            self._write("running")
+            self.write("running")
 
-    def _write(self, state: str) -> None:
+    def write(self, state: str) -> None:
+        """Write the file now."""
         with self._lock:
-            said = Progress(
+            progress = Progress(
                 title=self._title, state=state, began=self._began, seen=time.time(), cells=self._cells,
-                settled=self._settled, statuses=dict(self._statuses), busy=deepcopy(self._busy),
+                settled=self._settled, statuses=dict(self._statuses), busy=dict(self._running),
                 left=self._left() if state == "running" else None,
             )  # fmt: skip
         with suppress(StorageError):  # a full disk: the records say so, too, and louder
-            write_atomically(self._path, json.dumps(asdict(said)).encode())
+            write_atomically(self._path, json.dumps(asdict(progress)).encode())

@@ -1,8 +1,8 @@
-"""Which cell next, and for whom: no processes here, only the order.
+"""Which cell next, and for which worker: no processes here, only the order.
 
 Cells of one group (equal data, weights and victims; their readings may be equal) go to one worker in order.
 A worker stays with its data set as long as there is work on it.  Trainings that attacks wait for come first,
-then the longest group.  A worker for whom nothing is left takes half of what another one has before it.
+then the longest group.  A worker for whom nothing is left takes half of another worker's queue.
 """
 
 from bisect import insort
@@ -26,9 +26,9 @@ class Group:
         return self.cells[0].dataset.sha256
 
 
-class Agenda:
-    """What is left of some groups.  `seconds` estimates a cell; `learned` counts what it has learned from,
-    so that the order is looked at again when it knows more."""
+class Scheduler:
+    """The queue of some groups.  `seconds` estimates a cell; `learned` counts the cells that it has learned
+    from, so that the order is made anew when it knows more."""
 
     def __init__(
         self, groups: Iterable[Group], seconds: Callable[[AnyCell], float],
@@ -38,52 +38,52 @@ class Agenda:
         self._ready: defaultdict[str, list[Group]] = defaultdict(list)  # by data set, the longest last
         self._first: list[Group] = []  # trainings that others wait for, the most urgent last
         self._blocked: defaultdict[str, list[Group]] = defaultdict(list)  # by the training they wait for
-        self._held: dict[str, deque[AnyCell]] = {}  # what is left of each worker's group
-        self._at: dict[str, str] = {}  # the data set that each worker has loaded
+        self._queues: dict[str, deque[AnyCell]] = {}  # what is left of each worker's group
+        self._loaded: dict[str, str] = {}  # the data set that each worker has loaded
         self._sorted_at = 0
-        known = [group for group in groups if group.cells]
-        trained = {cell.id for group in known for cell in group.cells if cell.kind == "training"}
-        for group in known:
-            if group.after in trained:
+        groups = [group for group in groups if group.cells]
+        trainings = {cell.id for group in groups for cell in group.cells if cell.kind == "training"}
+        for group in groups:
+            if group.after in trainings:
                 self._blocked[group.after].append(group)
-        for group in known:
-            if group.after not in trained:
-                self._line(group).append(group)
+        ready = [group for group in groups if group.after not in trainings]
+        for group in ready:
+            self._line(group).append(group)
         self._sort()
-        self._takeable = sum(len(group.cells) for group in known if group.after not in trained)
+        self._takeable = sum(len(group.cells) for group in ready)
 
     def take(self, worker: str) -> AnyCell | None:
         """The next cell for this worker; None where there is nothing for it now."""
-        if not self._held.get(worker):
+        if not self._queues.get(worker):
             group = self._choose(worker)
             if group is None:
                 return None
-            self._held[worker] = deque(group.cells)
-            self._at[worker] = group.data
+            self._queues[worker] = deque(group.cells)
+            self._loaded[worker] = group.data
         self._takeable -= 1
-        return self._held[worker].popleft()
+        return self._queues[worker].popleft()
 
     def settle(self, cell: AnyCell) -> None:
         """A cell has its record: what waited for it may begin."""
         for group in self._blocked.pop(cell.id, ()):
             self._insert(group)
             self._takeable += len(group.cells)
-        known = self._learned()
-        if known >= 2 * self._sorted_at:
-            self._sorted_at = known
+        learned = self._learned()
+        if learned >= 2 * self._sorted_at:
+            self._sorted_at = learned
             self._sort()
 
-    def again(self, cell: AnyCell) -> None:
-        """A cell that its worker did not survive: it stands first in line."""
+    def retry(self, cell: AnyCell) -> None:
+        """A cell that its worker did not finish: it is the next."""
         self._first.append(Group(cells=(cell,)))
         self._takeable += 1
 
-    def leave(self, worker: str) -> None:
-        """A worker is gone; what it had before it goes to others, and its memory is gone with it."""
-        rest = self._held.pop(worker, None)
-        self._at.pop(worker, None)
-        if rest:
-            self._insert(Group(cells=tuple(rest)))
+    def remove(self, worker: str) -> None:
+        """A worker is gone, and its memory with it; its queue goes to others."""
+        queue = self._queues.pop(worker, None)
+        self._loaded.pop(worker, None)
+        if queue:
+            self._insert(Group(cells=tuple(queue)))
 
     @property
     def ready(self) -> int:
@@ -97,8 +97,8 @@ class Agenda:
 
     def _line(self, group: Group) -> list[Group]:
         """Where a group waits for a worker."""
-        waited_for = any(cell.id in self._blocked for cell in group.cells)
-        return self._first if waited_for else self._ready[group.data]
+        urgent = any(cell.id in self._blocked for cell in group.cells)
+        return self._first if urgent else self._ready[group.data]
 
     def _insert(self, group: Group) -> None:
         line = self._line(group)
@@ -107,25 +107,25 @@ class Agenda:
     def _choose(self, worker: str) -> Group | None:
         if self._first:
             return self._first.pop()
-        own = self._ready.get(self._at.get(worker, ""))
-        if own:
-            return own.pop()
+        same_data = self._ready.get(self._loaded.get(worker, ""))
+        if same_data:
+            return same_data.pop()
         fullest = max(filter(self._ready.get, self._ready), key=self._share, default=None)
         return self._half(worker) if fullest is None else self._ready[fullest].pop()
 
     def _share(self, data: str) -> float:
         """Work on a data set for each worker on it, one more among them."""
-        there = sum(at == data for at in self._at.values())
-        return sum(map(self._cost, self._ready[data])) / (1 + there)
+        workers = sum(loaded == data for loaded in self._loaded.values())
+        return sum(map(self._cost, self._ready[data])) / (1 + workers)
 
     def _half(self, worker: str) -> Group | None:
-        """The later half of what the worker with the most before it has."""
-        others = {name: held for name, held in self._held.items() if held and name != worker}
+        """The later half of another worker's queue, the longest."""
+        others = [queue for name, queue in self._queues.items() if queue and name != worker]
         if not others:
             return None
-        held = others[max(others, key=lambda name: sum(map(self._seconds, others[name])))]
-        taken = [held.pop() for _ in range((len(held) + 1) // 2)]
-        return Group(cells=tuple(reversed(taken)))
+        longest = max(others, key=lambda queue: sum(map(self._seconds, queue)))
+        half = [longest.pop() for _ in range((len(longest) + 1) // 2)]
+        return Group(cells=tuple(reversed(half)))
 
     def _sort(self) -> None:
         for groups in self._ready.values():
@@ -137,5 +137,5 @@ class Agenda:
 
     def _urgency(self, group: Group) -> float:
         """A training's time and that of the longest group that waits for it."""
-        waiting = [after for cell in group.cells for after in self._blocked.get(cell.id, ())]
+        waiting = [other for cell in group.cells for other in self._blocked.get(cell.id, ())]
         return self._cost(group) + max(map(self._cost, waiting), default=0.0)

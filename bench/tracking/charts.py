@@ -37,14 +37,14 @@ def comparison(measured: Sequence[Collection[str]], *, grid_key: str | None) -> 
     if len(plane) > 1:
         page.section("ASR against accuracy", _scatter(*plane), height=_TALL)
     at_points = [f"{rows.ASR_AT}{name}" for name in POINTS]
-    at_points = [name for name in at_points if any(name in one for one in measured)]
+    at_points = [name for name in at_points if _together([name], measured)]
     bars = [_bar(name) for name in at_points]
     page.section("ASR at each point", *bars)
-    if any(rows.CURVE in one for one in measured):
+    if any(rows.CURVE in row for row in measured):
         page.section("Accuracy by round", _line(rows.CURVE), height=_TALL)
     if grid_key is not None:
-        page.section("Pictures", _pictures(grid_key), height=_GRID)
-    page.hide(sorted({name for one in measured for name in one}))
+        page.section("Reconstructions", _images(grid_key), height=_GRID)
+    page.hide(sorted({name for row in measured for name in row}))
     return {
         "searchFilter": f"tags.`bench.kind` = '{rows.KIND}'",
         "orderByKey": f"metrics.`{rows.ASR}`",
@@ -84,12 +84,12 @@ def _axes(measured: Sequence[Collection[str]]) -> list[str]:
 def _title(axes: Sequence[str], measured: Sequence[Collection[str]]) -> str:
     words = {rows.EPSILON: "ε", rows.ACCURACY: "accuracy", rows.ASR: "ASR"}
     shown, count = _together(axes, measured), len(measured)
-    said = " – ".join(words.get(name, name) for name in axes)
-    return said if shown == count else f"{said}, {shown} of {count} rows"
+    title = " – ".join(words.get(name, name) for name in axes)
+    return title if shown == count else f"{title}, {shown} of {count} rows"
 
 
 def _together(axes: Iterable[str], measured: Iterable[Collection[str]]) -> int:
-    return sum(all(name in one for name in axes) for one in measured)
+    return sum(all(name in row for name in axes) for row in measured)
 
 
 class _Page:
@@ -143,5 +143,5 @@ def _line(metric: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _pictures(key: str) -> dict[str, Any]:
+def _images(key: str) -> dict[str, Any]:
     return {"type": "IMAGE", "imageKeys": [key], "step": 0, "showRunParams": False}

@@ -14,10 +14,10 @@ from typing import Any
 from PIL import Image
 
 from bench.errors import RecordError
-from bench.pictures import grid as strips
+from bench.pictures import grid
 from bench.record import store as records
 from bench.tracking import pictures, rows, store, upload, view
-from bench.tracking.pictures import PICTURE, WITHHELD
+from bench.tracking.pictures import GRID, WITHHELD
 from bench.tracking.rows import RowView
 from bench.tracking.upload import Target
 
@@ -37,70 +37,64 @@ def send(
 ) -> int:
     """Make the store's rows of this run those of its records; how many were written.
 
-    `progress` is called after each; `stop()` ends it between two.  Raises `RecordError` for records that
-    make no rows, `upload.StoreError`.
+    `progress` is called after each; `stop()` ends it between two.  Raises `upload.StoreError`.
     """
     wanted = {row.key: row for row in rows.of_run(run)}
     colours = dict(zip(wanted, itertools.cycle(_COLOURS), strict=False))
     ended = _last_change(run)
-    with store.locked(run / "synced" / ".lock"):
-        try:
-            for found in upload.search(target, f"tags.`bench.kind` = '{rows.KIND}'", deleted=True):
-                _settle(target, run, wanted, found)
-            for number, row in enumerate(wanted.values()):
-                if stop():
-                    return number
-                _create(target, run, row, colours[row.key], ended)
-                progress()
-        except OSError:
-            raise
-        except Exception as error:
-            raise upload.failure(error, target.uri) from error
+    with store.locked(run / "synced" / ".lock"), upload.mlflow_errors(target.uri):
+        for stored in upload.search(target, f"tags.`bench.kind` = '{rows.KIND}'", deleted=True):
+            _settle(target, run, wanted, stored)
+        for number, row in enumerate(wanted.values()):
+            if stop():
+                return number
+            _create(target, run, row, colours[row.key], ended)
+            progress()
     return len(wanted)
 
 
-def _settle(target: Target, run: Path, wanted: dict[str, RowView], found: Any) -> None:
+def _settle(target: Target, run: Path, wanted: dict[str, RowView], stored: Any) -> None:
     """Take a row off the wanted ones if this run in the store is it; delete one that is out of date."""
-    tags = found.data.tags
+    tags = stored.data.tags
     row = wanted.get(tags.get("bench.row", ""))
     same = row is not None and tags.get("bench.content") == row.shown.sha256
-    if found.info.lifecycle_stage == "deleted":
+    if stored.info.lifecycle_stage == "deleted":
         # What was deleted in the UI stays deleted.
         if row and same and "bench.superseded" not in tags:
             del wanted[row.key]
         return
-    if row is None and tags.get("bench.record.folder") != _folder(run):
+    if row is None and tags.get("bench.folder") != _folder(run):
         return  # of another folder, whose runs share this experiment
     withheld = target.include_pictures and tags.get("bench.picture") == WITHHELD
-    if row and same and not withheld and found.info.status != "RUNNING":
+    if row and same and not withheld and stored.info.status != "RUNNING":
         del wanted[row.key]
         return
-    target.client.set_tag(found.info.run_id, "bench.superseded", row.shown.sha256 if row else "gone")
-    target.client.delete_run(found.info.run_id)
+    target.client.set_tag(stored.info.run_id, "bench.superseded", row.shown.sha256 if row else "gone")
+    target.client.delete_run(stored.info.run_id)
 
 
 def _create(target: Target, run: Path, row: RowView, colour: str, ended: int) -> None:
-    image = _picture(run, row) if target.include_pictures or not row.private else None
     withheld = row.private and not target.include_pictures
+    image = None if withheld else _picture(run, row)
     tags = {
         **row.shown.tags,
         "mlflow.runColor": colour,
         "bench.row": row.key,
         "bench.content": row.shown.sha256,
-        "bench.record.folder": _folder(run),
-        "bench.run": view.clean(run.resolve().name),
-        "bench.picture": WITHHELD if withheld else PICTURE if image else "none",
+        "bench.folder": _folder(run),
+        "bench.run": view.clean(run.resolve().name, 250),
+        "bench.picture": WITHHELD if withheld else GRID if image else "none",
     }
-    files = {PICTURE: pictures.png(image)} if image else {}
-    grid = (rows.GRID_KEY, _folded(image)) if image else None
-    upload.create(target, replace(row.shown, tags=tags), ended, files, grid=grid, text=row.text)
+    files = {GRID: pictures.png(image)} if image else {}
+    tile = (rows.GRID_KEY, _folded(image)) if image else None
+    upload.create(target, replace(row.shown, tags=tags), ended, files, tile=tile, text=row.text)
 
 
 def _picture(run: Path, row: RowView) -> Image.Image | None:
-    """The strip of the first of the row's cells that can be drawn."""
-    for cell in row.cells:
+    """The reconstruction grid of the first of the row's cells that can be drawn."""
+    for cell_id in row.cells:
         try:
-            if image := strips.of_record(run, records.read(records.record_path(run, cell))):
+            if image := grid.of_record(run, records.read(records.record_path(run, cell_id))):
                 return image
         except (RecordError, ValueError):
             continue
@@ -108,12 +102,12 @@ def _picture(run: Path, row: RowView) -> Image.Image | None:
 
 
 def _folded(image: Image.Image) -> Image.Image:
-    """The right half of a long strip below its left half: the grid's tiles are square, and small."""
+    """The right half of a long grid below its left half: MLflow's tiles are square, and small."""
     width, height = image.size
     if width < 2 * height:
         return image
-    half = (width + strips.GAP) // 2  # both with the gap at their edges
-    page = Image.new("RGB", (half, 2 * height), (int(strips.PAPER),) * 3)
+    half = (width + grid.GAP) // 2  # both with the gap at their edges
+    page = Image.new("RGB", (half, 2 * height), (int(grid.PAPER),) * 3)
     page.paste(image.crop((0, 0, half, height)), (0, 0))
     page.paste(image.crop((width - half, 0, width, height)), (0, height))
     return page

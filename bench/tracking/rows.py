@@ -5,16 +5,17 @@ figures need.  No mlflow here.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
-from typing import Any
 
+from bench.cell import Entry
 from bench.errors import RecordError
-from bench.leaderboard.blocks import entry
 from bench.leaderboard.board import AtPoint, Row, board
 from bench.record import store as records
-from bench.record.store import Record
+from bench.record.names import distinct, entry
+from bench.record.schema import Record
 from bench.tracking import view
 from bench.tracking.store import digest
 from bench.tracking.view import RunView
@@ -24,11 +25,12 @@ KIND = "row"  # tag bench.kind, where cells have attack or training
 ASR, ACCURACY, EPSILON, CURVE = "asr/worst", "accuracy/final", "epsilon/training", "accuracy/by_round"
 ASR_AT, EPSILON_AT = "asr/", "epsilon/"  # and a point's name
 GRID_KEY = "truth above reconstruction"  # of a row's picture in MLflow's image grid
+_TEXT, _LINE = 5000, 1000  # characters: of a tag, of a line of the description
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowView:
-    """What is logged of one row: `key` is the same for the same question, `shown.sha256` for the same answer.
+    """What is logged of one row: `key` is the same for the same configuration, `shown.sha256` for the same figures.
 
     `cells` has the ids of its records, those whose picture to show first; `text` says in words what it says.
     """
@@ -41,30 +43,17 @@ class RowView:
 
 
 def of_run(run: Path) -> list[RowView]:
-    """The rows of the run's readable records, as the board orders them; none where no attack was run.
-
-    Raises `RecordError` for records that the board does not understand.
-    """
-    found = list(_readable(run))
-    try:
-        listed = board(found)
-        defenses = {
-            entry(record.cell["defense"]): record.cell["defense"]
-            for record in found
-            if record.cell.get("kind") == "attack"
-        }
-        by_id = {record.id: record for record in found}
-        return [
-            _view(row, name, defenses[row.defense], [by_id[cell] for cell in row.cells])
-            for row, name in zip(listed, _names(listed, defenses), strict=True)
-        ]
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise RecordError(
-            f"{run}: no rows to compare, its records have other fields ({error!r}); run its cells again"
-        ) from None
+    """The rows of the run's readable records, as the board orders them; none where no attack was run."""
+    readable = {record.id: record for record in _readable(run)}
+    rows = board(readable.values())
+    defenses = {entry(record.cell.defense): record.cell.defense for record in readable.values()}
+    return [
+        _view(row, name, defenses[row.defense], [readable[cell_id] for cell_id in row.cells])
+        for row, name in zip(rows, _names(rows), strict=True)
+    ]
 
 
-def _readable(run: Path) -> Iterable[Record]:
+def _readable(run: Path) -> Iterator[Record]:
     for path in sorted((run / "records").glob("*.json")):
         try:
             yield records.read(path)
@@ -72,11 +61,11 @@ def _readable(run: Path) -> Iterable[Record]:
             continue
 
 
-def _view(row: Row, name: str, defense: Mapping[str, Any], behind: Sequence[Record]) -> RowView:
+def _view(row: Row, name: str, defense: Entry, behind: Sequence[Record]) -> RowView:
     metrics = list(_metrics(row))
-    tags = {key: view.clean(text)[:5000] for key, text in _tags(row, defense).items() if text}
-    params = {key: value[:5000] for key, value in view.flat_params({"defense": defense})}
-    text = "\n".join(view.clean(line) for line in _words(row).split("\n"))
+    tags = {key: view.clean(text, _TEXT) for key, text in _tags(row, defense).items() if text}
+    params = view.suitable_params(defense, "defense")
+    text = "\n".join(view.clean(line, _LINE) for line in _words(row))
     content = [name, tags, params, metrics, text, [(record.id, record.arrays) for record in behind]]
     return RowView(
         key=digest(json.dumps([row.key, row.defense]).encode())[:32],
@@ -95,13 +84,13 @@ def _view(row: Row, name: str, defense: Mapping[str, Any], behind: Sequence[Reco
     )
 
 
-def _tags(row: Row, defense: Mapping[str, Any]) -> dict[str, str]:
+def _tags(row: Row, defense: Entry) -> dict[str, str]:
     worst = row.worst
     return {
         "bench.kind": KIND,
         "bench.dataset": row.dataset,
         "bench.model": row.model,
-        "bench.defense": str(defense["name"]),
+        "bench.defense": defense.name,
         "bench.condition": row.title,
         "bench.rank": str(row.rank),
         "bench.pareto": str(row.pareto).lower(),
@@ -115,63 +104,51 @@ def _tags(row: Row, defense: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _metrics(row: Row) -> Iterable[tuple[str, float, int]]:
+def _metrics(row: Row) -> Iterator[tuple[str, float, int]]:
     """(name, value, step) of what there is and is finite."""
     worst, cost = row.worst, row.cost
-    found: dict[str, Any] = {
-        ASR: worst and worst.asr,
-        "psnr_db/best": worst and worst.best and worst.best.psnr_db,
-        **{f"{ASR_AT}{name}": at.asr for name, at in row.points.items()},
-        **{f"{EPSILON_AT}{name}": at.epsilon for name, at in row.points.items()},
-    }
+    figures: dict[str, float | None] = {ASR: worst.asr if worst else None}
+    if worst and worst.best:
+        figures |= {f"{name}/best": value for name, value in worst.best.medians.items()}
+    for name, at in row.points.items():
+        figures |= {f"{ASR_AT}{name}": at.asr, f"{EPSILON_AT}{name}": at.epsilon}
     if cost:
-        found |= {
+        figures |= {
             ACCURACY: cost.accuracy, "accuracy/lost": cost.loss,
             EPSILON: cost.epsilon, "cost/overhead": cost.overhead,
         }  # fmt: skip
-    for name, value in found.items():
-        if (number := view.finite(value)) is not None:
-            yield view.suitable_key(name), number, 0
-    for round_, accuracy in cost.curve if cost else ():
-        if (number := view.finite(accuracy)) is not None:
-            yield CURVE, number, round_
+    for name, value in figures.items():
+        if value is not None and isfinite(value):
+            yield view.suitable_key(name), value, 0
+    yield from ((CURVE, accuracy, step) for step, accuracy in (cost.curve if cost else ()))
 
 
-def _words(row: Row) -> str:
-    """Markdown: what was found at each point, and what weakens it."""
-    lines = [f"**{row.defense}**", f"on {row.title}", ""]
-    lines += [f"- {name}: {_found(at)}" for name, at in row.points.items()]
-    lines += [f"- {flag.code}: {flag.text}" for flag in row.flags]
-    return "\n".join(lines)
+def _words(row: Row) -> list[str]:
+    """Lines of Markdown: what leaked at each point, and what weakens the figure."""
+    points = [f"- {name}: {_leakage(at)}" for name, at in row.points.items()]
+    flags = [f"- {flag.code}: {flag.text}" for flag in row.flags]
+    return [f"**{row.defense}**", f"on {row.title}", "", *points, *flags]
 
 
-def _found(at: AtPoint) -> str:
+def _leakage(at: AtPoint) -> str:
     if at.asr is None:
         return "nothing scored"
     bound, best = "≥ " if at.lower_bound else "", f", best {at.best.attack}" if at.best else ""
     interval = f" [{at.interval[0]:.2f}, {at.interval[1]:.2f}]" if at.interval else ""
-    return f"ASR {bound}{at.asr:.2f}{interval} of {at.pictures} pictures{best}"
+    return f"ASR {bound}{at.asr:.2f}{interval} of {at.examples} examples{best}"
 
 
-def _names(listed: Sequence[Row], defenses: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _names(rows: Sequence[Row]) -> list[str]:
     """`prune(share=0.7) × mnist · dlg-lenet`: of the parameters those that tell rows apart, and of the
     conditions as well.  MLflow's tables and charts cut a name after some twenty letters."""
-    shown = {name: _short(defenses[name], defenses.values()) for name in {row.defense for row in listed}}
-    titles = {row.title: row.title.split(" · ") for row in listed}
-    places = {row.title: f"{row.dataset} · {row.model.partition('(')[0]}" for row in listed}
-    names = []
-    for row in listed:
-        twins = [set(titles[title]) for title, place in places.items() if place == places[row.title]]
-        shared = set.intersection(*twins)
-        more = "".join(f" · {part}" for part in titles[row.title] if part not in shared)
-        names.append(view.clean(f"{shown[row.defense]} × {places[row.title]}{more}")[:250])
-    return names
+    defenses = distinct({row.defense for row in rows})
+    titles = {row.title: row.title.split(" · ") for row in rows}
+    places = {row.title: f"{row.dataset} · {row.model.partition('(')[0]}" for row in rows}
+    return [_name(row, defenses[row.defense], titles, places) for row in rows]
 
 
-def _short(defense: Mapping[str, Any], others: Iterable[Mapping[str, Any]]) -> str:
-    """Its name, with those parameters in which defenses of that name differ."""
-    namesakes = [other["params"] for other in others if other["name"] == defense["name"]]
-    keys = sorted({key for params in namesakes for key in params})
-    telling = [key for key in keys if len({json.dumps(params.get(key)) for params in namesakes}) > 1]
-    params = {key: defense["params"][key] for key in telling if key in defense["params"]}
-    return entry({"name": defense["name"], "params": params})
+def _name(row: Row, defense: str, titles: Mapping[str, Sequence[str]], places: Mapping[str, str]) -> str:
+    place = places[row.title]
+    common = set.intersection(*(set(titles[title]) for title in titles if places[title] == place))
+    differing = [part for part in titles[row.title] if part not in common]
+    return view.clean(" · ".join([f"{defense} × {place}", *differing]), 250)

@@ -9,8 +9,9 @@ Nothing here imports mlflow, so that the runner and the command line can ask wit
 import fcntl
 import hashlib
 import json
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -25,7 +26,6 @@ ENVIRONMENT = {
     "PYTHONSAFEPATH": "1",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
 }
-CLOSE = "close"  # the last line from the run to its writer process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,23 +86,6 @@ def experiment_name(run: Path) -> str:
     return run.resolve().name
 
 
-def checked_run(run: Path | None, below: Path = Path("runs")) -> Path:
-    """`run`, or the newest folder below `runs/` that has records; raises `BenchError` for none."""
-    if run is not None:
-        if not (run / "records").is_dir():
-            raise BenchError(f"{run}: no folder records/ there; give the folder of a run")
-        return run
-    found = [path.parent for path in below.glob("*/records") if path.is_dir()]
-    if not found:
-        raise BenchError(f"{below}/: no run with records there; give the folder of a run")
-    return max(found, key=lambda path: ((path / "records").stat().st_mtime, path.name))
-
-
-def cells(run: Path) -> list[str]:
-    """The ids of the cells that have a record, in order."""
-    return sorted(path.stem for path in (run / "records").glob("*.json"))
-
-
 def digest(content: bytes) -> str:
     """SHA-256 of a record file's bytes: what the notes and the store's tags tell versions apart by."""
     return hashlib.sha256(content).hexdigest()
@@ -133,11 +116,22 @@ def write_note(run: Path, cell_id: str, uri: str, note: Note) -> None:
 
 def unsynced(run: Path, uri: str) -> int:
     """How many of a run's records this store has not, by the notes alone."""
-    count = 0
-    for path in (run / "records").glob("*.json"):
-        note = read_note(run, path.stem, uri)
-        count += note is None or note.sha256 != digest(path.read_bytes())
-    return count
+    notes = ((path, read_note(run, path.stem, uri)) for path in (run / "records").glob("*.json"))
+    return sum(note is None or note.sha256 != digest(path.read_bytes()) for path, note in notes)
+
+
+def beat(run: Path) -> None:
+    """Show whoever waits for an upload of this run that it goes on."""
+    with suppress(OSError):
+        os.utime(run / "synced")
+
+
+def pulse(run: Path) -> int:
+    """Changes with every beat and every note."""
+    try:
+        return (run / "synced").stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 @contextmanager

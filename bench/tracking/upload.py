@@ -11,7 +11,7 @@ import sqlite3
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -21,11 +21,11 @@ from urllib.request import url2pathname
 from PIL import Image
 from sqlalchemy import event
 
-from bench.errors import RecordError
+from bench.errors import RecordError, StorageError
 from bench.record import store as records
-from bench.record.store import Record
+from bench.record.schema import Record
 from bench.tracking import pictures, store, view
-from bench.tracking.pictures import PICTURE, WITHHELD
+from bench.tracking.pictures import GRID, WITHHELD
 from bench.tracking.store import Note, Uploaded
 from bench.tracking.view import RunView
 
@@ -38,8 +38,7 @@ _QUIET = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
 _PARAMS, _METRICS = 100, 900  # in one request: at most 100 parameters, at most 1000 of all kinds
-
-Progress = Callable[[Uploaded], None]
+_REASON = 1000  # characters
 
 
 class StoreError(Exception):
@@ -57,50 +56,20 @@ class Target:
     include_pictures: bool
 
 
-def upload(
-    run: Path,
-    uri: str | None = None,
-    experiment: str | None = None,
-    *,
-    only: Iterable[str] | None = None,
-    include_pictures: bool = False,
-    progress: Progress | None = None,
-) -> Uploaded:
-    """Upload the run's records (or `only` these cells) that the store has not.
-
-    The default store is sqlite beside the run, the default experiment the run's name.  A store that
-    does not answer is no error: it is the `reason` of what is `left`.  Pictures of private data stay
-    here unless `include_pictures`.  Raises `BenchError` for a folder without records or an address
-    that cannot be a store's.
-    """
-    run = store.checked_run(run)
-    uri = store.checked_uri(run, uri)
-    cells = store.cells(run) if only is None else list(only)
-    try:
-        target = open_target(run, uri, experiment, include_pictures=include_pictures)
-    except StoreError as failure:
-        return Uploaded(left=len(cells), reason=str(failure))
-    return send(target, run, cells, progress=progress)
-
-
 def open_target(
-    run: Path, uri: str, experiment: str | None = None, *, include_pictures: bool = False
+    run: Path, uri: str | None = None, experiment: str | None = None, *, include_pictures: bool = False
 ) -> Target:
     """Open the store, making its schema and the experiment where they are not there yet.
 
-    Raises `StoreError`.
+    The default store is sqlite beside the run, the default experiment the run's name.  Pictures of private
+    data stay here unless `include_pictures`.  Raises `BenchError` for an address that is no store's,
+    `StoreError`.
     """
-    name = experiment or store.experiment_name(run)
-    try:
-        if uri.startswith("sqlite:///"):
-            client, found = _open_sqlite(uri, name)
-        else:
-            client = _client(uri)
-            found = _experiment(client, name)
-    except Exception as error:
-        raise failure(error, uri) from error
+    address, name = store.checked_uri(run, uri), experiment or store.experiment_name(run)
+    with mlflow_errors(address):
+        client, number = (_open_sqlite if address.startswith("sqlite:///") else _open)(address, name)
     return Target(
-        client=client, uri=uri, experiment=name, experiment_id=found, include_pictures=include_pictures
+        client=client, uri=address, experiment=name, experiment_id=number, include_pictures=include_pictures
     )
 
 
@@ -109,10 +78,10 @@ def send(
     run: Path,
     cells: Iterable[str],
     *,
-    progress: Progress | None = None,
+    progress: Callable[[Uploaded], None] = lambda state: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Uploaded:
-    """Upload these cells' records in order, until the store fails or `stop()` says so.
+    """Upload these cells' records in order, until the store fails or `stop()`.
 
     A record that cannot be uploaded is counted as failed, and the others go on.
     """
@@ -126,12 +95,11 @@ def send(
             state = replace(state, left=state.left - 1, **{outcome: getattr(state, outcome) + 1})
         except RecordError as error:
             state = replace(state, left=state.left - 1, failed=state.failed + 1, reason=str(error))
-        except StoreError as failure:
-            return replace(state, reason=str(failure))
+        except (StoreError, StorageError) as error:
+            return replace(state, reason=str(error))
         except OSError as error:
             return replace(state, reason=f"{run / 'synced'}: cannot be written ({error.strerror})")
-        if progress:
-            progress(state)
+        progress(state)
     return state
 
 
@@ -147,14 +115,14 @@ def _send_twice(target: Target, run: Path, cell_id: str) -> Literal["count", "sk
             time.sleep(1)
     try:
         return _send(target, run, cell_id)
-    except StoreError as failure:
+    except StoreError as error:
         if _answers(target):
-            raise RecordError(f"{records.record_path(run, cell_id)}: not taken by {failure}") from failure
+            raise RecordError(f"{records.record_path(run, cell_id)}: not taken by {error}") from error
         raise
 
 
 def _send(target: Target, run: Path, cell_id: str) -> Literal["count", "skipped"]:
-    """Upload one record, if the store has it not.
+    """Upload one record, unless the store has it.
 
     The note on disk spares a search; the store's tags settle the rest, so that a crash between upload
     and note makes no second run.  A run left open by a crash is deleted; one of an older content of
@@ -166,21 +134,19 @@ def _send(target: Target, run: Path, cell_id: str) -> Literal["count", "skipped"
     with store.locked(run / "synced" / ".lock"):
         record, shown = view.load(path)
         note = store.read_note(run, cell_id, target.uri)
-        try:
+        with mlflow_errors(target.uri):
             if (
                 note
                 and (note.experiment, note.sha256) == (target.experiment, shown.sha256)
-                and (found := _noted(target, note.run))
+                and (noted := _noted(target, note.run))
             ):
-                return "count" if _add_withheld(target, run, record, found) else "skipped"
-            same, other = _versions(target, cell_id, shown.sha256)
+                return "count" if _add_withheld(target, run, record, noted) else "skipped"
+            same, others = _versions(target, cell_id, shown.sha256)
             added = same is None or _add_withheld(target, run, record, same)
-            new = same.info.run_id if same else _create(target, run, record, shown)
-            for run_id in other:
-                target.client.set_tag(run_id, "bench.superseded", new)
-        except Exception as error:
-            raise failure(error, target.uri) from error
-        note = Note(experiment=target.experiment, sha256=shown.sha256, run=new)
+            run_id = same.info.run_id if same else _create(target, run, record, shown)
+            for other in others:
+                target.client.set_tag(other, "bench.superseded", run_id)
+        note = Note(experiment=target.experiment, sha256=shown.sha256, run=run_id)
         store.write_note(run, cell_id, target.uri, note)
         return "count" if added else "skipped"
 
@@ -195,18 +161,18 @@ def _noted(target: Target, run_id: str) -> Any | None:
         raise
 
 
-def _add_withheld(target: Target, run: Path, record: Record, found: Any) -> bool:
+def _add_withheld(target: Target, run: Path, record: Record, stored: Any) -> bool:
     """Add the picture that an earlier upload withheld, if it may go now; whether it did."""
-    withheld = found.data.tags.get("bench.picture") == WITHHELD
-    if not (target.include_pictures and withheld) or found.info.lifecycle_stage == "deleted":
+    withheld = stored.data.tags.get("bench.picture") == WITHHELD
+    if not (target.include_pictures and withheld) or stored.info.lifecycle_stage == "deleted":
         return False
-    run_id = found.info.run_id
-    files, why_not = pictures.of_record(run, record, include_private=True)
-    said = why_not or _put(target.client, found.info, files)
-    shown = {} if said else {"mlflow.note.content": pictures.description(run_id, files)}
-    for name, value in {"bench.picture": said or PICTURE, **shown}.items():
+    run_id = stored.info.run_id
+    files, absent = pictures.of_record(run, record, include_private=True)
+    absent = absent or _put(target.client, stored.info, files)
+    note = {} if absent else {"mlflow.note.content": pictures.description(run_id, files)}
+    for name, value in {"bench.picture": absent or GRID, **note}.items():
         target.client.set_tag(run_id, name, value)
-    return said is None
+    return absent is None
 
 
 def _answers(target: Target) -> bool:
@@ -220,23 +186,23 @@ def _answers(target: Target) -> bool:
 def _versions(target: Target, cell_id: str, sha256: str) -> tuple[Any | None, list[str]]:
     """The finished run of this very content, and those of other contents not yet superseded."""
     same: Any | None = None
-    other: list[str] = []
+    others: list[str] = []
     condition = f"tags.`bench.cell` = '{cell_id}'"
-    for found in target.client.search_runs([target.experiment_id], condition, max_results=100):
-        if found.data.tags.get("bench.record") == sha256:
-            if found.info.status == "RUNNING":
-                target.client.delete_run(found.info.run_id)
+    for stored in target.client.search_runs([target.experiment_id], condition, max_results=100):
+        if stored.data.tags.get("bench.record") == sha256:
+            if stored.info.status == "RUNNING":
+                target.client.delete_run(stored.info.run_id)
             else:
-                same = found
-        elif "bench.superseded" not in found.data.tags:
-            other.append(found.info.run_id)
-    return same, other
+                same = stored
+        elif "bench.superseded" not in stored.data.tags:
+            others.append(stored.info.run_id)
+    return same, others
 
 
 def _create(target: Target, run: Path, record: Record, shown: RunView) -> str:
     ended = int(records.record_path(run, record.id).stat().st_mtime * 1000)
-    files, why_not = pictures.of_record(run, record, include_private=target.include_pictures)
-    tags = {"bench.run": view.clean(run.resolve().name), "bench.picture": why_not or PICTURE}
+    files, absent = pictures.of_record(run, record, include_private=target.include_pictures)
+    tags = {"bench.run": view.clean(run.resolve().name, 250), "bench.picture": absent or GRID}
     return create(target, replace(shown, tags={**shown.tags, **tags}), ended, files)
 
 
@@ -246,31 +212,32 @@ def create(
     ended: int,
     files: Mapping[str, bytes],
     *,
-    grid: tuple[str, Image.Image] | None = None,
+    tile: tuple[str, Image.Image] | None = None,
     text: str = "",
 ) -> str:
-    """What is shown as an MLflow run; its id.  It is ended last, so that an open run is one cut off.
+    """Make an MLflow run of what is shown; its id.  It is ended last, so that an open run is one cut off.
 
     One write makes the run, one fills it, one ends it.  `ended` in milliseconds, `files` (pictures) by
-    name, `grid` (key, picture) for MLflow's image grid, `text` opens the description.  Raises what MLflow's
+    name, `tile` (key, picture) for MLflow's image grid, `text` opens the description.  Raises what MLflow's
     client does.
     """
     from mlflow.entities import Metric, Param, RunTag
 
     client = target.client
-    made = client.create_run(
+    info = client.create_run(
         target.experiment_id,
         start_time=max(0, ended - int(1000 * shown.seconds)),
         tags=shown.tags,
         run_name=shown.name,
     ).info
-    run_id: str = made.run_id
-    refused = _put(client, made, files)
-    if grid is not None and refused is None:
-        key, image = grid
-        client.log_image(run_id, image, key=key, step=0, timestamp=ended, synchronous=True)
-    said = [text, "" if refused else pictures.description(run_id, files)]
-    late = {"mlflow.note.content": "\n\n".join(filter(None, said)), "bench.picture": refused or ""}
+    run_id: str = info.run_id
+    refused = _put(client, info, files)
+    if tile is not None and refused is None:
+        # MLflow's image grid alone needs it: a version that logs images otherwise has the row all the same.
+        with contextlib.suppress(AttributeError, TypeError):
+            client.log_image(run_id, tile[1], key=tile[0], step=0, timestamp=ended, synchronous=True)
+    notes = [text, "" if refused else pictures.description(run_id, files)]
+    late = {"mlflow.note.content": "\n\n".join(filter(None, notes)), "bench.picture": refused or ""}
     tags = [RunTag(name, value) for name, value in late.items() if value]
     params = [Param(key, value) for key, value in shown.params.items()]
     metrics = [Metric(name, value, ended, step) for name, value, step in shown.metrics]
@@ -288,14 +255,14 @@ def search(target: Target, condition: str, *, deleted: bool = False) -> list[Any
     from mlflow.entities import ViewType
 
     kind = ViewType.ALL if deleted else ViewType.ACTIVE_ONLY
-    found: list[Any] = []
+    runs: list[Any] = []
     token = None
     while True:
         page = target.client.search_runs([target.experiment_id], condition, kind, 1000, page_token=token)
-        found += page
+        runs += page
         token = page.token
         if not token:
-            return found
+            return runs
 
 
 def _put(client: Any, info: Any, files: Mapping[str, bytes]) -> str | None:
@@ -311,7 +278,7 @@ def _put(client: Any, info: Any, files: Mapping[str, bytes]) -> str | None:
                 client.log_artifacts(info.run_id, folder)
     except (ImportError, PermissionError) as error:
         # The server keeps artifacts where this machine cannot write: the numbers still go up.
-        return view.clean(f"not uploaded: {error}")[:1000]
+        return view.clean(f"not uploaded: {error}", _REASON)
     return None
 
 
@@ -332,6 +299,12 @@ def _client(uri: str) -> Any:
         return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 
+def _open(uri: str, name: str) -> tuple[Any, str]:
+    """Client and experiment of a server."""
+    client = _client(uri)
+    return client, _experiment(client, name)
+
+
 def _open_sqlite(uri: str, name: str) -> tuple[Any, str]:
     """Client and experiment: two processes that migrate a fresh database at once kill one another."""
     path = Path(uri.removeprefix("sqlite:///"))
@@ -340,14 +313,11 @@ def _open_sqlite(uri: str, name: str) -> tuple[Any, str]:
     with store.locked(path.with_name(f".{path.name}.lock")):
         client = _client(uri)
         _hurry(client)
-        found = _experiment(client, name, artifacts.as_uri())
+        number = _experiment(client, name, artifacts.as_uri())
         # Readers beside the writer; the setting stays in the file.
-        connection = sqlite3.connect(path, timeout=20)
-        try:
+        with contextlib.closing(sqlite3.connect(path, timeout=20)) as connection:
             connection.execute("PRAGMA journal_mode=wal")
-        finally:
-            connection.close()
-    return client, found
+    return client, number
 
 
 def _hurry(client: Any) -> None:
@@ -360,7 +330,7 @@ def _hurry(client: Any) -> None:
     def on_connect(connection: Any, pooled: object) -> None:
         connection.execute("PRAGMA synchronous=normal")
 
-    with contextlib.suppress(AttributeError):  # no public way leads to the engine: without it, half as fast
+    with contextlib.suppress(Exception):  # no public way leads to the engine: without it, half as fast
         engine = client._tracking_client.store.engine
         event.listen(engine, "connect", on_connect)
         engine.dispose()  # those connected before
@@ -368,20 +338,24 @@ def _hurry(client: Any) -> None:
 
 def _experiment(client: Any, name: str, artifacts: str | None = None) -> str:
     """The experiment's id; made, or taken back from the trash, where needed."""
-    found = client.get_experiment_by_name(name)
-    if found is None:
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
         try:
             return str(client.create_experiment(name, artifact_location=artifacts))
         except Exception as error:
             if getattr(error, "error_code", "") != "RESOURCE_ALREADY_EXISTS":
                 raise
-            found = client.get_experiment_by_name(name)
-    if found.lifecycle_stage == "deleted":
-        client.restore_experiment(found.experiment_id)
-    return str(found.experiment_id)
+            experiment = client.get_experiment_by_name(name)
+    if experiment.lifecycle_stage == "deleted":
+        client.restore_experiment(experiment.experiment_id)
+    return str(experiment.experiment_id)
 
 
-def failure(error: Exception, uri: str) -> StoreError:
-    """One line on what the store answered, without its address' password."""
-    text = str(error).replace(uri, store.shown(uri)).strip() or "no more is known"
-    return StoreError(f"{store.shown(uri)}: {type(error).__name__}: {view.clean(text)[:300]}")
+@contextlib.contextmanager
+def mlflow_errors(uri: str) -> Iterator[None]:
+    """Raise `StoreError` for whatever MLflow raises: one line, without the address' password."""
+    try:
+        yield
+    except Exception as error:
+        text = str(error).replace(uri, store.shown(uri)).strip() or "no more is known"
+        raise StoreError(f"{store.shown(uri)}: {type(error).__name__}: {view.clean(text, 300)}") from error

@@ -1,31 +1,34 @@
-"""One record as MLflow shows it: name, tags for every axis, parameters, metrics.  No mlflow here."""
+"""One record as MLflow shows it: name, tags, parameters, metrics.  No mlflow here.
+
+All three are walked from the record's classes: a new field of a cell, a grant or a metric needs no edit here.
+"""
 
 import json
-import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.cell import UNASKED, Entry, Frozen
 from bench.errors import RecordError
-from bench.record.store import Record, is_private, read
+from bench.record import names
+from bench.record import store as records
+from bench.record.metrics import METRICS
+from bench.record.schema import Record, Share
+from bench.sanitize import sanitize
 from bench.tracking.store import digest
 
 # MLflow 3.17, utils/validation.py.
 _KEY, _PARAM, _TAG, _NAME = 250, 6000, 8000, 250
 _TAGS = 90  # of 100 in one request: the rest are for what the upload adds
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _NOT_A_KEY = re.compile(r"[^\w\-. :/]", re.ASCII)
 _ENDINGS = {"done": "FINISHED", "n/a": "KILLED", "crashed": "FAILED"}
-# Content hashes and paths say nothing to a reader of the parameter table; the tags have the hashes.
-_UNSHOWN = ("kind", "sha256", "path")
-_AXES = (
-    "point", "knowledge", "labels", "repeated_readings", "colluders", "evaluations", "readings", "rounds", "seed",
-    "draw",
-)  # fmt: skip
-_FEDERATED = ("clients", "per_round", "steps", "batch", "rate", "partition", "client_examples")
-_WEIGHTS = ("round", "training", "sha256")
+_HEADS = ("name", "kind", "algorithm")  # the field that stands for its group: `defense` is its name
+_UNSHOWN = ("arrays", "kind", "priors")  # of a result: for machines, or as figures of the priors' own records
+_FIRST = ("leak/asr", "utility/accuracy")  # of its metrics, MLflow's compare page draws the first
+_LARGEST = 1e300  # a metric is a float
+_LONGEST = 1e9  # seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,152 +50,29 @@ def load(path: Path) -> tuple[Record, RunView]:
         sha256 = digest(path.read_bytes())
     except OSError as error:
         raise RecordError(f"{path}: cannot be read ({error.strerror}); run the cell again") from None
-    record = read(path)
-    # The id goes into a search of the store.
-    if record.id != path.stem or not path.stem.isalnum():
+    record = records.read(path)
+    if record.id != path.stem:  # the id goes into a search of the store
         raise RecordError(f"{path}: the record in it calls itself {record.id!r}; name the file by its id")
-    try:
-        return record, view(record, sha256)
-    except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
-        raise RecordError(f"{path}: its fields are not a record's ({error}); run the cell again") from None
+    return record, view(record, sha256)
 
 
 def view(record: Record, sha256: str) -> RunView:
     """The view of a record whose file has this SHA-256; its texts, keys and numbers suit MLflow."""
-    # The cell's own come first: what is over the limit is some text of the environment or the summary.
-    tags = [(suitable_key(key), _cut(value, _TAG)) for key, value in _tags(record, sha256).items() if value]
+    tags = [(suitable_key(key), clean(value, _TAG)) for key, value in _tags(record, sha256) if value]
     return RunView(
         sha256=sha256,
-        name=_name(record.cell)[:_NAME],
+        name=clean(names.cell_name(record.cell), _NAME),
         status=_ENDINGS[record.status],
-        tags=dict(tags[:_TAGS]),
-        params={suitable_key(key): _cut(value, _PARAM) for key, value in flat_params(record.cell)},
-        metrics=list(_metrics(record)),
-        seconds=min(max(finite(record.cost.get("wall_seconds")) or 0.0, 0.0), 1e9),
+        tags=dict(tags[:_TAGS]),  # the cell's come first: the limit cuts texts of the environment
+        params=suitable_params(record.cell),
+        metrics=sorted(_metrics(record), key=lambda metric: metric[0] not in _FIRST),
+        seconds=min(max(record.cost.wall_seconds, 0.0), _LONGEST),
     )
 
 
-def clean(text: str) -> str:
-    """Text without control characters and lone surrogates, which stores and terminals choke on."""
-    return _CONTROL.sub(" ", text.encode("utf-8", "replace").decode())
-
-
-def _name(cell: Mapping[str, Any]) -> str:
-    """`cpl/plain × prune(share=0.7) @ type-1, digits dlg-lenet`: first what tells cells apart.
-
-    MLflow's tables and charts cut a name after some twenty letters.
-    """
-    where = f"{_entry_name(cell.get('dataset'))} {_entry_name(cell.get('model'))}"
-    defense = _entry(cell.get("defense"))
-    if "attack" not in cell:
-        return clean(f"training × {defense}, {where}")
-    attack = _entry_name(cell["attack"])
-    return clean(f"{attack}/{cell.get('knowledge', 'plain')} × {defense} @ {cell.get('point')}, {where}")
-
-
-def _tags(record: Record, sha256: str) -> dict[str, str]:
-    cell = record.cell
-    tags = {
-        "bench.cell": record.id,
-        "bench.record": sha256,
-        "bench.status": record.status,
-        "bench.reason": record.reason or "",
-        "bench.kind": str(cell.get("kind", "")),
-        "bench.record.fingerprint": str(record.source.get("sha256") or digest(_json(record.source).encode())),
-        "bench.protocol": str(record.source.get("protocol") or record.environment.get("protocol", "")),
-        "bench.data": str(cell.get("dataset", {}).get("sha256", ""))
-        if _is_entry(cell.get("dataset"))
-        else "",
-        "bench.private": str(is_private(record)).lower(),
-    }
-    for axis in ("dataset", "model", "defense", "attack"):
-        if axis in cell:
-            tags[f"bench.{axis}"] = _entry_name(cell[axis])
-    tags |= _fields(cell, _AXES, "bench.")
-    federated, weights = cell.get("federated"), cell.get("weights")
-    if isinstance(federated, dict):
-        tags["bench.federated"] = str(federated.get("algorithm", ""))
-        tags |= _fields(federated, _FEDERATED, "bench.")
-    if isinstance(weights, dict):
-        tags["bench.record.checkpoints"] = str(weights.get("kind", ""))
-        tags |= _fields(weights, _WEIGHTS, "bench.weights_")
-    for prefix, group in (("environment", record.environment), ("summary", record.summary)):
-        for key, value in group.items():
-            if isinstance(value, str):
-                tags[f"{prefix}.{key}"] = value
-            elif isinstance(value, list) and value and all(isinstance(item, str) for item in value):
-                tags[f"{prefix}.{key}"] = "; ".join(value)
-    return tags
-
-
-def _fields(group: Mapping[str, Any], names: Iterable[str], prefix: str) -> dict[str, str]:
-    """Those of the fields that are set, as text: `true`, `3`, `iid`."""
-    set_ = {name: group[name] for name in names if group.get(name) is not None}
-    return {f"{prefix}{name}": item if isinstance(item, str) else _json(item) for name, item in set_.items()}
-
-
-def flat_params(cell: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """A cell's fields, flattened: `defense`, `defense.share`, `federated.batch`."""
-    for key, value in cell.items():
-        if key in _UNSHOWN and prefix != "":
-            continue
-        if _is_entry(value):
-            yield f"{prefix}{key}", str(value["name"])
-            rest = {field: item for field, item in value.items() if field not in ("name", "params")}
-            yield from flat_params({**rest, **value.get("params", {})}, f"{prefix}{key}.")
-        elif isinstance(value, dict):
-            yield from flat_params(value, f"{prefix}{key}.")
-        elif value is not None:
-            yield f"{prefix}{key}", value if isinstance(value, str) else _json(value)
-
-
-def _metrics(record: Record) -> Iterator[tuple[str, float, int]]:
-    """Every finite number of summary and cost, one level down joined by "/"; curves with their steps."""
-    group = "utility" if record.cell.get("kind") == "training" else "leak"
-    for prefix, numbers in ((group, record.summary), ("cost", record.cost)):
-        for key, value in numbers.items():
-            inner = value.items() if isinstance(value, dict) else [("", value)]
-            for below, item in inner:
-                name = suitable_key(f"{prefix}/{key}/{below}" if below else f"{prefix}/{key}")
-                yield from ((name, number, step) for step, number in _points(item))
-
-
-def _points(value: Any) -> Iterator[tuple[int, float]]:
-    """(step, number): one at step 0 for a number, several for a curve [[step, number], …]."""
-    if (number := finite(value)) is not None:
-        yield 0, number
-    elif isinstance(value, list):
-        for item in value:
-            if not (isinstance(item, list) and len(item) == 2 and isinstance(item[0], int)):
-                return
-            # Steps are 64-bit integers in every store.
-            if (number := finite(item[1])) is not None and abs(item[0]) < 2**63:
-                yield item[0], number
-
-
-def finite(value: Any) -> float | None:
-    """The number, or None for what is none or not finite."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None
-
-
-def _is_entry(value: Any) -> bool:
-    return isinstance(value, dict) and "name" in value and isinstance(value.get("params", {}), dict)
-
-
-def _entry_name(value: Any) -> str:
-    return str(value["name"]) if _is_entry(value) else "?"
-
-
-def _entry(value: Any) -> str:
-    name, params = _entry_name(value), value.get("params", {}) if _is_entry(value) else {}
-    shown = ", ".join(f"{key}={item}" for key, item in sorted(params.items()))
-    return f"{name}({shown})" if shown else name
+def clean(text: str, limit: int) -> str:
+    """`text` on one line of at most `limit` printable characters, which stores and terminals take."""
+    return sanitize(" ".join(text.split()), limit)
 
 
 def suitable_key(text: str) -> str:
@@ -201,10 +81,80 @@ def suitable_key(text: str) -> str:
     return "/".join("_" * len(part) if set(part) == {"."} else part for part in parts)[:_KEY].strip("/")
 
 
-def _cut(text: str, limit: int) -> str:
-    text = clean(text)
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+def suitable_params(part: Frozen, path: str = "") -> dict[str, str]:
+    """The fields of a cell, or of its part at `path`, as MLflow's parameters.  The tags have the hashes."""
+    return {
+        suitable_key(key): clean(value, _PARAM)
+        for key, value in flat(part, path)
+        if key.rpartition(".")[2] != "sha256"
+    }
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, ensure_ascii=False)
+def flat(part: Frozen, path: str = "", *, params: bool = True) -> Iterator[tuple[str, str]]:
+    """The fields of a cell that are set, by path: `defense`, `defense.share`, `federated.batch`, `grants.labels`.
+
+    `params`: those of entries as well.  Where weights lay on a disk is left out.
+    """
+    for name in type(part).model_fields:
+        value = getattr(part, name)
+        if name in UNASKED:
+            continue
+        if isinstance(part, Entry) and name == "params":
+            if params:
+                yield from ((f"{path}.{key}", _text(item)) for key, item in value.items())
+        elif isinstance(value, Frozen):
+            yield from flat(value, f"{path}.{name}" if path else name, params=params)
+        elif value is not None:
+            yield path if path and name in _HEADS else f"{path}.{name}".lstrip("."), _text(value)
+
+
+def _tags(record: Record, sha256: str) -> Iterator[tuple[str, str]]:
+    yield "bench.cell", record.id
+    yield "bench.record", sha256
+    yield "bench.status", record.status
+    yield "bench.reason", record.reason or ""
+    yield "bench.fingerprint", digest(repr(record.provenance).encode())
+    yield "bench.protocol", _text(record.protocol)
+    yield "bench.private", _text(record.private)
+    yield from ((f"bench.{path}", text) for path, text in flat(record.cell, params=False))
+    for prefix, group in (("environment", record.environment), ("result", record.result)):
+        for path, value in _leaves(group):
+            texts = value if isinstance(value, tuple) else (value,)
+            if texts and all(isinstance(text, str) for text in texts):
+                yield f"{prefix}.{path.replace('/', '.')}", "; ".join(texts)
+
+
+def _metrics(record: Record) -> Iterator[tuple[str, float, int]]:
+    """Every number of result and cost, and their curves with the steps."""
+    group = "utility" if record.cell.kind == "training" else "leak"
+    for prefix, part in ((group, record.result), ("cost", record.cost)):
+        for path, value in _leaves(part):
+            if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST:
+                yield f"{prefix}/{path}", float(value), 0
+    if record.training:
+        yield from (("utility/curve", accuracy, step) for step, accuracy in record.training.curve)
+    if record.attack and record.attack.summary:
+        medians = ((metric.name, record.attack.summary.median(metric)) for metric in METRICS)
+        yield from ((f"leak/{name}_median", value, 0) for name, value in medians if value is not None)
+    if record.attack and (trajectory := record.attack.trajectory):
+        losses = zip(trajectory.losses, trajectory.evaluations, strict=False)
+        yield from (("leak/loss", loss, step) for loss, step in losses if loss is not None)
+
+
+def _leaves(group: Any, *, nested: bool = True) -> Iterator[tuple[str, Any]]:
+    """The fields of a dataclass and of its groups, by path: `asr`, `asr_low`, `privacy/epsilon`; none of None."""
+    for field in () if group is None else fields(group):
+        name, value = field.name, getattr(group, field.name)
+        if name in _UNSHOWN:
+            continue
+        if isinstance(value, Share):
+            yield from ((name, value.value), (f"{name}_low", value.low), (f"{name}_high", value.high))
+        elif is_dataclass(value) and nested:
+            prefix = "" if name == "summary" else f"{name}/"
+            yield from ((f"{prefix}{below}", leaf) for below, leaf in _leaves(value, nested=False))
+        else:
+            yield name, value
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)

@@ -1,12 +1,12 @@
-"""Bayesian differential privacy (Triastcyn & Faltings 2019): what is spent on data like those that were seen.
+"""Bayesian differential privacy (Bayesian DP, Triastcyn & Faltings 2019): ε for data like those that were seen.
 
     λ    order, a whole number          q    chance that the differing row takes part in a round
     x    (‖g - g'‖/s)², squared distance of a round's two means, with the row and without it, over the noise's
          deviation on the mean; one for each sampled row
     δ'   chance that an estimate of a round's cost is too low
 
-(ε, δ)-BDP bounds the privacy loss over the mechanism *and* the random row that differs.  It is not DP: a row that
-is unlike the others has no guarantee.
+(ε, δ)-BDP bounds the privacy loss over the mechanism *and* the random row that differs.  It is not DP: a row
+unlike the others has no guarantee.
 """
 
 import math
@@ -27,18 +27,18 @@ LEAST_SAMPLES = 3
 def log_moments(x: Sequence[float] | Floats, *, q: float, formula: Formula = "code") -> Floats:
     """ln E_k exp(k(k - 1)x/2), k ~ Bin(λ + 1, q), for each row and order: (row, λ); theorem 3, the inner mean of c^L.
 
-    `code`: c^R is taken for the same, as the author's code does.  `paper`: the larger of this and the
-    printed c^R, ln E exp(k(k + 1)x/2), k ~ Bin(λ, q), a loose bound that loses the amplification by sampling.
+    `code`: c^R is the same, as in the author's code.  `paper`: the larger of this and the printed c^R,
+    ln E exp(k(k + 1)x/2), k ~ Bin(λ, q), a loose bound that loses the amplification by sampling.
     """
     x = np.asarray(x, np.float64)
-    left = _log_mean(x, q, shift=1, sign=-1)
-    return left if formula == "code" else np.maximum(left, _log_mean(x, q, shift=0, sign=1))
+    moments = _log_mean(x, q, shift=1, sign=-1)
+    return moments if formula == "code" else np.maximum(moments, _log_mean(x, q, shift=0, sign=1))
 
 
 def cost(moments: Floats, *, estimator: float, rounds: int = 1) -> Floats:
     """One round's cost c(λ), (λ,), from (row, λ): the logarithm of an upper bound on the mean over rows of exp(·), by
-    Student's t at confidence 1 - δ' (eq. 5).  That is for values near a normal law: where a few rows count for
-    most, the estimate is too low more often than δ' says (tests/test_bayesian.py has figures).
+    Student's t at confidence 1 - δ' (eq. 5).  That assumes values near a normal law: where a few rows dominate, the
+    estimate is too low more often than δ' says (tests/test_bayesian.py has figures).
 
     `rounds` T > 1 corrects for rounds that depend on one another, by Hölder: (1/T)·ln E exp(T·).
     Raises `ValueError` for fewer than three rows: their deviation says too little.
@@ -50,23 +50,23 @@ def cost(moments: Floats, *, estimator: float, rounds: int = 1) -> Floats:
     top = moments.max(0)
     values = np.exp(moments - top)  # of one order's rows, in units of the largest
     bound = values.mean(0) + student.isf(estimator, count - 1) / math.sqrt(count - 1) * values.std(0)
-    found: Floats = (top + np.log(bound)) / rounds
-    return found
+    result: Floats = (top + np.log(bound)) / rounds
+    return result
 
 
 def epsilon(total: Floats, delta: float, *, estimator: float, estimates: int) -> float | None:
-    """ε of the summed costs (λ,) at δ: min over λ of (Σc - ln(δ - estimates·δ'))/λ (corollary 1); every estimate's own
-    failure is part of δ.  None where they use it up, or where no order is finite."""
-    left = delta - estimates * estimator
-    if left <= 0:
+    """ε of the summed costs (λ,) at δ: min over λ of (Σc - ln(δ - estimates·δ'))/λ (corollary 1); the failure of every
+    estimate is part of δ.  None where they use it up, or where no order is finite."""
+    remaining = delta - estimates * estimator
+    if remaining <= 0:
         return None
-    found = (total - math.log(left)) / np.array(ORDERS)
-    best = float(np.min(np.where(np.isfinite(found), found, np.inf)))
+    of_order = (total - math.log(remaining)) / np.array(ORDERS)
+    best = float(np.min(np.where(np.isfinite(of_order), of_order, np.inf)))
     return max(0.0, best) if math.isfinite(best) else None
 
 
 def guess(epsilon_: float) -> float:
-    """The most that an attacker with a flat prior on whether a row took part is right: 1/(1 + e^-ε)."""
+    """The highest accuracy of an attacker with a flat prior who guesses whether a row took part: 1/(1 + e^-ε)."""
     return 1 / (1 + math.exp(-epsilon_))
 
 
@@ -74,11 +74,11 @@ def _log_mean(x: Floats, q: float, *, shift: int, sign: int) -> Floats:
     orders = np.array(ORDERS)[:, None] + shift
     k = np.arange(ORDERS[-1] + shift + 1)[None]
     with np.errstate(divide="ignore", invalid="ignore"):
-        free = np.where(k > 0, k * np.log(q), 0.0) + np.where(
+        powers = np.where(k > 0, k * np.log(q), 0.0) + np.where(
             orders > k, (orders - k) * np.log1p(-q) if q < 1 else -np.inf, 0.0
         )
-        chances = gammaln(orders + 1) - gammaln(k + 1) - gammaln(np.maximum(orders - k, 0) + 1) + free
+        chances = gammaln(orders + 1) - gammaln(k + 1) - gammaln(np.maximum(orders - k, 0) + 1) + powers
     chances = np.where(k <= orders, chances, -np.inf)
     exponents = (k[0] * k[0] + sign * k[0]) / 2 * x[:, None]
-    found: Floats = logsumexp(chances[None] + exponents[:, None], axis=-1)
-    return found
+    means: Floats = logsumexp(chances[None] + exponents[:, None], axis=-1)
+    return means

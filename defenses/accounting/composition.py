@@ -33,14 +33,14 @@ def advanced(epsilon: float, steps: int, delta: float) -> float:
 
 
 def _gain(epsilon: float) -> float:
-    """e^ε - 1, infinite where it is too large to be held."""
+    """e^ε - 1, infinite where double precision cannot hold it."""
     return math.expm1(epsilon) if epsilon <= _LARGE else math.inf
 
 
 def zcdp_of_paper(sigma: float, q: float, steps: int, delta: float) -> float:
     """ρ + 2√(ρ ln(1/δ)) with ρ = steps·q²/σ², as Fed-αCDP counts.
 
-    That is twice the Gaussian's ρ, and amplification by q² is no theorem for zCDP: it reproduces a figure.
+    That is twice the Gaussian's ρ, and amplification by q² is no theorem for zCDP: for comparison with its figure.
     """
     return _of_rho(steps * q**2 / sigma**2, delta)
 
@@ -49,12 +49,12 @@ def _of_rho(rho: float, delta: float) -> float:
     return rho + 2 * math.sqrt(rho * math.log(1 / delta))
 
 
-def of_paper(spent: Mapping[float, float], q: float, delta: float) -> dict[str, float]:
-    """Base, advanced and zCDP, with how many steps at each multiplier σ: sums over the steps, where the three
-    formulas above have products."""
+def of_paper(counts: Mapping[float, float], q: float, delta: float) -> dict[str, float]:
+    """Base, advanced and zCDP of `counts` steps at each multiplier σ: sums over the steps, where the three formulas
+    above have products."""
     each = [
         (amplified(round(classic(sigma, delta), SERIES_ROUNDING), q), sigma, count)
-        for sigma, count in spent.items()
+        for sigma, count in counts.items()
     ]
     squares = sum(count * epsilon**2 for epsilon, _, count in each)
     rho = sum(count * q**2 / sigma**2 for _, sigma, count in each)

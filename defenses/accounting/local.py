@@ -1,37 +1,39 @@
 """ε of locally private reports: pure, and as large as they are many."""
 
 from bench.defenses.accounting.mechanism import Reports
-from bench.defenses.accounting.report import RELEASED, TAP, Spent
+from bench.defenses.accounting.report import RELEASED, TAP, EpsilonReport
 
 _SENT = {"split": "could they be linked", "whole": "sent without a name", "named": "sent under its name"}
 _UNLINKED = "that the server cannot link reports is no theorem of composition"
 
 
-def released(reports: Reports, *, rounds: int, coordinates: int) -> tuple[Spent, ...]:
-    """What so many rounds of d reports each spend: as the paper counts, as sent, and for good.
+def released(reports: Reports, *, rounds: int, coordinates: int) -> tuple[EpsilonReport, ...]:
+    """ε of so many rounds of d reports: as the paper counts, as composed over one round, and over all rounds.
 
-    The paper's is ε, of one weight in one round.  Composition gives d·ε a round for who can link a client's
-    coordinates, and rounds·d·ε for who can link its rounds as well: the tight figure, since shuffling is no part of it.
-    An amplification by shuffling is not counted: its theorems ask for d·ε small.
+    The paper's is ε, of one weight in one round.  Composition gives d·ε a round against whoever can link a client's
+    coordinates, and rounds·d·ε against whoever can link its rounds as well: the tight figure, which does not rely on
+    shuffling.  Amplification by shuffling is not counted: its theorems need a small d·ε.
     """
     whole = coordinates * reports.epsilon
-    found = [
-        _spent("paper", f"ε of one weight's one report ({_UNLINKED})", reports.epsilon, 1),
-        _spent("paper", f"a client's reports of one round, {_SENT[reports.sending]}: d·ε", whole, 1),
+    figures = [
+        _report("paper", f"ε of one weight's one report ({_UNLINKED})", reports.epsilon, 1),
+        _report("paper", f"a client's reports of one round, {_SENT[reports.sending]}: d·ε", whole, 1),
     ]
-    return (*found, _spent("tight", "all reports of all rounds: T·d·ε, pure", rounds * whole, rounds))
+    return (*figures, _report("tight", "all reports of all rounds: T·d·ε, pure", rounds * whole, rounds))
 
 
-def at_tap(reports: Reports, *, coordinates: int, observations: int) -> Spent:
-    """What one client's reports of a round tell who sees them together: d·ε, each observation again."""
-    return _spent(
+def at_tap(reports: Reports, *, coordinates: int, observations: int) -> EpsilonReport:
+    """ε of one client's reports of a round against whoever sees them together: d·ε for each observation."""
+    return _report(
         "tap", "a client's reports of one round: d·ε, pure", observations * coordinates * reports.epsilon,
         observations, adversary=TAP,
     )  # fmt: skip
 
 
-def _spent(convention: str, accountant: str, epsilon: float, steps: int, adversary: str = RELEASED) -> Spent:
-    return Spent(
+def _report(
+    convention: str, accountant: str, epsilon: float, steps: int, adversary: str = RELEASED
+) -> EpsilonReport:
+    return EpsilonReport(
         convention=convention, accountant=accountant, unit="client", adversary=adversary,  # type: ignore[arg-type]
         epsilon=epsilon, delta=0.0, q=1.0, steps=steps, multiplier=None, sampling="none",
         adjacency="one replaced", caveats=("weights are clipped to a range that may have been learned from them",),

@@ -1,4 +1,4 @@
-"""What a defense's noise is to an accountant, and how its data are sampled."""
+"""A defense's noise as an accountant reads it, and how its data are sampled."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ class Mechanism:
     """Gaussian noise on clipped rows: examples' gradients, or clients' updates.
 
     `sigmas` are the multipliers σ_t as the paper counts them, one a round, or one a local step (`by_step`).
-    `released` is what noise over sensitivity comes to in the sum that a step releases, in
-    units of σ, neighbours by adding or removing a row; `rows` the same for what is seen after a stage alone,
-    neighbours by replacing one, and only for stages after which one is protected.  With `per_tensor` each of
-    M tensors is clipped by itself, and a row's sensitivity is √M times the bound.  `paper`: whether Fed-αCDP's count,
-    of noise σC on a sum, speaks of it.  `caveats`: what no accountant covers.
+    `released` is noise over sensitivity in the sum that a step releases, in units of σ, neighbours by adding or
+    removing a row; `rows` the same for what one sees after a stage, neighbours by replacing a row, and only for stages
+    after which a row is protected.  With `per_tensor` each of M tensors is clipped by itself, and a row's sensitivity
+    is √M times the bound.  `paper`: whether Fed-αCDP's count, of noise σC on a sum, applies.  `caveats`: what no
+    accountant covers.
     """
 
     unit: Unit
@@ -33,7 +33,7 @@ class Mechanism:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reports:
-    """Each coordinate of what a client sends is a report of its own, ε-locally private, in every round.
+    """Each coordinate that a client sends is a separate report, ε-locally private, in every round.
 
     `sending`: "split" into coordinates that nobody can link, "whole" without a name, or "named".
     """
@@ -47,7 +47,7 @@ class Reports:
 class Sampling:
     """How often a row takes part: at rate `q` in each of `per_round` steps a round, of `rounds`.
 
-    `stated` is another rate that the paper states for the same, where there is one.
+    `stated` is the paper's other rate for the same sampling, if any.
     """
 
     q: float

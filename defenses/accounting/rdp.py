@@ -17,36 +17,36 @@ _MANY, _MESH = 200, 0.02
 _LARGE = 600.0  # exponents up to which double precision holds the exponential
 
 
-def epsilon(spent: Mapping[float, float], delta: float, *, q: float, old: bool) -> float:
-    """ε of steps of the subsampled Gaussian at sampling rate `q`: `spent` says how many at each multiplier σ.
+def epsilon(counts: Mapping[float, float], delta: float, *, q: float, old: bool) -> float:
+    """ε of `counts` steps of the subsampled Gaussian at each multiplier σ, at sampling rate `q`.
 
-    `old`: min over orders of RDP + ln(1/δ)/(α - 1), as the moments accountant had it; otherwise the
-    conversion of Canonne, Kamath & Steinke 2020, proposition 12, which is never larger.
+    `old`: min over orders of RDP + ln(1/δ)/(α - 1), as in the moments accountant; otherwise the conversion of Canonne,
+    Kamath & Steinke 2020, proposition 12, which is never larger.
     """
-    if len(spent) > _MANY and min(spent) > 0:
-        return converted(_interpolated(spent, q), delta, old=old)
-    total = sum((count * rdp(q, sigma) for sigma, count in spent.items()), np.zeros(len(ORDERS)))
+    if len(counts) > _MANY and min(counts) > 0:
+        return converted(_interpolated(counts, q), delta, old=old)
+    total = sum((count * rdp(q, sigma) for sigma, count in counts.items()), np.zeros(len(ORDERS)))
     return converted(total, delta, old=old)
 
 
-def _interpolated(spent: Mapping[float, float], q: float) -> NDArray[np.float64]:
-    """The sum for a σ of its own in each of thousands of steps: ln RDP is smooth in ln σ, so that a cubic
-    through a lattice, the same for all, is right to seven digits up to order 63 (tests/test_accounting.py)."""
-    at = np.log(np.array(list(spent)))
+def _interpolated(counts: Mapping[float, float], q: float) -> NDArray[np.float64]:
+    """The sum where each of thousands of steps has another σ: ln RDP is smooth in ln σ, so that a cubic through one
+    lattice is right to seven digits up to order 63 (tests/test_accounting.py)."""
+    at = np.log(np.array(list(counts)))
     first, last = math.floor(at.min() / _MESH) - 2, math.ceil(at.max() / _MESH) + 2
     nodes = _MESH * np.arange(first, last + 1)
     logs = np.log(np.stack([rdp(q, float(np.exp(node))) for node in nodes]))
     curves: NDArray[np.float64] = np.exp(CubicSpline(nodes, logs)(at))
-    return np.asarray(np.array(list(spent.values())) @ curves, np.float64)
+    return np.asarray(np.array(list(counts.values())) @ curves, np.float64)
 
 
 def converted(total: NDArray[np.float64], delta: float, *, old: bool) -> float:
     """ε at `delta` of an RDP curve over `ORDERS`."""
     orders = np.array(ORDERS)
-    found = total + math.log(1 / delta) / (orders - 1)
+    of_order = total + math.log(1 / delta) / (orders - 1)
     if not old:
-        found = found + np.log1p(-1 / orders) - np.log(orders) / (orders - 1)
-    return float(max(0.0, np.min(found)))
+        of_order = of_order + np.log1p(-1 / orders) - np.log(orders) / (orders - 1)
+    return float(max(0.0, np.min(of_order)))
 
 
 @cache
@@ -57,7 +57,7 @@ def _rdp(q: float, sigma: float) -> tuple[float, ...]:
 def rdp(q: float, sigma: float) -> NDArray[np.float64]:
     """RDP of one step over `ORDERS`, add-or-remove-one neighbours (Mironov, Talwar & Zhang 2019).
 
-    q = 1 is the plain Gaussian, α/2σ².  σ = 0 spends without bound.
+    q = 1 is the plain Gaussian, α/2σ².  At σ = 0 it is infinite.
     """
     return np.array(_rdp(q, sigma))
 
@@ -94,8 +94,8 @@ def _fractional(q: float, sigma: float, order: float) -> float:
 
 
 def multiplicities(sigmas: Sequence[float], each: int) -> dict[float, int]:
-    """How many steps at each multiplier, where every entry of `sigmas` stands for `each` steps."""
-    found: dict[float, int] = {}
+    """The number of steps at each multiplier, where every entry of `sigmas` stands for `each` steps."""
+    counts: dict[float, int] = {}
     for sigma in sigmas:
-        found[sigma] = found.get(sigma, 0) + each
-    return found
+        counts[sigma] = counts.get(sigma, 0) + each
+    return counts

@@ -1,4 +1,4 @@
-"""ε with all that it means: unit, adversary, convention, sampling, adjacency, and what it leaves out."""
+"""ε with its meaning: unit, adversary, convention, sampling, adjacency, and caveats."""
 
 import math
 from collections.abc import Mapping
@@ -13,16 +13,15 @@ Convention = Literal["paper", "tight", "tap", "bayesian"]
 DELTA = 1e-5
 RELEASED = "sees the released models"
 TAP = "sees who takes part, at the tap"
-_WIDE = 50.0  # ε beyond which a distribution's grid takes minutes and tells no one anything
+_WIDE = 50.0  # ε beyond which a distribution's grid takes minutes for a useless figure
 _NOT_POISSON = "drawn without replacement in shuffled order, which is not Poisson sampling"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
-    """One figure for ε at δ, or why there is none (`absent`).
+class EpsilonReport:
+    """One figure for ε at δ, or the reason why there is none (`absent`).
 
-    `multiplier` is noise over sensitivity, its first and last value, where there is one; `q` and `steps` are what was
-    composed.
+    `multiplier` is noise over sensitivity, its first and last value, if any; `steps` at sampling rate `q` are composed.
     """
 
     convention: Convention
@@ -40,30 +39,31 @@ class Spent:
     absent: str | None = None
 
     def json(self) -> dict[str, Any]:
+        """The figure as a record holds it."""
         return asdict(self)
 
 
 def released(
     mechanism: Mechanism, sampling: Sampling, *, tensors: int, delta: float = DELTA
-) -> tuple[Spent, ...]:
-    """What the released models spend: the paper's count, at its own and at its stated rate, and the tight one.
+) -> tuple[EpsilonReport, ...]:
+    """ε of the released models: the paper's count, at its rate and at its stated rate, and the tight one.
 
     `tensors` is M.  The rounds are those of `sampling`, which may be fewer than the mechanism plans.
     """
     if not mechanism.paper:
         return (_tight(mechanism, sampling, tensors, delta),)
-    found = [_paper(mechanism, sampling, delta), *_table_11(mechanism, sampling, delta)]
+    reports = [_paper(mechanism, sampling, delta), *_table_11(mechanism, sampling, delta)]
     if sampling.stated is not None and not math.isclose(sampling.stated, sampling.q):
-        found.append(_paper(mechanism, replace(sampling, q=sampling.stated), delta))
-    return (*found, _tight(mechanism, sampling, tensors, delta))
+        reports.append(_paper(mechanism, replace(sampling, q=sampling.stated), delta))
+    return (*reports, _tight(mechanism, sampling, tensors, delta))
 
 
 def figures(
     sigma: float, *, q: float, steps: int, tensors: int = 1, uses: int = 1, delta: float = DELTA
-) -> tuple[Spent, ...]:
-    """Every convention for noise σC on the sum of clipped examples, in so many steps at rate `q`.
+) -> tuple[EpsilonReport, ...]:
+    """ε by every convention for noise σC on the sum of clipped examples, in so many steps at rate `q`.
 
-    With `tensors` above 1 each is clipped by itself; `uses` counts what the tap shows of one example.
+    With `tensors` above 1 each is clipped by itself; `uses` is how often the tap shows one example.
     """
     mechanism = Mechanism(
         unit="example", sigmas=(sigma,), released=1.0, rows={"step": 0.5}, per_tensor=tensors > 1
@@ -76,87 +76,86 @@ def figures(
 
 def paper_epsilon(mechanism: Mechanism, sampling: Sampling, delta: float = DELTA) -> float:
     """Fed-αCDP's figure: the moments accountant with σ as stated; of clients with one step more than rounds."""
-    spent = _steps(mechanism, sampling, 1.0)
+    counts = _steps(mechanism, sampling, 1.0)
     if mechanism.unit == "client":
-        last = list(spent)[-1]
-        spent = {**spent, last: spent[last] + 1}
-    return rdp.epsilon(spent, delta, q=sampling.q, old=True)
+        last = list(counts)[-1]
+        counts = {**counts, last: counts[last] + 1}
+    return rdp.epsilon(counts, delta, q=sampling.q, old=True)
 
 
 def at_tap(
     mechanism: Mechanism, stage: Stage, *, tensors: int, uses: int = 1, at: int = 0, delta: float = DELTA
-) -> Spent | None:
-    """What is spent on someone who reads after `stage` and knows who takes part, over `uses` of the row at
-    the multiplier σ number `at`; None where no row is protected there."""
+) -> EpsilonReport | None:
+    """ε against an attacker who reads after `stage` and knows who takes part, over `uses` of the row at the multiplier
+    σ number `at`; None where no row is protected there."""
     if stage not in mechanism.rows:
         return None
     factor = mechanism.rows[stage] / _root(mechanism, tensors)
     each = mechanism.sigmas[min(at, len(mechanism.sigmas) - 1)] * factor
-    whole = each / math.sqrt(uses)
-    found = composition.gaussian(whole, delta)
-    return Spent(
+    epsilon = composition.gaussian(each / math.sqrt(uses), delta)
+    return EpsilonReport(
         convention="tap", accountant="Gaussian mechanism, exactly", unit=mechanism.unit, adversary=TAP,
-        **_finite(found), delta=delta, q=1.0, steps=uses, multiplier=(each, each), sampling="none",
+        **_finite(epsilon), delta=delta, q=1.0, steps=uses, multiplier=(each, each), sampling="none",
         adjacency="one replaced", caveats=_caveats(mechanism, tensors),
     )  # fmt: skip
 
 
-def _paper(mechanism: Mechanism, sampling: Sampling, delta: float) -> Spent:
-    found = paper_epsilon(mechanism, sampling, delta)
-    says = "as if each row were clipped whole and the noise were σC on the sum"
-    return Spent(
+def _paper(mechanism: Mechanism, sampling: Sampling, delta: float) -> EpsilonReport:
+    epsilon = paper_epsilon(mechanism, sampling, delta)
+    assumption = "as if each row were clipped whole and the noise were σC on the sum"
+    return EpsilonReport(
         convention="paper", accountant="moments accountant (RDP, old conversion)", unit=mechanism.unit,
-        adversary=RELEASED, **_finite(found), delta=delta, q=sampling.q,
+        adversary=RELEASED, **_finite(epsilon), delta=delta, q=sampling.q,
         steps=sampling.per_round * sampling.rounds + (mechanism.unit == "client"),
         multiplier=_ends(_steps(mechanism, sampling, 1.0)), sampling="as Poisson", adjacency="one added or removed",
-        caveats=(says, *mechanism.caveats),
+        caveats=(assumption, *mechanism.caveats),
     )  # fmt: skip
 
 
-def _table_11(mechanism: Mechanism, sampling: Sampling, delta: float) -> list[Spent]:
-    """The three other accountants of Fed-αCDP's Table XI, each with what it claims too much."""
-    spent, q = _steps(mechanism, sampling, 1.0), sampling.q
-    if 0.0 in spent:
+def _table_11(mechanism: Mechanism, sampling: Sampling, delta: float) -> list[EpsilonReport]:
+    """The three other accountants of Fed-αCDP's Table XI, each with its flaw."""
+    counts, q = _steps(mechanism, sampling, 1.0), sampling.q
+    if 0.0 in counts:
         return []
-    whole = composition.of_paper(spent, q, delta)
+    composed = composition.of_paper(counts, q, delta)
     classic = "δ adds up over the steps, too, and the classic Gaussian formula holds for ε < 1 alone"
-    says = {
+    caveats = {
         "base": classic,
         "advanced": classic,
         "zCDP": "counts twice the Gaussian's ρ; amplification by q² is no theorem for zCDP",
     }
     return [
-        Spent(
+        EpsilonReport(
             convention="paper", accountant=f"{name} composition" if name != "zCDP" else name,
             unit=mechanism.unit, adversary=RELEASED, **_finite(value), delta=delta, q=q,
-            steps=int(sum(spent.values())), multiplier=_ends(spent), sampling="as Poisson",
-            adjacency="one added or removed", caveats=(says[name],),
+            steps=int(sum(counts.values())), multiplier=_ends(counts), sampling="as Poisson",
+            adjacency="one added or removed", caveats=(caveats[name],),
         )
-        for name, value in whole.items()
+        for name, value in composed.items()
     ]  # fmt: skip
 
 
-def _tight(mechanism: Mechanism, sampling: Sampling, tensors: int, delta: float) -> Spent:
+def _tight(mechanism: Mechanism, sampling: Sampling, tensors: int, delta: float) -> EpsilonReport:
     factor = mechanism.released / _root(mechanism, tensors)
-    spent = _steps(mechanism, sampling, factor)
-    bound = rdp.epsilon(spent, delta, q=sampling.q, old=False)
+    counts = _steps(mechanism, sampling, factor)
+    bound = rdp.epsilon(counts, delta, q=sampling.q, old=False)
     wide = bound > _WIDE
     shared = {
         "convention": "tight",
         "accountant": "RDP (too large for a distribution)" if wide else "privacy loss distributions (dp-accounting)",
         "unit": mechanism.unit, "adversary": RELEASED, "delta": delta, "q": sampling.q,
         "steps": sampling.per_round * sampling.rounds,
-        "multiplier": _ends(spent), "sampling": "as Poisson",
+        "multiplier": _ends(counts), "sampling": "as Poisson",
         "adjacency": "one added or removed", "caveats": (*_caveats(mechanism, tensors), _NOT_POISSON),
     }  # fmt: skip
     if not pld.available():
-        return Spent(epsilon=None, absent="dp-accounting is not installed here", **shared)  # type: ignore[arg-type]
-    found = bound if wide else pld.epsilon(spent, delta, q=sampling.q)
-    return Spent(**_finite(found), **shared)  # type: ignore[arg-type]
+        return EpsilonReport(epsilon=None, absent="dp-accounting is not installed here", **shared)  # type: ignore[arg-type]
+    epsilon = bound if wide else pld.epsilon(counts, delta, q=sampling.q)
+    return EpsilonReport(**_finite(epsilon), **shared)  # type: ignore[arg-type]
 
 
 def _steps(mechanism: Mechanism, sampling: Sampling, factor: float) -> dict[float, int]:
-    """How many steps at each multiplier, in the rounds of `sampling`."""
+    """The number of steps at each multiplier, in the rounds of `sampling`."""
     if mechanism.by_step:
         planned, each = mechanism.sigmas[: sampling.rounds * sampling.per_round], 1
     else:
@@ -164,9 +163,9 @@ def _steps(mechanism: Mechanism, sampling: Sampling, factor: float) -> dict[floa
     return rdp.multiplicities([sigma * factor for sigma in planned], each)
 
 
-def _ends(spent: Mapping[float, int]) -> tuple[float, float]:
+def _ends(counts: Mapping[float, int]) -> tuple[float, float]:
     """The first and the last multiplier."""
-    multipliers = list(spent)
+    multipliers = list(counts)
     return multipliers[0], multipliers[-1]
 
 
@@ -181,7 +180,7 @@ def _caveats(mechanism: Mechanism, tensors: int) -> tuple[str, ...]:
 
 
 def _finite(epsilon: float) -> Mapping[str, Any]:
-    """No guarantee is absent with its reason, never infinite."""
+    """The fields of an ε: where it is infinite, absent with the reason."""
     if math.isfinite(epsilon):
         return {"epsilon": epsilon}
     return {"epsilon": None, "absent": "no noise at some step, or too little to count: no ε holds"}

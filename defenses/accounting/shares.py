@@ -10,24 +10,24 @@ import numpy as np
 
 
 def upload_variance(rho: float, q: float = 0.0) -> float:
-    """Of the noise on one upload read alone, by a server that colluders tell what they know: (1 - q)(2 + ρ) + qρ
-    (NISS §V-B, derived; q = 0 is what its algorithm adds)."""
+    """Of the noise on one upload read alone, by a server with colluders: (1 - q)(2 + ρ) + qρ (NISS §V-B, derived;
+    at q = 0 the noise that its algorithm adds)."""
     return (1 - q) * (2 + rho) + q * rho
 
 
 def aggregate_variance(rho: float) -> float:
-    """Of the noise on the sum of all uploads, per client: ρ (NISS, theorem 2); plain noise leaves 1."""
+    """Of the noise on the sum of all uploads, per client: ρ (NISS theorem 2); of plain noise it is 1."""
     return rho
 
 
 def least_factor_variance(q: float) -> float:
-    """The ρ that theorem 3 asks for, so that an upload read alone keeps variance 1: 2q - 1, at least 0."""
+    """The ρ at which an upload read alone keeps variance 1 (NISS theorem 3): 2q - 1, at least 0."""
     return max(0.0, 2 * q - 1)
 
 
 def conditional_variance(rho: float, *, clients: int, shares: int, q: float = 0.0) -> float:
-    """Of the noise on one upload to a server that knows all other clients' parameters (the adversary of
-    differential privacy), so that it reads their noise: what the best linear estimate leaves.
+    """Of the noise on one upload to a server that knows all other clients' parameters, and so their noise (the
+    adversary of differential privacy): the variance after the best linear estimate.
 
     Honest clients are a ring of (1 - q)·K with (1 - q)·v neighbours on each side, whose uploads correlate
     by -1/v: the matrix is circulant, and the variance 1/mean(1/λ) over its eigenvalues λ.  0 where ρ = 0.

@@ -1,26 +1,25 @@
-"""Clipping coordinate by coordinate to what the gradients were before (Pichapati et al. 2019)."""
+"""Clipping by each coordinate's own mean and scale, learned from earlier gradients (Pichapati et al. 2019)."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from bench.defenses.base import Context, Scaled, Stateful, Tensors
+from bench.defenses.base import Context, Scaling, Shapes, State, Tensors, Transform
 from bench.defenses.transforms.clip import clip_factors
-from bench.defenses.transforms.rows import norms, scaled, spread
+from bench.defenses.transforms.rows import broadcast, norms, rescaled
 
 _MEAN, _SPREAD = "mean/", "variance/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdaptiveClip(Stateful):
+class AdaptiveClip(Transform):
     """w = (g - a)/b clipped to norm 1, all coordinates together; noise of deviation `multiplier` on w;
     g̃ = b·w + a.  Then, with the a and b that were used, v = (g̃ - a)² - b²·multiplier²/n within [h1, h2];
-    a ← .99a + .01g̃; s² ← .9s² + .1v; b_i = √s_i·√Σs.  Where n rows share a state, g̃ there is their mean: what
-    is kept comes from what the noise protects and from nothing else.
+    a ← .99a + .01g̃; s² ← .9s² + .1v; b_i = √s_i·√Σs.  Where n rows share a state, g̃ there is their mean.  The
+    state comes from noised gradients alone.
 
     `as_cited`: s ← .9s + .1v and noise of deviation multiplier², as in the repository that Fed-αCDP cites.
     """
@@ -33,16 +32,14 @@ class AdaptiveClip(Stateful):
     high: float  # h2
     as_cited: bool = False
 
-    def initial(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
-        """a = 0, s = √(h1·h2); what is kept of s is s², and s itself where `as_cited`."""
+    def initial(self, shapes: Shapes) -> State:
+        """a = 0, s = √(h1·h2); the state holds s², or s itself if `as_cited`."""
         start = (self.low * self.high) ** (0.5 if self.as_cited else 1.0)
         return {_MEAN + name: torch.zeros(shape) for name, shape in shapes.items()} | {
             _SPREAD + name: torch.full(shape, start) for name, shape in shapes.items()
         }
 
-    def update(
-        self, tensors: Tensors, state: Tensors, context: Context
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def update(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
         lead = context.lead
         # rows that share a state: a batch's examples, or all clients of the round
         shared = 1 if self.owner == "client" else 0
@@ -50,35 +47,35 @@ class AdaptiveClip(Stateful):
         means, widths = self._read(tensors, state, lead, shared)
         clipped = _unit({n: (v - means[n]) / widths[n] for n, v in tensors.items()}, context)
         deviation = self.multiplier**2 if self.as_cited else self.multiplier
-        found = {
+        noised = {
             name: widths[name] * (value + deviation * context.draws.normal(name, value)) + means[name]
             for name, value in clipped.items()
         }
-        moved: dict[str, Tensor] = {}
-        for name, value in found.items():
+        after: dict[str, Tensor] = {}
+        for name, value in noised.items():
             old = state[_MEAN + name]
             rows = math.prod(value.shape[axis] for axis in between)
             mean = value.mean(tuple(between)) if between else value
             width = widths[name].reshape(old.shape).to(old)
             v = (mean.to(old) - old).square() - (width * deviation).square() / rows
-            moved[_MEAN + name] = 0.99 * old + 0.01 * mean.to(old)
-            moved[_SPREAD + name] = 0.9 * state[_SPREAD + name] + 0.1 * v.clamp(self.low, self.high)
-        return found, moved
+            after[_MEAN + name] = 0.99 * old + 0.01 * mean.to(old)
+            after[_SPREAD + name] = 0.9 * state[_SPREAD + name] + 0.1 * v.clamp(self.low, self.high)
+        return noised, after
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
-        """The candidate under the state before round 0; nothing of later rounds."""
+        """The candidate under the state before round 0; None in later rounds."""
         del observed
         if context.round:
             return None
         shapes = {name: tuple(value.shape[context.lead :]) for name, value in tensors.items()}
         means, widths = self._read(tensors, self.initial(shapes), context.lead, 0)
-        inside = _unit({n: (v - means[n]) / widths[n] for n, v in tensors.items()}, context)
-        return {name: widths[name] * value + means[name] for name, value in inside.items()}
+        clipped = _unit({n: (v - means[n]) / widths[n] for n, v in tensors.items()}, context)
+        return {name: widths[name] * value + means[name] for name, value in clipped.items()}
 
     def _read(
-        self, tensors: Tensors, state: Tensors, lead: int, shared: int
+        self, tensors: Tensors, state: State, lead: int, shared: int
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """a and b, name → broadcast against the rows; `shared` leading axes are the state's own."""
+        """a and b, name → shaped to broadcast against the rows; the state has `shared` leading axes."""
 
         def over_rows(name: str, value: Tensor) -> Tensor:
             shape = (*value.shape[:shared], *[1] * (lead - shared), *value.shape[shared:])
@@ -86,7 +83,7 @@ class AdaptiveClip(Stateful):
 
         s = {n: state[_SPREAD + n] if self.as_cited else state[_SPREAD + n].sqrt() for n in tensors}
         total = sum((value.flatten(shared).sum(-1) for value in s.values()), torch.zeros(()))
-        widths = {n: value.sqrt() * spread(total.sqrt(), value) for n, value in s.items()}
+        widths = {n: value.sqrt() * broadcast(total.sqrt(), value) for n, value in s.items()}
         return (
             {name: over_rows(name, state[_MEAN + name]) for name in tensors},
             {name: over_rows(name, value) for name, value in widths.items()},
@@ -95,4 +92,4 @@ class AdaptiveClip(Stateful):
 
 def _unit(tensors: Tensors, context: Context) -> dict[str, Tensor]:
     """Rows clipped to norm 1, all coordinates together."""
-    return scaled(tensors, Scaled(clip_factors(norms(tensors, context.lead), 1.0, "flat")), context)
+    return rescaled(tensors, Scaling(clip_factors(norms(tensors, context.lead), 1.0, "flat")), context)

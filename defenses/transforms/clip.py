@@ -1,15 +1,15 @@
-"""Clip: shorten a gradient to a bound, its direction kept: g·min(1, C/‖g‖)."""
+"""Clip: shorten a gradient to a bound and keep its direction: g·min(1, C/‖g‖)."""
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from bench.defenses.base import Context, Scaled, Tensors, Transform
+from bench.defenses.base import Context, Scaling, Tensors, Transform
+from bench.defenses.ranges import positive
 from bench.defenses.schedules import Schedule, value_at
-from bench.defenses.transforms.rows import joint, norms, scaled
+from bench.defenses.transforms.rows import joint_norm, norms, rescaled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,13 +25,14 @@ class Clip(Transform):
 
     def __post_init__(self) -> None:
         if not callable(self.bound):
-            _checked(self.bound)
+            positive("clip bound", self.bound)
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
-        return scaled(tensors, self.by_norms(norms(tensors, context.lead), context), context)
+        return rescaled(tensors, self.by_norms(norms(tensors, context.lead), context), context)
 
-    def by_norms(self, norms: Tensors, context: Context) -> Scaled:
-        return Scaled(clip_factors(norms, _checked(value_at(self.bound, context.round)), self.per))
+    def by_norms(self, norms: Tensors, context: Context) -> Scaling:
+        bound = positive("clip bound", value_at(self.bound, context.round))
+        return Scaling(clip_factors(norms, bound, self.per))
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
         """The candidate, clipped likewise."""
@@ -40,9 +41,9 @@ class Clip(Transform):
 
 
 def clip_factors(norms: Tensors, bound: float | Tensor, per: Literal["tensor", "flat"]) -> dict[str, Tensor]:
-    """min(1, C/‖g‖) of each tensor of each row, name → (row axes); `bound` a number, or one that fits them."""
+    """min(1, C/‖g‖) of each tensor of each row, name → (row axes); `bound` a number, or (row axes)."""
     if per == "flat":
-        return dict.fromkeys(norms, _factor(joint(norms), bound))
+        return dict.fromkeys(norms, _factor(joint_norm(norms), bound))
     return {name: _factor(norm, bound) for name, norm in norms.items()}
 
 
@@ -51,9 +52,3 @@ def _factor(norm: Tensor, bound: float | Tensor) -> Tensor:
     if isinstance(bound, Tensor):
         return bound / torch.maximum(norm, bound)
     return torch.full_like(norm, bound) / norm.clamp(min=bound)
-
-
-def _checked(bound: float) -> float:
-    if not 0 < bound < math.inf:
-        raise ValueError(f"clip bound must be positive and finite, got {bound}")
-    return bound

@@ -1,4 +1,4 @@
-"""Compensation: what of a mean update looks like noise to random-matrix theory is taken off it."""
+"""Compensation: the part of a mean update that random-matrix theory takes for noise is removed."""
 
 import math
 from dataclasses import dataclass
@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from bench.defenses.base import Context, Tensors, Transform
-from bench.defenses.transforms.rows import joined, parted
+from bench.defenses.ranges import at_least
+from bench.defenses.transforms.rows import flattened, unflattened
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,9 +16,9 @@ class Compensate(Transform):
     """Of the mean as a matrix C (v × w, rows end to end, padded with zeros), keep C·P·Pᵀ: P are the eigenvectors of
     CᵀC/v whose eigenvalues lie outside the Marchenko–Pastur interval σ̂²(1 ± √(w/v))² of the noise (Risk-balanced §5).
 
-    `variance` is σ̂², of the noise on a coordinate of the mean, all coordinates alike; `quotient` Q = v/w.
-    Noise that lies on slices is not alike everywhere: `tolerance` widens the interval by that share of each edge.
-    Below the interval counts as data.
+    `variance` is σ̂², of the noise on a coordinate of the mean, the same for all; `quotient` Q = v/w.
+    Noise on slices differs between coordinates: `tolerance` widens the interval by that share of each edge.
+    Eigenvalues below the interval count as data.
     """
 
     variance: float
@@ -25,27 +26,25 @@ class Compensate(Transform):
     tolerance: float
 
     def __post_init__(self) -> None:
-        if not 0 <= self.variance < math.inf:
-            raise ValueError(f"variance must be at least 0 and finite, got {self.variance}")
-        if not 1 <= self.quotient < math.inf:
-            raise ValueError(f"quotient must be at least 1 and finite, got {self.quotient}")
+        at_least("variance", self.variance)
+        at_least("quotient", self.quotient, 1)
         if not 0 <= self.tolerance < 1:
             raise ValueError(f"tolerance must lie in [0, 1), got {self.tolerance}")
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
-        vectors = joined(tensors, context.lead)
+        vectors = flattened(tensors, context.lead)
         size = vectors.shape[-1]
         if not bool(torch.isfinite(vectors).all()):
-            return dict(tensors)  # a training that diverges says so itself
+            return dict(tensors)  # the training reports that it diverged
         width = max(1, int(math.sqrt(size / self.quotient)))
         height = -(-size // width)
         padded = torch.nn.functional.pad(vectors, (0, height * width - size))
         c = padded.unflatten(-1, (height, width))
         values, directions = torch.linalg.eigh(c.mT @ c / height)
         noise = directions * self._is_noise(values, width / height).to(c)[..., None, :]
-        # C - C·N·Nᵀ with the noise's directions N: where there are none, C bit for bit
+        # C - C·N·Nᵀ with the noise's directions N: without any, C bit for bit
         kept = (c - c @ noise @ noise.mT).flatten(-2)[..., :size]
-        return parted(kept, tensors, context.lead)
+        return unflattened(kept, tensors, context.lead)
 
     def _is_noise(self, values: Tensor, ratio: float) -> Tensor:
         low = self.variance * (1 - math.sqrt(ratio)) ** 2 * (1 - self.tolerance)

@@ -11,10 +11,10 @@ from bench.defenses.base import Context, Tensors, Transform
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopDirections(Transform):
-    """The nearest matrix of rank `rank`, or of `share`·min(out, rest) where no rank is given; at least 1.
+    """The nearest matrix of rank `rank`, or of `share`·min(out, rest) without one; at least 1.
 
-    Parameters of fewer than two axes (biases) pass as they are.  A matrix that is not finite does
-    too, so that a diverged row stays visible and its neighbours are not lost.
+    Parameters of fewer than two axes (biases) are unchanged, and so is a matrix that is not finite: a diverged row
+    stays visible and does not harm its neighbours.
     """
 
     share: float = 0.1
@@ -49,11 +49,9 @@ class TopDirections(Transform):
             return tensor.clone()
         matrix = _matrices(tensor, tensor.shape[lead:])
         finite = matrix.isfinite().all(-1, keepdim=True).all(-2, keepdim=True)
-        left, values, right = torch.linalg.svd(
-            matrix.where(finite, matrix.new_zeros(())), full_matrices=False
-        )
+        u, values, v = torch.linalg.svd(matrix.where(finite, matrix.new_zeros(())), full_matrices=False)
         kept = self._kept(matrix)
-        low: Tensor = (left[..., :kept] * values[..., None, :kept]) @ right[..., :kept, :]
+        low: Tensor = (u[..., :kept] * values[..., None, :kept]) @ v[..., :kept, :]
         return low.where(finite, matrix).reshape(tensor.shape)
 
     def _projected(self, tensor: Tensor, observed: Tensor, lead: int) -> Tensor:
@@ -63,14 +61,14 @@ class TopDirections(Transform):
         matrix, seen = _matrices(tensor, shape), _matrices(observed.detach(), shape)
         sharing = max(1, prod(matrix.shape[:-2]) // max(1, prod(seen.shape[:-2])))
         seen = seen.where(seen.isfinite(), seen.new_zeros(()))  # a diverged reading must not stop the others
-        left, values, right = torch.linalg.svd(seen, full_matrices=False)
+        u, values, v = torch.linalg.svd(seen, full_matrices=False)
         kept = min(values.shape[-1], sharing * self._kept(matrix))
-        # Directions below rounding are no part of the spaces: the decomposition fills them at will.
+        # Directions below rounding do not belong to the spaces: the decomposition fills them arbitrarily.
         floor = values[..., :1] * torch.finfo(values.dtype).eps * max(seen.shape[-2:])
-        there = (values > floor)[..., :kept].to(values.dtype)
-        columns = left[..., :kept] * there[..., None, :]
-        right = right[..., :kept, :] * there[..., :, None]
-        projected: Tensor = columns @ ((columns.mT @ matrix) @ right.mT) @ right
+        significant = (values > floor)[..., :kept].to(values.dtype)
+        columns = u[..., :kept] * significant[..., None, :]
+        rows = v[..., :kept, :] * significant[..., :, None]
+        projected: Tensor = columns @ ((columns.mT @ matrix) @ rows.mT) @ rows
         return projected.reshape(tensor.shape)
 
 

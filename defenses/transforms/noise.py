@@ -1,29 +1,25 @@
-"""Noise: independent draws added to every coordinate, of a deviation that may follow a schedule."""
+"""Noise: independent draws on every coordinate, of a deviation that may follow a schedule."""
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from bench.defenses.base import Context, Scaled, Tensors, Transform
+from bench.defenses.base import Context, Law, Scaling, Tensors, Transform
+from bench.defenses.ranges import at_least
 from bench.defenses.schedules import Schedule, value_at
 
 
-class Noise(Transform):
-    """Additive noise.  Its law and variance are public; a candidate passes unchanged."""
+class Additive(Transform, ABC):
+    """Random noise on what passes; a candidate passes unchanged."""
 
     random: ClassVar[bool] = True
-    law: ClassVar[Literal["gaussian", "laplace"]]
 
     @abstractmethod
-    def variance(self, context: Context) -> float:
-        """The variance of the noise on each noised coordinate, in this round."""
-
-    def noise(self, context: Context) -> tuple[Literal["gaussian", "laplace"], float]:
-        return self.law, self.variance(context)
+    def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]: ...
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
         """The candidate itself, the mean of what the reading would show."""
@@ -31,23 +27,36 @@ class Noise(Transform):
         return dict(tensors)
 
 
+class Noise(Additive):
+    """Additive noise of a law and a variance that are public."""
+
+    law: ClassVar[Law]
+
+    @abstractmethod
+    def variance(self, context: Context) -> float:
+        """The variance of the noise on each noised coordinate, in this round."""
+
+    def noise(self, context: Context) -> tuple[Law, float]:
+        return self.law, self.variance(context)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaussianNoise(Noise):
     """Add N(0, (scale·deviation)²): `deviation` a number, or a schedule of multipliers times `scale`.
 
-    `on` = "nonzero" leaves exact zeros alone, so that a mask before it stays a mask.
+    `on` = "nonzero" leaves exact zeros as they are, so that a mask before it stays a mask.
     """
 
-    law: ClassVar[Literal["gaussian", "laplace"]] = "gaussian"
+    law: ClassVar[Law] = "gaussian"
 
     deviation: float | Schedule
     scale: float = 1.0
     on: Literal["all", "nonzero"] = "all"
 
     def __post_init__(self) -> None:
-        _checked("scale", self.scale)
+        at_least("noise scale", self.scale)
         if not callable(self.deviation):
-            _checked("deviation", self.deviation)
+            at_least("noise deviation", self.deviation)
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
         deviation = math.sqrt(self.variance(context))
@@ -59,24 +68,24 @@ class GaussianNoise(Noise):
             return noised
         return {name: torch.where(tensor == 0, tensor, noised[name]) for name, tensor in tensors.items()}
 
-    def by_norms(self, norms: Tensors, context: Context) -> Scaled | None:
+    def by_norms(self, norms: Tensors, context: Context) -> Scaling | None:
         del norms
-        return Scaled({}, math.sqrt(self.variance(context))) if self.on == "all" else None
+        return Scaling({}, math.sqrt(self.variance(context))) if self.on == "all" else None
 
     def variance(self, context: Context) -> float:
-        return (self.scale * _checked("deviation", value_at(self.deviation, context.round))) ** 2
+        return (self.scale * at_least("noise deviation", value_at(self.deviation, context.round))) ** 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaplaceNoise(Noise):
     """Add Laplace noise of this `scale` b, of density exp(-|x|/b)/2b and variance 2b²."""
 
-    law: ClassVar[Literal["gaussian", "laplace"]] = "laplace"
+    law: ClassVar[Law] = "laplace"
 
     scale: float
 
     def __post_init__(self) -> None:
-        _checked("scale", self.scale)
+        at_least("noise scale", self.scale)
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
         noised = {}
@@ -93,14 +102,8 @@ class LaplaceNoise(Noise):
 def _exponential(name: str, like: Tensor, context: Context) -> Tensor:
     """Exponential draws of mean 1; two of them differ by a Laplace draw, finite for every uniform.
 
-    The inverse of Laplace's own law would be infinite at u = 0, which single precision draws once
-    in 2²⁴.  A uniform that was rounded up to 1 is taken for the largest number below it.
+    The inverse of the Laplace law would be infinite at u = 0, which single precision draws once in 2²⁴.  A uniform
+    that was rounded up to 1 counts as the largest number below it.
     """
     below_one = 1 - torch.finfo(like.dtype).eps / 2
     return -torch.log1p(-context.draws.uniform(name, like).clamp(max=below_one))
-
-
-def _checked(name: str, value: float) -> float:
-    if not 0 <= value < math.inf:
-        raise ValueError(f"noise {name} must be at least 0 and finite, got {value}")
-    return value

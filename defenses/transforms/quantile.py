@@ -1,23 +1,22 @@
-"""Clipping to a quantile of the norms, learnt on the way (Andrew et al. 2021)."""
+"""Clipping to a quantile of the norms, learned during training (Andrew et al. 2021)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from bench.defenses.base import Context, Scaled, Stateful, Tensors
+from bench.defenses.base import Context, Law, Scaling, Shapes, State, Tensors, Transform
 from bench.defenses.transforms.clip import clip_factors
-from bench.defenses.transforms.rows import joint, norms, scaled
+from bench.defenses.transforms.rows import joint_norm, norms, rescaled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuantileClip(Stateful):
+class QuantileClip(Transform):
     """Clip rows, all tensors together, to C; add N(0, (multiplier·C)²); move C towards the `quantile` γ of
-    the norms: C ← C·exp(-η_C(b̃ - γ)), b̃ = (Σ 1[norm ≤ C] + N(0, σ_b²))/n, to which each row adds its share.
+    the norms: C ← C·exp(-η_C(b̃ - γ)), b̃ = (Σ 1[norm ≤ C] + N(0, σ_b²))/n, a share of that noise by each row.
 
-    With the `owner` server the rows are a round's updates, with client the examples of its batch.
+    Rows are a round's updates where the server is the `owner`, the examples of a batch where each client is.
     """
 
     random: ClassVar[bool] = True
@@ -29,37 +28,33 @@ class QuantileClip(Stateful):
     quantile: float = 0.5
     rate: float = 0.2  # η_C
 
-    def initial(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    def initial(self, shapes: Shapes) -> State:
         del shapes
         return {"bound": torch.tensor(self.initial_bound, dtype=torch.float64)}
 
-    def update(
-        self, tensors: Tensors, state: Tensors, context: Context
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        told, moved = self.update_by_norms(norms(tensors, context.lead), state, context)
-        return scaled(tensors, told, context), moved
+    def update(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
+        scaling, after = self.update_by_norms(norms(tensors, context.lead), state, context)
+        return rescaled(tensors, scaling, context), after
 
-    def update_by_norms(
-        self, norms: Tensors, state: Tensors, context: Context
-    ) -> tuple[Scaled, dict[str, Tensor]]:
-        whole = joint(norms)  # (client,) or (client, example)
+    def update_by_norms(self, norms: Tensors, state: State, context: Context) -> tuple[Scaling, State]:
+        whole = joint_norm(norms)  # (client,) or (client, example)
         bound = state["bound"].to(whole)
         of_row = (bound[:, None] if self.owner == "client" else bound).expand(whole.shape)
         shares = context.draws.normal("within", whole[..., None])[..., 0] / whole.shape[-1] ** 0.5
         within = (whole <= of_row).to(whole.dtype) + self.count_noise * shares
         share = within.mean(-1).to(state["bound"])
-        moved = state["bound"] * torch.exp(-self.rate * (share - self.quantile))
-        return Scaled(clip_factors(norms, of_row, "flat"), self.multiplier * of_row), {"bound": moved}
+        after = state["bound"] * torch.exp(-self.rate * (share - self.quantile))
+        return Scaling(clip_factors(norms, of_row, "flat"), self.multiplier * of_row), {"bound": after}
 
-    def noise(self, context: Context) -> tuple[Literal["gaussian", "laplace"], float]:
-        """With C as it starts."""
+    def noise(self, context: Context) -> tuple[Law, float]:
+        """At the initial C."""
         del context
         return "gaussian", (self.multiplier * self.initial_bound) ** 2
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
-        """The candidate, clipped to C as it starts; nothing of later rounds, where C is what data made it."""
+        """The candidate, clipped to the initial C; None in later rounds, where C depends on the data."""
         del observed
         if context.round:
             return None
-        found = norms(tensors, context.lead)
-        return scaled(tensors, Scaled(clip_factors(found, self.initial_bound, "flat")), context)
+        factors = clip_factors(norms(tensors, context.lead), self.initial_bound, "flat")
+        return rescaled(tensors, Scaling(factors), context)

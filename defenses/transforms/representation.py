@@ -1,13 +1,14 @@
-"""Pruning a representation: one layer's gradient loses the features through which a picture shows most."""
+"""Pruning a representation: one layer's gradient loses the features that reveal most of an example."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
+from bench.defenses import ranges
 from bench.defenses.base import Context, Local, Tensors, Transform
 
 CHUNK = 8  # examples at once
@@ -26,12 +27,11 @@ class PruneRepresentation(Transform):
     layer: str = ""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.share <= 1:
-            raise ValueError(f"share of the features must lie in [0, 1], got {self.share}")
+        ranges.share("share of the features", self.share)
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
         if context.local is None:
-            raise ValueError("a representation is of an example: it is pruned at stage example alone")
+            raise ValueError("a representation belongs to an example: prune it at stage example")
         local = context.local
         name = f"{linear(local.model, self.layer)}.weight"
         sensitivity = feature_sensitivity(local, self.layer)
@@ -41,13 +41,13 @@ class PruneRepresentation(Transform):
         return {**tensors, name: torch.where(kept[..., None, :], tensors[name], 0.0)}
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """The candidate without the columns that the reading shows as zero: which were pruned is in plain sight."""
+        """The candidate without the columns that are zero in the reading: those were pruned."""
         name = self._defended(tensors, context.lead)
         shown = (observed[name] != 0).any(-2, keepdim=True)
         return {**tensors, name: torch.where(shown, tensors[name], 0.0)}
 
     def _defended(self, tensors: Tensors, lead: int) -> str:
-        """The weight's name, told from the tensors: the layer's, or the last weight with two axes of its own."""
+        """The weight's name: the layer's, or that of the last weight that is a matrix."""
         if self.layer:
             return f"{self.layer}.weight"
         return [
@@ -57,42 +57,42 @@ class PruneRepresentation(Transform):
 
 def linear(model: nn.Module, layer: str) -> str:
     """The name of the linear layer of that name, or of the last there is; raises ValueError for none."""
-    found = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    if layer and layer not in found:
-        raise ValueError(f"no linear layer {layer!r}; there are {', '.join(found) or 'none'}")
-    if not found:
+    layers = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    if layer and layer not in layers:
+        raise ValueError(f"no linear layer {layer!r}; there are {', '.join(layers) or 'none'}")
+    if not layers:
         raise ValueError("the model has no linear layer whose input could be pruned")
-    return layer or found[-1]
+    return layer or layers[-1]
 
 
 def feature_sensitivity(local: Local, layer: str) -> Tensor:
     """‖∂r_i/∂x‖/|r_i| of every input feature of a linear layer, (client, example, feature); ∞ where r_i = 0."""
-    of = _features(local.model, linear(local.model, layer))
-    found = []
+    features = _features(local.model, linear(local.model, layer))
+    rows = []
     for client in range(len(local.inputs)):
         weights = {name: value[client].detach() for name, value in local.weights.items()}
         parts = local.inputs[client].split(CHUNK)
-        found.append(torch.cat([_sensitivity(of, weights, part) for part in parts]))
-    return torch.stack(found)
+        rows.append(torch.cat([_sensitivity(features, weights, part) for part in parts]))
+    return torch.stack(rows)
 
 
-def _sensitivity(of: Callable[..., Tensor], weights: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-    features: Tensor = vmap(of, in_dims=(None, 0))(weights, inputs).detach()
-    jacobian: Tensor = vmap(jacrev(of, argnums=1), in_dims=(None, 0))(weights, inputs).detach()
+def _sensitivity(of_example: Callable[..., Tensor], weights: Tensors, inputs: Tensor) -> Tensor:
+    features: Tensor = vmap(of_example, in_dims=(None, 0))(weights, inputs).detach()
+    jacobian: Tensor = vmap(jacrev(of_example, argnums=1), in_dims=(None, 0))(weights, inputs).detach()
     norm = torch.linalg.vector_norm(jacobian.flatten(2), dim=-1)
     size = features.abs()
     return torch.where(size > 0, norm / size.clamp_min(torch.finfo(size.dtype).tiny), torch.inf)
 
 
 def _features(model: nn.Module, layer: str) -> Callable[..., Tensor]:
-    """(weights, x) → what the layer takes in, (feature,); on a copy, as threads share the model."""
+    """(weights, x) → the layer's input, (feature,); on a copy, as threads share the model."""
     module = copy.deepcopy(model)
-    seen: list[Tensor] = []
-    module.get_submodule(layer).register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    inputs: list[Tensor] = []
+    module.get_submodule(layer).register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
 
-    def of(weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        seen.clear()
+    def of_example(weights: Tensors, x: Tensor) -> Tensor:
+        inputs.clear()
         functional_call(module, dict(weights), (x[None],))
-        return seen.pop()[0]
+        return inputs.pop()[0]
 
-    return of
+    return of_example

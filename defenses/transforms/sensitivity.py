@@ -1,32 +1,32 @@
-"""Noise scaled to what the gradients are, not to what they may be: the l2-max sensitivity of Fed-αCDP."""
+"""Noise scaled to the norms of the gradients, not to their bound: the l2-max sensitivity of Fed-αCDP."""
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from bench.defenses.base import Context, Scaled, Tensors, Transform
+from bench.defenses.base import Context, Law, Scaling, Tensors
+from bench.defenses.ranges import at_least
 from bench.defenses.schedules import Schedule, value_at
-from bench.defenses.transforms.rows import norms, scaled
+from bench.defenses.transforms.noise import Additive
+from bench.defenses.transforms.rows import norms, rescaled
 
 Measure = Literal["max", "mean-of-largest"]
 FLOOR, CAP = 0.1, 32.0  # of the authors' code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SensitivityNoise(Transform):
-    """Add N(0, σ²S²), S from the norms of the client's batch (Wei et al., Fed-αCDP, §5.1).
+class SensitivityNoise(Additive):
+    """Add N(0, σ²S²), S from the norms of the client's batch (Fed-αCDP §5.1).
 
     `max`: S is the largest norm of any example's any tensor; `mean-of-largest`: the mean over examples of
     each one's largest tensor norm, within [.1, 32] (the authors' code).  At stage `example` every example is
-    noised; at stage `step` their mean, by `share`·σ·S, with S of the examples before it was taken.  S depends
-    on the data, so that no accountant's ε covers it; attackers are told the variance that the `bound` allows.
+    noised; at stage `step` their mean, by `share`·σ·S, with S of the examples before the mean.  S depends
+    on the data, so that no accountant's ε covers it; attackers know the variance at S = `bound`.
     `by` counts a schedule of σ in rounds or in local steps.
     """
 
-    random: ClassVar[bool] = True
     batchwise: ClassVar[bool] = True
 
     multiplier: float | Schedule
@@ -37,27 +37,22 @@ class SensitivityNoise(Transform):
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
         if context.stage == "example":
-            return scaled(tensors, self.by_norms(norms(tensors, context.lead), context), context)
+            return rescaled(tensors, self.by_norms(norms(tensors, context.lead), context), context)
         if context.norms is None:
             raise ValueError(
                 f"noise by sensitivity needs the examples' norms; stage {context.stage} has none"
             )
         size = self._sigma(context) * self.share * self._sensitivity(context.norms)
-        return scaled(tensors, Scaled({}, size), context)
+        return rescaled(tensors, Scaling({}, size), context)
 
-    def by_norms(self, norms: Tensors, context: Context) -> Scaled:
+    def by_norms(self, norms: Tensors, context: Context) -> Scaling:
         first = next(iter(norms.values()))
         size = self._sigma(context) * self._sensitivity(norms)
-        return Scaled({}, size[:, None].expand(first.shape))
+        return Scaling({}, size[:, None].expand(first.shape))
 
-    def noise(self, context: Context) -> tuple[Literal["gaussian", "laplace"], float]:
-        """The most that it can be: S at the bound."""
+    def noise(self, context: Context) -> tuple[Law, float]:
+        """The largest possible variance: S at the bound."""
         return "gaussian", (self._sigma(context) * self.share * self.bound) ** 2
-
-    def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """The candidate itself, the mean of what the reading would show."""
-        del observed, context
-        return dict(tensors)
 
     def _sensitivity(self, norms: Tensors) -> Tensor:
         """(client,) of name → (client, example)."""
@@ -67,7 +62,4 @@ class SensitivityNoise(Transform):
     def _sigma(self, context: Context) -> float:
         steps = context.setting.steps
         at = context.round if self.by == "round" else context.round * steps + context.step
-        found = value_at(self.multiplier, at)
-        if not 0 <= found < math.inf:
-            raise ValueError(f"noise multiplier must be at least 0 and finite, got {found}")
-        return found
+        return at_least("noise multiplier", value_at(self.multiplier, at))

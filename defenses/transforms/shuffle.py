@@ -11,11 +11,10 @@ from bench.defenses.base import Context, Tensors, Transform
 
 @dataclass(frozen=True, slots=True)
 class ShuffleCoordinates(Transform):
-    """A random order of the clients for every coordinate: rows (client, *shape) whose numbers are each round's
-    own, mixed.  The mean is as before.
+    """A random order of the clients for every coordinate of (client, *shape).  The mean is as before.
 
-    Sun et al. 2021 (§3, algorithm 3) send every parameter by itself at a time of its own, uniform in (0, T).
-    Independent times say nothing of who sent what, however short T is, so that T itself is not simulated.
+    In LDP-FL (§3, algorithm 3) every parameter is sent by itself, at a time drawn uniformly in (0, T).  Independent
+    times do not reveal the sender, however short T is, so that T itself is not simulated.
     """
 
     random: ClassVar[bool] = True

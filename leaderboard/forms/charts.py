@@ -12,11 +12,13 @@ from typing import Any
 import altair as alt
 import vl_convert
 
-from bench.leaderboard.blocks import POINT_ORDER
+from bench.leaderboard.blocks import ordered
 from bench.leaderboard.board import THRESHOLDS_DB, AtPoint, Row
+from bench.leaderboard.forms.columns import Line
+from bench.scoring.success import PSNR_DB
 
 WORST = "worst"  # the point that means: of each defense its own worst
-SUCCESS_DB = 20  # from which on a picture counts as recognisable, if it also beats the best guess by 3 dB
+SUCCESS_DB = int(PSNR_DB)  # from which on an image counts as leaked, if it also beats the best prior by 3 dB
 _HEIGHT = 280  # pixels
 
 
@@ -57,13 +59,13 @@ def charts() -> list[Chart]:
         ),
         Chart(
             id="attacks", heading="Each attack against each defense", needs=("attacks",), most=24,
-            caption="Share of pictures, in percent, that each attack alone got back. "
+            caption="Share of examples, in percent, that each attack alone got back. "
             "n/a: does not apply; failed: crashed.",
             nothing="No attack was scored here.", spec=_heat(),
         ),
         Chart(
             id="reached", heading="How good the reconstructions are", needs=("reached",), most=12,
-            caption=f"Share of pictures that some attack brought to at least this PSNR. "
+            caption=f"Share of examples that some attack brought to at least this PSNR. "
             f"Vertical line: {SUCCESS_DB} dB, the least that counts as success.",
             nothing="No reconstruction was scored here.", spec=_reached(),
         ),
@@ -75,43 +77,31 @@ def charts() -> list[Chart]:
     ]  # fmt: skip
 
 
-def conditions(
-    rows: Sequence[Row], names: Mapping[tuple[str, str], str], attacks: Mapping[str, int]
-) -> list[dict[str, Any]]:
-    """The rows of each condition as the page's script reads them.
-
-    `names` the short names of defenses by (key, defense), `attacks` the number of each attack by its full name,
-    which stands in place of the name.
-    """
-    found: dict[str, list[Row]] = {}
-    for row in rows:
-        found.setdefault(row.key, []).append(row)
+def conditions(lines: Iterable[Line]) -> list[dict[str, Any]]:
+    """The lines of each condition as the page's script reads them; an attack's number among `attacks` stands in
+    place of its name."""
+    by_key: dict[str, list[Line]] = {}
+    for line in lines:
+        by_key.setdefault(line.row.key, []).append(line)
     return [
         {
-            "title": own[0].title, "points": ordered_points(own),
-            "rows": [_row(row, own, names[row.key, row.defense], attacks) for row in own],
+            "title": group[0].row.title, "points": ordered(p for line in group for p in line.row.points),
+            "rows": [_row(line, [other.row for other in group]) for line in group],
         }
-        for own in found.values()
+        for group in by_key.values()
     ]  # fmt: skip
 
 
-def ordered_points(rows: Iterable[Row]) -> list[str]:
-    """The points of all rows, from inside the client out, unknown ones last."""
-    seen = {point for row in rows for point in row.points}
-    known = [point for point in POINT_ORDER if point in seen]
-    return known + sorted(seen - set(known))
-
-
-def _row(row: Row, rows: Sequence[Row], name: str, attacks: Mapping[str, int]) -> dict[str, Any]:
-    cost = row.cost
-    worst = row.worst
+def _row(line: Line, rows: Sequence[Row]) -> dict[str, Any]:
+    row, cost, worst = line.row, line.row.cost, line.row.worst
+    numbers = {full: number for number, full in enumerate(line.attacks)}
     return {
-        "name": name, "complete": row.complete, "accuracy": cost.accuracy if cost else None,
+        "name": line.name, "complete": row.complete, "accuracy": cost.accuracy if cost else None,
         "rounds": [round_ for round_, _ in cost.curve] if cost else [],
         "accuracies": [round(accuracy, 4) for _, accuracy in cost.curve] if cost else [],
         "worst": worst.point if worst else None,
         "front": [WORST] * row.pareto + [point for point in row.points if _on_front(row, rows, point)],
-        "at": {point: _at(at, attacks) for point, at in row.points.items()},
+        "at": {point: _at(at, numbers) for point, at in row.points.items()},
     }  # fmt: skip
 
 
@@ -120,7 +110,7 @@ def _at(at: AtPoint, attacks: Mapping[str, int]) -> dict[str, Any]:
     rates = {**unscored, **{name: round(rate, 3) for name, rate in at.by_attack.items()}}
     low, high = at.interval or (None, None)
     return {
-        "asr": at.asr, "low": low, "high": high, "bound": at.lower_bound, "pictures": at.pictures,
+        "asr": at.asr, "low": low, "high": high, "bound": at.lower_bound, "examples": at.examples,
         "attacks": [attacks[name] for name in rates], "rates": list(rates.values()),
         "reached": [round(share, 3) for share in at.reached] if at.asr is not None else [],
     }  # fmt: skip
@@ -160,7 +150,7 @@ def _trade() -> dict[str, Any]:
     points = _base().mark_point(size=90, strokeWidth=2).encode(
         **where, stroke=_own("colour"), fill=alt.Fill("fill:N", scale=None), opacity=_dimmed(1),
         tooltip=[
-            alt.Tooltip("name:N", title="defense"), alt.Tooltip("said:N", title="success rate"),
+            alt.Tooltip("name:N", title="defense"), alt.Tooltip("rateInWords:N", title="success rate"),
             alt.Tooltip("accuracy:Q", title="accuracy", format=".1%"), alt.Tooltip("state:N", title="evidence"),
         ],
     )  # fmt: skip
@@ -187,10 +177,10 @@ def _heat() -> dict[str, Any]:
             alt.Tooltip("mark:N", title="success rate, %"),
         ],
     )  # fmt: skip
-    said = each.mark_text(fontSize=11).encode(
+    marks = each.mark_text(fontSize=11).encode(
         **where, text="mark:N", fill=alt.Fill("ink:N", scale=None), opacity=_dimmed(1)
     )
-    return _finished(alt.layer(cells.transform_filter("isValid(datum.rate)"), said), alt.Step(24))
+    return _finished(alt.layer(cells.transform_filter("isValid(datum.rate)"), marks), alt.Step(24))
 
 
 def _reached() -> dict[str, Any]:
@@ -198,10 +188,10 @@ def _reached() -> dict[str, Any]:
     lines = _base().transform_flatten(["reached", "thresholds"], ["share", "threshold"])
     drawn = _line(lines).encode(
         x=alt.X("threshold:Q", title="PSNR, dB", scale=span),
-        y=alt.Y("share:Q", title="pictures", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1])),
+        y=alt.Y("share:Q", title="examples", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1])),
         tooltip=[
             alt.Tooltip("name:N", title="defense"), alt.Tooltip("threshold:Q", title="dB"),
-            alt.Tooltip("share:Q", title="pictures", format=".0%"),
+            alt.Tooltip("share:Q", title="examples", format=".0%"),
         ],
     )  # fmt: skip
     least = (
@@ -231,10 +221,10 @@ def _base() -> alt.Chart:
 
 def _line(chart: alt.Chart, *, point: bool = False) -> alt.Chart:
     """Lines of each row's own colour and dashes."""
-    own: alt.Chart = chart.mark_line(strokeWidth=2, point=point).encode(
+    line: alt.Chart = chart.mark_line(strokeWidth=2, point=point).encode(
         detail="name:N", color=_own("colour"), strokeDash=alt.StrokeDash("dash:N", scale=None), opacity=_dimmed(1)
     )  # fmt: skip
-    return own
+    return line
 
 
 def _own(field: str) -> alt.Color:

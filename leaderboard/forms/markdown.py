@@ -1,6 +1,24 @@
-"""Text from records as Markdown shows it: as it is, on one line."""
+"""The board as Markdown, and text from records as Markdown shows it: as it is, on one line."""
 
 import re
+from collections.abc import Sequence
+
+from bench.leaderboard.board import Row
+from bench.leaderboard.forms.columns import by_title, columns, lines
+from bench.leaderboard.forms.notes import LEGEND, notes
+
+
+def board(rows: Sequence[Row]) -> str:
+    """A table for each title, and what its flags say."""
+    parts = []
+    for title, group in by_title(lines(rows)).items():
+        shown = [column for column in columns(line.row for line in group) if "markdown" in column.forms]
+        table = [[column.spoken for column in shown]]
+        table += [[column.text(line) for column in shown] for line in group]
+        head, *body = (f"| {' | '.join(map(cell, texts))} |" for texts in table)
+        text = [f"### {cell(title)}", "", head, "|" + "---|" * len(shown), *body, ""]
+        parts.append("\n".join([*text, *(f"- {cell(note)}" for note in notes(group))]).rstrip())
+    return "\n\n".join([*parts, LEGEND]) + "\n"
 
 
 def cell(text: str) -> str:

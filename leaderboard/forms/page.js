@@ -1,4 +1,4 @@
-// The page's own script: it sorts and filters the table, enlarges pictures and draws the charts.
+// The page's own script: it sorts and filters the table, enlarges reconstructions and draws the charts.
 // Text of records only ever becomes textContent, a value of an option, or data of a chart.
 
 const byId = (id) => document.getElementById(id);
@@ -86,9 +86,9 @@ function moveScrolling() {
   }
 }
 
-// --- pictures
+// --- reconstructions
 
-function startPictures() {
+function startThumbnails() {
   const dialog = byId("large");
   byId("board").addEventListener("click", (event) => {
     const small = event.target.closest("button.thumb")?.querySelector("img");
@@ -140,7 +140,7 @@ function rowsAt(condition, point) {
       fill: row.complete ? colour : inkOf("--paper"),
       front: row.front.includes(point),
       state: row.complete ? "complete" : "incomplete",
-      said: at.asr == null ? "" : `${at.bound ? "≥ " : ""}${percent(at.asr)}${range}, ${at.pictures} pictures`,
+      rateInWords: at.asr == null ? "" : `${at.bound ? "≥ " : ""}${percent(at.asr)}${range}, ${at.examples} examples`,
       attacks: (at.attacks ?? []).map((number) => shared.attacks[number]),
       rates: rates.map((rate) => (isRate(rate) ? rate : null)),
       marks: rates.map((rate) => (isRate(rate) ? (100 * rate).toFixed(0) : rate)),
@@ -245,7 +245,7 @@ async function startCharts() {
   await draw();
 }
 
-startPictures();
+startThumbnails();
 await startTable();
 await startCharts();
 document.documentElement.dataset.ready = "";

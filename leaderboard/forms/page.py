@@ -1,7 +1,7 @@
-"""Rows → one HTML file that opens offline: the board, its pictures, its charts.
+"""Rows → one HTML file that opens offline: the board, its reconstructions, its charts.
 
-Text of strangers enters through `html.tag` and `html.json_block` alone; the page's policy lets only its own scripts
-run, by their hashes, and nothing load.
+Text of strangers enters through the template (`page.html`), which escapes it, and through its JSON blocks, out of
+which no script can break; the page's policy lets only its own scripts run, by their hashes, and nothing load.
 """
 
 import gzip
@@ -9,63 +9,81 @@ import hashlib
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
+from functools import cache
 from importlib.resources import files
-from string import Template
+from itertools import groupby
+from typing import Any
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
+from markupsafe import Markup
 
 from bench.leaderboard.board import THRESHOLDS_DB, Row
+from bench.leaderboard.flags import INCOMPLETE
 from bench.leaderboard.forms.charts import charts, conditions, library
-from bench.leaderboard.forms.html import Html, join, json_block, tag
-from bench.leaderboard.forms.numbers import distinct
-from bench.leaderboard.forms.page_table import flags_of, met, table
+from bench.leaderboard.forms.columns import Line, codes, columns, lines, unscored
+from bench.leaderboard.forms.numbers import interval, number, rate, share
 from bench.pictures.thumbnails import Thumbnail
 
 PAGE_ROWS = 25  # of the table, before there is a second page
-_EMPTY = "There is nothing to show yet: these runs hold no finished attack."
+LONGEST = 400  # characters shown of a reason: a crash may bring its whole traceback
 
 
 def render(
-    rows: Sequence[Row], *, thumbnails: Mapping[tuple[str, str], Thumbnail], title: str, said: Sequence[str]
+    rows: Sequence[Row],
+    *,
+    thumbnails: Mapping[tuple[str, str], Thumbnail],
+    title: str,
+    context: Sequence[str],
 ) -> str:
     """The page of these rows (in the order of `board`), which keep that order until a reader sorts them.
 
-    `thumbnails` by (key, defense) as `thumbnails.of_rows` gives them; `said` lines of context below `title`, such
+    `thumbnails` by (key, defense) as `reconstructions.thumbnails` gives them; `context` lines below `title`, such
     as runs, protocol and commit.
     """
-    names = _names(rows)
-    attacks = distinct(sorted(_attacks(rows)))
-    blocks, scripts = _blocks(rows, names, attacks) if rows else ([], [])
-    page = Template(_own("page.html")).substitute(
-        policy=escape(_policy(scripts)), style=_own("page.css"), title=escape(title),
-        said=tag("ul", *(tag("li", line) for line in said), class_="said") if said else "",
-        filters=_filters(rows) if rows else "",
-        table=table(rows, names, attacks, thumbnails) if rows else tag("p", _EMPTY, class_="nothing"),
-        charts=_charts(rows) if rows else "", glossary=_glossary(attacks), scripts=join(blocks),
+    shown = [column for column in columns(rows) if "page" in column.forms]
+    named = lines(rows)
+    source = _file("page.js") if rows else None
+    page = _template().render(
+        title=title, context=context, policy=_policy([source] if source else []),
+        style=Markup(_file("page.css")), source=source and Markup(source),
+        lines=[(line, thumbnails.get((line.row.key, line.row.defense))) for line in named], columns=shown,
+        groups=[(name, len(list(group))) for name, group in groupby(column.group for column in shown)],
+        attacks=sorted((short, full) for full, short in (named[0].attacks if named else {}).items()),
+        datasets=Counter(row.dataset for row in rows), codes=Counter(code for row in rows for code in codes(row)),
+        charts=charts(), titles=list(dict.fromkeys((row.key, row.title) for row in rows)),
+        data=_data(named) if rows else {},
     )  # fmt: skip
     return page.encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair cannot be written
 
 
-def _own(name: str) -> str:
-    return files("bench.leaderboard.forms").joinpath(name).read_text("utf-8")
-
-
-def _blocks(
-    rows: Sequence[Row], names: Mapping[tuple[str, str], str], attacks: Mapping[str, str]
-) -> tuple[list[Html], list[str]]:
-    """The data and scripts as elements, and the scripts' sources."""
+def _data(named: Sequence[Line]) -> dict[str, Any]:
+    """JSON for the page's script, by the id of its block."""
+    attacks = named[0].attacks
     shared = {
         "charts": [chart.json() for chart in charts()], "attacks": list(attacks.values()),
-        "conditions": conditions(rows, names, {full: number for number, full in enumerate(attacks)}),
-        "thresholds": THRESHOLDS_DB, "pageRows": PAGE_ROWS,
+        "conditions": conditions(named), "thresholds": THRESHOLDS_DB, "pageRows": PAGE_ROWS,
     }  # fmt: skip
-    source = _own("page.js")
     datatables = files("itables").joinpath("html/dt_bundle.js").read_text("utf-8")
-    data = [
-        json_block(_packed(datatables), "datatables"),
-        json_block(_packed(library()), "vega"),
-        json_block(shared, "data"),
-    ]
-    return [*data, Html(f'<script type="module">{source}</script>')], [source]
+    return {"datatables": _packed(datatables), "vega": _packed(library()), "data": shared}
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        loader=FunctionLoader(_file), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False}
+    environment.globals |= {"incomplete": INCOMPLETE, "rates": _rates, "tap": _tap, "unscored": unscored}
+    environment.filters |= {
+        "share": share, "interval": interval, "cut": _cut, "codes": codes, "rate": rate,
+        "image": lambda thumbnail: f"data:image/webp;base64,{b64encode(thumbnail.webp).decode()}",
+    }  # fmt: skip
+    return environment.get_template("page.html")
+
+
+def _file(name: str) -> str:
+    return files("bench.leaderboard.forms").joinpath(name).read_text("utf-8")
 
 
 def _packed(source: str) -> str:
@@ -74,87 +92,32 @@ def _packed(source: str) -> str:
 
 
 def _policy(scripts: Iterable[str]) -> str:
-    """What the browser is to refuse: all but these scripts, the page's style and the pictures inside it."""
+    """What the browser is to refuse: all but these scripts, the page's style and the images inside it."""
     hashes = [b64encode(hashlib.sha256(source.encode()).digest()).decode() for source in scripts]
-    allowed = " ".join([*(f"'sha256-{own}'" for own in hashes), "blob:"]) if hashes else "'none'"
+    allowed = " ".join([*(f"'sha256-{digest}'" for digest in hashes), "blob:"]) if hashes else "'none'"
     return (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
 
 
-# --- names
+def _rates(row: Row) -> dict[str, str]:
+    """Attack → its own rate at each point."""
+    rates: dict[str, list[str]] = {}
+    for point, at in row.points.items():
+        for attack, value in at.by_attack.items():
+            rates.setdefault(attack, []).append(f"{share(value)} at {point}".replace(" ", "\u00a0"))
+    return {attack: ", ".join(each) for attack, each in sorted(rates.items())}
 
 
-def _names(rows: Sequence[Row]) -> dict[tuple[str, str], str]:
-    """Short names of defenses, told apart within their condition, by (key, defense)."""
-    by_key: dict[str, list[str]] = {}
-    for row in rows:
-        by_key.setdefault(row.key, []).append(row.defense)
-    return {(key, full): short for key, own in by_key.items() for full, short in distinct(own).items()}
+def _tap(row: Row, point: str) -> str:
+    """How many examples a point's rate is of, and ε there."""
+    at = row.points[point]
+    once = "" if at.at_least_once is None else f", {share(at.at_least_once)} on some draw of the noise"
+    why = f" ({_cut(at.epsilon_absent)})" if at.epsilon is None and at.epsilon_absent else ""
+    epsilon = "none" if at.epsilon is None else number(at.epsilon, ".3g")
+    return f"{at.examples} examples{once}; ε at this tap: {epsilon}{why}"
 
 
-def _attacks(rows: Iterable[Row]) -> set[str]:
-    return {name for row in rows for at in row.points.values() for name in met(at)}
-
-
-# --- filters and charts: the script below them brings them to life
-
-
-def _filters(rows: Sequence[Row]) -> Html:
-    sets = Counter(row.dataset for row in rows)
-    codes = Counter(flag.code for row in rows for flag in flags_of(row))
-    return tag(
-        "form",
-        tag("label", tag("span", "Search"), tag("input", type="search", id="search", autocomplete="off")),
-        tag("label", tag("span", "Data set"), _select("dataset", "all", sets)),
-        tag("label", tag("span", "Flag"), _select("flag", "any or none", codes)),
-        tag("label", tag("input", type="checkbox", id="pareto"), tag("span", "Pareto only"), class_="check"),
-        tag("label", tag("input", type="checkbox", id="complete"), tag("span", "Complete only"), class_="check"),
-        id="filters", hidden=True, aria_label="Filter the table",
-    )  # fmt: skip
-
-
-def _select(name: str, everything: str, counts: Mapping[str, int]) -> Html:
-    options = [
-        tag("option", f"{value} ({count})", value=f"={value}") for value, count in sorted(counts.items())
-    ]
-    return tag("select", tag("option", everything, value=""), *options, id=name)
-
-
-def _charts(rows: Sequence[Row]) -> Html:
-    titles = list(dict.fromkeys((row.key, row.title) for row in rows))
-    figures = [
-        tag(
-            "figure", tag("h3", chart.heading, id=f"{chart.id}-heading"),
-            tag("div", class_="chart", id=f"{chart.id}-chart", role="group", aria_labelledby=f"{chart.id}-heading"),
-            tag("figcaption", chart.caption, tag("span", id=f"{chart.id}-note")),
-        )
-        for chart in charts()
-    ]  # fmt: skip
-    section = tag(
-        "section", tag("h2", "Charts", id="charts-heading"),
-        tag(
-            "form",
-            tag(
-                "label", tag("span", "Condition"),
-                tag("select", *(tag("option", own, value=n) for n, (_, own) in enumerate(titles)), id="condition"),
-            ),
-            tag("label", tag("span", "Interception point"), tag("select", id="point")),
-            id="choice", aria_label="What the charts show",
-        ),
-        tag("ul", id="key", aria_label="Defenses; press one to bring it out"),
-        tag("div", *figures, class_="figures"),
-        id="charts", aria_labelledby="charts-heading", hidden=True,
-    )  # fmt: skip
-    without = tag("p", "Sorting and charts need JavaScript; the table has all figures.", class_="nothing")
-    return join([tag("noscript", without), section])
-
-
-def _glossary(attacks: Mapping[str, str]) -> Html:
-    renamed = {short: full for full, short in sorted(attacks.items(), key=lambda item: item[1])}
-    if not renamed:
-        return Html("")
-    terms = [part for short, full in renamed.items() for part in (tag("dt", short), tag("dd", full))]
-    inner = tag("details", tag("summary", "Attacks in full"), tag("dl", *terms, class_="names"))
-    return tag("section", inner, class_="glossary")
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"

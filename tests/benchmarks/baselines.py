@@ -1,8 +1,7 @@
 """The published reconstruction loops, one victim at a time: what the engine's speed is measured against.
 
 Written from the papers' descriptions.  Each is as lean as its description allows (no printing, no
-history of pictures, derivatives with respect to the dummy alone), so that a ratio against it flatters
-nobody.
+trajectory, derivatives with respect to the candidate alone), so that the ratios are fair.
 """
 
 from collections.abc import Mapping
@@ -16,10 +15,10 @@ Tensors = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What a loop ends with: the last picture (*shape), its loss as last looked at, evaluations spent."""
+class Result:
+    """The last candidate (*shape) of a loop, its last computed loss, evaluations used."""
 
-    picture: Tensor
+    example: Tensor
     loss: float
     evaluations: int
 
@@ -32,36 +31,35 @@ def published_lbfgs(
     start: Tensor,
     outer: int,
     stop_loss: float,
-) -> Found:
+) -> Result:
     """iDLG (Zhao et al. 2020) from a Gaussian `start`, CPL (Wei et al. 2020) from a patterned one.
 
     Minimises ‖∇L(x', y) - g‖² by `torch.optim.LBFGS(lr=1, history_size=100, max_iter=20)`, at most
-    `outer` of its steps of 20 evaluations; ends after a step whose last evaluation lies below
-    `stop_loss` or is no number.  `gradient` name → (*parameter shape), `start` (*shape).
+    `outer` of its steps of 20 evaluations; ends after a step whose last loss is below
+    `stop_loss`, or whose candidate is not finite.  `gradient` name → (*parameter shape), `start` (*shape).
     """
     _load(model, weights)
-    dummy, target = _dummy(start), torch.tensor([label])
-    given = [(value, gradient[name]) for name, value in model.named_parameters()]
-    parameters = [value for value, _ in given]
-    observed = [value for _, value in given]
-    optimiser = torch.optim.LBFGS([dummy], lr=1, history_size=100, max_iter=20)
+    candidate, target = _candidate(start), torch.tensor([label])
+    parameters = [value for _, value in model.named_parameters()]
+    observed = [gradient[name] for name, _ in model.named_parameters()]
+    optimiser = torch.optim.LBFGS([candidate], lr=1, history_size=100, max_iter=20)
     evaluations, last = 0, float("inf")
 
     def closure() -> Tensor:
         nonlocal evaluations, last
         evaluations += 1
-        loss = F.cross_entropy(model(dummy), target)
+        loss = F.cross_entropy(model(candidate), target)
         sent = torch.autograd.grad(loss, parameters, create_graph=True)
         gap = torch.stack([((a - b) ** 2).sum() for a, b in zip(sent, observed, strict=True)]).sum()
-        (dummy.grad,) = torch.autograd.grad(gap, dummy)
+        (candidate.grad,) = torch.autograd.grad(gap, candidate)
         last = float(gap.detach())
         return gap.detach()
 
     for _ in range(outer):
         optimiser.step(closure)
-        if last < stop_loss or not torch.isfinite(dummy).all():
+        if last < stop_loss or not torch.isfinite(candidate).all():
             break
-    return Found(picture=dummy.detach()[0], loss=last, evaluations=evaluations)
+    return Result(example=candidate.detach()[0], loss=last, evaluations=evaluations)
 
 
 def published_gradinv(
@@ -75,38 +73,37 @@ def published_gradinv(
     tv: float = 1e-4,
     signed: bool = True,
     box: tuple[float, float] = (0.0, 1.0),
-) -> Found:
+) -> Result:
     """Inverting gradients (Geiping et al. 2020, §4): 1 - cos(∇L(x', y), g) + α TV(x'), by Adam.
 
     Rate .1, times .1 after 3/8, 5/8 and 7/8 of the iterations; the sign of the derivative if `signed`;
-    the dummy is clamped to `box` after every step.
+    the candidate is clamped to `box` after every step.
     """
     _load(model, weights)
-    dummy, target = _dummy(start), torch.tensor([label])
-    given = [(value, gradient[name]) for name, value in model.named_parameters()]
-    parameters = [value for value, _ in given]
-    observed = [value for _, value in given]
+    candidate, target = _candidate(start), torch.tensor([label])
+    parameters = [value for _, value in model.named_parameters()]
+    observed = [gradient[name] for name, _ in model.named_parameters()]
     energy = torch.stack([(value * value).sum() for value in observed]).sum()
-    optimiser = torch.optim.Adam([dummy], lr=0.1)
+    optimiser = torch.optim.Adam([candidate], lr=0.1)
     milestones = [int(iterations * share / 8) for share in (3, 5, 7)]
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimiser, milestones=milestones, gamma=0.1)
     last = float("inf")
 
     for _ in range(iterations):
-        loss = F.cross_entropy(model(dummy), target)
+        loss = F.cross_entropy(model(candidate), target)
         sent = torch.autograd.grad(loss, parameters, create_graph=True)
         dot = torch.stack([(a * b).sum() for a, b in zip(sent, observed, strict=True)]).sum()
         norm = torch.stack([(a * a).sum() for a in sent]).sum()
-        total = 1 - dot / (norm * energy).sqrt() + tv * _variation(dummy)
-        (dummy.grad,) = torch.autograd.grad(total, dummy)
+        total = 1 - dot / (norm * energy).sqrt() + tv * _variation(candidate)
+        (candidate.grad,) = torch.autograd.grad(total, candidate)
         last = float(total.detach())
         if signed:
-            dummy.grad.sign_()
+            candidate.grad.sign_()
         optimiser.step()
         schedule.step()
         with torch.no_grad():
-            dummy.clamp_(*box)
-    return Found(picture=dummy.detach()[0], loss=last, evaluations=iterations)
+            candidate.clamp_(*box)
+    return Result(example=candidate.detach()[0], loss=last, evaluations=iterations)
 
 
 def _variation(x: Tensor) -> Tensor:
@@ -114,7 +111,7 @@ def _variation(x: Tensor) -> Tensor:
     return (x[..., :, 1:] - x[..., :, :-1]).abs().mean() + (x[..., 1:, :] - x[..., :-1, :]).abs().mean()
 
 
-def _dummy(start: Tensor) -> Tensor:
+def _candidate(start: Tensor) -> Tensor:
     return start[None].clone().requires_grad_()
 
 

@@ -1,5 +1,5 @@
-"""What more evaluations are worth, on pictures of the tuning split, which is never scored: the suites' budgets
-are read off this.  `python -P tests/benchmarks/budgets.py --data mnist`
+"""The gain of more evaluations, on examples of the tuning split, which is never scored: the suites' budgets are
+chosen by this.  `python -P tests/benchmarks/budgets.py --data mnist`
 """
 
 import argparse
@@ -30,16 +30,16 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    given = measures.case(args.data, args.victims, args.data_dir, split="tuning")
+    case = measures.case(args.data, args.victims, args.data_dir, split="tuning")
     for name in args.attacks:
-        chosen = measures.attack(name, stop=False, **({} if name == "gradinv" else measures.OURS))
+        attack = measures.attack(name, stop=False, **({} if name == "gradinv" else measures.OURS))
         for evaluations in (n for n in BUDGETS[name] if n <= args.most):
             budget = Budget(evaluations=evaluations, chunk=32)
-            found = chosen.reconstruct(given.some(range(args.victims)), budget, measures.KEY)
-            db = measures.psnr(given.truth, found.inputs[:, 0])
-            share, spent = float((db >= measures.SUCCESS_DB).mean()), float(found.evaluations.double().mean())
+            result = attack.reconstruct(case.some(range(args.victims)), budget, measures.KEY)
+            db = measures.psnr(case.truth, result.inputs[:, 0])
+            share, mean = float((db >= measures.SUCCESS_DB).mean()), float(result.evaluations.double().mean())
             print(
-                f"{args.data} {name}: {evaluations} evaluations at most, {spent:.0f} spent: ASR {share:.2f}, "
+                f"{args.data} {name}: {evaluations} evaluations at most, {mean:.0f} used: ASR {share:.2f}, "
                 f"median {median(db.tolist()):.1f} dB",
                 flush=True,
             )

@@ -1,4 +1,4 @@
-"""How often the gate is wrong, from stored per-picture results: `python -P tests/benchmarks/gate.py`.
+"""How often the gate is wrong, from stored results of each example: `python -P tests/benchmarks/gate.py`.
 
     weaken CHECKOUT        plant four weakenings in a copy of the sources, names and parameters unchanged
     matrix SETS WEAK       print the preset `gate` over that many sets of eight weight seeds (WEAK: yes or no)
@@ -9,18 +9,18 @@ A real gate compares the same seeds, where unchanged code gives equal figures an
 seed changes is in the difference.  A weakening is compared on the same seeds, as a gate would.
 """
 
-import json
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from bench.gate.verdict import Verdict, verdict
 from bench.matrix.document import PRESETS
-from bench.record.store import Record, records
+from bench.record.schema import Conditions, Record
+from bench.record.store import records
 from bench.scoring.intervals import clopper_pearson
 
 SEEDS = 8  # of the preset
@@ -65,35 +65,33 @@ def matrix(sets: int, *, weak: bool) -> str:
 
 
 def by_seed(run: Path) -> dict[int, list[Record]]:
-    """Seed → its records; of no use to the gate's comparison is what tells the seeds' victims apart."""
-    found: dict[int, list[Record]] = {}
+    """Seed → its records, without what tells the seeds' victims and weights apart."""
+    seeds: dict[int, list[Record]] = {}
     for record in records(run):
-        victims = [{**victim, "clients": None, "examples": None} for victim in record.victims]
-        summary = {**record.summary, "conditions": {}}
-        found.setdefault(record.cell["seed"], []).append(replace(record, victims=victims, summary=summary))
-    return found
+        if (result := record.attack) is not None:
+            readings = tuple(replace(reading, clients=(), indices=()) for reading in result.readings)
+            record = replace(record, result=replace(result, readings=readings, conditions=Conditions()))
+        seeds.setdefault(record.cell.seed, []).append(record)
+    return seeds
 
 
-def as_set(found: dict[int, list[Record]], seeds: Sequence[int]) -> list[Record]:
+def as_set(by_seed: dict[int, list[Record]], seeds: Sequence[int]) -> list[Record]:
     """The records of these seeds, as if they were the preset's first, second, …"""
     return [
-        _placed(record, place) for place, seed in enumerate(seeds) for record in found[seed]
-    ]  # fmt: skip
-
-
-def _placed(record: Record, place: int) -> Record:
-    cell: dict[str, Any] = {**record.cell, "seed": place}
-    return replace(record, cell=cell, id=json.dumps(cell, sort_keys=True))
+        replace(record, cell=record.cell.model_copy(update={"seed": place}))
+        for place, seed in enumerate(seeds)
+        for record in by_seed[seed]
+    ]
 
 
 def false_alarms(base: dict[int, list[Record]], generator: np.random.Generator) -> list[Verdict]:
     """Verdicts on pairs of disjoint sets of seeds of the same code."""
     seeds = np.array(sorted(base))
-    found = []
+    verdicts = []
     for _ in range(PAIRS):
         drawn = generator.choice(seeds, 2 * SEEDS, replace=False).tolist()
-        found.append(verdict(as_set(base, drawn[:SEEDS]), as_set(base, drawn[SEEDS:])))
-    return found
+        verdicts.append(verdict(as_set(base, drawn[:SEEDS]), as_set(base, drawn[SEEDS:])))
+    return verdicts
 
 
 def caught(
@@ -101,14 +99,14 @@ def caught(
 ) -> list[Verdict]:
     """Verdicts on sets of seeds whose cells of one defense are those of weakened code."""
     seeds = np.array(sorted(set(base) & set(weak)))
-    found = []
+    verdicts = []
     for _ in range(PAIRS):
         drawn = generator.choice(seeds, SEEDS, replace=False).tolist()
         before = as_set(base, drawn)
-        weakened = [r for r in as_set(weak, drawn) if r.cell["defense"]["name"] == defense]
-        after = [r for r in before if r.cell["defense"]["name"] != defense] + weakened
-        found.append(verdict(before, after))
-    return found
+        weakened = [r for r in as_set(weak, drawn) if r.cell.defense.name == defense]
+        after = [r for r in before if r.cell.defense.name != defense] + weakened
+        verdicts.append(verdict(before, after))
+    return verdicts
 
 
 def measure(base_run: Path, weak_run: Path) -> None:
@@ -116,29 +114,24 @@ def measure(base_run: Path, weak_run: Path) -> None:
     generator = np.random.default_rng(0)
     base, weak = by_seed(base_run), by_seed(weak_run)
     alarms = false_alarms(base, generator)
-    count = sum(found.outcome == "weaker" for found in alarms)
-    passed = sum(found.outcome == "pass" for found in alarms)
+    count = sum(alarm.outcome == "weaker" for alarm in alarms)
+    passed = sum(alarm.outcome == "pass" for alarm in alarms)
     upper = clopper_pearson(count, PAIRS, 0.90)[1]
     print(
-        f"{len(base)} seeds, {len(base) // SEEDS} runs of {SEEDS}; {len(alarms[0].compared)} comparisons a gate"
+        f"{len(base)} seeds, {len(base) // SEEDS} runs of {SEEDS}; {len(alarms[0].comparisons)} comparisons a gate"
     )
     print(f"false alarms: {count} of {PAIRS}, one-sided 95 % upper bound {upper:.3f}; {passed} passed")
-    metrics: dict[str, int] = {}
-    for found in alarms:
-        for row in found.compared:
-            metrics[row.metric] = metrics.get(row.metric, 0) + (row.outcome == "weaker")
-    print("  by metric:", {name: number for name, number in metrics.items() if number})
+    rows = Counter(row.criterion for alarm in alarms for row in alarm.comparisons if row.outcome == "weaker")
+    print("  by metric:", dict(rows))
     for defense, words in WORDS.items():
         outcomes = caught(base, weak, defense, generator)
         hits = [
-            found for found in outcomes
-            if any(row.outcome == "weaker" and row.defense.startswith(defense) for row in found.compared)
+            hit for hit in outcomes
+            if any(row.outcome == "weaker" and row.defense.startswith(defense) for row in hit.comparisons)
         ]  # fmt: skip
         lower = clopper_pearson(len(hits), PAIRS, 0.90)[0]
-        seen: dict[str, int] = {}
-        for found in hits:
-            for name in {row.metric for row in found.compared if row.outcome == "weaker"}:
-                seen[name] = seen.get(name, 0) + 1
+        names = [{row.criterion for row in hit.comparisons if row.outcome == "weaker"} for hit in hits]
+        seen = dict(Counter(name for each in names for name in each))
         print(f"{defense}, {words}: caught {len(hits)} of {PAIRS}, lower bound {lower:.3f}; by {seen}")
 
 

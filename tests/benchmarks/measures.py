@@ -30,15 +30,15 @@ from bench.scoring.metrics import psnr_db
 from bench.trip import Budget, Reading, Reconstruction
 
 sys.path.insert(0, str(Path(__file__).parent))
-from baselines import Found, published_gradinv, published_lbfgs
+from baselines import Result, published_gradinv, published_lbfgs
 
 STARTS: dict[str, Start] = {"idlg": "gaussian", "cpl": "tile-2"}
 STOP_LOSS = 1e-6
-INNER = 20  # evaluations of one outer step; both sides look at the loss after each
+INNER = 20  # evaluations of one outer step; both sides compare the loss after each
 SUCCESS_DB = 20
-# Our step rule as the suites take it: same objective, start, label and stop.
+# Our step rule with the suites' options: same objective, start, label and stop.
 OURS: dict[str, Any] = {"line_search": "backtracking", "restarts": 3, "refine_float64": True}
-ENDLESS: dict[str, dict[str, Any]] = {"idlg": {"stop_loss": 0.0}}  # what takes an attack's own stop away
+ENDLESS: dict[str, dict[str, Any]] = {"idlg": {"stop_loss": 0.0}}  # options that remove an attack's stop
 KEY = Key(seed=0)
 Row = dict[str, Any]  # text and numbers by name
 
@@ -54,12 +54,12 @@ class Case:
     labels: Tensor
 
     def some(self, rows: range) -> Reading:
-        """The reading of some victims alone, under the indices (so from the starts) that they have."""
+        """The reading of some victims alone, with their indices, so from the same starts."""
         values = {name: value[rows.start : rows.stop] for name, value in self.reading.values.items()}
         return replace(self.reading, values=values, indices=tuple(rows))
 
     def with_published_stop(self) -> "Case":
-        """The case without what our units are read off, so that a stop looks at the loss as the baseline's does."""
+        """The case without public labels, so that the stop compares the loss as the baseline does, not normalised."""
         unknown = torch.full_like(self.reading.public_labels, -1)
         return replace(self, reading=replace(self.reading, public_labels=unknown))
 
@@ -71,30 +71,30 @@ class Case:
 
 
 def case(name: str, victims: int, data_dir: Path | None, split: str = "training") -> Case:
-    """The first `victims` pictures of a split and their gradients at the weights of seed 0.
+    """The first `victims` examples of a split and their gradients at the weights of seed 0.
 
     Raises `MissingDataError` where the data are not there.
     """
     data = load(registry.instance("datasets", name, {}), name, data_dir)
-    pictures = getattr(data, split)
-    truth = torch.from_numpy(pictures.floats(slice(0, victims)))
-    labels = torch.from_numpy(pictures.labels[:victims].copy())
+    examples = getattr(data, split)
+    truth = torch.from_numpy(examples.floats(slice(0, victims)))
+    labels = torch.from_numpy(examples.labels[:victims].copy())
     model = api.build("dlg-lenet", shape=data.shape, classes=data.classes)
     each = [api.gradient(model, truth[n : n + 1], labels[n : n + 1]) for n in range(victims)]
-    together = {name: torch.stack([found[name] for found in each]) for name in each[0]}
+    gradients = {name: torch.stack([gradient[name] for gradient in each]) for name in each[0]}
     reading = api.reading(
-        together, model=model, shape=data.shape, classes=data.classes,
+        gradients, model=model, shape=data.shape, classes=data.classes,
         public=data.public.floats(slice(0, 64)), public_labels=data.public.labels[:64],
     )  # fmt: skip
     return Case(name=name, model=model, reading=reading, truth=truth, labels=labels)
 
 
 def attack(name: str, *, stop: bool = True, **params: Any) -> Attack:
-    """A registered attack; with `stop`, under the stop rule that the baseline has."""
-    found: Attack = registry.instance("attacks", name, params)
-    if not stop or not isinstance(found, MatchingAttack):
-        return found
-    kind: Any = type(found)
+    """A registered attack; with `stop`, under the stop rule of the baseline."""
+    registered: Attack = registry.instance("attacks", name, params)
+    if not stop or not isinstance(registered, MatchingAttack):
+        return registered
+    kind: Any = type(registered)
 
     class Stopped(kind):  # type: ignore[misc]  # its parts, but for the plan's stop
         def parts(self, reading: Reading, budget: Budget) -> Parts:
@@ -109,38 +109,38 @@ T = TypeVar("T")
 
 def timed(work: Callable[[], T]) -> tuple[float, T]:
     begin = time.perf_counter()
-    found = work()
-    return time.perf_counter() - begin, found
+    result = work()
+    return time.perf_counter() - begin, result
 
 
 def reconstruction(
-    given: Case, name: str, *, victims: int = 32, sample: int = 6, outer: int = 300, rounds: int = 2,
+    setup: Case, name: str, *, victims: int = 32, sample: int = 6, outer: int = 300, rounds: int = 2,
     published: bool = False,
 ) -> Row:  # fmt: skip
     """`victims` of ours at once against `sample` of them one at a time; ours `rounds` times, interleaved.
 
-    `published`: ours takes the published full steps, too; else our step rule.  Both stop by the same loss.
+    `published`: ours takes the published full steps, too; else our step rule.  Both stop at the same loss.
     """
-    given = given.with_published_stop()
+    setup = setup.with_published_stop()
     ours_seconds: list[float] = []
-    theirs: list[tuple[float, Found]] = []
-    found: Reconstruction | None = None
+    theirs: list[tuple[float, Result]] = []
+    result: Reconstruction | None = None
     for turn in range(rounds):
-        seconds, found = timed(partial(_ours, given, name, range(victims), outer, published))
+        seconds, result = timed(partial(_ours, setup, name, range(victims), outer, published))
         ours_seconds.append(seconds)
-        theirs += [timed(partial(_theirs, given, name, v, outer)) for v in range(turn, sample, rounds)]
-    assert found is not None
+        theirs += [timed(partial(_theirs, setup, name, v, outer)) for v in range(turn, sample, rounds)]
+    assert result is not None
     order = [v for turn in range(rounds) for v in range(turn, sample, rounds)]
-    our_db = psnr(given.truth[:victims], found.inputs[:, 0])
-    their_db = psnr(given.truth[order], torch.stack([f.picture for _, f in theirs]))
+    our_db = psnr(setup.truth[:victims], result.inputs[:, 0])
+    their_db = psnr(setup.truth[order], torch.stack([their.example for _, their in theirs]))
     ours_ms = [1e3 * s / victims for s in ours_seconds]
     theirs_ms = 1e3 * sum(s for s, _ in theirs) / len(theirs)
     our_wins, their_wins = float((our_db >= SUCCESS_DB).mean()), float((their_db >= SUCCESS_DB).mean())
-    our_evaluations = float(found.evaluations.double().mean())
-    their_evaluations = sum(f.evaluations for _, f in theirs) / len(theirs)
-    per_evaluation = [1e3 * s / f.evaluations for s, f in theirs]
+    our_evaluations = float(result.evaluations.double().mean())
+    their_evaluations = sum(their.evaluations for _, their in theirs) / len(theirs)
+    per_evaluation = [1e3 * s / their.evaluations for s, their in theirs]
     return {
-        "data": given.name, "attack": name, "steps": "full" if published else "ours", "victims": victims,
+        "data": setup.name, "attack": name, "steps": "full" if published else "ours", "victims": victims,
         "sample": len(theirs),
         "ours ms": median(ours_ms), "ours low": min(ours_ms), "ours high": max(ours_ms),
         "theirs ms": theirs_ms, "ratio": theirs_ms / median(ours_ms),
@@ -157,69 +157,69 @@ def reconstruction(
     }  # fmt: skip
 
 
-def alone(given: Case, name: str, *, sample: int = 3, outer: int = 300, published: bool = False) -> Row:
+def alone(setup: Case, name: str, *, sample: int = 3, outer: int = 300, published: bool = False) -> Row:
     """One victim by our engine against the published loop, in turn; ms per evaluation, medians; `ratio` is
     of whole reconstructions."""
-    given = given.with_published_stop()
+    setup = setup.with_published_stop()
     ours, theirs, totals = [], [], []
     for victim in range(sample):
-        our_seconds, found = timed(partial(_ours, given, name, range(victim, victim + 1), outer, published))
-        their_seconds, loop = timed(partial(_theirs, given, name, victim, outer))
-        ours.append(1e3 * our_seconds / int(found.evaluations[0]))
+        our_seconds, result = timed(partial(_ours, setup, name, range(victim, victim + 1), outer, published))
+        their_seconds, loop = timed(partial(_theirs, setup, name, victim, outer))
+        ours.append(1e3 * our_seconds / int(result.evaluations[0]))
         theirs.append(1e3 * their_seconds / loop.evaluations)
         totals.append(their_seconds / our_seconds)
     return {
-        "data": given.name, "attack": name, "steps": "full" if published else "ours", "sample": sample,
+        "data": setup.name, "attack": name, "steps": "full" if published else "ours", "sample": sample,
         "ours ms/evaluation": median(ours),
         "theirs ms/evaluation": median(theirs), "ratio/evaluation": median(theirs) / median(ours),
         "ratio": median(totals),
     }  # fmt: skip
 
 
-def gradinv(given: Case, *, signed: bool, victims: int = 32, iterations: int = 100, rounds: int = 3) -> Row:
-    """Milliseconds per iteration and victim, ours at once against one picture at a time, in turn."""
+def gradinv(setup: Case, *, signed: bool, victims: int = 32, iterations: int = 100, rounds: int = 3) -> Row:
+    """Milliseconds per iteration and victim, ours at once against one victim at a time, in turn."""
     ours, theirs = [], []
-    chosen = attack("gradinv", stop=False, signed=signed)
+    method = attack("gradinv", stop=False, signed=signed)
     for victim in range(rounds):
         budget = Budget(evaluations=iterations, chunk=victims)
-        seconds, _ = timed(partial(chosen.reconstruct, given.some(range(victims)), budget, KEY))
+        seconds, _ = timed(partial(method.reconstruct, setup.some(range(victims)), budget, KEY))
         ours.append(1e3 * seconds / iterations / victims)
-        seconds, _ = timed(partial(_theirs_gradinv, given, victim, iterations, signed))
+        seconds, _ = timed(partial(_theirs_gradinv, setup, victim, iterations, signed))
         theirs.append(1e3 * seconds / iterations)
     return {
-        "data": given.name, "attack": "gradinv, signed" if signed else "gradinv", "victims": victims,
+        "data": setup.name, "attack": "gradinv, signed" if signed else "gradinv", "victims": victims,
         "ours ms/iteration": median(ours), "theirs ms/iteration": median(theirs),
         "ratio": median(theirs) / median(ours), "ours low": min(ours), "ours high": max(ours),
         "theirs low": min(theirs), "theirs high": max(theirs),
     }  # fmt: skip
 
 
-def scaling(given: Case, name: str, counts: tuple[int, ...], *, evaluations: int = 60) -> Iterator[Row]:
+def scaling(setup: Case, name: str, counts: tuple[int, ...], *, evaluations: int = 60) -> Iterator[Row]:
     """Milliseconds per evaluation and victim with ever more victims in one chunk; nothing stops early."""
-    chosen = attack(name, stop=False, **ENDLESS.get(name, {}))
+    method = attack(name, stop=False, **ENDLESS.get(name, {}))
     for count in counts:
         budget = Budget(evaluations=evaluations, chunk=count)
-        seconds, found = timed(partial(chosen.reconstruct, given.some(range(count)), budget, KEY))
-        spent = int(found.evaluations.sum())
+        seconds, result = timed(partial(method.reconstruct, setup.some(range(count)), budget, KEY))
+        spent = int(result.evaluations.sum())
         yield {
-            "data": given.name,
+            "data": setup.name,
             "attack": name,
             "victims": count,
             "ours ms/evaluation": 1e3 * seconds / spent,
         }
 
 
-def strength(given: Case, name: str, *, victims: int = 100, outer: int = 300, stop: bool = True) -> Row:
-    """How many of `victims` ours gets back, and how well, under the baseline's stop or to the end: until no
-    step in double precision gets on."""
-    chosen = attack(name, stop=stop, **OURS, **ENDLESS.get(name, {}))
+def strength(setup: Case, name: str, *, victims: int = 100, outer: int = 300, stop: bool = True) -> Row:
+    """How many of `victims` ours reconstructs, and how well, with the baseline's stop or to the end: until no
+    step in double precision helps."""
+    method = attack(name, stop=stop, **OURS, **ENDLESS.get(name, {}))
     budget = Budget(evaluations=INNER * outer, chunk=32)
-    seconds, found = timed(partial(chosen.reconstruct, given.some(range(victims)), budget, KEY))
-    db = psnr(given.truth[:victims], found.inputs[:, 0])
+    seconds, result = timed(partial(method.reconstruct, setup.some(range(victims)), budget, KEY))
+    db = psnr(setup.truth[:victims], result.inputs[:, 0])
     return {
-        "data": given.name, "attack": name, "to the end": not stop, "victims": victims,
+        "data": setup.name, "attack": name, "to the end": not stop, "victims": victims,
         "ASR": float((db >= SUCCESS_DB).mean()), "dB": median(db.tolist()), "dB least": float(db.min()),
-        "evaluations": float(found.evaluations.double().mean()), "restarts": int(found.restarts.sum()),
+        "evaluations": float(result.evaluations.double().mean()), "restarts": int(result.restarts.sum()),
         "ms": 1e3 * seconds / victims,
     }  # fmt: skip
 
@@ -227,7 +227,7 @@ def strength(given: Case, name: str, *, victims: int = 100, outer: int = 300, st
 def workers(
     name: str, attack_name: str, *, count: int, victims: int = 32, outer: int, data_dir: Path | None
 ) -> Row:
-    """Milliseconds a victim of `count` processes with one thread and `victims` each, that begin together."""
+    """Milliseconds per victim of `count` processes that begin together, each with one thread and `victims`."""
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(count)
     with context.Pool(count, _join, (barrier,)) as pool:
@@ -238,7 +238,7 @@ def workers(
     }  # fmt: skip
 
 
-_barriers: list[Any] = []  # of a worker: the one at which all wait before they begin
+_barriers: list[Any] = []  # of a worker: where all wait before they begin
 
 
 def _join(barrier: Any) -> None:
@@ -247,30 +247,30 @@ def _join(barrier: Any) -> None:
 
 def _share(name: str, attack_name: str, victims: int, outer: int, data_dir: Path | None) -> float:
     torch.set_num_threads(1)
-    given = case(name, victims, data_dir).with_published_stop()
-    _ours(given, attack_name, range(victims), 1, False)
+    setup = case(name, victims, data_dir).with_published_stop()
+    _ours(setup, attack_name, range(victims), 1, False)
     _barriers[0].wait()
-    return timed(partial(_ours, given, attack_name, range(victims), outer, False))[0]
+    return timed(partial(_ours, setup, attack_name, range(victims), outer, False))[0]
 
 
-def _ours(given: Case, name: str, rows: range, outer: int, published: bool) -> Reconstruction:
+def _ours(setup: Case, name: str, rows: range, outer: int, published: bool) -> Reconstruction:
     budget = Budget(evaluations=INNER * outer, chunk=32)
-    return attack(name, **({} if published else OURS)).reconstruct(given.some(rows), budget, KEY)
+    return attack(name, **({} if published else OURS)).reconstruct(setup.some(rows), budget, KEY)
 
 
-def _theirs(given: Case, name: str, victim: int, outer: int) -> Found:
-    first = start(STARTS[name], given.reading, victim, 0, KEY)[0]
-    label = int(given.labels[victim])
+def _theirs(setup: Case, name: str, victim: int, outer: int) -> Result:
+    first = start(STARTS[name], setup.reading, victim, 0, KEY)[0]
+    label = int(setup.labels[victim])
     return published_lbfgs(
-        given.model, given.weights(), given.gradient(victim), label, first, outer, STOP_LOSS
+        setup.model, setup.weights(), setup.gradient(victim), label, first, outer, STOP_LOSS
     )
 
 
-def _theirs_gradinv(given: Case, victim: int, iterations: int, signed: bool) -> Found:
-    first = start("gaussian", given.reading, victim, 0, KEY)[0]
-    label = int(given.labels[victim])
+def _theirs_gradinv(setup: Case, victim: int, iterations: int, signed: bool) -> Result:
+    first = start("gaussian", setup.reading, victim, 0, KEY)[0]
+    label = int(setup.labels[victim])
     return published_gradinv(
-        given.model, given.weights(), given.gradient(victim), label, first, iterations, signed=signed
+        setup.model, setup.weights(), setup.gradient(victim), label, first, iterations, signed=signed
     )
 
 

@@ -3,7 +3,7 @@
 
 The peer is `breaching` (Geiping and others), `pip install --no-deps breaching==0.1.2 hydra-core omegaconf
 antlr4-python3-runtime==4.9.3` beside our pins; it is no dependency of the project.  Its total variation
-also counts the step from the picture's edge to zero, a help where edges are black; `--variation paper`
+also counts the step from the image's edge to zero, a help where edges are black; `--variation paper`
 gives it the paper's, which is ours.
 """
 
@@ -39,24 +39,24 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     logging.disable(logging.CRITICAL)
-    given = measures.case(args.data, args.victims, args.data_dir)
+    victims = measures.case(args.data, args.victims, args.data_dir)
     attack = measures.attack("gradinv", stop=False, signed=args.signed == "hard")
     budget = Budget(evaluations=args.iterations, chunk=args.victims)
-    our_seconds, found = measures.timed(
-        partial(attack.reconstruct, given.some(range(args.victims)), budget, measures.KEY)
+    our_seconds, ours = measures.timed(
+        partial(attack.reconstruct, victims.some(range(args.victims)), budget, measures.KEY)
     )
-    peer = Peer(given, args.iterations, args.signed, args.variation)
+    peer = Peer(victims, args.iterations, args.signed, args.variation)
     theirs = [measures.timed(partial(peer, victim)) for victim in range(args.victims)]
-    our_db = measures.psnr(given.truth, found.inputs[:, 0])
-    their_db = measures.psnr(given.truth, torch.stack([picture for _, picture in theirs]))
+    our_db = measures.psnr(victims.truth, ours.inputs[:, 0])
+    their_db = measures.psnr(victims.truth, torch.stack([image for _, image in theirs]))
     gap = our_db - their_db
     resampled = np.random.default_rng(0).choice(gap, (2000, len(gap)))
     low, high = np.quantile(np.median(resampled, 1), [0.025, 0.975])
     ours_ms = 1e3 * our_seconds / args.iterations / args.victims
     theirs_ms = 1e3 * median(seconds for seconds, _ in theirs) / args.iterations
-    asked = f"{args.data}, signed {args.signed}, variation {args.variation}"
+    case = f"{args.data}, signed {args.signed}, variation {args.variation}"
     print(
-        f"{asked}, {args.victims} victims, {args.iterations} iterations: "
+        f"{case}, {args.victims} victims, {args.iterations} iterations: "
         f"median dB ours {np.median(our_db):.1f}, theirs {np.median(their_db):.1f}; "
         f"ours minus theirs, median of pairs {np.median(gap):+.2f} [{low:+.2f}, {high:+.2f}]; "
         f"ASR {np.mean(our_db >= 20):.2f} / {np.mean(their_db >= 20):.2f}; "
@@ -67,44 +67,44 @@ def main() -> None:
 class Peer:
     """The peer's attacker, set as its own configuration of the paper but for weight and length."""
 
-    def __init__(self, given: measures.Case, iterations: int, signed: str, variation: str) -> None:
+    def __init__(self, case: measures.Case, iterations: int, signed: str, variation: str) -> None:
         import breaching  # type: ignore[import-not-found]
 
-        self.given = given
+        self.case = case
         cfg: Any = breaching.get_attack_config("invertinggradients")
         cfg.optim.max_iterations, cfg.optim.callback = iterations, iterations
         cfg.optim.signed = signed if signed == "hard" else None
         cfg.regularization.total_variation.scale = 1e-4
         loss: Any = torch.nn.CrossEntropyLoss()
         self.attacker = breaching.attacks.prepare_attack(
-            given.model, loss, cfg, {"device": torch.device("cpu"), "dtype": torch.float}
+            case.model, loss, cfg, {"device": torch.device("cpu"), "dtype": torch.float}
         )
-        channels = given.truth.shape[1]
+        channels = case.truth.shape[1]
         for term in self.attacker.regularizers:  # it expects three channels
             term.weight, term.groups = term.weight[: 2 * channels], channels
             if variation == "paper":
                 term.forward = lambda x: 1e-4 * total_variation(x[:, None])[0]
 
     def __call__(self, victim: int) -> Tensor:
-        """The picture (*shape) that it makes of one victim."""
-        given = self.given
-        names = [name for name, _ in given.model.named_parameters()]
-        observed, weights = given.gradient(victim), given.weights()
+        """Its image (*shape) of one victim."""
+        case = self.case
+        names = [name for name, _ in case.model.named_parameters()]
+        observed, weights = case.gradient(victim), case.weights()
         payload = {
             "parameters": [weights[name] for name in names], "buffers": [],
-            "metadata": SimpleNamespace(shape=tuple(given.truth.shape[1:]), modality="vision"),
+            "metadata": SimpleNamespace(shape=tuple(case.truth.shape[1:]), modality="vision"),
         }  # fmt: skip
         shared = {
             "gradients": [observed[name] for name in names], "buffers": None,
             "metadata": {
-                "num_data_points": 1, "labels": given.labels[victim : victim + 1], "local_hyperparams": None,
+                "num_data_points": 1, "labels": case.labels[victim : victim + 1], "local_hyperparams": None,
             },
         }  # fmt: skip
-        first = start("gaussian", given.reading, victim, 0, measures.KEY)
+        first = start("gaussian", case.reading, victim, 0, measures.KEY)
         with torch.enable_grad():
-            found, _ = self.attacker.reconstruct([payload], [shared], {}, initial_data=first)
-        picture: Tensor = found["data"][0].detach()
-        return picture
+            images, _ = self.attacker.reconstruct([payload], [shared], {}, initial_data=first)
+        image: Tensor = images["data"][0].detach()
+        return image
 
 
 if __name__ == "__main__":

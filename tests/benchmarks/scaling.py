@@ -32,18 +32,18 @@ seed = {seeds}
 
 
 def seconds(matrix: Path, out: Path, *how: str) -> float:
-    """Seconds from the crew's start to its last record, by the run's own word."""
-    code, told = runs.ran("run", "--matrix", matrix, "--no-tracking", "--json", "--out", out, *how)
-    assert code == 0, told
-    found = re.search(r'"seconds": ([0-9.]+)', told)
-    assert found
-    return float(found.group(1))
+    """Seconds from the pool's start to its last record, as the run reports them."""
+    code, output = runs.ran("run", "--matrix", matrix, "--no-tracking", "--json", "--out", out, *how)
+    assert code == 0, output
+    reported = re.search(r'"seconds": ([0-9.]+)', output)
+    assert reported
+    return float(reported.group(1))
 
 
 def main() -> None:
     rounds, seeds = (int(number) for number in (*sys.argv[1:3], *("3", "2")[len(sys.argv[1:3]) :]))
     clusters = () if "jobs" in sys.argv else (1, 2)
-    found: dict[str, list[float]] = {}
+    measured: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         matrix = folder / "scaling.toml"
@@ -51,7 +51,7 @@ def main() -> None:
         for number in range(rounds):
             for count in (1, 2):
                 out = folder / f"{number}-jobs-{count}"
-                found.setdefault(f"jobs {count}", []).append(seconds(matrix, out, "--jobs", str(count)))
+                measured.setdefault(f"jobs {count}", []).append(seconds(matrix, out, "--jobs", str(count)))
             for count in clusters:
                 here = folder / f"{number}-dask-{count}"
                 here.mkdir()
@@ -61,16 +61,18 @@ def main() -> None:
                     took = seconds(matrix, here / "run", "--executor", lab.address)
                 finally:
                     lab.close()
-                found.setdefault(f"dask {count}", []).append(took)
+                measured.setdefault(f"dask {count}", []).append(took)
             runs.assert_equal(folder / f"{number}-jobs-2", folder / f"{number}-jobs-1")
             if clusters:
                 runs.assert_equal(folder / f"{number}-dask-2" / "run", folder / f"{number}-jobs-1")
     ratios = {
-        kind: statistics.median(a / b for a, b in zip(found[f"{kind} 1"], found[f"{kind} 2"], strict=True))
+        kind: statistics.median(
+            a / b for a, b in zip(measured[f"{kind} 1"], measured[f"{kind} 2"], strict=True)
+        )
         for kind in ("jobs", "dask")
-        if f"{kind} 2" in found
+        if f"{kind} 2" in measured
     }
-    print(json.dumps({"seconds": found, "one worker's time over two workers'": ratios}, indent=1))
+    print(json.dumps({"seconds": measured, "one worker's time over two workers'": ratios}, indent=1))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Whole reconstructions against the published one-at-a-time loops, on real pictures, one thread.
+"""Whole reconstructions against the published one-at-a-time loops, on real images, one thread.
 
 `tox -e benchmark` prints the table at the end; `table.py` prints it alone.  The assertions are loose
-marks that no noise should cross: the figures themselves are in BENCHMARKS.md.
+bounds that no timing noise should cross: the figures are in BENCHMARKS.md.
 """
 
 import sys
@@ -40,14 +40,14 @@ def _summary(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(params=table.SAMPLES)
-def given(request: pytest.FixtureRequest, data_dir: Path) -> measures.Case:
-    found = case(request.param, max(table.COUNTS), data_dir)
-    table._warm(found)
-    return found
+def setup(request: pytest.FixtureRequest, data_dir: Path) -> measures.Case:
+    loaded = case(request.param, max(table.COUNTS), data_dir)
+    table._warm(loaded)
+    return loaded
 
 
 def once(benchmark: Callable[..., object], title: str, work: Callable[[], measures.Row]) -> measures.Row:
-    """One round: each measure takes both sides in turn by itself."""
+    """A single round: each measure alternates between both sides itself."""
     row: measures.Row = benchmark.pedantic(work, rounds=1, iterations=1)  # type: ignore[attr-defined]
     benchmark.extra_info.update(row)  # type: ignore[attr-defined]
     ROWS.append((title, row))
@@ -56,24 +56,24 @@ def once(benchmark: Callable[..., object], title: str, work: Callable[[], measur
 
 @pytest.mark.parametrize("attack", measures.STARTS)
 @pytest.mark.benchmark(group="reconstructions, 32 victims")
-def test_reconstructions(benchmark: Callable[..., object], given: measures.Case, attack: str) -> None:
-    sample = table.SAMPLES[given.name]
-    row = once(benchmark, "reconstruction", lambda: measures.reconstruction(given, attack, sample=sample))
+def test_reconstructions(benchmark: Callable[..., object], setup: measures.Case, attack: str) -> None:
+    sample = table.SAMPLES[setup.name]
+    row = once(benchmark, "reconstruction", lambda: measures.reconstruction(setup, attack, sample=sample))
     assert row["ratio/evaluation"] > 1
     assert row["ours ASR on sample"] >= row["theirs ASR"] - 1 / sample
 
 
 @pytest.mark.parametrize("attack", measures.STARTS)
 @pytest.mark.benchmark(group="one victim alone")
-def test_one_victim_alone(benchmark: Callable[..., object], given: measures.Case, attack: str) -> None:
-    row = once(benchmark, "one victim alone", lambda: measures.alone(given, attack))
+def test_one_victim_alone(benchmark: Callable[..., object], setup: measures.Case, attack: str) -> None:
+    row = once(benchmark, "one victim alone", lambda: measures.alone(setup, attack))
     assert row["ratio"] > 0.5
 
 
 @pytest.mark.parametrize("attack", measures.STARTS)
 @pytest.mark.benchmark(group="strength, 100 victims")
-def test_strength(benchmark: Callable[..., object], given: measures.Case, attack: str) -> None:
-    row = once(benchmark, "strength", lambda: measures.strength(given, attack))
+def test_strength(benchmark: Callable[..., object], setup: measures.Case, attack: str) -> None:
+    row = once(benchmark, "strength", lambda: measures.strength(setup, attack))
     assert row["ASR"] >= 0.9
 
 
@@ -81,14 +81,14 @@ def test_strength(benchmark: Callable[..., object], given: measures.Case, attack
 @pytest.mark.parametrize("signed", [True, False])
 @pytest.mark.benchmark(group="gradinv")
 def test_gradinv_iterations(
-    benchmark: Callable[..., object], given: measures.Case, signed: bool, victims: int
+    benchmark: Callable[..., object], setup: measures.Case, signed: bool, victims: int
 ) -> None:
-    row = once(benchmark, "gradinv", lambda: measures.gradinv(given, signed=signed, victims=victims))
+    row = once(benchmark, "gradinv", lambda: measures.gradinv(setup, signed=signed, victims=victims))
     assert row["ratio"] > 1
 
 
 @pytest.mark.parametrize("victims", table.COUNTS)
 @pytest.mark.benchmark(group="cost per victim")
-def test_cost_per_victim(benchmark: Callable[..., object], given: measures.Case, victims: int) -> None:
-    row = once(benchmark, "scaling", lambda: next(measures.scaling(given, "cpl", (victims,))))
+def test_cost_per_victim(benchmark: Callable[..., object], setup: measures.Case, victims: int) -> None:
+    row = once(benchmark, "scaling", lambda: next(measures.scaling(setup, "cpl", (victims,))))
     assert row["ours ms/evaluation"] > 0

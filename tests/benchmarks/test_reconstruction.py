@@ -27,14 +27,14 @@ def _one_thread() -> None:
 def problem(name: str) -> tuple[torch.nn.Module, dict[str, Tensor], Tensor, Tensor]:
     model = api.build("dlg-lenet", shape=SHAPES[name], classes=10)
     weights = {key: value.detach() for key, value in model.named_parameters()}
-    made = torch.Generator().manual_seed(0)
-    inputs = torch.rand((VICTIMS, 1, *SHAPES[name]), generator=made)
-    labels = torch.randint(10, (VICTIMS, 1), generator=made)
+    draw = torch.Generator().manual_seed(0)
+    inputs = torch.rand((VICTIMS, 1, *SHAPES[name]), generator=draw)
+    labels = torch.randint(10, (VICTIMS, 1), generator=draw)
     return model, weights, inputs, one_hot(labels, 10, inputs.dtype)
 
 
 def batched(name: str) -> Callable[[], Tensor]:
-    """All victims at once: forward hooks and grouped convolutions."""
+    """All victims at once, by forward hooks and grouped convolutions."""
     model, weights, inputs, targets = problem(name)
     observed = group_gradients(model, weights, inputs, targets)
     dummies = torch.rand(inputs.shape, generator=torch.Generator().manual_seed(1))
@@ -49,24 +49,24 @@ def batched(name: str) -> Callable[[], Tensor]:
 
 
 def one_at_a_time(name: str) -> Callable[[], Tensor]:
-    """The published loop's way: one victim, autograd through autograd."""
+    """As the published loops: victim by victim, autograd through autograd."""
     model, weights, inputs, targets = problem(name)
-    given = {key: value.requires_grad_() for key, value in weights.items()}
+    leaves = {key: value.requires_grad_() for key, value in weights.items()}
     observed = group_gradients(model, weights, inputs, targets)
     dummies = torch.rand(inputs.shape, generator=torch.Generator().manual_seed(1))
 
     def evaluate() -> Tensor:
-        found = []
+        slopes = []
         for victim in range(VICTIMS):
             x = dummies[victim].clone().requires_grad_()
-            logits = functional_call(model, given, (x,))
+            logits = functional_call(model, leaves, (x,))
             loss = -(targets[victim] * logits.log_softmax(-1)).sum()
-            sent = torch.autograd.grad(loss, list(given.values()), create_graph=True)
+            sent = torch.autograd.grad(loss, list(leaves.values()), create_graph=True)
             gap = sum(
-                ((value - observed[key][victim]) ** 2).sum() for key, value in zip(given, sent, strict=True)
+                ((value - observed[key][victim]) ** 2).sum() for key, value in zip(leaves, sent, strict=True)
             )
-            found.append(torch.autograd.grad(gap, x)[0])  # type: ignore[arg-type]
-        return torch.stack(found)
+            slopes.append(torch.autograd.grad(gap, x)[0])  # type: ignore[arg-type]
+        return torch.stack(slopes)
 
     return evaluate
 
@@ -77,8 +77,8 @@ def one_at_a_time(name: str) -> Callable[[], Tensor]:
 def test_one_evaluation(benchmark: Callable[..., Tensor], name: str, way: Callable[..., object]) -> None:
     evaluate = way(name)
     assert callable(evaluate)
-    found = benchmark(evaluate)
+    batch = benchmark(evaluate)
     expected = one_at_a_time(name)()
-    # Single precision: errors are relative to the largest value (exactness is tested in float64 elsewhere).
-    gap = (found.reshape(expected.shape) - expected).abs().max()
+    # Single precision: errors are relative to the largest value (tests/test_gradients.py is in float64).
+    gap = (batch.reshape(expected.shape) - expected).abs().max()
     assert float(gap) < 1e-5 * float(expected.abs().max())

@@ -12,36 +12,44 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.tracked import ENVIRONMENT, PROVENANCE, READING, summary
 
 from bench.cell import AttackCell, DataRef, Entry, Federated
 from bench.record import store as records
-from bench.record.store import Record
-from bench.tracking import store, upload
+from bench.record.metrics import METRICS
+from bench.record.runs import cell_ids
+from bench.record.schema import (
+    AttackResult,
+    Conditions,
+    Cost,
+    Distortion,
+    PriorScore,
+    Record,
+    SelfCheck,
+    Share,
+    Trajectory,
+)
+from bench.tracking import upload
 
 CELLS, ROUNDS = 50, 5
-MARKS = [1, 2, 4, 8, 16, 32, 64, 128, 200]
-# Of a record of the preset `quickstart`: as many figures, tags and parameters as one has.
-FIGURES = [
-    f"{name}{end}"
-    for name in ("asr", "asr_strict", "identification", "leaked")
-    for end in ("", "_high", "_low")
-]
-FIGURES += [
-    f"{name}_median"
-    for name in ("psnr_db", "ssim", "rmse", "evaluations", "outer", "over_floor_db", "snr_db")
-]
-FIGURES += [f"{name}_share" for name in ("diverged", "missing", "nan")] + [
-    "gallery",
-    "label_accuracy",
-    "pictures",
-]
-FLOORS = {name: {"asr": 0.0, "beaten": 1.0, "psnr_db_median": 11.7, "rmse_median": 0.26} for name in "abc"}
-ENVIRONMENT = {
-    name: f"some text about the {name}" for name in ("bench", "device", "numpy", "python", "torch")
-}
+MARKS = (1, 2, 4, 8, 16, 32, 64, 128, 200)
+PRIOR = PriorScore(asr=0.0, psnr_db_median=11.7, rmse_median=0.26, beaten=1.0)
+# As many figures, tags and parameters as a record of the preset `quickstart` has.
+SUMMARY = summary(
+    asr_strict=Share(value=0.1, low=0.0, high=0.2), identification_chance=0.1, label_accuracy=0.9, prior_beaten=1.0,
+    medians={metric.name: 3.0 for metric in METRICS}, priors=dict.fromkeys("abc", PRIOR),
+)  # fmt: skip
+CONDITIONS = Conditions(
+    weights_norm=26.0,
+    round=0,
+    gradient_norm_median=2.3,
+    mode="eval",
+    client_examples=11,
+    examples_per_reading=3,
+)
 
 
-def write_records(run: Path, *, strip: bool, trail: bool) -> None:
+def write_records(run: Path, *, grid: bool, trajectory: bool) -> None:
     """`CELLS` attacks on eight readings of two pictures, 28 × 28, each with pictures of its own."""
     for seed in range(CELLS):
         cell = AttackCell(
@@ -51,21 +59,20 @@ def write_records(run: Path, *, strip: bool, trail: bool) -> None:
         )  # fmt: skip
         random = np.random.default_rng(seed)
         arrays = {name: random.random((8, 2, 1, 28, 28)) for name in ("truth", "reconstruction")}
-        if trail:
-            arrays["trail"] = random.random((len(MARKS), 8, 2, 1, 28, 28))
-        summary: dict[str, Any] = {name: number / 7 for number, name in enumerate(FIGURES)}
-        summary |= {
-            "floors": FLOORS,
-            "loss_history": [[mark, 1 / mark] for mark in MARKS],
-            "notes": ["x" * 80] * 5,
-        }
-        summary |= {"trail_evaluations": MARKS} if trail else {}
+        if trajectory:
+            arrays["trajectory"] = random.random((len(MARKS), 8, 2, 1, 28, 28))
+        result = AttackResult(
+            readings=(READING,) * 8, summary=SUMMARY, notes=("x" * 80,) * 5, conditions=CONDITIONS,
+            distortion=Distortion(snr_db_median=1.0, snr_db_least=0.5, cosine_median=0.2),
+            self_check=SelfCheck(distance_at_truth=1.0, distance_at_public=2.0),
+            trajectory=Trajectory(losses=tuple(1 / mark for mark in MARKS), evaluations=MARKS),
+            arrays=records.write_arrays(run, arrays) if grid else None,
+        )  # fmt: skip
         records.write(
             run,
             Record(
-                id=cell.id, status="done", cell=cell.model_dump(mode="json"), source={"sha256": "5" * 64},
-                summary=summary, victims=[], environment=ENVIRONMENT, cost={"wall_seconds": 4.2, "peak_mb": 800.0},
-                arrays=records.write_arrays(run, arrays) if strip else None,
+                id=cell.id, status="done", cell=cell, provenance=PROVENANCE, result=result, environment=ENVIRONMENT,
+                cost=Cost(wall_seconds=4.2, cpu_seconds=4.0, peak_mb=800.0, attack_seconds=3.0),
             ),
         )  # fmt: skip
 
@@ -73,12 +80,14 @@ def write_records(run: Path, *, strip: bool, trail: bool) -> None:
 @pytest.mark.slow
 @pytest.mark.benchmark(group=f"{CELLS} cells to sqlite")
 @pytest.mark.parametrize(
-    ("strip", "trail"), [(False, False), (True, False), (True, True)], ids=["numbers", "strip", "strip-trail"]
+    ("grid", "trajectory"),
+    [(False, False), (True, False), (True, True)],
+    ids=["numbers", "grid", "grid-trajectory"],
 )
 def test_cells_to_sqlite(
-    benchmark: Callable[..., object], tmp_path: Path, *, strip: bool, trail: bool
+    benchmark: Callable[..., object], tmp_path: Path, *, grid: bool, trajectory: bool
 ) -> None:
-    write_records(tmp_path / "source", strip=strip, trail=trail)
+    write_records(tmp_path / "source", grid=grid, trajectory=trajectory)
     names = iter(range(100))
 
     def fresh() -> tuple[tuple[upload.Target, Path], dict[str, Any]]:
@@ -88,18 +97,18 @@ def test_cells_to_sqlite(
         for part in ("records", "arrays"):
             if (tmp_path / "source" / part).exists():
                 (run / part).symlink_to(tmp_path / "source" / part)
-        return (upload.open_target(run, store.default_uri(run)), run), {}
+        return (upload.open_target(run), run), {}
 
-    own = []
+    seconds = []
 
     def sent(target: upload.Target, run: Path) -> None:
         before = time.process_time()
-        assert upload.send(target, run, store.cells(run)).count == CELLS
-        own.append(time.process_time() - before)
+        assert upload.send(target, run, cell_ids(run)).count == CELLS
+        seconds.append(time.process_time() - before)
 
     benchmark.pedantic(sent, setup=fresh, rounds=ROUNDS, warmup_rounds=1)  # type: ignore[attr-defined]
     # The processor's time as well: what an idle machine would take, with a disk that keeps up.
-    benchmark.extra_info["cells_per_cpu_second"] = CELLS / median(own)  # type: ignore[attr-defined]
+    benchmark.extra_info["cells_per_cpu_second"] = CELLS / median(seconds)  # type: ignore[attr-defined]
     if benchmark.stats:  # type: ignore[attr-defined]
         took = benchmark.stats.stats.median  # type: ignore[attr-defined]
         benchmark.extra_info["cells_per_second"] = CELLS / took  # type: ignore[attr-defined]

@@ -13,14 +13,15 @@ import torch
 from opacus import GradSampleModule
 from opacus.optimizers import DPOptimizer
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 
 from bench.cell import Federated
 from bench.defenses.base import Setting
+from bench.federated.batches import Batches
 from bench.federated.clients import local_updates, network
 from bench.federated.draws import StreamDraws
-from bench.federated.pipeline import Batches
 from bench.federated.stages import Moment, stages
+from bench.gradients import example_loss
 from bench.registry import entries as registry
 
 CLIP, SIGMA, RATE, BATCH = 4.0, 0.5, 0.05, 5
@@ -66,11 +67,11 @@ def ours(name: str, steps: int, clients: int) -> Once:
     )
     shapes = {key: tuple(value.shape) for key, value in weights.items()}
     defended = stages(registry.instance("defenses", entry, params), setting, shapes).of(batches.clients)
-    of, moment = network(module), Moment(seed=0, draw=0, round=0)
+    net, moment = network(module), Moment(seed=0, draw=0, round=0)
 
     def once() -> None:
         draws = StreamDraws.of(0, 0, 0, batches.clients, torch.device("cpu"))
-        local_updates(of, module, weights, batches, federated, defended, moment, draws)
+        local_updates(net, module, weights, batches, federated, defended, moment, draws)
 
     return once
 
@@ -93,8 +94,8 @@ def plain_step(module: nn.Module, inputs: Tensor, labels: Tensor) -> None:
     loss = nn.functional.cross_entropy(module(inputs), labels)
     gradients = torch.autograd.grad(loss, list(module.parameters()))
     with torch.no_grad():
-        for parameter, found in zip(module.parameters(), gradients, strict=True):
-            parameter.sub_(found, alpha=RATE)
+        for parameter, gradient in zip(module.parameters(), gradients, strict=True):
+            parameter.sub_(gradient, alpha=RATE)
 
 
 def opacus_step(module: nn.Module, inputs: Tensor, labels: Tensor) -> None:
@@ -129,14 +130,11 @@ def with_optimizer(steps: int, clients: int) -> Once:
 
 
 def vmap_step(module: nn.Module, inputs: Tensor, labels: Tensor) -> None:
-    def loss(given: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        return nn.functional.cross_entropy(functional_call(module, given, (x[None],)), y[None])
-
-    given = {name: value.detach() for name, value in module.named_parameters()}
-    found = vmap(grad(loss), in_dims=(None, 0, 0))(given, inputs, labels)
+    weights = {name: value.detach() for name, value in module.named_parameters()}
+    gradients = vmap(grad(example_loss(module)), in_dims=(None, 0, 0))(weights, inputs, labels)
     with torch.no_grad():
         for name, parameter in module.named_parameters():
-            parameter.sub_(clipped(found[name]), alpha=RATE)
+            parameter.sub_(clipped(gradients[name]), alpha=RATE)
 
 
 def clipped(each: Tensor) -> Tensor:
@@ -146,12 +144,12 @@ def clipped(each: Tensor) -> Tensor:
 
 
 def contenders(steps: int, clients: int) -> dict[str, Once]:
-    found = {name: ours(name, steps, clients) for name in DEFENSES}
-    found["a plain loop, no defense"] = one_by_one(steps, clients, plain_step)
-    found["opacus, fed-cdp"] = one_by_one(steps, clients, opacus_step)
-    found["opacus' optimizer, flat"] = with_optimizer(steps, clients)
-    found["vmap(grad), fed-cdp"] = one_by_one(steps, clients, vmap_step)
-    return found
+    runs = {name: ours(name, steps, clients) for name in DEFENSES}
+    runs["a plain loop, no defense"] = one_by_one(steps, clients, plain_step)
+    runs["opacus, fed-cdp"] = one_by_one(steps, clients, opacus_step)
+    runs["opacus' optimizer, flat"] = with_optimizer(steps, clients)
+    runs["vmap(grad), fed-cdp"] = one_by_one(steps, clients, vmap_step)
+    return runs
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bench.defenses.base import Defense, Setting, Transform
+from bench.defenses.base import Defense, Setting, StageTransforms, Transform
 from bench.parameters import parameter
 from bench.points import Stage
 from bench_round_off.rounding import Round
@@ -18,6 +18,6 @@ class RoundOff(Defense):
 
     bits: int = parameter(4, "kept of each coordinate, its sign included", unit="bit", source="ours", low=2)
 
-    def transforms(self, setting: Setting) -> Mapping[Stage, Sequence[Transform]]:
+    def transforms(self, setting: Setting) -> StageTransforms:
         del setting
         return {"client": (Round(bits=self.bits),)}

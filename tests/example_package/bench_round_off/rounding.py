@@ -22,10 +22,10 @@ class Round(Transform):
         return {name: self._rounded(tensor, context.lead) for name, tensor in tensors.items()}
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """Rounding is public, so a candidate is rounded as well, with the gradient of the identity.
+        """Rounding is public: a candidate is rounded as well, with the gradient of the identity.
 
-        Rounding itself has gradient zero nearly everywhere; the straight-through estimator
-        (Bengio, Léonard and Courville 2013, §4) is what an attacker would use.
+        Rounding has gradient zero almost everywhere; an attacker would use the straight-through estimator (Bengio,
+        Léonard and Courville 2013, §4).
         """
         del observed
         return {

@@ -1,0 +1,143 @@
+"""Gradient matching as a problem of the solvers' loop: variables, starts, losses."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bench.attacks.parts.objective import Mismatch
+from bench.attacks.parts.preconditioner import PUBLIC
+from bench.attacks.parts.prior import NoiseModel, Prior
+from bench.attacks.parts.start import Start, start
+from bench.attacks.solvers.base import Evaluate
+from bench.gradients import group_gradients, one_hot
+from bench.rng import Key
+from bench.trip import Reading
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatchingProblem:
+    """`solvers.base.Problem` of one reading batch.
+
+    A row's variables are its inputs, divided by `preconditioner` (input value,) where there is one, and its label
+    logits where `labels` (reading, example) is None.  With `shuffled`, restarts try the labels in other orders.
+    `initial` (reading, variable) replaces the starts.
+    """
+
+    mismatch: Mismatch
+    observed: list[dict[str, Tensor]]
+    labels: Tensor | None
+    begin: Start
+    prior: Prior
+    noise: NoiseModel
+    key: Key
+    shuffled: bool = False
+    preconditioner: Tensor | None = None
+    initial: Tensor | None = None
+
+    @property
+    def reading(self) -> Reading:
+        return self.mismatch.reading
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor of the dtype and on the device of the variables."""
+        return next(iter(self.reading.values.values()))
+
+    def start(self, row: int, restart: int) -> Tensor:
+        if self.initial is not None:
+            return self.initial[row]
+        reading = self.reading
+        x = start(self.begin, reading, row, restart, self.key).flatten()
+        if self.preconditioner is not None:
+            x = x / self.preconditioner.to(x)
+        if self.labels is None:
+            draw = self.key.generator("label", reading.indices[row], restart)
+            logits = torch.from_numpy(draw.standard_normal((reading.examples, reading.classes)))
+            x = torch.cat([x, logits.flatten().to(x.dtype)])
+        return x.to(self.like)
+
+    def subset(self, rows: Tensor, restarts: Tensor) -> Evaluate:
+        observed = [_rows(target, rows) for target in self.observed]
+        labels = self.ordered_labels(rows, restarts)
+        known = None
+        if labels is not None:
+            known = one_hot(labels, self.reading.classes, self.like.dtype).to(self.like.device)
+
+        def evaluate(x: Tensor) -> tuple[Tensor, Tensor]:
+            x = x.detach().requires_grad_()
+            inputs, logits = self.split(x)
+            targets = known if logits is None else logits.softmax(-1)
+            assert targets is not None
+            loss = self.mismatch(observed, inputs, targets, differentiable=True) + self.prior(inputs)
+            loss = loss + self.noise.prior(inputs, self.reading.value_range)
+            (gradient,) = torch.autograd.grad(loss.sum(), x)
+            return loss.detach(), gradient
+
+        return evaluate
+
+    def zero_gradient_loss(self, rows: Tensor) -> Tensor:
+        losses = [self.mismatch.distance.of_zero(_rows(target, rows)) for target in self.observed]
+        return torch.stack(losses).mean(0)
+
+    def noise_floor(self, rows: Tensor) -> Tensor:
+        """The noise's variance (Laplace: its mean magnitude) on each coordinate that is not exactly zero."""
+        kind, variance = self.mismatch.distance.kind, self.noise.variance
+        if variance == 0 or kind == "cosine":
+            return torch.zeros_like(self.zero_gradient_loss(rows))
+        counts = [
+            torch.stack([(value != 0).flatten(1).sum(1) for value in _rows(target, rows).values()]).sum(0)
+            for target in self.observed
+        ]
+        return ((variance / 2) ** 0.5 if kind == "l1" else variance) * torch.stack(counts).to(self.like).mean(
+            0
+        )
+
+    def loss_scale(self, rows: Tensor) -> Tensor:
+        """1 without preconditioner; else, and at least 1, the energy of undefended public gradients over the
+        reading's.  A faint reading (clipped, or of an example that the model is sure of) must not meet the
+        solver's absolute tolerances at once."""
+        zero_loss, reading, like = self.zero_gradient_loss(rows), self.reading, self.like
+        labelled = len(reading.public_labels) > 0 and not bool((reading.public_labels < 0).any())
+        if self.preconditioner is None or not labelled:
+            return torch.ones_like(zero_loss)
+        count = min(PUBLIC, len(reading.public_inputs))
+        inputs = reading.public_inputs[:count].to(like)[:, None]
+        targets = one_hot(reading.public_labels[:count], reading.classes, like.dtype)[:, None]
+        weights = {name: value[0] for name, value in reading.weights.items()}
+        public = group_gradients(reading.model, weights, inputs, targets.to(like.device))
+        usual = self.mismatch.distance.of_zero(public).mean() / reading.examples
+        return (usual / zero_loss.clamp_min(torch.finfo(zero_loss.dtype).tiny)).clamp_min(1)
+
+    def ordered_labels(self, rows: Tensor, restarts: Tensor) -> Tensor | None:
+        """The labels (row, example) of a run; None where they are variables.
+
+        An update does not show in which order the local steps took the examples: the first run takes them in
+        ascending order of labels, each restart in a random order.
+        """
+        if self.labels is None or not self.shuffled:
+            return None if self.labels is None else self.labels[rows.cpu()]
+        orders = []
+        for row, restart in zip(rows.tolist(), restarts.tolist(), strict=True):
+            draw = self.key.generator("label-order", self.reading.indices[row], restart)
+            count = self.reading.examples
+            orders.append(self.labels[row][draw.permutation(count) if restart else torch.arange(count)])
+        return torch.stack(orders)
+
+    def split(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Variables (row, variable) → inputs (row, example, *shape), and label logits (row, example, class) where
+        they are variables."""
+        reading = self.reading
+        size = reading.examples * reading.public_mean.numel()
+        inputs = x[:, :size]
+        if self.preconditioner is not None:
+            inputs = inputs * self.preconditioner
+        inputs = inputs.reshape(len(x), reading.examples, *reading.shape)
+        if self.labels is not None:
+            return inputs, None
+        return inputs, x[:, size:].reshape(len(x), reading.examples, reading.classes)
+
+
+def _rows(tensors: Mapping[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
+    return {name: value[rows.to(value.device)] for name, value in tensors.items()}

@@ -1,0 +1,57 @@
+"""Rows that single precision stopped before their budget, continued in double precision."""
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bench.attacks.problem import MatchingProblem
+from bench.attacks.solvers.base import Plan, Solution, Solver
+from bench.attacks.solvers.loop import minimise
+from bench.trip import Reading
+
+
+def refine(
+    problem: MatchingProblem, solver: Solver[Any], plan: Plan, solution: Solution, width: int
+) -> Solution:
+    """`solution` with its unfinished rows minimised on from where they are, in float64, without restarts.
+
+    A row is unfinished if evaluations remain and its normalised loss is finite and above the plan's stop.
+    """
+    loss = problem.loss_scale(torch.arange(len(solution.loss))) * solution.loss
+    unfinished = (loss > (plan.stop_loss or 0.0)) & torch.isfinite(loss)
+    rows = torch.nonzero((solution.evaluations < plan.evaluations) & unfinished)[:, 0]
+    if not len(rows) or problem.like.dtype == torch.float64:
+        return solution
+    double = replace(
+        problem,
+        mismatch=replace(problem.mismatch, reading=_in_double(problem.reading)),
+        observed=[{name: value.double() for name, value in target.items()} for target in problem.observed],
+        labels=problem.ordered_labels(torch.arange(len(solution.runs)), solution.runs), shuffled=False,
+        preconditioner=None if problem.preconditioner is None else problem.preconditioner.double(),
+        initial=solution.x.double(),
+    )  # fmt: skip
+    plan = replace(plan, restarts=0, leave_stalled=False)
+    more = minimise(double, solver, plan, rows, width=width, spent=solution.evaluations[rows])
+    return _merged(solution, more, rows)
+
+
+def _in_double(reading: Reading) -> Reading:
+    return replace(
+        reading, model=copy.deepcopy(reading.model).double(),
+        values={name: value.double() for name, value in reading.values.items()},
+        weights={name: value.double() for name, value in reading.weights.items()},
+    )  # fmt: skip
+
+
+def _merged(first: Solution, more: Solution, rows: Tensor) -> Solution:
+    """`first` with what `more` made of `rows`, where that is better; the counts of `more` are totals."""
+    x, loss, evaluations = first.x.clone(), first.loss.clone(), first.evaluations.clone()
+    better = more.loss.to(loss) < loss[rows]
+    x[rows[better]], loss[rows[better]] = more.x[better].to(x), more.loss[better].to(loss)
+    evaluations[rows] = more.evaluations
+    losses, trajectory = first.losses.clone(), first.trajectory.clone()
+    losses[-1], trajectory[-1] = loss, x[: trajectory.shape[1]]
+    return replace(first, x=x, loss=loss, evaluations=evaluations, losses=losses, trajectory=trajectory)

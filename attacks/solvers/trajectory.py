@@ -1,0 +1,45 @@
+"""The way of a minimisation: least losses, and the points that had them, at powers of two and at the end."""
+
+import torch
+from torch import Tensor
+
+TRAJECTORIES = 8  # rows whose points are kept
+
+
+class Trajectory:
+    """`losses` (mark, row) of all rows, `points` (mark, row, variable) of the first ones."""
+
+    def __init__(self, evaluations: int, x: Tensor) -> None:
+        powers = [1 << n for n in range(evaluations.bit_length()) if 1 << n < evaluations]
+        self.marks = (*powers, evaluations)
+        self.losses = torch.full((len(self.marks), len(x)), torch.inf, dtype=x.dtype, device=x.device)
+        self.points = x.new_zeros((len(self.marks), min(TRAJECTORIES, len(x)), x.shape[1]))
+        self._next = torch.zeros(len(x), dtype=torch.long, device=x.device)  # per row, the mark to fill
+        self._counts = torch.tensor(self.marks, device=x.device)
+
+    def note(self, rows: Tensor, evaluations: Tensor, loss: Tensor, x: Tensor) -> None:
+        """Fill the marks that `rows` have just reached, by their `evaluations`; `loss` and `x` are of all rows."""
+        reached = evaluations >= self._counts[self._next[rows].clamp_max(len(self.marks) - 1)]
+        if not reached.any():
+            return
+        for row in rows[reached].tolist():
+            self._fill(row, int(self._next[row]), loss, x)
+            self._next[row] += 1
+
+    def close(self, rows: Tensor, loss: Tensor, x: Tensor) -> None:
+        """Fill the later marks of `rows` that have ended: they stay where they are."""
+        for row in rows.tolist():
+            for mark in range(int(self._next[row]), len(self.marks)):
+                self._fill(row, mark, loss, x)
+            self._next[row] = len(self.marks)
+
+    def until(self, last: int) -> tuple[tuple[int, ...], list[int]]:
+        """The marks up to `last`, the last evaluation of any row, and their positions in `losses`."""
+        before = [n for n, mark in enumerate(self.marks) if mark < last]
+        return (*(self.marks[n] for n in before), last), [*before, len(self.marks) - 1]
+
+    def _fill(self, row: int, mark: int, loss: Tensor, x: Tensor) -> None:
+        if mark < len(self.marks):
+            self.losses[mark, row] = loss[row]
+            if row < self.points.shape[1]:
+                self.points[mark, row] = x[row]

@@ -1,0 +1,109 @@
+"""One attack cell, answered: the trip.
+
+setup → victims → reading → attacker → reconstruction → scores, with checks beside them → result
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.answer.checks import Diagnosis, diagnose, finite
+from bench.answer.context import Memory, RunContext
+from bench.answer.readings import take_reading
+from bench.answer.reconstruct import Attempt, attacker_of, reconstruct
+from bench.answer.setup import Setup, prepare
+from bench.answer.victims import Truth, draw_victims, truth_at
+from bench.cell import AttackCell
+from bench.points import point as point_of
+from bench.record.schema import AttackResult, ReadingScore, Trajectory
+from bench.record.store import write_arrays
+from bench.scoring.assign import paired
+from bench.scoring.lpips_metric import load as load_lpips
+from bench.scoring.priors import priors
+from bench.scoring.score import Scores, score
+from bench.trip import Reconstruction, Victims
+
+GALLERY = 1000
+TRAJECTORIES = 8  # readings whose trajectory is kept: as many as a reconstruction grid shows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attacked:
+    """The result of an attack cell, and the attempt that it cost."""
+
+    result: AttackResult
+    attempt: Attempt
+
+
+def attack(cell: AttackCell, context: RunContext, memory: Memory) -> Attacked:
+    """Answer an attack cell; raises `NotApplicable` where it cannot be run."""
+    point = point_of(cell.point)
+    setup = prepare(cell, context, memory)  # data, model, weights, clients, the defense's stages
+    victims, batches = draw_victims(cell, setup, point)  # the truth: for the harness alone
+    reading = take_reading(cell, setup, point, victims, batches)  # all that the attacker holds
+    attacker = attacker_of(cell, reading)
+    attempt = reconstruct(attacker, reading, cell, context, memory)
+    truth = truth_at(victims, point)
+    scores = _score(setup, truth, attempt.reconstruction)
+    diagnosis = diagnose(cell, setup, point, reading, batches, attacker, truth)
+    arrays = _keep(context.run, truth, attempt.reconstruction, scores)
+    return Attacked(
+        attempt=attempt,
+        result=AttackResult(
+            readings=_readings(scores, diagnosis, truth, victims), summary=scores.summary,
+            distortion=diagnosis.distortion, self_check=diagnosis.self_check, conditions=diagnosis.conditions,
+            privacy=diagnosis.privacy, trajectory=_losses(attempt.reconstruction), private=setup.data.private,
+            lpips_absent=scores.lpips_absent, notes=tuple(attempt.reconstruction.notes), arrays=arrays,
+        ),
+    )  # fmt: skip
+
+
+def _score(setup: Setup, truth: Truth, reconstruction: Reconstruction) -> Scores:
+    data = setup.data
+    lpips, absent = load_lpips() if data.kind == "image" else (None, "images alone have it")
+    scores = score(
+        truth.inputs.numpy(), truth.labels.numpy(), reconstruction, kind=data.kind, groups=data.groups,
+        priors=priors(data.public.floats(), data.public.labels, reconstruction.labels.numpy()),
+        gallery=data.gallery.floats(slice(0, GALLERY)), lpips=lpips,
+    )  # fmt: skip
+    return replace(scores, lpips_absent=absent)
+
+
+def _readings(
+    scores: Scores, diagnosis: Diagnosis, truth: Truth, victims: Victims
+) -> tuple[ReadingScore, ...]:
+    """Each reading's scores, with its distortion and whose examples it is of."""
+    return tuple(
+        replace(
+            reading, snr_db=diagnosis.snr_db[n], cosine=diagnosis.cosine[n], clients=tuple(victims.clients[n]),
+            indices=tuple(truth.indices[n].flatten().tolist()),
+        )
+        for n, reading in enumerate(scores.readings)
+    )  # fmt: skip
+
+
+def _keep(run: Path, truth: Truth, reconstruction: Reconstruction, scores: Scores) -> str:
+    """Write truth, reconstruction and trajectory; the hash of their file.
+
+    Every mark of a trajectory is paired as the end is: an example keeps its row from the start to the truth.
+    """
+    arrays: dict[str, NDArray[Any]] = {
+        "truth": truth.inputs.numpy(), "reconstruction": paired(reconstruction.inputs.numpy(), scores.order),
+    }  # fmt: skip
+    if reconstruction.trajectory is not None and reconstruction.history:
+        way = reconstruction.trajectory[:, :TRAJECTORIES].cpu().numpy()
+        arrays["trajectory"] = np.stack([paired(mark, scores.order[: way.shape[1]]) for mark in way])
+    return write_arrays(run, arrays)
+
+
+def _losses(reconstruction: Reconstruction) -> Trajectory | None:
+    """The least losses at each mark; None where no trajectory was kept."""
+    if reconstruction.trajectory is None or not reconstruction.history:
+        return None
+    return Trajectory(
+        evaluations=tuple(mark for mark, _ in reconstruction.history),
+        losses=tuple(finite(float(np.median(losses))) for _, losses in reconstruction.history),
+    )

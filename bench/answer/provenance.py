@@ -1,0 +1,22 @@
+"""What would answer a cell in a run: the code of bench and of the cell's entries, and the weights by content."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from bench.cell import AttackCell, TrainingCell
+from bench.errors import BenchError, NotApplicable
+from bench.record import fingerprint
+from bench.record.checkpoints import locate, training_id
+from bench.record.schema import Provenance
+
+
+def provenance(cell: AttackCell | TrainingCell, run: Path) -> Provenance:
+    """The provenance that a record of this cell would have if it ran now."""
+    code = fingerprint.of_cell(cell)
+    if not isinstance(cell, AttackCell) or training_id(cell) is None:
+        return code
+    try:
+        weights = locate(run, cell.weights).sha256
+    except (BenchError, NotApplicable) as reason:
+        weights = str(reason)
+    return replace(code, weights=weights)

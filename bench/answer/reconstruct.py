@@ -1,0 +1,100 @@
+"""Reading → reconstruction: within the memory there is, and not twice for equal readings."""
+
+import time
+from dataclasses import dataclass, replace
+
+import torch
+
+from bench.answer.context import Memory, RunContext
+from bench.answer.readings import reading_hash, to_device
+from bench.attacks.base import Attack
+from bench.cell import AttackCell
+from bench.errors import NotApplicable, PluginError
+from bench.registry import entries as registry
+from bench.rng import Key
+from bench.trip import Budget, Reading, Reconstruction
+
+REUSED = 64  # reconstructions that a worker remembers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """What an attacker claims, and what it took; `reused_from` is the cell whose equal reading was attacked."""
+
+    reconstruction: Reconstruction
+    seconds: float = 0.0
+    reused_from: str | None = None
+
+
+def attacker_of(cell: AttackCell, reading: Reading) -> Attack:
+    """The cell's attack; raises `NotApplicable` where it refuses this reading."""
+    attacker: Attack = registry.of("attacks", cell.attack)
+    if reason := attacker.refuses(reading):
+        raise NotApplicable(reason)
+    return attacker
+
+
+def reconstruct(
+    attacker: Attack, reading: Reading, cell: AttackCell, context: RunContext, memory: Memory
+) -> Attempt:
+    """Attack the reading, or reuse what the same attack made of an equal one.
+
+    Raises `PluginError` for an attack that writes to its reading or answers in another shape.
+    """
+    key = (
+        reading_hash(reading), cell.attack.model_dump_json(), cell.evaluations, cell.chunk, cell.seed,
+    )  # fmt: skip
+    if key in memory.reconstructions:
+        reconstruction, other = memory.reconstructions[key]
+        return Attempt(reconstruction=reconstruction, reused_from=other)
+    began = time.perf_counter()
+    reconstruction = _within_memory(attacker, to_device(reading, torch.device(context.device)), cell)
+    seconds = time.perf_counter() - began
+    _check_shape(reconstruction, reading)
+    if reading_hash(reading) != key[0]:
+        memory.data.clear()  # parts of the reading are views of the data
+        raise PluginError(
+            f"attack {cell.attack.name} wrote to the reading that it was given; let it work on copies: tensor.clone()"
+        )
+    if len(memory.reconstructions) >= REUSED:
+        del memory.reconstructions[next(iter(memory.reconstructions))]
+    memory.reconstructions[key] = (reconstruction, cell.id)
+    return Attempt(reconstruction=reconstruction, seconds=round(seconds, 4))
+
+
+def _within_memory(attacker: Attack, reading: Reading, cell: AttackCell) -> Reconstruction:
+    """Reconstruct; where the device runs out of memory, halve the chunk and go on, and note it."""
+    chunk, notes = cell.chunk, list[str]()
+    while True:
+        try:
+            budget = Budget(evaluations=cell.evaluations, chunk=chunk)
+            reconstruction = attacker.reconstruct(reading, budget, Key.of_attacker(cell.seed))
+            return replace(reconstruction, notes=(*reconstruction.notes, *notes))
+        except (MemoryError, RuntimeError) as error:
+            if chunk == 1 or not _is_memory(error):
+                raise
+            torch.cuda.empty_cache()
+            chunk = max(1, chunk // 2)
+            notes.append(f"out of memory: went on with {chunk} readings at once")
+
+
+def _is_memory(error: MemoryError | RuntimeError) -> bool:
+    """Whether a device had no memory left; on a CPU torch says so in words alone."""
+    known = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    return known or "can't allocate memory" in str(error)
+
+
+def _check_shape(reconstruction: Reconstruction, reading: Reading) -> None:
+    """Refuse a plug-in's reconstruction in another shape than the contract's."""
+    count, inputs = len(reading), reconstruction.inputs
+    if inputs.shape[0] != count or inputs.shape[2:] != reading.shape or len(reconstruction.status) != count:
+        raise PluginError(
+            f"attack returned inputs {tuple(inputs.shape)} and {len(reconstruction.status)} statuses; "
+            f"expected ({count}, examples, {', '.join(map(str, reading.shape))}) and {count}"
+        )
+    way, marks = reconstruction.trajectory, len(reconstruction.history)
+    if way is not None and (len(way) != marks or way.shape[1] > count or way.shape[2:] != inputs.shape[1:]):
+        raise PluginError(
+            f"attack returned a trajectory {tuple(way.shape)}; expected ({marks} marks as in its "
+            f"history, at most {count} readings, {', '.join(map(str, inputs.shape[1:]))})"
+        )

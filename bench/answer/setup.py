@@ -1,0 +1,179 @@
+"""What a cell is answered with: data, model, weights, clients, and the defense's stages, in one frozen value."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from bench.answer.context import Memory, RunContext
+from bench.cell import AttackCell, TrainingCell
+from bench.datasets.base import Data
+from bench.datasets.loading import load
+from bench.defenses.base import Defense, Public, Setting
+from bench.errors import DataError, NotApplicable
+from bench.federated import replay
+from bench.federated.batches import clients_of
+from bench.federated.stages import Stages, stages
+from bench.federated.training import Course
+from bench.models.base import Model
+from bench.points import Point, point
+from bench.record.checkpoints import checkpoint_path, fit, locate, read_weights
+from bench.registry import entries as registry
+
+UNTRAINED_ROUNDS = 100  # T that schedules are planned over where no training gives one (Fed-αCDP §7)
+KEPT_BYTES = 500e6  # of data sets that a worker keeps beside the one in use
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """`weights` by name, of training round `round`; `clients` (client, example) indices into the training
+    split.
+
+    `trained_rounds` and `accuracy` are what the file of the weights says of them.  With `whole_round` what
+    the point shows of a client depends on the other clients of its round.
+    """
+
+    data: Data
+    model: nn.Module
+    weights: dict[str, Tensor]
+    clients: NDArray[np.int64]
+    setting: Setting
+    stages: Stages
+    round: int = 0
+    trained_rounds: int = 0
+    accuracy: float | None = None
+    whole_round: bool = False
+
+    @property
+    def coordinates(self) -> int:
+        """Parameters of the model."""
+        return sum(value.numel() for value in self.weights.values())
+
+    @property
+    def undefended(self) -> Stages:
+        """The same stages without the defense."""
+        return Stages(setting=self.setting, transforms={}, states={})
+
+
+def prepare(cell: AttackCell | TrainingCell, context: RunContext, memory: Memory) -> Setup:
+    """Set a cell up; for an attack on a checkpoint with the defense in the state of that round.
+
+    Raises `NotApplicable` for what cannot be run, `DataError` and `WeightsError` for what is missing or
+    altered.
+    """
+    data = _data(cell, context, memory)
+    architecture: Model = registry.of("models", cell.model)
+    model = architecture.build(data.shape, data.classes).eval()
+    clients = clients_of(cell, data)
+    if isinstance(cell, TrainingCell):
+        weights = architecture.initial(model, cell.seed)
+        return _setup(cell, data, model, weights, clients, rounds=cell.rounds)
+    weights, about = _weights(cell, architecture, model, context.run)
+    training = replay.training_of(context.run, cell)
+    setup = _setup(
+        cell, data, model, weights, clients, rounds=training.rounds if training else UNTRAINED_ROUNDS
+    )
+    setup = replace(setup, **about, whole_round=_whole_round(cell, setup.stages, point(cell.point)))
+    if training and setup.round and setup.stages.states:
+        return replace(setup, stages=_followed(cell, training, setup, architecture, context.run))
+    return setup
+
+
+def defense_of(cell: AttackCell | TrainingCell) -> Defense:
+    """The cell's defense."""
+    defense: Defense = registry.of("defenses", cell.defense)
+    return defense
+
+
+def _setup(
+    cell: AttackCell | TrainingCell, data: Data, model: nn.Module, weights: dict[str, Tensor],
+    clients: NDArray[np.int64], *, rounds: int,
+) -> Setup:  # fmt: skip
+    federated = cell.federated
+    public = Public(
+        model=model, weights=weights, inputs=torch.from_numpy(data.public.floats()),
+        labels=torch.from_numpy(data.public.labels), classes=data.classes,
+    )  # fmt: skip
+    setting = Setting(
+        clients=federated.clients, per_round=federated.per_round, rounds=rounds, steps=federated.steps,
+        batch=federated.batch, client_examples=clients.shape[1], rate=federated.rate,
+        moves=federated.rate if federated.algorithm == "fedsgd" else 1.0, public=public,
+        colluders=cell.grants.colluders if isinstance(cell, AttackCell) else 0.0,
+    )  # fmt: skip
+    return Setup(
+        data=data, model=model, weights=weights, clients=clients, setting=setting,
+        stages=_stages(cell, setting, weights),
+    )  # fmt: skip
+
+
+def _stages(cell: AttackCell | TrainingCell, setting: Setting, weights: Mapping[str, Tensor]) -> Stages:
+    try:
+        return stages(
+            defense_of(cell), setting, {name: tuple(value.shape) for name, value in weights.items()}
+        )
+    except ValueError as error:
+        raise NotApplicable(f"{cell.defense.name}: {error}") from None
+
+
+def _data(cell: AttackCell | TrainingCell, context: RunContext, memory: Memory) -> Data:
+    key = cell.dataset.model_dump_json()
+    data = memory.data.pop(key, None)
+    if data is None:
+        while memory.data and sum(kept.nbytes for kept in memory.data.values()) > KEPT_BYTES:
+            del memory.data[next(iter(memory.data))]  # the one that was used longest ago
+        data = load(registry.of("datasets", cell.dataset), cell.dataset.name, context.data_dir)
+    memory.data[key] = data
+    if data.sha256 != cell.dataset.sha256:
+        raise DataError(
+            f"data set {cell.dataset.name}: its content changed since the matrix was planned; run it again"
+        )
+    return data
+
+
+def _weights(
+    cell: AttackCell, architecture: Model, model: nn.Module, run: Path
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The weights by name; and fields of `Setup` that say what they are."""
+    located = locate(run, cell.weights)
+    if located.path is None:
+        return architecture.initial(model, cell.seed), {}
+    about = located.about
+    rounds, accuracy = about.get("round"), about.get("accuracy")
+    return fit(model, read_weights(located.path, sha256=located.sha256), where=str(located.path)), {
+        "round": located.round, "trained_rounds": rounds if isinstance(rounds, int) else located.round,
+        "accuracy": accuracy if isinstance(accuracy, float) else None,
+    }  # fmt: skip
+
+
+def _whole_round(cell: AttackCell, defended: Stages, at: Point) -> bool:
+    """Whether what `at` shows of a client depends on the others of its round.
+
+    Raises `NotApplicable` for colluders where there is nothing that they could tell.
+    """
+    whole = defended.across is not None and at.sees(defended.across)
+    if cell.grants.colluders and (not whole or at.unit != "update"):
+        raise NotApplicable(
+            f"colluders tell what passed between clients before one's update was read; {cell.defense.name} at "
+            f"{at.name} has none"
+        )
+    return whole
+
+
+def _followed(
+    cell: AttackCell, training: TrainingCell, setup: Setup, architecture: Model, run: Path
+) -> Stages:
+    """The defense with its states at the checkpoint's round, followed over the training that made it."""
+    replay.check_replayable(training, cell)
+    clients = clients_of(training, setup.data)
+    course = Course(cell=training, data=setup.data, clients=clients, model=setup.model)
+    initial = architecture.initial(setup.model, training.seed)
+    of_training = training.model_copy(update={"defense": cell.defense})
+    trained = _setup(of_training, setup.data, setup.model, initial, clients, rounds=training.rounds)
+    cache = replay.cache_path(checkpoint_path(run, training.id, setup.round), cell)
+    states = replay.states_at(course, initial, trained.stages, setup.round, cache, setup.weights).states
+    return replace(setup.stages, states=states)

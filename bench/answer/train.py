@@ -1,0 +1,145 @@
+"""One training cell, answered: from where an earlier run of the same code was cut off."""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from bench import __version__
+from bench.answer.checks import privacy
+from bench.answer.context import Memory, RunContext, TrainingProgress
+from bench.answer.provenance import provenance
+from bench.answer.setup import defense_of, prepare
+from bench.cell import TrainingCell
+from bench.defenses.accounting.mechanism import Mechanism
+from bench.federated import bayesian, resume
+from bench.federated.cost import cost as cost_of
+from bench.federated.privacy import NO_MECHANISM, Account, account
+from bench.federated.training import Course, Progress, begin, train
+from bench.record.checkpoints import checkpoint_path, write_weights
+from bench.record.schema import BayesianResult, BayesianRound, Epsilon, Privacy, TrainingCost, TrainingResult
+
+OnProgress = Callable[[TrainingProgress], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """The result of a training cell, and what it cost."""
+
+    result: TrainingResult
+    cost: TrainingCost
+
+
+def train_cell(cell: TrainingCell, context: RunContext, memory: Memory, on_progress: OnProgress) -> Trained:
+    """Answer a training cell; `on_progress` hears of every round."""
+    setup = prepare(cell, context, memory)
+    course = Course(
+        cell=cell, data=setup.data, clients=setup.clients, model=setup.model,
+        device=torch.device(context.device), threads=context.threads,
+    )  # fmt: skip
+    accounting = account(
+        defense_of(cell), setup.setting, tensors=len(setup.weights), coordinates=setup.coordinates,
+        examples=len(setup.data.training),
+    )  # fmt: skip
+    began = time.perf_counter()
+    code, kept = asdict(provenance(cell, context.run)), resume.place(context.run, cell.id)
+    start = resume.load(kept, begin(course, setup.weights, setup.stages), code, cell.checkpoints)
+    saved = began
+
+    def after(now: Progress) -> bool:
+        nonlocal saved
+        goes_on = _goes_on(cell, accounting, now)
+        at = time.perf_counter()
+        if goes_on and not now.diverged and at - saved > context.save_every:
+            resume.save(kept, now, code)
+            saved = at
+        each = (at - began) / (now.round - start.round)
+        on_progress(
+            TrainingProgress(
+                round=now.round, rounds=cell.rounds, accuracy=now.curve[-1][1],
+                epsilon=accounting.so_far(now.round) if accounting else None,
+                seconds_left=each * (cell.rounds - now.round),
+            )
+        )  # fmt: skip
+        return goes_on
+
+    end = train(course, start, after) if _goes_on(cell, accounting, start) else start
+    seconds = time.perf_counter() - began
+    checkpoints = {
+        round_: write_weights(
+            checkpoint_path(context.run, cell.id, round_), tensors, _about(cell, round_, end)
+        )
+        for round_, tensors in sorted(end.checkpoints.items())
+    }
+    result = TrainingResult(
+        accuracy=end.curve[-1][1] if not end.diverged else 0.0, curve=tuple(end.curve), rounds=end.round,
+        diverged=end.diverged, checkpoints=checkpoints, privacy=_privacy(accounting, end),
+        bayesian=_bayesian(cell, course, end, accounting), private=setup.data.private,
+        upload_bytes=sum(value.numel() * value.element_size() for value in setup.weights.values()),
+    )  # fmt: skip
+    kept.unlink(missing_ok=True)
+    return Trained(result=result, cost=_cost(course, start, seconds, end.round - start.round))
+
+
+def _goes_on(cell: TrainingCell, accounting: Account | None, now: Progress) -> bool:
+    """Whether another round stays within what the cell asks: an accuracy to reach, an ε not to pass."""
+    if cell.until_accuracy is not None and now.curve[-1][1] >= cell.until_accuracy:
+        return False
+    if cell.until_epsilon is None or accounting is None:
+        return True
+    return accounting.so_far(now.round + 1) <= cell.until_epsilon
+
+
+def _cost(course: Course, start: Progress, seconds: float, rounds: int) -> TrainingCost:
+    """Time of a round, and of one client's step beside the undefended one's."""
+    step = cost_of(course, start)
+    return TrainingCost(
+        seconds_per_round=round(seconds / max(1, rounds), 4), milliseconds_per_step=round(step.milliseconds, 4),
+        undefended_milliseconds_per_step=round(step.undefended, 4), overhead=round(step.ratio, 3),
+        overhead_quartiles=(round(step.low, 3), round(step.high, 3)),
+    )  # fmt: skip
+
+
+def _privacy(accounting: Account | None, end: Progress) -> Privacy:
+    """ε by every convention; the headline is the tight one, of the released model."""
+    if accounting is None:
+        return privacy((), None, NO_MECHANISM)
+    if not end.round:
+        return privacy((), None, "no round ran: the first would pass the limit")
+    figures = accounting.released(end.round)
+    return privacy(figures, next(figure for figure in figures if figure.convention == "tight"), None)
+
+
+def _bayesian(
+    cell: TrainingCell, course: Course, end: Progress, accounting: Account | None
+) -> BayesianResult | None:
+    """Bayesian ε beside the moments accountant's, at the rounds that were tested; None where none was asked."""
+    if cell.bayesian is None:
+        return None
+    accountant = bayesian.accountant(
+        cell.bayesian, cell.federated, end.stages, examples=len(course.data.training)
+    )
+    mechanism = accounting.mechanism if accounting and isinstance(accounting.mechanism, Mechanism) else None
+    by_round = accountant.by_round(end.costs, mechanism, [round_ for round_, _ in end.curve])
+    reports = accountant.reports(end.costs, end.round)
+    return BayesianResult(
+        by_round={
+            level: tuple(
+                BayesianRound(round=int(at or 0), epsilon=ours, moments_epsilon=other)
+                for at, ours, other in rows
+            )
+            for level, rows in by_round.items()
+        },
+        spent={level: Epsilon(**figure.json()) for level, figure in reports.items()},
+        absent=dict(accountant.absent),
+    )
+
+
+def _about(cell: TrainingCell, round_: int, end: Progress) -> dict[str, Any]:
+    """What a checkpoint says of itself wherever its file goes; the accuracy where that round was tested."""
+    return {
+        "training": cell.id, "round": round_, "seed": cell.seed, "accuracy": dict(end.curve).get(round_),
+        "dataset": cell.dataset.name, "data_sha256": cell.dataset.sha256, "bench": __version__,
+    }  # fmt: skip

@@ -1,0 +1,279 @@
+"""One record as text: who attacked what, where, knowing what, and what came of it."""
+
+from collections.abc import Iterator, Sequence
+
+from bench.cell import AttackCell, CheckpointWeights, Federated, FileWeights, TrainingCell
+from bench.cli.words import duration
+from bench.leaderboard.forms.numbers import NONE, figure, share
+from bench.points import POINTS
+from bench.record.metrics import METRICS, OVER_PRIOR_DB, PSNR_DB, RMSE, Kind, Metric
+from bench.record.names import entry
+from bench.record.schema import (
+    AttackResult,
+    Conditions,
+    Epsilon,
+    Privacy,
+    Record,
+    SelfCheck,
+    Share,
+    Summary,
+    TrainingResult,
+)  # fmt: skip
+
+Line = tuple[str, str]  # heading, text
+_BARS = "▁▂▃▄▅▆▇█"
+_KNOWLEDGE = {
+    "plain": "plain: attacks as published, without knowing the defense",
+    "adaptive": "adaptive: knows the defense and its parameters, not its draws",
+}
+
+
+def lines(record: Record) -> list[Line]:
+    """A record as headed lines."""
+    cell = record.cell
+    text = _training(cell, record) if isinstance(cell, TrainingCell) else _attack(cell, record)
+    return [*text, *_answered(record)]
+
+
+def interval(value: Share | None) -> str:
+    """A share with its interval: 66.7 % [20.8, 93.9]."""
+    if value is None:
+        return NONE
+    return f"{share(value.value, 1)} [{100 * value.low:.1f}, {100 * value.high:.1f}]"
+
+
+def asr(summary: Summary) -> str:
+    """The attack success rate with its interval, "≥" where it is a lower bound."""
+    return ("≥ " if summary.lower_bound else "") + interval(summary.asr)
+
+
+def sparkline(shares: Sequence[float]) -> str:
+    """Shares from 0 to 1 as bars of text, one each."""
+    return "".join(_BARS[round(min(max(value, 0), 1) * (len(_BARS) - 1))] for value in shares)
+
+
+def number(value: float | None, unit: str = "") -> str:
+    """A number to three digits with its unit; a dash where there is none."""
+    return NONE if value is None else f"{value:.3g}{unit}"
+
+
+def _attack(cell: AttackCell, record: Record) -> Iterator[Line]:
+    result = record.attack
+    yield "attack", f"{entry(cell.attack)} on {_data(cell)}"
+    yield "defense", entry(cell.defense)
+    yield "point", f"{cell.point} ({POINTS[cell.point].source})" if cell.point in POINTS else cell.point
+    undescribed = cell.knowledge == "adaptive" and result is not None and not result.conditions.described
+    unsaid = "; but this defense describes nothing, so it stayed plain" if undescribed else ""
+    yield "knowledge", _KNOWLEDGE[cell.knowledge] + unsaid
+    yield "grants", " and ".join(cell.grants.words()) or "none"
+    yield "weights", _weights(cell)
+    yield "federated", _federated(cell.federated, result.conditions.client_examples if result else None)
+    yield "drawn", f"{cell.readings} readings by seed {cell.seed}; the defense's noise by draw {cell.draw}"
+    yield "budget", f"{cell.evaluations} evaluations a reading, restarts included"
+    yield from _status(record)
+    if result is not None:
+        yield from _leak(result)
+        yield (
+            "reading",
+            (
+                f"SNR {number(result.distortion.snr_db_median, ' dB')}, cosine "
+                f"{number(result.distortion.cosine_median)} to the undefended one (medians)"
+            ),
+        )
+        yield "self-check", _self_check(result.self_check)
+        yield from (("note", note) for note in result.notes)
+        yield from _epsilon(result.privacy)
+        yield "conditions", _conditions(result.conditions, private=result.private)
+
+
+def _training(cell: TrainingCell, record: Record) -> Iterator[Line]:
+    yield "training", f"{_data(cell)}, {cell.rounds} rounds by seed {cell.seed}"
+    yield "defense", entry(cell.defense)
+    yield "federated", _federated(cell.federated, cell.federated.client_examples)
+    yield from _status(record)
+    result = record.training
+    if result is None:
+        return
+    diverged = "; it diverged, which counts as 0" if result.diverged else ""
+    yield "accuracy", f"{share(result.accuracy, 1)} on {cell.test_examples} test examples at most{diverged}"
+    yield "curve", f"{sparkline([value for _, value in result.curve])}  0 to 100 %"
+    yield from (("", f"round {round_:>4}  {share(value, 1)}") for round_, value in result.curve)
+    yield from _epsilon(result.privacy)
+    yield from _bayesian(result)
+    cost = record.cost.training
+    if cost is not None and cost.overhead is not None and cost.overhead_quartiles is not None:
+        low, high = cost.overhead_quartiles
+        yield (
+            "a local step",
+            (
+                f"{number(cost.milliseconds_per_step)} ms of one client, {cost.overhead:.2f} times the undefended "
+                f"one's ({low:.2f} to {high:.2f}); {result.upload_bytes} bytes sent a round"
+            ),
+        )
+    for round_, sha256 in sorted(result.checkpoints.items()):
+        yield "checkpoint", f"weights/{record.id}/round-{round_}.safetensors (sha256 {sha256[:8]})"
+
+
+def _epsilon(privacy: Privacy) -> Iterator[Line]:
+    """Every figure for ε with what it means, or why there is none."""
+    if not privacy.figures:
+        yield "ε", f"absent: {privacy.absent}"
+    yield from (line for item in privacy.figures for line in _one_epsilon(item))
+
+
+def _one_epsilon(item: Epsilon) -> Iterator[Line]:
+    value = f"absent: {item.absent}" if item.epsilon is None else f"{item.epsilon:.4g}"
+    yield (
+        f"ε {item.convention}",
+        (
+            f"{value} at δ = {item.delta:g} of one {item.unit}, for an attacker who {item.adversary} "
+            f"({item.accountant}; q = {item.q:g}, {item.steps} steps, {item.adjacency})"
+        ),
+    )
+    yield from (("", f"not in it: {caveat}") for caveat in item.caveats)
+
+
+def _bayesian(result: TrainingResult) -> Iterator[Line]:
+    if result.bayesian is None:
+        return
+    yield from (
+        ("ε bayesian", f"absent at {level} level: {reason}")
+        for level, reason in result.bayesian.absent.items()
+    )
+    yield from (line for item in result.bayesian.spent.values() for line in _one_epsilon(item))
+    for level, rounds in result.bayesian.by_round.items():
+        text = (f"{at.round}: {number(at.epsilon)} ({number(at.moments_epsilon)})" for at in rounds)
+        yield f"ε {level}", "round: Bayesian ε (moments accountant's)  " + ", ".join(text)
+
+
+def _leak(result: AttackResult) -> Iterator[Line]:
+    summary = result.figures()
+    why = "; some examples failed and might have leaked" if summary.lower_bound else ""
+    yield "ASR", f"{asr(summary)} of {summary.examples} examples (Wilson, 95 %){why}"
+    if summary.asr_strict is not None:
+        yield "strict ASR", f"{interval(summary.asr_strict)} with PSNR ≥ 30 dB"
+    yield "readings", f"{interval(summary.readings_leaked)} of {summary.readings} with a leak"
+    for name, prior in sorted(summary.priors.items()):
+        figures = f"PSNR {figure(PSNR_DB, prior.psnr_db_median)}, RMSE {figure(RMSE, prior.rmse_median)}"
+        success = f"success {share(prior.asr, 1)}; beaten on {share(prior.beaten, 1)}"
+        yield f"prior {name}", f"{figures}, {success}"
+    over = number(summary.median(OVER_PRIOR_DB), " dB")
+    yield (
+        "over priors",
+        f"{over} over the best prior (median); beaten on {share(summary.prior_beaten, 1)} of the examples",
+    )
+    yield (
+        "identified",
+        (
+            f"{interval(summary.identification)} among {summary.gallery} strangers; "
+            f"chance {share(summary.identification_chance, 1)}"
+        ),
+    )
+    kind: Kind = "table" if summary.asr_strict is None else "image"
+    shown = (metric for metric in METRICS if kind in metric.kinds and metric is not OVER_PRIOR_DB)
+    yield "medians", ", ".join(_median(metric, summary, result) for metric in shown)
+    yield "labels", f"{share(summary.label_accuracy, 1)} right"
+    yield (
+        "evaluations",
+        f"{summary.evaluations_median:g} used in {summary.outer_median:g} outer steps (medians)",
+    )
+    failed = (
+        (summary.diverged_share, "diverged"), (summary.nan_share, "nan"), (summary.missing_share, "missing"),
+    )  # fmt: skip
+    shares = ", ".join(f"{share(value, 1)} {kind}" for value, kind in failed)
+    yield "failures", f"{shares}; all of them count as not leaked"
+
+
+def _median(metric: Metric, summary: Summary, result: AttackResult) -> str:
+    value = summary.median(metric)
+    why = (
+        f" ({result.lpips_absent})"
+        if metric.name == "lpips" and value is None and result.lpips_absent
+        else ""
+    )
+    return f"{metric.label} {figure(metric, value)}{why}"
+
+
+def _self_check(check: SelfCheck) -> str:
+    if check.recognises_truth is None:
+        return "this attack matches no gradient"
+    verdict = "recognises" if check.recognises_truth else "does not recognise"
+    return (
+        f"distance {number(check.distance_at_truth)} at the truth, {number(check.distance_at_public)} at public "
+        f"examples: the attacker {verdict} the truth"
+    )
+
+
+def _conditions(conditions: Conditions, *, private: bool) -> str:
+    parts = [
+        f"training round {conditions.round}",
+        f"gradient norm {number(conditions.gradient_norm_median)} (median)",
+        f"weights norm {number(conditions.weights_norm)}",
+        f"{conditions.mode} mode",
+        f"{conditions.examples_per_reading} examples a reading",
+    ]
+    parts += [f"test accuracy {conditions.accuracy:.3f}"] if conditions.accuracy is not None else []
+    parts += [f"subset {conditions.subset}"] if conditions.subset else []
+    return ", ".join(parts + (["private data"] if private else []))
+
+
+def _status(record: Record) -> Iterator[Line]:
+    yield "status", record.status if record.reason is None else f"{record.status}: {record.reason}"
+
+
+def _answered(record: Record) -> Iterator[Line]:
+    cost, machine = record.cost, record.environment
+    parts = [duration(cost.wall_seconds)]
+    if cost.reused_from:
+        parts.append(f"reconstruction reused from cell {cost.reused_from[:8]}")
+    elif cost.attack_seconds is not None:
+        parts.append(f"of it the attack {duration(cost.attack_seconds)}")
+    if cost.training is not None and cost.training.seconds_per_round is not None:
+        parts.append(f"{cost.training.seconds_per_round:.3g} s a round")
+    parts.append(f"{cost.peak_mb:.0f} MB at most")
+    if machine is None:
+        yield "cost", ", ".join(parts)
+    else:
+        threads = f"{machine.threads} thread{'' if machine.threads == 1 else 's'}"
+        yield "cost", f"{', '.join(parts)}; {machine.device} ({machine.device_name}), {threads}"
+    yield "provenance", ", ".join(_provenance(record))
+
+
+def _provenance(record: Record) -> Iterator[str]:
+    code = record.provenance.bench
+    yield f"bench {code.version}, protocol {code.protocol} ({(code.sha256 or '')[:8]})"
+    for name in ("attack", "dataset", "defense", "model"):
+        part = getattr(record.provenance, name)
+        if part is not None and part.origin != code.origin:
+            yield f"{name} of {'plug-in ' if part.plugin else ''}{part.origin} ({(part.sha256 or '')[:8]})"
+    if record.environment is not None:
+        yield f"torch {record.environment.torch}, numpy {record.environment.numpy}"
+
+
+def _data(cell: AttackCell | TrainingCell) -> str:
+    return f"{entry(cell.dataset)} with {entry(cell.model)}"
+
+
+def _weights(cell: AttackCell) -> str:
+    weights = cell.weights
+    if isinstance(weights, CheckpointWeights):
+        return f"after round {weights.round} of training {weights.training[:8]}"
+    if isinstance(weights, FileWeights):
+        return f"from a file (sha256 {weights.sha256[:8]})"
+    return f"untrained, the model's initialisation by seed {cell.seed}"
+
+
+def _federated(federated: Federated, client_examples: int | None) -> str:
+    size = f" of {client_examples} examples" if client_examples else ""
+    return (
+        f"{federated.algorithm}, N = {federated.clients} clients{size} ({federated.partition}), "
+        f"K = {federated.per_round} a round, L = {federated.steps}, B = {federated.batch}, "
+        f"η = {federated.rate:g}"
+    )
+
+
+def headline(record: Record) -> str:
+    """What a list says of a cell: its ASR or accuracy."""
+    if record.attack is not None:
+        return asr(record.attack.figures())
+    return share(record.training.accuracy, 1) if record.training is not None else ""

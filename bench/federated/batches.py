@@ -1,0 +1,78 @@
+"""Clients' examples and their batches of a round, drawn by a key that no defense or attack changes."""
+
+import json
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bench import rng
+from bench.cell import AttackCell, TrainingCell
+from bench.datasets.base import Data
+from bench.datasets.partition import client_indices
+
+Indices = NDArray[np.int64]  # into the training split
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batches:
+    """The local training data of a round: `inputs` (client, step, example, *shape) in [0, 1], `labels`
+    (client, step, example), and the clients' numbers."""
+
+    clients: tuple[int, ...]
+    inputs: Tensor
+    labels: Tensor
+
+    def __getitem__(self, rows: slice) -> "Batches":
+        """The batches of some of the clients."""
+        return Batches(clients=self.clients[rows], inputs=self.inputs[rows], labels=self.labels[rows])
+
+    def to(self, device: torch.device) -> "Batches":
+        return replace(self, inputs=self.inputs.to(device), labels=self.labels.to(device))
+
+
+def clients_of(cell: AttackCell | TrainingCell, data: Data) -> Indices:
+    """Every client's examples: (client, example)."""
+    federated = cell.federated
+    return client_indices(
+        data.training.labels, kind=federated.partition, clients=federated.clients,
+        client_examples=federated.client_examples, seed=cell.seed,
+    )  # fmt: skip
+
+
+def local_batches(
+    cell: AttackCell | TrainingCell, data: Data, clients: Indices, chosen: tuple[int, ...], round_: int
+) -> tuple[Batches, Indices]:
+    """The batches of the chosen clients in a round, and their indices (client, step, example).
+
+    `clients` as from `clients_of`.  A client goes through its examples in a new order each round, without replacement
+    until all are used.
+    """
+    federated, key = cell.federated, data_key(cell, data)
+    indices = np.stack([_order(cell, key, client, clients[client], round_) for client in chosen]).reshape(
+        len(chosen), federated.steps, federated.batch
+    )
+    batches = Batches(
+        clients=chosen,
+        inputs=torch.from_numpy(data.training.floats(indices)),
+        labels=torch.from_numpy(data.training.labels[indices]),
+    )
+    return batches, indices
+
+
+def data_key(cell: AttackCell | TrainingCell, data: Data) -> str:
+    """The fields that draws of data depend on: data, model, federated setting (the seed is the key's own)."""
+    return json.dumps(
+        [data.sha256, cell.model.model_dump(mode="json"), cell.federated.model_dump(mode="json")],
+        sort_keys=True,
+    )
+
+
+def _order(cell: AttackCell | TrainingCell, key: str, client: int, examples: Indices, round_: int) -> Indices:
+    """The examples of one client's steps, in order: (step·example,)."""
+    needed = cell.federated.steps * cell.federated.batch
+    draw = rng.generator(cell.seed, "batch", key, client, round_)
+    passes = [examples[draw.permutation(len(examples))] for _ in range(-(-needed // len(examples)))]
+    return np.concatenate(passes)[:needed]

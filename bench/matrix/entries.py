@@ -1,0 +1,93 @@
+"""Registered entries in a matrix: a name, or a table with a name and parameters → a checked `Entry`."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from bench.cell import Entry
+from bench.errors import BenchError, NotApplicable
+from bench.matrix.messages import Wrong, expected, nearest, quoted
+from bench.parameters import build, parameters, values
+
+KINDS = {"dataset": "datasets", "model": "models", "attack": "attacks", "defense": "defenses"}
+# Parameters of attacks by the names that they had in schema 1.
+RENAMED = {
+    "search": "line_search", "finish": "refine_float64", "mute": "exclude", "scale_free": "unknown_scale",
+}  # fmt: skip
+
+
+class Registry(Protocol):
+    """What is needed of `bench.registry.entries`."""
+
+    def names(self, kind: str, /) -> Iterable[str]: ...
+    def load(self, kind: str, name: str, /) -> type: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What the values of a matrix are checked against: the registry, and the folder of its weights files."""
+
+    registry: Registry
+    folder: Path
+
+
+def registered(axis: str, raw: Any, registry: Registry) -> Entry:
+    """The entry with its defaults written out; raises `Wrong` with everything that is wrong with it."""
+    table = {"name": raw} if isinstance(raw, str) else raw
+    if not isinstance(table, dict) or not isinstance(table.get("name"), str):
+        raise Wrong(expected("a name, or a table with a name", raw, '{ name = "…" }'))
+    if "sweep" in table:
+        raise Wrong("a sweep where one value is due; write one entry for each value")
+    name, known = table["name"], tuple(registry.names(KINDS[axis]))
+    if name not in known:
+        raise Wrong(f"unknown {axis} {quoted(name)}; {nearest(name, known)}")
+    try:
+        cls = registry.load(KINDS[axis], name)
+    except BenchError as error:
+        raise Wrong(str(error)) from None
+    given = {parameter: value for parameter, value in table.items() if parameter != "name"}
+    return Entry(name=name, params=values(_build(cls, given, name)))
+
+
+def _build(cls: type, given: dict[str, Any], name: str) -> Any:
+    """The instance; raises `Wrong` with an error for each parameter (`build` stops at the first)."""
+    types = {item.name: item.type for item in parameters(cls)}
+    errors = []
+    for parameter, value in list(given.items()):
+        allowed, switch, new = types.get(parameter, ""), isinstance(value, bool), RENAMED.get(parameter)
+        if not allowed and new in types:
+            errors.append(f"{name}: `{parameter}` is called `{new}` since schema 2")
+        elif not allowed:
+            remedy = nearest(parameter, types, "its parameters are")
+            errors.append(f"{name}: unknown parameter {quoted(parameter)}; {remedy}")
+        elif switch and "bool" not in allowed:  # `build` takes true for 1, and 1 for true
+            errors.append(f"{name}: {parameter}: expected {allowed}, got {value!r}; write a number or text")
+        elif isinstance(value, int) and not switch and allowed == "bool":
+            errors.append(f"{name}: {parameter}: expected true or false, got {value!r}; write true or false")
+        else:
+            continue
+        del given[parameter]
+    while True:
+        error, instance = _try(cls, given, name)
+        if error is None:
+            break
+        culprit = next((key for key in given if _try(cls, {key: given[key]}, name)[0] == error), None)
+        if culprit is None:  # two of them do not go together
+            errors.append(error)
+            break
+        value = given.pop(culprit)
+        shown = tuple(value) if isinstance(value, list) else value
+        errors.append(error.replace(repr(shown), quoted(shown)))
+    if errors:
+        raise Wrong(*errors)
+    return instance
+
+
+def _try(cls: type, given: dict[str, Any], name: str) -> tuple[str | None, Any]:
+    try:
+        return None, build(cls, given, where=name)
+    except BenchError as error:
+        return str(error), None
+    except (NotApplicable, TypeError) as error:  # it can never run; a parameter that it needs is missing
+        return f"{name}: {error}", None

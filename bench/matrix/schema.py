@@ -1,0 +1,281 @@
+"""The matrix document: its tables as pydantic models, with entries looked up and defaults written out.
+
+A list of an axis holds single values here: `bench.matrix.blocks` has written its sweeps out before.
+"""
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)  # fmt: skip
+
+from bench.cell import Bayesian, Entry, Federated, FileWeights, Grants, InitialWeights
+from bench.matrix.entries import registered
+from bench.matrix.messages import Wrong, expected, nearest, quoted
+from bench.matrix.suites import SUITES
+from bench.matrix.weights import SeededFile, weights_file
+from bench.points import POINTS
+
+LARGEST = 10**9
+MOST_BLOCKS = 200
+MOST_ROWS = 2000  # of `[[published]]`
+# Slowest first: the order of cells follows this list, not the file's order of keys.
+AXES = (
+    "dataset", "model", "weights", "federated", "attack", "knowledge", "grants", "point", "defense",
+    "draw", "seed", "evaluations", "readings", "chunk",
+)  # fmt: skip
+TRAIN_AXES = ("dataset", "model", "federated", "defense", "rounds", "seed")
+PATTERN_AXES = ("dataset", "model", "attack", "knowledge", "point", "defense", "federated")
+
+
+class Table(BaseModel):
+    """A table of the file: its keys are known, and no value is converted."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    def given(self, names: Iterable[str]) -> dict[str, Any]:
+        """The values that the file gives under these names."""
+        return {name: getattr(self, name) for name in names if name in self.model_fields_set}
+
+
+def _entry(axis: str) -> PlainValidator:
+    return PlainValidator(lambda raw, info: registered(axis, raw, info.context.registry))
+
+
+def _entry_pattern(axis: str) -> PlainValidator:
+    """The part of an entry that the file spells out: it fits every entry that has this part."""
+
+    def check(raw: Any, info: Any) -> dict[str, Any]:
+        entry = registered(axis, raw, info.context.registry)
+        names = raw if isinstance(raw, dict) else {}
+        return {"name": entry.name, **{name: entry.params[name] for name in names if name != "name"}}
+
+    return PlainValidator(check)
+
+
+def _federated_pattern(raw: Any) -> Any:
+    if not isinstance(raw, dict):
+        raise Wrong(expected("a table", raw, "{ clients = 100 }"))
+    try:
+        Federated.model_validate(raw)
+    except ValidationError as error:  # a part of a setting need not be consistent
+        if any(item["type"] != "value_error" for item in error.errors()):
+            raise
+    return raw
+
+
+def _one_of(what: str, names: Iterable[str]) -> AfterValidator:
+    def check(name: str) -> str:
+        if name not in names:
+            raise Wrong(f"unknown {what} {quoted(name)}; {nearest(name, names)}")
+        return name
+
+    return AfterValidator(check)
+
+
+def _line(raw: Any) -> str:
+    if not isinstance(raw, str) or len(raw) > 200 or not raw.isprintable():
+        raise Wrong(expected("one line of at most 200 characters", raw, '"what this compares"'))
+    return raw
+
+
+def _grants(raw: Any) -> Any:
+    """`["labels", { repeated-readings = 100 }]` as the table of `Grants`."""
+    example = '[], ["labels"], [{ repeated-readings = 100 }] or [{ colluders = 0.5 }]'
+    if not isinstance(raw, list) or not all(isinstance(item, str | dict) for item in raw):
+        raise Wrong(expected("a list of grants", raw, example))
+    tables = ({item: True} if isinstance(item, str) else item for item in raw)
+    return {name.replace("-", "_"): value for table in tables for name, value in table.items()}
+
+
+def _weights(raw: Any) -> Any:
+    if raw == "init":
+        return {}
+    if not isinstance(raw, dict) or not raw:
+        example = '"init", { file = "w.safetensors" } or { train = { rounds = 20 }, round = 5 }'
+        raise Wrong(expected("weights", raw, example))
+    return raw
+
+
+def _tuples(raw: Any) -> Any:
+    """A table whose lists are tuples, as cells have them."""
+    if not isinstance(raw, dict):
+        return raw
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in raw.items()}
+
+
+T = TypeVar("T")
+Axis = Annotated[list[T], Field(min_length=1)]
+Count = Annotated[int, Field(ge=1, le=LARGEST)]
+Index = Annotated[int, Field(ge=0, le=LARGEST)]
+Counts = Annotated[Axis[Count], BeforeValidator(lambda raw: raw if isinstance(raw, list) else [raw])]
+Dataset = Annotated[Entry, _entry("dataset")]
+Model = Annotated[Entry, _entry("model")]
+Attack = Annotated[Entry, _entry("attack")]
+Defense = Annotated[Entry, _entry("defense")]
+Knowledge = Literal["plain", "adaptive"]
+Point = Annotated[str, _one_of("point", POINTS)]
+Line = Annotated[str, BeforeValidator(_line)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Amount = Annotated[float, Field(ge=0, le=1e9)]
+
+
+class Training(Table):
+    """The training that weights come from: how long, on what terms, how it is measured."""
+
+    rounds: Count
+    defense: Defense = Entry(name="none")
+    federated: Federated | None = None
+    test_every: Count | None = None
+    test_examples: Count | None = None
+
+
+class Weights(Table):
+    """Weights on which an attack acts: "init" (an empty table here), a file, or round `round` of a training."""
+
+    file: Annotated[
+        FileWeights | SeededFile | None,
+        PlainValidator(lambda raw, info: weights_file(info.context.folder, raw)),
+    ] = None
+    train: Training | None = None
+    round: Index | None = None
+
+    @field_validator("round")
+    @classmethod
+    def _within_the_training(cls, round: int, info: ValidationInfo) -> int:
+        last = training.rounds if (training := info.data.get("train")) else round
+        if round > last:
+            raise Wrong(f"{round} is after the last of {last} rounds; give 0 to {last}")
+        return round
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        given = self.model_fields_set
+        if "file" in given and len(given) > 1:
+            raise Wrong("a file and a training; keep one of the two")
+        if len(given) == 1 and "file" not in given:
+            raise Wrong("lacks round; add e.g. round = 20" if "train" in given else "lacks train")
+        return self
+
+    @property
+    def value(self) -> "InitialWeights | FileWeights | SeededFile | Weights":
+        """What a cell takes, or what leads to it: a training is returned as it stands here."""
+        return self if self.train is not None else self.file or InitialWeights()
+
+
+class Settings(Table):
+    """What may stand at the top, for every attack, as well as among its axes: a number, or a list of them."""
+
+    evaluations: Counts | None = None
+    readings: Counts | None = None
+    chunk: Counts | None = None
+
+
+class Axes(Settings):
+    """Axes of attacks: each a list whose values are multiplied with those of the others."""
+
+    dataset: Axis[Dataset] | None = None
+    model: Axis[Model] | None = None
+    weights: Axis[Annotated[Weights, BeforeValidator(_weights)]] | None = None
+    federated: Axis[Federated] | None = None
+    attack: Axis[Attack] | None = None
+    knowledge: Axis[Knowledge] | None = None
+    grants: Axis[Annotated[Grants, BeforeValidator(_grants)]] | None = None
+    point: Axis[Point] | None = None
+    defense: Axis[Defense] | None = None
+    draw: Axis[Index] | None = None
+    seed: Axis[Index] | None = None
+
+
+class AttackBlock(Axes):
+    """`[[attack]]`: a product of its own axes and of those that it shares."""
+
+    scale: str | None = None
+
+
+class TrainBlock(Table):
+    """`[[train]]`: trainings that are wanted for themselves, a product of their axes."""
+
+    scale: str | None = None
+    dataset: Axis[Dataset]
+    model: Axis[Model]
+    federated: Axis[Federated] | None = None
+    defense: Axis[Defense] | None = None
+    rounds: Axis[Count]
+    seed: Axis[Index] | None = None
+    checkpoints: list[Index] = []
+    test_every: Count | None = None
+    test_examples: Count | None = None
+    until_accuracy: Annotated[float | None, Field(ge=1e-6, le=1)] = None
+    until_epsilon: Annotated[float | None, Field(ge=1e-6, le=1e6)] = None
+    bayesian: Annotated[Bayesian | None, BeforeValidator(_tuples)] = None
+
+    @field_validator("checkpoints")
+    @classmethod
+    def _within_the_rounds(cls, checkpoints: list[int], info: ValidationInfo) -> list[int]:
+        last = min(info.data.get("rounds") or [LARGEST])
+        late = [item for item in sorted(set(checkpoints)) if item > last]
+        if late:
+            raise Wrong(*(f"{item} is after the last of {last} rounds; give 0 to {last}" for item in late))
+        return checkpoints
+
+
+class Figures(Table):
+    """The figures of a cell that others may publish; from `accuracy` to `overhead` they are of trainings."""
+
+    asr: Share | None = None
+    rmse: Annotated[float | None, Field(ge=0, le=10)] = None
+    iterations: Amount | None = None
+    accuracy: Share | None = None
+    epsilon: Annotated[float | None, Field(ge=0, le=1e6)] = None
+    rounds: Amount | None = None
+    milliseconds: Amount | None = None
+    overhead: Amount | None = None
+    psnr_db: Annotated[float | None, Field(ge=-1e3, le=1e3)] = None
+    ssim: Annotated[float | None, Field(ge=-1, le=1)] = None
+
+
+class PublishedRow(Figures):
+    """One row of `[[published]]`: for which cells, which figures, from where."""
+
+    source: Annotated[Line, Field(min_length=1)]
+    dataset: Annotated[dict[str, Any] | None, _entry_pattern("dataset")] = None
+    model: Annotated[dict[str, Any] | None, _entry_pattern("model")] = None
+    attack: Annotated[dict[str, Any] | None, _entry_pattern("attack")] = None
+    knowledge: Knowledge | None = None
+    point: Point | None = None
+    defense: Annotated[dict[str, Any] | None, _entry_pattern("defense")] = None
+    federated: Annotated[Federated | dict[str, Any] | None, PlainValidator(_federated_pattern)] = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        lines = []
+        if not self.given(PATTERN_AXES):
+            lines.append(f"names no axis; say which cells, by {', '.join(PATTERN_AXES)}")
+        if not self.given(Figures.model_fields):
+            lines.append(f"gives no figure; give one of {', '.join(Figures.model_fields)}")
+        if lines:
+            raise Wrong(*lines)
+        return self
+
+
+class Document(Settings):
+    """A whole matrix file."""
+
+    title: Line = ""
+    suite: Annotated[str | None, _one_of("suite", SUITES)] = None
+    scales: list[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]] = []
+    axes: Annotated[Axes | None, Field(examples=["[axes]"])] = None
+    attack: Annotated[list[AttackBlock], Field(max_length=MOST_BLOCKS, examples=["[[attack]]"])] = []
+    train: Annotated[list[TrainBlock], Field(max_length=MOST_BLOCKS, examples=["[[train]]"])] = []
+    published: Annotated[list[PublishedRow], Field(max_length=MOST_ROWS, examples=["[[published]]"])] = []

@@ -1,0 +1,84 @@
+"""A run as pandas DataFrames: one row for each cell, and one for each victim example."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bench.errors import RecordError
+from bench.record.names import dataset_name, entry
+from bench.record.schema import ExampleScore, Record, Share
+from bench.record.store import records
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+_PARTS = ("dataset", "model", "defense", "attack")  # of a cell, written as tables write them
+
+
+class Frames(NamedTuple):
+    """`cells` by id; `victims` by cell id, reading and example."""
+
+    cells: "DataFrame"
+    victims: "DataFrame"
+
+
+def frames(run: Path) -> Frames:
+    """The cells and victims of a run folder.
+
+    A cell's row has its configuration (`defense`, `federated.batch`, …), `status`, `reason`, what its result
+    says in short (`asr`, `asr.low`, `psnr_db` and the other metrics as medians, `epsilon`, `accuracy`, …) and
+    its cost.  A victim's row has each metric of one example.  Raises `RecordError` where the folder has no
+    records, or one cannot be read.
+    """
+    import pandas
+
+    found = list(records(run))
+    if not found:
+        raise RecordError(f"{run}: no records there; name a run's folder, e.g. runs/quickstart")
+    cells = pandas.DataFrame([_cell(record) for record in found]).set_index("cell")
+    victims = pandas.DataFrame([row for record in found for row in _victims(record)])
+    if len(victims):
+        victims = victims.set_index(["cell", "reading", "example"])
+    return Frames(cells=cells, victims=victims)
+
+
+def _cell(record: Record) -> dict[str, Any]:
+    cell, result = record.cell, record.result
+    plain = cell.model_dump(mode="json", exclude=set(_PARTS))
+    row: dict[str, Any] = {"cell": record.id, "status": record.status, "reason": record.reason}
+    row |= {part: entry(getattr(cell, part)) for part in _PARTS if hasattr(cell, part)}
+    row |= {"dataset": dataset_name(cell), **_flat(plain)}
+    if record.attack is not None:
+        summary = record.attack.figures()
+        shares = {field.name: getattr(summary, field.name) for field in fields(summary)}
+        row |= {name: value for name, value in shares.items() if isinstance(value, int | float)}
+        for name, value in shares.items():
+            if isinstance(value, Share):
+                row |= {name: value.value, f"{name}.low": value.low, f"{name}.high": value.high}
+        row |= summary.medians
+        row |= _flat(asdict(record.attack.distortion)) | _flat(asdict(record.attack.conditions))
+    if record.training is not None:
+        row |= {"accuracy": record.training.accuracy, "rounds_run": record.training.rounds}
+    if result is not None:
+        row |= {"epsilon": result.privacy.epsilon, "private": result.private}
+    return row | _flat(asdict(record.cost))
+
+
+def _victims(record: Record) -> Iterator[dict[str, Any]]:
+    names = [field.name for field in fields(ExampleScore) if field.name != "priors_db"]
+    for number, reading in enumerate(record.attack.readings if record.attack else ()):
+        shared = {
+            "cell": record.id, "reading": number, "snr_db": reading.snr_db, "cosine": reading.cosine,
+            "loss": reading.loss, "evaluations": reading.evaluations, "restarts": reading.restarts,
+        }  # fmt: skip
+        for position, example in enumerate(reading.examples):
+            yield {**shared, "example": position, **{name: getattr(example, name) for name in names}}
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as one row: `federated.batch`."""
+    row: dict[str, Any] = {}
+    for name, value in values.items():
+        row |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return row

@@ -1,0 +1,50 @@
+"""Whether two records say the same, said once: field by field, bit for bit or within a tolerance."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from math import isclose
+from typing import Any
+
+from bench.record.schema import Record
+
+
+def differences(old: Record, new: Record, tolerance: float = 0.0) -> list[str]:
+    """The fields in which two records of a cell differ, each as `field: old → new`; empty if they agree.
+
+    Compared are the cell, the status with its reason, and the result; not the provenance, the cost and the
+    environment, which say how it came about.  `tolerance` of numbers is relative and absolute.
+    """
+    fields_of = [("cell", old.cell.canonical(), new.cell.canonical()), ("status", old.status, new.status),
+                 ("reason", old.reason, new.reason), ("result", old.result, new.result)]  # fmt: skip
+    return [
+        f"{where}: {before} → {after}"
+        for name, one, other in fields_of
+        for where, before, after in unequal(name, one, other, tolerance)
+        # Schema 1 hashed the same arrays under other names, and its records keep their ids.
+        if where != "result.arrays" or old.id == new.id
+    ]
+
+
+def unequal(where: str, old: Any, new: Any, tolerance: float = 0.0) -> Iterator[tuple[str, Any, Any]]:
+    """(field, old, new) of each field in which two values of the schema differ, named from `where` on."""
+    if is_dataclass(old) and type(old) is type(new):
+        old, new = (
+            {field.name: getattr(value, field.name) for field in fields(value)} for value in (old, new)
+        )
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for name in sorted({*old, *new}, key=str):
+            yield from unequal(f"{where}.{name}", old.get(name), new.get(name), tolerance)
+    elif isinstance(old, list | tuple) and isinstance(new, list | tuple) and len(old) == len(new):
+        for number, (one, other) in enumerate(zip(old, new, strict=True)):
+            yield from unequal(f"{where}[{number}]", one, other, tolerance)
+    elif not _equal(old, new, tolerance):
+        yield where, old, new
+
+
+def _equal(old: Any, new: Any, tolerance: float) -> bool:
+    """Whether two values without parts are equal; truth values and None only to themselves."""
+    if isinstance(old, bool) or isinstance(new, bool):
+        return old is new
+    if isinstance(old, int | float) and isinstance(new, int | float):
+        return old == new or isclose(old, new, rel_tol=tolerance, abs_tol=tolerance)
+    return bool(old == new)

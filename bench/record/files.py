@@ -1,0 +1,84 @@
+"""Files: read only where they are plain, written whole or not at all."""
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from bench.errors import StorageError
+
+PART = ".part"  # how the names of files end that are being written
+
+
+def require_plain(path: Path) -> os.stat_result:
+    """The file's status; raises `OSError` where it is missing, a folder, a pipe or a device.
+
+    Opening a pipe would wait for a writer that may never come.
+    """
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "no plain file", str(path))
+    return status
+
+
+def read_plain(path: Path, *, limit: int | None = None) -> bytes:
+    """A plain file's content; raises `OSError` as `require_plain` does, or for more than `limit` bytes."""
+    size = require_plain(path).st_size
+    if limit is not None and size > limit:
+        raise OSError(errno.EFBIG, f"more than {limit} bytes", str(path))
+    return path.read_bytes()
+
+
+@contextmanager
+def new_file(path: Path, *, replace: bool = True, flush: bool = True) -> Iterator[Path]:
+    """A temporary path beside `path`, to be written to; it takes the name at the end, or goes if anything raises.
+
+    Without `replace` a file that is there stays.  Without `flush` the content may be lost when the machine
+    stops, and nothing waits for the disk.  Raises `StorageError` where the place does not take it: full,
+    read-only, gone, or taken.
+    """
+    part = path.with_name(f".{secrets.token_hex(8)}{PART}")
+    try:
+        if not replace and path.exists():
+            raise _taken(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Not `tempfile`: its files are for their owner alone, and a run folder is read by others.
+        os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+        yield part
+        if flush:
+            with part.open("rb") as file:
+                os.fsync(file.fileno())
+        if replace:
+            part.replace(path)
+        else:
+            _link(part, path)
+    except OSError as error:
+        raise StorageError(
+            f"{path}: cannot be written ({error.strerror or error}); make room there, or choose another folder"
+        ) from None
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, content: bytes, *, flush: bool = True) -> None:
+    """Write `content` whole or not at all; raises `StorageError` as `new_file` does."""
+    with new_file(path, flush=flush) as part:
+        part.write_bytes(content)
+
+
+def _link(part: Path, path: Path) -> None:
+    """Give the finished file its name; unlike a rename, a link never replaces what another process put there."""
+    try:
+        os.link(part, path)
+    except OSError:  # the name is taken, or a file system without links
+        if path.exists():
+            raise _taken(path) from None
+        part.replace(path)
+
+
+def _taken(path: Path) -> StorageError:
+    return StorageError(f"{path}: is there already; name another file, or delete it")

@@ -1,0 +1,50 @@
+"""The table of metrics: how far one reconstructed example is from its truth, and what each figure means.
+
+A metric is a function in `bench.scoring.measures`, a row here, and a field of `ExampleScore`.  The summary,
+the worst case, the board, the page, CSV, `bench show` and the consistency check read this table.
+"""
+
+from dataclasses import dataclass
+from math import inf
+from typing import Literal
+
+Kind = Literal["image", "table"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """`name` is the field of `ExampleScore`; `better` says which way is nearer to the truth.
+
+    `label`, `unit` and `decimals` are for tables; `percent` figures are shares.  `kinds` are the data that
+    have it. `compared` metrics are kept for each example when a record is cut, so that a board can show the
+    worst case.
+    """
+
+    name: str
+    label: str
+    better: Literal["higher", "lower"]
+    unit: str = ""
+    decimals: int = 3
+    percent: bool = False
+    kinds: tuple[Kind, ...] = ("image", "table")
+    compared: bool = False
+
+    @property
+    def failed(self) -> float:
+        """What an example that failed counts as in a median: worse than any number."""
+        return -inf if self.better == "higher" else inf
+
+
+RMSE = Metric(name="rmse", label="RMSE", better="lower", compared=True)
+RMSE_UNCLIPPED = Metric(name="rmse_unclipped", label="RMSE unclipped", better="lower")
+PSNR_DB = Metric(name="psnr_db", label="PSNR", better="higher", unit="dB", decimals=0, compared=True)
+SSIM = Metric(name="ssim", label="SSIM", better="higher", kinds=("image",), compared=True)
+LPIPS = Metric(name="lpips", label="LPIPS", better="lower", kinds=("image",), compared=True)
+NUMERIC_RMSE = Metric(name="numeric_rmse", label="numeric RMSE", better="lower", kinds=("table",))
+GROUPS_RIGHT = Metric(
+    name="groups_right", label="groups right", better="higher", percent=True, kinds=("table",)
+)
+OVER_PRIOR_DB = Metric(name="over_prior_db", label="over prior", better="higher", unit="dB", decimals=1)
+
+METRICS = (RMSE, RMSE_UNCLIPPED, PSNR_DB, SSIM, LPIPS, NUMERIC_RMSE, GROUPS_RIGHT, OVER_PRIOR_DB)
+COMPARED = tuple(metric for metric in METRICS if metric.compared)

@@ -1,0 +1,71 @@
+"""How a cell's parts are written in tables, said once: a defense, an attack, a data set, a federated setting."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from bench.cell import AttackCell, Entry, Federated, TrainingCell
+
+
+def entry(value: Entry) -> str:
+    """A name with its parameters, short: `prune(share=0.7)`."""
+    return with_params(value.name, value.params)
+
+
+def with_params(name: str, params: Mapping[str, Any]) -> str:
+    """`prune(share=0.7)`; a name alone where there are no parameters."""
+    shown = ", ".join(f"{key}={_short(item)}" for key, item in sorted(params.items()))
+    return f"{name}({shown})" if shown else name
+
+
+def attack_name(cell: AttackCell) -> str:
+    """The cell's attack with its parameters, and what it knows where that is more than the reading."""
+    return entry(cell.attack) + ("" if cell.knowledge == "plain" else f" · {cell.knowledge}")
+
+
+def dataset_name(cell: AttackCell | TrainingCell) -> str:
+    """The cell's data set with its parameters, and how much of it where it is not whole."""
+    name = entry(cell.dataset)
+    return f"{name} ({cell.dataset.subset})" if cell.dataset.subset else name
+
+
+def cell_name(cell: AttackCell | TrainingCell) -> str:
+    """A cell in a line: `cpl/plain × prune(share=0.7) @ type-1, digits dlg-lenet`.
+
+    What tells cells of a run apart stands first: tables cut a name after some twenty letters.
+    """
+    data = f"{cell.dataset.name} {cell.model.name}"
+    if isinstance(cell, TrainingCell):
+        return f"training × {entry(cell.defense)}, {data}"
+    return f"{cell.attack.name}/{cell.knowledge} × {entry(cell.defense)} @ {cell.point}, {data}"
+
+
+def federated(setting: Federated) -> str:
+    """A federated setting in the papers' letters: `fedavg N=100 K=10 L=20 B=5 η=0.05 iid`."""
+    size = f" |D|={setting.client_examples}" if setting.client_examples else ""
+    return (
+        f"{setting.algorithm} N={setting.clients} K={setting.per_round} L={setting.steps} "
+        f"B={setting.batch} η={setting.rate:g} {setting.partition}{size}"
+    )
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def distinct(names: Iterable[str]) -> dict[str, str]:
+    """Names of entries as short as they can be: parameters only where two share a name, and only what differs."""
+    parts = {full: _parts(full) for full in names}
+    short = {}
+    for full, (name, params, knowledge) in parts.items():
+        namesakes = [other for head, other, knows in parts.values() if (head, knows) == (name, knowledge)]
+        common = set.intersection(*map(set, namesakes))
+        differing = ", ".join(param for param in params if param not in common)
+        short[full] = (f"{name}({differing})" if len(namesakes) > 1 else name) + knowledge
+    return short
+
+
+def _parts(full: str) -> tuple[str, list[str], str]:
+    """A name, its parameters, and ` · adaptive` where that follows."""
+    head, mark, knowledge = full.partition(" · ")
+    name, _, inner = head.partition("(")
+    return name, inner.removesuffix(")").split(", ") if inner else [], mark + knowledge

@@ -1,0 +1,46 @@
+"""What a run was asked for: matrix, scale, defenses and plug-ins, kept in its folder as request.json.
+
+`bench gate` repeats the request of the run that its baseline was made of.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from bench.record.files import write_atomically
+
+FILE = "request.json"
+OLD_FILE = "asked.json"  # its name before schema 2; the content is the same
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """The command that made a run: matrix file or preset, its scale, defenses and plug-ins added, as typed."""
+
+    matrix: str
+    scale: str | None = None
+    defenses: tuple[str, ...] = ()
+    plugins: tuple[str, ...] = ()
+
+
+def read(run: Path) -> Request | None:
+    """The request of a run folder; None where the folder does not say."""
+    for name in (FILE, OLD_FILE):
+        try:
+            return _adapter().validate_json((run / name).read_bytes(), strict=True)
+        except (OSError, ValueError):
+            continue
+    return None
+
+
+def keep(run: Path, request: Request) -> None:
+    """Write the request to the run folder; raises `StorageError` where it cannot be."""
+    write_atomically(run / FILE, f"{json.dumps(asdict(request), indent=1)}\n".encode())
+
+
+@cache
+def _adapter() -> TypeAdapter[Request]:
+    return TypeAdapter(Request)

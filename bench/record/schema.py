@@ -1,0 +1,429 @@
+"""A record: all that is known of one cell after it ran.  docs/RECORDS.md describes each field.
+
+These classes are the schema.  `bench.record.store` reads JSON into them once, and names the field that is
+wrong; nobody else looks a key up.  Numbers are finite.  What is absent is None, with a reason beside it where
+there is one.
+"""
+
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter
+
+from bench.cell import Cell
+from bench.errors import RecordError
+from bench.record.metrics import Metric
+
+SCHEMA = 2
+Status = Literal["done", "n/a", "crashed"]
+Counts = dict[str, float | None]
+_CHECKED = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+def _schema(cls: type) -> type:
+    """Mark a class as part of the schema: unknown fields, other types and NaN are refused."""
+    cls.__pydantic_config__ = _CHECKED  # type: ignore[attr-defined]
+    return cls
+
+
+@_schema
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """A share in [0, 1] with its 95 % Wilson interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@_schema
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExampleScore:
+    """One true example against what the attack made of it.
+
+    `matched` is which of the attack's examples was paired with it, None for none; `strict` success at PSNR ≥
+    30 dB (images); `identified`: nearer to its own reconstruction than every example of the gallery.
+    `priors_db` has the PSNR of each prior-only baseline, `prior_db` the best of them, `over_prior_db` what
+    the attack has above it. The other metrics are those of `bench.record.metrics`; None: not a number, or not
+    measured.
+    """
+
+    status: str
+    success: bool
+    strict: bool | None = None
+    identified: bool | None = None
+    label: int | None = None
+    matched: int | None = None
+    rmse: float | None = None
+    rmse_unclipped: float | None = None
+    psnr_db: float | None = None
+    ssim: float | None = None
+    lpips: float | None = None
+    numeric_rmse: float | None = None
+    groups_right: float | None = None
+    prior_db: float | None = None
+    over_prior_db: float | None = None
+    priors_db: Counts | None = None
+
+    def value(self, metric: Metric) -> float:
+        """A metric of this example; NaN where there is none."""
+        value = getattr(self, metric.name)
+        return float("nan") if value is None else float(value)
+
+
+@_schema
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingScore:
+    """One reading: how the attack ended on it, and each example behind it.
+
+    `loss` is the attack's own; `evaluations`, `outer` (as the published loop counts) and `restarts` were used.
+     `snr_db` (capped at 120: untouched) and `cosine` compare the reading with the undefended one.  `clients`
+     and `indices` (into
+    the training split) say whose examples they are; `labels` are as claimed, -1 for none.
+    """
+
+    status: str
+    examples: tuple[ExampleScore, ...]
+    leaked: bool | None = None
+    labels: tuple[int, ...] = ()
+    label_accuracy: float | None = None
+    loss: float | None = None
+    evaluations: int | None = None
+    outer: int | None = None
+    restarts: int = 0
+    snr_db: float | None = None
+    cosine: float | None = None
+    clients: tuple[int, ...] = ()
+    indices: tuple[int, ...] = ()
+
+
+@_schema
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriorScore:
+    """A prior-only baseline: its success rate and medians, and on what share of examples the attack beats it."""
+
+    asr: float
+    psnr_db_median: float | None
+    rmse_median: float | None
+    beaten: float
+
+
+@_schema
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """A cell's figures over its examples.  Nothing that failed is dropped from any of them.
+
+    `asr` is the share of examples leaked: PSNR ≥ 20 dB and ≥ 3 dB over the best prior-only baseline; tables:
+    numeric RMSE ≤ .2 standardised and ≥ 90 % of categorical groups; `asr_strict` at 30 dB.  `lower_bound`:
+    some examples diverged or are no numbers, so read the ASR as "at least".  `medians` are of each metric.
+    `identification` is None without a gallery. `prior_beaten` is the share of examples on which the attack is
+    nearer than the best prior.
+    """
+
+    readings: int
+    examples: int
+    asr: Share
+    asr_strict: Share | None
+    lower_bound: bool
+    readings_leaked: Share
+    identification: Share | None
+    identification_chance: float | None
+    gallery: int
+    medians: Counts
+    label_accuracy: float | None
+    evaluations_median: float
+    outer_median: float
+    diverged_share: float
+    nan_share: float
+    missing_share: float
+    priors: dict[str, PriorScore]
+    prior_beaten: float | None
+    beats_prior: bool | None
+
+    def median(self, metric: Metric) -> float | None:
+        """The median of a metric, an example that failed counted as worse than any; None: no number."""
+        return self.medians.get(metric.name)
+
+
+@_schema
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distortion:
+    """The readings against the undefended ones, known to the harness alone; SNR is capped at 120 dB: untouched."""
+
+    snr_db_median: float | None = None
+    snr_db_least: float | None = None
+    cosine_median: float | None = None
+
+
+@_schema
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelfCheck:
+    """The matching distance at the truth and at random public examples: an attacker should recognise the truth."""
+
+    distance_at_truth: float | None = None
+    distance_at_public: float | None = None
+    recognises_truth: bool | None = None
+
+
+@_schema
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What the attack met: the training round, the weights' test accuracy and norm, the size of a gradient.
+
+    `described`: the attacker knew all that the defense does to these readings.  `random`: they depend on a
+    draw of the defense's.  `gradient_norm_median` is of undefended gradients.
+    """
+
+    weights_norm: float | None = None
+    random: bool = False
+    described: bool = False
+    round: int | None = None
+    accuracy: float | None = None
+    gradient_norm_median: float | None = None
+    mode: str | None = None
+    client_examples: int | None = None
+    examples_per_reading: int | None = None
+    subset: str | None = None
+
+
+@_schema
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Epsilon:
+    """One figure for ε at δ, or why there is none (`absent`), with all that it means.
+
+    `multiplier` is noise over sensitivity, its first and last value; `q` and `steps` are what was composed;
+    `caveats` what the figure does not cover.
+    """
+
+    convention: str
+    accountant: str
+    unit: str
+    adversary: str
+    epsilon: float | None
+    delta: float
+    q: float
+    steps: int
+    multiplier: tuple[float, float] | None
+    sampling: str
+    adjacency: str
+    caveats: tuple[str, ...] = ()
+    absent: str | None = None
+
+
+@_schema
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Privacy:
+    """Every figure for ε; `epsilon` is the headline, `absent` why there is none."""
+
+    epsilon: float | None = None
+    absent: str | None = None
+    figures: tuple[Epsilon, ...] = ()
+
+    def by(self, convention: str) -> Epsilon | None:
+        """The figure of a convention, None where there is none."""
+        return next((figure for figure in self.figures if figure.convention == convention), None)
+
+
+@_schema
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """The least loss so far, median over the readings, after each number of evaluations: 1, 2, 4, … and the end."""
+
+    losses: tuple[float | None, ...]
+    evaluations: tuple[int, ...] = ()
+
+
+@_schema
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttackResult:
+    """What an attack cell gave.  `summary` is None in a record that was cut for a baseline.
+
+    `arrays` names RUN/arrays/<sha256>.npz by content.  `lpips_absent` says why LPIPS was not measured.
+    """
+
+    kind: Literal["attack"] = "attack"
+    readings: tuple[ReadingScore, ...]
+    summary: Summary | None = None
+    distortion: Distortion = Distortion()
+    self_check: SelfCheck = SelfCheck()
+    conditions: Conditions = Conditions()
+    privacy: Privacy = Privacy()
+    trajectory: Trajectory | None = None
+    private: bool = False
+    lpips_absent: str | None = None
+    notes: tuple[str, ...] = ()
+    arrays: str | None = None
+
+    def figures(self) -> Summary:
+        """The summary; raises `RecordError` for a record that was cut."""
+        if self.summary is None:
+            raise RecordError("this record was cut for a baseline and has no summary; take the run's own")
+        return self.summary
+
+
+@_schema
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BayesianRound:
+    """Bayesian ε after a round, beside the moments accountant's of the same run."""
+
+    round: int
+    epsilon: float | None
+    moments_epsilon: float | None
+
+
+@_schema
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BayesianResult:
+    """Bayesian accounting by level: at each tested round, at the end, or why there is none."""
+
+    by_round: dict[str, tuple[BayesianRound, ...]]
+    spent: dict[str, Epsilon]
+    absent: dict[str, str]
+
+
+@_schema
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingResult:
+    """What a training cell gave.
+
+    `accuracy` is the last tested, 0 if it diverged; `curve` (round, accuracy); `rounds` those that ran;
+    `checkpoints` round → SHA-256 of RUN/weights/<id>/round-<n>.safetensors; `upload_bytes` of one client and
+    round.
+    """
+
+    kind: Literal["training"] = "training"
+    accuracy: float
+    curve: tuple[tuple[int, float], ...]
+    rounds: int
+    diverged: bool
+    checkpoints: dict[int, str] = field(default_factory=dict)
+    privacy: Privacy = Privacy()
+    bayesian: BayesianResult | None = None
+    upload_bytes: int | None = None
+    private: bool = False
+
+
+@_schema
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingCost:
+    """Time of a round, and of one client's step over the undefended one's: median and quartiles of their ratio."""
+
+    seconds_per_round: float | None = None
+    milliseconds_per_step: float | None = None
+    undefended_milliseconds_per_step: float | None = None
+    overhead: float | None = None
+    overhead_quartiles: tuple[float, float] | None = None
+
+
+@_schema
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What a cell took.  `reused_from` is the cell whose reconstruction of equal readings this one shares."""
+
+    wall_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    peak_mb: float = 0.0
+    attack_seconds: float | None = None
+    reused_from: str | None = None
+    training: TrainingCost | None = None
+
+
+@_schema
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """The machine and the versions that answered."""
+
+    bench: str
+    torch: str
+    numpy: str
+    python: str
+    platform: str
+    device: str
+    device_name: str
+    threads: int
+    cores: int | None
+
+
+@_schema
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Code:
+    """The code of bench, or of one entry: where it comes from, and a fingerprint of its files.
+
+    `origin` is a distribution's name, or a plug-in's file name where `plugin`; `protocol` is bench's, the
+    version of the rules of evaluation.
+    """
+
+    origin: str
+    sha256: str | None = None
+    version: str | None = None
+    protocol: int | None = None
+    plugin: bool = False
+
+
+@_schema
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """What answered a cell: bench's code, each entry's, and on a checkpoint or a file the weights by content."""
+
+    bench: Code
+    defense: Code | None = None
+    dataset: Code | None = None
+    model: Code | None = None
+    attack: Code | None = None
+    weights: str | None = None
+
+
+Result = Annotated[AttackResult | TrainingResult, Field(discriminator="kind")]
+
+
+@_schema
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One cell after it ran.
+
+    `id` names the file; it is the cell's own id, but for a record of schema 1, whose cell was spelt in other
+    words.  Compare `cell.id` to pair records.  `result` is there when `status` is done, `reason` when it is
+    not.
+    """
+
+    id: str
+    status: Status
+    cell: Cell
+    provenance: Provenance
+    result: Result | None = None
+    reason: str | None = None
+    environment: Environment | None = None
+    cost: Cost = Cost()
+    schema: int = SCHEMA
+
+    @property
+    def attack(self) -> AttackResult | None:
+        """The result of an attack cell that is done."""
+        return self.result if isinstance(self.result, AttackResult) else None
+
+    @property
+    def training(self) -> TrainingResult | None:
+        """The result of a training cell that is done."""
+        return self.result if isinstance(self.result, TrainingResult) else None
+
+    @property
+    def arrays(self) -> str | None:
+        """The content hash of the arrays file, None where there is none."""
+        return self.result.arrays if isinstance(self.result, AttackResult) else None
+
+    @property
+    def private(self) -> bool:
+        """Whether the data are private, so that their examples stay on this disk."""
+        return self.result is not None and self.result.private
+
+    @property
+    def protocol(self) -> int | None:
+        """The version of the rules of evaluation; figures of two versions never stand in one table."""
+        return self.provenance.bench.protocol
+
+
+@cache
+def adapter() -> TypeAdapter[Record]:
+    """Reads and writes records; made once, as it takes a moment."""
+    return TypeAdapter(Record)

@@ -1,0 +1,136 @@
+"""Uploading beside a run: `bench sync --follow` as a process of its own.
+
+No cell waits for it and nothing it does can stop a run: one that fails, hangs or is killed leaves records for
+`bench sync`, and `Follower.finish` says why.  No mlflow here.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import fields, replace
+from pathlib import Path
+
+from bench.tracking import store
+from bench.tracking.store import Uploaded
+
+PATIENCE_SECONDS = 60.0  # without any progress; a request to a server that hangs ends after 10
+
+
+class Follower:
+    """Uploads a run's records while it is under way; `uploaded` is set when the process has ended.
+
+    Raises `BenchError` at once for an address that cannot be a store's, and nothing later.
+    """
+
+    def __init__(self, run: Path, tracking_uri: str | None = None, *, include_pictures: bool = False) -> None:
+        self.run = run
+        self.uploaded: Uploaded | None = None
+        self._uri = store.checked_uri(run, tracking_uri)
+        self._command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "bench.cli.main",
+            "sync",
+            str(run),
+            "--follow",
+            "--attached",
+        ]
+        self._command += ["--json", "--tracking-uri", self._uri]
+        self._command += ["--include-pictures"] if include_pictures else []
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reason: str | None = "it was not started"
+
+    @property
+    def log(self) -> Path:
+        """What the process and mlflow had to say."""
+        return self.run / "synced" / "follow.log"
+
+    def start(self) -> None:
+        """Start the process; where that fails, `finish` says so."""
+        self._reason = None
+        try:
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            with self.log.open("wb") as log:
+                self._process = subprocess.Popen(
+                    self._command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    env=os.environ | store.ENVIRONMENT,
+                    start_new_session=True,  # a Ctrl-C is the run's; this one ends when its input does
+                )
+        except OSError as error:
+            self._reason = f"`bench sync --follow` did not start: {error}"
+
+    def finish(self, patience: float = PATIENCE_SECONDS) -> str | None:
+        """Wait until every record is uploaded, or `patience` seconds without progress; why some are not.
+
+        In one line, None where all are in the store.  Asked twice, it says the same.
+        """
+        if self._process and self._process.stdin and self.uploaded is None:
+            with contextlib.suppress(OSError):
+                os.write(self._process.stdin.fileno(), b"over\n")
+            try:
+                self._wait(self._process, patience)
+            except BaseException:
+                self.close()
+                raise
+        self._end(seconds=1)
+        assert self.uploaded
+        left, reason = self.uploaded.left, self.uploaded.reason
+        return f"{left} records wait ({reason}); `bench sync {self.run}` tries again" if left else reason
+
+    def close(self) -> None:
+        """End the process at once where it was not finished: its run was interrupted."""
+        if self.uploaded is None:
+            self._reason = self._reason or "the run was interrupted"
+            self._end(seconds=6)
+
+    def _wait(self, process: "subprocess.Popen[bytes]", patience: float) -> None:
+        """Until it has ended, or has not shown a sign of progress for so many seconds."""
+        pulse, since = 0, time.monotonic()
+        while process.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.1)
+            if (now := store.pulse(self.run)) != pulse:
+                pulse, since = now, time.monotonic()
+            elif time.monotonic() - since > patience:
+                self._reason = f"no progress in {patience:g} s"
+                return
+
+    def _end(self, *, seconds: float) -> None:
+        """Close its input, wait so long, kill it, and collect it: no process is left behind."""
+        if self.uploaded is not None:
+            return
+        result = None
+        if self._process:
+            try:
+                output, _ = self._process.communicate(timeout=seconds)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                output, _ = self._process.communicate()
+            result = _result(output)
+            if result is None and self._reason is None:
+                self._reason = f"`bench sync` ended early ({self._process.returncode}); see {self.log}"
+        if result is None or self._reason:
+            result = replace(result or Uploaded(), left=self._unsynced(), reason=self._reason)
+        self.uploaded = result
+
+    def _unsynced(self) -> int:
+        try:
+            return store.unsynced(self.run, self._uri)
+        except OSError:
+            return 0
+
+
+def _result(output: bytes) -> Uploaded | None:
+    """What `bench sync --json` printed; None for anything else."""
+    try:
+        content = json.loads(output)
+        return Uploaded(**{field.name: content[field.name] for field in fields(Uploaded)})
+    except (ValueError, TypeError, KeyError):
+        return None

@@ -1,0 +1,37 @@
+"""What a data file's arrays must be, checked before they become a data set."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.errors import DataError
+from bench.record.npz import Arrays
+
+
+def required(arrays: Arrays, path: Path, *names: str) -> list[NDArray[Any]]:
+    """The arrays of these names; raises `DataError` naming those that are missing."""
+    missing = [name for name in names if name not in arrays]
+    if missing:
+        raise DataError(
+            f"{path}: lacks {', '.join(missing)}; it holds {', '.join(sorted(arrays)) or 'nothing'}"
+        )
+    return [arrays[name] for name in names]
+
+
+def channels_first(images: NDArray[Any], path: Path, name: str) -> NDArray[np.uint8]:
+    """uint8 (example, height, width, channel) → (example, channel, height, width), contiguous."""
+    if images.dtype != np.uint8 or images.ndim != 4:
+        raise DataError(f"{path}: {name} must be uint8 N×H×W×C, got {images.dtype} {images.shape}")
+    return np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+
+
+def class_labels(labels: NDArray[Any], path: Path, name: str) -> NDArray[np.int64]:
+    """Labels (example,) as int64; raises `DataError` for anything but a row of integers ≥ 0."""
+    if labels.dtype.kind not in "iu" or labels.ndim != 1 or (labels.size and int(labels.min()) < 0):
+        raise DataError(
+            f"{path}: {name} must be one integer ≥ 0 an example, got {labels.dtype} {labels.shape}; "
+            "number the classes from 0"
+        )
+    return labels.astype(np.int64)

@@ -1,0 +1,21 @@
+"""Ranges of a transform's numbers, checked where it is made; each check returns the number or raises ValueError."""
+
+import math
+
+
+def at_least(name: str, value: float, least: float = 0) -> float:
+    if not least <= value < math.inf:
+        raise ValueError(f"{name} must be at least {least:g} and finite, got {value}")
+    return value
+
+
+def positive(name: str, value: float) -> float:
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name} must be above 0 and finite, got {value}")
+    return value
+
+
+def share(name: str, value: float) -> float:
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name} must lie in [0, 1], got {value}")
+    return value

@@ -1,0 +1,290 @@
+"""The columns of the board, one row of one list each: terminal, Markdown, CSV and page are made from it."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, Literal
+
+from bench.leaderboard.blocks import ordered
+from bench.leaderboard.board import AtPoint, Row
+from bench.leaderboard.costs import Cost
+from bench.leaderboard.forms.numbers import NONE, figure, interval, number, rate, share
+from bench.record.metrics import COMPARED, PSNR_DB, Metric
+from bench.record.names import distinct
+
+PARETO = "◆"  # a complete row that no other beats in both ASR and accuracy
+INCOMPLETE = "·"  # in place of a rank
+_AT, _COST, _EVIDENCE, _BEST = (
+    "Attack success rate at each interception point", "Cost of the defense", "Evidence",
+    "Best single attack at the worst point",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A row of the board with the short `name` of its defense, distinct within its condition; `attacks` full → short
+    name of every attack on the board."""
+
+    row: Row
+    name: str
+    attacks: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """`value` is what CSV holds under `name`, and by which the page sorts; `text` what people read, by default
+    `show` of the value, a dash for None.
+
+    `heading` stands above it, `spoken` in full where the heading needs its `group`.  `terminal` is the terminal's
+    column in which it has a line, and what leads that line.  `cell` names the page's macro that draws it, `note`
+    is small below it there; `kind` is how the page sorts it.
+    """
+
+    name: str
+    heading: str
+    value: Callable[[Row], Any]
+    show: Callable[[Any], str] = str
+    words: Callable[[Line], str] | None = None
+    forms: tuple[Literal["csv", "markdown", "page"], ...] = ("csv", "markdown", "page")
+    terminal: tuple[str, str] | None = None
+    group: str = ""
+    kind: Literal["num", "text", "still"] = "num"
+    cell: str = "figure"
+    point: str = ""
+    note: Callable[[Row], str | None] = lambda row: None
+
+    @property
+    def spoken(self) -> str:
+        """The heading as it stands alone."""
+        return {"#": "Rank"}.get(
+            self.heading, f"ASR at {self.point}" if self.cell == "rate" else self.heading
+        )
+
+    def known(self, row: Row) -> Any:
+        """The value; None for a number that is not finite."""
+        value = self.value(row)
+        return None if isinstance(value, float) and not isfinite(value) else value
+
+    def text(self, line: Line) -> str:
+        """What people read."""
+        if self.words is not None:
+            return self.words(line)
+        value = self.known(line.row)
+        return NONE if value is None else self.show(value)
+
+
+def lines(rows: Sequence[Row]) -> list[Line]:
+    """The rows with their short names."""
+    by_key: dict[str, list[str]] = {}
+    for row in rows:
+        by_key.setdefault(row.key, []).append(row.defense)
+    names = {key: distinct(defenses) for key, defenses in by_key.items()}
+    attacks = distinct(sorted({name for row in rows for at in row.points.values() for name in met(at)}))
+    return [Line(row=row, name=names[row.key][row.defense], attacks=attacks) for row in rows]
+
+
+def met(at: AtPoint) -> set[str]:
+    """Attacks that a point was met with, whatever came of it."""
+    return {*at.by_attack, *at.absent, *at.crashed, *at.missing, *([at.best.attack] if at.best else [])}
+
+
+def by_title(every: Iterable[Line]) -> dict[str, list[Line]]:
+    """The lines of each title, in their order."""
+    titles: dict[str, list[Line]] = {}
+    for line in every:
+        titles.setdefault(line.row.title, []).append(line)
+    return titles
+
+
+def columns(rows: Iterable[Row]) -> list[Column]:
+    """The columns of a board with these rows."""
+    points = ordered(point for row in rows for point in row.points)
+    return [*_IDENTITY, *(column for point in points for column in _at(point)), *_COSTS, *_REST, *_OF_BEST]
+
+
+def codes(row: Row) -> list[str]:
+    """The row's flags, each code once, what makes it incomplete first."""
+    return list(dict.fromkeys(flag.code for flag in row.flags))
+
+
+def unscored(at: AtPoint | None) -> str:
+    """Why a point has no rate."""
+    return "crashed" if at and at.crashed else "n/a" if at and at.absent else NONE
+
+
+def short_attack(attack: str) -> str:
+    """`cpl adaptive` of an attack's full name."""
+    return attack.partition("(")[0].partition(" ·")[0] + (" adaptive" if attack.endswith("adaptive") else "")
+
+
+def _rank(line: Line) -> str:
+    row = line.row
+    return (str(row.rank) if row.complete else INCOMPLETE) + (f" {PARETO}" if row.pareto else "")
+
+
+def _rate(point: str) -> Callable[[Line], str]:
+    def words(line: Line) -> str:
+        at = line.row.points.get(point)
+        if at is None or at.asr is None:
+            return unscored(at)
+        return f"{rate(at.asr, lower_bound=at.lower_bound)} [{interval(at.interval)}]"
+
+    return words
+
+
+def _attacks(line: Line) -> str:
+    """How many attacks ran, and how many did not."""
+    points = line.row.points.values()
+    counts = [
+        (len({name for at in points for name in getattr(at, field)}), word)
+        for field, word in (("absent", "n/a"), ("missing", "missing"), ("crashed", "crashed"))
+    ]
+    return ", ".join([f"{_ran(line.row)} run", *(f"{count} {word}" for count, word in counts if count)])
+
+
+def _ran(row: Row) -> int:
+    return len({name for at in row.points.values() for name in at.by_attack})
+
+
+def _best_attack(line: Line) -> str:
+    best = line.row.worst.best if line.row.worst else None
+    return line.attacks[best.attack] if best else NONE
+
+
+def _at(point: str) -> list[Column]:
+    """The columns of one point; all but its ASR are in CSV alone."""
+
+    def of(read: Callable[[AtPoint], Any]) -> Callable[[Row], Any]:
+        return lambda row: read(row.points[point]) if point in row.points else None
+
+    def more(name: str, read: Callable[[AtPoint], Any]) -> Column:
+        return Column(name=f"{point} {name}", heading=name, value=of(read), forms=("csv",))
+
+    def median(metric: Metric) -> Column:
+        return more(metric.name, lambda at: at.best and at.best.medians.get(metric.name))
+
+    return [
+        Column(
+            name=f"{point} asr", heading=point, value=of(lambda at: at.asr), words=_rate(point), group=_AT,
+            cell="rate", point=point, terminal=(point, ""),
+        ),
+        more("low", lambda at: at.interval and at.interval[0]),
+        more("high", lambda at: at.interval and at.interval[1]),
+        more("lower_bound", lambda at: at.lower_bound),
+        more("at_least_once", lambda at: at.at_least_once),
+        more("examples", lambda at: at.examples),
+        more("best_attack", lambda at: at.best and at.best.attack),
+        more("best_asr", lambda at: at.best and at.best.asr),
+        *map(median, COMPARED),
+        more("prior_asr", lambda at: at.prior_asr),
+        more("prior_psnr_db", lambda at: at.prior_psnr_db),
+        more("epsilon", lambda at: at.epsilon),
+    ]  # fmt: skip
+
+
+def _cost(read: Callable[[Cost], Any]) -> Callable[[Row], Any]:
+    return lambda row: read(row.cost) if row.cost else None
+
+
+def _accuracy_note(row: Row) -> str | None:
+    cost = row.cost
+    if cost is None:
+        return "not trained"
+    if cost.diverged:
+        return f"{cost.diverged} of {cost.seeds} diverged"
+    return f"{cost.seeds} seeds" if cost.seeds > 1 else None
+
+
+def _epsilon_note(row: Row) -> str | None:
+    cost = row.cost
+    if cost is None or cost.epsilon is None:
+        return None
+    delta = f"δ = {cost.delta:.0e}".replace("e-0", "e-") if cost.delta else ""
+    return ", ".join(filter(None, [delta, cost.epsilon_unit or ""])) or None
+
+
+def _points_lost(value: float) -> str:
+    return f"{100 * value:.1f} pp".replace("-0.0", "0.0").replace("-", "−")
+
+
+def _of_worst(read: Callable[[AtPoint], Any]) -> Callable[[Row], Any]:
+    return lambda row: read(row.worst) if row.worst else None
+
+
+def _median(metric: Metric) -> Column:
+    return Column(
+        name=f"worst {metric.name}", heading=metric.label, group=_BEST, forms=("markdown", "page"),
+        value=_of_worst(lambda at: at.best and at.best.medians.get(metric.name)),
+        show=lambda value: figure(metric, value),
+    )  # fmt: skip
+
+
+_IDENTITY = (
+    Column(name="rank", heading="#", value=lambda row: row.rank, words=_rank, terminal=("#", ""), cell="rank"),
+    Column(
+        name="defense", heading="Defense", value=lambda row: row.defense, words=lambda line: line.name,
+        terminal=("defense", ""), kind="text", cell="defense",
+    ),
+    Column(
+        name="title", heading="Condition", value=lambda row: row.title, forms=("csv", "page"), kind="text",
+        cell="condition",
+    ),
+    Column(
+        name="examples", heading="Examples", value=lambda row: None, forms=("page",), kind="still", cell="thumbnail"
+    ),
+    Column(name="complete", heading="Complete", value=lambda row: row.complete, forms=("csv",)),
+    Column(name="pareto", heading="Pareto", value=lambda row: row.pareto, forms=("csv",)),
+    Column(name="protocol", heading="Protocol", value=lambda row: row.protocol, forms=("csv",)),
+    Column(name="worst_point", heading="Worst point", value=_of_worst(lambda at: at.point), forms=("csv",)),
+)  # fmt: skip
+_COSTS = (
+    Column(
+        name="accuracy", heading="Accuracy", value=_cost(lambda cost: cost.accuracy), group=_COST,
+        show=lambda value: share(value, 1), note=_accuracy_note, terminal=("accuracy", ""),
+    ),
+    Column(
+        name="accuracy_lost", heading="Lost", value=_cost(lambda cost: cost.loss), group=_COST, show=_points_lost,
+        terminal=("accuracy", "lost "),
+    ),
+    Column(
+        name="epsilon", heading="ε", value=_cost(lambda cost: cost.epsilon), group=_COST, cell="epsilon",
+        show=lambda value: number(value, ".3g"), note=_epsilon_note, terminal=("accuracy", "ε "),
+    ),
+    Column(
+        name="overhead", heading="Overhead", value=_cost(lambda cost: cost.overhead), group=_COST,
+        show=lambda value: f"× {value:.2f}", terminal=("accuracy", ""),
+    ),
+    Column(name="delta", heading="δ", value=_cost(lambda cost: cost.delta), forms=("csv",)),
+    Column(name="epsilon_unit", heading="unit", value=_cost(lambda cost: cost.epsilon_unit), forms=("csv",)),
+    Column(
+        name="epsilon_absent", heading="no ε", forms=("csv",),
+        value=lambda row: row.cost.epsilon_absent if row.cost else "not trained here",
+    ),
+    Column(name="trained", heading="Trained", value=_cost(lambda cost: cost.setting), forms=("csv",)),
+)  # fmt: skip
+_REST = (
+    Column(
+        name="flags", heading="Flags", value=lambda row: "; ".join(f"{flag.code}: {flag.text}" for flag in row.flags),
+        words=lambda line: " ".join(codes(line.row)), group=_EVIDENCE, kind="text", cell="flags",
+        terminal=("defense", ""),
+    ),
+    Column(
+        name="attacks", heading="Attacks", value=_ran, words=_attacks, group=_EVIDENCE, cell="coverage",
+        forms=("csv", "page"),
+    ),
+)  # fmt: skip
+_OF_BEST = (
+    Column(
+        name="worst best_attack", heading="Attack", value=_of_worst(lambda at: at.best and at.best.attack),
+        words=_best_attack, group=_BEST, kind="text", cell="name", forms=("markdown", "page"),
+    ),
+    Column(
+        name="worst best_asr", heading="Its ASR", value=_of_worst(lambda at: at.best and at.best.asr), show=share,
+        group=_BEST, forms=("markdown", "page"),
+    ),
+    *map(_median, COMPARED),
+    Column(
+        name="worst prior_psnr_db", heading="Prior PSNR", value=_of_worst(lambda at: at.prior_psnr_db),
+        show=lambda value: figure(PSNR_DB, value), group=_BEST, forms=("markdown", "page"),
+    ),
+)  # fmt: skip

@@ -1,0 +1,26 @@
+"""What stands below a board as text: what its figures mean, what its flags say."""
+
+from collections.abc import Sequence
+
+from bench.leaderboard.forms.columns import INCOMPLETE, PARETO, Line
+
+LEGEND = (
+    f"ASR: share of examples that some attack got back, [95 % interval], ≥ where attacks failed. {PARETO} no other "
+    f"complete row leaks less and keeps more accuracy. {INCOMPLETE} incomplete (not run, crashed, too few examples): "
+    "ranks below complete rows. ε: tight, of the released model; “–”: no guarantee, the reason is in --json. "
+    "lost: accuracy below the undefended training's of the same seeds. Flags: docs/FLAGS.md says what to do."
+)
+
+
+def notes(lines: Sequence[Line]) -> list[str]:
+    """What each flag says, with the defenses it is about, and which training the costs are of."""
+    names: dict[str, dict[str, None]] = {}
+    for line in lines:
+        for flag in line.row.flags:
+            names.setdefault(f"{flag.code}: {flag.text}", {})[line.name] = None
+    flags = [
+        f"{text} ({'all' if len(defenses) == len(lines) else ', '.join(defenses)})"
+        for text, defenses in sorted(names.items())
+    ]
+    settings = dict.fromkeys(line.row.cost.setting for line in lines if line.row.cost)
+    return [*flags, *(f"trained: {setting}" for setting in settings)]

@@ -1,0 +1,50 @@
+"""Rows → truth and reconstruction of a row's best attack, for the page and the figure.
+
+Which cell is shown is settled by the row's order of cells, never by how well the attack did on its examples.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bench.cell import AttackCell
+from bench.errors import RecordError
+from bench.leaderboard.board import Row
+from bench.pictures.grid import Floats
+from bench.pictures.thumbnails import MOST, TOTAL, Thumbnail, fitting
+from bench.record.names import attack_name
+from bench.record.store import read, read_arrays, record_path
+
+Runs = Mapping[str, Path]  # cell id → the run folder of its record
+
+
+def of_best(row: Row, runs: Runs, point: str) -> tuple[Floats, Floats] | None:
+    """Truth and reconstruction, (reading, example, *shape), of the best attack's first cell at a point; None where
+    records or arrays are missing or damaged: a page without one image is better than no page."""
+    at = row.points.get(point)
+    best = at.best.attack if at and at.best else None
+    for cell_id in row.cells if best is not None else ():
+        try:
+            record = read(record_path(runs[cell_id], cell_id))
+            cell = record.cell
+            if isinstance(cell, AttackCell) and cell.point == point and best == attack_name(cell):
+                arrays = read_arrays(runs[cell_id], record.arrays) if record.arrays else {}
+                truth, guess = arrays["truth"], arrays["reconstruction"]
+                return (truth, guess) if truth.shape == guess.shape and truth.ndim >= 3 else None
+        except (RecordError, KeyError):
+            return None
+    return None
+
+
+def thumbnails(rows: Sequence[Row], runs: Runs, *, private: bool = False) -> dict[tuple[str, str], Thumbnail]:
+    """The thumbnails of all rows that have one, by (key, defense), the smaller the more rows there are.
+
+    Of the best attack at the worst point; private data only where `private`.
+    """
+    limit = min(MOST, TOTAL // max(1, len(rows)))
+    made = {}
+    for row in rows:
+        arrays = of_best(row, runs, row.worst.point) if row.worst and (private or not row.private) else None
+        thumbnail = fitting(*arrays, limit) if arrays else None
+        if thumbnail is not None:
+            made[row.key, row.defense] = thumbnail
+    return made

@@ -1,0 +1,313 @@
+"""Rows → tables in the terminal, each within 80 columns."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from bench.leaderboard.attacks import AttackRow
+from bench.leaderboard.blocks import Block
+from bench.leaderboard.board import AtPoint, Row
+from bench.leaderboard.forms.columns import Column, Line, by_title, columns, lines, short_attack
+from bench.leaderboard.forms.notes import LEGEND, notes
+from bench.leaderboard.forms.numbers import NONE, figure, interval, number, rate, share
+from bench.leaderboard.knowledge import KnowledgeRow
+from bench.leaderboard.trainings import TrainingRow, missing
+from bench.leaderboard.worst import Worst
+from bench.matrix.published import Published
+from bench.record.metrics import PSNR_DB, RMSE, SSIM
+from bench.record.names import distinct
+from bench.record.schema import BayesianResult
+
+UNDESCRIBED = "plain: the defense describes nothing"
+_T = TypeVar("_T")
+
+
+def board(rows: Sequence[Row]) -> RenderableType:
+    """The board: a table for each title, below it what its flags say."""
+    parts: list[RenderableType] = []
+    for title, group in by_title(lines(rows)).items():
+        parts += [_board_table(title, group), *(Text(note, style="dim") for note in notes(group)), Text("")]
+    return Group(*parts, Text(LEGEND, style="dim"))
+
+
+def blocks(every: Iterable[Block], *, detail: bool = True) -> RenderableType:
+    """A run's worst cases, one table a block; `detail` adds to each figure the interval, the best single attack
+    with its median PSNR, and that of the best prior-only baseline."""
+    return Group(*(_block_table(block, detail) for block in every))
+
+
+def attacks(rows: Iterable[AttackRow]) -> RenderableType:
+    """One table for what differs in data set, attack, defense and point alone; published figures stand dim below
+    the measured ones."""
+    groups = _grouped(rows, lambda row: row.title)
+    return Group(*(_attack_table(title, group) for title, group in groups.items()), *_sources(groups))
+
+
+def knowledge(rows: Iterable[KnowledgeRow]) -> RenderableType:
+    """What knowing the defense gains: one table a block."""
+    groups = _grouped(rows, lambda row: row.block)
+    return Group(*(_knowledge_table(title, group) for title, group in groups.items()))
+
+
+def trainings(rows: Sequence[TrainingRow], published: Sequence[Published] = ()) -> RenderableType:
+    """A table for each data set and setting; published figures stand dim below the measured ones."""
+    groups = _grouped(rows, lambda row: f"{row.dataset} · {row.model} · {row.setting}")
+    words = [f"{row.defense}: {line}" for row in rows for line in bayesian(row.bayesian)]
+    words += dict.fromkeys(f"ε: {caveat}" for row in rows for caveat in row.caveats)
+    gone = [f"not run at this scale: {_where(each)}: {_figures(each)}" for each in missing(rows, published)]
+    return Group(
+        *(_training_table(title, group) for title, group in groups.items()),
+        *(Text(line, style="dim") for line in words), *_sources(groups), *(Text(line, style="dim") for line in gone),
+    )  # fmt: skip
+
+
+def bayesian(result: BayesianResult | None) -> list[str]:
+    """Bayesian ε of a training, a line for each level, beside the moments accountant's on the same run."""
+    if result is None:
+        return []
+    words = []
+    for level, spent in result.spent.items():
+        rounds = result.by_round[level]
+        moments = rounds[-1].moments_epsilon if rounds else None
+        other = "" if moments is None else f" (moments accountant of the same rounds: {moments:.3g})"
+        value = "none" if spent.epsilon is None else f"{spent.epsilon:.3g}"
+        words.append(f"{spent.accountant}: ε {value} at δ {spent.delta:g}{other}")
+    return [*words, *(f"Bayesian, {level} level: {reason}" for level, reason in result.absent.items())]
+
+
+def _board_table(title: str, group: Sequence[Line]) -> RenderableType:
+    """Fits 80 columns with three points: what shares a terminal column stands there line by line, and a column
+    that says nothing is left out."""
+    by_column: dict[str, list[Column]] = {}
+    for column in columns(line.row for line in group):
+        if column.terminal is not None:
+            by_column.setdefault(column.terminal[0], []).append(column)
+    shown = {
+        heading: stack
+        for heading, stack in by_column.items()
+        if any(column.point or column.text(line) != NONE for column in stack for line in group)
+    }
+    table = _table(shown, folded="defense")
+    for line in group:
+        table.add_row(*(_stacked(stack, line) for stack in shown.values()))
+    return _titled(title, table)
+
+
+def _stacked(stack: Sequence[Column], line: Line) -> Text:
+    if stack[0].point:
+        at = line.row.points[stack[0].point]
+        return _scored(at, best=short_attack(at.best.attack) if at.best and at.best.asr > 0 else "")
+    first, *rest = stack
+    name = first.text(line)
+    # a space before the parameters, so that a narrow column breaks there and not inside a word
+    text = Text(name.replace("(", " (", 1) if first.name == "defense" else name)
+    for column in rest:
+        words = column.text(line)
+        if words not in (NONE, ""):
+            assert column.terminal is not None
+            text.append(f"\n{column.terminal[1]}{words}", style="dim")
+    return text
+
+
+def _scored(worst: Worst | AtPoint, *, best: str = "", nothing: str = NONE) -> Text:
+    """A worst case in colour, dim below it its interval and the best attack; why there is none."""
+    if worst.asr is None:
+        if worst.crashed:
+            return Text("crashed", style="red")
+        return Text("n/a" if worst.absent else nothing, style="dim")
+    style = "red" if worst.asr >= 0.5 else "yellow" if worst.asr > 0 or worst.lower_bound else "green"
+    text = Text(rate(worst.asr, lower_bound=worst.lower_bound), style=style)
+    below = [interval(worst.interval), *filter(None, [best])]
+    return text.append("".join(f"\n{line}" for line in below), style="dim")
+
+
+def _block_table(block: Block, detail: bool) -> RenderableType:
+    names = distinct(block.rows)
+    table = _table(("defense", *block.points), folded="defense", boxed=True)
+    for defense, row in block.rows.items():
+        cells = [_block_cell(row[point], detail) if point in row else Text("") for point in block.points]
+        table.add_row(names[defense], *cells)
+    return _titled(block.title, table)
+
+
+def _block_cell(worst: Worst, detail: bool) -> Text:
+    best, prior = worst.best, worst.prior_psnr_db
+    text = _scored(
+        worst, best=f"{short_attack(best[0])} {share(best[1])}" if best and best[1] > 0 else "", nothing="…"
+    )
+    if worst.asr is None or not detail:
+        return text.split("\n")[0]
+    if prior is not None:
+        psnr = figure(PSNR_DB, worst.best_psnr_db)
+        text.append(f"\n{psnr}, prior {figure(PSNR_DB, prior)}", style="dim")
+    return text
+
+
+def _attack_table(title: str, rows: list[AttackRow]) -> RenderableType:
+    """What all rows share stands in the title; only names are folded, figures stay whole."""
+    varied = [name for name in ("defense", "point") if len({getattr(row, name) for row in rows}) > 1]
+    constant = [getattr(rows[0], name) for name in ("defense", "point") if name not in varied]
+    # Names in columns of their own would be squeezed to nothing beside seven figures: then they stand in one.
+    names = (" · ".join(("data set", "attack", *varied)),) if varied else ("data set", "attack")
+    # SSIM where a paper gives it: seven figures fill 80 columns
+    with_ssim = any("ssim" in _published(row) for row in rows)
+    second = "SSIM" if with_ssim else "of leaked"
+    figures = ("ASR", "RMSE", second, "PSNR", "evals", "outer", "diverged")
+    table = _table((*names, *figures), folded=names, narrow=12 if varied else 8)
+    short = {
+        name: distinct(list(dict.fromkeys(getattr(row, name) for row in rows)))
+        for name in ("attack", "defense")
+    }
+    for row in rows:
+        paper = _published(row)
+        parts = [row.dataset, short["attack"][row.attack]]
+        parts += [short["defense"].get(getattr(row, name), getattr(row, name)) for name in varied]
+        ssim = _beside(figure(SSIM, row.medians[SSIM.name]), paper.get("ssim"), ".3f")
+        psnr = _beside(figure(PSNR_DB, row.medians[PSNR_DB.name]), paper.get("psnr_db"), ".1f")
+        psnr.append(f"\nprior {figure(PSNR_DB, row.prior_psnr_db)}", style="dim")
+        table.add_row(
+            *([" · ".join(parts)] if varied else parts), _attack_rate(row, paper.get("asr")),
+            _beside(figure(RMSE, row.medians[RMSE.name]), paper.get("rmse"), ".3f"),
+            ssim if with_ssim else figure(RMSE, row.rmse_of_successes), psnr, number(row.evaluations),
+            _beside(number(row.outer), paper.get("iterations")), share(row.diverged),
+        )  # fmt: skip
+    return _titled(" · ".join([title, *constant]), table)
+
+
+def _attack_rate(row: AttackRow, published: float | None) -> Text:
+    if row.asr is None:
+        return Text("crashed" if row.crashed else NONE, style="red" if row.crashed else "dim")
+    text = Text(share(row.asr)).append(f"\n{interval(row.interval)}", style="dim")
+    return text if published is None else text.append(f"\npaper {share(published, 1)}", style="dim")
+
+
+def _knowledge_table(title: str, rows: list[KnowledgeRow]) -> RenderableType:
+    headings = ("defense", "point", "plain", "adaptive", "change", "RMSE", "PSNR")
+    table = _table(headings, folded="defense", narrow=12)
+    names = distinct(list(dict.fromkeys(row.defense for row in rows)))
+    for row in rows:
+        both = row.plain, row.adaptive
+        priors = [worst.prior_psnr_db for worst in both if worst.prior_psnr_db is not None]
+        rmse, psnr = (
+            " → ".join(figure(metric, worst.best_median(metric)) for worst in both)
+            for metric in (RMSE, PSNR_DB)
+        )
+        psnr = psnr.replace(" dB", "", 1)  # once is enough: 80 columns are full
+        below = f"\nprior {figure(PSNR_DB, max(priors, default=None))}"
+        table.add_row(
+            names[row.defense], row.point, *(_informed(worst) for worst in both),
+            Text(UNDESCRIBED, style="dim") if row.undescribed else _change(row.change), rmse,
+            Text.assemble(psnr, (below, "dim")),
+        )  # fmt: skip
+    return _titled(f"{title} · what knowing the defense gains", table)
+
+
+def _informed(worst: Worst) -> Text:
+    if worst.asr is None:
+        return Text("crashed" if worst.crashed else "…", style="dim")
+    text = Text(rate(worst.asr, lower_bound=worst.lower_bound))
+    best = worst.best
+    return (
+        text.append(f"\n{short_attack(best[0]).removesuffix(' adaptive')}", style="dim")
+        if best and best[1] > 0
+        else text
+    )
+
+
+def _change(change: tuple[float, float, float] | None) -> Text:
+    """The change with its interval, in colour where 0 lies outside."""
+    if change is None:
+        return Text(NONE, style="dim")
+    difference, low, high = change
+    style = "red" if low > 0 else "green" if high < 0 else "dim"
+    sign = "+" if difference > 0 else ""
+    return Text(f"{sign}{share(difference)}\n{interval((low, high))}", style=style)
+
+
+def _training_table(title: str, rows: Sequence[TrainingRow]) -> RenderableType:
+    headings = ("defense", "accuracy", "rounds", "ε paper", "ε tight", "ms/step", "× none")
+    table = _table(headings, folded="defense", narrow=18)
+    short = distinct(list(dict.fromkeys(row.defense for row in rows)))
+    several = len({row.length for row in rows}) > 1
+    for row in rows:
+        paper = _published(row)
+        name = short[row.defense].replace("(", " (", 1) + (f" · {row.length}" if several else "")
+        table.add_row(
+            name, _accuracy(row, paper.get("accuracy")),
+            _beside(number(row.rounds, "d"), paper.get("rounds")),
+            _beside(number(row.epsilon_paper, ".3g"), paper.get("epsilon"), ".3f"), number(row.epsilon, ".3g"),
+            _beside(number(row.milliseconds, ".2f"), paper.get("milliseconds")),
+            _beside(number(row.overhead, ".2f"), paper.get("overhead"), ".2f"),
+        )  # fmt: skip
+    return _titled(title, table)
+
+
+def _accuracy(row: TrainingRow, published: float | None) -> Text:
+    if row.accuracy is None:
+        return Text("crashed", style="red")
+    text = Text(share(row.accuracy, 1))
+    if row.seeds > 1 and row.least is not None and row.most is not None:
+        text.append(f"\n{share(row.least, 1).removesuffix(' %')}–{share(row.most, 1)}", style="dim")
+    if row.diverged:
+        text.append(f"\n{row.diverged} diverged", style="yellow")
+    return text if published is None else text.append(f"\npaper {share(published, 1)}", style="dim")
+
+
+def _titled(title: str, table: Table) -> RenderableType:
+    """A table below its title.  Rich's own titles lose a letter where the table is as wide as the terminal."""
+    return Group(Text(title, style="bold"), table)
+
+
+def _table(
+    headings: Iterable[str], *, folded: str | Sequence[str], narrow: int = 16, boxed: bool = False
+) -> Table:
+    """An empty table; only columns of names are folded, figures stay whole."""
+    box = {} if boxed else {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0)}
+    table = Table(**box)  # type: ignore[arg-type]
+    for heading in headings:
+        if heading in ((folded,) if isinstance(folded, str) else folded):
+            table.add_column(heading, overflow="fold", min_width=narrow)
+        else:
+            table.add_column(heading, no_wrap=heading != "change")
+    return table
+
+
+def _grouped(rows: Iterable[_T], title: Callable[[_T], str]) -> dict[str, list[_T]]:
+    groups: dict[str, list[_T]] = {}
+    for row in rows:
+        groups.setdefault(title(row), []).append(row)
+    return groups
+
+
+def _published(row: AttackRow | TrainingRow) -> Mapping[str, float]:
+    return row.published.figures if row.published else {}
+
+
+def _beside(measured: str, published: float | None, form: str = "g") -> Text:
+    """The measured figure with the published one dim below it."""
+    text = Text(measured)
+    return text if published is None else text.append(f"\npaper {published:{form}}", style="dim")
+
+
+def _sources(groups: Mapping[str, Sequence[AttackRow | TrainingRow]]) -> list[Text]:
+    sources = [row.published.source for rows in groups.values() for row in rows if row.published]
+    return [Text(f"paper: {source}", style="dim") for source in dict.fromkeys(sources)]
+
+
+def _where(published: Published) -> str:
+    return ", ".join(f"{axis} {_pattern(value)}" for axis, value in published.where.items())
+
+
+def _pattern(value: Any) -> str:
+    if not isinstance(value, Mapping):
+        return str(value)
+    inner = ", ".join(f"{key}={item}" for key, item in value.items() if key != "name")
+    return f"{value['name']}({inner})" if "name" in value and inner else str(value.get("name", inner))
+
+
+def _figures(published: Published) -> str:
+    return ", ".join(f"{name} {value:g}" for name, value in published.figures.items())

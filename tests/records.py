@@ -1,0 +1,131 @@
+"""Records made up for tests: typed, small, with figures that follow from their examples."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from bench.cell import AttackCell, DataRef, Entry, Federated, TrainingCell
+from bench.record.schema import (
+    AttackResult,
+    Code,
+    Conditions,
+    Cost,
+    Environment,
+    ExampleScore,
+    Provenance,
+    ReadingScore,
+    Record,
+    Status,
+    TrainingCost,
+    TrainingResult,
+)  # fmt: skip
+from bench.scoring.summary import summarise
+
+CELL = AttackCell(
+    dataset=DataRef(name="digits", sha256="0" * 64), federated=Federated(batch=1), defense=Entry(name="none"),
+    model=Entry(name="dlg-lenet", params={"activation": "sigmoid"}), point="type-2", readings=2,
+    attack=Entry(name="cpl", params={"outer": 300, "restarts": 0}),
+)  # fmt: skip
+TRAINING = TrainingCell(
+    dataset=CELL.dataset, model=CELL.model, federated=Federated(algorithm="fedavg", steps=2),
+    defense=Entry(name="none"), rounds=20,
+)  # fmt: skip
+PROVENANCE = Provenance(bench=Code(origin="gradient-leakage-bench", version="1", protocol=1, sha256="5" * 64))
+MACHINE = Environment(
+    bench="1", torch="2", numpy="2", python="3", platform="Linux", device="cpu", device_name="x86_64", threads=1,
+    cores=2,
+)  # fmt: skip
+
+
+def entry(value: str | Entry) -> Entry:
+    """An entry of that name, without parameters."""
+    return Entry(name=value) if isinstance(value, str) else value
+
+
+def attack_cell(**changes: Any) -> AttackCell:
+    """`CELL` with changes; entries may be given by name."""
+    named: dict[str, Any] = {
+        key: entry(changes[key]) for key in ("attack", "defense", "model") if key in changes
+    }
+    return CELL.model_copy(update={**changes, **named})
+
+
+def example(success: bool = False, **figures: Any) -> ExampleScore:
+    """An example at 30 dB where it leaked, at 0 dB where not; a `psnr_db` of None failed."""
+    figures = {"psnr_db": 30.0 if success else 0.0, "rmse": 0.1 if success else 0.5, **figures}
+    if figures["psnr_db"] is None:
+        figures = {**figures, "rmse": None, "status": figures.get("status", "nan")}
+    return ExampleScore(**{"status": "ok", "success": success, "identified": success, **figures})
+
+
+def readings_of(
+    successes: Sequence[Sequence[bool]],
+    psnr_db: Sequence[Sequence[float | None]] | None = None,
+    **figures: Any,
+) -> tuple[ReadingScore, ...]:
+    """Reading r is of client r and examples 10r, 10r + 1, …"""
+    return tuple(
+        ReadingScore(
+            status="ok", leaked=any(hits), clients=(row,), indices=tuple(10 * row + n for n in range(len(hits))),
+            evaluations=10, outer=1, snr_db=120.0, cosine=1.0,
+            examples=tuple(
+                example(hit, **({"psnr_db": psnr_db[row][n]} if psnr_db else {}), **figures)
+                for n, hit in enumerate(hits)
+            ),
+        )
+        for row, hits in enumerate(successes)
+    )  # fmt: skip
+
+
+def attack_record(
+    successes: Sequence[Sequence[bool]] = ((True,), (False,)),
+    psnr_db: Sequence[Sequence[float | None]] | None = None,
+    *,
+    id: str | None = None,
+    cell: AttackCell = CELL,
+    readings: Sequence[ReadingScore] | None = None,
+    result: dict[str, Any] | None = None,
+    **fields: Any,
+) -> Record:
+    """A finished attack: by reading, which of its examples leaked; its summary follows from them.
+
+    `result` changes fields of the result, `fields` those of the record.
+    """
+    scores = tuple(readings) if readings is not None else readings_of(successes, psnr_db)
+    summary = summarise(scores, identification_chance=0.01, gallery=99, priors={})
+    whole = AttackResult(readings=scores, summary=summary, conditions=Conditions(weights_norm=26.0, round=0))
+    return Record(
+        **{
+            "id": id or cell.id, "status": "done", "cell": cell.model_copy(update={"readings": len(scores)}),
+            "provenance": PROVENANCE, "environment": MACHINE, "cost": Cost(wall_seconds=1.0, attack_seconds=0.5),
+            "result": replace(whole, **(result or {})), **fields,
+        }
+    )  # fmt: skip
+
+
+def training_record(
+    accuracy: float = 0.9, *, id: str | None = None, cell: TrainingCell = TRAINING,
+    result: dict[str, Any] | None = None, **fields: Any,
+) -> Record:  # fmt: skip
+    """A finished training that ended at this accuracy."""
+    whole = TrainingResult(
+        accuracy=accuracy, curve=((0, 0.1), (cell.rounds, accuracy)), rounds=cell.rounds, diverged=False
+    )
+    cost = Cost(wall_seconds=1.0, training=TrainingCost(overhead=1.5, milliseconds_per_step=2.0))
+    return Record(
+        **{
+            "id": id or cell.id, "status": "done", "cell": cell, "provenance": PROVENANCE, "environment": MACHINE,
+            "cost": cost, "result": replace(whole, **(result or {})), **fields,
+        }
+    )  # fmt: skip
+
+
+def with_result(record: Record, **fields: Any) -> Record:
+    """The record of an attack with other fields in its result."""
+    assert record.attack is not None
+    return replace(record, result=replace(record.attack, **fields))
+
+
+def unfinished(record: Record, status: Status, reason: str) -> Record:
+    """The record of the same cell with nothing to show for it."""
+    return replace(record, status=status, reason=reason, result=None)

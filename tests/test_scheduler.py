@@ -1,0 +1,194 @@
+"""Which cell goes to which worker: every cell once, each after what it waits for, data sets loaded once."""
+
+import threading
+from collections import Counter, defaultdict
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench.cell import AnyCell, AttackCell, CheckpointWeights, DataRef, Entry, Federated, TrainingCell
+from bench.record.schema import Code, Cost, Provenance, Record
+from bench.sweep.estimates import Estimates, Remaining
+from bench.sweep.scheduler import Group, Scheduler
+
+DATA = tuple(DataRef(name=name, sha256=letter * 64) for name, letter in (("digits", "a"), ("mnist", "b")))
+
+
+def training(seed: int, data: DataRef = DATA[0]) -> TrainingCell:
+    return TrainingCell(
+        dataset=data,
+        model=Entry(name="mlp"),
+        federated=Federated(),
+        defense=Entry(name="none"),
+        rounds=1,
+        seed=seed,
+    )
+
+
+def attack(
+    seed: int, data: DataRef = DATA[0], on: TrainingCell | None = None, attack: str = "cpl"
+) -> AttackCell:
+    weights: dict[str, Any] = {} if on is None else {"weights": CheckpointWeights(training=on.id, round=1)}
+    return AttackCell(
+        dataset=data, model=Entry(name="mlp"), federated=Federated(), defense=Entry(name="none"),
+        attack=Entry(name=attack), point="type-2", seed=seed, **weights,
+    )  # fmt: skip
+
+
+def simulated(
+    scheduler: Scheduler, workers: int, seconds: dict[str, float]
+) -> list[tuple[float, str, AnyCell]]:
+    """Each worker takes `seconds` for a cell; (start, worker, cell) in order."""
+    clock, busy, starts = 0.0, dict[str, tuple[float, AnyCell]](), list[tuple[float, str, AnyCell]]()
+    while True:
+        for name in map(str, range(workers)):
+            if name not in busy and (cell := scheduler.take(name)) is not None:
+                busy[name] = (clock + seconds[cell.id], cell)
+                starts.append((clock, name, cell))
+        if not busy:
+            assert scheduler.empty
+            return starts
+        name = min(busy, key=lambda worker: busy[worker][0])
+        clock, cell = busy.pop(name)
+        scheduler.settle(cell)
+
+
+@st.composite
+def sweeps(draw: st.DrawFn) -> tuple[list[Group], dict[str, float]]:
+    trainings = [training(n, draw(st.sampled_from(DATA))) for n in range(draw(st.integers(0, 4)))]
+    groups = [Group(cells=(cell,)) for cell in trainings]
+    for n in range(draw(st.integers(0, 8))):
+        on = draw(st.sampled_from([None, *trainings]))
+        data = on.dataset if on else draw(st.sampled_from(DATA))
+        count = draw(st.integers(1, 4))
+        cells = tuple(attack(100 * n + k, data, on) for k in range(count))
+        groups.append(Group(cells=cells, after=on.id if on else None))
+    every = [cell.id for group in groups for cell in group.cells]
+    return groups, {id_: draw(st.floats(0.01, 10)) for id_ in every}
+
+
+@given(sweeps(), st.integers(1, 4))
+@settings(max_examples=150, deadline=None)
+def test_every_cell_once_and_after_its_training(
+    sweep: tuple[list[Group], dict[str, float]], workers: int
+) -> None:
+    groups, seconds = sweep
+    starts = simulated(Scheduler(groups, lambda cell: seconds[cell.id]), workers, seconds)
+    assert Counter(cell.id for _, _, cell in starts) == dict.fromkeys(seconds, 1)
+    ends = {cell.id: start + seconds[cell.id] for start, _, cell in starts}
+    begins = {cell.id: start for start, _, cell in starts}
+    for group in groups:
+        for cell in group.cells:
+            assert group.after is None or begins[cell.id] >= ends[group.after] - 1e-9
+    # nobody waits while there is work, so twice the least that is possible is enough (Graham 1966)
+    waits_for = {cell.id: group.after for group in groups for cell in group.cells}
+    chain = max(
+        (took + seconds[after] if (after := waits_for[id_]) else took for id_, took in seconds.items()),
+        default=0,
+    )
+    least = max(chain, sum(seconds.values()) / workers)
+    assert max(ends.values(), default=0) <= 2 * least + 1e-6
+
+
+def test_a_worker_stays_with_its_data_set() -> None:
+    groups = [Group(cells=(attack(n, DATA[n % 2]),)) for n in range(40)]
+    seconds = {group.cells[0].id: 1.0 + n / 100 for n, group in enumerate(groups)}
+    loads: defaultdict[str, list[str]] = defaultdict(list)
+    for _, worker, cell in simulated(Scheduler(groups, lambda cell: seconds[cell.id]), 2, seconds):
+        if loads[worker][-1:] != [cell.dataset.name]:
+            loads[worker].append(cell.dataset.name)
+    assert all(len(names) <= 2 for names in loads.values())  # its own, and at the end the other's rest
+    assert {names[0] for names in loads.values()} == {"digits", "mnist"}
+
+
+def test_the_longest_first_and_urgent_trainings_before_all() -> None:
+    short, long, trained = attack(1), attack(2), training(3)
+    seconds = {short.id: 1.0, long.id: 5.0, trained.id: 0.1, attack(4, on=trained).id: 3.0}
+    groups = [Group(cells=(short,)), Group(cells=(long,)), Group(cells=(attack(4, on=trained),), after=trained.id),
+              Group(cells=(trained,))]  # fmt: skip
+    order = [
+        cell.seed for _, _, cell in simulated(Scheduler(groups, lambda cell: seconds[cell.id]), 1, seconds)
+    ]
+    assert order == [3, 2, 4, 1]
+
+
+def test_an_idle_worker_takes_half_of_the_longest_rest() -> None:
+    cells = tuple(attack(n) for n in range(7))
+    scheduler = Scheduler([Group(cells=cells)], lambda cell: 1.0)
+    assert scheduler.take("1") == cells[0]
+    assert scheduler.take("2") == cells[4]  # three of the six that were left
+    assert [scheduler.take("1"), scheduler.take("1"), scheduler.take("1")] == list(cells[1:4])
+    assert scheduler.take("1") == cells[6]
+    assert scheduler.take("2") == cells[5]
+    assert scheduler.empty
+
+
+def test_what_a_lost_worker_had_goes_to_others() -> None:
+    cells = tuple(attack(n) for n in range(4))
+    scheduler = Scheduler([Group(cells=cells)], lambda cell: 1.0)
+    first = scheduler.take("1")
+    assert first is not None
+    scheduler.remove("1")
+    scheduler.retry(first)
+    assert scheduler.ready == 4
+    assert {scheduler.take("2").seed for _ in range(4)} == {0, 1, 2, 3}  # type: ignore[union-attr]
+
+
+def test_a_training_that_is_done_before_is_waited_for_by_nobody() -> None:
+    on_it = attack(1, on=training(1))
+    scheduler = Scheduler([Group(cells=(on_it,), after=training(1).id)], lambda cell: 1.0)
+    assert scheduler.take("1") == on_it
+
+
+def test_estimates_learn_from_what_is_most_alike() -> None:
+    estimates = Estimates(lambda cell: (1, 8, 8))
+
+    def learn(cell: AnyCell, seconds: float, **cost: Any) -> None:
+        estimates.learn(cell, Cost(wall_seconds=seconds, **cost))
+
+    plain = estimates.seconds(attack(1))
+    learn(attack(2, attack="dlg"), 5 * estimates.seconds(attack(2, attack="dlg")))
+    assert estimates.seconds(attack(1)) == plain  # another attack's
+    learn(attack(2, DATA[1]), 3 * plain)
+    assert estimates.seconds(attack(1)) == pytest.approx(3 * plain)  # its own, on other data
+    learn(attack(2), 2 * plain)
+    assert estimates.seconds(attack(1)) == pytest.approx(2 * plain)  # on its own data
+    for nonsense in (0.0, -1.0, 1e300):
+        learn(attack(3), nonsense)
+    learn(attack(3), 0.001, reused_from="another cell")
+    assert estimates.seen == 3
+
+
+def test_what_is_left_follows_the_speed_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter((0.0, 10.0))
+    monkeypatch.setattr("bench.sweep.estimates.time.monotonic", lambda: next(clock))
+    cells = [attack(n) for n in range(5)]
+    remaining = Remaining(cells, Estimates(lambda cell: (1, 8, 8)))
+    assert remaining.left() is None
+    for cell in cells[:2]:
+        code = Provenance(bench=Code(origin="here"))
+        remaining.on_record(Record(id=cell.id, status="n/a", reason="none", cell=cell, provenance=code))
+    assert remaining.left() == pytest.approx(15.0)
+
+
+def test_estimates_may_be_read_while_they_learn() -> None:
+    estimates = Estimates(lambda cell: (1, 8, 8))
+    errors: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            while not done.is_set():
+                estimates.seconds(attack(1))
+        except BaseException as error:
+            errors.append(error)
+
+    done = threading.Event()
+    reader = threading.Thread(target=read)
+    reader.start()
+    for number in range(5000):
+        estimates.learn(attack(1), Cost(wall_seconds=1.0 + number))
+    done.set()
+    reader.join()
+    assert not errors
