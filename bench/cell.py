@@ -1,8 +1,8 @@
-"""Cells: the questions a matrix asks, frozen, in canonical JSON, named by their hash.
+"""Cells: the configurations of a matrix, frozen, in canonical JSON, named by their hash.
 
 Two kinds, one record format.  A *training cell* gives curve, accuracy and checkpoints; an
-*attack cell* gives reconstructions and scores.  The *cell id* hashes the question (with the
-content hash of its data); the *source* hashes what answered it (`bench.record.fingerprint`): never mixed.
+*attack cell* gives reconstructions and scores.  The *cell id* hashes the configuration (with
+the content hash of its data).  The code that answers has a fingerprint of its own (`bench.record.fingerprint`).
 """
 
 import hashlib
@@ -74,7 +74,7 @@ class InitialWeights(Frozen):
 
 
 class FileWeights(Frozen):
-    """Weights from a file, by content hash; `path` is only where it was found, not the question.
+    """Weights from a file, by content hash; `path` is only where it was found, no part of the configuration.
 
     `series` names what the files of several seeds have in common, so that tables can count them together.
     """
@@ -98,7 +98,7 @@ class CheckpointWeights(Frozen):
 Weights = Annotated[InitialWeights | FileWeights | CheckpointWeights, Field(discriminator="kind")]
 
 
-UNASKED = ("path", "series")  # of weights: fields that are no part of the question
+UNASKED = ("path", "series")  # of weights: fields that are no part of the configuration
 
 
 # Fields that came later: where they ask for nothing, the configuration is the one from before.
@@ -141,7 +141,7 @@ class _Cell(Frozen):
         """The canonical JSON: sorted keys, no spaces.
 
         Where a weights file was found, its series, and which rounds of a training are kept, are not part of
-        the question: a cell's id does not depend on what else is in the matrix.
+        the configuration: a cell's id does not depend on what else is in the matrix.
         """
         content = self.model_dump(mode="json")
         for name in _UNLESS_ASKED:
@@ -185,7 +185,7 @@ class Bayesian(Frozen):
 
 
 class TrainingCell(_Cell):
-    """Train: data set, model, federated setting, defense, rounds, scale, seed."""
+    """Train: data set, model, federated setting, defense, rounds, seed."""
 
     kind: Literal["training"] = "training"
     rounds: Annotated[int, Field(ge=1, description="T")]

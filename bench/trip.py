@@ -1,4 +1,4 @@
-"""What travels, in order: Victims → Reading → Reconstruction → Score.
+"""What travels, in order: Victims → Reading → Reconstruction → Scores.
 
 Axes are named once, here, and used in every docstring:
 

@@ -15,6 +15,7 @@ from bench.record.schema import (
     Provenance,
     ReadingScore,
     Record,
+    Status,
     TrainingCost,
     TrainingResult,
 )  # fmt: skip
@@ -43,7 +44,9 @@ def entry(value: str | Entry) -> Entry:
 
 def attack_cell(**changes: Any) -> AttackCell:
     """`CELL` with changes; entries may be given by name."""
-    named = {key: entry(changes[key]) for key in ("attack", "defense", "model") if key in changes}
+    named: dict[str, Any] = {
+        key: entry(changes[key]) for key in ("attack", "defense", "model") if key in changes
+    }
     return CELL.model_copy(update={**changes, **named})
 
 
@@ -117,6 +120,12 @@ def training_record(
     )  # fmt: skip
 
 
-def unfinished(record: Record, status: str, reason: str) -> Record:
+def with_result(record: Record, **fields: Any) -> Record:
+    """The record of an attack with other fields in its result."""
+    assert record.attack is not None
+    return replace(record, result=replace(record.attack, **fields))
+
+
+def unfinished(record: Record, status: Status, reason: str) -> Record:
     """The record of the same cell with nothing to show for it."""
     return replace(record, status=status, reason=reason, result=None)

@@ -16,7 +16,8 @@ import pytest
 
 from bench.record import store as records
 from bench.record.files import PART
-from bench.record.store import Record, arrays_hash, read_arrays
+from bench.record.schema import Record
+from bench.record.store import arrays_hash, read_arrays
 
 ATTACK = '''
 import time

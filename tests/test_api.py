@@ -56,7 +56,7 @@ def test_the_five_lines_bring_a_digit_back(
 
     assert reading.point.name == "type-2"
     assert psnr(scores)[0] >= 20
-    assert scores.readings[0].examples[0].ssim > 0.9
+    assert (scores.readings[0].examples[0].ssim or 0) > 0.9
     assert scores.summary.asr.value == 1
     assert scores.summary.label_accuracy == 1
     assert scores.summary.gallery == 50
@@ -235,7 +235,7 @@ def test_without_public_pictures_the_scores_say_what_the_floor_was(
     assert scores.summary.identification_chance is None
     assert scores.readings[0].examples[0].identified is None
     error = float(((x - 0.5) ** 2).mean((1, 2, 3))[0])
-    assert scores.readings[0].examples[0].priors_db["mean"] == pytest.approx(-10 * np.log10(error))
+    assert (scores.readings[0].examples[0].priors_db or {})["mean"] == pytest.approx(-10 * np.log10(error))
     given = api.score(found, x, y, public=pictures[0][10:], public_labels=pictures[1][10:])
     assert given.priors_from == "the public examples given"
     assert given.summary.gallery == 50
@@ -264,7 +264,7 @@ def test_tables_are_scored_by_their_columns() -> None:
     assert reading.kind == "table"
     found = api.attack(reading, "cpl", evaluations=200)
     scores = api.score(found, rows[0], [1], public=rows[1:])
-    assert scores.readings[0].examples[0].numeric_rmse < 0.2
+    assert (scores.readings[0].examples[0].numeric_rmse or 1) < 0.2
     assert scores.summary.asr.value == 1
 
 

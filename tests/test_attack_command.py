@@ -59,7 +59,7 @@ def test_pictures_arrays_and_scores(folder: Path, tmp_path: Path) -> None:
     assert "reading 0: ok, loss" in result.output
     assert "labels 0\n" in result.output
     assert "leaked: 2 of 2 examples" in result.output
-    assert "floors are of the public pictures given" in result.output
+    assert "the prior-only baselines are of the public examples given" in result.output
     with np.load(tmp_path / "out" / "reconstruction.npz") as arrays:
         truth = np.load(folder / "truth.npz")["inputs"]
         error = ((np.clip(arrays["inputs"][:, 0], 0, 1) - truth) ** 2).mean((1, 2, 3))

@@ -210,11 +210,17 @@ def recognises(truth: bool) -> dict[str, Any]:
     return {"self_check": SelfCheck(recognises_truth=truth)}
 
 
+DESCRIBED = {"conditions": Conditions(described=True)}
 FLAGGED: dict[str, list[Record]] = {
     "no-evidence": [attacked(0), attacked(0, defense="d")],
     "failed": [attacked(32), attacked(0, defense="d", example_status="diverged")],
     "single-observation": [attacked(32), attacked(0, defense="d", **RANDOM)],
-    "no-adaptive-attack": [attacked(32), attacked(0, defense="d")],
+    # the second was to know the defense, which describes nothing: it stayed plain
+    "no-adaptive-attack": [
+        attacked(32),
+        attacked(0, defense="d"),
+        attacked(0, defense="d", knowledge="adaptive"),
+    ],
     "no-progress": [attacked(32), attacked(0, defense="d", **losses(1.0, 0.95))],
     "self-check": [attacked(32), attacked(0, defense="d", **recognises(False))],
     "restarts": [attacked(32), attacked(9, defense="d", restarts=1)],
@@ -226,7 +232,9 @@ CLEARED: dict[str, list[Record]] = {
     "single-observation": [
         attacked(32), attacked(0, defense="d", **RANDOM), attacked(0, defense="d", **RANDOM, repeated=10)
     ],
-    "no-adaptive-attack": [attacked(32), attacked(0, defense="d"), attacked(0, defense="d", knowledge="adaptive")],
+    "no-adaptive-attack": [
+        attacked(32), attacked(0, defense="d"), attacked(0, defense="d", knowledge="adaptive", **DESCRIBED),
+    ],
     "no-progress": [attacked(32), attacked(0, defense="d", **losses(1.0, 0.2))],
     "self-check": [attacked(32), attacked(0, defense="d", **recognises(True))],
     "restarts": [attacked(32), attacked(9, defense="d", restarts=0)],

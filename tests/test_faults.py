@@ -31,6 +31,7 @@ from bench.matrix.expand import Planned
 from bench.record import request
 from bench.record import store as records
 from bench.record.folder import is_held, opened
+from bench.record.schema import Record
 from bench.registry import entries as registry
 from bench.sweep import progress
 from bench.sweep.observer import Observer
@@ -181,7 +182,7 @@ def test_a_worker_that_dies_while_it_has_nothing_to_do_is_replaced(tmp_path: Pat
         for number in range(2):
             pool.submit("1", attack(readings=1 + number), demand=1)
             ((_, event),) = pool.events()
-            assert isinstance(event, records.Record), event
+            assert isinstance(event, Record), event
             assert event.status == "done"
             pool._workers["1"].process.kill()
             pool._workers["1"].process.join()
@@ -251,7 +252,7 @@ class GreedyInNumpy(Greedy):
         np.empty(2**50)
 
 
-def answered(kind: type, run: Path, monkeypatch: pytest.MonkeyPatch, **changed: Any) -> records.Record:
+def answered(kind: type, run: Path, monkeypatch: pytest.MonkeyPatch, **changed: Any) -> Record:
     instance = registry.instance
     monkeypatch.setattr(
         registry,
@@ -568,12 +569,12 @@ class ScriptedPool:
         pass
 
 
-def scripted(run: Path, script: list[Any], *cells: AnyCell) -> list[records.Record]:
+def scripted(run: Path, script: list[Any], *cells: AnyCell) -> list[Record]:
     """The records that observers hear of in a run whose workers follow this script."""
-    found: list[records.Record] = []
+    found: list[Record] = []
 
     class Collector(Observer):
-        def on_record(self, record: records.Record) -> None:
+        def on_record(self, record: Record) -> None:
             found.append(record)
 
     context = RunContext(run=run)

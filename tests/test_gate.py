@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from tests.records import with_result
 
 from bench.cell import AnyCell, AttackCell, DataRef, Entry, Federated, TrainingCell
 from bench.cli.gate import command as gate
@@ -160,10 +161,7 @@ def test_what_is_missing_or_failed_is_never_a_pass() -> None:
     assert crashed.exit_code == 3 and crashed.unpaired[0][1] == "crashed now: boom"
     others = verdict(before, run(first=5))
     assert others.exit_code == 3 and not others.comparisons and "other victims" in others.unpaired[0][1]
-    heavier = [
-        replace(record, result=replace(record.result, conditions=Conditions(weights_norm=4.0)))
-        for record in before
-    ]
+    heavier = [with_result(record, conditions=Conditions(weights_norm=4.0)) for record in before]
     assert "other weights" in verdict(before, heavier).unpaired[0][1]
     assert verdict([], []).exit_code == 3
     assert verdict([*before, *run(defense="x", status="n/a")], before).outcome == "pass"

@@ -11,6 +11,7 @@ from bench.answer.run import run
 from bench.cell import AnyCell, AttackCell, CheckpointWeights, DataRef, Entry, Federated, TrainingCell
 from bench.matrix.expand import Planned
 from bench.record import store as records
+from bench.record.schema import Record
 from bench.sweep.plan import Resolver, Schedule, schedule
 
 RESOLVER = Resolver(None)
@@ -46,7 +47,7 @@ def attack(weights: Any = None, **changed: Any) -> AttackCell:
     return AttackCell(**(given | ({"weights": weights} if weights else {}) | changed))
 
 
-def answer(cell: AnyCell, folder: Path) -> records.Record:
+def answer(cell: AnyCell, folder: Path) -> Record:
     record = run(cell, RunContext(run=folder), MEMORY)
     records.write(folder, record)
     return record

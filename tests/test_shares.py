@@ -2,12 +2,17 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from bench.answer.context import Memory, RunContext
+from bench.answer.run import run
+from bench.cell import AttackCell, DataRef, Entry, Federated
+from bench.datasets.loading import load
 from bench.defenses.accounting.mechanism import Sampling
 from bench.defenses.accounting.report import released
 from bench.defenses.accounting.shares import (
@@ -20,6 +25,8 @@ from bench.defenses.base import Context, Setting
 from bench.defenses.niss import Niss
 from bench.defenses.transforms.shares import NoiseShares
 from bench.federated.draws import KeyedDraws
+from bench.parameters import values
+from bench.registry import entries as registry
 
 CLIENTS, SIZE = 12, 20_000
 SIGMAS = 5
@@ -124,3 +131,24 @@ def test_a_round_has_no_more_neighbours_than_clients() -> None:
     assert Niss(shares=50).transforms(setting(4))["exchange"][0].shares == 3  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="no neighbours in a round of one client"):
         Niss().transforms(setting(1))
+
+
+def test_a_reading_alone_is_the_reading_in_company(tmp_path: Path) -> None:
+    """Behind a transform across clients a reading comes from a whole round; with one reading there is one round."""
+    data = DataRef(name="digits", sha256=load(registry.instance("datasets", "digits", {}), "digits").sha256)
+    niss = Entry(name="niss", params=values(registry.instance("defenses", "niss", {})))
+    mlp = Entry(name="mlp", params=values(registry.instance("models", "mlp", {})))
+    cell = AttackCell(
+        dataset=data, model=mlp, defense=niss, attack=Entry(name="labels-only"), point="type-0", readings=1,
+        federated=Federated(clients=12, per_round=4, batch=2),
+    )  # fmt: skip
+    records = [
+        run(cell.model_copy(update={"readings": count}), RunContext(run=tmp_path), Memory())
+        for count in (1, 2)
+    ]
+    alone, company = (record.attack for record in records)
+    assert alone is not None and company is not None, [record.reason for record in records]
+    assert (alone.readings[0].snr_db, alone.readings[0].cosine) == pytest.approx(
+        (company.readings[0].snr_db, company.readings[0].cosine)
+    )
+    assert alone.distortion.snr_db_median == pytest.approx(alone.readings[0].snr_db)

@@ -9,7 +9,7 @@ import stat
 import struct
 import warnings
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 from scipy.stats import ttest_ind
+from tests.records import with_result
 
 from bench import api
 from bench.answer.context import Memory, RunContext
@@ -141,7 +142,7 @@ def contents(file: Path) -> dict[str, bytes]:
         return {name: opened.read(name) for name in opened.namelist()}
 
 
-def forged(file: Path, out: Path, members: dict[str, bytes], **fields: Any) -> Path:
+def forged(file: Path, out: Path, members: Mapping[str, bytes | None], **fields: Any) -> Path:
     """A submission with these entries besides those of `file`, its manifest made to fit by who forged it;
     None takes an entry away."""
     inside: dict[str, Any] = {**contents(file), **members}
@@ -224,7 +225,7 @@ def test_private_examples_stay(run: Path, submission: Path, tmp_path: Path) -> N
     # Nor under another record that names the same arrays and is not marked.
     shutil.copytree(run, tmp_path / "twins")
     twin = one_of(run, attack="prior-mean")
-    twin = replace(twin, result=replace(twin.result, arrays=private.arrays))
+    twin = with_result(twin, arrays=private.arrays)
     records.record_path(tmp_path / "twins", twin.id).write_text(text_of(twin))
     export(tmp_path / "twins", tmp_path / "twins.zip")
     assert examples not in (tmp_path / "twins.zip").read_bytes()
@@ -443,7 +444,8 @@ def test_a_record_is_as_bench_writes_it(small: Path, tmp_path: Path, change: str
 def test_hashes_and_the_list_must_agree(small: Path, tmp_path: Path) -> None:
     inside = contents(small)
     name = next(name for name in inside if name.startswith("records/"))
-    moved = forged(small, tmp_path / "moved.zip", {name: None, f"records/{HASH}.json": inside[name]})
+    renamed: dict[str, bytes | None] = {name: None, f"records/{HASH}.json": inside[name]}
+    moved = forged(small, tmp_path / "moved.zip", renamed)
     assert any("calls itself by another id" in line for line in check(moved).findings)
     listed = parsed(inside["manifest.json"]).model_dump(mode="json")["files"]
     other = {**listed, name: {**listed[name], "sha256": "0" * 64}}
@@ -506,7 +508,7 @@ def test_arrays_are_what_the_record_says(run: Path, small: Path, tmp_path: Path)
         ("trail", {**true, "trail": true["truth"][None]}, "its trajectory has shape"),
     ):
         sha256 = records.arrays_hash(content)
-        moved = replace(record, result=replace(record.result, arrays=sha256))
+        moved = with_result(record, arrays=sha256)
         members = {
             name: None, f"arrays/{sha256}.npz": packed(**content),
             f"records/{record.id}.json": text_of(moved).encode(),
@@ -862,7 +864,8 @@ def test_not_applicable_is_a_claim_too(run: Path, fresh: tuple[Path, verdicts.Ve
     assert verdicts.verdict(drawn, [crashed], "", 0.95).outcome == "inconclusive"
     assert draw.groups([crashed]) == []
     whole = one_of(run)
-    tiny = replace(whole, result=replace(whole.result, readings=whole.attack.readings[:1]))
+    assert whole.attack is not None
+    tiny = with_result(whole, readings=whole.attack.readings[:1])
     few = draw.Draw(group=draw.Group("", [tiny]), record=tiny, seeds=(7,))
     assert "too few examples" in verdicts.verdict(few, [tiny], "", 0.99).reason
 

@@ -43,7 +43,7 @@ class Solver(ABC, Generic[S]):
 
 
 def select(state: S, rows: Tensor) -> S:
-    """The state of some rows (a mask) alone."""
+    """The state of `rows`, their numbers, alone."""
     return replace(state, **{item.name: getattr(state, item.name)[rows] for item in fields(state)})
 
 

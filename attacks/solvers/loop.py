@@ -148,6 +148,6 @@ def _refill(now: _Progress, restart: Tensor, done: Tensor) -> None:
         now.x[now.active[refilled]] = starts[done[fresh]]
     kept = fresh | ~done
     if not kept.all():
-        now.active, now.state = now.active[kept], select(now.state, kept)
+        now.active, now.state = now.active[kept], select(now.state, torch.nonzero(kept)[:, 0])
     if len(now.active):
         now.evaluate = now.problem.subset(now.rows[now.active], now.restarts[now.active])

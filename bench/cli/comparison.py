@@ -33,8 +33,9 @@ class Difference:
 class PairedDifference:
     """A against B on the same examples; shares and differences are A's less B's.
 
-    `interval` of the difference in ASR at 95 %; `p_value` McNemar's; `rmse` and `psnr_db` medians of the differences
-    example by example; `only_a` and `only_b` the examples (reading, example) that leaked to one alone.
+    `interval` of the difference in ASR at 95 %; `p_value` McNemar's; `rmse` and `psnr_db` medians of the
+    differences example by example; `only_a` and `only_b` the examples (reading, example) that leaked to one
+    alone.
     """
 
     examples: int

@@ -46,7 +46,7 @@ def frames(run: Path) -> Frames:
 def _cell(record: Record) -> dict[str, Any]:
     cell, result = record.cell, record.result
     plain = cell.model_dump(mode="json", exclude=set(_PARTS))
-    row = {"cell": record.id, "status": record.status, "reason": record.reason}
+    row: dict[str, Any] = {"cell": record.id, "status": record.status, "reason": record.reason}
     row |= {part: entry(getattr(cell, part)) for part in _PARTS if hasattr(cell, part)}
     row |= {"dataset": dataset_name(cell), **_flat(plain)}
     if record.attack is not None:

@@ -43,10 +43,10 @@ class ExampleScore:
     """One true example against what the attack made of it.
 
     `matched` is which of the attack's examples was paired with it, None for none; `strict` success at PSNR ≥
-    30 dB (images);
-    `identified`: nearer to its own reconstruction than every example of the gallery.  `priors_db` has the PSNR
-    of each prior-only baseline, `prior_db` the best of them, `over_prior_db` what the attack has above it.
-    The other metrics are those of `bench.record.metrics`; None: not a number, or not measured.
+    30 dB (images); `identified`: nearer to its own reconstruction than every example of the gallery.
+    `priors_db` has the PSNR of each prior-only baseline, `prior_db` the best of them, `over_prior_db` what
+    the attack has above it. The other metrics are those of `bench.record.metrics`; None: not a number, or not
+    measured.
     """
 
     status: str
@@ -383,8 +383,8 @@ class Record:
     """One cell after it ran.
 
     `id` names the file; it is the cell's own id, but for a record of schema 1, whose cell was spelt in other
-    words.  Compare
-    `cell.id` to pair records.  `result` is there when `status` is done, `reason` when it is not.
+    words.  Compare `cell.id` to pair records.  `result` is there when `status` is done, `reason` when it is
+    not.
     """
 
     id: str

@@ -95,7 +95,7 @@ def _provenance(source: Json) -> Json:
 
 
 def _code(part: Json) -> Json:
-    rest = {name: part[name] for name in ("sha256", "version", "protocol") if name in part}
+    rest: Json = {name: part[name] for name in ("sha256", "version", "protocol") if name in part}
     if "plugin" in part:
         return {"origin": part["plugin"], "plugin": True, **rest}
     return {"origin": part["distribution"], **rest}
@@ -114,7 +114,7 @@ def _result(old: Json) -> Json | None:
 
 
 def _training(summary: Json) -> Json:
-    new = {
+    new: Json = {
         name: summary[name]
         for name in ("accuracy", "curve", "rounds", "diverged", "checkpoints")
         if name in summary

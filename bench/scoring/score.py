@@ -95,7 +95,7 @@ def score(
     columns["label"], columns["matched"] = labels, np.where(order < 0, np.nan, order)
     readings = _readings(columns, prior_columns, labels, reconstruction)
     summary = summarise(
-        readings, identification_chance=identification and identification.chance,
+        readings, identification_chance=identification.chance if identification else None,
         gallery=identification.gallery if identification else 0,
         priors={name: _prior(columns, prior, kind) for name, prior in prior_columns.items()},
     )  # fmt: skip

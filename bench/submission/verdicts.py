@@ -119,7 +119,8 @@ def verdict(draw: Draw, records: Sequence[Record], obstacle: str, level: float) 
     submitted = rate(draw.group.done, level)
     here = rate([record for record in records if record.status == "done"], level)
     interval = difference(submitted, here, level) if submitted and here else None
-    outcome, reason = ("inconclusive", obstacle) if obstacle else _judged(draw, records, interval)
+    unjudged: tuple[Outcome, str] = ("inconclusive", obstacle)
+    outcome, reason = unjudged if obstacle else _judged(draw, records, interval)
     cell = draw.record.cell
     assert isinstance(cell, AttackCell)
     return Verdict(

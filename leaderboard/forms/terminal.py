@@ -5,7 +5,6 @@ from typing import Any, TypeVar
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -80,7 +79,7 @@ def bayesian(result: BayesianResult | None) -> list[str]:
     return [*words, *(f"Bayesian, {level} level: {reason}" for level, reason in result.absent.items())]
 
 
-def _board_table(title: str, group: Sequence[Line]) -> Table:
+def _board_table(title: str, group: Sequence[Line]) -> RenderableType:
     """Fits 80 columns with three points: what shares a terminal column stands there line by line, and a column
     that says nothing is left out."""
     by_column: dict[str, list[Column]] = {}
@@ -92,10 +91,10 @@ def _board_table(title: str, group: Sequence[Line]) -> Table:
         for heading, stack in by_column.items()
         if any(column.point or column.text(line) != NONE for column in stack for line in group)
     }
-    table = _table(title, shown, folded="defense")
+    table = _table(shown, folded="defense")
     for line in group:
         table.add_row(*(_stacked(stack, line) for stack in shown.values()))
-    return table
+    return _titled(title, table)
 
 
 def _stacked(stack: Sequence[Column], line: Line) -> Text:
@@ -126,13 +125,13 @@ def _scored(worst: Worst | AtPoint, *, best: str = "", nothing: str = NONE) -> T
     return text.append("".join(f"\n{line}" for line in below), style="dim")
 
 
-def _block_table(block: Block, detail: bool) -> Table:
+def _block_table(block: Block, detail: bool) -> RenderableType:
     names = distinct(block.rows)
-    table = _table(block.title, ("defense", *block.points), folded="defense", boxed=True)
+    table = _table(("defense", *block.points), folded="defense", boxed=True)
     for defense, row in block.rows.items():
         cells = [_block_cell(row[point], detail) if point in row else Text("") for point in block.points]
         table.add_row(names[defense], *cells)
-    return table
+    return _titled(block.title, table)
 
 
 def _block_cell(worst: Worst, detail: bool) -> Text:
@@ -148,7 +147,7 @@ def _block_cell(worst: Worst, detail: bool) -> Text:
     return text
 
 
-def _attack_table(title: str, rows: list[AttackRow]) -> Table:
+def _attack_table(title: str, rows: list[AttackRow]) -> RenderableType:
     """What all rows share stands in the title; only names are folded, figures stay whole."""
     varied = [name for name in ("defense", "point") if len({getattr(row, name) for row in rows}) > 1]
     constant = [getattr(rows[0], name) for name in ("defense", "point") if name not in varied]
@@ -158,9 +157,7 @@ def _attack_table(title: str, rows: list[AttackRow]) -> Table:
     with_ssim = any("ssim" in _published(row) for row in rows)
     second = "SSIM" if with_ssim else "of leaked"
     figures = ("ASR", "RMSE", second, "PSNR", "evals", "outer", "diverged")
-    table = _table(
-        " · ".join([title, *constant]), (*names, *figures), folded=names, narrow=12 if varied else 8
-    )
+    table = _table((*names, *figures), folded=names, narrow=12 if varied else 8)
     short = {
         name: distinct(list(dict.fromkeys(getattr(row, name) for row in rows)))
         for name in ("attack", "defense")
@@ -178,7 +175,7 @@ def _attack_table(title: str, rows: list[AttackRow]) -> Table:
             ssim if with_ssim else figure(RMSE, row.rmse_of_successes), psnr, number(row.evaluations),
             _beside(number(row.outer), paper.get("iterations")), share(row.diverged),
         )  # fmt: skip
-    return table
+    return _titled(" · ".join([title, *constant]), table)
 
 
 def _attack_rate(row: AttackRow, published: float | None) -> Text:
@@ -188,9 +185,9 @@ def _attack_rate(row: AttackRow, published: float | None) -> Text:
     return text if published is None else text.append(f"\npaper {share(published, 1)}", style="dim")
 
 
-def _knowledge_table(title: str, rows: list[KnowledgeRow]) -> Table:
+def _knowledge_table(title: str, rows: list[KnowledgeRow]) -> RenderableType:
     headings = ("defense", "point", "plain", "adaptive", "change", "RMSE", "PSNR")
-    table = _table(f"{title} · what knowing the defense gains", headings, folded="defense", narrow=12)
+    table = _table(headings, folded="defense", narrow=12)
     names = distinct(list(dict.fromkeys(row.defense for row in rows)))
     for row in rows:
         both = row.plain, row.adaptive
@@ -206,7 +203,7 @@ def _knowledge_table(title: str, rows: list[KnowledgeRow]) -> Table:
             Text(UNDESCRIBED, style="dim") if row.undescribed else _change(row.change), rmse,
             Text.assemble(psnr, (below, "dim")),
         )  # fmt: skip
-    return table
+    return _titled(f"{title} · what knowing the defense gains", table)
 
 
 def _informed(worst: Worst) -> Text:
@@ -231,9 +228,9 @@ def _change(change: tuple[float, float, float] | None) -> Text:
     return Text(f"{sign}{share(difference)}\n{interval((low, high))}", style=style)
 
 
-def _training_table(title: str, rows: Sequence[TrainingRow]) -> Table:
+def _training_table(title: str, rows: Sequence[TrainingRow]) -> RenderableType:
     headings = ("defense", "accuracy", "rounds", "ε paper", "ε tight", "ms/step", "× none")
-    table = _table(title, headings, folded="defense", narrow=18)
+    table = _table(headings, folded="defense", narrow=18)
     short = distinct(list(dict.fromkeys(row.defense for row in rows)))
     several = len({row.length for row in rows}) > 1
     for row in rows:
@@ -246,7 +243,7 @@ def _training_table(title: str, rows: Sequence[TrainingRow]) -> Table:
             _beside(number(row.milliseconds, ".2f"), paper.get("milliseconds")),
             _beside(number(row.overhead, ".2f"), paper.get("overhead"), ".2f"),
         )  # fmt: skip
-    return table
+    return _titled(title, table)
 
 
 def _accuracy(row: TrainingRow, published: float | None) -> Text:
@@ -260,12 +257,17 @@ def _accuracy(row: TrainingRow, published: float | None) -> Text:
     return text if published is None else text.append(f"\npaper {share(published, 1)}", style="dim")
 
 
+def _titled(title: str, table: Table) -> RenderableType:
+    """A table below its title.  Rich's own titles lose a letter where the table is as wide as the terminal."""
+    return Group(Text(title, style="bold"), table)
+
+
 def _table(
-    title: str, headings: Iterable[str], *, folded: str | Sequence[str], narrow: int = 16, boxed: bool = False
+    headings: Iterable[str], *, folded: str | Sequence[str], narrow: int = 16, boxed: bool = False
 ) -> Table:
     """An empty table; only columns of names are folded, figures stay whole."""
     box = {} if boxed else {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0)}
-    table = Table(title=escape(title), title_justify="left", title_style="bold", **box)  # type: ignore[arg-type]
+    table = Table(**box)  # type: ignore[arg-type]
     for heading in headings:
         if heading in ((folded,) if isinstance(folded, str) else folded):
             table.add_column(heading, overflow="fold", min_width=narrow)
