@@ -210,7 +210,7 @@ def recognises(truth: bool) -> dict[str, Any]:
     return {"self_check": SelfCheck(recognises_truth=truth)}
 
 
-DESCRIBED = {"conditions": Conditions(described=True)}
+DESCRIBED: dict[str, Any] = {"conditions": Conditions(described=True)}
 FLAGGED: dict[str, list[Record]] = {
     "no-evidence": [attacked(0), attacked(0, defense="d")],
     "failed": [attacked(32), attacked(0, defense="d", example_status="diverged")],

@@ -364,7 +364,7 @@ def test_a_full_disk_stops_the_run_with_a_line_and_loses_nothing(tmp_path: Path,
         assert "No space left on device" in output.splitlines()[-1]
         assert "Traceback" not in output
         before = {id_: record.cost for id_, record in runs.whole(tiny / "run").items()}
-        assert "No space left" in CliRunner().invoke(cli, ["status", str(tiny / "run")]).output or not before
+        assert "the same command goes on" in status(tiny / "run")  # it says why, if there was room for that
         (tiny / "ballast").unlink()
         code, output = runs.ran(*quick, tiny / "run")
         assert code == 0, output

@@ -20,6 +20,7 @@ from bench.cell import AnyCell, CheckpointWeights
 from bench.cli.main import cli
 from bench.errors import BenchError, RecordError
 from bench.matrix.expand import Planned
+from bench.record import schema1
 from bench.record import store as records
 from bench.sweep.estimates import Estimates
 from bench.sweep.merge import merge
@@ -137,6 +138,18 @@ def test_records_of_schema_1_come_as_they_are_and_pair_with_their_cells(tmp_path
         records.write(now, replace(record, id=record.cell.id, status="n/a", reason="none", result=None))
     assert merge(now, [old]).better == len(paths)
     assert len(list((now / "records").iterdir())) == len(paths)
+
+
+def test_a_record_of_schema_1_gives_way_to_todays_of_the_same_cell(tmp_path: Path) -> None:
+    """Their ids differ, as the cell was spelt otherwise; a board that read both would count the cell twice."""
+    with zipfile.ZipFile(Path(__file__).parent / "data" / "submission-schema1.zip") as archive:
+        archive.extractall(tmp_path)
+    paths = list((tmp_path / "records").iterdir())
+    for record in list(records.records(tmp_path)):
+        assert schema1.id_of(record.cell) == record.id != record.cell.id
+        records.write(tmp_path, replace(record, id=record.cell.id))
+    assert len(list((tmp_path / "records").iterdir())) == len(paths)
+    assert {path.name for path in (tmp_path / "kept").iterdir()} == {f"{path.stem}.0.json" for path in paths}
 
 
 def break_arrays(run: Path) -> None:

@@ -2,11 +2,11 @@
 
 import copy
 import hashlib
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bench.answer.setup import Setup
 from bench.answer.victims import truth_at
@@ -86,26 +86,19 @@ def observe(
 
 
 def reading_hash(reading: Reading) -> str:
-    """SHA-256 of all that a reading holds but the name of its point; grants included."""
+    """SHA-256 of all that a reading holds but the name of its point; every field counts, grants included."""
     digest = hashlib.sha256()
-    tensors = {
-        **{f"value {name}": value for name, value in reading.values.items()},
-        **{f"weight {name}": value for name, value in reading.weights.items()},
-        **{f"buffer {name}": value for name, value in reading.model.named_buffers()},
-        "public": reading.public_inputs, "public labels": reading.public_labels,
-    }  # fmt: skip
-    if reading.labels is not None:
-        tensors["labels"] = reading.labels
-    for name, value in sorted(tensors.items()):
-        digest.update(f"{name}{value.dtype}{tuple(value.shape)}".encode())
-        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
-    plain = (
-        reading.linked, reading.rounds, reading.indices, str(reading.model), reading.kind, reading.shape,
-        reading.value_range, reading.classes, reading.examples, reading.batch, reading.steps, reading.rate,
-        reading.unit, reading.client_examples, reading.senders, reading.repeated_readings,
-        repr(reading.description),
-    )  # fmt: skip
-    digest.update(repr(plain).encode())
+    for field in fields(Reading):
+        value = reading.examples if field.name == "point" else getattr(reading, field.name)
+        tensors = value if isinstance(value, Mapping) else {}
+        if isinstance(value, nn.Module):
+            tensors, value = dict(value.named_buffers()), str(value)  # its weights are a field of their own
+        elif isinstance(value, Tensor):
+            tensors = {"": value}
+        digest.update(f"{field.name} {sorted(tensors) if tensors else value!r}".encode())
+        for _, tensor in sorted(tensors.items()):
+            digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()
 
 

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from bench.cell import AnyCell, AttackCell
 from bench.errors import RecordError
 from bench.record.metrics import METRICS
 
@@ -78,6 +79,17 @@ def cell(old: Json, *, rename: bool = True) -> Json:
         params = {OPTIONS.get(name, name): value for name, value in old["attack"]["params"].items()}
         new["attack"] = {**old["attack"], "params": params}
     return {**new, "grants": grants}
+
+
+def id_of(new: AnyCell) -> str:
+    """The id that a cell had in schema 1; its own where nothing in it was spelt otherwise."""
+    content = new.model_dump(mode="json")
+    if isinstance(new, AttackCell):
+        content |= content.pop("grants")
+        words = {word: name for name, word in OPTIONS.items()}
+        params = {words.get(name, name): value for name, value in new.attack.params.items()}
+        content["attack"] = {**content["attack"], "params": params}
+    return _id(content)
 
 
 def _id(old: Json) -> str:

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import PydanticSerializationError
 
 from bench.cell import AnyCell, Cell
 from bench.errors import MALFORMED, DataError, RecordError, StorageError
@@ -44,7 +43,7 @@ def to_json(record: Record) -> str:
     """
     try:
         content = adapter().dump_python(record, mode="json", warnings="error")
-    except PydanticSerializationError as error:  # its first line says nothing
+    except ValueError as error:  # the first line of pydantic's says nothing
         raise ValueError(str(error).splitlines()[-1].strip()) from None
     return json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n"
 
@@ -107,8 +106,16 @@ def write(run: Path, record: Record) -> Path:
         raise RecordError(f"{path}: what is to be recorded is no JSON ({error})") from None
     if path.exists() and _provenance(path) != record.provenance:
         set_aside(run, path)
+    set_aside_older(run, record)
     write_atomically(path, content)
     return path
+
+
+def set_aside_older(run: Path, record: Record) -> None:
+    """Move a record of schema 1 of the same cell to `kept/`: its id is another, and a board would read both."""
+    older = record_path(run, schema1.id_of(record.cell))
+    if older.stem != record.id and older.exists():
+        set_aside(run, older)
 
 
 def set_aside(run: Path, path: Path) -> None:

@@ -50,6 +50,9 @@ def clopper_pearson(successes: int, trials: int, level: float = LEVEL) -> Interv
     return float(low), float(high)
 
 
+_ROOM = 1 << 22  # clusters drawn at once
+
+
 def cluster_bootstrap(
     values: ArrayLike, clusters: ArrayLike, level: float = LEVEL, *, draws: int = 4000, seed: int = 0
 ) -> Interval:
@@ -68,8 +71,11 @@ def cluster_bootstrap(
     if count < 2:
         raise ValueError(f"expected at least two clusters, got {count}; use wilson")
     sums, sizes = np.bincount(member, array), np.bincount(member)
-    drawn = rng.generator(seed, "bootstrap").integers(count, size=(draws, count))
-    means = sums[drawn].sum(axis=1) / sizes[drawn].sum(axis=1)
+    generator, means = rng.generator(seed, "bootstrap"), np.empty(draws)
+    rows = max(1, _ROOM // count)  # drawn in blocks, the same numbers as at once
+    for start in range(0, draws, rows):
+        drawn = generator.integers(count, size=(min(rows, draws - start), count))
+        means[start : start + rows] = sums[drawn].sum(axis=1) / sizes[drawn].sum(axis=1)
     tail = float(ndtr(np.sqrt(count / (count - 1)) * stdtrit(count - 1, (1 - level) / 2)))
     low, high = np.quantile(means, [tail, 1 - tail])
     return float(low), float(high)

@@ -82,6 +82,7 @@ def _bring(path: Path, source: Path, into: Path, merged: Merged) -> None:
             merged.same += 1
         return
     unpack(into, _files(record, source))  # all checked before anything is written
+    records.set_aside_older(into, record)
     if there is None:
         merged.new += 1
     else:
