@@ -42,7 +42,7 @@ def attack(defense, name):
 cells = {f"{d} {a}": attack(d, a) for d in ("none", "prune", "mine") for a in ("dlg", "labels-only")}
 cells["prune training"] = TrainingCell(**common, defense=Entry(name="prune"), rounds=2)
 def answers():
-    for cache in (fingerprint._content, fingerprint._core, fingerprint.reached, fingerprint._file):
+    for cache in (f for f in vars(fingerprint).values() if hasattr(f, "cache_clear")):
         cache.cache_clear()
     return {name: asdict(fingerprint.of_cell(cell)) for name, cell in cells.items()}
 found = {"": answers()}
@@ -67,13 +67,7 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
     """Files are read once a process; these tests edit them."""
-    caches = (
-        fingerprint._content,
-        fingerprint._installed,
-        fingerprint.reached,
-        fingerprint._file,
-        registry._installed,
-    )
+    caches = [registry._installed, *(f for f in vars(fingerprint).values() if hasattr(f, "cache_clear"))]
     for cache in caches:
         cache.cache_clear()
     yield
@@ -219,7 +213,7 @@ def test_a_third_party_distribution_is_hashed_by_its_files(
     monkeypatch.syspath_prepend(tmp_path)
 
     def code() -> Code:
-        for cache in (registry._installed, fingerprint._installed, fingerprint._content):
+        for cache in (registry._installed, fingerprint._of_origin):
             cache.cache_clear()
         return fingerprint.of_entry("defenses", "mine")
 

@@ -25,6 +25,7 @@ _CORE = "bench.answer.run"
 _INSTALLED = {"site-packages", "dist-packages"}  # folders of installed packages
 
 
+@cache
 def own() -> Code:
     """Bench itself: version, protocol, and the files that take part in every answer.
 
@@ -35,7 +36,11 @@ def own() -> Code:
 
 def of_entry(kind: str, name: str) -> Code:
     """The code of one entry; raises what `registry.origin` raises, and `PluginError` where its file is gone."""
-    origin = registry.origin(kind, name)
+    return _of_origin(registry.origin(kind, name))
+
+
+@cache  # planning asks for every cell
+def _of_origin(origin: registry.Origin) -> Code:
     module = origin.target.partition(":")[0]
     file = static.file_of(module) or origin.file
     if file is None:
@@ -171,7 +176,6 @@ def _unnamed(files: Mapping[str, Path], module: str) -> dict[str, Path]:
     return {("" if name == module else name): path for name, path in files.items()}
 
 
-@cache
 def _installed(distribution: str, module: str) -> dict[str, Path]:
     """Installed files; where the install is editable, the sources of the package it points to."""
     files = {
@@ -196,15 +200,10 @@ def _below(folder: Path) -> dict[str, Path]:
     return {f"{folder.name}/{path.relative_to(folder).as_posix()}": path for path in folder.rglob("*.py")}
 
 
-@cache
-def _content(path: Path) -> bytes:
-    return path.read_bytes() if path.is_file() else b""
-
-
 def _hash(files: Mapping[str, Path]) -> str:
     digest = hashlib.sha256()
     for name, path in sorted(files.items()):
-        content = _content(path)
+        content = path.read_bytes() if path.is_file() else b""
         digest.update(f"{name}\0{len(content)}\0".encode())
         digest.update(content)
     return digest.hexdigest()
