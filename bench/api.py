@@ -55,7 +55,7 @@ from bench.registry import entries as registry
 from bench.rng import Key
 from bench.sanitize import first_line
 from bench.scoring.assign import pair, paired
-from bench.scoring.lpips_metric import load as load_lpips
+from bench.scoring.lpips_metric import lpips_for
 from bench.scoring.priors import priors
 from bench.scoring.score import Scores
 from bench.scoring.score import score as score_examples
@@ -275,7 +275,7 @@ def score(
             Group(name=str(n), columns=(n,), categorical=False, deviation=float(column.std()))
             for n, column in enumerate(known.T)
         )
-    lpips, lpips_absent = load_lpips() if kind == "image" else (None, "images alone have it")
+    lpips, lpips_absent = lpips_for(kind)
     scores = score_examples(
         true, true_labels.numpy(), claimed, kind=kind, groups=groups,
         priors=priors(known, known_labels, claimed.labels.cpu().numpy()),

@@ -21,7 +21,7 @@ from bench.points import point as point_of
 from bench.record.schema import AttackResult, ReadingScore, Trajectory
 from bench.record.store import write_arrays
 from bench.scoring.assign import paired
-from bench.scoring.lpips_metric import load as load_lpips
+from bench.scoring.lpips_metric import lpips_for
 from bench.scoring.priors import priors
 from bench.scoring.score import Scores, score
 from bench.trip import Reconstruction, Victims
@@ -31,14 +31,14 @@ TRAJECTORIES = 8  # readings whose trajectory is kept: as many as a reconstructi
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attacked:
+class AttackOutcome:
     """The result of an attack cell, and the attempt that it cost."""
 
     result: AttackResult
     attempt: Attempt
 
 
-def attack(cell: AttackCell, context: RunContext, memory: Memory) -> Attacked:
+def attack(cell: AttackCell, context: RunContext, memory: Memory) -> AttackOutcome:
     """Answer an attack cell; raises `NotApplicable` where it cannot be run."""
     point = point_of(cell.point)
     setup = prepare(cell, context, memory)  # data, model, weights, clients, the defense's stages
@@ -50,7 +50,7 @@ def attack(cell: AttackCell, context: RunContext, memory: Memory) -> Attacked:
     scores = _score(setup, truth, attempt.reconstruction)
     diagnosis = diagnose(cell, setup, point, reading, batches, attacker, truth)
     arrays = _keep(context.run, truth, attempt.reconstruction, scores)
-    return Attacked(
+    return AttackOutcome(
         attempt=attempt,
         result=AttackResult(
             readings=_readings(scores, diagnosis, truth, victims), summary=scores.summary,
@@ -63,7 +63,7 @@ def attack(cell: AttackCell, context: RunContext, memory: Memory) -> Attacked:
 
 def _score(setup: Setup, truth: Truth, reconstruction: Reconstruction) -> Scores:
     data = setup.data
-    lpips, absent = load_lpips() if data.kind == "image" else (None, "images alone have it")
+    lpips, absent = lpips_for(data.kind)
     scores = score(
         truth.inputs.numpy(), truth.labels.numpy(), reconstruction, kind=data.kind, groups=data.groups,
         priors=priors(data.public.floats(), data.public.labels, reconstruction.labels.numpy()),

@@ -25,14 +25,16 @@ OnProgress = Callable[[TrainingProgress], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
+class TrainingOutcome:
     """The result of a training cell, and what it cost."""
 
     result: TrainingResult
     cost: TrainingCost
 
 
-def train_cell(cell: TrainingCell, context: RunContext, memory: Memory, on_progress: OnProgress) -> Trained:
+def train_cell(
+    cell: TrainingCell, context: RunContext, memory: Memory, on_progress: OnProgress
+) -> TrainingOutcome:
     """Answer a training cell; `on_progress` hears of every round."""
     setup = prepare(cell, context, memory)
     course = Course(
@@ -80,7 +82,7 @@ def train_cell(cell: TrainingCell, context: RunContext, memory: Memory, on_progr
         upload_bytes=sum(value.numel() * value.element_size() for value in setup.weights.values()),
     )  # fmt: skip
     kept.unlink(missing_ok=True)
-    return Trained(result=result, cost=_cost(course, start, seconds, end.round - start.round))
+    return TrainingOutcome(result=result, cost=_cost(course, start, seconds, end.round - start.round))
 
 
 def _goes_on(cell: TrainingCell, accounting: Account | None, now: Progress) -> bool:

@@ -54,10 +54,10 @@ class Sharing:
         self._seen: dict[Any, Any] = {}
 
     def __call__(self, record: Record) -> Record:
-        cut = compact(record)
+        once = self._seen.setdefault
         return replace(
-            cut, cell=self._cell(record.cell), provenance=self._seen.setdefault(record.provenance,
-            record.provenance), environment=self._seen.setdefault(record.environment, record.environment),
+            compact(record), cell=self._cell(record.cell), provenance=once(record.provenance, record.provenance),
+            environment=once(record.environment, record.environment),
         )  # fmt: skip
 
     def _cell(self, cell: AnyCell) -> AnyCell:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
+from bench.datasets.base import Kind
 from bench.scoring.metrics import Floats, clipped, unit
 
 TRUNK = "alexnet-owt-7be5be79.pth"
@@ -51,6 +52,11 @@ def load(path: Path | None = None, *, prefix: str = TRUNK_PREFIX) -> tuple[Lpips
         return None, f"the lpips package cannot be imported ({error}); install it"
     except Exception as error:
         return None, f"{path.name} does not hold AlexNet's weights ({type(error).__name__}); get {TRUNK} anew"
+
+
+def lpips_for(kind: Kind) -> tuple[Lpips | None, str | None]:
+    """`load` for images; tables have no LPIPS."""
+    return load() if kind == "image" else (None, "images alone have it")
 
 
 def _network(state: dict[str, Any]) -> torch.nn.Module:
