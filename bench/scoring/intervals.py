@@ -91,7 +91,7 @@ def clustered_share(successes: ArrayLike, clusters: ArrayLike, level: float = LE
     return _union(cluster_bootstrap(array, clusters, level), wilson(float(array.sum()), len(array), level))
 
 
-def paired(
+def paired_difference(
     a: ArrayLike, b: ArrayLike, level: float = LEVEL, *, clusters: ArrayLike | None = None
 ) -> tuple[float, float, float]:
     """share(a) - share(b) over the same victims, and its interval: (difference, low, high).
