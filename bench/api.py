@@ -54,9 +54,9 @@ from bench.record.checkpoints import fit
 from bench.registry import entries as registry
 from bench.rng import Key
 from bench.sanitize import first_line
-from bench.scoring.assign import pair, paired
+from bench.scoring.assign import assign, in_order
 from bench.scoring.lpips_metric import lpips_for
-from bench.scoring.priors import priors
+from bench.scoring.prior_only import prior_only_baselines
 from bench.scoring.score import Scores
 from bench.scoring.score import score as score_examples
 from bench.sweep.session import chosen_device
@@ -278,7 +278,7 @@ def score(
     lpips, lpips_absent = lpips_for(kind)
     scores = score_examples(
         true, true_labels.numpy(), claimed, kind=kind, groups=groups,
-        priors=priors(known, known_labels, claimed.labels.cpu().numpy()),
+        priors=prior_only_baselines(known, known_labels, claimed.labels.cpu().numpy()),
         gallery=None if public is None else known, lpips=lpips,
     )  # fmt: skip
     return replace(
@@ -301,7 +301,7 @@ def save_pictures(
         image = image and image.crop((0, image.height // 2, image.width, image.height))
     else:
         true = coerce.scaled(coerce.like_reading(truth, guess.shape), value_range, "truth")
-        image = grid(true, paired(guess, pair(true, guess)))
+        image = grid(true, in_order(guess, assign(true, guess)))
     if image is None:
         raise BenchError(f"{path}: there is no picture to draw")
     save_picture(image, Path(path))

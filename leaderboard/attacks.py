@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bench.cell import AttackCell
-from bench.leaderboard.blocks import blocks, configuration, of_one_series, rank
+from bench.leaderboard.conditions import by_condition, condition_key, of_one_series, rank
 from bench.leaderboard.worst import example_scores, share_interval
 from bench.matrix.published import Published, beside, row_json
 from bench.record.metrics import COMPARED, RMSE
@@ -57,10 +57,10 @@ def attacks(records: Iterable[Record], published: Sequence[Published] = ()) -> l
     for record in listed:
         cell = record.cell
         if isinstance(cell, AttackCell):
-            key = (configuration(record), attack_name(cell), entry(cell.defense), cell.point)
+            key = (condition_key(record), attack_name(cell), entry(cell.defense), cell.point)
             gathered.setdefault(key, []).append(record)
-    # A block's title starts with its data set; what follows tells apart all else that differs.
-    titles = {block.key: block.title.partition(" · ")[2] for block in blocks(listed)}
+    # A condition's title starts with its data set; what follows tells apart all else that differs.
+    titles = {condition.key: condition.title.partition(" · ")[2] for condition in by_condition(listed)}
     rows = [_row(titles[key[0]], same, published) for key, same in gathered.items()]
     return sorted(rows, key=lambda row: (row.title, row.dataset, rank(row.defense, row.point), row.attack))
 

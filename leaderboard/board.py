@@ -13,8 +13,15 @@ import numpy as np
 
 from bench.cell import AttackCell
 from bench.leaderboard import flags
-from bench.leaderboard.blocks import Block, blocks, data_and_model, of_one_series, rank, without_evidence
-from bench.leaderboard.costs import Cost, costs
+from bench.leaderboard.conditions import (
+    Condition,
+    by_condition,
+    data_and_model,
+    of_one_series,
+    rank,
+    without_evidence,
+)
+from bench.leaderboard.costs import DefenseCost, costs
 from bench.leaderboard.flags import INCOMPLETE, Flag
 from bench.leaderboard.worst import BASELINES, ExampleKey, Worst
 from bench.record.metrics import COMPARED, PSNR_DB
@@ -41,7 +48,7 @@ class AtPoint:
     `asr` over examples, leaked if any attack got it; `at_least_once` on some draw of the defense's noise.
     `by_attack` each attack's own rate; `reached` the share of examples that some attack brought to each of
     `THRESHOLDS_DB`; `prior_*` what needs no gradient.  `epsilon` bounds any attacker at this tap.  `absent` and
-    `crashed` attack → reason; `missing` attacks that another row of the block met here.
+    `crashed` attack → reason; `missing` attacks that another row of the condition met here.
     """
 
     point: str
@@ -79,7 +86,7 @@ class Row:
     protocol: int | None
     defense: str
     points: dict[str, AtPoint]
-    cost: Cost | None
+    cost: DefenseCost | None
     complete: bool
     private: bool
     cells: tuple[str, ...]
@@ -112,33 +119,37 @@ def board(records: Iterable[Record]) -> list[Row]:
     listed = of_one_series(records)
     trained, averaged = costs(listed), _averaged(listed)
     rows: list[Row] = []
-    for block in blocks(listed):
-        met = {point: _met(block, point) for point in block.points}
-        silent = without_evidence(block)
-        rows += _ranked([_row(block, defense, met, silent, trained, averaged) for defense in block.rows])
+    for condition in by_condition(listed):
+        met = {point: _met(condition, point) for point in condition.points}
+        silent = without_evidence(condition)
+        rows += _ranked(
+            [_row(condition, defense, met, silent, trained, averaged) for defense in condition.rows]
+        )
     return sorted(rows, key=lambda row: (row.title, row.rank))
 
 
 def _row(
-    block: Block, defense: str, met: Mapping[str, Sequence[str]], silent: Sequence[str],
-    trained: Mapping[tuple[str, str], Cost], averaged: frozenset[tuple[str, str, str]],
+    condition: Condition, defense: str, met: Mapping[str, Sequence[str]], silent: Sequence[str],
+    trained: Mapping[tuple[str, str], DefenseCost], averaged: frozenset[tuple[str, str, str]],
 ) -> Row:  # fmt: skip
-    records = [r for worst in block.rows[defense].values() for each in worst.records.values() for r in each]
+    records = [
+        r for worst in condition.rows[defense].values() for each in worst.records.values() for r in each
+    ]
     cell = records[0].cell
     place, points = data_and_model(cell), {}
     for point, attacks in met.items():
-        worst = block.rows[defense].get(point, Worst())
+        worst = condition.rows[defense].get(point, Worst())
         doubts = flags.doubts(
             worst, averaged=(place, defense, point) in averaged, evidence=point not in silent
         )
         points[point] = _at(point, worst, attacks, doubts)
     row = Row(
-        title=block.title, key=block.key, dataset=dataset_name(cell), model=entry(cell.model),
+        title=condition.title, key=condition.key, dataset=dataset_name(cell), model=entry(cell.model),
         protocol=records[0].protocol, defense=defense, points=points, cost=trained.get((place, defense)),
         private=any(record.private for record in records), cells=(),
         complete=not any(flag.code in INCOMPLETE for at in points.values() for flag in at.flags),
     )  # fmt: skip
-    return replace(row, cells=_cells(row, block.rows[defense]))
+    return replace(row, cells=_cells(row, condition.rows[defense]))
 
 
 def _at(point: str, worst: Worst, attacks: Sequence[str], doubts: Sequence[Flag]) -> AtPoint:
@@ -178,9 +189,9 @@ def _reached(worst: Worst) -> tuple[float, ...]:
     return tuple(np.count_nonzero(reached >= threshold) / count for threshold in THRESHOLDS_DB)
 
 
-def _met(block: Block, point: str) -> list[str]:
-    """Attacks that some defense of the block met at this point: what a complete row has."""
-    return sorted({name for row in block.rows.values() if point in row for name in row[point].records})
+def _met(condition: Condition, point: str) -> list[str]:
+    """Attacks that some defense of the condition met at this point: what a complete row has."""
+    return sorted({name for row in condition.rows.values() if point in row for name in row[point].records})
 
 
 def _ranked(rows: Sequence[Row]) -> list[Row]:

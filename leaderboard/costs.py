@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from bench.cell import TrainingCell
-from bench.leaderboard.blocks import data_and_model
+from bench.leaderboard.conditions import data_and_model
 from bench.record.names import entry, federated
 from bench.record.schema import Record, TrainingResult
 
@@ -16,7 +16,7 @@ _Done = tuple[Record, TrainingCell, TrainingResult]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class DefenseCost:
     """One defense's training, over its seeds.
 
     `accuracy` is the median at the end (a diverged training counts 0), `loss` the median over seeds of what
@@ -39,7 +39,7 @@ class Cost:
     curve: tuple[tuple[int, float], ...]
 
 
-def costs(records: Iterable[Record]) -> dict[tuple[str, str], Cost]:
+def costs(records: Iterable[Record]) -> dict[tuple[str, str], DefenseCost]:
     """(`data_and_model`, defense) → its cost.
 
     A defense trained in several federated settings is shown in the one with an undefended training beside it,
@@ -59,14 +59,14 @@ def costs(records: Iterable[Record]) -> dict[tuple[str, str], Cost]:
     return chosen
 
 
-def _cost(done: Sequence[_Done], undefended: Sequence[_Done]) -> Cost:
+def _cost(done: Sequence[_Done], undefended: Sequence[_Done]) -> DefenseCost:
     plain = {cell.seed: result.accuracy for _, cell, result in undefended}
     accuracies = {cell.seed: result.accuracy for _, cell, result in done}
     results = [result for _, _, result in done]
     longest = max(results, key=lambda result: result.rounds)
     tight = longest.privacy.by("tight")
     cell = done[0][1]
-    return Cost(
+    return DefenseCost(
         setting=f"{federated(cell.federated)} T={cell.rounds}", seeds=len(accuracies),
         accuracy=median(accuracies.values()),
         loss=middle(plain[seed] - accuracy for seed, accuracy in accuracies.items() if seed in plain),

@@ -56,7 +56,7 @@ def doubts(worst: Worst, *, averaged: bool, evidence: bool) -> list[Flag]:
         )
     # an attack that was told nothing of the defense stayed plain, whatever it was asked to be
     adaptive = any(result.conditions.described for results in attacks.values() for result in results)
-    if attacks and not worst.undistorted and not adaptive:
+    if attacks and not worst.unchanged and not adaptive:
         flags.append(Flag("no-adaptive-attack", "only attacks that do not know the defense were run"))
     if names := _without_progress(worst, attacks):
         flags.append(

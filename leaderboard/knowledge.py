@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.cell import AttackCell
-from bench.leaderboard.blocks import blocks, configuration, of_one_series, rank
+from bench.leaderboard.conditions import by_condition, condition_key, of_one_series, rank
 from bench.leaderboard.worst import Worst, clusters
 from bench.record.metrics import COMPARED
 from bench.record.names import entry
 from bench.record.schema import Record
-from bench.scoring.intervals import paired
+from bench.scoring.intervals import paired_difference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class KnowledgeRow:
     `undescribed`: the defense says nothing of itself, so the adaptive attack was the plain one.
     """
 
-    block: str
+    condition: str
     defense: str
     point: str
     plain: Worst
@@ -32,51 +32,51 @@ class KnowledgeRow:
 
     @property
     def change(self) -> tuple[float, float, float] | None:
-        """Adaptive less plain worst-case ASR over the examples that both met, with its paired interval at
-        95 % (`bench.scoring.intervals.paired`): (difference, low, high); None where they share no example."""
+        """Adaptive less plain worst-case ASR over the examples that both met, with its 95 % interval
+        (`paired_difference`): (difference, low, high); None where they share no example."""
         common = [key for key in self.plain.leaked if key in self.adaptive.leaked]
         if not common:
             return None
         after, before = ([worst.leaked[key] for key in common] for worst in (self.adaptive, self.plain))
-        return paired(after, before, clusters=clusters(common))
+        return paired_difference(after, before, clusters=clusters(common))
 
     def json(self) -> dict[str, Any]:
         """The row as JSON types."""
         return {
-            "block": self.block, "defense": self.defense, "point": self.point, "change": self.change,
+            "block": self.condition, "defense": self.defense, "point": self.point, "change": self.change,
             "plain": _figures(self.plain), "adaptive": _figures(self.adaptive),
             "undescribed": self.undescribed,
         }  # fmt: skip
 
 
 def knowledge(records: Iterable[Record]) -> list[KnowledgeRow]:
-    """A row for each defense and point of each block with an attack that was run plain and adaptive; none
-    where the records hold only one kind.  By title of the block, no defense first.  An attack that does not
+    """A row for each defense and point of each condition with an attack that was run plain and adaptive; none
+    where the records hold only one kind.  By title of the condition, no defense first.  An attack that does not
     apply one way counts in neither."""
     by_kind: dict[str, dict[tuple[str, ...], list[Record]]] = {"plain": {}, "adaptive": {}}
     for record in of_one_series(records):
         cell = record.cell
         if isinstance(cell, AttackCell) and record.status != "n/a":
-            key = (configuration(record), entry(cell.defense), cell.point, entry(cell.attack))
+            key = (condition_key(record), entry(cell.defense), cell.point, entry(cell.attack))
             by_kind[cell.knowledge].setdefault(key, []).append(record)
     plain, adaptive = by_kind["plain"], by_kind["adaptive"]
     both = plain.keys() & adaptive.keys()
-    knowing = {block.key: block.rows for block in blocks(_in(adaptive, both))}
+    knowing = {condition.key: condition.rows for condition in by_condition(_in(adaptive, both))}
     rows = [
         KnowledgeRow(
-            block=block.title, defense=defense, point=point, plain=worst, adaptive=informed,
+            condition=condition.title, defense=defense, point=point, plain=worst, adaptive=informed,
             undescribed=any(
                 record.attack and not record.attack.conditions.described
                 for records in informed.records.values()
                 for record in records
             ),
         )
-        for block in blocks(_in(plain, both))
-        for defense, row in block.rows.items()
+        for condition in by_condition(_in(plain, both))
+        for defense, row in condition.rows.items()
         for point, worst in row.items()
-        for informed in (knowing[block.key][defense][point],)
+        for informed in (knowing[condition.key][defense][point],)
     ]  # fmt: skip
-    return sorted(rows, key=lambda row: (row.block, rank(row.defense, row.point)))
+    return sorted(rows, key=lambda row: (row.condition, rank(row.defense, row.point)))
 
 
 def _in(by_key: dict[tuple[str, ...], list[Record]], keys: set[tuple[str, ...]]) -> list[Record]:

@@ -26,7 +26,7 @@ class Worst:
 
     `leaked` example → whether any attack succeeded; `scores` attack → example → its score; `prior_db` the best
     prior-only PSNR, NaN for none.  `records` attack → all that were counted; `absent` and `crashed` attack → reason;
-    `failed` the examples on which some attack crashed, diverged or gave no number; `undistorted` whether every
+    `failed` the examples on which some attack crashed, diverged or gave no number; `unchanged` whether every
     reading was bit-equal to the undefended one.
     """
 
@@ -37,7 +37,7 @@ class Worst:
     absent: dict[str, str] = field(default_factory=dict)
     crashed: dict[str, str] = field(default_factory=dict)
     failed: set[ExampleKey] = field(default_factory=set)
-    undistorted: bool = True
+    unchanged: bool = True
     _draws: set[int] = field(default_factory=set)
 
     def add(self, record: Record) -> None:
@@ -56,7 +56,7 @@ class Worst:
                 self.leaked.setdefault(key, False)
                 self.failed.add(key)
             return
-        self.undistorted &= result.distortion.snr_db_least == SNR_CAP_DB
+        self.unchanged &= result.distortion.snr_db_least == SNR_CAP_DB
         scores, leaked, priors = self.scores.setdefault(attack, {}), self.leaked, self.prior_db
         for key, example in example_scores(record):
             scores[key] = example

@@ -20,7 +20,7 @@ from bench.leaderboard.knowledge import KnowledgeRow, knowledge
 from bench.matrix.published import Published, keep, kept
 from bench.record import store as records
 from bench.record.schema import Conditions, Distortion, ReadingScore, Record
-from bench.scoring.intervals import paired, wilson
+from bench.scoring.intervals import paired_difference, wilson
 
 
 def record(
@@ -72,7 +72,7 @@ def text(shown: RenderableType) -> str:
 def test_the_change_is_paired_example_by_example() -> None:
     before, after = [True] + [False] * 15, [True] * 12 + [False] * 4
     found = row(record(single(*before)), record(single(*after), knowledge="adaptive", rmse=0.02))
-    assert found.change == paired(np.array(after), np.array(before))
+    assert found.change == paired_difference(np.array(after), np.array(before))
     assert (found.plain.asr, found.adaptive.asr) == (1 / 16, 12 / 16)
     assert (found.plain.best_rmse, found.adaptive.best_rmse) == (0.5, 0.02)
     shown = text(terminal.knowledge([found]))
@@ -94,7 +94,7 @@ def test_seeds_are_resampled_whole() -> None:
     ]
     change = row(*records_).change
     assert change is not None
-    alone = paired(np.repeat([True, True, False, False], 8), np.zeros(32, bool))
+    alone = paired_difference(np.repeat([True, True, False, False], 8), np.zeros(32, bool))
     assert change[0] == alone[0] == 0.5
     assert change[1] <= 0 < alone[1]
 
@@ -130,7 +130,7 @@ def test_each_defense_point_and_data_set_has_its_row() -> None:
     found = knowledge(
         record(single(True), knowledge=kind, **one) for kind in ("plain", "adaptive") for one in varied
     )
-    asked = {(each.block.partition(" · ")[0], each.defense, each.point) for each in found}
+    asked = {(each.condition.partition(" · ")[0], each.defense, each.point) for each in found}
     assert asked == {
         ("digits", "none", "type-2"), ("digits", "prune", "type-2"), ("digits", "prune", "type-1"),
         ("mnist", "prune", "type-2"),

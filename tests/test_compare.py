@@ -21,7 +21,7 @@ from bench.datasets.digits import Digits
 from bench.errors import BenchError
 from bench.record import store as records
 from bench.record.schema import Conditions, Record
-from bench.scoring.intervals import mcnemar, paired
+from bench.scoring.intervals import mcnemar, paired_difference
 
 
 def record(
@@ -58,7 +58,7 @@ def test_the_paired_difference_is_the_intervals_own() -> None:
     first, second = generator.random(40) < 0.8, generator.random(40) < 0.3
     found = compare(record(singles(*first.tolist())), record(singles(*second.tolist()), cell_id="b2"))
     assert found.paired is not None
-    difference, low, high = paired(first, second)
+    difference, low, high = paired_difference(first, second)
     assert found.paired.difference == pytest.approx(difference)
     assert found.paired.interval == pytest.approx((low, high))
     assert found.paired.p_value == pytest.approx(mcnemar(first, second))

@@ -19,7 +19,7 @@ from bench.cli.main import cli
 from bench.errors import BenchError
 from bench.gate import baseline
 from bench.gate import reports as gate_reports
-from bench.gate.verdict import CRITERIA, Comparison, Verdict, verdict
+from bench.gate.verdict import GATE_METRICS, Comparison, Verdict, verdict
 from bench.record import request, store
 from bench.record.compact import cut
 from bench.record.request import Request
@@ -85,15 +85,15 @@ def run(rate: float = 0.0, *, draw: int = 0, **options: Any) -> list[Record]:
     return [attacked(hits.tolist(), seed=seed, **options) for seed, hits in enumerate(leaked)]
 
 
-def of(result: Verdict, criterion: str) -> Comparison:
-    (row,) = (row for row in result.comparisons if row.criterion == criterion)
+def of(result: Verdict, metric: str) -> Comparison:
+    (row,) = (row for row in result.comparisons if row.metric == metric)
     return row
 
 
 def test_the_same_twice_passes() -> None:
     result = verdict(run(0.3), run(0.3))
     assert (result.outcome, result.exit_code) == ("pass", 0)
-    assert [row.criterion for row in result.comparisons] == ["asr", "rmse", "reading_snr", "reading_cosine"]
+    assert [row.metric for row in result.comparisons] == ["asr", "rmse", "reading_snr", "reading_cosine"]
     assert of(result, "asr").upper < 0.10
 
 
@@ -176,12 +176,12 @@ def test_accuracy_and_time_are_paired_by_seed() -> None:
     before = [trained(seed, 0.8 + 0.01 * seed) for seed in range(8)]
     worse = [trained(seed, 0.7 + 0.01 * seed, overhead=2.9) for seed in range(8)]
     result = verdict(before, worse)
-    assert {row.criterion: row.outcome for row in result.comparisons} == {
+    assert {row.metric: row.outcome for row in result.comparisons} == {
         "accuracy": "weaker",
         "overhead": "weaker",
     }
     # two timings say little of how timings vary: no comparison, rather than one that always fails
-    assert [row.criterion for row in verdict(before[:2], worse[:2]).comparisons] == ["accuracy"]
+    assert [row.metric for row in verdict(before[:2], worse[:2]).comparisons] == ["accuracy"]
     assert not verdict([trained(0, 0.9, defense="none")], [trained(0, 0.1, defense="none")]).comparisons
 
 
@@ -196,7 +196,7 @@ def test_many_places_are_corrected_for() -> None:
             for seed in range(8)
         ]
 
-    rows = [row for row in verdict(noisy(), noisy()).comparisons if row.criterion == "reading_snr"]
+    rows = [row for row in verdict(noisy(), noisy()).comparisons if row.metric == "reading_snr"]
     assert len(rows) == 200
     assert sum(row.outcome == "weaker" for row in rows) == 0
     assert sum(row.worse >= row.margin for row in rows) > 5  # the margin alone would have called these
@@ -237,7 +237,7 @@ def test_a_baseline_is_read_as_it_was_written(tmp_path: Path) -> None:
     baseline.write(tmp_path / "b.json", made)
     again = baseline.read(tmp_path / "b.json")
     assert again == made
-    assert again.margins == {**{name: c.margin for name, c in CRITERIA.items()}, "asr": 0.05}
+    assert again.margins == {**{name: c.margin for name, c in GATE_METRICS.items()}, "asr": 0.05}
     assert verdict(again.records, run(0.4)).comparisons[:2] == verdict(run(0.4), run(0.4)).comparisons[:2]
     with pytest.raises(BenchError, match="no finished cell"):
         baseline.of_run([], None, {})

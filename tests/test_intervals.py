@@ -11,7 +11,7 @@ from bench.scoring.intervals import (
     cluster_bootstrap,
     clustered_share,
     mcnemar,
-    paired,
+    paired_difference,
     simultaneous,
     wilson,
 )
@@ -129,10 +129,10 @@ def test_one_cluster_is_refused():
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=80))
 def test_paired_is_antisymmetric_and_holds_its_difference(rows):
     a, b = np.array(rows).T
-    difference, low, high = paired(a, b)
+    difference, low, high = paired_difference(a, b)
     assert difference == pytest.approx(a.mean() - b.mean())
     assert -1 <= low <= high <= 1
-    assert paired(b, a) == pytest.approx((-difference, -high, -low))
+    assert paired_difference(b, a) == pytest.approx((-difference, -high, -low))
     assert 0 <= mcnemar(a, b) <= 1
     assert mcnemar(a, b) == pytest.approx(mcnemar(b, a))
 
@@ -140,7 +140,7 @@ def test_paired_is_antisymmetric_and_holds_its_difference(rows):
 def test_paired_by_hand():
     a = np.array([True] * 30 + [False] * 70)
     b = np.array([True] * 10 + [False] * 90)
-    difference, low, high = paired(a, b)  # n10 = 20, n01 = 0
+    difference, low, high = paired_difference(a, b)  # n10 = 20, n01 = 0
     assert difference == pytest.approx(0.2)
     half = 1.959964 * np.sqrt(21 - 20**2 / 102) / 102
     assert (low, high) == pytest.approx((20 / 102 - half, 20 / 102 + half), abs=1e-6)
@@ -152,12 +152,12 @@ def test_pairing_sees_what_two_separate_intervals_do_not():
     a = rng.random(200) < 0.5
     b = a & (rng.random(200) > 0.18)
     assert wilson(b.sum(), 200)[1] > wilson(a.sum(), 200)[0]
-    assert paired(a, b)[1] > 0
+    assert paired_difference(a, b)[1] > 0
 
 
 def test_equal_cells_are_not_different_and_not_certain():
     a = np.zeros(20, bool)
-    difference, low, high = paired(a, a)
+    difference, low, high = paired_difference(a, a)
     assert difference == 0
     assert low < 0 < high
     assert mcnemar(a, a) == 1
@@ -170,7 +170,7 @@ def test_coverage_of_paired():
     for first, second in (((0.0, 0.5), (0.1, 0.45)), ((0.1, 0.5), (0.3, 0.7))):
         a, b = ((base >= low) & (base < high) for low, high in (first, second))
         truth = (first[1] - first[0]) - (second[1] - second[0])
-        held = np.mean([low <= truth <= high for _, low, high in map(paired, a, b)])
+        held = np.mean([low <= truth <= high for _, low, high in map(paired_difference, a, b)])
         assert 0.93 <= held <= 0.985
 
 
@@ -178,14 +178,14 @@ def test_paired_over_seeds_is_never_surer_than_over_pictures():
     rng = np.random.default_rng(6)
     names = np.repeat(np.arange(6), 20)
     a, b = rng.random(120) < 0.5, rng.random(120) < 0.3
-    _, low, high = paired(a, b)
-    _, wide_low, wide_high = paired(a, b, clusters=names)
+    _, low, high = paired_difference(a, b)
+    _, wide_low, wide_high = paired_difference(a, b, clusters=names)
     assert wide_low <= low
     assert wide_high >= high
 
 
 def test_paired_refuses_what_is_not_a_pair():
     with pytest.raises(ValueError, match="same examples"):
-        paired(np.zeros(3, bool), np.zeros(4, bool))
+        paired_difference(np.zeros(3, bool), np.zeros(4, bool))
     with pytest.raises(ValueError, match="as booleans"):
-        paired(np.zeros(3), np.zeros(3))
+        paired_difference(np.zeros(3), np.zeros(3))

@@ -9,7 +9,7 @@ from rich.console import Console, RenderableType
 from tests.records import attack_cell, attack_record, readings_of, unfinished
 
 from bench.cell import Federated, FileWeights, Grants, InitialWeights
-from bench.leaderboard.blocks import blocks, without_evidence
+from bench.leaderboard.conditions import by_condition, without_evidence
 from bench.leaderboard.forms import terminal
 from bench.leaderboard.forms.numbers import share
 from bench.leaderboard.worst import Worst
@@ -37,8 +37,8 @@ def record(
 
 
 def only(*found: Record) -> Worst:
-    (block,) = blocks(found)
-    ((_, row),) = block.rows.items()
+    (condition,) = by_condition(found)
+    ((_, row),) = condition.rows.items()
     ((_, worst),) = row.items()
     return worst
 
@@ -102,13 +102,13 @@ def test_examples_that_belong_together_are_not_counted_as_independent(
 
 @pytest.mark.parametrize("field", [{"per_round": 20}, {"partition": "two-shard"}, {"rate": 0.1}])
 def test_settings_are_never_mixed(field: dict[str, Any]) -> None:
-    found = blocks([record([[True]]), record([[False]], **field)])
-    assert [block.rows["none"]["type-2"].asr for block in found] == [1.0, 0.0]
+    found = by_condition([record([[True]]), record([[False]], **field)])
+    assert [condition.rows["none"]["type-2"].asr for condition in found] == [1.0, 0.0]
     assert found[0].title != found[1].title
 
 
 def test_protocols_are_never_mixed() -> None:
-    found = blocks([record([[True]]), record([[False]], protocol=2)])
+    found = by_condition([record([[True]]), record([[False]], protocol=2)])
     assert ["protocol 1" in found[0].title, "protocol 2" in found[1].title] == [True, True]
 
 
@@ -117,26 +117,28 @@ def test_weights_of_one_series_are_one_configuration_at_several_seeds() -> None:
         weights = FileWeights(sha256=sha256 or f"{seed:064}", path=f"{seed}", series=series)
         return record([[True], [False]], seed=seed, weights=weights)
 
-    (block,) = blocks([on(0, "late-{seed}.safetensors"), on(1, "late-{seed}.safetensors")])
-    assert len(block.rows["none"]["type-2"].leaked) == 4
-    assert "weights late-{seed}.safetensors" in block.title
-    assert len(list(blocks([on(0, "late-{seed}"), on(1, "early-{seed}")]))) == 2
-    assert len(list(blocks([on(0, ""), on(1, "")]))) == 2  # files of no series are told apart by content
+    (condition,) = by_condition([on(0, "late-{seed}.safetensors"), on(1, "late-{seed}.safetensors")])
+    assert len(condition.rows["none"]["type-2"].leaked) == 4
+    assert "weights late-{seed}.safetensors" in condition.title
+    assert len(list(by_condition([on(0, "late-{seed}"), on(1, "early-{seed}")]))) == 2
+    assert (
+        len(list(by_condition([on(0, ""), on(1, "")]))) == 2
+    )  # files of no series are told apart by content
     changed = on(0, "late-{seed}.safetensors", "f" * 64)  # the file of one seed was replaced between two runs
-    assert len(list(blocks([on(0, "late-{seed}.safetensors"), changed]))) == 2
+    assert len(list(by_condition([on(0, "late-{seed}.safetensors"), changed]))) == 2
 
 
 @pytest.mark.parametrize("grants", [{"labels": True}, {"repeated_readings": 10}, {"colluders": 0.5}])
 def test_each_grant_makes_a_block_and_names_it(grants: dict[str, Any]) -> None:
     plain = record([[True]])
     granted = replace(plain, cell=plain.cell.model_copy(update={"grants": Grants(**grants)}))
-    found = blocks([plain, granted])
+    found = by_condition([plain, granted])
     assert len(found) == 2
     assert found[1].title.endswith(f"granted {Grants(**grants).words()[0]}")
 
 
 def test_no_evidence_where_nothing_leaks_undefended() -> None:
-    (block,) = blocks(
+    (condition,) = by_condition(
         [
             record([[False], [False]], point="type-1"),
             record([[False], [False]], point="type-1", defense="prune", snr=3.0),
@@ -144,7 +146,7 @@ def test_no_evidence_where_nothing_leaks_undefended() -> None:
             record([[False], [False]], point="type-2", defense="prune", snr=3.0),
         ]
     )
-    assert without_evidence(block) == ("type-1",)
+    assert without_evidence(condition) == ("type-1",)
 
 
 def measured(
@@ -162,13 +164,15 @@ def test_the_prior_stands_beside_the_best_attack() -> None:
     )
     # The prior is the best guess that any attacker could make: one named the class, one did not.
     assert (worst.best, worst.best_psnr_db, worst.prior_psnr_db) == (("cpl", 2 / 3), 31.0, 13.0)
-    assert "31 dB, prior 13 dB" in text(terminal.blocks(blocks([measured([31.0, 33.0, 10.0], prior=13.0)])))
+    assert "31 dB, prior 13 dB" in text(
+        terminal.conditions(by_condition([measured([31.0, 33.0, 10.0], prior=13.0)]))
+    )
 
 
 def test_a_failed_example_is_worse_than_any_in_the_median() -> None:
     worst = only(measured([None, None, 30.0]))
     assert worst.best_psnr_db is None
-    assert "– dB, prior 12 dB" in text(terminal.blocks(blocks([measured([None, None, 30.0])])))
+    assert "– dB, prior 12 dB" in text(terminal.conditions(by_condition([measured([None, None, 30.0])])))
 
 
 @pytest.mark.parametrize("baseline", ["prior-mean", "prior-class-mean", "labels-only"])

@@ -18,7 +18,7 @@ from tests.browser import Visit, browser, visit
 from tests.records import attack_record
 
 from bench.leaderboard.board import THRESHOLDS_DB, AtPoint, Best, Row, board
-from bench.leaderboard.costs import Cost
+from bench.leaderboard.costs import DefenseCost
 from bench.leaderboard.flags import Flag
 from bench.leaderboard.forms import page, reconstructions
 from bench.pictures.thumbnails import MOST, TOTAL, Thumbnail, fitting
@@ -50,8 +50,8 @@ def at(point: str = "type-2", asr: float | None = 0.5, **given: Any) -> AtPoint:
     )  # fmt: skip
 
 
-def cost(**given: Any) -> Cost:
-    return Cost(
+def cost(**given: Any) -> DefenseCost:
+    return DefenseCost(
         **{
             "setting": "fedsgd N=100", "seeds": 1, "accuracy": 0.9, "loss": 0.02, "epsilon": None, "delta": None,
             "epsilon_unit": None, "epsilon_absent": "it adds no noise", "overhead": 1.5, "diverged": 0,

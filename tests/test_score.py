@@ -13,7 +13,7 @@ from bench.datasets.base import Group
 from bench.errors import PluginError
 from bench.scoring.intervals import wilson
 from bench.scoring.metrics import mse, psnr_db
-from bench.scoring.priors import priors
+from bench.scoring.prior_only import prior_only_baselines
 from bench.scoring.reading import reading_cosine, reading_snr
 from bench.scoring.score import score
 from bench.scoring.ssim import ssim
@@ -270,7 +270,7 @@ def test_a_table_without_groups_is_refused():
 
 def test_priors_are_the_mean_the_nearest_to_it_and_the_class_mean():
     public = np.array([0.0, 0.2, 0.4, 1.0]).reshape(4, 1, 1, 1) * np.ones((4, 1, 2, 2))
-    found = priors(public, [0, 0, 1, 1], [[0, 1], [-1, 7]])
+    found = prior_only_baselines(public, [0, 0, 1, 1], [[0, 1], [-1, 7]])
     assert {name: array.shape for name, array in found.items()} == dict.fromkeys(
         ("mean", "nearest", "class-mean"), (2, 2, 1, 2, 2)
     )
@@ -281,16 +281,16 @@ def test_priors_are_the_mean_the_nearest_to_it_and_the_class_mean():
 
 def test_the_nearest_prior_is_a_real_public_example(rng):
     public = rng.random((20, 1, 4, 4))
-    nearest = priors(public, np.zeros(20, int), [[0]])["nearest"][0, 0]
+    nearest = prior_only_baselines(public, np.zeros(20, int), [[0]])["nearest"][0, 0]
     distances = ((public - public.mean(axis=0)) ** 2).sum(axis=(1, 2, 3))
     np.testing.assert_array_equal(nearest, public[distances.argmin()])
 
 
 def test_priors_refuse_bytes_and_nothing():
     with pytest.raises(ValueError, match=r"\[0, 1\]"):
-        priors(np.full((2, 1, 2, 2), 255, np.uint8), [0, 0], [[0]])
+        prior_only_baselines(np.full((2, 1, 2, 2), 255, np.uint8), [0, 0], [[0]])
     with pytest.raises(ValueError, match="need public examples"):
-        priors(np.zeros((0, 1, 2, 2)), [], [[0]])
+        prior_only_baselines(np.zeros((0, 1, 2, 2)), [], [[0]])
 
 
 def test_reading_snr_and_cosine_by_hand():

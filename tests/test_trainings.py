@@ -95,7 +95,7 @@ def test_a_scale_picks_its_trainings_and_the_first_is_the_default(matrix: Path) 
     assert (full.rounds, full.until_accuracy, full.until_epsilon) == (9, 0.5, 2.0)
 
 
-def test_a_limit_is_part_of_the_question_and_its_absence_is_none(matrix: Path) -> None:
+def test_a_limit_is_part_of_the_configuration_and_its_absence_is_none(matrix: Path) -> None:
     (full,) = cells(matrix, "full")
     free = full.model_copy(update={"until_accuracy": None, "until_epsilon": None})
     assert free.id != full.id

@@ -20,9 +20,9 @@ from bench.cell import AttackCell
 from bench.points import point as point_of
 from bench.record.schema import AttackResult, ReadingScore, Trajectory
 from bench.record.store import write_arrays
-from bench.scoring.assign import paired
+from bench.scoring.assign import in_order
 from bench.scoring.lpips_metric import lpips_for
-from bench.scoring.priors import priors
+from bench.scoring.prior_only import prior_only_baselines
 from bench.scoring.score import Scores, score
 from bench.trip import Reconstruction, Victims
 
@@ -66,7 +66,7 @@ def _score(setup: Setup, truth: Truth, reconstruction: Reconstruction) -> Scores
     lpips, absent = lpips_for(data.kind)
     scores = score(
         truth.inputs.numpy(), truth.labels.numpy(), reconstruction, kind=data.kind, groups=data.groups,
-        priors=priors(data.public.floats(), data.public.labels, reconstruction.labels.numpy()),
+        priors=prior_only_baselines(data.public.floats(), data.public.labels, reconstruction.labels.numpy()),
         gallery=data.gallery.floats(slice(0, GALLERY)), lpips=lpips,
     )  # fmt: skip
     return replace(scores, lpips_absent=absent)
@@ -91,11 +91,11 @@ def _keep(run: Path, truth: Truth, reconstruction: Reconstruction, scores: Score
     Every mark of a trajectory is paired as the end is: an example keeps its row from the start to the truth.
     """
     arrays: dict[str, NDArray[Any]] = {
-        "truth": truth.inputs.numpy(), "reconstruction": paired(reconstruction.inputs.numpy(), scores.order),
+        "truth": truth.inputs.numpy(), "reconstruction": in_order(reconstruction.inputs.numpy(), scores.order),
     }  # fmt: skip
     if reconstruction.trajectory is not None and reconstruction.history:
         way = reconstruction.trajectory[:, :TRAJECTORIES].cpu().numpy()
-        arrays["trajectory"] = np.stack([paired(mark, scores.order[: way.shape[1]]) for mark in way])
+        arrays["trajectory"] = np.stack([in_order(mark, scores.order[: way.shape[1]]) for mark in way])
     return write_arrays(run, arrays)
 
 

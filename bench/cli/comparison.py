@@ -13,7 +13,7 @@ from bench.record import fingerprint
 from bench.record.metrics import PSNR_DB, RMSE, Metric
 from bench.record.names import with_params
 from bench.record.schema import AttackResult, ExampleScore, Provenance, Record
-from bench.scoring.intervals import mcnemar, paired
+from bench.scoring.intervals import mcnemar, paired_difference
 from bench.scoring.summary import median
 
 _ENTRIES = ("attack", "defense", "model", "dataset")
@@ -139,7 +139,7 @@ def _paired(a: AttackResult, b: AttackResult) -> PairedDifference:
     rows = [row for row, _ in places]
     # Examples of one batch leak together: readings are resampled whole.
     clusters = rows if 1 < len(set(rows)) < len(rows) else None
-    difference, low, high = paired(first, second, clusters=clusters)
+    difference, low, high = paired_difference(first, second, clusters=clusters)
     return PairedDifference(
         examples=len(places), difference=difference, interval=(low, high), p_value=mcnemar(first, second),
         different=not low <= 0 <= high, rmse=_median(mine, other, RMSE), psnr_db=_median(mine, other, PSNR_DB),

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from bench.cli.watching import say
 from bench.cli.words import duration
-from bench.leaderboard.blocks import blocks, without_evidence
+from bench.leaderboard.conditions import by_condition, without_evidence
 from bench.leaderboard.forms import terminal
 from bench.leaderboard.knowledge import knowledge
 from bench.leaderboard.trainings import trainings
@@ -44,10 +44,10 @@ def conclude(
     mlflow: str,
 ) -> None:  # fmt: skip
     """The tables of a run's records, what failed, and where things are; `mlflow` is a line on the upload."""
-    tables = blocks(records)
+    tables = by_condition(records)
     console.print()
     if tables:
-        console.print(terminal.blocks(tables))
+        console.print(terminal.conditions(tables))
     if trained := trainings(records, published):
         console.print(terminal.trainings(trained, published))
     if known := knowledge(records):
@@ -55,11 +55,11 @@ def conclude(
         console.print(terminal.knowledge(known))
     if tables:
         console.print(_legend())
-    for block in tables:
-        if points := without_evidence(block):
+    for condition in tables:
+        if points := without_evidence(condition):
             say(
                 console,
-                f"no evidence: {block.title}: at {', '.join(points)} no attack got anything back even without "
+                f"no evidence: {condition.title}: at {', '.join(points)} no attack got anything back even without "
                 "a defense, so 0 there says nothing of the defenses",
                 style="yellow",
             )

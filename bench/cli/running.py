@@ -16,7 +16,7 @@ from bench.answer.context import RunContext
 from bench.cli import conclusion
 from bench.cli.watching import Screen, say
 from bench.errors import BenchError
-from bench.leaderboard.blocks import blocks
+from bench.leaderboard.conditions import by_condition
 from bench.leaderboard.knowledge import knowledge
 from bench.matrix.expand import Planned, expand
 from bench.matrix.published import keep
@@ -170,13 +170,13 @@ def _result(finished: Sequence[Record]) -> dict[str, Any]:
     """The records as JSON types: counts by status, and the tables."""
     table = [
         {
-            "block": block.title, "defense": defense, "point": point, "asr": worst.asr,
+            "block": condition.title, "defense": defense, "point": point, "asr": worst.asr,
             "interval": worst.interval, "best_attack": worst.best, "lower_bound": worst.lower_bound,
             "psnr_db_median": worst.best_psnr_db, "prior_psnr_db_median": worst.prior_psnr_db,
             "examples": len(worst.leaked), "absent": worst.absent, "crashed": worst.crashed,
         }
-        for block in blocks(finished)
-        for defense, row in block.rows.items()
+        for condition in by_condition(finished)
+        for defense, row in condition.rows.items()
         for point, worst in row.items()
     ]  # fmt: skip
     statuses = [record.status for record in finished]

@@ -12,7 +12,7 @@ from rich.text import Text
 from bench.answer.context import TrainingProgress
 from bench.cell import AnyCell
 from bench.cli.words import duration
-from bench.leaderboard.blocks import blocks
+from bench.leaderboard.conditions import by_condition
 from bench.leaderboard.forms import terminal
 from bench.record.schema import Record
 from bench.sanitize import LONGEST, sanitize
@@ -75,7 +75,7 @@ class Screen(Observer):
         if not self._drawn or now - self._drawn_at < max(0.5, 20 * self._cost):
             return
         failed = sum(record.status == "crashed" for record in self.records)
-        table = terminal.blocks(blocks(self.records), detail=False)
+        table = terminal.conditions(by_condition(self.records), detail=False)
         self._bar.update(self._task, completed=len(self.records), failed=failed, left=self._time_left())
         lines = (Text(line, style="dim") for line in self._trainings.values())
         self._live.update(Group(table, self._bar, *lines))

@@ -14,7 +14,7 @@ from pydantic import AliasChoices, Field, ValidationError
 
 from bench.cell import Frozen
 from bench.errors import BenchError, RecordError
-from bench.gate.verdict import CRITERIA
+from bench.gate.verdict import GATE_METRICS
 from bench.record import store
 from bench.record.compact import cut, short_json
 from bench.record.files import write_atomically
@@ -29,7 +29,7 @@ _AGAIN = "write it again: bench gate RUN --write-baseline FILE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """`margins` by criterion, all of `CRITERIA`; `request` is None for a run that does not say what it was."""
+    """`margins` by metric, all of `GATE_METRICS`; `request` is None for a run that does not say what it was."""
 
     margins: Mapping[str, float]
     request: Request | None
@@ -50,7 +50,7 @@ def of_run(records: Iterable[Record], request: Request | None, margins: Mapping[
     kept = tuple(map(cut, records))
     if not any(record.status == "done" for record in kept):
         raise BenchError("the run has no finished cell: nothing to compare with later")
-    defaults = {name: criterion.margin for name, criterion in CRITERIA.items()}
+    defaults = {name: metric.margin for name, metric in GATE_METRICS.items()}
     return Baseline(margins={**defaults, **margins}, request=request, records=kept)
 
 

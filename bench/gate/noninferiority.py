@@ -56,9 +56,8 @@ class Increase:
 def of_numbers(after: ArrayLike, before: ArrayLike, clusters: ArrayLike) -> Increase:
     """The increase of a figure (pair,) whose pairs belong to `clusters` (pair,).
 
-    The mean of all pairs; its variance is that of a ratio of cluster sums, linearised, times G/(G - 1)
-    (Cochran 1977, §9A.2), with G - 1 degrees of freedom.  Raises `ValueError` for no pairs, or figures that
-    are not finite.
+    The mean of all pairs; its variance is that of a ratio of cluster sums, linearised, times G/(G - 1) (Cochran 1977,
+    §9A.2), with G - 1 degrees of freedom.  Raises `ValueError` for no pairs, or figures that are not finite.
     """
     increases = np.asarray(after, np.float64) - np.asarray(before, np.float64)
     if increases.ndim != 1 or not len(increases) or not np.isfinite(increases).all():

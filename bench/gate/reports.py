@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from bench.gate.verdict import CRITERIA, Comparison, Verdict
+from bench.gate.verdict import GATE_METRICS, Comparison, Verdict
 from bench.leaderboard.forms.markdown import cell
 from bench.record.names import distinct
 
@@ -62,7 +62,7 @@ def markdown(verdict: Verdict) -> str:
             "|---|---|---|---|---|---|---|---|",
         ]
         lines += [
-            f"| {row.outcome} | {cell(short[row.defense])} | {cell(f'{row.point}, {row.title}')} | {row.criterion} | "
+            f"| {row.outcome} | {cell(short[row.defense])} | {cell(f'{row.point}, {row.title}')} | {row.metric} | "
             f"{_figure(row, row.before)} | {_figure(row, row.after)} | {_worse(row)} | {_figure(row, row.margin)} |"
             for row in rows[:_SHOWN]
         ]  # fmt: skip
@@ -85,7 +85,7 @@ def junit(verdict: Verdict) -> str:
         suite = _suite(root, title, len(rows), outcomes.count("weaker"), outcomes.count("inconclusive"))
         for row in rows:
             case = ElementTree.SubElement(
-                suite, "testcase", classname=_xml(f"{row.point}.{row.defense}"), name=row.criterion, time="0"
+                suite, "testcase", classname=_xml(f"{row.point}.{row.defense}"), name=row.metric, time="0"
             )
             if row.outcome != "pass":
                 kind = "failure" if row.outcome == "weaker" else "error"
@@ -104,7 +104,7 @@ def junit(verdict: Verdict) -> str:
 def sentence(row: Comparison) -> str:
     """One comparison in a line: `asr .10 → .45, worse by .35 [≥ .20], margin .10`."""
     text = (
-        f"{CRITERIA[row.criterion].words}: {_figure(row, row.before)} → {_figure(row, row.after)}, "
+        f"{GATE_METRICS[row.metric].words}: {_figure(row, row.before)} → {_figure(row, row.after)}, "
         f"worse by {_worse(row)}, margin {_figure(row, row.margin)}"
     )
     if row.outcome == "inconclusive":
@@ -132,7 +132,7 @@ def _table(outcome: str, rows: Iterable[Comparison], short: dict[str, str]) -> T
         if row.outcome == "inconclusive":
             last += f"\n{_reason(row)}"
         table.add_row(
-            escape(short[row.defense]), escape(f"{row.point}\n{row.title.partition(' · ')[0]}"), row.criterion,
+            escape(short[row.defense]), escape(f"{row.point}\n{row.title.partition(' · ')[0]}"), row.metric,
             _figure(row, row.before), _figure(row, row.after), escape(last),
         )  # fmt: skip
     return table
@@ -146,14 +146,14 @@ def _worse(row: Comparison) -> str:
 
 def _reason(row: Comparison) -> str:
     """Why it is inconclusive, and how much is needed where that would help."""
-    count = f": {row.needed} {CRITERIA[row.criterion].of} needed, {row.pairs} here" if row.needed else ""
+    count = f": {row.needed} {GATE_METRICS[row.metric].of} needed, {row.pairs} here" if row.needed else ""
     return f"{row.reason}{count}"
 
 
 def _figure(row: Comparison, value: float) -> str:
     if value in (float("inf"), float("-inf")):
         return "unbounded"
-    unit = CRITERIA[row.criterion].unit
+    unit = GATE_METRICS[row.metric].unit
     return f"{value:.1f}{unit}" if unit == " dB" else f"{value:.2f}{unit}"
 
 

@@ -1,9 +1,9 @@
 """Two runs of the same configurations → whether a defense became weaker, holds, or it is inconclusive.
 
 Records pair by their cell's id: the same victims, weights, starts and underlying draws, run by two versions of the
-code.  Per defense, point and data, each criterion has a margin.  It *passes* where the 95 % upper bound of its
+code.  Per defense, point and data, each metric has a margin.  It *passes* where the 95 % upper bound of its
 worsening is below the margin (everywhere: an intersection, which needs no correction); it is *weaker* where the
-worsening is at least the margin and its lower bound, corrected by Holm over all criteria and places, is above zero;
+worsening is at least the margin and its lower bound, corrected by Holm over all metrics and places, is above zero;
 else it is *inconclusive*, and the gate says how many examples it needs.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 from bench.cell import AttackCell, TrainingCell
 from bench.errors import BenchError
 from bench.gate.noninferiority import Increase, holm, of_numbers, of_shares
-from bench.leaderboard.blocks import blocks, configuration, rank
+from bench.leaderboard.conditions import by_condition, condition_key, rank
 from bench.leaderboard.costs import UNDEFENDED
 from bench.leaderboard.worst import BASELINES, ExampleKey, Worst, clusters
 from bench.record.names import dataset_name, entry, federated
@@ -31,7 +31,7 @@ _FEWEST_TIMED = 3  # trainings: with fewer, how much timings vary is not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Criterion:
+class GateMetric:
     """What may get worse: `sign` +1 where a rise is for the worse, -1 where a fall is; `margin` is what is tolerated
     by default, `of` what is counted."""
 
@@ -43,31 +43,31 @@ class Criterion:
     of: str = "examples"
 
 
-CRITERIA = {
-    criterion.name: criterion
-    for criterion in (
-        Criterion(name="asr", words="examples leaked to the worst attacker", sign=1, margin=0.10),
-        Criterion(name="rmse", words="RMSE of the nearest attacker", sign=-1, margin=0.05),
-        Criterion(
+GATE_METRICS = {
+    metric.name: metric
+    for metric in (
+        GateMetric(name="asr", words="examples leaked to the worst attacker", sign=1, margin=0.10),
+        GateMetric(name="rmse", words="RMSE of the nearest attacker", sign=-1, margin=0.05),
+        GateMetric(
             name="reading_snr", words="reading's SNR against the undefended one", sign=1, margin=3.0, unit=" dB",
             of="readings",
         ),
-        Criterion(
+        GateMetric(
             name="reading_cosine", words="reading's cosine with the undefended one", sign=1, margin=0.05, of="readings",
         ),
-        Criterion(name="accuracy", words="test accuracy after training", sign=-1, margin=0.05, of="trainings"),
-        Criterion(
+        GateMetric(name="accuracy", words="test accuracy after training", sign=-1, margin=0.05, of="trainings"),
+        GateMetric(
             name="overhead", words="time of a local step over the undefended one's", sign=1, margin=1.0, unit="×",
             of="trainings",
         ),
-        Criterion(name="undefended_asr", words="examples leaked without a defense", sign=-1, margin=0.10),
+        GateMetric(name="undefended_asr", words="examples leaked without a defense", sign=-1, margin=0.10),
     )
 }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One criterion at one place.
+    """One metric at one place.
 
     `before` and `after` are means over the same pairs; `worse` is how much worse it became (after - before for a
     rise that is for the worse, before - after else), with its one-sided 95 % upper bound `upper` and Holm's lower
@@ -75,7 +75,7 @@ class Comparison:
     says why it is; `attacks` are those that got back what nobody got before.
     """
 
-    criterion: str
+    metric: str
     title: str
     defense: str
     point: str
@@ -96,7 +96,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """`comparisons` are all criteria at all places, `unpaired` what could not be compared, place → reason; `changes`
+    """`comparisons` are all metrics at all places, `unpaired` what could not be compared, place → reason; `changes`
     what changed in the code between the two runs, in words."""
 
     outcome: Outcome
@@ -116,6 +116,7 @@ class Verdict:
         content = asdict(self) | {"exit_code": self.exit_code}
         content["unpaired"] = [{"place": place, "reason": reason} for place, reason in self.unpaired]
         for comparison in content["comparisons"]:
+            comparison["criterion"] = comparison.pop("metric")
             comparison |= {name: None for name in ("lower", "upper") if not np.isfinite(comparison[name])}
         return content
 
@@ -126,13 +127,13 @@ def verdict(
 ) -> Verdict:  # fmt: skip
     """Compare every record of `before` with the one of the same cell in `after`.
 
-    `margins` by criterion, in place of the defaults; `changes` is only passed on.  Raises `BenchError` for an
-    unknown criterion, for a margin that is not above zero, and where the two are of different protocols.
+    `margins` by metric, in place of the defaults; `changes` is only passed on.  Raises `BenchError` for an
+    unknown metric, for a margin that is not above zero, and where the two are of different protocols.
     """
-    allowed = {name: criterion.margin for name, criterion in CRITERIA.items()} | dict(margins or {})
+    allowed = {name: metric.margin for name, metric in GATE_METRICS.items()} | dict(margins or {})
     for name, margin in allowed.items():
-        if name not in CRITERIA:
-            raise BenchError(f"margin {name}: no such metric; there are {', '.join(CRITERIA)}")
+        if name not in GATE_METRICS:
+            raise BenchError(f"margin {name}: no such metric; there are {', '.join(GATE_METRICS)}")
         if not 0 < margin < inf:
             raise BenchError(f"margin {name}={margin}: it must be above 0")
     old, new = ({record.cell.id: record for record in records} for records in (before, after))
@@ -152,7 +153,7 @@ def verdict(
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a criterion is compared."""
+    """Where a metric is compared."""
 
     title: str
     defense: str
@@ -161,9 +162,9 @@ class _Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Measurement:
-    """One criterion at one place, not yet judged; `increase` is of how much worse it became."""
+    """One metric at one place, not yet judged; `increase` is of how much worse it became."""
 
-    criterion: Criterion
+    metric: GateMetric
     place: _Place
     margin: float
     before: float
@@ -228,15 +229,15 @@ def _place(record: Record) -> str:
 
 
 def _of_attacks(pairs: _Pairs, margins: Mapping[str, float]) -> Iterable[_Measurement]:
-    """The criteria of attack cells, per block, defense and point."""
-    then = {block.key: block for block in blocks(before for before, _ in pairs)}
-    now = {block.key: block for block in blocks(after for _, after in pairs)}
+    """The metrics of attack cells, per condition, defense and point."""
+    then = {condition.key: condition for condition in by_condition(before for before, _ in pairs)}
+    now = {condition.key: condition for condition in by_condition(after for _, after in pairs)}
     readings = _readings(pairs)
-    for key, block in then.items():
-        for defense, row in sorted(block.rows.items(), key=lambda item: rank(item[0], "")):
-            for point in (name for name in block.points if name in row):
+    for key, condition in then.items():
+        for defense, row in sorted(condition.rows.items(), key=lambda item: rank(item[0], "")):
+            for point in (name for name in condition.points if name in row):
                 before, after = row[point], now[key].rows[defense][point]
-                place = _Place(block.title, defense, point)
+                place = _Place(condition.title, defense, point)
                 if defense == UNDEFENDED:
                     yield _of_shares("undefended_asr", before, after, margins, place)
                     continue
@@ -252,13 +253,13 @@ def _of_attacks(pairs: _Pairs, margins: Mapping[str, float]) -> Iterable[_Measur
 
 
 def _readings(pairs: _Pairs) -> dict[tuple[str, ...], _Figures]:
-    """(block, defense, point, criterion) → reading → its figure before and after; all attacks see the same."""
+    """(condition, defense, point, metric) → reading → its figure before and after; all attacks see the same."""
     figures: dict[tuple[str, ...], _Figures] = {}
     for before, after in pairs:
         cell = before.cell
         if not isinstance(cell, AttackCell) or before.attack is None or after.attack is None:
             continue
-        place = (configuration(before), entry(cell.defense), cell.point)
+        place = (condition_key(before), entry(cell.defense), cell.point)
         for number, (then, now) in enumerate(zip(before.attack.readings, after.attack.readings, strict=True)):
             for name, values in (
                 ("reading_snr", (then.snr_db, now.snr_db)),
@@ -271,7 +272,7 @@ def _readings(pairs: _Pairs) -> dict[tuple[str, ...], _Figures]:
 
 
 def _of_trainings(pairs: _Pairs, margins: Mapping[str, float]) -> Iterable[_Measurement]:
-    """The criteria of training cells, per data, model, setting and defense; each seed is a cluster."""
+    """The metrics of training cells, per data, model, setting and defense; each seed is a cluster."""
     by_place: dict[_Place, _Pairs] = {}
     for before, after in pairs:
         cell = before.cell
@@ -310,26 +311,26 @@ def _nearest(worst: Worst) -> dict[ExampleKey, float]:
 def _of_shares(
     name: str, before: Worst, after: Worst, margins: Mapping[str, float], place: _Place
 ) -> _Measurement:
-    criterion = CRITERIA[name]
+    metric = GATE_METRICS[name]
     keys = [key for key in before.leaked if key in after.leaked]
     then, now = (np.array([worst.leaked[key] for key in keys], bool) for worst in (before, after))
-    worse, better = (now, then) if criterion.sign > 0 else (then, now)
+    worse, better = (now, then) if metric.sign > 0 else (then, now)
     fresh = {key for key in keys if after.leaked[key] and not before.leaked[key]}
     attacks = sorted(
         attack for attack, hits in after.by_attack.items() if any(hits.get(key) for key in fresh)
     )
     return _Measurement(
-        criterion=criterion, margin=margins[name], before=float(then.mean()), after=float(now.mean()),
+        metric=metric, margin=margins[name], before=float(then.mean()), after=float(now.mean()),
         increase=of_shares(worse, better, _clusters(keys)), attacks=tuple(attacks), place=place,
     )  # fmt: skip
 
 
 def _of_figures(name: str, figures: _Figures, margins: Mapping[str, float], place: _Place) -> _Measurement:
-    criterion = CRITERIA[name]
+    metric = GATE_METRICS[name]
     then, now = np.array(list(figures.values()), np.float64).T
     return _Measurement(
-        criterion=criterion, margin=margins[name], before=float(then.mean()), after=float(now.mean()), place=place,
-        increase=of_numbers(criterion.sign * now, criterion.sign * then, _clusters(list(figures))),
+        metric=metric, margin=margins[name], before=float(then.mean()), after=float(now.mean()), place=place,
+        increase=of_numbers(metric.sign * now, metric.sign * then, _clusters(list(figures))),
     )  # fmt: skip
 
 
@@ -348,16 +349,16 @@ def _judged(measurements: Sequence[_Measurement]) -> Iterable[Comparison]:
         if outcome == "pass" and (upper >= margin or increase.pairs < least):
             outcome, needed = "inconclusive", _needed(increase, margin, lower, upper, least)
             reason = (
-                f"too few {measurement.criterion.of}"
+                f"too few {measurement.metric.of}"
                 if needed
                 else "one weight seed and one reading say nothing of how they vary"
             )
-        elif outcome == "weaker" and measurement.criterion.name == "undefended_asr":
+        elif outcome == "weaker" and measurement.metric.name == "undefended_asr":
             # The attackers got worse: a defense that leaks no more has shown nothing.
             outcome = "inconclusive"
             reason = "the attacks got weaker: less comes back without a defense than before"
         yield Comparison(
-            criterion=measurement.criterion.name, title=place.title, defense=place.defense, point=place.point,
+            metric=measurement.metric.name, title=place.title, defense=place.defense, point=place.point,
             outcome=outcome, before=measurement.before, after=measurement.after, worse=increase.estimate,
             lower=lower, upper=upper, margin=margin, p=p, pairs=increase.pairs, clusters=increase.clusters,
             needed=needed, reason=reason, attacks=measurement.attacks,

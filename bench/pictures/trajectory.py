@@ -22,10 +22,9 @@ _SIDE = 56  # pixels: ten columns of full size would be most of what a cell send
 def over_iterations(truth: Floats, trajectory: Floats, marks: Sequence[int]) -> Image.Image | None:
     """Up to eight examples after so many evaluations, from the start to the end, then the truth.
 
-    `truth` (reading, example, *shape) and `trajectory` (mark, reading, example, *shape), already paired, in
-    [0, 1] (clipped here); the trajectory may have fewer readings, the first.  `marks`: the evaluations
-    spent, written above the columns.  None where there is nothing to show.  Raises `ValueError` where
-    the shapes do not fit.
+    `truth` (reading, example, *shape) and `trajectory` (mark, reading, example, *shape), already paired, in [0, 1]
+    (clipped here); the trajectory may have fewer readings, the first.  `marks`: the evaluations spent, written above
+    the columns.  None where there is nothing to show.  Raises `ValueError` where the shapes do not fit.
     """
     shape = trajectory.shape
     fit = trajectory.ndim >= 4 and shape[2:] == truth.shape[1:] and shape[1] <= len(truth)

@@ -11,7 +11,7 @@ from bench.scoring.metrics import Floats, clipped, unit
 _UNUSABLE = 2.0
 
 
-def pair(truth: ArrayLike, guess: ArrayLike) -> NDArray[np.int64]:
+def assign(truth: ArrayLike, guess: ArrayLike) -> NDArray[np.int64]:
     """For each true example the guess it is scored with, or -1: (reading, example).
 
     The assignment is one to one and least in the sum of the clipped guesses' mean squared errors
@@ -33,7 +33,7 @@ def pair(truth: ArrayLike, guess: ArrayLike) -> NDArray[np.int64]:
     return order
 
 
-def paired(guess: ArrayLike, order: NDArray[np.int64]) -> Floats:
+def in_order(guess: ArrayLike, order: NDArray[np.int64]) -> Floats:
     """The guesses in the order of the truth (reading, example, *shape); NaN where one is missing."""
     array = np.asarray(guess, np.float64)
     rows = np.arange(len(order))[:, None]

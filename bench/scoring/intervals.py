@@ -58,12 +58,11 @@ def cluster_bootstrap(
 ) -> Interval:
     """Expanded percentile interval of the mean of `values` (n,) when whole `clusters` (n,) are drawn anew.
 
-    G clusters are drawn with replacement (Davison, Hinkley 1997, §3.8).  The plain percentiles of
-    few clusters lie too close, so those of Φ(-√(G/(G - 1)) t) are taken, t being Student's quantile
-    with G - 1 degrees (Hesterberg 2015, "expanded percentile interval").  Coverage at nominal .95,
-    simulated with normal clusters: .87 for 4 (the most that their range can give), .94 for 8, .95
-    from 16 on.  Where all clusters agree it has no width; shares use `clustered_share`.  Raises
-    `ValueError` for one cluster, which says nothing of how they vary.
+    G clusters are drawn with replacement (Davison, Hinkley 1997, §3.8).  The plain percentiles of few clusters lie
+    too close, so those of Φ(-√(G/(G - 1)) t) are taken, t being Student's quantile with G - 1 degrees (Hesterberg
+    2015, "expanded percentile interval").  Coverage at nominal .95, simulated with normal clusters: .87 for 4 (the
+    most that their range can give), .94 for 8, .95 from 16 on.  Where all clusters agree it has no width; shares use
+    `clustered_share`.  Raises `ValueError` for one cluster, which says nothing of how they vary.
     """
     array = np.asarray(values, np.float64)
     names, member = np.unique(np.asarray(clusters), return_inverse=True)
@@ -92,16 +91,15 @@ def clustered_share(successes: ArrayLike, clusters: ArrayLike, level: float = LE
     return _union(cluster_bootstrap(array, clusters, level), wilson(float(array.sum()), len(array), level))
 
 
-def paired(
+def paired_difference(
     a: ArrayLike, b: ArrayLike, level: float = LEVEL, *, clusters: ArrayLike | None = None
 ) -> tuple[float, float, float]:
     """share(a) - share(b) over the same victims, and its interval: (difference, low, high).
 
-    `a` and `b` (n,) are successes on the same examples in the same order.  With n₁₀ examples that
-    leaked in a alone and n₀₁ in b alone, half an example more in each of the four fields and
-    N = n + 2 (Agresti, Min 2005, "Wald+2"): (n₁₀ - n₀₁)/N ± z √(n₁₀ + n₀₁ - (n₁₀ - n₀₁)²/N)/N.
-    With `clusters` (n,) also not inside the cluster bootstrap's of a - b.  Two cells are called
-    different only where 0 is outside.
+    `a` and `b` (n,) are successes on the same examples in the same order.  With n₁₀ examples that leaked in a alone
+    and n₀₁ in b alone, half an example more in each of the four fields and N = n + 2 (Agresti, Min 2005, "Wald+2"):
+    (n₁₀ - n₀₁)/N ± z √(n₁₀ + n₀₁ - (n₁₀ - n₀₁)²/N)/N. With `clusters` (n,) also not inside the cluster bootstrap's of
+    a - b.  Two cells are called different only where 0 is outside.
     """
     first, second = _pairs(a, b)
     count = len(first)

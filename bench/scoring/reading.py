@@ -13,9 +13,8 @@ SNR_CAP_DB = 120.0
 def reading_snr(values: Mapping[str, ArrayLike], undefended: Mapping[str, ArrayLike]) -> Floats:
     """How far the reading is from the undefended one, 10·log10(‖g‖²/‖r - g‖²) in dB: (reading,).
 
-    Both name → (reading, observation, *shape); all variables and observations are one vector.
-    Held to ±`SNR_CAP_DB`, which stands for an equal reading; NaN where the undefended one is zero or
-    either is not finite.
+    Both name → (reading, observation, *shape); all variables and observations are one vector. Held to ±`SNR_CAP_DB`,
+    which stands for an equal reading; NaN where the undefended one is zero or either is not finite.
     """
     read, clean = _vectors(values, undefended)
     signal, noise = (clean**2).sum(axis=1), ((read - clean) ** 2).sum(axis=1)

@@ -15,7 +15,7 @@ from bench.datasets.base import Group, Kind
 from bench.record.metrics import LPIPS, OVER_PRIOR_DB, PSNR_DB, RMSE
 from bench.record.schema import ExampleScore, PriorScore, ReadingScore, Summary
 from bench.scoring import success
-from bench.scoring.assign import pair, paired
+from bench.scoring.assign import assign, in_order
 from bench.scoring.identify import identify
 from bench.scoring.lpips_metric import Lpips
 from bench.scoring.measures import measured
@@ -55,8 +55,7 @@ def score(
     """Score a cell's reconstructions against the truth, by the rule of `bench.scoring.success`.
 
     `truth_inputs` (reading, example, *shape) in [0, 1] and `truth_labels` (reading, example) are the distinct
-    examples behind each reading; `priors` name → (reading, example, *shape); `gallery` (example, *shape) in
-    [0, 1].
+    examples behind each reading; `priors` name → (reading, example, *shape); `gallery` (example, *shape) in [0, 1].
 
     Raises `PluginError` for a reconstruction of the wrong shape, `ValueError` for a truth outside [0, 1], no
     readings, or a table without groups.
@@ -67,14 +66,14 @@ def score(
     if kind == "table" and not groups:
         raise ValueError("a table is scored by its groups of columns, got none")
     guess = reconstruction.inputs.detach().cpu().double().numpy()
-    order = pair(truth, guess)
-    matched = _nan_where_not_finite(paired(guess, order))
+    order = assign(truth, guess)
+    matched = _nan_where_not_finite(in_order(guess, order))
     columns: Columns = dict(measured(truth, matched, kind, groups))
     if lpips is not None and kind in LPIPS.kinds:
         columns[LPIPS.name] = lpips(truth, matched)
 
     prior_columns = {
-        name: measured(truth, paired(prior, pair(truth, prior)), kind, groups)
+        name: measured(truth, in_order(prior, assign(truth, prior)), kind, groups)
         for name, prior in priors.items()
     }
     best = np.full(order.shape, np.nan)

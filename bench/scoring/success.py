@@ -27,8 +27,7 @@ def image_strict(psnr_db: ArrayLike, over_prior_db: ArrayLike) -> Flags:
 def table_success(rmse: ArrayLike, numeric_rmse: ArrayLike, groups_right: ArrayLike) -> Flags:
     """A row of a table leaked: numeric RMSE ≤ .2 standardised and ≥ 90 % of its categorical groups right.
 
-    A table may lack numeric columns or categorical ones; a row that is not finite (`rmse` NaN) fails all the
-    same.
+    A table may lack numeric columns or categorical ones; a row that is not finite (`rmse` NaN) fails all the same.
     """
     far = np.asarray(numeric_rmse, np.float64) > NUMERIC_RMSE
     wrong = np.asarray(groups_right, np.float64) < GROUPS_RIGHT

@@ -6,7 +6,7 @@ from math import ceil
 
 from bench import rng
 from bench.cell import AttackCell
-from bench.leaderboard.blocks import blocks, configuration, of_one_series
+from bench.leaderboard.conditions import by_condition, condition_key, of_one_series
 from bench.record.names import attack_name, entry
 from bench.record.schema import Record
 
@@ -41,12 +41,12 @@ def groups(records: Sequence[Record]) -> list[Group]:
     claims, and can be drawn.
     """
     listed = of_one_series(records)
-    titles = {block.key: block.title for block in blocks(listed)}
+    titles = {condition.key: condition.title for condition in by_condition(listed)}
     by_key: dict[tuple[str, ...], Group] = {}
     for record in sorted(listed, key=lambda record: record.id):
         cell = record.cell
         if isinstance(cell, AttackCell) and record.status != "crashed":
-            key = (configuration(record), entry(cell.defense), cell.point, attack_name(cell))
+            key = (condition_key(record), entry(cell.defense), cell.point, attack_name(cell))
             by_key.setdefault(key, Group(titles[key[0]])).records.append(record)
     return [by_key[key] for key in sorted(by_key)]
 

@@ -12,8 +12,8 @@ from typing import Any
 import altair as alt
 import vl_convert
 
-from bench.leaderboard.blocks import ordered
 from bench.leaderboard.board import THRESHOLDS_DB, AtPoint, Row
+from bench.leaderboard.conditions import ordered
 from bench.leaderboard.forms.columns import Line
 from bench.scoring.success import PSNR_DB
 

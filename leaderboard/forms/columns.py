@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Literal
 
-from bench.leaderboard.blocks import ordered
 from bench.leaderboard.board import AtPoint, Row
-from bench.leaderboard.costs import Cost
-from bench.leaderboard.forms.numbers import NONE, figure, interval, number, rate, share
+from bench.leaderboard.conditions import ordered
+from bench.leaderboard.costs import DefenseCost
+from bench.leaderboard.forms.numbers import NONE, figure, formatted, interval, rate, share
 from bench.record.metrics import COMPARED, PSNR_DB, Metric
 from bench.record.names import distinct
 
@@ -182,7 +182,7 @@ def _at(point: str) -> list[Column]:
     ]  # fmt: skip
 
 
-def _cost(read: Callable[[Cost], Any]) -> Callable[[Row], Any]:
+def _cost(read: Callable[[DefenseCost], Any]) -> Callable[[Row], Any]:
     return lambda row: read(row.cost) if row.cost else None
 
 
@@ -248,7 +248,7 @@ _COSTS = (
     ),
     Column(
         name="epsilon", heading="ε", value=_cost(lambda cost: cost.epsilon), group=_COST, cell="epsilon",
-        show=lambda value: number(value, ".3g"), note=_epsilon_note, terminal=("accuracy", "ε "),
+        show=lambda value: formatted(value, ".3g"), note=_epsilon_note, terminal=("accuracy", "ε "),
     ),
     Column(
         name="overhead", heading="Overhead", value=_cost(lambda cost: cost.overhead), group=_COST,

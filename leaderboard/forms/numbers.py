@@ -40,6 +40,6 @@ def figure(metric: Metric, value: float | None) -> str:
     return f"{value:.{metric.decimals}f}{unit}"
 
 
-def number(value: float | None, form: str = "g") -> str:
+def formatted(value: float | None, form: str = "g") -> str:
     """Any other figure in this format."""
     return NONE if value is None or not isfinite(value) else format(value, form)

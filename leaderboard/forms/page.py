@@ -21,7 +21,7 @@ from bench.leaderboard.board import THRESHOLDS_DB, Row
 from bench.leaderboard.flags import INCOMPLETE
 from bench.leaderboard.forms.charts import charts, conditions, library
 from bench.leaderboard.forms.columns import Line, codes, columns, lines, unscored
-from bench.leaderboard.forms.numbers import interval, number, rate, share
+from bench.leaderboard.forms.numbers import formatted, interval, rate, share
 from bench.pictures.thumbnails import Thumbnail
 
 PAGE_ROWS = 25  # of the table, before there is a second page
@@ -115,7 +115,7 @@ def _tap(row: Row, point: str) -> str:
     at = row.points[point]
     once = "" if at.at_least_once is None else f", {share(at.at_least_once)} on some draw of the noise"
     why = f" ({_cut(at.epsilon_absent)})" if at.epsilon is None and at.epsilon_absent else ""
-    epsilon = "none" if at.epsilon is None else number(at.epsilon, ".3g")
+    epsilon = "none" if at.epsilon is None else formatted(at.epsilon, ".3g")
     return f"{at.examples} examples{once}; ε at this tap: {epsilon}{why}"
 
 

@@ -9,11 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.leaderboard.attacks import AttackRow
-from bench.leaderboard.blocks import Block
 from bench.leaderboard.board import AtPoint, Row
+from bench.leaderboard.conditions import Condition
 from bench.leaderboard.forms.columns import Column, Line, by_title, columns, lines, short_attack
 from bench.leaderboard.forms.notes import LEGEND, notes
-from bench.leaderboard.forms.numbers import NONE, figure, interval, number, rate, share
+from bench.leaderboard.forms.numbers import NONE, figure, formatted, interval, rate, share
 from bench.leaderboard.knowledge import KnowledgeRow
 from bench.leaderboard.trainings import TrainingRow, missing
 from bench.leaderboard.worst import Worst
@@ -34,10 +34,10 @@ def board(rows: Sequence[Row]) -> RenderableType:
     return Group(*parts, Text(LEGEND, style="dim"))
 
 
-def blocks(every: Iterable[Block], *, detail: bool = True) -> RenderableType:
-    """A run's worst cases, one table a block; `detail` adds to each figure the interval, the best single attack
+def conditions(every: Iterable[Condition], *, detail: bool = True) -> RenderableType:
+    """A run's worst cases, one table a condition; `detail` adds to each figure the interval, the best single attack
     with its median PSNR, and that of the best prior-only baseline."""
-    return Group(*(_block_table(block, detail) for block in every))
+    return Group(*(_condition_table(condition, detail) for condition in every))
 
 
 def attacks(rows: Iterable[AttackRow]) -> RenderableType:
@@ -48,8 +48,8 @@ def attacks(rows: Iterable[AttackRow]) -> RenderableType:
 
 
 def knowledge(rows: Iterable[KnowledgeRow]) -> RenderableType:
-    """What knowing the defense gains: one table a block."""
-    groups = _grouped(rows, lambda row: row.block)
+    """What knowing the defense gains: one table a condition."""
+    groups = _grouped(rows, lambda row: row.condition)
     return Group(*(_knowledge_table(title, group) for title, group in groups.items()))
 
 
@@ -125,16 +125,18 @@ def _scored(worst: Worst | AtPoint, *, best: str = "", nothing: str = NONE) -> T
     return text.append("".join(f"\n{line}" for line in below), style="dim")
 
 
-def _block_table(block: Block, detail: bool) -> RenderableType:
-    names = distinct(block.rows)
-    table = _table(("defense", *block.points), folded="defense", boxed=True)
-    for defense, row in block.rows.items():
-        cells = [_block_cell(row[point], detail) if point in row else Text("") for point in block.points]
+def _condition_table(condition: Condition, detail: bool) -> RenderableType:
+    names = distinct(condition.rows)
+    table = _table(("defense", *condition.points), folded="defense", boxed=True)
+    for defense, row in condition.rows.items():
+        cells = [
+            _condition_cell(row[point], detail) if point in row else Text("") for point in condition.points
+        ]
         table.add_row(names[defense], *cells)
-    return _titled(block.title, table)
+    return _titled(condition.title, table)
 
 
-def _block_cell(worst: Worst, detail: bool) -> Text:
+def _condition_cell(worst: Worst, detail: bool) -> Text:
     best, prior = worst.best, worst.prior_psnr_db
     text = _scored(
         worst, best=f"{short_attack(best[0])} {share(best[1])}" if best and best[1] > 0 else "", nothing="…"
@@ -172,8 +174,8 @@ def _attack_table(title: str, rows: list[AttackRow]) -> RenderableType:
         table.add_row(
             *([" · ".join(parts)] if varied else parts), _attack_rate(row, paper.get("asr")),
             _beside(figure(RMSE, row.medians[RMSE.name]), paper.get("rmse"), ".3f"),
-            ssim if with_ssim else figure(RMSE, row.rmse_of_successes), psnr, number(row.evaluations),
-            _beside(number(row.outer), paper.get("iterations")), share(row.diverged),
+            ssim if with_ssim else figure(RMSE, row.rmse_of_successes), psnr, formatted(row.evaluations),
+            _beside(formatted(row.outer), paper.get("iterations")), share(row.diverged),
         )  # fmt: skip
     return _titled(" · ".join([title, *constant]), table)
 
@@ -238,10 +240,10 @@ def _training_table(title: str, rows: Sequence[TrainingRow]) -> RenderableType:
         name = short[row.defense].replace("(", " (", 1) + (f" · {row.length}" if several else "")
         table.add_row(
             name, _accuracy(row, paper.get("accuracy")),
-            _beside(number(row.rounds, "d"), paper.get("rounds")),
-            _beside(number(row.epsilon_paper, ".3g"), paper.get("epsilon"), ".3f"), number(row.epsilon, ".3g"),
-            _beside(number(row.milliseconds, ".2f"), paper.get("milliseconds")),
-            _beside(number(row.overhead, ".2f"), paper.get("overhead"), ".2f"),
+            _beside(formatted(row.rounds, "d"), paper.get("rounds")),
+            _beside(formatted(row.epsilon_paper, ".3g"), paper.get("epsilon"), ".3f"), formatted(row.epsilon, ".3g"),
+            _beside(formatted(row.milliseconds, ".2f"), paper.get("milliseconds")),
+            _beside(formatted(row.overhead, ".2f"), paper.get("overhead"), ".2f"),
         )  # fmt: skip
     return _titled(title, table)
 

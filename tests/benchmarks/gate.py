@@ -121,7 +121,7 @@ def measure(base_run: Path, weak_run: Path) -> None:
         f"{len(base)} seeds, {len(base) // SEEDS} runs of {SEEDS}; {len(alarms[0].comparisons)} comparisons a gate"
     )
     print(f"false alarms: {count} of {PAIRS}, one-sided 95 % upper bound {upper:.3f}; {passed} passed")
-    rows = Counter(row.criterion for alarm in alarms for row in alarm.comparisons if row.outcome == "weaker")
+    rows = Counter(row.metric for alarm in alarms for row in alarm.comparisons if row.outcome == "weaker")
     print("  by metric:", dict(rows))
     for defense, words in WORDS.items():
         outcomes = caught(base, weak, defense, generator)
@@ -130,7 +130,7 @@ def measure(base_run: Path, weak_run: Path) -> None:
             if any(row.outcome == "weaker" and row.defense.startswith(defense) for row in hit.comparisons)
         ]  # fmt: skip
         lower = clopper_pearson(len(hits), PAIRS, 0.90)[0]
-        names = [{row.criterion for row in hit.comparisons if row.outcome == "weaker"} for hit in hits]
+        names = [{row.metric for row in hit.comparisons if row.outcome == "weaker"} for hit in hits]
         seen = dict(Counter(name for each in names for name in each))
         print(f"{defense}, {words}: caught {len(hits)} of {PAIRS}, lower bound {lower:.3f}; by {seen}")
 

@@ -1,4 +1,4 @@
-"""Records → blocks: what shares a data set, a model, weights, a federated setting and grants stands together."""
+"""Records → conditions: what shares a data set, a model, weights, a federated setting and grants stands together."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -11,14 +11,14 @@ from bench.record.names import dataset_name, entry
 from bench.record.schema import Record
 
 POINT_ORDER = ("type-2", "type-2-step", "type-1", "type-0", "aggregate")
-# Fields of a cell in which figures of one block may differ; any other field is part of its configuration.
+# Fields of a cell in which figures of one condition may differ; any other field is part of its configuration.
 _VARIED = {"kind", "defense", "attack", "knowledge", "point", "evaluations", "chunk", "draw", "seed"}
 _WRITTEN_APART = {"weights", "grants"}
 
 
 @dataclass(slots=True)
-class Block:
-    """One configuration, which `key` spells out: rows are defenses, columns points."""
+class Condition:
+    """What records share to stand in one table, spelt out by `key`: rows are defenses, columns points."""
 
     title: str
     key: str = ""
@@ -37,15 +37,15 @@ def ordered(points: Iterable[str]) -> tuple[str, ...]:
     return (*known, *sorted(names - set(known)))
 
 
-def blocks(records: Iterable[Record]) -> list[Block]:
-    """The blocks of a run's attack records, in the order in which their records come."""
-    by_key: dict[str, Block] = {}
+def by_condition(records: Iterable[Record]) -> list[Condition]:
+    """The conditions of a run's attack records, in the order in which their records come."""
+    by_key: dict[str, Condition] = {}
     for record in of_one_series(records):
         cell = record.cell
         if isinstance(cell, AttackCell):
-            key = configuration(record)
-            block = by_key.get(key) or by_key.setdefault(key, Block(_title(cell), key))
-            row = block.rows.setdefault(entry(cell.defense), {})
+            key = condition_key(record)
+            condition = by_key.get(key) or by_key.setdefault(key, Condition(_title(cell), key))
+            row = condition.rows.setdefault(entry(cell.defense), {})
             row.setdefault(cell.point, Worst()).add(record)
     return _distinguished(by_key.values())
 
@@ -64,13 +64,15 @@ def of_one_series(records: Iterable[Record]) -> list[Record]:
     return [_without_series(record, torn) for record in listed] if torn else listed
 
 
-def without_evidence(block: Block) -> tuple[str, ...]:
-    """Points at which no attack got anything back even from readings that no defense had touched: what a
-    defense shows there is no evidence of protection."""
+def without_evidence(condition: Condition) -> tuple[str, ...]:
+    """Points at which no attack got anything back even from readings that no defense changed: what a defense shows
+    there is no evidence of protection."""
     return tuple(
         point
-        for point in block.points
-        if any(row[point].undistorted and row[point].asr == 0 for row in block.rows.values() if point in row)
+        for point in condition.points
+        if any(
+            row[point].unchanged and row[point].asr == 0 for row in condition.rows.values() if point in row
+        )
     )
 
 
@@ -80,8 +82,8 @@ def rank(defense: str, point: str) -> tuple[bool, str, int, str]:
     return defense != "none", defense, order, point
 
 
-def configuration(record: Record) -> str:
-    """What attack records must share to stand in one block, as canonical JSON: the cell but for defense, attack,
+def condition_key(record: Record) -> str:
+    """What attack records must share to stand in one condition, as canonical JSON: the cell but for defense, attack,
     knowledge, point, budget, draw and seed, and the version of the rules of evaluation."""
     cell = record.cell
     assert isinstance(cell, AttackCell)
@@ -123,21 +125,21 @@ def _without_series(record: Record, torn: set[str]) -> Record:
     return replace(record, cell=cell)
 
 
-def _distinguished(every: Iterable[Block]) -> list[Block]:
-    """The blocks, with what differs between those of one title added to it."""
-    by_title: dict[str, list[tuple[Block, dict[str, str]]]] = {}
+def _distinguished(every: Iterable[Condition]) -> list[Condition]:
+    """The conditions, with what differs between those of one title added to it."""
+    by_title: dict[str, list[tuple[Condition, dict[str, str]]]] = {}
     listed = list(every)
-    for block in listed:
-        by_title.setdefault(block.title, []).append((block, _settings(block.key)))
+    for condition in listed:
+        by_title.setdefault(condition.title, []).append((condition, _settings(condition.key)))
     for twins in by_title.values():
         differing = sorted(name for name in twins[0][1] if len({words[name] for _, words in twins}) > 1)
-        for block, words in twins:
-            block.title += " · " + " ".join(words[name] for name in differing) if differing else ""
+        for condition, words in twins:
+            condition.title += " · " + " ".join(words[name] for name in differing) if differing else ""
     return listed
 
 
 def _settings(key: str) -> dict[str, str]:
-    """What a title leaves out of a block's key, by name, in words."""
+    """What a title leaves out of a condition's key, by name, in words."""
     shared, protocol = json.loads(key)
     shown: Mapping[str, Any] = {**shared["federated"], "readings": shared["readings"]}
     return {**{name: f"{name}={value}" for name, value in shown.items()}, "protocol": f"protocol {protocol}"}

@@ -6,7 +6,7 @@ from numpy.typing import ArrayLike, NDArray
 from bench.scoring.metrics import Floats, unit
 
 
-def priors(
+def prior_only_baselines(
     public_inputs: ArrayLike, public_labels: ArrayLike, inferred_labels: ArrayLike
 ) -> dict[str, Floats]:
     """Three priors' reconstructions, name → (reading, example, *shape), from the public split alone.
