@@ -2,9 +2,8 @@
 
     stage order:  example → step → client → exchange → server → aggregate
 
-`example` acts on one example's gradient, `step` on the mean that the local SGD step uses,
-`client` on the finished update, `exchange` on what clients send one another, `server` on each
-update as it arrives, `aggregate` on the mean.
+`example` acts on one example's gradient, `step` on the mean that the local SGD step uses, `client` on the finished
+update, `exchange` on what clients send one another, `server` on each update as it arrives, `aggregate` on the mean.
 """
 
 from dataclasses import dataclass

@@ -31,8 +31,7 @@ KEPT_BYTES = 500e6  # of data sets that a worker keeps beside the one in use
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """`weights` by name, of training round `round`; `clients` (client, example) indices into the training
-    split.
+    """`weights` by name, of training round `round`; `clients` (client, example) indices into the training split.
 
     `trained_rounds` and `accuracy` are what the file of the weights says of them.  With `whole_round` what
     the point shows of a client depends on the other clients of its round.
@@ -63,8 +62,7 @@ class Setup:
 def prepare(cell: AttackCell | TrainingCell, context: RunContext, memory: Memory) -> Setup:
     """Set a cell up; for an attack on a checkpoint with the defense in the state of that round.
 
-    Raises `NotApplicable` for what cannot be run, `DataError` and `WeightsError` for what is missing or
-    altered.
+    Raises `NotApplicable` for what cannot be run, `DataError` and `WeightsError` for what is missing or altered.
     """
     data = _data(cell, context, memory)
     architecture: Model = registry.of("models", cell.model)

@@ -49,8 +49,7 @@ def draw_victims(cell: AttackCell, setup: Setup, point: Point) -> tuple[Victims,
 class Truth:
     """The distinct examples behind the readings at one point.
 
-    `inputs` (reading, example, *shape) in [0, 1], `labels` and `indices` (reading, example): into the
-    training split.
+    `inputs` (reading, example, *shape) in [0, 1], `labels` and `indices` (reading, example): into the training split.
     """
 
     inputs: Tensor

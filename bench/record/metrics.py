@@ -15,9 +15,8 @@ Kind = Literal["image", "table"]
 class Metric:
     """`name` is the field of `ExampleScore`; `better` says which way is nearer to the truth.
 
-    `label`, `unit` and `decimals` are for tables; `percent` figures are shares.  `kinds` are the data that
-    have it. `compared` metrics are kept for each example when a record is cut, so that a board can show the
-    worst case.
+    `label`, `unit` and `decimals` are for tables; `percent` figures are shares.  `kinds` are the data that have it.
+    `compared` metrics are kept for each example when a record is cut, so that a board can show the worst case.
     """
 
     name: str
