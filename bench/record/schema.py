@@ -234,7 +234,7 @@ class Trajectory:
 @_schema
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackResult:
-    """What an attack cell gave.  `summary` is None in a record that was cut for a baseline.
+    """What an attack cell gave.  `summary` is None in a baseline's record.
 
     `arrays` names RUN/arrays/<sha256>.npz by content.  `lpips_absent` says why LPIPS was not measured.
     """
@@ -253,9 +253,9 @@ class AttackResult:
     arrays: str | None = None
 
     def figures(self) -> Summary:
-        """The summary; raises `RecordError` for a record that was cut."""
+        """The summary; raises `RecordError` for a baseline's."""
         if self.summary is None:
-            raise RecordError("this record was cut for a baseline and has no summary; take the run's own")
+            raise RecordError("this record is a baseline's and has no summary; take the run's own")
         return self.summary
 
 
