@@ -98,11 +98,11 @@ class CheckpointWeights(Frozen):
 Weights = Annotated[InitialWeights | FileWeights | CheckpointWeights, Field(discriminator="kind")]
 
 
-UNASKED = ("path", "series")  # of weights: fields that are no part of the configuration
+NOT_IN_ID = ("path", "series")  # of weights: fields that are no part of the configuration
 
 
 # Fields that came later: where they ask for nothing, the configuration is the one from before.
-_UNLESS_ASKED = ("until_accuracy", "until_epsilon", "bayesian")
+_ADDED_LATER = ("until_accuracy", "until_epsilon", "bayesian")
 
 
 class Grants(Frozen):
@@ -144,14 +144,14 @@ class _Cell(Frozen):
         the configuration: a cell's id does not depend on what else is in the matrix.
         """
         content = self.model_dump(mode="json")
-        for name in _UNLESS_ASKED:
+        for name in _ADDED_LATER:
             if not content.get(name):
                 content.pop(name, None)
         content.pop("checkpoints", None)
         if isinstance(self, AttackCell):
             content["grants"] = self.grants.granted()
         if isinstance(content.get("weights"), dict):
-            content["weights"] = {k: v for k, v in content["weights"].items() if k not in UNASKED}
+            content["weights"] = {k: v for k, v in content["weights"].items() if k not in NOT_IN_ID}
         return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @cached_property

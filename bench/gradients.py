@@ -186,8 +186,7 @@ def conv_weight_gradient(a: Tensor, delta: Tensor, layer: nn.Conv2d, groups: int
     """Each group's weight gradient of a convolution: of few examples, products with unfolded
     columns, of many, groups of one library convolution.
 
-    `a` (group·example, channel, height, width), `delta` (group·example, out, h, w) →
-    (group, out, channel, k, k).
+    `a` (group·example, channel, height, width), `delta` (group·example, out, h, w) → (group, out, channel, k, k).
     """
     if len(a) < _FEW:
         assert not isinstance(layer.padding, str)  # `bilinear` excludes those

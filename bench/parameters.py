@@ -23,8 +23,7 @@ def parameter(
 ) -> Any:
     """A field of an entry: default, meaning, unit, source of the default, bounds.
 
-    `source` is the paper that gives the default, or "ours".  `low` and `high` are inclusive,
-    `above` exclusive.
+    `source` is the paper that gives the default, or "ours".  `low` and `high` are inclusive, `above` exclusive.
     """
     metadata = {
         "meaning": meaning, "unit": unit, "source": source, "low": low, "high": high, "above": above,

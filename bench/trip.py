@@ -72,9 +72,10 @@ class Description(Protocol):
 class Reading:
     """All that the attacker has: a batch of readings taken at one point, under the same weights.
 
-    `values` name → (reading, observation, *shape): a gradient, or an update in the units that the
-    client sends (`unit` = 1 for a gradient, η for a weight difference w_0 - w_L); at `aggregate` the
-    mean over `senders` clients.  `weights` name → (observation, *shape).  `rounds` (observation,).
+    `values` name → (reading, observation, *shape): a gradient, or an update in the units that the client sends (`unit`
+    = 1 for a gradient, η for a weight difference w_0 - w_L); at `aggregate` the mean over `senders` clients.  `linked`:
+    whether the coordinates of an update are known to be of one client ("vector"), or each came without a sender
+    ("coordinate").  `weights` name → (observation, *shape).  `rounds` (observation,).
     `indices` number the readings in their cell, for the key of the start.  `public_mean` (*shape),
     `public_inputs` (example, *shape) and `public_labels` (example,), -1 where unknown, are of the public split.
     Fields below `granted` are set only where the cell grants them.  No field has an example of a victim, its

@@ -4,7 +4,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from bench import rng
 from bench.datasets.files import Remote
 from bench.errors import DataError
+from bench.record.metrics import DataKind
 
-Kind = Literal["image", "table"]
 # Shares of the training part, in this order (MNIST: 50 000, 5000, 2000, 3000).
 SPLITS = (("training", 5 / 6), ("public", 1 / 12), ("tuning", 1 / 30), ("gallery", 1 / 20))
 
@@ -75,7 +75,7 @@ class Data:
     """
 
     name: str
-    kind: Kind
+    kind: DataKind
     shape: tuple[int, ...]
     classes: int
     class_names: tuple[str, ...]
@@ -103,7 +103,7 @@ class Dataset(ABC):
     """
 
     reference: ClassVar[str]
-    kind: ClassVar[Kind]
+    kind: ClassVar[DataKind]
     private: ClassVar[bool] = True  # public data say so; a user's own data are private by default
     remotes: ClassVar[tuple[Remote, ...]] = ()
 
@@ -136,7 +136,7 @@ def content_hash(raw: Raw) -> str:
     return digest.hexdigest()
 
 
-def split(raw: Raw, *, name: str, kind: Kind, private: bool) -> Data:
+def split(raw: Raw, *, name: str, kind: DataKind, private: bool) -> Data:
     """Check the values and split once, by a key that is the data's content: no run's seed moves it."""
     _checked(raw, name)
     sha256 = content_hash(raw)

@@ -101,10 +101,7 @@ _BATCHES_10 = {
     "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
     "test_batch": "40351d587109b95175f43aff81a1287e",
 }
-_BATCHES_100 = {
-    "train": "16019d7e3df5f24257cddd939b257f8d",
-    "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
-}
+_BATCHES_100 = {"train": "16019d7e3df5f24257cddd939b257f8d", "test": "f0ef6b0ae62326f3e7ffdfab6717acfc"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,9 +117,7 @@ class Cifar10(_Cifar):
     layouts = (
         Layout(place="cifar-10-batches-py", names=tuple(_BATCHES_10), format="batches"),
         Layout(
-            place="cifar-10-batches-bin",
-            names=tuple(f"{name}.bin" for name in _BATCHES_10),
-            format="binary",
+            place="cifar-10-batches-bin", names=tuple(f"{name}.bin" for name in _BATCHES_10), format="binary"
         ),
         Layout(place="", names=("cifar10.npz",), format="pack"),
     )
@@ -163,9 +158,7 @@ class Cifar100(_Cifar):
     layouts = (
         Layout(place="cifar-100-python", names=tuple(_BATCHES_100), format="batches"),
         Layout(
-            place="cifar-100-binary",
-            names=tuple(f"{name}.bin" for name in _BATCHES_100),
-            format="binary",
+            place="cifar-100-binary", names=tuple(f"{name}.bin" for name in _BATCHES_100), format="binary"
         ),
         Layout(place="", names=("cifar100.npz",), format="pack"),
     )

@@ -48,15 +48,13 @@ def client_indices(
 ) -> Indices:
     """Positions in the training split, (client, example), each client's in an order by key.
 
-    `labels` (example,) are the split's; `client_examples` is as in `client_size`.  No client holds an
-    example twice.
+    `labels` (example,) are the split's; `client_examples` is as in `client_size`.  No client holds an example twice.
 
-    `iid`: blocks of a permutation.  `two-shard` (McMahan et al. 2017; Fed-αCDP's authors): the split
-    sorted by label, cut into shards, two per client.  Both hand out the split once over, disjointly, while
-    clients·examples fit, and then again in another permutation: at ten times the size every example
-    sits with ten clients, and clients are *not* disjoint.
-    `two-class` (Risk-balanced): two random classes per client, half of its examples from each, every client
-    drawn by itself: clients may share examples.
+    `iid`: blocks of a permutation.  `two-shard` (McMahan et al. 2017; Fed-αCDP's authors): the split sorted by label,
+    cut into shards, two per client.  Both hand out the split once over, disjointly, while clients·examples fit, and
+    then again in another permutation: at ten times the size every example sits with ten clients, and clients are
+    *not* disjoint. `two-class` (Risk-balanced): two random classes per client, half of its examples from each, every
+    client drawn by itself: clients may share examples.
 
     Raises `BenchError` where `refusal` gives a reason, or a class is too small.
     """

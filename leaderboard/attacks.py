@@ -10,7 +10,7 @@ import numpy as np
 from bench.cell import AttackCell
 from bench.leaderboard.conditions import by_condition, condition_key, of_one_series, rank
 from bench.leaderboard.worst import example_scores, share_interval
-from bench.matrix.published import Published, beside, row_json
+from bench.matrix.published import PublishedFigures, beside, row_json
 from bench.record.metrics import COMPARED, RMSE
 from bench.record.names import attack_name, dataset_name, entry
 from bench.record.schema import Record
@@ -42,14 +42,14 @@ class AttackRow:
     outer: float | None
     diverged: float | None
     crashed: int
-    published: Published | None
+    published: PublishedFigures | None
 
     def json(self) -> dict[str, Any]:
         """The row as JSON types."""
         return row_json(self)
 
 
-def attacks(records: Iterable[Record], published: Sequence[Published] = ()) -> list[AttackRow]:
+def attacks(records: Iterable[Record], published: Sequence[PublishedFigures] = ()) -> list[AttackRow]:
     """A row for each attack, data set, defense and point, over all seeds and draws, by name, no defense
     first; what does not apply has none.  A crashed cell has no figures and is counted."""
     listed = [record for record in of_one_series(records) if record.status != "n/a"]
@@ -65,7 +65,7 @@ def attacks(records: Iterable[Record], published: Sequence[Published] = ()) -> l
     return sorted(rows, key=lambda row: (row.title, row.dataset, rank(row.defense, row.point), row.attack))
 
 
-def _row(title: str, records: Sequence[Record], published: Sequence[Published]) -> AttackRow:
+def _row(title: str, records: Sequence[Record], published: Sequence[PublishedFigures]) -> AttackRow:
     cell = records[0].cell
     assert isinstance(cell, AttackCell)
     results = [record.attack for record in records if record.attack is not None]

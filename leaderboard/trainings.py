@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.cell import Bayesian, TrainingCell
 from bench.leaderboard.costs import middle
-from bench.matrix.published import Published, beside, row_json
+from bench.matrix.published import PublishedFigures, beside, row_json
 from bench.record.names import entry, federated
 from bench.record.schema import BayesianResult, Privacy, Record, TrainingResult
 
@@ -45,14 +45,14 @@ class TrainingRow:
     overhead: float | None
     crashed: int
     bayesian: BayesianResult | None
-    published: Published | None
+    published: PublishedFigures | None
 
     def json(self) -> dict[str, Any]:
         """The row as JSON types."""
         return {**row_json(self), "bayesian": self.bayesian and asdict(self.bayesian)}
 
 
-def trainings(records: Iterable[Record], published: Sequence[Published] = ()) -> list[TrainingRow]:
+def trainings(records: Iterable[Record], published: Sequence[PublishedFigures] = ()) -> list[TrainingRow]:
     """A row for each training but for its seed, by data set and setting, no defense first, then by name."""
     gathered: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
@@ -69,7 +69,7 @@ def trainings(records: Iterable[Record], published: Sequence[Published] = ()) ->
     )  # fmt: skip
 
 
-def missing(rows: Sequence[TrainingRow], published: Sequence[Published]) -> list[Published]:
+def missing(rows: Sequence[TrainingRow], published: Sequence[PublishedFigures]) -> list[PublishedFigures]:
     """Published figures of trainings that no row stands beside: what this scale does not run."""
     shown = {id(row.published) for row in rows}
     return [
@@ -102,7 +102,9 @@ def _natural(text: str) -> list[tuple[float, str]]:
     return [(float(part), "") if n % 2 else (0.0, part) for n, part in enumerate(parts)]
 
 
-def _row(key: tuple[str, ...], records: Sequence[Record], published: Sequence[Published]) -> TrainingRow:
+def _row(
+    key: tuple[str, ...], records: Sequence[Record], published: Sequence[PublishedFigures]
+) -> TrainingRow:
     # Trainings that differ only in how often they were tested are one training.
     records = list({record.cell.seed: record for record in records}.values())
     results = [record.training for record in records if record.training is not None]

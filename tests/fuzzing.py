@@ -28,14 +28,14 @@ from bench.errors import BenchError, RecordError
 from bench.gate import baseline
 from bench.gate.verdict import verdict
 from bench.leaderboard.board import board
-from bench.matrix.expand import Planned
+from bench.matrix.expand import PlannedCell
 from bench.matrix.published import kept
 from bench.matrix.read import read as read_matrix
 from bench.own import files as reading_files
 from bench.record import request
 from bench.record import store as records
 from bench.record.checkpoints import read_about, read_weights, write_weights
-from bench.record.compact import Sharing
+from bench.record.compact import Interner
 from bench.registry import entries as registry
 from bench.sanitize import sanitized_lines
 from bench.submission.check import check
@@ -159,7 +159,7 @@ def _show(path: Path) -> object:
 
     _, record = lookup.by_reference(str(path), None)
     cell_text.lines(record)
-    board([Sharing()(record)])
+    board([Interner()(record)])
     return record.cell
 
 
@@ -199,7 +199,7 @@ def _plan(path: Path) -> object:
         (run / "weights").symlink_to(_run() / "weights")
     path.rename(path.with_name(f"{_id('training')}.json"))
     on_it = attack(CheckpointWeights(training=_id("training"), round=2))
-    planned = [Planned(cell, None) for cell in (training(), on_it)]
+    planned = [PlannedCell(cell, None) for cell in (training(), on_it)]
     return schedule(planned, run, RESOLVER), provenance(on_it, run)
 
 

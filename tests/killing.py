@@ -32,7 +32,7 @@ import bench.record.checkpoints
 import bench.sweep.progress
 from bench.answer.context import RunContext
 from bench.cell import AnyCell, CheckpointWeights
-from bench.matrix.expand import Planned
+from bench.matrix.expand import PlannedCell
 from bench.record import store as records
 from bench.record.folder import opened
 from bench.record.store import write
@@ -68,7 +68,7 @@ class Here:
         pass
 
 
-def planned() -> list[Planned]:
+def planned() -> list[PlannedCell]:
     trained = training()
     weights = CheckpointWeights(training=trained.id, round=2)
     cpl = entry("attacks", "cpl")
@@ -76,7 +76,7 @@ def planned() -> list[Planned]:
         trained, attack(weights), attack(attack=cpl, evaluations=6), attack(weights, attack=cpl, evaluations=6),
         attack(defense=entry("defenses", "adaclip"), federated=trained.federated),
     ]  # fmt: skip
-    return [Planned(cell, None) for cell in cells]
+    return [PlannedCell(cell, None) for cell in cells]
 
 
 def run(folder: Path) -> None:

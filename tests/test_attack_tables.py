@@ -17,7 +17,7 @@ from bench.leaderboard.attacks import attacks
 from bench.leaderboard.forms import terminal
 from bench.leaderboard.forms.terminal import UNDESCRIBED
 from bench.leaderboard.knowledge import KnowledgeRow, knowledge
-from bench.matrix.published import Published, keep, kept
+from bench.matrix.published import PublishedFigures, keep, kept
 from bench.record import store as records
 from bench.record.schema import Conditions, Distortion, ReadingScore, Record
 from bench.scoring.intervals import paired_difference, wilson
@@ -176,7 +176,7 @@ def test_a_crashed_attack_has_a_row_without_figures_and_one_that_does_not_apply_
     assert "crashed" in text(terminal.attacks([found]))
 
 
-PAPER = Published(
+PAPER = PublishedFigures(
     where={"attack": {"name": "cpl"}, "dataset": {"name": "mnist"}, "point": "type-2"},
     figures={"asr": 0.686, "rmse": 0.145, "iterations": 18.4}, source="a paper, Table I",
 )  # fmt: skip

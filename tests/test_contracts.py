@@ -22,7 +22,7 @@ from bench.contracts.base import Contract, ContractBroken, Outcome
 from bench.contracts.defenses import OF_A_CHOICE, variants
 from bench.contracts.run import check, check_instance, contracts
 from bench.datasets import base
-from bench.datasets.base import Dataset, Kind, Raw
+from bench.datasets.base import Dataset, Raw
 from bench.defenses.base import Context, Defense, Setting, Transform
 from bench.defenses.transforms.clip import Clip
 from bench.defenses.transforms.noise import GaussianNoise
@@ -30,6 +30,7 @@ from bench.errors import BenchError
 from bench.models.base import Model
 from bench.parameters import parameter, values
 from bench.points import Stage
+from bench.record.metrics import DataKind
 from bench.registry import entries as registry
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction
@@ -556,7 +557,7 @@ def _raw(**changed: Any) -> Raw:
 @dataclass(frozen=True, kw_only=True)
 class _Dataset(Dataset):
     reference = "broken on purpose"
-    kind: ClassVar[Kind] = "image"
+    kind: ClassVar[DataKind] = "image"
 
     def load(self, folders: tuple[Path, ...]) -> Raw:
         del folders
@@ -631,7 +632,7 @@ def test_splits_that_overlap_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_table_whose_groups_miss_a_column_is_found() -> None:
     class Rows(_Dataset):
-        kind: ClassVar[Kind] = "table"
+        kind: ClassVar[DataKind] = "table"
 
         def raw(self) -> Raw:
             base = _raw()

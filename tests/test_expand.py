@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from bench.cell import AttackCell, CheckpointWeights, FileWeights, TrainingCell
 from bench.errors import MatrixError
-from bench.matrix.expand import Planned, expand
+from bench.matrix.expand import PlannedCell, expand
+from bench.matrix.feasible import DatasetFacts
 from bench.matrix.read import read
 from bench.models.base import Model
 from bench.models.cnn import FedCnn
@@ -56,33 +57,27 @@ NAMES: dict[str, dict[str, type]] = {
 }
 REGISTRY = SimpleNamespace(names=lambda kind: tuple(NAMES[kind]), load=lambda kind, name: NAMES[kind][name])
 FACTS = {
-    "cancer": SimpleNamespace(
-        sha256="a" * 64, subset=None, kind="table", shape=(30,), classes=2, training=355
-    ),
-    "digits": SimpleNamespace(
-        sha256="b" * 64, subset=None, kind="image", shape=(1, 8, 8), classes=10, training=5000
-    ),
-    "mnist": SimpleNamespace(
-        sha256="c" * 64, subset="first", kind="image", shape=(1, 28, 28), classes=10, training=50000
-    ),
+    name: DatasetFacts(
+        sha256=letter * 64, subset=subset, kind=kind, shape=shape, classes=classes, training=training
+    )
+    for name, letter, subset, kind, shape, classes, training in (
+        ("cancer", "a", None, "table", (30,), 2, 355),
+        ("digits", "b", None, "image", (1, 8, 8), 10, 5000),
+        ("mnist", "c", "first", "image", (1, 28, 28), 10, 50000),
+    )
 }
 
 
-class Resolver:
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    def data(self, name: str, params: Mapping[str, Any]) -> Any:
-        self.asked.append(name)
-        return FACTS[name]
+def facts_of(name: str, params: Mapping[str, Any]) -> DatasetFacts:
+    return FACTS[name]
 
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Any:
-    def planned(text: str) -> tuple[Planned, ...]:
+    def planned(text: str) -> tuple[PlannedCell, ...]:
         path = tmp_path / "m.toml"
         path.write_text(text, "utf-8")
-        return expand(read(path, registry=REGISTRY), resolve=Resolver(), registry=REGISTRY)
+        return expand(read(path, registry=REGISTRY), facts_of, registry=REGISTRY)
 
     return planned
 
@@ -96,7 +91,7 @@ def toml(**changed: str) -> str:
     return "[axes]\n" + "\n".join(f"{name} = {text}" for name, text in {**AXES, **changed}.items()) + "\n"
 
 
-def attacks(planned: tuple[Planned, ...]) -> list[AttackCell]:
+def attacks(planned: tuple[PlannedCell, ...]) -> list[AttackCell]:
     return [item.cell for item in planned if isinstance(item.cell, AttackCell)]
 
 
@@ -126,9 +121,7 @@ def test_a_block_may_be_for_one_scale(plan: Any, tmp_path: Path) -> None:
         for seed, scale in enumerate(("", 'scale = "small"\n', 'scale = "full"\n'))
     )  # fmt: skip
     assert [cell.seed for cell in attacks(plan(text))] == [0, 1]
-    full = expand(
-        read(tmp_path / "m.toml", scale="full", registry=REGISTRY), resolve=Resolver(), registry=REGISTRY
-    )
+    full = expand(read(tmp_path / "m.toml", scale="full", registry=REGISTRY), facts_of, registry=REGISTRY)
     assert [cell.seed for cell in attacks(full)] == [0, 2]
 
 
@@ -152,7 +145,7 @@ def test_blocks_against_a_slow_oracle(data: Any, tmp_path_factory: pytest.TempPa
     path.write_text(
         text + "".join("[[attack]]\n" + "".join(f"{k} = {v}\n" for k, v in b.items()) for b in blocks)
     )
-    cells = attacks(expand(read(path, registry=REGISTRY), resolve=Resolver(), registry=REGISTRY))
+    cells = attacks(expand(read(path, registry=REGISTRY), facts_of, registry=REGISTRY))
     default = {"seed": [0], "draw": [0], "readings": [16]}
     expected = {
         row
@@ -270,10 +263,15 @@ def test_a_seed_without_its_weights_file_is_an_error(
 
 
 def test_data_are_resolved_once_and_named_by_content(tmp_path: Path) -> None:
-    path, resolver = tmp_path / "m.toml", Resolver()
+    path, looked_up = tmp_path / "m.toml", list[str]()
+
+    def facts(name: str, params: Mapping[str, Any]) -> DatasetFacts:
+        looked_up.append(name)
+        return FACTS[name]
+
     path.write_text(toml(dataset='["digits", "mnist"]', seed="[0, 1, 2]"), "utf-8")
-    found = attacks(expand(read(path, registry=REGISTRY), resolve=resolver, registry=REGISTRY))
-    assert resolver.asked == ["digits", "mnist"]
+    found = attacks(expand(read(path, registry=REGISTRY), facts, registry=REGISTRY))
+    assert looked_up == ["digits", "mnist"]
     assert {(cell.dataset.sha256[0], cell.dataset.subset) for cell in found} == {("b", None), ("c", "first")}
 
 

@@ -27,7 +27,7 @@ from bench.cell import AnyCell, DataRef, Entry
 from bench.cli.main import cli
 from bench.cli.watching import say
 from bench.errors import BenchError, DataError, StorageError
-from bench.matrix.expand import Planned
+from bench.matrix.expand import PlannedCell
 from bench.record import request
 from bench.record import store as records
 from bench.record.folder import is_held, opened
@@ -579,7 +579,7 @@ def scripted(run: Path, script: list[Any], *cells: AnyCell) -> list[Record]:
 
     context = RunContext(run=run)
     with opened(run):
-        todo = schedule([Planned(cell, None) for cell in cells], run, RESOLVER)
+        todo = schedule([PlannedCell(cell, None) for cell in cells], run, RESOLVER)
         run_schedule(todo, context, lambda: ScriptedPool(context, script), Collector())
     return found
 

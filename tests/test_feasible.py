@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from bench.cell import DataRef, Entry, Federated, TrainingCell
 from bench.datasets.partition import client_indices
 from bench.errors import BenchError
-from bench.matrix.feasible import client_examples, examples, impossible
+from bench.matrix.feasible import DatasetFacts, client_examples, examples, impossible
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,8 @@ def refused(federated: Federated, training: int, classes: int) -> str | None:
         dataset=DataRef(name="cancer", sha256="0" * 64), model=Entry(name="mlp"), federated=federated,
         defense=Entry(name="none"), rounds=1,
     )  # fmt: skip
-    return impossible(cell, data_kind="table", shape=(3,), classes=classes, training=training)
+    facts = DatasetFacts(sha256="", subset=None, kind="table", shape=(3,), classes=classes, training=training)
+    return impossible(cell, facts)
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)

@@ -21,7 +21,7 @@ from bench.gate import baseline
 from bench.gate import reports as gate_reports
 from bench.gate.verdict import GATE_METRICS, Comparison, Verdict, verdict
 from bench.record import request, store
-from bench.record.compact import cut
+from bench.record.compact import for_baseline
 from bench.record.request import Request
 from bench.record.schema import (
     AttackResult,
@@ -253,7 +253,7 @@ def test_a_baseline_of_schema_1_is_read_and_pairs_with_records_of_now(tmp_path: 
     assert (result.outcome, result.cells) == ("pass", 80)
     baseline.write(tmp_path / "b.json", baseline.of_run(now, old.request, old.margins))
     again = baseline.read(tmp_path / "b.json")
-    assert again.records == tuple(map(cut, now))
+    assert again.records == tuple(map(for_baseline, now))
     assert verdict(again.records, old.records, old.margins).comparisons == result.comparisons
     assert (tmp_path / "b.json").stat().st_size < (DATA / "gate-schema1.json").stat().st_size
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bench.cell import AttackCell, DataRef, Entry, Federated, TrainingCell
 from bench.errors import BenchError, MatrixError, NotApplicable
-from bench.matrix.published import Published, beside
+from bench.matrix.published import PublishedFigures, beside
 from bench.matrix.read import Matrix, read
 from bench.parameters import parameter
 
@@ -136,11 +136,11 @@ def test_a_valid_matrix_is_read_with_defaults_written_out(parse: Any) -> None:
     assert len(matrix.trainings) == 1
     assert matrix.trainings[0]["checkpoints"] == [5]
     assert matrix.published == (
-        Published(
+        PublishedFigures(
             where={"dataset": {"name": "digits"}, "defense": {"name": "none"}},
             figures={"asr": 0.5}, source="a paper",
         ),
-        Published(
+        PublishedFigures(
             where={"dataset": {"name": "cancer"}, "defense": {"name": "prune", "share": 0.5}},
             figures={"asr": 0.25}, source="a paper",
         ),

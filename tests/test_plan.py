@@ -9,7 +9,7 @@ import pytest
 from bench.answer.context import Memory, RunContext
 from bench.answer.run import run
 from bench.cell import AnyCell, AttackCell, CheckpointWeights, DataRef, Entry, Federated, TrainingCell
-from bench.matrix.expand import Planned
+from bench.matrix.expand import PlannedCell
 from bench.record import store as records
 from bench.record.schema import Record
 from bench.sweep.plan import Resolver, Schedule, schedule
@@ -54,7 +54,7 @@ def answer(cell: AnyCell, folder: Path) -> Record:
 
 
 def left(folder: Path, *cells: AnyCell) -> Schedule:
-    return schedule([Planned(cell, None) for cell in cells], folder, RESOLVER)
+    return schedule([PlannedCell(cell, None) for cell in cells], folder, RESOLVER)
 
 
 def alter(path: Path, **changed: Any) -> None:

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -15,7 +14,8 @@ from bench.cli import run
 from bench.datasets.base import Dataset
 from bench.errors import MatrixError
 from bench.matrix.document import PRESETS, document
-from bench.matrix.expand import Planned, expand
+from bench.matrix.expand import PlannedCell, expand
+from bench.matrix.feasible import DatasetFacts
 from bench.matrix.messages import Errors
 from bench.matrix.published import beside
 from bench.matrix.read import presets, read
@@ -35,19 +35,17 @@ EMBEDDED = ("cancer", "digits")
 NAMES = [name for name, _ in presets()]
 
 
-class Shapes:
+def facts_of(name: str, params: Mapping[str, Any]) -> DatasetFacts:
     """Facts on the data by name: presets are checked without the data."""
-
-    def data(self, name: str, params: Mapping[str, Any]) -> Any:
-        shape, classes, training = SHAPES[name]
-        kind = "image" if len(shape) == 3 else "table"
-        return SimpleNamespace(
-            sha256="0" * 64, subset=None, kind=kind, shape=shape, classes=classes, training=training
-        )
+    shape, classes, training = SHAPES[name]
+    kind = "image" if len(shape) == 3 else "table"
+    return DatasetFacts(
+        sha256="0" * 64, subset=None, kind=kind, shape=shape, classes=classes, training=training
+    )
 
 
-def planned(name: str) -> tuple[Planned, ...]:
-    return expand(read(name), resolve=Shapes())
+def planned(name: str) -> tuple[PlannedCell, ...]:
+    return expand(read(name), facts_of)
 
 
 def cells(name: str) -> list[AttackCell]:
@@ -75,7 +73,7 @@ def scales(name: str) -> list[str | None]:
 
 @pytest.mark.parametrize(("name", "scale"), [(name, scale) for name in NAMES for scale in scales(name)])
 def test_every_preset_reads_and_all_its_cells_can_run(name: str, scale: str | None) -> None:
-    found = expand(read(name, scale=scale), resolve=Shapes())
+    found = expand(read(name, scale=scale), facts_of)
     assert {item.impossible for item in found} == {None}
 
 
@@ -86,8 +84,7 @@ def test_fed_alpha_cdp_comes_whole_and_in_two_sizes() -> None:
     )
     for name in sorted(tables - {"fed-alpha-cdp/table-1", "fed-alpha-cdp/table-3"}):
         small, full = (
-            [item.cell for item in expand(read(name, scale=scale), resolve=Shapes())]
-            for scale in scales(name)
+            [item.cell for item in expand(read(name, scale=scale), facts_of)] for scale in scales(name)
         )
         assert all(isinstance(cell, TrainingCell) for cell in (*small, *full))
         assert {cell.federated.steps for cell in small if cell.model.name == "fed-cnn"} == {20}
@@ -142,7 +139,7 @@ CONTEXTS = {"smoke": 2 * 1 * 2, "standard": 2 * 4 * 3 * 4 * 2, "plus": 2 * 4 * 3
 def test_a_suite_is_the_same_for_every_defense(name: str) -> None:
     matrix = read(name, more_defenses=("prune",))
     assert matrix.suite == name
-    found = [item.cell for item in expand(matrix, resolve=Shapes()) if isinstance(item.cell, AttackCell)]
+    found = [item.cell for item in expand(matrix, facts_of) if isinstance(item.cell, AttackCell)]
     knowledge = [(attack, knows) for attack in MATCHING[name] for knows in ("plain", "adaptive")]
     knowledge += [(attack, "plain") for attack in OTHERS[name]]
     assert Counter((c.defense.name, c.attack.name, c.knowledge) for c in found) == {

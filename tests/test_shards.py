@@ -19,7 +19,7 @@ from bench.answer.run import run
 from bench.cell import AnyCell, CheckpointWeights
 from bench.cli.main import cli
 from bench.errors import BenchError, RecordError
-from bench.matrix.expand import Planned
+from bench.matrix.expand import PlannedCell
 from bench.record import schema1
 from bench.record import store as records
 from bench.sweep.estimates import Estimates
@@ -46,7 +46,7 @@ def cells() -> list[AnyCell]:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 30])
 def test_shards_are_a_partition_that_keeps_together_what_shares_work(count: int) -> None:
-    planned = [Planned(cell, None) for cell in cells()]
+    planned = [PlannedCell(cell, None) for cell in cells()]
     parts = [share(planned, number, count, RESOLVER) for number in range(1, count + 1)]
     ids = [item.cell.id for part in parts for item in part]
     assert sorted(ids) == sorted(item.cell.id for item in planned)
@@ -61,7 +61,7 @@ def test_shards_are_a_partition_that_keeps_together_what_shares_work(count: int)
 
 
 def test_shards_take_about_equal_time() -> None:
-    planned = [Planned(cell, None) for cell in cells()]
+    planned = [PlannedCell(cell, None) for cell in cells()]
     seconds = Estimates(RESOLVER.shape).seconds
     loads = [sum(seconds(item.cell) for item in share(planned, n, 3, RESOLVER)) for n in (1, 2, 3)]
     largest = max(seconds(cell) for cell in cells() if cell.kind == "training") + 0.4

@@ -17,7 +17,7 @@ from bench.errors import MatrixError
 from bench.leaderboard.forms import terminal
 from bench.leaderboard.trainings import missing, trainings
 from bench.matrix.expand import expand
-from bench.matrix.published import Published
+from bench.matrix.published import PublishedFigures
 from bench.matrix.read import read
 from bench.record.schema import Record
 from bench.record.store import records
@@ -60,7 +60,7 @@ accuracy = 0.91
 epsilon = 0.8
 source = "a paper, Table VI"
 """
-PAPER = Published(
+PAPER = PublishedFigures(
     where={"dataset": {"name": "digits"}, "defense": {"name": "none"}}, figures={"accuracy": 0.98}, source="P"
 )
 
@@ -83,7 +83,7 @@ def ran(matrix: Path) -> tuple[Path, str]:
 
 
 def cells(matrix: Path, scale: str | None) -> list[TrainingCell]:
-    found = [item.cell for item in expand(read(matrix, scale=scale), resolve=Resolver(None))]
+    found = [item.cell for item in expand(read(matrix, scale=scale), Resolver(None).data)]
     return [cell for cell in found if isinstance(cell, TrainingCell)]
 
 
@@ -181,7 +181,7 @@ def test_several_seeds_are_one_row_with_their_span(ran: tuple[Path, str]) -> Non
 
 
 def test_a_training_tells_every_round_and_takes_the_cores_that_are_left(matrix: Path, tmp_path: Path) -> None:
-    planned = expand(read(matrix), resolve=Resolver(None))[1:]
+    planned = expand(read(matrix), Resolver(None).data)[1:]
     todo = schedule(planned, tmp_path, Resolver(None))
     steps: list[tuple[str, TrainingProgress]] = []
     finished: list[Record] = []

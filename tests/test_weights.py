@@ -18,7 +18,7 @@ from bench.cell import (
     TrainingCell,
 )  # fmt: skip
 from bench.errors import NotApplicable, WeightsError
-from bench.record.checkpoints import Located, locate, read_about, read_weights, write_weights
+from bench.record.checkpoints import WeightsSource, locate, read_about, read_weights, write_weights
 from bench.record.schema import Code, Provenance, Record, TrainingResult
 from bench.record.store import write
 
@@ -64,13 +64,13 @@ def trained(run: Path, **changed: Any) -> None:
 
 def test_weights_are_located_by_kind(tmp_path: Path) -> None:
     trained(tmp_path)
-    assert locate(tmp_path, InitialWeights()) == Located(path=None, sha256=None, round=0)
+    assert locate(tmp_path, InitialWeights()) == WeightsSource(path=None, sha256=None, round=0)
     path = tmp_path / "w.safetensors"
     sha256 = write_weights(path, {"w": torch.zeros(1)}, ABOUT)
     located = locate(tmp_path, FileWeights(sha256=sha256, path=str(path)))
-    assert (located, located.about) == (Located(path=path, sha256=sha256), ABOUT)
+    assert (located, located.about) == (WeightsSource(path=path, sha256=sha256), ABOUT)
     checkpoint = locate(tmp_path, CheckpointWeights(training=TRAINING.id, round=2))
-    assert checkpoint == Located(
+    assert checkpoint == WeightsSource(
         path=tmp_path / "weights" / TRAINING.id / "round-2.safetensors", sha256="c" * 64, round=2
     )
     assert checkpoint.about == {}  # the file is gone: its reader says so

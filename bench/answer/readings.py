@@ -15,7 +15,7 @@ from bench.federated.batches import Batches
 from bench.federated.describe import describe, untouched
 from bench.federated.pipeline import run_round, sent_unit
 from bench.federated.stages import Moment, Stages
-from bench.points import Point
+from bench.points import Point, Scope
 from bench.trip import Reading, Victims
 
 
@@ -29,8 +29,7 @@ def take_reading(
         for number in range(grants.repeated_readings)
     ]
     count = len(shown)
-    updates = point.unit in ("update", "sum")
-    unit = sent_unit(federated) if updates else 1.0
+    unit = sent_unit(federated) if point.after_training else 1.0
     public = torch.from_numpy(data.public.floats())
     reading = Reading(
         point=point, linked="coordinate" if setup.stages.unlinked(point) else "vector",
@@ -38,9 +37,9 @@ def take_reading(
         weights={name: value.expand(count, *value.shape) for name, value in setup.weights.items()},
         rounds=(setup.round,) * count, indices=tuple(range(cell.readings)), model=setup.model, kind=data.kind,
         shape=data.shape, value_range=(0.0, 1.0), classes=data.classes, batch=federated.batch,
-        steps=federated.steps if updates else 1, rate=federated.rate, unit=unit,
+        steps=federated.steps if point.after_training else 1, rate=federated.rate, unit=unit,
         client_examples=setup.setting.client_examples,
-        senders=federated.per_round if point.unit == "sum" else 1,
+        senders=federated.per_round if point.scope is Scope.AGGREGATE else 1,
         public_mean=public.mean(0), public_inputs=public,
         public_labels=torch.from_numpy(data.public.labels),
         labels=truth_at(victims, point).labels.sort(1).values if grants.labels else None,
@@ -77,9 +76,9 @@ def observe(
         )
         for batch in batches
     ]
-    if point.unit == "sum":
+    if point.scope is Scope.AGGREGATE:
         return {name: torch.stack([tap.shown[point.after][name] for tap in taps]) for name in setup.weights}
-    if not setup.whole_round:
+    if not setup.across:
         return taps[0].shown[point.after]
     # each tap is of one reading's whole round, the victim first
     return {name: torch.stack([tap.shown[point.after][name][0] for tap in taps]) for name in setup.weights}

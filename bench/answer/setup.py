@@ -21,7 +21,7 @@ from bench.federated.batches import clients_of
 from bench.federated.stages import Stages, stages
 from bench.federated.training import Course
 from bench.models.base import Model
-from bench.points import Point, point
+from bench.points import Point, Scope, point
 from bench.record.checkpoints import checkpoint_path, fit, locate, read_weights
 from bench.registry import entries as registry
 
@@ -31,10 +31,9 @@ KEPT_BYTES = 500e6  # of data sets that a worker keeps beside the one in use
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """`weights` by name, of training round `round`; `clients` (client, example) indices into the training
-    split.
+    """`weights` by name, of training round `round`; `clients` (client, example) indices into the training split.
 
-    `trained_rounds` and `accuracy` are what the file of the weights says of them.  With `whole_round` what
+    `trained_rounds` and `accuracy` are what the file of the weights says of them.  With `across` what
     the point shows of a client depends on the other clients of its round.
     """
 
@@ -47,7 +46,7 @@ class Setup:
     round: int = 0
     trained_rounds: int = 0
     accuracy: float | None = None
-    whole_round: bool = False
+    across: bool = False
 
     @property
     def coordinates(self) -> int:
@@ -63,8 +62,7 @@ class Setup:
 def prepare(cell: AttackCell | TrainingCell, context: RunContext, memory: Memory) -> Setup:
     """Set a cell up; for an attack on a checkpoint with the defense in the state of that round.
 
-    Raises `NotApplicable` for what cannot be run, `DataError` and `WeightsError` for what is missing or
-    altered.
+    Raises `NotApplicable` for what cannot be run, `DataError` and `WeightsError` for what is missing or altered.
     """
     data = _data(cell, context, memory)
     architecture: Model = registry.of("models", cell.model)
@@ -78,7 +76,7 @@ def prepare(cell: AttackCell | TrainingCell, context: RunContext, memory: Memory
     setup = _setup(
         cell, data, model, weights, clients, rounds=training.rounds if training else UNTRAINED_ROUNDS
     )
-    setup = replace(setup, **about, whole_round=_whole_round(cell, setup.stages, point(cell.point)))
+    setup = replace(setup, **about, across=_across(cell, setup.stages, point(cell.point)))
     if training and setup.round and setup.stages.states:
         return replace(setup, stages=_followed(cell, training, setup, architecture, context.run))
     return setup
@@ -150,13 +148,13 @@ def _weights(
     }  # fmt: skip
 
 
-def _whole_round(cell: AttackCell, defended: Stages, at: Point) -> bool:
+def _across(cell: AttackCell, defended: Stages, at: Point) -> bool:
     """Whether what `at` shows of a client depends on the others of its round.
 
     Raises `NotApplicable` for colluders where there is nothing that they could tell.
     """
     whole = defended.across is not None and at.sees(defended.across)
-    if cell.grants.colluders and (not whole or at.unit != "update"):
+    if cell.grants.colluders and (not whole or at.scope is not Scope.UPDATE):
         raise NotApplicable(
             f"colluders tell what passed between clients before one's update was read; {cell.defense.name} at "
             f"{at.name} has none"

@@ -10,7 +10,7 @@ from bench import rng
 from bench.answer.setup import Setup
 from bench.cell import AttackCell
 from bench.federated.batches import Batches, Indices, data_key, local_batches
-from bench.points import Point
+from bench.points import Point, Scope
 from bench.trip import Victims
 
 
@@ -19,10 +19,10 @@ def draw_victims(cell: AttackCell, setup: Setup, point: Point) -> tuple[Victims,
 
     The same for all points, defenses and attacks: clients in a keyed order, each with its batch of that
     round; at `aggregate` a reading takes K clients of that order.  Where a point shows what depends on a
-    whole round (`Setup.whole_round`), the batches are those of each reading's round of K clients: its victim
+    whole round (`Setup.across`), the batches are those of each reading's round of K clients: its victim
     first, the others by a key of their own.
     """
-    senders = cell.federated.per_round if point.unit == "sum" else 1
+    senders = cell.federated.per_round if point.scope is Scope.AGGREGATE else 1
     order = rng.generator(cell.seed, "victims", data_key(cell, setup.data)).permutation(
         cell.federated.clients
     )
@@ -34,12 +34,12 @@ def draw_victims(cell: AttackCell, setup: Setup, point: Point) -> tuple[Victims,
         indices=torch.from_numpy(indices).unflatten(0, shape),
         clients=tuple(tuple(int(client) for client in row) for row in flat.reshape(shape)),
     )  # fmt: skip
-    if point.unit == "sum":
+    if point.scope is Scope.AGGREGATE:
         return victims, [
             Batches(clients=victims.clients[r], inputs=victims.inputs[r], labels=victims.labels[r])
             for r in range(cell.readings)
         ]
-    if not setup.whole_round:
+    if not setup.across:
         return victims, [batches]
     rounds = [(victim, *_companions(cell, setup, victim, r)) for r, (victim,) in enumerate(victims.clients)]
     return victims, [_batches(cell, setup, clients)[0] for clients in rounds]
@@ -49,8 +49,7 @@ def draw_victims(cell: AttackCell, setup: Setup, point: Point) -> tuple[Victims,
 class Truth:
     """The distinct examples behind the readings at one point.
 
-    `inputs` (reading, example, *shape) in [0, 1], `labels` and `indices` (reading, example): into the
-    training split.
+    `inputs` (reading, example, *shape) in [0, 1], `labels` and `indices` (reading, example): into the training split.
     """
 
     inputs: Tensor
@@ -60,11 +59,11 @@ class Truth:
 
 def truth_at(victims: Victims, point: Point) -> Truth:
     """The truth at `point`.  Type-2 shows the first example of the batch that type-1 and type-0 read."""
-    if point.unit == "step":
+    if point.scope is Scope.STEP:
         return Truth(
             inputs=victims.inputs[:, 0, 0], labels=victims.labels[:, 0, 0], indices=victims.indices[:, 0, 0]
         )
-    shown = slice(1) if point.unit == "example" else slice(None)
+    shown = slice(1) if point.scope is Scope.EXAMPLE else slice(None)
     return Truth(
         inputs=victims.inputs.flatten(1, 3)[:, shown], labels=victims.labels.flatten(1)[:, shown],
         indices=victims.indices.flatten(1)[:, shown],

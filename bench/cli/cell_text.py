@@ -6,7 +6,7 @@ from bench.cell import AttackCell, CheckpointWeights, Federated, FileWeights, Tr
 from bench.cli.words import duration
 from bench.leaderboard.forms.numbers import NONE, figure, share
 from bench.points import POINTS
-from bench.record.metrics import METRICS, OVER_PRIOR_DB, PSNR_DB, RMSE, Kind, Metric
+from bench.record.metrics import METRICS, OVER_PRIOR_DB, PSNR_DB, RMSE, DataKind, Metric
 from bench.record.names import entry
 from bench.record.schema import (
     AttackResult,
@@ -169,7 +169,7 @@ def _leak(result: AttackResult) -> Iterator[Line]:
             f"chance {share(summary.identification_chance, 1)}"
         ),
     )
-    kind: Kind = "table" if summary.asr_strict is None else "image"
+    kind: DataKind = "table" if summary.asr_strict is None else "image"
     shown = (metric for metric in METRICS if kind in metric.kinds and metric is not OVER_PRIOR_DB)
     yield "medians", ", ".join(_median(metric, summary, result) for metric in shown)
     yield "labels", f"{share(summary.label_accuracy, 1)} right"

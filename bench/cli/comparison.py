@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.cell import UNASKED, AttackCell, Entry, InitialWeights
+from bench.cell import NOT_IN_ID, AttackCell, Entry, InitialWeights
 from bench.record import fingerprint
 from bench.record.metrics import PSNR_DB, RMSE, Metric
 from bench.record.names import with_params
@@ -97,7 +97,7 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Differen
         elif both:
             inner = differences(first, second)
             yield from (Difference(field=_joined(key, each.field), a=each.a, b=each.b) for each in inner)
-        elif key not in UNASKED:
+        elif key not in NOT_IN_ID:
             yield Difference(field=key, a=first, b=second)
 
 
@@ -128,7 +128,7 @@ def unpaired(a: Record, b: Record) -> str | None:
 
 def _weights(cell: AttackCell) -> tuple[Any, ...]:
     """What makes the weights: the model, and its seed, file or training round."""
-    weights = cell.weights.model_dump(exclude=set(UNASKED))
+    weights = cell.weights.model_dump(exclude=set(NOT_IN_ID))
     return cell.model, weights, cell.seed if isinstance(cell.weights, InitialWeights) else None
 
 

@@ -12,7 +12,7 @@ from bench.leaderboard.conditions import by_condition, without_evidence
 from bench.leaderboard.forms import terminal
 from bench.leaderboard.knowledge import knowledge
 from bench.leaderboard.trainings import trainings
-from bench.matrix.published import Published
+from bench.matrix.published import PublishedFigures
 from bench.record.request import Request
 from bench.record.schema import Record
 from bench.sanitize import sanitize
@@ -40,7 +40,7 @@ def announce(console: Console, title: str, schedule: Schedule, pool: PoolSpec) -
 
 
 def conclude(
-    console: Console, records: Sequence[Record], run: Path, request: Request, published: Sequence[Published],
+    console: Console, records: Sequence[Record], run: Path, request: Request, published: Sequence[PublishedFigures],
     mlflow: str,
 ) -> None:  # fmt: skip
     """The tables of a run's records, what failed, and where things are; `mlflow` is a line on the upload."""

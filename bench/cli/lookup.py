@@ -4,7 +4,7 @@ import gc
 from pathlib import Path
 
 from bench.record import store as records
-from bench.record.compact import Sharing
+from bench.record.compact import Interner
 from bench.record.runs import checked_run
 from bench.record.schema import Record
 
@@ -22,7 +22,7 @@ def compared(run: Path) -> list[Record]:
     """All records of a run, cut to what boards and gates read."""
     gc.disable()  # none of what is read is garbage, and looking for it takes a quarter of the time
     try:
-        return list(map(Sharing(), records.records(run)))
+        return list(map(Interner(), records.records(run)))
     finally:
         gc.freeze()  # nor will it be
         gc.enable()

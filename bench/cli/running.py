@@ -18,7 +18,7 @@ from bench.cli.watching import Screen, say
 from bench.errors import BenchError
 from bench.leaderboard.conditions import by_condition
 from bench.leaderboard.knowledge import knowledge
-from bench.matrix.expand import Planned, expand
+from bench.matrix.expand import PlannedCell, expand
 from bench.matrix.published import keep
 from bench.matrix.read import Matrix, read
 from bench.matrix.suites import ranking
@@ -47,7 +47,7 @@ class RunPlan:
 
     request: Request
     matrix: Matrix
-    cells: tuple[Planned, ...]
+    cells: tuple[PlannedCell, ...]
     schedule: Schedule
     run: Path
     data_dir: Path | None
@@ -66,7 +66,7 @@ def plan(
         registry.add_plugin(plugin)
     matrix = read(request.matrix, more_defenses=request.defenses, scale=request.scale)
     resolver = Resolver(data_dir)
-    cells = expand(matrix, resolve=resolver)
+    cells = expand(matrix, resolver.data)
     name = _name(request)
     if shard is not None:
         number, count = shard

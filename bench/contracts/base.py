@@ -19,7 +19,7 @@ class ContractSkipped(Exception):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contract:
     """`function(subject)` returns where `promise` is kept, and raises `ContractBroken` or
-    `ContractSkipped`; the subject is an instance (of a data set: what it loaded, `datasets.Loaded`)."""
+    `ContractSkipped`; the subject is an instance (of a data set: what it loaded, `datasets.LoadedDataset`)."""
 
     name: str
     promise: str

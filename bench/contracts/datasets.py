@@ -18,7 +18,7 @@ PARTS = ("training", "public", "tuning", "gallery")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
+class LoadedDataset:
     """A data set with what it loaded, `raw`; `again` gives what loading it once more gives."""
 
     dataset: Dataset
@@ -36,7 +36,7 @@ class Loaded:
         return split(self.raw, name=type(self.dataset).__name__, kind=kind, private=self.dataset.private)
 
 
-def values(loaded: Loaded) -> None:
+def values(loaded: LoadedDataset) -> None:
     """uint8 pictures, or float32 values in [0, 1]."""
     for part, inputs, _ in loaded.parts():
         require(
@@ -49,7 +49,7 @@ def values(loaded: Loaded) -> None:
         require(within, f"{part}: values must lie in [0, 1], got {np.min(inputs)} to {np.max(inputs)}")
 
 
-def counts(loaded: Loaded) -> None:
+def counts(loaded: LoadedDataset) -> None:
     """As many labels as examples, of one shape; no split is empty."""
     shapes = {inputs.shape[1:] for _, inputs, _ in loaded.parts()}
     require(len(shapes) == 1, f"training and test differ in shape: {sorted(shapes)}")
@@ -63,7 +63,7 @@ def counts(loaded: Loaded) -> None:
         require(len(getattr(splits, part)) > 0, f"split {part} is empty")
 
 
-def classes(loaded: Loaded) -> None:
+def classes(loaded: LoadedDataset) -> None:
     """Labels from 0 to the number of names less one, each of them in the training part; names all different."""
     names = loaded.raw.class_names
     require(
@@ -76,13 +76,13 @@ def classes(loaded: Loaded) -> None:
     require(not absent, f"no training example of class {', '.join(names[label] for label in absent)}")
 
 
-def content(loaded: Loaded) -> None:
+def content(loaded: LoadedDataset) -> None:
     """Loading again gives the same content hash."""
     again, first = content_hash(loaded.again()), content_hash(loaded.raw)
     require(first == again, f"two loads hash to {first[:12]} and {again[:12]}")
 
 
-def order(loaded: Loaded) -> None:
+def order(loaded: LoadedDataset) -> None:
     """Loading again gives the same examples in the same order, whatever the global seeds."""
     again = loaded.again()
     for part in ("train_inputs", "train_labels", "test_inputs", "test_labels"):
@@ -107,7 +107,7 @@ def reload(load: Callable[[], Raw]) -> Callable[[], Raw]:
     return again
 
 
-def disjoint(loaded: Loaded) -> None:
+def disjoint(loaded: LoadedDataset) -> None:
     """Training, public, tuning and gallery hold each example of the source's training part exactly once."""
     splits = loaded.data()
     source = _examples(loaded.raw.train_inputs, loaded.raw.train_labels)
@@ -124,7 +124,7 @@ def disjoint(loaded: Loaded) -> None:
     require(test == source_test, "the test split is not the source's test part")
 
 
-def columns(loaded: Loaded) -> None:
+def columns(loaded: LoadedDataset) -> None:
     """A table's groups hold each column once; categorical ones are one-hot, or all zero where the source
     does not know; deviations are positive."""
     if loaded.raw.train_inputs.ndim != 2:
@@ -145,7 +145,7 @@ def columns(loaded: Loaded) -> None:
             require(group.deviation > 0, f"group {group.name} has deviation {group.deviation}")
 
 
-def kind(loaded: Loaded) -> None:
+def kind(loaded: LoadedDataset) -> None:
     """It says `image` or `table`."""
     says = loaded.dataset.kind
     require(says in ("image", "table"), f"kind is {says!r}; image or table expected")

@@ -6,7 +6,7 @@ from typing import Any
 
 from bench.contracts import attacks, datasets, defenses, models
 from bench.contracts.base import Contract, ContractBroken, ContractSkipped, Outcome
-from bench.contracts.datasets import Loaded, reload
+from bench.contracts.datasets import LoadedDataset, reload
 from bench.datasets.files import MissingDataError
 from bench.datasets.loading import read
 from bench.registry import entries as registry
@@ -55,7 +55,7 @@ def check_instance(
     outcomes = [_outcome(declared, instance)]
     name = name or type(instance).__name__
     try:
-        loaded = Loaded(
+        loaded = LoadedDataset(
             dataset=instance,
             raw=read(instance, name, data_dir),
             again=reload(lambda: read(instance, name, data_dir)),

@@ -8,7 +8,7 @@ from torch import Tensor
 from bench.defenses.base import Context, Law, Tensors, Transform
 from bench.federated.draws import NoDraws
 from bench.federated.stages import Stages
-from bench.points import SENT, STAGES, Point, Stage
+from bench.points import SENT, STAGES, Point, Scope, Stage
 from bench.trip import Noise
 
 _OF_A_CLIENT = ("step", *SENT)
@@ -88,7 +88,7 @@ def describe(
         )
         for stage in seen
     }  # fmt: skip
-    if point.unit == "sum" and any(stages.has(stage) for stage in seen if stage in _OF_A_CLIENT):
+    if point.scope is Scope.AGGREGATE and any(stages.has(stage) for stage in seen if stage in _OF_A_CLIENT):
         return None
     for stage in seen:
         trial = {n: v[(None,) * contexts[stage].lead] for n, v in probe.items()}
@@ -100,8 +100,8 @@ def describe(
         parts=parts, contexts=contexts, unit=unit,
         noise=_noise(
             parts, contexts, unit,
-            batch=1 if point.unit == "example" else stages.setting.batch,
-            steps=stages.setting.steps if point.unit in ("update", "sum") else 1,
+            batch=1 if point.scope is Scope.EXAMPLE else stages.setting.batch,
+            steps=stages.setting.steps if point.after_training else 1,
         ),
         additive=_additive(parts, contexts),
     )  # fmt: skip

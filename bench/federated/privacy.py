@@ -58,11 +58,11 @@ def at_point(
     mechanism = defense.mechanism(setting)
     if mechanism is None:
         return None, NO_MECHANISM
-    if mechanism.unit == "client" and where.unit in ("example", "step"):
+    if mechanism.unit == "client" and not where.after_training:
         return None, f"it speaks of a client's update, not of what {where.name} shows"
     if isinstance(mechanism, Reports):
         return local.at_tap(mechanism, coordinates=coordinates, observations=observations), None
-    inside = mechanism.unit == "example" and where.unit in ("update", "sum")
+    inside = mechanism.unit == "example" and where.after_training
     passes = -(-setting.steps * setting.batch // setting.client_examples) if inside else 1
     at = round_
     if mechanism.by_step:  # of the local steps that the point shows, the one with the least noise

@@ -109,8 +109,7 @@ class StackGradients:
         return self._collected(weight, lambda term, _: _bias(term).norm(dim=-1).T)
 
     def weighted(self, factors: Tensors) -> dict[str, Tensor]:
-        """name → (client, *shape): the mean of the examples' gradients, each times its factor
-        (client, example)."""
+        """name → (client, *shape): the mean of the examples' gradients, each times its factor (client, example)."""
 
         def weight(term: _Term, name: str) -> Tensor:
             share = factors[name].T / len(term.delta)
@@ -121,8 +120,7 @@ class StackGradients:
             return summed.reshape(-1, *term.layer.module.weight.shape)
 
         return self._collected(
-            weight,
-            lambda term, name: (_bias(term) * (factors[name].T / len(term.delta))[..., None]).sum(0),
+            weight, lambda term, name: (_bias(term) * (factors[name].T / len(term.delta))[..., None]).sum(0)
         )
 
     def _collected(

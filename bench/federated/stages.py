@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bench.defenses.base import Context, Defense, Draws, Local, Setting, Shapes, State, Tensors, Transform
 from bench.federated.draws import KeyedDraws
-from bench.points import STAGES, Point, Stage
+from bench.points import STAGES, Point, Scope, Stage
 from bench.rng import Field
 
 Place = tuple[Stage, int]  # of a transform: its stage, and its position there
@@ -48,7 +48,7 @@ class Stages:
 
     def unlinked(self, point: Point) -> bool:
         """Whether nobody can link the coordinates that `point` shows to a client."""
-        if point.unit == "sum":  # one vector, of nobody
+        if point.scope is Scope.AGGREGATE:  # one vector, of nobody
             return False
         return any(t.unlinks for stage in STAGES if point.sees(stage) for t in self.transforms.get(stage, ()))
 

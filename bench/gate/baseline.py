@@ -16,7 +16,7 @@ from bench.cell import Frozen
 from bench.errors import BenchError, RecordError
 from bench.gate.verdict import GATE_METRICS
 from bench.record import store
-from bench.record.compact import cut, short_json
+from bench.record.compact import for_baseline, short_json
 from bench.record.files import write_atomically
 from bench.record.request import Request
 from bench.record.schema import Record
@@ -47,7 +47,7 @@ class _File(Frozen):
 
 def of_run(records: Iterable[Record], request: Request | None, margins: Mapping[str, float]) -> Baseline:
     """The baseline of a run's records; `margins` replace defaults.  Raises `BenchError` for no finished cell."""
-    kept = tuple(map(cut, records))
+    kept = tuple(map(for_baseline, records))
     if not any(record.status == "done" for record in kept):
         raise BenchError("the run has no finished cell: nothing to compare with later")
     defaults = {name: metric.margin for name, metric in GATE_METRICS.items()}

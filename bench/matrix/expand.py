@@ -1,44 +1,25 @@
 """Combinations → cells: data by content, weights by training, what cannot run marked, none twice."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from bench.cell import AttackCell, CheckpointWeights, DataRef, Entry, Federated, TrainingCell
 from bench.matrix.entries import Registry
-from bench.matrix.feasible import impossible
+from bench.matrix.feasible import DatasetFacts, impossible
 from bench.matrix.messages import Errors
 from bench.matrix.read import Combination, Matrix
 from bench.matrix.schema import Weights
 from bench.registry import entries as _registry
 
-
-class Facts(Protocol):
-    """What expansion needs to know of a data set; `training` counts the examples of that split."""
-
-    @property
-    def sha256(self) -> str: ...
-    @property
-    def subset(self) -> str | None: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def classes(self) -> int: ...
-    @property
-    def training(self) -> int: ...
-
-
-class Resolver(Protocol):
-    """Where facts on data come from; may raise `DataError`."""
-
-    def data(self, name: str, params: Mapping[str, Any]) -> Facts: ...
+FactsOf = Callable[
+    [str, Mapping[str, Any]], DatasetFacts
+]  # of a data set's name and parameters; may raise DataError
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedCell:
     """A cell, and why it cannot run (it is then settled as `n/a: reason`), or None."""
 
     cell: AttackCell | TrainingCell
@@ -49,9 +30,9 @@ class Planned:
 class _Plan:
     """What is being gathered: facts by data set, trainings by id, the rounds to keep of each."""
 
-    resolve: Resolver
+    facts_of: FactsOf
     registry: Registry
-    facts: dict[str, Facts] = field(default_factory=dict)
+    facts: dict[str, DatasetFacts] = field(default_factory=dict)
     trainings: dict[str, TrainingCell] = field(default_factory=dict)
     kept: dict[str, set[int]] = field(default_factory=dict)
 
@@ -60,7 +41,7 @@ class _Plan:
         entry: Entry = row["dataset"]
         key = _key(entry)
         if key not in self.facts:
-            self.facts[key] = self.resolve.data(entry.name, entry.params)
+            self.facts[key] = self.facts_of(entry.name, entry.params)
         facts = self.facts[key]
         data = DataRef(name=entry.name, params=entry.params, sha256=facts.sha256, subset=facts.subset)
         return {"federated": Federated(), "defense": Entry(name="none"), **row, "dataset": data}
@@ -85,36 +66,28 @@ class _Plan:
         return AttackCell(**fields)
 
     def reason(self, cell: AttackCell | TrainingCell) -> str | None:
-        facts = self.facts[_key(cell.dataset)]
-        return impossible(
-            cell,
-            data_kind=facts.kind,
-            shape=tuple(facts.shape),
-            classes=facts.classes,
-            training=facts.training,
-            registry=self.registry,
-        )
+        return impossible(cell, self.facts[_key(cell.dataset)], registry=self.registry)
 
 
-def expand(matrix: Matrix, *, resolve: Resolver, registry: Registry = _registry) -> tuple[Planned, ...]:
+def expand(matrix: Matrix, facts_of: FactsOf, *, registry: Registry = _registry) -> tuple[PlannedCell, ...]:
     """Every cell of the matrix once: trainings first, then attacks, in the order of blocks and axes.
 
     A combination that cannot run is planned with its reason.  Raises `MatrixError` where nothing can.
     """
-    plan, errors = _Plan(resolve=resolve, registry=registry), Errors(matrix.file)
+    plan, errors = _Plan(facts_of=facts_of, registry=registry), Errors(matrix.file)
     attacks = [plan.attack(row) for row in matrix.attacks]
     for row in matrix.trainings:
         fields = plan.fields(row)
         plan.training(fields, set(fields.pop("checkpoints", ())))
-    planned: dict[str, Planned] = {}
+    planned: dict[str, PlannedCell] = {}
     for id_, training in plan.trainings.items():
         kept = {"checkpoints": tuple(sorted(plan.kept[id_]))}
-        planned[id_] = Planned(training.model_copy(update=kept), plan.reason(training))
+        planned[id_] = PlannedCell(training.model_copy(update=kept), plan.reason(training))
     for cell in attacks:
         reason = plan.reason(cell)
         if reason is None and isinstance(cell.weights, CheckpointWeights):
             reason = planned[cell.weights.training].impossible
-        planned.setdefault(cell.id, Planned(cell, reason))
+        planned.setdefault(cell.id, PlannedCell(cell, reason))
     reasons = {item.impossible for item in planned.values()}
     if None not in reasons:
         shown = sorted(reason for reason in reasons if reason is not None)[:5]

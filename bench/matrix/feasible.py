@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -12,31 +13,33 @@ from bench.datasets.partition import client_size, refusal
 from bench.errors import BenchError, NotApplicable
 from bench.matrix.entries import Registry
 from bench.parameters import build
-from bench.points import POINTS
+from bench.points import POINTS, Scope
 from bench.registry import entries as _registry
 
 MOST_EXAMPLES = 16  # unknown examples behind one reading
 MOST_STEPS = 10  # local steps
 
 
-def impossible(
-    cell: AttackCell | TrainingCell,
-    *,
-    data_kind: str,
-    shape: tuple[int, ...],
-    classes: int,
-    training: int,
-    registry: Registry = _registry,
-) -> str | None:
-    """Why the cell cannot run, in a few words, or None.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetFacts:
+    """What planning needs to know of a data set; `training` counts the examples of that split."""
 
-    `data_kind`, `shape` and `classes` are those of the cell's data, `training` the number of examples
-    of its training split.  What depends on a reading is the attack's own to refuse.
-    """
-    reason = _model(cell, data_kind, shape, classes, registry) or _clients(cell.federated, training, classes)
+    sha256: str
+    subset: str | None
+    kind: str
+    shape: tuple[int, ...]
+    classes: int
+    training: int
+
+
+def impossible(
+    cell: AttackCell | TrainingCell, facts: DatasetFacts, *, registry: Registry = _registry
+) -> str | None:
+    """Why the cell cannot run, in a few words, or None.  What depends on a reading is the attack's own to refuse."""
+    reason = _model(cell, facts, registry) or _clients(cell.federated, facts)
     if reason is not None or isinstance(cell, TrainingCell):
         return reason
-    return _knowledge(cell, registry) or _unknowns(cell) or _repeats(cell, training)
+    return _knowledge(cell, registry) or _unknowns(cell) or _repeats(cell, facts.training)
 
 
 def examples(point: str, federated: Federated) -> int:
@@ -51,15 +54,14 @@ def client_examples(federated: Federated, training: int) -> int:
     )
 
 
-def _model(
-    cell: AttackCell | TrainingCell, kind: str, shape: tuple[int, ...], classes: int, registry: Registry
-) -> str | None:
+def _model(cell: AttackCell | TrainingCell, facts: DatasetFacts, registry: Registry) -> str | None:
+    kind, shape = facts.kind, tuple(facts.shape)
     model = registry.load("models", cell.model.name)
     takes = tuple(getattr(model, "takes", (kind,)))
     if kind not in takes:
         article = "an image" if kind == "image" else f"a {kind}"
         return f"{cell.model.name} takes {' and '.join(takes)}, {cell.dataset.name} is {article}"
-    reason = _unbuildable(model, json.dumps(cell.model.params, sort_keys=True), shape, classes)
+    reason = _unbuildable(model, json.dumps(cell.model.params, sort_keys=True), shape, facts.classes)
     return None if reason is None else f"{cell.model.name} does not fit {'×'.join(map(str, shape))}: {reason}"
 
 
@@ -85,15 +87,15 @@ def _unbuildable(model: type, params: str, shape: tuple[int, ...], classes: int)
     return misfit
 
 
-def _clients(federated: Federated, training: int, classes: int) -> str | None:
+def _clients(federated: Federated, facts: DatasetFacts) -> str | None:
     """What `bench.datasets.partition` refuses, as far as it shows without labels, and a client without a batch."""
     reason = refusal(
-        federated.partition, training, classes, clients=federated.clients,
+        federated.partition, facts.training, facts.classes, clients=federated.clients,
         client_examples=federated.client_examples,
     )  # fmt: skip
     if reason is not None:
         return reason
-    size = client_examples(federated, training)
+    size = client_examples(federated, facts.training)
     if size < federated.batch:
         return f"a client with {size} examples has no batch of {federated.batch}"
     return None
@@ -107,8 +109,8 @@ def _knowledge(cell: AttackCell, registry: Registry) -> str | None:
 
 
 def _unknowns(cell: AttackCell) -> str | None:
-    unit, steps = POINTS[cell.point].unit, cell.federated.steps
-    if unit in ("update", "sum") and steps > MOST_STEPS:
+    steps = cell.federated.steps
+    if POINTS[cell.point].after_training and steps > MOST_STEPS:
         return f"too many unknowns: {steps} local steps, at most {MOST_STEPS}"
     count = examples(cell.point, cell.federated)
     if count > MOST_EXAMPLES:
@@ -118,11 +120,11 @@ def _unknowns(cell: AttackCell) -> str | None:
 
 def _repeats(cell: AttackCell, training: int) -> str | None:
     """Victims that are not distinct: an example twice in a reading, or a client in two (`bench.answer.victims`)."""
-    unit, setting = POINTS[cell.point].unit, cell.federated
+    point, setting = POINTS[cell.point], cell.federated
     size, used = client_examples(setting, training), setting.batch * setting.steps
-    if unit in ("update", "sum") and used > size:
+    if point.after_training and used > size:
         return f"a reading would hold the same example twice: {used} of a client with {size}"
-    senders = setting.per_round if unit == "sum" else 1
+    senders = setting.per_round if point.scope is Scope.AGGREGATE else 1
     distinct = setting.clients // senders
     if cell.readings > distinct:
         each = "one client" if senders == 1 else f"{senders} clients"

@@ -20,7 +20,7 @@ FILE = "published.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
+class PublishedFigures:
     """`where`: axis → pattern, for the cells that it is about; `figures` by name (`FIGURES`); `source`: the paper
     and its table."""
 
@@ -29,15 +29,15 @@ class Published:
     source: str
 
 
-def published(rows: Iterable[PublishedRow]) -> tuple[Published, ...]:
+def published(rows: Iterable[PublishedRow]) -> tuple[PublishedFigures, ...]:
     """The rows of a matrix file."""
     return tuple(
-        Published(where=row.given(PATTERN_AXES), figures=row.given(FIGURES), source=row.source)
+        PublishedFigures(where=row.given(PATTERN_AXES), figures=row.given(FIGURES), source=row.source)
         for row in rows
     )
 
 
-def beside(entries: Iterable[Published], cell: AnyCell) -> Published | None:
+def beside(entries: Iterable[PublishedFigures], cell: AnyCell) -> PublishedFigures | None:
     """The first entry that is about a cell, or None."""
     values = {axis: _plain(getattr(cell, axis)) for axis in PATTERN_AXES if hasattr(cell, axis)}
     return next((entry for entry in entries if _agrees(entry.where, values)), None)
@@ -46,18 +46,18 @@ def beside(entries: Iterable[Published], cell: AnyCell) -> Published | None:
 def row_json(row: Any) -> dict[str, Any]:
     """A table's row, a dataclass with a field `published`, as JSON types."""
     plain = {name: getattr(row, name) for name in row.__slots__ if name != "published"}
-    entry: Published | None = row.published
+    entry: PublishedFigures | None = row.published
     return {**plain, "published": None if entry is None else {**entry.figures, "source": entry.source}}
 
 
-def keep(run: Path, entries: Iterable[Published]) -> None:
+def keep(run: Path, entries: Iterable[PublishedFigures]) -> None:
     """Write the entries beside the run's records; nothing where there are none."""
     content = [asdict(entry) for entry in entries]
     if content:
         write_atomically(run / FILE, (json.dumps(content, indent=1, sort_keys=True) + "\n").encode())
 
 
-def kept(run: Path) -> tuple[Published, ...]:
+def kept(run: Path) -> tuple[PublishedFigures, ...]:
     """The entries of a run, none where it has no file; raises `RecordError` for a file that is damaged."""
     path = run / FILE
     try:
@@ -68,9 +68,9 @@ def kept(run: Path) -> tuple[Published, ...]:
         raise RecordError(f"{path}: no published figures ({error}); run the matrix again") from None
 
 
-def _read(entry: Any) -> Published:
+def _read(entry: Any) -> PublishedFigures:
     figures = {name: float(entry["figures"][name]) for name in FIGURES if name in entry["figures"]}
-    return Published(where=dict(entry["where"]), figures=figures, source=str(entry["source"]))
+    return PublishedFigures(where=dict(entry["where"]), figures=figures, source=str(entry["source"]))
 
 
 def _agrees(pattern: Any, value: Any) -> bool:

@@ -19,7 +19,7 @@ from bench.matrix.blocks import tables, written_out
 from bench.matrix.document import PRESETS, document, located, preset_names
 from bench.matrix.entries import Context, Registry, registered
 from bench.matrix.messages import Errors, Wrong, lacks, nearest, quoted
-from bench.matrix.published import Published, published
+from bench.matrix.published import PublishedFigures, published
 from bench.matrix.schema import AXES, TRAIN_AXES, Axes, Document, Settings, TrainBlock
 from bench.matrix.weights import SeededFile
 from bench.registry import entries as _registry
@@ -40,7 +40,7 @@ class Matrix:
     suite: str | None
     attacks: tuple[Combination, ...]
     trainings: tuple[Combination, ...]
-    published: tuple[Published, ...] = ()
+    published: tuple[PublishedFigures, ...] = ()
     scale: str | None = None
 
 

@@ -65,7 +65,7 @@ def read_weights(path: Path, *, sha256: str | None = None) -> dict[str, Tensor]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Located:
+class WeightsSource:
     """Where the weights of an attack cell are.
 
     `path` is None for untrained weights, which are drawn by key.  `sha256` is the content hash that the file
@@ -82,7 +82,7 @@ class Located:
         return {} if self.path is None else read_about(self.path)
 
 
-def locate(run: Path, weights: Weights) -> Located:
+def locate(run: Path, weights: Weights) -> WeightsSource:
     """Where a run has these weights: untrained, a file, or a round of a training.
 
     A training's record names the checkpoint.  Raises `WeightsError` where the training did not finish or did
@@ -91,10 +91,10 @@ def locate(run: Path, weights: Weights) -> Located:
     match weights:
         case CheckpointWeights(training=training, round=round_):
             sha256 = _checkpoint_sha256(run, training, round_)
-            return Located(path=checkpoint_path(run, training, round_), sha256=sha256, round=round_)
+            return WeightsSource(path=checkpoint_path(run, training, round_), sha256=sha256, round=round_)
         case FileWeights():
-            return Located(path=Path(weights.path), sha256=weights.sha256)
-    return Located()
+            return WeightsSource(path=Path(weights.path), sha256=weights.sha256)
+    return WeightsSource()
 
 
 def training_id(cell: AnyCell) -> str | None:

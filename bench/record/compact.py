@@ -5,19 +5,9 @@ from operator import attrgetter
 from typing import Any
 
 from bench.cell import AnyCell, Frozen
+from bench.record import schema
 from bench.record.metrics import COMPARED
-from bench.record.schema import (
-    AttackResult,
-    Conditions,
-    Cost,
-    Distortion,
-    ExampleScore,
-    ReadingScore,
-    Record,
-    TrainingCost,
-    TrainingResult,
-    adapter,
-)
+from bench.record.schema import ExampleScore, Record
 
 # What is compared of an example and of a reading; the rest is left at its default.
 _EXAMPLE = ("status", "success", "prior_db", *(metric.name for metric in COMPARED))
@@ -25,10 +15,10 @@ _READING = ("status", "restarts", "snr_db", "cosine", "clients", "indices")
 _example_values, _reading_values = attrgetter(*_EXAMPLE), attrgetter(*_READING)
 
 
-def compact(record: Record) -> Record:
-    """The record with what a comparison reads of each example, reading and trajectory."""
+def for_board(record: Record) -> Record:
+    """The record with what a board compares of each example, reading and trajectory."""
     result = record.result
-    if not isinstance(result, AttackResult):
+    if not isinstance(result, schema.AttackResult):
         return record
     way = result.trajectory
     readings = tuple(map(_reading, result.readings))
@@ -37,18 +27,18 @@ def compact(record: Record) -> Record:
     )
 
 
-def _reading(reading: ReadingScore) -> ReadingScore:
+def _reading(reading: schema.ReadingScore) -> schema.ReadingScore:
     # made anew: `replace` of each example takes a quarter of the time in which a board is made
     kept = dict(zip(_READING, _reading_values(reading), strict=True))
-    return ReadingScore(examples=tuple(map(_example, reading.examples)), **kept)
+    return schema.ReadingScore(examples=tuple(map(_example, reading.examples)), **kept)
 
 
 def _example(example: ExampleScore) -> ExampleScore:
     return ExampleScore(**dict(zip(_EXAMPLE, _example_values(example), strict=True)))
 
 
-class Sharing:
-    """Cuts records; equal parts (cells' entries, code, machines) are held once."""
+class Interner:
+    """Records for a board, of which equal parts (cells' entries, code, machines) are held once."""
 
     def __init__(self) -> None:
         self._seen: dict[Any, Any] = {}
@@ -56,7 +46,7 @@ class Sharing:
     def __call__(self, record: Record) -> Record:
         once = self._seen.setdefault
         return replace(
-            compact(record), cell=self._cell(record.cell), provenance=once(record.provenance, record.provenance),
+            for_board(record), cell=self._cell(record.cell), provenance=once(record.provenance, record.provenance),
             environment=once(record.environment, record.environment),
         )  # fmt: skip
 
@@ -73,26 +63,26 @@ class Sharing:
 _ALL: set[str] = set()
 
 
-def cut(record: Record) -> Record:
+def for_baseline(record: Record) -> Record:
     """The record as a baseline has it: what the gate compares, and nothing else."""
     result = record.result
-    if isinstance(result, AttackResult):
-        result = AttackResult(
-            readings=tuple(map(_compared, result.readings)),
-            distortion=Distortion(snr_db_least=result.distortion.snr_db_least),
-            conditions=Conditions(weights_norm=result.conditions.weights_norm),
+    if isinstance(result, schema.AttackResult):
+        result = schema.AttackResult(
+            readings=tuple(map(_baseline_reading, result.readings)),
+            distortion=schema.Distortion(snr_db_least=result.distortion.snr_db_least),
+            conditions=schema.Conditions(weights_norm=result.conditions.weights_norm),
         )
-    elif isinstance(result, TrainingResult):
-        result = TrainingResult(
+    elif isinstance(result, schema.TrainingResult):
+        result = schema.TrainingResult(
             accuracy=result.accuracy, curve=(), rounds=result.rounds, diverged=result.diverged
         )
     timed = record.cost.training
-    cost = Cost(training=timed and TrainingCost(overhead=timed.overhead))
+    cost = schema.Cost(training=timed and schema.TrainingCost(overhead=timed.overhead))
     return replace(record, result=result, environment=None, cost=cost)
 
 
-def _compared(reading: ReadingScore) -> ReadingScore:
-    return ReadingScore(
+def _baseline_reading(reading: schema.ReadingScore) -> schema.ReadingScore:
+    return schema.ReadingScore(
         status=reading.status, clients=reading.clients, indices=reading.indices, snr_db=reading.snr_db,
         cosine=reading.cosine, examples=tuple(
             ExampleScore(status=example.status, success=example.success, rmse=example.rmse)
@@ -103,7 +93,7 @@ def _compared(reading: ReadingScore) -> ReadingScore:
 
 def short_json(record: Record) -> dict[str, Any]:
     """The record's JSON without the fields that have their default; its cell in full, as ids depend on it."""
-    content: dict[str, Any] = adapter().dump_python(record, mode="json", exclude_defaults=True)
+    content: dict[str, Any] = schema.adapter().dump_python(record, mode="json", exclude_defaults=True)
     content["cell"] = record.cell.model_dump(mode="json")
     if record.result is not None:
         content["result"]["kind"] = record.result.kind

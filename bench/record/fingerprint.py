@@ -102,8 +102,7 @@ def _core() -> Mapping[str, Path]:
 def reached(module: str, file: Path) -> Mapping[str, Path]:
     """Every local module that one reaches by imports, itself among them: name → file.
 
-    Imports inside functions count.  Local is what lies in neither Python's own library nor an installed
-    package.
+    Imports inside functions count.  Local is what lies in neither Python's own library nor an installed package.
     """
     files, waiting = {module: file}, [module]
     while waiting:

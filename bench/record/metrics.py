@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
-Kind = Literal["image", "table"]
+DataKind = Literal["image", "table"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
     """`name` is the field of `ExampleScore`; `better` says which way is nearer to the truth.
 
-    `label`, `unit` and `decimals` are for tables; `percent` figures are shares.  `kinds` are the data that
-    have it. `compared` metrics are kept for each example when a record is cut, so that a board can show the
-    worst case.
+    `label`, `unit` and `decimals` are for tables; `percent` figures are shares.  `kinds` are the data that have it.
+    `compared` metrics are kept for each example in a board's record, so that it can show the worst case.
     """
 
     name: str
@@ -26,7 +25,7 @@ class Metric:
     unit: str = ""
     decimals: int = 3
     percent: bool = False
-    kinds: tuple[Kind, ...] = ("image", "table")
+    kinds: tuple[DataKind, ...] = ("image", "table")
     compared: bool = False
 
     @property

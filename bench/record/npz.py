@@ -34,9 +34,8 @@ def read_npz(
 ) -> Arrays:
     """The arrays of an `.npz`, name → array; with `content`, the file's bytes, `path` is only its name in messages.
 
-    Raises `DataError`: no such file, a damaged archive, a member that `names` does not match (by default
-    a plain `NAME.npy`) or that is there twice, arrays of objects, and sizes that are false or, together,
-    above `limit` bytes.
+    Raises `DataError`: no such file, a damaged archive, a member that `names` does not match (by default a plain
+    `NAME.npy`) or that is there twice, arrays of objects, and sizes that are false or, together, above `limit` bytes.
     """
     try:
         if content is None:

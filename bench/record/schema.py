@@ -1,8 +1,7 @@
 """A record: all that is known of one cell after it ran.  docs/RECORDS.md describes each field.
 
-These classes are the schema.  `bench.record.store` reads JSON into them once, and names the field that is
-wrong; nobody else looks a key up.  Numbers are finite.  What is absent is None, with a reason beside it where
-there is one.
+These classes are the schema.  `bench.record.store` reads JSON into them once, and names the field that is wrong;
+nobody else looks a key up.  Numbers are finite.  What is absent is None, with a reason beside it where there is one.
 """
 
 from dataclasses import dataclass, field
@@ -42,11 +41,10 @@ class Share:
 class ExampleScore:
     """One true example against what the attack made of it.
 
-    `matched` is which of the attack's examples was paired with it, None for none; `strict` success at PSNR ≥
-    30 dB (images); `identified`: nearer to its own reconstruction than every example of the gallery.
-    `priors_db` has the PSNR of each prior-only baseline, `prior_db` the best of them, `over_prior_db` what
-    the attack has above it. The other metrics are those of `bench.record.metrics`; None: not a number, or not
-    measured.
+    `matched` is which of the attack's examples was paired with it, None for none; `strict` success at PSNR ≥ 30 dB
+    (images); `identified`: nearer to its own reconstruction than every example of the gallery. `priors_db` has the
+    PSNR of each prior-only baseline, `prior_db` the best of them, `over_prior_db` what the attack has above it. The
+    other metrics are those of `bench.record.metrics`; None: not a number, or not measured.
     """
 
     status: str
@@ -114,11 +112,10 @@ class PriorScore:
 class Summary:
     """A cell's figures over its examples.  Nothing that failed is dropped from any of them.
 
-    `asr` is the share of examples leaked: PSNR ≥ 20 dB and ≥ 3 dB over the best prior-only baseline; tables:
-    numeric RMSE ≤ .2 standardised and ≥ 90 % of categorical groups; `asr_strict` at 30 dB.  `lower_bound`:
-    some examples diverged or are no numbers, so read the ASR as "at least".  `medians` are of each metric.
-    `identification` is None without a gallery. `prior_beaten` is the share of examples on which the attack is
-    nearer than the best prior.
+    `asr` is the share of examples leaked: PSNR ≥ 20 dB and ≥ 3 dB over the best prior-only baseline; tables: numeric
+    RMSE ≤ .2 standardised and ≥ 90 % of categorical groups; `asr_strict` at 30 dB.  `lower_bound`: some examples
+    diverged or are no numbers, so read the ASR as "at least".  `medians` are of each metric. `identification` is None
+    without a gallery. `prior_beaten` is the share of examples on which the attack is nearer than the best prior.
     """
 
     readings: int
@@ -237,7 +234,7 @@ class Trajectory:
 @_schema
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackResult:
-    """What an attack cell gave.  `summary` is None in a record that was cut for a baseline.
+    """What an attack cell gave.  `summary` is None in a baseline's record.
 
     `arrays` names RUN/arrays/<sha256>.npz by content.  `lpips_absent` says why LPIPS was not measured.
     """
@@ -256,9 +253,9 @@ class AttackResult:
     arrays: str | None = None
 
     def figures(self) -> Summary:
-        """The summary; raises `RecordError` for a record that was cut."""
+        """The summary; raises `RecordError` for a baseline's."""
         if self.summary is None:
-            raise RecordError("this record was cut for a baseline and has no summary; take the run's own")
+            raise RecordError("this record is a baseline's and has no summary; take the run's own")
         return self.summary
 
 
@@ -287,9 +284,8 @@ class BayesianResult:
 class TrainingResult:
     """What a training cell gave.
 
-    `accuracy` is the last tested, 0 if it diverged; `curve` (round, accuracy); `rounds` those that ran;
-    `checkpoints` round → SHA-256 of RUN/weights/<id>/round-<n>.safetensors; `upload_bytes` of one client and
-    round.
+    `accuracy` is the last tested, 0 if it diverged; `curve` (round, accuracy); `rounds` those that ran; `checkpoints`
+    round → SHA-256 of RUN/weights/<id>/round-<n>.safetensors; `upload_bytes` of one client and round.
     """
 
     kind: Literal["training"] = "training"
@@ -382,9 +378,8 @@ Result = Annotated[AttackResult | TrainingResult, Field(discriminator="kind")]
 class Record:
     """One cell after it ran.
 
-    `id` names the file; it is the cell's own id, but for a record of schema 1, whose cell was spelt in other
-    words.  Compare `cell.id` to pair records.  `result` is there when `status` is done, `reason` when it is
-    not.
+    `id` names the file; it is the cell's own id, but for a record of schema 1, whose cell was spelt in other words.
+    Compare `cell.id` to pair records.  `result` is there when `status` is done, `reason` when it is not.
     """
 
     id: str

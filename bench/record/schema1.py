@@ -33,7 +33,7 @@ _READING = {
 }
 _METRIC = {"over_prior_db": "over_floor_db"}
 _CONDITIONS = {"pictures_per_reading": "examples_per_reading"}
-_UNASKED = (
+_ADDED_LATER = (
     "until_accuracy",
     "until_epsilon",
     "bayesian",
@@ -93,7 +93,7 @@ def id_of(new: AnyCell) -> str:
 
 
 def _id(old: Json) -> str:
-    content = {name: value for name, value in old.items() if value or name not in _UNASKED}
+    content = {name: value for name, value in old.items() if value or name not in _ADDED_LATER}
     content.pop("checkpoints", None)
     if isinstance(content.get("weights"), dict):
         content["weights"] = {k: v for k, v in content["weights"].items() if k not in ("path", "series")}

@@ -97,8 +97,7 @@ def record_path(run: Path, cell_id: str) -> Path:
 def write(run: Path, record: Record) -> Path:
     """Write the record, moving an older one of other code to `kept/`.
 
-    Raises `RecordError` for a record that JSON cannot hold, `StorageError` where the folder does not take
-    it."""
+    Raises `RecordError` for a record that JSON cannot hold, `StorageError` where the folder does not take it."""
     path = record_path(run, record.id)
     try:
         content = to_json(record).encode()

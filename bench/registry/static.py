@@ -36,10 +36,9 @@ def package_of(module: str) -> Path | None:
 def read(module: str, name: str, file: Path | None = None) -> dict[str, object]:
     """The literal class attributes of `module:name`, those of its bases included, and `__doc__`.
 
-    A literal is an unannotated or `ClassVar` assignment of a constant; a dataclass field is not
-    one.  Bases are followed through the file and through `from … import`; others are ignored.
-    `file` is for modules that no finder knows (`--plugin FILE`).
-    Raises `PluginError` where the class itself cannot be found or its file cannot be read.
+    A literal is an unannotated or `ClassVar` assignment of a constant; a dataclass field is not one.  Bases are
+    followed through the file and through `from … import`; others are ignored. `file` is for modules that no finder
+    knows (`--plugin FILE`). Raises `PluginError` where the class itself cannot be found or its file cannot be read.
     """
     path = file or file_of(module)
     if path is None:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from bench.datasets.base import Kind
+from bench.record.metrics import DataKind
 from bench.scoring.metrics import Floats, clipped, unit
 
 TRUNK = "alexnet-owt-7be5be79.pth"
@@ -54,7 +54,7 @@ def load(path: Path | None = None, *, prefix: str = TRUNK_PREFIX) -> tuple[Lpips
         return None, f"{path.name} does not hold AlexNet's weights ({type(error).__name__}); get {TRUNK} anew"
 
 
-def lpips_for(kind: Kind) -> tuple[Lpips | None, str | None]:
+def lpips_for(kind: DataKind) -> tuple[Lpips | None, str | None]:
     """`load` for images; tables have no LPIPS."""
     return load() if kind == "image" else (None, "images alone have it")
 

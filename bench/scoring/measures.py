@@ -6,7 +6,7 @@ prior the priors: `bench.scoring.score` adds both.
 
 from collections.abc import Callable, Mapping, Sequence
 
-from bench.datasets.base import Group, Kind
+from bench.datasets.base import Group
 from bench.record.metrics import GROUPS_RIGHT, METRICS, NUMERIC_RMSE, PSNR_DB, RMSE, RMSE_UNCLIPPED, SSIM
 from bench.scoring.metrics import Floats, groups_right, numeric_rmse, psnr_db, rmse, rmse_unclipped
 from bench.scoring.ssim import ssim
@@ -22,7 +22,7 @@ MEASURES: Mapping[str, Measure] = {
 }
 
 
-def measured(truth: Floats, guess: Floats, kind: Kind, groups: Sequence[Group]) -> dict[str, Floats]:
+def measured(truth: Floats, guess: Floats, kind: str, groups: Sequence[Group]) -> dict[str, Floats]:
     """Metric → (reading, example), of every metric that this kind of data has."""
     names = [metric.name for metric in METRICS if kind in metric.kinds and metric.name in MEASURES]
     return {name: MEASURES[name](truth, guess, groups) for name in names}

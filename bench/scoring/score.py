@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bench.datasets.base import Group, Kind
-from bench.record.metrics import LPIPS, OVER_PRIOR_DB, PSNR_DB, RMSE
+from bench.datasets.base import Group
+from bench.record.metrics import LPIPS, OVER_PRIOR_DB, PSNR_DB, RMSE, DataKind
 from bench.record.schema import ExampleScore, PriorScore, ReadingScore, Summary
 from bench.scoring import success
 from bench.scoring.assign import assign, in_order
@@ -46,7 +46,7 @@ def score(
     truth_labels: ArrayLike,
     reconstruction: Reconstruction,
     *,
-    kind: Kind,
+    kind: DataKind,
     groups: Sequence[Group] = (),
     priors: Mapping[str, ArrayLike],
     gallery: ArrayLike | None,
@@ -105,7 +105,7 @@ def _table_success(columns: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
     return success.table_success(columns[RMSE.name], columns["numeric_rmse"], columns["groups_right"])
 
 
-def _prior(columns: Columns, prior: Mapping[str, Floats], kind: Kind) -> PriorScore:
+def _prior(columns: Columns, prior: Mapping[str, Floats], kind: DataKind) -> PriorScore:
     """A prior's own figures, and on what share of the examples the attack is nearer than it."""
     near = success.image_reached(prior[PSNR_DB.name]) if kind == "image" else _table_success(prior)
     return PriorScore(

@@ -18,7 +18,7 @@ from bench.answer.context import RunContext
 from bench.cell import AnyCell, AttackCell, CheckpointWeights, FileWeights, InitialWeights, TrainingCell
 from bench.errors import BenchError, RecordError, UnknownName
 from bench.matrix.document import PRESETS
-from bench.matrix.expand import Planned
+from bench.matrix.expand import PlannedCell
 from bench.matrix.feasible import impossible
 from bench.record import fingerprint, store
 from bench.record.checkpoints import file_sha256
@@ -48,7 +48,7 @@ class _Plan:
     resolver: Resolver
     weights: "_WeightsFiles"
     trainings: Mapping[str, Record]
-    cells: dict[str, Planned] = field(default_factory=dict)
+    cells: dict[str, PlannedCell] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)
     changes: dict[str, None] = field(default_factory=dict)
 
@@ -108,7 +108,7 @@ def _prepared(draw: Draw, plan: _Plan) -> tuple[list[AttackCell], str]:
     try:
         cells = [_with_seed(draw.record, seed, plan) for seed in draw.seeds]
         wanted: list[AnyCell] = [*_trainings(cells, plan), *cells]
-        planned = [Planned(cell, _impossible(cell, plan.resolver)) for cell in wanted]
+        planned = [PlannedCell(cell, _impossible(cell, plan.resolver)) for cell in wanted]
     except BenchError as error:
         return [], sanitize(error, 300)
     for item in planned:
@@ -165,12 +165,10 @@ def _impossible(cell: AnyCell, resolver: Resolver) -> str | None:
     facts = resolver.data(cell.dataset.name, cell.dataset.params)
     if facts.sha256 != cell.dataset.sha256:
         raise RecordError(f"data set {cell.dataset.name} has other content here; get the submitter's version")
-    return impossible(
-        cell, data_kind=facts.kind, shape=facts.shape, classes=facts.classes, training=facts.training
-    )
+    return impossible(cell, facts)
 
 
-def _merged(there: Planned | None, item: Planned) -> Planned:
+def _merged(there: PlannedCell | None, item: PlannedCell) -> PlannedCell:
     """A training that several cells need keeps the rounds of all of them."""
     if there is None or not (isinstance(item.cell, TrainingCell) and isinstance(there.cell, TrainingCell)):
         return item

@@ -10,7 +10,8 @@ from bench.cell import AnyCell, AttackCell, Entry, TrainingCell
 from bench.datasets.base import Data
 from bench.datasets.loading import load
 from bench.errors import RecordError
-from bench.matrix.expand import Planned
+from bench.matrix.expand import PlannedCell
+from bench.matrix.feasible import DatasetFacts
 from bench.points import point
 from bench.record import fingerprint
 from bench.record import store as records
@@ -21,30 +22,18 @@ from bench.sweep.estimates import Estimates
 from bench.sweep.scheduler import Group
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """What planning keeps of a data set."""
-
-    sha256: str
-    subset: str | None
-    kind: str
-    shape: tuple[int, ...]
-    classes: int
-    training: int  # examples of the training split
-
-
 class Resolver:
-    """Loads each data set once and keeps the facts, not the arrays (`bench.matrix.expand.Resolver`)."""
+    """Loads each data set once and keeps the facts, not the arrays."""
 
     def __init__(self, data_dir: Path | None) -> None:
         self._data_dir = data_dir
-        self._facts: dict[str, Facts] = {}
+        self._facts: dict[str, DatasetFacts] = {}
 
-    def data(self, name: str, params: Mapping[str, Any]) -> Facts:
+    def data(self, name: str, params: Mapping[str, Any]) -> DatasetFacts:
         key = f"{name} {sorted(params.items())}"
         if key not in self._facts:
             data: Data = load(registry.instance("datasets", name, params), name, self._data_dir)
-            self._facts[key] = Facts(
+            self._facts[key] = DatasetFacts(
                 sha256=data.sha256, subset=data.subset, kind=data.kind, shape=data.shape,
                 classes=data.classes, training=len(data.training),
             )  # fmt: skip
@@ -80,7 +69,7 @@ class Schedule:
         return sum(map(self.estimates.seconds, self.waiting))
 
 
-def schedule(planned: Iterable[Planned], run: Path, resolver: Resolver) -> Schedule:
+def schedule(planned: Iterable[PlannedCell], run: Path, resolver: Resolver) -> Schedule:
     """What of `planned` is left to do in `run`, in groups of cells that can share work."""
     done: list[AnyCell] = []
     again: dict[str, str] = {}
@@ -113,13 +102,15 @@ def schedule(planned: Iterable[Planned], run: Path, resolver: Resolver) -> Sched
     )
 
 
-def share(planned: Sequence[Planned], number: int, count: int, resolver: Resolver) -> tuple[Planned, ...]:
+def share(
+    planned: Sequence[PlannedCell], number: int, count: int, resolver: Resolver
+) -> tuple[PlannedCell, ...]:
     """The part of a matrix that is for shard `number` of `count` (from 1), of about equal time.
 
     What depends on one training goes with it, and what may share readings stays together.  Every machine comes
     to the same parts: they hang on the matrix alone, not on what is done or how long it took.
     """
-    parts: dict[str, list[Planned]] = {}
+    parts: dict[str, list[PlannedCell]] = {}
     for item in planned:
         cell = item.cell
         part = cell.id if isinstance(cell, TrainingCell) else training_id(cell) or _shared_reading(cell)
@@ -171,6 +162,6 @@ def _missing(record: Record, cell: AnyCell, run: Path) -> str | None:
 
 def _shared_reading(cell: AttackCell) -> str:
     """Cells whose readings can be equal: they differ in defense, point and knowledge alone."""
-    unit = point(cell.point).unit if cell.federated.batch > 1 else ""
-    equal = {"defense": Entry(name="any"), "point": unit, "knowledge": "plain", "draw": 0}
+    scope = point(cell.point).scope if cell.federated.batch > 1 else ""
+    equal = {"defense": Entry(name="any"), "point": str(scope), "knowledge": "plain", "draw": 0}
     return cell.model_copy(update=equal).canonical()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.cell import UNASKED, Entry, Frozen
+from bench.cell import NOT_IN_ID, Entry, Frozen
 from bench.errors import RecordError
 from bench.record import names
 from bench.record import store as records
@@ -97,7 +97,7 @@ def flat(part: Frozen, path: str = "", *, params: bool = True) -> Iterator[tuple
     """
     for name in type(part).model_fields:
         value = getattr(part, name)
-        if name in UNASKED:
+        if name in NOT_IN_ID:
             continue
         if isinstance(part, Entry) and name == "params":
             if params:

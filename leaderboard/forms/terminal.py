@@ -17,7 +17,7 @@ from bench.leaderboard.forms.numbers import NONE, figure, formatted, interval, r
 from bench.leaderboard.knowledge import KnowledgeRow
 from bench.leaderboard.trainings import TrainingRow, missing
 from bench.leaderboard.worst import Worst
-from bench.matrix.published import Published
+from bench.matrix.published import PublishedFigures
 from bench.record.metrics import PSNR_DB, RMSE, SSIM
 from bench.record.names import distinct
 from bench.record.schema import BayesianResult
@@ -53,7 +53,7 @@ def knowledge(rows: Iterable[KnowledgeRow]) -> RenderableType:
     return Group(*(_knowledge_table(title, group) for title, group in groups.items()))
 
 
-def trainings(rows: Sequence[TrainingRow], published: Sequence[Published] = ()) -> RenderableType:
+def trainings(rows: Sequence[TrainingRow], published: Sequence[PublishedFigures] = ()) -> RenderableType:
     """A table for each data set and setting; published figures stand dim below the measured ones."""
     groups = _grouped(rows, lambda row: f"{row.dataset} · {row.model} · {row.setting}")
     words = [f"{row.defense}: {line}" for row in rows for line in bayesian(row.bayesian)]
@@ -300,7 +300,7 @@ def _sources(groups: Mapping[str, Sequence[AttackRow | TrainingRow]]) -> list[Te
     return [Text(f"paper: {source}", style="dim") for source in dict.fromkeys(sources)]
 
 
-def _where(published: Published) -> str:
+def _where(published: PublishedFigures) -> str:
     return ", ".join(f"{axis} {_pattern(value)}" for axis, value in published.where.items())
 
 
@@ -311,5 +311,5 @@ def _pattern(value: Any) -> str:
     return f"{value['name']}({inner})" if "name" in value and inner else str(value.get("name", inner))
 
 
-def _figures(published: Published) -> str:
+def _figures(published: PublishedFigures) -> str:
     return ", ".join(f"{name} {value:g}" for name, value in published.figures.items())
