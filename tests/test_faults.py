@@ -121,7 +121,9 @@ def harmed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
     folder = tmp_path_factory.mktemp("harmed")
     text = runs.MATRIX.format(attacks='"labels-only", "cpl", "hangs", "dies", "writes", "breaks", "mumbles"')
     # one cell of each attack: a worker that is lost costs the seconds of another's start
-    text = "".join(line for line in text.splitlines(True) if not line.startswith(("defense", "point", "weights")))
+    text = "".join(
+        line for line in text.splitlines(True) if not line.startswith(("defense", "point", "weights"))
+    )
     text += 'defense = ["none"]\npoint = ["type-2"]\n'
     (folder / "harm.toml").write_text(text)
     (folder / "calm.toml").write_text(text.replace(', "hangs", "dies", "writes", "breaks", "mumbles"', ""))
@@ -135,7 +137,9 @@ def harmed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
 
 
 def reason(run: Path, name: str) -> str:
-    (record,) = (r for r in runs.whole(run).values() if r.cell.kind == "attack" and r.cell.attack.name == name)
+    (record,) = (
+        r for r in runs.whole(run).values() if r.cell.kind == "attack" and r.cell.attack.name == name
+    )
     assert record.status == "crashed"
     return str(record.reason)
 
@@ -156,7 +160,9 @@ def test_an_attack_that_writes_to_its_reading_is_found_out(harmed: tuple[Path, P
 
 
 def test_an_attack_that_raises_is_one_line(harmed: tuple[Path, Path, str]) -> None:
-    assert reason(harmed[0], "breaks") == "ValueError: no such picture [/data/x] \x1b[2J (breaks_attack.py:11)"
+    assert (
+        reason(harmed[0], "breaks") == "ValueError: no such picture [/data/x] \x1b[2J (breaks_attack.py:11)"
+    )
     assert "Traceback" not in harmed[2]
     assert "\x1b[2J" not in harmed[2]
 

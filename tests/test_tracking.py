@@ -1,7 +1,6 @@
 """Uploading to MLflow: each record once, whatever breaks, and private pictures stay at home.
 
-The store is a real one, sqlite in a temporary folder; a broken one is the same client with one call
-that raises.
+The store is a real one, sqlite in a temporary folder; a broken one is the same client with one call that raises.
 """
 
 import json

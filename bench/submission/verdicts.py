@@ -1,12 +1,11 @@
 """What was submitted against what came out here, group by group.
 
-The two rates of success are compared by an interval of their difference: Newcombe's square-and-add (1998,
-method 10) on each side's own interval, which is Wilson's, or where examples belong together (weight seeds,
-batches) the cluster bootstrap's united with it; and never inside Student's interval from the rates of the
-seeds, their variance pooled over both sides, as few seeds are what is drawn anew.  All differences hold
-together at 95 % (Bonferroni).  Share of honest groups that are called different, simulated with 16 readings
-of 3 examples, 4 fresh seeds and a deviation of 0, .1, .2 between seeds around .05, .5, .8: at most .045 for 4
-submitted seeds and .11 for one.
+The two rates of success are compared by an interval of their difference: Newcombe's square-and-add (1998, method 10)
+on each side's own interval, which is Wilson's, or where examples belong together (weight seeds, batches) the cluster
+bootstrap's united with it; and never inside Student's interval from the rates of the seeds, their variance pooled
+over both sides, as few seeds are what is drawn anew.  All differences hold together at 95 % (Bonferroni).  Share of
+honest groups that are called different, simulated with 16 readings of 3 examples, 4 fresh seeds and a deviation of 0,
+.1, .2 between seeds around .05, .5, .8: at most .045 for 4 submitted seeds and .11 for one.
 """
 
 from collections.abc import Iterator, Sequence
