@@ -18,13 +18,9 @@ DATA = tuple(DataRef(name=name, sha256=letter * 64) for name, letter in (("digit
 
 def training(seed: int, data: DataRef = DATA[0]) -> TrainingCell:
     return TrainingCell(
-        dataset=data,
-        model=Entry(name="mlp"),
-        federated=Federated(),
-        defense=Entry(name="none"),
-        rounds=1,
+        dataset=data, model=Entry(name="mlp"), federated=Federated(), defense=Entry(name="none"), rounds=1,
         seed=seed,
-    )
+    )  # fmt: skip
 
 
 def attack(

@@ -30,15 +30,8 @@ class Follower:
         self.uploaded: Uploaded | None = None
         self._uri = store.checked_uri(run, tracking_uri)
         self._command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "bench.cli.main",
-            "sync",
-            str(run),
-            "--follow",
-            "--attached",
-        ]
+            sys.executable, "-P", "-m", "bench.cli.main", "sync", str(run), "--follow", "--attached",
+        ]  # fmt: skip
         self._command += ["--json", "--tracking-uri", self._uri]
         self._command += ["--include-pictures"] if include_pictures else []
         self._process: subprocess.Popen[bytes] | None = None

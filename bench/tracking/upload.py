@@ -73,13 +73,9 @@ def open_target(
 
 
 def send(
-    target: Target,
-    run: Path,
-    cells: Iterable[str],
-    *,
-    progress: Callable[[Uploaded], None] = lambda state: None,
+    target: Target, run: Path, cells: Iterable[str], *, progress: Callable[[Uploaded], None] = lambda state: None,
     stop: Callable[[], bool] = lambda: False,
-) -> Uploaded:
+) -> Uploaded:  # fmt: skip
     """Upload these cells' records in order, until the store fails or `stop()`.
 
     A record that cannot be uploaded is counted as failed, and the others go on.
@@ -205,14 +201,9 @@ def _create(target: Target, run: Path, record: Record, shown: RunView) -> str:
 
 
 def create(
-    target: Target,
-    shown: RunView,
-    ended: int,
-    files: Mapping[str, bytes],
-    *,
-    tile: tuple[str, Image.Image] | None = None,
-    text: str = "",
-) -> str:
+    target: Target, shown: RunView, ended: int, files: Mapping[str, bytes], *,
+    tile: tuple[str, Image.Image] | None = None, text: str = "",
+) -> str:  # fmt: skip
     """Make an MLflow run of what is shown; its id.  It is ended last, so that an open run is one cut off.
 
     One write makes the run, one fills it, one ends it.  `ended` in milliseconds, `files` (pictures) by name, `tile`
