@@ -795,7 +795,7 @@ def test_a_claim_that_nothing_leaks_differs(
 def test_other_lies_and_obstacles(
     run: Path, submission: Path, fresh: tuple[Path, verdicts.Verification], tmp_path: Path
 ) -> None:
-    def told(label: str, edit: Edit, **which: str) -> verdicts.Verdict:
+    def told(label: str, edit: Edit, **which: str) -> verdicts.GroupVerdict:
         file = edited(submission, tmp_path / f"{label}.zip", edit, **which)
         found = again(file, run, fresh[0])
         (one,) = (
@@ -846,7 +846,7 @@ def test_what_is_not_here_is_inconclusive(
 def test_not_applicable_is_a_claim_too(run: Path, fresh: tuple[Path, verdicts.Verification]) -> None:
     listed = list(records.records(run))
     refused = next(record for record in listed if record.status == "n/a")
-    group = draw.Group("", [refused])
+    group = draw.RecordGroup("", [refused])
     drawn = draw.Draw(group=group, record=refused, seeds=(7,))
     assert verdicts.verdict(drawn, [refused], "", 0.95).outcome == "agrees"
     assert verdicts.verdict(drawn, [one_of(run)], "", 0.95).outcome == "differs"
@@ -856,7 +856,7 @@ def test_not_applicable_is_a_claim_too(run: Path, fresh: tuple[Path, verdicts.Ve
     whole = one_of(run)
     assert whole.attack is not None
     tiny = with_result(whole, readings=whole.attack.readings[:1])
-    few = draw.Draw(group=draw.Group("", [tiny]), record=tiny, seeds=(7,))
+    few = draw.Draw(group=draw.RecordGroup("", [tiny]), record=tiny, seeds=(7,))
     assert "too few examples" in verdicts.verdict(few, [tiny], "", 0.99).reason
 
 

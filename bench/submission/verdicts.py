@@ -45,7 +45,7 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class GroupVerdict:
     """One group: what was submitted, what came out here, and whether they differ.
 
     `interval` is of submitted less here; `reason` says what the verdict rests on where that is not it; `cell`
@@ -79,7 +79,7 @@ class Verification:
     seeds: tuple[int, ...]
     level: float
     groups: int
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[GroupVerdict, ...]
     changes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -113,7 +113,7 @@ class Verification:
             yield f"{verdict.outcome:14}{sanitize(where, 240)}: {'; '.join(parts)}"
 
 
-def verdict(draw: Draw, records: Sequence[Record], obstacle: str, level: float) -> Verdict:
+def verdict(draw: Draw, records: Sequence[Record], obstacle: str, level: float) -> GroupVerdict:
     """The verdict on a group from the `records` of the cells run here; `obstacle` says why it is inconclusive."""
     submitted = rate(draw.group.done, level)
     here = rate([record for record in records if record.status == "done"], level)
@@ -122,7 +122,7 @@ def verdict(draw: Draw, records: Sequence[Record], obstacle: str, level: float) 
     outcome, reason = unjudged if obstacle else _judged(draw, records, interval)
     cell = draw.record.cell
     assert isinstance(cell, AttackCell)
-    return Verdict(
+    return GroupVerdict(
         setting=draw.group.setting, defense=entry(cell.defense), point=cell.point, attack=attack_name(cell),
         outcome=outcome, reason=reason, submitted=submitted, here=here, interval=interval, cell=draw.record.id,
         cells=tuple(record.id for record in records),

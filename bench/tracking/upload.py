@@ -26,7 +26,7 @@ from bench.record import store as records
 from bench.record.schema import Record
 from bench.tracking import pictures, store, view
 from bench.tracking.pictures import GRID, WITHHELD
-from bench.tracking.store import Note, Uploaded
+from bench.tracking.store import Note, UploadResult
 from bench.tracking.view import RunView
 
 # MLflow asks once and waits this long: its own retries would repeat a `create_run` whose answer was
@@ -73,15 +73,15 @@ def open_target(
 
 
 def send(
-    target: Target, run: Path, cells: Iterable[str], *, progress: Callable[[Uploaded], None] = lambda state: None,
+    target: Target, run: Path, cells: Iterable[str], *, progress: Callable[[UploadResult], None] = lambda state: None,
     stop: Callable[[], bool] = lambda: False,
-) -> Uploaded:  # fmt: skip
+) -> UploadResult:  # fmt: skip
     """Upload these cells' records in order, until the store fails or `stop()`.
 
     A record that cannot be uploaded is counted as failed, and the others go on.
     """
     cells = list(cells)
-    state = Uploaded(left=len(cells))
+    state = UploadResult(left=len(cells))
     for cell_id in cells:
         if stop():
             return replace(state, reason="stopped before the end")
