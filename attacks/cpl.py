@@ -6,7 +6,7 @@ from typing import Literal
 from bench.attacks.matching import MatchingAttack, Parts
 from bench.attacks.parts.prior import Prior
 from bench.attacks.parts.start import Start
-from bench.attacks.solvers.base import Plan
+from bench.attacks.solvers.base import RowLimits
 from bench.attacks.solvers.lbfgs import Lbfgs
 from bench.parameters import parameter
 from bench.trip import Budget, Reading
@@ -42,6 +42,6 @@ class Cpl(MatchingAttack):
             distance="l2", start="uniform" if tiled else self.start, labels="inferred",
             solver=Lbfgs(history=min(self.history, budget.evaluations), line_search=self.line_search),
             preconditioned=self.line_search == "backtracking",
-            plan=Plan(evaluations=20 * self.outer, restarts=self.restarts),
+            limits=RowLimits(evaluations=20 * self.outer, restarts=self.restarts),
             prior=Prior(squared=self.l2, absolute=self.l1),
         )  # fmt: skip

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from bench.attacks.matching import MatchingAttack, Parts
 from bench.attacks.parts.prior import Prior
 from bench.attacks.solvers.adam import Adam
-from bench.attacks.solvers.base import Plan
+from bench.attacks.solvers.base import RowLimits
 from bench.parameters import parameter
 from bench.trip import Budget, Reading
 
@@ -35,6 +35,6 @@ class GradInv(MatchingAttack):
                 rate=self.rate, signed=self.signed, box=reading.value_range,
                 milestones=tuple(int(run // part) for part in (2.667, 1.6, 1.142)),
             ),
-            plan=Plan(evaluations=self.iterations, restarts=self.restarts, hopeless=0.0, enough=0.0),
+            limits=RowLimits(evaluations=self.iterations, restarts=self.restarts, hopeless=0.0, enough=0.0),
             prior=Prior(total_variation=self.tv if reading.kind == "image" else 0.0),
         )  # fmt: skip

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bench.attacks.matching import MatchingAttack, Parts
-from bench.attacks.solvers.base import Plan
+from bench.attacks.solvers.base import RowLimits
 from bench.attacks.solvers.lbfgs import Lbfgs
 from bench.parameters import parameter
 from bench.trip import Budget, Reading
@@ -37,7 +37,7 @@ class IDlg(MatchingAttack):
             distance="l2", start="gaussian", labels="inferred",
             solver=Lbfgs(history=min(self.history, budget.evaluations), line_search=self.line_search),
             preconditioned=self.line_search == "backtracking",
-            plan=Plan(
+            limits=RowLimits(
                 evaluations=20 * self.outer, restarts=self.restarts,
                 stop_loss=self.stop_loss, look_every=200,
             ),

@@ -20,7 +20,7 @@ from bench.attacks.parts.prior import NoiseModel, Prior
 from bench.attacks.parts.start import Start
 from bench.attacks.problem import MatchingProblem
 from bench.attacks.refine import refine
-from bench.attacks.solvers.base import Plan, Solution, Solver
+from bench.attacks.solvers.base import RowLimits, Solution, Solver
 from bench.attacks.solvers.loop import minimise
 from bench.parameters import parameter
 from bench.rng import Key
@@ -32,7 +32,7 @@ class Parts:
     """What one attack is made of.
 
     `labels`: "joint" optimises softmax(logits) with the inputs (Zhu et al. 2019), "inferred" reads labels off the
-    gradient first.  `plan` has the authors' count of evaluations, which the budget caps.  `preconditioned` gives
+    gradient first.  `limits` has the authors' count of evaluations, which the budget caps.  `preconditioned` gives
     the solver normalised losses and preconditioned inputs.  `departures` say what is not the authors'.
     """
 
@@ -40,7 +40,7 @@ class Parts:
     solver: Solver[Any]
     start: Start
     labels: Literal["joint", "inferred"]
-    plan: Plan
+    limits: RowLimits
     departures: tuple[str, ...] = ()
     prior: Prior = Prior()
     preconditioned: bool = False
@@ -97,11 +97,13 @@ class MatchingAttack(Attack):
             if normalised and mismatch.distance.kind != "cosine" else None,
         )  # fmt: skip
         cost = reading.steps if mismatch.unrolled else 1  # a simulation of L steps counts as L evaluations
-        evaluations = min(parts.plan.evaluations, budget.evaluations)
-        plan = replace(parts.plan, evaluations=max(1, evaluations // cost), leave_stalled=self.refine_float64)
-        solution = minimise(problem, parts.solver, plan, torch.arange(len(reading)), width=budget.chunk)
+        evaluations = min(parts.limits.evaluations, budget.evaluations)
+        limits = replace(
+            parts.limits, evaluations=max(1, evaluations // cost), leave_stalled=self.refine_float64
+        )
+        solution = minimise(problem, parts.solver, limits, torch.arange(len(reading)), width=budget.chunk)
         if self.refine_float64:
-            solution = refine(problem, parts.solver, plan, solution, budget.chunk)
+            solution = refine(problem, parts.solver, limits, solution, budget.chunk)
         return _reconstruction(
             problem, solution, parts.solver, cost, tuple(_departures(parts, problem, evaluations))
         )
@@ -153,5 +155,5 @@ def _departures(parts: Parts, problem: MatchingProblem, evaluations: int) -> Ite
     if problem.preconditioner is not None:
         yield "the solver sees normalised losses and preconditioned inputs"
     yield from parts.departures
-    if evaluations < parts.plan.evaluations:
-        yield f"at most {evaluations} evaluations; the authors allow {parts.plan.evaluations}"
+    if evaluations < parts.limits.evaluations:
+        yield f"at most {evaluations} evaluations; the authors allow {parts.limits.evaluations}"

@@ -8,21 +8,21 @@ import torch
 from torch import Tensor
 
 from bench.attacks.problem import MatchingProblem
-from bench.attacks.solvers.base import Plan, Solution, Solver
+from bench.attacks.solvers.base import RowLimits, Solution, Solver
 from bench.attacks.solvers.loop import minimise
 from bench.trip import Reading
 
 
 def refine(
-    problem: MatchingProblem, solver: Solver[Any], plan: Plan, solution: Solution, width: int
+    problem: MatchingProblem, solver: Solver[Any], limits: RowLimits, solution: Solution, width: int
 ) -> Solution:
     """`solution` with its unfinished rows minimised on from where they are, in float64, without restarts.
 
-    A row is unfinished if evaluations remain and its normalised loss is finite and above the plan's stop.
+    A row is unfinished if evaluations remain and its normalised loss is finite and above the limits' stop.
     """
     loss = problem.loss_scale(torch.arange(len(solution.loss))) * solution.loss
-    unfinished = (loss > (plan.stop_loss or 0.0)) & torch.isfinite(loss)
-    rows = torch.nonzero((solution.evaluations < plan.evaluations) & unfinished)[:, 0]
+    unfinished = (loss > (limits.stop_loss or 0.0)) & torch.isfinite(loss)
+    rows = torch.nonzero((solution.evaluations < limits.evaluations) & unfinished)[:, 0]
     if not len(rows) or problem.like.dtype == torch.float64:
         return solution
     double = replace(
@@ -33,8 +33,8 @@ def refine(
         preconditioner=None if problem.preconditioner is None else problem.preconditioner.double(),
         initial=solution.x.double(),
     )  # fmt: skip
-    plan = replace(plan, restarts=0, leave_stalled=False)
-    more = minimise(double, solver, plan, rows, width=width, spent=solution.evaluations[rows])
+    limits = replace(limits, restarts=0, leave_stalled=False)
+    more = minimise(double, solver, limits, rows, width=width, spent=solution.evaluations[rows])
     return _merged(solution, more, rows)
 
 

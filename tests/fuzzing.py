@@ -1,9 +1,8 @@
 """What a stranger may send: for each kind of file a valid one, and a reader that must say yes or a clear no.
 
 Used twice: `tests/test_fuzz.py` mutates the valid files with hypothesis, and `tests/fuzz_guided.py` runs the same
-readers under a coverage-guided fuzzer.  A reader passes if it returns, or raises
-`BenchError` with a message that can be shown; anything else is a finding, as is a file that appears outside
-the folder that it was given.
+readers under a coverage-guided fuzzer.  A reader passes if it returns, or raises `BenchError` with a message that can
+be shown; anything else is a finding, as is a file that appears outside the folder that it was given.
 """
 
 import io

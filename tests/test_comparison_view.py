@@ -184,7 +184,7 @@ def test_a_row_is_one_run_with_leakage_and_accuracy(run: Path) -> None:
 
 
 def test_rows_follow_the_cells(run: Path) -> None:
-    assert sync(run) == store.Uploaded(count=8, rows=2)
+    assert sync(run) == store.UploadResult(count=8, rows=2)
     assert len(there(run)) == 2
 
 
@@ -283,7 +283,7 @@ def test_an_mlflow_without_the_names_that_are_not_documented_has_the_rows(
 ) -> None:
     documented = upload._client
     monkeypatch.setattr(upload, "_client", lambda uri: Older(documented(uri)))
-    assert sync(run) == store.Uploaded(count=8, rows=2)
+    assert sync(run) == store.UploadResult(count=8, rows=2)
     assert "mlflow.loggedImages" not in there(run)[0].data.tags
     assert there(run)[0].data.tags["bench.picture"].endswith(".png")
 

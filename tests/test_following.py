@@ -67,7 +67,7 @@ def test_what_comes_and_what_was_there_besides_is_uploaded(run: Path) -> None:
         write(run, "a3")
         assert follower.finish() is None
         assert follower.finish() is None
-    assert follower.uploaded == store.Uploaded(count=3, rows=1)
+    assert follower.uploaded == store.UploadResult(count=3, rows=1)
     assert store.unsynced(run, store.default_uri(run)) == 0
     assert follower._process is not None and follower._process.returncode == 0
     assert follower.log.read_text() == ""
@@ -130,7 +130,7 @@ def test_patience_is_for_progress_not_for_the_whole(run: Path, monkeypatch: pyte
 def test_an_interrupted_run_ends_its_process(run: Path) -> None:
     with pytest.raises(KeyboardInterrupt), closing(started(run, "import sys; sys.stdin.read()")) as follower:
         raise KeyboardInterrupt
-    assert follower.uploaded == store.Uploaded(left=2, reason="the run was interrupted")
+    assert follower.uploaded == store.UploadResult(left=2, reason="the run was interrupted")
     assert process_gone(follower)
 
 

@@ -124,12 +124,8 @@ NAMES = [
     "command", ["describe", "check", "show", "status", "data fetch", "leaderboard show", "gate"]
 )
 def test_any_name_on_the_command_line_is_refused_in_words(
-    command: str,
-    name: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    command: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     arguments = [*command.split(), name] + (["--baseline", name] if command == "gate" else [])
     monkeypatch.setattr(sys, "argv", ["bench", *arguments])
     monkeypatch.chdir(tmp_path)

@@ -13,10 +13,7 @@ from tests.machines import Machine, machine
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 pytest.importorskip("distributed")
 # How long a silence is no hiccup is Dask's to say, half a minute and five: here sooner.
-HASTY = {
-    "DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP": "12s",
-    "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "10s",
-}
+HASTY = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP": "12s", "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "10s"}
 
 
 @pytest.fixture

@@ -14,15 +14,15 @@ from bench.record.schema import Record
 MATRIX = """
 title = "a small run for tests"
 readings = 2
-evaluations = 60
+evaluations = 30
 [axes]
 dataset = ["digits"]
 model = ["dlg-lenet"]
 attack = {attacks}
-point = ["type-2", "type-1", "type-0"]
+point = ["type-2", "type-1"]
 defense = ["none", {{ name = "gaussian", variance = 1e-2 }}]
 """
-CELLS = 24
+CELLS = 16
 
 
 @pytest.fixture(scope="module")
@@ -63,18 +63,11 @@ def _answer(record: Record) -> tuple[object, ...]:
     return record.cell, record.status, record.reason, record.provenance, record.result
 
 
-def test_two_workers_give_what_one_gives(
-    gate: runs.Gate, arguments: list[object], whole: Path, tmp_path: Path
-) -> None:
-    code, output = runs.ran(*arguments, tmp_path / "two", "--jobs", 2)
-    assert code == 0, output
-    assert answers(tmp_path / "two") == answers(whole)
-
-
 @pytest.mark.parametrize("after", [7, pytest.param(1, marks=pytest.mark.slow)])
 def test_kill_9_loses_the_cells_in_flight_and_no_more(
     gate: runs.Gate, arguments: list[object], whole: Path, tmp_path: Path, after: int
 ) -> None:
+    """And two workers, before and after, come to what one worker comes to."""
     run = tmp_path / "killed"
     gate.close(at=after + 1)
     with runs.bench(*arguments, run, "--jobs", 2) as bench:

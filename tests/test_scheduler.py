@@ -11,20 +11,16 @@ from hypothesis import strategies as st
 from bench.cell import AnyCell, AttackCell, CheckpointWeights, DataRef, Entry, Federated, TrainingCell
 from bench.record.schema import Code, Cost, Provenance, Record
 from bench.sweep.estimates import Estimates, Remaining
-from bench.sweep.scheduler import Group, Scheduler
+from bench.sweep.scheduler import CellGroup, Scheduler
 
 DATA = tuple(DataRef(name=name, sha256=letter * 64) for name, letter in (("digits", "a"), ("mnist", "b")))
 
 
 def training(seed: int, data: DataRef = DATA[0]) -> TrainingCell:
     return TrainingCell(
-        dataset=data,
-        model=Entry(name="mlp"),
-        federated=Federated(),
-        defense=Entry(name="none"),
-        rounds=1,
+        dataset=data, model=Entry(name="mlp"), federated=Federated(), defense=Entry(name="none"), rounds=1,
         seed=seed,
-    )
+    )  # fmt: skip
 
 
 def attack(
@@ -56,15 +52,15 @@ def simulated(
 
 
 @st.composite
-def sweeps(draw: st.DrawFn) -> tuple[list[Group], dict[str, float]]:
+def sweeps(draw: st.DrawFn) -> tuple[list[CellGroup], dict[str, float]]:
     trainings = [training(n, draw(st.sampled_from(DATA))) for n in range(draw(st.integers(0, 4)))]
-    groups = [Group(cells=(cell,)) for cell in trainings]
+    groups = [CellGroup(cells=(cell,)) for cell in trainings]
     for n in range(draw(st.integers(0, 8))):
         on = draw(st.sampled_from([None, *trainings]))
         data = on.dataset if on else draw(st.sampled_from(DATA))
         count = draw(st.integers(1, 4))
         cells = tuple(attack(100 * n + k, data, on) for k in range(count))
-        groups.append(Group(cells=cells, after=on.id if on else None))
+        groups.append(CellGroup(cells=cells, after=on.id if on else None))
     every = [cell.id for group in groups for cell in group.cells]
     return groups, {id_: draw(st.floats(0.01, 10)) for id_ in every}
 
@@ -72,7 +68,7 @@ def sweeps(draw: st.DrawFn) -> tuple[list[Group], dict[str, float]]:
 @given(sweeps(), st.integers(1, 4))
 @settings(max_examples=150, deadline=None)
 def test_every_cell_once_and_after_its_training(
-    sweep: tuple[list[Group], dict[str, float]], workers: int
+    sweep: tuple[list[CellGroup], dict[str, float]], workers: int
 ) -> None:
     groups, seconds = sweep
     starts = simulated(Scheduler(groups, lambda cell: seconds[cell.id]), workers, seconds)
@@ -93,7 +89,7 @@ def test_every_cell_once_and_after_its_training(
 
 
 def test_a_worker_stays_with_its_data_set() -> None:
-    groups = [Group(cells=(attack(n, DATA[n % 2]),)) for n in range(40)]
+    groups = [CellGroup(cells=(attack(n, DATA[n % 2]),)) for n in range(40)]
     seconds = {group.cells[0].id: 1.0 + n / 100 for n, group in enumerate(groups)}
     loads: defaultdict[str, list[str]] = defaultdict(list)
     for _, worker, cell in simulated(Scheduler(groups, lambda cell: seconds[cell.id]), 2, seconds):
@@ -106,8 +102,8 @@ def test_a_worker_stays_with_its_data_set() -> None:
 def test_the_longest_first_and_urgent_trainings_before_all() -> None:
     short, long, trained = attack(1), attack(2), training(3)
     seconds = {short.id: 1.0, long.id: 5.0, trained.id: 0.1, attack(4, on=trained).id: 3.0}
-    groups = [Group(cells=(short,)), Group(cells=(long,)), Group(cells=(attack(4, on=trained),), after=trained.id),
-              Group(cells=(trained,))]  # fmt: skip
+    groups = [CellGroup(cells=(cell,)) for cell in (short, long, trained)]
+    groups.append(CellGroup(cells=(attack(4, on=trained),), after=trained.id))
     order = [
         cell.seed for _, _, cell in simulated(Scheduler(groups, lambda cell: seconds[cell.id]), 1, seconds)
     ]
@@ -116,7 +112,7 @@ def test_the_longest_first_and_urgent_trainings_before_all() -> None:
 
 def test_an_idle_worker_takes_half_of_the_longest_rest() -> None:
     cells = tuple(attack(n) for n in range(7))
-    scheduler = Scheduler([Group(cells=cells)], lambda cell: 1.0)
+    scheduler = Scheduler([CellGroup(cells=cells)], lambda cell: 1.0)
     assert scheduler.take("1") == cells[0]
     assert scheduler.take("2") == cells[4]  # three of the six that were left
     assert [scheduler.take("1"), scheduler.take("1"), scheduler.take("1")] == list(cells[1:4])
@@ -127,7 +123,7 @@ def test_an_idle_worker_takes_half_of_the_longest_rest() -> None:
 
 def test_what_a_lost_worker_had_goes_to_others() -> None:
     cells = tuple(attack(n) for n in range(4))
-    scheduler = Scheduler([Group(cells=cells)], lambda cell: 1.0)
+    scheduler = Scheduler([CellGroup(cells=cells)], lambda cell: 1.0)
     first = scheduler.take("1")
     assert first is not None
     scheduler.remove("1")
@@ -138,7 +134,7 @@ def test_what_a_lost_worker_had_goes_to_others() -> None:
 
 def test_a_training_that_is_done_before_is_waited_for_by_nobody() -> None:
     on_it = attack(1, on=training(1))
-    scheduler = Scheduler([Group(cells=(on_it,), after=training(1).id)], lambda cell: 1.0)
+    scheduler = Scheduler([CellGroup(cells=(on_it,), after=training(1).id)], lambda cell: 1.0)
     assert scheduler.take("1") == on_it
 
 

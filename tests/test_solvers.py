@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bench.attacks.solvers import lbfgs
 from bench.attacks.solvers.adam import Adam
-from bench.attacks.solvers.base import Evaluate, Plan, Solution, Solver
+from bench.attacks.solvers.base import Evaluate, RowLimits, Solution, Solver
 from bench.attacks.solvers.lbfgs import Lbfgs, LbfgsState
 from bench.attacks.solvers.loop import minimise
 from bench.contracts.situations import data, model
@@ -216,19 +216,19 @@ IDS = ["lbfgs", "backtracking", "adam"]
 
 
 def _minimise(
-    problem: _Problem, solver: Solver[Any], plan: Plan, rows: Tensor = ROWS, width: int | None = None
+    problem: _Problem, solver: Solver[Any], limits: RowLimits, rows: Tensor = ROWS, width: int | None = None
 ) -> Solution:
-    return minimise(problem, solver, plan, rows, width=width)
+    return minimise(problem, solver, limits, rows, width=width)
 
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=IDS)
 @pytest.mark.parametrize("restarts", [0, 2])
 def test_a_row_alone_is_as_in_a_batch(solver: Solver[Any], restarts: int) -> None:
     # a bound that no run reaches at once, so that rows restart at times of their own
-    plan = Plan(evaluations=20, restarts=restarts, hopeless=1e-2, enough=1e-4)
-    together = _minimise(_Problem(*_matching()), solver, plan)
+    limits = RowLimits(evaluations=20, restarts=restarts, hopeless=1e-2, enough=1e-4)
+    together = _minimise(_Problem(*_matching()), solver, limits)
     for row in range(3):
-        alone = _minimise(_Problem(*_matching()), solver, plan, torch.tensor([row]))
+        alone = _minimise(_Problem(*_matching()), solver, limits, torch.tensor([row]))
         assert torch.allclose(alone.x[0], together.x[row], rtol=1e-9, atol=1e-9)
         assert alone.evaluations[0] == together.evaluations[row]
         assert alone.restarts[0] == together.restarts[row]
@@ -243,8 +243,8 @@ def test_restarts_stay_inside_the_budget(
     restarts: int,
 ) -> None:
     problem = _Problem(*_quadratic())
-    plan = Plan(evaluations=evaluations, restarts=restarts, hopeless=0.0, enough=0.0)
-    solution = _minimise(problem, solver, plan)
+    limits = RowLimits(evaluations=evaluations, restarts=restarts, hopeless=0.0, enough=0.0)
+    solution = _minimise(problem, solver, limits)
     assert problem.counts == dict(enumerate(solution.evaluations.tolist()))
     assert max(problem.counts.values()) <= evaluations
     assert int(solution.restarts.max()) <= restarts
@@ -255,7 +255,7 @@ def test_restarts_stay_inside_the_budget(
 
 def test_each_start_gets_its_share_and_the_best_point_of_all_runs_is_kept() -> None:
     problem = _Problem(*_quadratic())
-    solution = _minimise(problem, Adam(rate=1e-3), Plan(evaluations=12, restarts=2))
+    solution = _minimise(problem, Adam(rate=1e-3), RowLimits(evaluations=12, restarts=2))
     assert solution.restarts.tolist() == [2, 2, 2]
     assert solution.evaluations.tolist() == [12, 12, 12]
     loss, _ = problem.evaluate(solution.x)
@@ -273,17 +273,17 @@ def test_a_converged_run_is_restarted_unless_the_plan_leaves_it(leave: bool) -> 
     """Every loss is .5 too high: the solver converges, and ends above `enough`."""
     x, evaluate = _quadratic()
     lifted = _Problem(x, lambda point: (evaluate(point)[0] + 0.5, evaluate(point)[1]))
-    plan = Plan(evaluations=400, restarts=2, hopeless=0.9, leave_stalled=leave)
-    solution = _minimise(lifted, Lbfgs(line_search="backtracking"), plan)
+    limits = RowLimits(evaluations=400, restarts=2, hopeless=0.9, leave_stalled=leave)
+    solution = _minimise(lifted, Lbfgs(line_search="backtracking"), limits)
     assert solution.restarts.tolist() == ([0] * 3 if leave else [2] * 3)
     worthless = _Problem(x, lambda point: (evaluate(point)[0] + 1.5, evaluate(point)[1]))
-    solution = _minimise(worthless, Lbfgs(line_search="backtracking"), plan)
+    solution = _minimise(worthless, Lbfgs(line_search="backtracking"), limits)
     assert solution.restarts.tolist() == [2] * 3, "no better than a zero gradient: restarted"
 
 
 def test_a_run_that_is_good_enough_is_not_restarted() -> None:
     problem = _Problem(*_quadratic())
-    solution = _minimise(problem, Lbfgs(line_search="backtracking"), Plan(evaluations=100, restarts=3))
+    solution = _minimise(problem, Lbfgs(line_search="backtracking"), RowLimits(evaluations=100, restarts=3))
     assert solution.restarts.tolist() == [0, 0, 0]
     assert int(solution.evaluations.max()) < 100  # it converged and ended
     assert float(solution.loss.max()) < 1e-4
@@ -294,8 +294,8 @@ def test_a_loss_within_twice_the_noise_floor_is_good_enough() -> None:
     x, evaluate = _quadratic()
     for floor, restarts in ((0.3, [0] * 3), (0.2, [2] * 3)):
         lifted = _Problem(x, lambda point: (evaluate(point)[0] + 0.5, evaluate(point)[1]), floor=floor)
-        plan = Plan(evaluations=400, restarts=2, hopeless=0.9)
-        assert _minimise(lifted, Lbfgs(line_search="backtracking"), plan).restarts.tolist() == restarts
+        limits = RowLimits(evaluations=400, restarts=2, hopeless=0.9)
+        assert _minimise(lifted, Lbfgs(line_search="backtracking"), limits).restarts.tolist() == restarts
 
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=IDS)
@@ -307,9 +307,9 @@ def test_rows_that_are_not_finite_end_and_leave_the_others_alone(solver: Solver[
         loss[1], gradient[1] = torch.nan, torch.nan
         return loss, gradient
 
-    plan = Plan(evaluations=15)
+    limits = RowLimits(evaluations=15)
     problem = _Problem(first, broken)
-    solution, sound = _minimise(problem, solver, plan), _minimise(_Problem(first, clean), solver, plan)
+    solution, sound = _minimise(problem, solver, limits), _minimise(_Problem(first, clean), solver, limits)
     assert problem.counts[1] == 1
     assert torch.isinf(solution.loss[1])
     assert torch.isfinite(solution.x).all()
@@ -329,13 +329,13 @@ def test_a_gradient_that_is_not_finite_ends_a_run_and_a_restart_helps() -> None:
         return loss, gradient
 
     problem = replace(problem, evaluate=broken)
-    solution = _minimise(problem, Adam(rate=0.05), Plan(evaluations=20, restarts=1, hopeless=1e9))
+    solution = _minimise(problem, Adam(rate=0.05), RowLimits(evaluations=20, restarts=1, hopeless=1e9))
     assert solution.restarts[1] == 1
     assert torch.isfinite(solution.loss).all()
 
 
 def test_the_losses_are_the_least_at_powers_of_two_and_at_the_end() -> None:
-    solution = _minimise(_Problem(*_quadratic()), Adam(rate=0.1), Plan(evaluations=21))
+    solution = _minimise(_Problem(*_quadratic()), Adam(rate=0.1), RowLimits(evaluations=21))
     assert solution.marks == (1, 2, 4, 8, 16, 21)
     assert bool((solution.losses.diff(dim=0) <= 0).all())
     torch.testing.assert_close(solution.losses[-1], solution.loss)
@@ -345,9 +345,9 @@ def test_the_losses_are_the_least_at_powers_of_two_and_at_the_end() -> None:
 @pytest.mark.parametrize("solver", SOLVERS, ids=IDS)
 @pytest.mark.parametrize("width", [1, 2])
 def test_rows_that_wait_for_room_are_as_those_that_do_not(solver: Solver[Any], width: int) -> None:
-    plan = Plan(evaluations=20, restarts=1, hopeless=1e-2, enough=1e-4)
-    together = _minimise(_Problem(*_matching()), solver, plan)
-    one_by_one = _minimise(_Problem(*_matching()), solver, plan, width=width)
+    limits = RowLimits(evaluations=20, restarts=1, hopeless=1e-2, enough=1e-4)
+    together = _minimise(_Problem(*_matching()), solver, limits)
+    one_by_one = _minimise(_Problem(*_matching()), solver, limits, width=width)
     assert torch.allclose(one_by_one.x, together.x, rtol=1e-9, atol=1e-9)
     assert one_by_one.evaluations.tolist() == together.evaluations.tolist()
     assert one_by_one.marks == together.marks
@@ -356,14 +356,14 @@ def test_rows_that_wait_for_room_are_as_those_that_do_not(solver: Solver[Any], w
 
 
 def test_no_mark_is_named_twice() -> None:
-    solution = _minimise(_Problem(*_quadratic()), Adam(rate=0.1), Plan(evaluations=16))
+    solution = _minimise(_Problem(*_quadratic()), Adam(rate=0.1), RowLimits(evaluations=16))
     assert solution.marks == (1, 2, 4, 8, 16)
 
 
 def test_a_loss_below_the_stop_ends_a_row_when_it_is_compared() -> None:
     first, clean = _quadratic()
-    plan = Plan(evaluations=100, stop_loss=1e9, look_every=7)
-    solution = _minimise(_Problem(first, clean), Adam(rate=1e-3), plan)
+    limits = RowLimits(evaluations=100, stop_loss=1e9, look_every=7)
+    solution = _minimise(_Problem(first, clean), Adam(rate=1e-3), limits)
     assert solution.evaluations.tolist() == [7, 7, 7]
 
 

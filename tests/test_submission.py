@@ -522,12 +522,8 @@ class Evil:
 
 
 def test_no_pickle_and_no_bomb_in_arrays(
-    run: Path,
-    small: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    run: Path, small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     record = one_of(run, attack="prior-mean")
     name = f"arrays/{record.arrays}.npz"
     header = io.BytesIO()
@@ -574,18 +570,12 @@ def entry(name: str, **fields: Any) -> zipfile.ZipInfo:
 
 HASH = "a" * 64
 BAD_ENTRIES: dict[str, list[zipfile.ZipInfo]] = {
-    "up": [entry("../evil.json")],
-    "up inside": [entry(f"records/../../{HASH}.json")],
-    "absolute": [entry("/etc/passwd")],
-    "drive": [entry("C:\\evil.json")],
-    "backslash": [entry(f"records\\{HASH}.json")],
-    "nul": [entry(f"records/{HASH}.json\0.exe")],
-    "newline": [entry(f"records/{HASH}.json\n")],
-    "upper case": [entry(f"records/{HASH.upper()}.json")],
-    "short": [entry("records/abc.json")],
-    "folder": [entry("records/")],
-    "deeper": [entry(f"records/x/{HASH}.json")],
-    "long": [entry("x" * 60_000)],
+    "up": [entry("../evil.json")], "up inside": [entry(f"records/../../{HASH}.json")],
+    "absolute": [entry("/etc/passwd")], "drive": [entry("C:\\evil.json")],
+    "backslash": [entry(f"records\\{HASH}.json")], "nul": [entry(f"records/{HASH}.json\0.exe")],
+    "newline": [entry(f"records/{HASH}.json\n")], "upper case": [entry(f"records/{HASH.upper()}.json")],
+    "short": [entry("records/abc.json")], "folder": [entry("records/")],
+    "deeper": [entry(f"records/x/{HASH}.json")], "long": [entry("x" * 60_000)],
     "terminal": [entry("\x1b]0;evil\x07.json")],
     "twice": [entry(f"records/{HASH}.json"), entry(f"records/{HASH}.json")],
     "link": [entry(f"records/{HASH}.json", external_attr=(stat.S_IFLNK | 0o777) << 16)],
@@ -594,7 +584,7 @@ BAD_ENTRIES: dict[str, list[zipfile.ZipInfo]] = {
     "packed otherwise": [entry(f"records/{HASH}.json", compress_type=zipfile.ZIP_BZIP2)],
     "extra": [entry(f"records/{HASH}.json", extra=b"\xfe\xca\x04\x00evil")],
     "comment": [entry(f"records/{HASH}.json", comment=b"evil")],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("which", BAD_ENTRIES)
@@ -805,7 +795,7 @@ def test_a_claim_that_nothing_leaks_differs(
 def test_other_lies_and_obstacles(
     run: Path, submission: Path, fresh: tuple[Path, verdicts.Verification], tmp_path: Path
 ) -> None:
-    def told(label: str, edit: Edit, **which: str) -> verdicts.Verdict:
+    def told(label: str, edit: Edit, **which: str) -> verdicts.GroupVerdict:
         file = edited(submission, tmp_path / f"{label}.zip", edit, **which)
         found = again(file, run, fresh[0])
         (one,) = (
@@ -856,7 +846,7 @@ def test_what_is_not_here_is_inconclusive(
 def test_not_applicable_is_a_claim_too(run: Path, fresh: tuple[Path, verdicts.Verification]) -> None:
     listed = list(records.records(run))
     refused = next(record for record in listed if record.status == "n/a")
-    group = draw.Group("", [refused])
+    group = draw.RecordGroup("", [refused])
     drawn = draw.Draw(group=group, record=refused, seeds=(7,))
     assert verdicts.verdict(drawn, [refused], "", 0.95).outcome == "agrees"
     assert verdicts.verdict(drawn, [one_of(run)], "", 0.95).outcome == "differs"
@@ -866,7 +856,7 @@ def test_not_applicable_is_a_claim_too(run: Path, fresh: tuple[Path, verdicts.Ve
     whole = one_of(run)
     assert whole.attack is not None
     tiny = with_result(whole, readings=whole.attack.readings[:1])
-    few = draw.Draw(group=draw.Group("", [tiny]), record=tiny, seeds=(7,))
+    few = draw.Draw(group=draw.RecordGroup("", [tiny]), record=tiny, seeds=(7,))
     assert "too few examples" in verdicts.verdict(few, [tiny], "", 0.99).reason
 
 

@@ -1,7 +1,6 @@
 """Uploading to MLflow: each record once, whatever breaks, and private pictures stay at home.
 
-The store is a real one, sqlite in a temporary folder; a broken one is the same client with one call
-that raises.
+The store is a real one, sqlite in a temporary folder; a broken one is the same client with one call that raises.
 """
 
 import json
@@ -26,7 +25,7 @@ from bench.record.runs import cell_ids
 from bench.record.schema import TrainingResult, Trajectory
 from bench.tracking import store, upload
 from bench.tracking.pictures import GRID, TRAJECTORY
-from bench.tracking.store import Uploaded
+from bench.tracking.store import UploadResult
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +49,7 @@ def target(run: Path, **changes: Any) -> upload.Target:
     return replace(upload.open_target(run), **changes)
 
 
-def send(run: Path, *cells: str, **changes: Any) -> Uploaded:
+def send(run: Path, *cells: str, **changes: Any) -> UploadResult:
     """Upload these cells' records, or all."""
     return upload.send(target(run, **changes), run, cells or cell_ids(run))
 
@@ -90,7 +89,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_record_is_one_run_with_everything_in_it(run: Path) -> None:
     path = write(run, "a1")
     os.utime(path, (1_700_000_000, 1_700_000_000))
-    assert send(run) == Uploaded(count=1)
+    assert send(run) == UploadResult(count=1)
     (found,) = uploaded(run)
     assert found.info.run_name == "cpl/plain × prune(share=0.7) @ type-1, digits dlg-lenet"
     assert found.info.status == "FINISHED"
@@ -115,7 +114,7 @@ def test_more_than_one_request_holds_goes_in_several(run: Path) -> None:
     records.write(
         run, record(cell=cell, result=TrainingResult(accuracy=0.9, curve=curve, rounds=2000, diverged=False))
     )
-    assert send(run) == Uploaded(count=1)
+    assert send(run) == UploadResult(count=1)
     (found,) = uploaded(run)
     assert found.data.params["defense.p249"] == "249"
     assert len(target(run).client.get_metric_history(found.info.run_id, "utility/curve")) == 2000
@@ -124,10 +123,10 @@ def test_more_than_one_request_holds_goes_in_several(run: Path) -> None:
 def test_again_adds_nothing_even_without_the_notes(run: Path) -> None:
     for cell_id in ("a1", "a2"):
         write(run, cell_id)
-    assert send(run) == Uploaded(count=2)
-    assert send(run) == Uploaded(skipped=2)
+    assert send(run) == UploadResult(count=2)
+    assert send(run) == UploadResult(skipped=2)
     (run / "synced" / "a1.json").unlink()
-    assert send(run) == Uploaded(skipped=2)
+    assert send(run) == UploadResult(skipped=2)
     assert store.unsynced(run, store.default_uri(run)) == 0
     assert len(uploaded(run)) == 2
 
@@ -135,9 +134,9 @@ def test_again_adds_nothing_even_without_the_notes(run: Path) -> None:
 def test_only_the_named_cells(run: Path) -> None:
     for cell_id in ("a1", "a2", "a3"):
         write(run, cell_id)
-    seen: list[Uploaded] = []
-    assert upload.send(target(run), run, ["a3", "a1"], progress=seen.append) == Uploaded(count=2)
-    assert seen == [Uploaded(count=1, left=1), Uploaded(count=2)]
+    seen: list[UploadResult] = []
+    assert upload.send(target(run), run, ["a3", "a1"], progress=seen.append) == UploadResult(count=2)
+    assert seen == [UploadResult(count=1, left=1), UploadResult(count=2)]
     assert {found.data.tags["bench.cell"] for found in uploaded(run)} == {"a1", "a3"}
 
 
@@ -145,7 +144,7 @@ def test_a_changed_record_supersedes_the_old_one(run: Path) -> None:
     write(run, "a1", asr=0.5)
     send(run)
     write(run, "a1", asr=0.6)
-    assert send(run) == Uploaded(count=1)
+    assert send(run) == UploadResult(count=1)
     by_asr = {found.data.metrics["leak/asr"]: found for found in uploaded(run)}
     assert by_asr[0.5].data.tags["bench.superseded"] == by_asr[0.6].info.run_id
     assert "bench.superseded" not in by_asr[0.6].data.tags
@@ -161,7 +160,7 @@ def test_a_crash_in_the_middle_leaves_one_run_after_all(run: Path, call: str) ->
     with pytest.raises(KeyboardInterrupt):
         upload.send(crashing, run, ["a1"])
     again = send(run)
-    assert again == (Uploaded(skipped=1) if call == "set_tag" else Uploaded(count=1))
+    assert again == (UploadResult(skipped=1) if call == "set_tag" else UploadResult(count=1))
     current = [found for found in uploaded(run) if "bench.superseded" not in found.data.tags]
     assert [(found.info.status, found.data.metrics["leak/asr"]) for found in current] == [("FINISHED", 0.5)]
     assert len(uploaded(run)) == 2
@@ -173,18 +172,18 @@ def test_a_store_that_dies_delays_and_loses_nothing(run: Path) -> None:
         write(run, cell_id)
     opened = target(run)
     down = Broken(opened.client, "create_run", ConnectionError("gone"), silent=True)
-    assert upload.send(opened, run, ["a1"]) == Uploaded(count=1)
+    assert upload.send(opened, run, ["a1"]) == UploadResult(count=1)
     result = upload.send(replace(opened, client=down), run, ["a1", "a2", "a3"])
     assert (result.skipped, result.left, result.failed) == (1, 2, 0)
     assert result.reason and result.reason.endswith("ConnectionError: gone")
-    assert send(run) == Uploaded(count=2, skipped=1)
+    assert send(run) == UploadResult(count=2, skipped=1)
 
 
 def test_one_dropped_connection_is_not_the_end(run: Path) -> None:
     write(run, "a1")
     opened = target(run)
     once = Broken(opened.client, "set_terminated", ConnectionError("dropped"), times=1, silent=False)
-    assert upload.send(replace(opened, client=once), run, ["a1"]) == Uploaded(count=1)
+    assert upload.send(replace(opened, client=once), run, ["a1"]) == UploadResult(count=1)
     assert [found.info.status for found in uploaded(run)] == ["FINISHED"]
 
 
@@ -219,7 +218,7 @@ def test_the_trajectory_goes_up_beside_the_grid_and_stays_where_that_stays(run: 
     arrays = {"trajectory": np.stack([0 * SHADES, SHADES])}
     write(run, "a1", arrays=arrays, result=result)
     write(run, "a2", arrays=arrays, result={**result, "private": True})
-    assert send(run) == Uploaded(count=2)
+    assert send(run) == UploadResult(count=2)
     client = target(run).client
     found = {one.data.tags["bench.cell"]: one for one in uploaded(run)}
     names = {item.path for item in client.list_artifacts(found["a1"].info.run_id)}
@@ -229,7 +228,7 @@ def test_the_trajectory_goes_up_beside_the_grid_and_stays_where_that_stays(run: 
     assert [(point.step, point.value) for point in curve] == [(1, 4.0), (30, 0.5)]
     assert client.list_artifacts(found["a2"].info.run_id) == []
 
-    assert send(run, include_pictures=True) == Uploaded(count=1, skipped=1)
+    assert send(run, include_pictures=True) == UploadResult(count=1, skipped=1)
     names = {item.path for item in client.list_artifacts(found["a2"].info.run_id)}
     assert names == {GRID, TRAJECTORY}
 
@@ -245,7 +244,7 @@ def test_a_withheld_picture_is_added_to_its_run_when_asked_for(run: Path, noted:
     asked = CliRunner().invoke(sync, [str(run), "--include-pictures"])
     assert asked.exit_code == 0, asked.output
     assert "1 uploaded, 1 there already" in asked.output
-    assert send(run, include_pictures=True) == Uploaded(skipped=2)
+    assert send(run, include_pictures=True) == UploadResult(skipped=2)
     (after,) = (found for found in uploaded(run) if found.data.tags["bench.cell"] == "a1")
     assert after.info.run_id == before.info.run_id
     assert after.info.status == "FINISHED"
@@ -259,7 +258,7 @@ def test_a_run_deleted_in_the_ui_gets_no_picture(run: Path) -> None:
     send(run)
     (found,) = uploaded(run)
     target(run).client.delete_run(found.info.run_id)
-    assert send(run, include_pictures=True) == Uploaded(skipped=1)
+    assert send(run, include_pictures=True) == UploadResult(skipped=1)
     assert target(run).client.list_artifacts(found.info.run_id) == []
 
 
@@ -286,7 +285,7 @@ def test_artifacts_that_are_no_files_of_this_machine_go_through_the_client(run: 
     write(run, "a1")
     opened = target(run)
     elsewhere = Elsewhere(opened.client)
-    assert upload.send(replace(opened, client=elsewhere), run, ["a1"]) == Uploaded(count=1)
+    assert upload.send(replace(opened, client=elsewhere), run, ["a1"]) == UploadResult(count=1)
     assert list(elsewhere.given.values()) == [[GRID]]
 
 
@@ -297,9 +296,9 @@ def test_the_numbers_go_up_where_the_picture_cannot(run: Path, monkeypatch: pyte
     write(run, "a1")
     with monkeypatch.context() as patch:
         patch.setattr(upload, "_write", denied)
-        assert send(run, "a1") == Uploaded(count=1)
+        assert send(run, "a1") == UploadResult(count=1)
     write(run, "a2", result={"arrays": "0" * 64})
-    assert send(run, "a2") == Uploaded(count=1)
+    assert send(run, "a2") == UploadResult(count=1)
     tags = {found.data.tags["bench.cell"]: found.data.tags["bench.picture"] for found in uploaded(run)}
     assert tags["a1"] == "not uploaded: not on this machine"
     assert tags["a2"].startswith("not drawn: ")
@@ -308,7 +307,7 @@ def test_the_numbers_go_up_where_the_picture_cannot(run: Path, monkeypatch: pyte
 def test_what_did_not_run_is_a_run_that_says_so(run: Path) -> None:
     write(run, "a1", status="n/a", reason="too many unknowns")
     write(run, "a2", status="crashed", reason="killed")
-    assert send(run) == Uploaded(count=2)
+    assert send(run) == UploadResult(count=2)
     assert {(f.info.status, f.data.tags["bench.reason"]) for f in uploaded(run)} == {
         ("KILLED", "too many unknowns"), ("FAILED", "killed"),
     }  # fmt: skip
@@ -324,7 +323,7 @@ def test_a_lost_store_is_made_again_from_the_records(run: Path) -> None:
     (found,) = uploaded(run)
     target(run).client.set_tag(found.info.run_id, "bench.cell", "of another")
     store.write_note(run, "a1", uri, replace(note, run="0" * 32))
-    assert send(run) == Uploaded(count=1)
+    assert send(run) == UploadResult(count=1)
 
 
 def test_what_was_deleted_in_the_ui_stays_deleted(run: Path) -> None:
@@ -332,7 +331,7 @@ def test_what_was_deleted_in_the_ui_stays_deleted(run: Path) -> None:
     send(run)
     (found,) = uploaded(run)
     target(run).client.delete_run(found.info.run_id)
-    assert send(run) == Uploaded(skipped=1)
+    assert send(run) == UploadResult(skipped=1)
     assert uploaded(run) == []
 
 
@@ -341,7 +340,7 @@ def test_a_deleted_experiment_is_taken_back(run: Path) -> None:
     send(run)
     opened = target(run)
     opened.client.delete_experiment(opened.experiment_id)
-    assert send(run) == Uploaded(skipped=1)
+    assert send(run) == UploadResult(skipped=1)
     assert len(uploaded(run)) == 1
 
 

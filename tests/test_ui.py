@@ -43,7 +43,7 @@ def test_a_taken_port_gives_the_next() -> None:
         server.free_port(65536)
 
 
-def send(run: Path, uri: str | None = None) -> store.Uploaded:
+def send(run: Path, uri: str | None = None) -> store.UploadResult:
     """The cells of a run, without its rows."""
     return upload.send(upload.open_target(run, uri), run, cell_ids(run))
 
@@ -179,8 +179,8 @@ def test_a_server_takes_records_as_a_file_does(
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     write(tmp_path / "remote", "a1")
     uri = f"http://127.0.0.1:{opened.port}"
-    assert send(tmp_path / "remote", uri) == store.Uploaded(count=1)
-    assert send(tmp_path / "remote", uri) == store.Uploaded(skipped=1)
+    assert send(tmp_path / "remote", uri) == store.UploadResult(count=1)
+    assert send(tmp_path / "remote", uri) == store.UploadResult(skipped=1)
     assert capfd.readouterr().out == "", "mlflow prints addresses, amid what is JSON for somebody"
     (note,) = json.loads((tmp_path / "remote" / "synced" / "a1.json").read_text()).values()
     status, picture = opened.get(f"/get-artifact?path={GRID}&run_uuid={note['run']}")

@@ -81,7 +81,7 @@ class Problem(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class RowLimits:
     """The limits of a row.
 
     `evaluations` and `restarts` are per row, restarts inside the budget.  A run of a row ends

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.attacks.solvers.base import Evaluate, Plan, Problem, Solution, Solver, State, merge, select
+from bench.attacks.solvers.base import Evaluate, Problem, RowLimits, Solution, Solver, State, merge, select
 from bench.attacks.solvers.trajectory import Trajectory
 
 
@@ -14,15 +14,15 @@ from bench.attacks.solvers.trajectory import Trajectory
 class _Progress:
     """The state of the loop.  A position numbers a row of `rows`; a slot, a row that is active now.
 
-    `zero_loss`, `loss_scale`, `hopeless`, `enough` (position,): see `Problem` and `Plan`; `share` (position,) are the
-    evaluations that each run may take.  `evaluations`, `restarts`, `runs`, `loss`, `x`: see `Solution`;
+    `zero_loss`, `loss_scale`, `hopeless`, `enough` (position,): see `Problem` and `RowLimits`; `share` (position,) are
+    the evaluations that each run may take.  `evaluations`, `restarts`, `runs`, `loss`, `x`: see `Solution`;
     `run_evaluations`, `run_loss` (position,) are of the present run.  `active` (slot,) are positions, `waiting` is
     the first position not yet begun; `state` and `evaluate` are of the slots.
     """
 
     problem: Problem
     solver: Solver[Any]
-    plan: Plan
+    limits: RowLimits
     rows: Tensor
     zero_loss: Tensor
     loss_scale: Tensor
@@ -44,14 +44,14 @@ class _Progress:
 
 
 def minimise(
-    problem: Problem, solver: Solver[Any], plan: Plan, rows: Tensor, *, width: int | None = None,
+    problem: Problem, solver: Solver[Any], limits: RowLimits, rows: Tensor, *, width: int | None = None,
     spent: Tensor | None = None,
 ) -> Solution:  # fmt: skip
     """Minimise some rows of `problem`, `width` of them side by side, each as if it were alone.
 
     A row that has ended makes room for the next.  `spent` (row,): evaluations that rows have used before.
     """
-    now = _begin(problem, solver, plan, rows, min(len(rows), width or len(rows)), spent)
+    now = _begin(problem, solver, limits, rows, min(len(rows), width or len(rows)), spent)
     while len(now.active):
         loss, finite = _advance(now)
         restart, done = _judge(now, loss, finite)
@@ -65,7 +65,7 @@ def minimise(
 
 
 def _begin(
-    problem: Problem, solver: Solver[Any], plan: Plan, rows: Tensor, width: int, spent: Tensor | None
+    problem: Problem, solver: Solver[Any], limits: RowLimits, rows: Tensor, width: int, spent: Tensor | None
 ) -> _Progress:
     zero_loss, floor = problem.zero_gradient_loss(rows), 2 * problem.noise_floor(rows)
     device, loss_scale = zero_loss.device, problem.loss_scale(rows)
@@ -78,12 +78,12 @@ def _begin(
     x = torch.zeros((len(rows), starts.shape[1]), dtype=starts.dtype, device=device)
     x[active] = starts
     return _Progress(
-        problem=problem, solver=solver, plan=plan, rows=rows, zero_loss=zero_loss, loss_scale=loss_scale,
-        hopeless=torch.maximum(plan.hopeless * zero_loss, floor),
-        enough=torch.maximum(plan.enough * zero_loss, floor),
-        share=torch.div(plan.evaluations - spent, plan.restarts + 1, rounding_mode="floor"),
+        problem=problem, solver=solver, limits=limits, rows=rows, zero_loss=zero_loss, loss_scale=loss_scale,
+        hopeless=torch.maximum(limits.hopeless * zero_loss, floor),
+        enough=torch.maximum(limits.enough * zero_loss, floor),
+        share=torch.div(limits.evaluations - spent, limits.restarts + 1, rounding_mode="floor"),
         evaluations=spent, run_evaluations=none, restarts=none.clone(), runs=none.clone(),
-        loss=loss, run_loss=loss.clone(), x=x, trajectory=Trajectory(plan.evaluations, x),
+        loss=loss, run_loss=loss.clone(), x=x, trajectory=Trajectory(limits.evaluations, x),
         active=active, waiting=width, state=solver.init(starts),
         evaluate=problem.subset(rows[active], none[active]),
     )  # fmt: skip
@@ -115,18 +115,18 @@ def _advance(now: _Progress) -> tuple[Tensor, Tensor]:
 
 
 def _judge(now: _Progress, loss: Tensor, finite: Tensor) -> tuple[Tensor, Tensor]:
-    """Which slots restart, and which rows are done, by the rules of `Plan`; two masks (slot,) without overlap."""
-    plan, active, converged = now.plan, now.active, now.state.finished
+    """Which slots restart, and which rows are done, by the rules of `RowLimits`; two masks (slot,) without overlap."""
+    limits, active, converged = now.limits, now.active, now.state.finished
     run_loss = now.run_loss[active]
-    exhausted = now.evaluations[active] >= plan.evaluations
+    exhausted = now.evaluations[active] >= limits.evaluations
     ended = ~finite | converged
-    if plan.stop_loss is not None:
-        ended = ended | ((loss < plan.stop_loss) & (now.evaluations[active] % plan.look_every == 0))
-    allowed = now.restarts[active] < plan.restarts
+    if limits.stop_loss is not None:
+        ended = ended | ((loss < limits.stop_loss) & (now.evaluations[active] % limits.look_every == 0))
+    allowed = now.restarts[active] < limits.restarts
     late = now.run_evaluations[active] >= now.share[active]
     ended = ended | (allowed & late & (run_loss > now.hopeless[active]))
     restart = ended & ~exhausted & allowed & (run_loss > now.enough[active])
-    if plan.leave_stalled:
+    if limits.leave_stalled:
         restart = restart & (~converged | ~finite | (run_loss >= now.zero_loss[active]))
     return restart, (ended & ~restart) | exhausted
 

@@ -19,7 +19,7 @@ from bench.sanitize import sanitize
 from bench.sweep.plan import Schedule
 from bench.sweep.pool import PoolSpec
 from bench.tracking import store
-from bench.tracking.store import Uploaded
+from bench.tracking.store import UploadResult
 
 
 def announce(console: Console, title: str, schedule: Schedule, pool: PoolSpec) -> None:
@@ -83,7 +83,9 @@ def conclude(
         console.print(Text.assemble((f"{name:26}", "dim"), text), soft_wrap=True)
 
 
-def upload_line(run: Path, tracking_uri: str | None, uploaded: Uploaded | None, waiting: str | None) -> str:
+def upload_line(
+    run: Path, tracking_uri: str | None, uploaded: UploadResult | None, waiting: str | None
+) -> str:
     """What became of the upload to MLflow; `waiting` says why records are left."""
     if uploaded is None:
         return f"not requested; `bench sync {run}` uploads"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from bench.sweep.progress import Progress
+    from bench.sweep.progress import RunProgress
 
 
 @click.command()
@@ -70,7 +70,7 @@ def _lines(run: Path) -> Iterator[str]:
             yield sanitize(f"  worker {worker}  {cell.what}{step}, for {since}", 300)
 
 
-def _state(known: "Progress", under_way: bool, where: str) -> str:
+def _state(known: "RunProgress", under_way: bool, where: str) -> str:
     from bench.cli.words import duration
     from bench.sanitize import sanitize
 

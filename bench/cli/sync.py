@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from bench.tracking.store import Uploaded
+    from bench.tracking.store import UploadResult
 
 
 @click.command()
@@ -38,7 +38,7 @@ def command(
     uri = store.checked_uri(run, tracking_uri)
     live = sys.stderr.isatty() and not as_json
 
-    def progress(state: "Uploaded") -> None:
+    def progress(state: "UploadResult") -> None:
         store.beat(run)
         if live:
             click.echo(f"\r{state.left} left \x1b[K", nl=False, err=True)

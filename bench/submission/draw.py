@@ -14,7 +14,7 @@ SEEDS = 4  # fresh ones at least for each drawn group: fewer do not show how muc
 
 
 @dataclass(slots=True)
-class Group:
+class RecordGroup:
     """The records of one setting (a board's title), defense, point and attack; crashed ones left out."""
 
     setting: str
@@ -29,12 +29,12 @@ class Group:
 class Draw:
     """One group, the record of it that is run again, and the fresh seeds under which it is."""
 
-    group: Group
+    group: RecordGroup
     record: Record
     seeds: tuple[int, ...]
 
 
-def groups(records: Sequence[Record]) -> list[Group]:
+def groups(records: Sequence[Record]) -> list[RecordGroup]:
     """What can be drawn, in an order that the records alone decide.
 
     A crashed cell claims nothing: its row is incomplete on every board.  Cells that were not applicable are
@@ -42,16 +42,16 @@ def groups(records: Sequence[Record]) -> list[Group]:
     """
     listed = of_one_series(records)
     titles = {condition.key: condition.title for condition in by_condition(listed)}
-    by_key: dict[tuple[str, ...], Group] = {}
+    by_key: dict[tuple[str, ...], RecordGroup] = {}
     for record in sorted(listed, key=lambda record: record.id):
         cell = record.cell
         if isinstance(cell, AttackCell) and record.status != "crashed":
             key = (condition_key(record), entry(cell.defense), cell.point, attack_name(cell))
-            by_key.setdefault(key, Group(titles[key[0]])).records.append(record)
+            by_key.setdefault(key, RecordGroup(titles[key[0]])).records.append(record)
     return [by_key[key] for key in sorted(by_key)]
 
 
-def draw(among: Sequence[Group], cells: int, seed: int) -> list[Draw]:
+def draw(among: Sequence[RecordGroup], cells: int, seed: int) -> list[Draw]:
     """So many cells by lot, `SEEDS` and more of a group.
 
     All groups share the fresh seeds, none of which the records have, so that equal readings are attacked once.

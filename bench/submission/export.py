@@ -21,7 +21,7 @@ from bench.record.schema import Record
 from bench.sanitize import first_error
 from bench.submission.archive import MANIFEST, write
 from bench.submission.check import Report, check
-from bench.submission.manifest import ABSENT, EXCLUDED, PRIVATE, Listed, Manifest, Suite
+from bench.submission.manifest import ABSENT, EXCLUDED, PRIVATE, FileDigest, Manifest, Suite
 
 
 def export(
@@ -50,7 +50,7 @@ def export(
             record_schema=_schema(run, records), protocol=_protocol(run, records), bench=__version__, name=name,
             url=url, when=when, suites=tuple(map(read_suite, sorted(run.glob("suite-*.json")))),
             pictures=include_pictures, left_out=left_out,
-            files={member: _listed(content()) for member, content in members.items()},
+            files={member: _digest(content()) for member, content in members.items()},
         )  # fmt: skip
     except ValidationError as error:
         raise BenchError(f"the submission's {first_error(error)}; say it otherwise") from None
@@ -125,8 +125,8 @@ def read_suite(path: Path) -> Suite:
         raise RecordError(f"{path}: cannot be read ({reason}); run the suite again") from None
 
 
-def _listed(content: bytes) -> Listed:
-    return Listed(sha256=hashlib.sha256(content).hexdigest(), bytes=len(content))
+def _digest(content: bytes) -> FileDigest:
+    return FileDigest(sha256=hashlib.sha256(content).hexdigest(), bytes=len(content))
 
 
 def suite_text(content: Mapping[str, Any]) -> bytes:

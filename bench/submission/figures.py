@@ -51,11 +51,8 @@ def consistent(result: AttackResult) -> AttackResult:
         )
         priors[name] = replace(known, psnr_db_median=median(db, -np.inf))
     summary = summarise(
-        result.readings,
-        identification_chance=stated.identification_chance,
-        gallery=stated.gallery,
-        priors=priors,
-    )
+        result.readings, identification_chance=stated.identification_chance, gallery=stated.gallery, priors=priors,
+    )  # fmt: skip
     if any(example.identified is None for example in examples):
         summary = replace(summary, identification=stated.identification)
     snr, cosine = (

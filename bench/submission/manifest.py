@@ -29,7 +29,7 @@ Text = Annotated[str, Field(max_length=LONGEST), AfterValidator(_printable)]
 Count = Annotated[int, Field(ge=0)]
 
 
-class Listed(Frozen):
+class FileDigest(Frozen):
     """One file: its content's hash and size."""
 
     sha256: Sha256
@@ -65,7 +65,7 @@ class Manifest(Frozen):
     suites: tuple[Suite, ...] = ()
     pictures: bool = False
     left_out: dict[Sha256, Literal["private", "not asked for", "not in the run folder"]] = {}
-    files: dict[str, Listed]
+    files: dict[str, FileDigest]
 
     def text(self) -> str:
         """The file's text."""

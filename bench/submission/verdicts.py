@@ -1,12 +1,11 @@
 """What was submitted against what came out here, group by group.
 
-The two rates of success are compared by an interval of their difference: Newcombe's square-and-add (1998,
-method 10) on each side's own interval, which is Wilson's, or where examples belong together (weight seeds,
-batches) the cluster bootstrap's united with it; and never inside Student's interval from the rates of the
-seeds, their variance pooled over both sides, as few seeds are what is drawn anew.  All differences hold
-together at 95 % (Bonferroni).  Share of honest groups that are called different, simulated with 16 readings
-of 3 examples, 4 fresh seeds and a deviation of 0, .1, .2 between seeds around .05, .5, .8: at most .045 for 4
-submitted seeds and .11 for one.
+The two rates of success are compared by an interval of their difference: Newcombe's square-and-add (1998, method 10)
+on each side's own interval, which is Wilson's, or where examples belong together (weight seeds, batches) the cluster
+bootstrap's united with it; and never inside Student's interval from the rates of the seeds, their variance pooled
+over both sides, as few seeds are what is drawn anew.  All differences hold together at 95 % (Bonferroni).  Share of
+honest groups that are called different, simulated with 16 readings of 3 examples, 4 fresh seeds and a deviation of 0,
+.1, .2 between seeds around .05, .5, .8: at most .045 for 4 submitted seeds and .11 for one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -46,7 +45,7 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class GroupVerdict:
     """One group: what was submitted, what came out here, and whether they differ.
 
     `interval` is of submitted less here; `reason` says what the verdict rests on where that is not it; `cell`
@@ -80,7 +79,7 @@ class Verification:
     seeds: tuple[int, ...]
     level: float
     groups: int
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[GroupVerdict, ...]
     changes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -114,7 +113,7 @@ class Verification:
             yield f"{verdict.outcome:14}{sanitize(where, 240)}: {'; '.join(parts)}"
 
 
-def verdict(draw: Draw, records: Sequence[Record], obstacle: str, level: float) -> Verdict:
+def verdict(draw: Draw, records: Sequence[Record], obstacle: str, level: float) -> GroupVerdict:
     """The verdict on a group from the `records` of the cells run here; `obstacle` says why it is inconclusive."""
     submitted = rate(draw.group.done, level)
     here = rate([record for record in records if record.status == "done"], level)
@@ -123,7 +122,7 @@ def verdict(draw: Draw, records: Sequence[Record], obstacle: str, level: float) 
     outcome, reason = unjudged if obstacle else _judged(draw, records, interval)
     cell = draw.record.cell
     assert isinstance(cell, AttackCell)
-    return Verdict(
+    return GroupVerdict(
         setting=draw.group.setting, defense=entry(cell.defense), point=cell.point, attack=attack_name(cell),
         outcome=outcome, reason=reason, submitted=submitted, here=here, interval=interval, cell=draw.record.id,
         cells=tuple(record.id for record in records),

@@ -39,7 +39,7 @@ _SUFFIXES = ("*.safetensors", "*.npz", "*.pt", "*.pth")  # of weights files
 
 
 @dataclass(slots=True, kw_only=True)
-class _Plan:
+class _Rerun:
     """What is to be run, and what it is made from; `notes` and `changes` in the order in which they came up.
 
     `trainings` are the submission's, by the id of their cell.
@@ -77,21 +77,21 @@ def verify(
     draws = draw(among, cells, seed)
     seeds = tuple(dict.fromkeys(fresh for one in draws for fresh in one.seeds))
     on_line(f"seed {seed}, fresh seeds {', '.join(map(str, seeds))}: {len(draws)} of {len(among)} groups")
-    plan = _Plan(
+    rerun = _Rerun(
         resolver=Resolver(data_dir), weights=_WeightsFiles(weights),
         trainings={
             record.cell.id: record for record in report.records if isinstance(record.cell, TrainingCell)
         },
     )  # fmt: skip
-    prepared = [_prepared(one, plan) for one in draws]
+    prepared = [_prepared(one, rerun) for one in draws]
     with _folder(out) as run:
-        todo = schedule(plan.cells.values(), run, plan.resolver)
+        todo = schedule(rerun.cells.values(), run, rerun.resolver)
         on_line(f"{len(todo.waiting)} cells to run, about {todo.seconds / jobs:.0f} s")
         context = RunContext(run=run, data_dir=data_dir, device=device)
         pool = partial(ProcessPool, context, jobs=jobs, plugins=plugins)
         run_schedule(todo, context, pool, _Lines(on_line))
-        here = {id_: store.read(store.record_path(run, id_)) for id_ in plan.cells}
-    _compare_trainings(plan, here)
+        here = {id_: store.read(store.record_path(run, id_)) for id_ in rerun.cells}
+    _compare_trainings(rerun, here)
     level = simultaneous(max(1, len(draws)))
     verdicts = [
         verdict(one, [here[cell.id] for cell in ran], obstacle, level)
@@ -99,24 +99,24 @@ def verify(
     ]
     return Verification(
         file=file, sha256=report.sha256, seed=seed, seeds=seeds, level=level, groups=len(among),
-        verdicts=tuple(verdicts), changes=tuple(plan.changes), notes=tuple(plan.notes),
+        verdicts=tuple(verdicts), changes=tuple(rerun.changes), notes=tuple(rerun.notes),
     )  # fmt: skip
 
 
-def _prepared(draw: Draw, plan: _Plan) -> tuple[list[AttackCell], str]:
-    """The cells of a group that are to be run, added to the plan; and why its verdict stays open, or ""."""
+def _prepared(draw: Draw, rerun: _Rerun) -> tuple[list[AttackCell], str]:
+    """The cells of a group that are to be run, added to the rerun; and why its verdict stays open, or ""."""
     try:
-        cells = [_with_seed(draw.record, seed, plan) for seed in draw.seeds]
-        wanted: list[AnyCell] = [*_trainings(cells, plan), *cells]
-        planned = [PlannedCell(cell, _impossible(cell, plan.resolver)) for cell in wanted]
+        cells = [_with_seed(draw.record, seed, rerun) for seed in draw.seeds]
+        wanted: list[AnyCell] = [*_trainings(cells, rerun), *cells]
+        planned = [PlannedCell(cell, _impossible(cell, rerun.resolver)) for cell in wanted]
     except BenchError as error:
         return [], sanitize(error, 300)
     for item in planned:
-        plan.cells[item.cell.id] = _merged(plan.cells.get(item.cell.id), item)
-    return cells, _other_code(draw.record, cells[0], plan)
+        rerun.cells[item.cell.id] = _merged(rerun.cells.get(item.cell.id), item)
+    return cells, _other_code(draw.record, cells[0], rerun)
 
 
-def _with_seed(record: Record, seed: int, plan: _Plan) -> AttackCell:
+def _with_seed(record: Record, seed: int, rerun: _Rerun) -> AttackCell:
     """The record's cell under another seed; raises `BenchError` for what cannot be run here."""
     cell = record.cell
     assert isinstance(cell, AttackCell)
@@ -130,10 +130,10 @@ def _with_seed(record: Record, seed: int, plan: _Plan) -> AttackCell:
         )
     changed: dict[str, Any] = {"seed": seed}
     if isinstance(cell.weights, FileWeights):
-        path = plan.weights.find(cell.weights.sha256)
+        path = rerun.weights.find(cell.weights.sha256)
         changed["weights"] = cell.weights.model_copy(update={"path": str(path)})
     if not isinstance(cell.weights, InitialWeights):
-        plan.notes[f"weights of a {cell.weights.kind} are not drawn anew, only the victims"] = None
+        rerun.notes[f"weights of a {cell.weights.kind} are not drawn anew, only the victims"] = None
     return cell.model_copy(update=changed)
 
 
@@ -142,12 +142,12 @@ def _may_be_path(value: Any) -> bool:
     return isinstance(value, str) and ("/" in value or "\\" in value or value.startswith(("~", ".")))
 
 
-def _trainings(cells: Sequence[AttackCell], plan: _Plan) -> Iterator[TrainingCell]:
+def _trainings(cells: Sequence[AttackCell], rerun: _Rerun) -> Iterator[TrainingCell]:
     """The trainings whose checkpoints the cells attack, to be run again: weights do not travel."""
     for cell in cells:
         if not isinstance(cell.weights, CheckpointWeights):
             continue
-        record = plan.trainings.get(cell.weights.training)
+        record = rerun.trainings.get(cell.weights.training)
         if record is None or not isinstance(record.cell, TrainingCell):
             raise RecordError(f"the training {cell.weights.training[:8]} of its weights is not in the file")
         yield record.cell.model_copy(update={"checkpoints": (cell.weights.round,)})
@@ -176,14 +176,14 @@ def _merged(there: PlannedCell | None, item: PlannedCell) -> PlannedCell:
     return replace(item, cell=item.cell.model_copy(update={"checkpoints": kept}))
 
 
-def _other_code(record: Record, cell: AttackCell, plan: _Plan) -> str:
+def _other_code(record: Record, cell: AttackCell, rerun: _Rerun) -> str:
     """Other code behind the cell here is noted; where it is an entry's, the verdict stays open, for this reason."""
     old, new = (
         replace(record.provenance, weights=None),
         fingerprint.of_cell(cell),
     )  # weights: `_compare_trainings`
     for line in fingerprint.changed(old, new):
-        plan.changes[sanitize(line, 300)] = None
+        rerun.changes[sanitize(line, 300)] = None
     for part in ("attack", "dataset", "defense", "model"):
         submitted, here = getattr(old, part), getattr(new, part)
         shipped = submitted is not None and submitted.origin == here.origin == registry.DISTRIBUTION
@@ -192,15 +192,15 @@ def _other_code(record: Record, cell: AttackCell, plan: _Plan) -> str:
     return ""
 
 
-def _compare_trainings(plan: _Plan, here: Mapping[str, Record]) -> None:
-    for id_ in sorted({*plan.trainings} & {*here}):
+def _compare_trainings(rerun: _Rerun, here: Mapping[str, Record]) -> None:
+    for id_ in sorted({*rerun.trainings} & {*here}):
         old, new = (
             record.training.checkpoints if record.training else {}
-            for record in (plan.trainings[id_], here[id_])
+            for record in (rerun.trainings[id_], here[id_])
         )
         same = bool(new) and all(old.get(round_) == sha256 for round_, sha256 in new.items())
         weights = "the same weights" if same else "other weights (another machine, or other code)"
-        plan.notes[f"training {id_[:8]} was run again, and came to {weights}"] = None
+        rerun.notes[f"training {id_[:8]} was run again, and came to {weights}"] = None
 
 
 class _Lines(Observer):

@@ -69,7 +69,7 @@ class Exclusion:
 
 
 @dataclass(slots=True)
-class _Worker:
+class _DaskWorker:
     threads: int
     cell: AnyCell | None = None
     future: Any = None
@@ -89,7 +89,7 @@ class ClusterPool:
         self._address = _checked(executor)
         self._context, self._device, self._patience, self._notify = context, device, patience, notify
         self._plugins = {spec: _content(spec) for spec in plugins}
-        self._workers: dict[str, _Worker] = {}
+        self._workers: dict[str, _DaskWorker] = {}
         self._excluded: dict[str, str] = {}  # with the reason
         self._messages: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()  # progress, and futures
         self._client = self._connected(10.0)
@@ -168,14 +168,14 @@ class ClusterPool:
         ]
         for name, threads in present.items():
             if name not in self._workers and name not in self._excluded:
-                self._workers[name] = _Worker(threads=threads)
+                self._workers[name] = _DaskWorker(threads=threads)
         if self._workers:
             self._alone_since = time.monotonic()
         elif present or time.monotonic() - self._alone_since > self._patience:
             raise BenchError(f"{self._address}: {self._why()}; the same command goes on from what is on disk")
         return gone
 
-    def _gone(self, worker: _Worker, away: bool) -> Event:
+    def _gone(self, worker: _DaskWorker, away: bool) -> Event:
         """The event of a worker that is not there any more."""
         if worker.cell is None:
             return WorkerGone()

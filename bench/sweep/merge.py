@@ -29,7 +29,7 @@ _BESIDE = (request.FILE, request.OLD_FILE, "published.json")
 
 
 @dataclass(slots=True)
-class Merged:
+class MergeResult:
     """What a merge did: counts of records that were `new`, `better` than the one there, or the `same`.
 
     `differs` and `refused` have one line a record.
@@ -42,7 +42,7 @@ class Merged:
     refused: list[str] = field(default_factory=list)
 
 
-def merge(into: Path, sources: Sequence[Path]) -> Merged:
+def merge(into: Path, sources: Sequence[Path]) -> MergeResult:
     """Bring the records of `sources` into the run folder `into`, which the caller holds.
 
     The sources stay as they are, and may be under way.  Raises `RecordError` for a source that is no run folder,
@@ -53,7 +53,7 @@ def merge(into: Path, sources: Sequence[Path]) -> Merged:
             raise RecordError(f"{source}: no folder records/ there; give the folders of runs")
         if source.resolve() == into.resolve():
             raise BenchError(f"{source}: it cannot be merged into itself; leave it out")
-    merged = Merged()
+    merged = MergeResult()
     for source in sources:
         for path in sorted((source / "records").glob("*.json")):
             try:
@@ -64,7 +64,7 @@ def merge(into: Path, sources: Sequence[Path]) -> Merged:
     return merged
 
 
-def _bring(path: Path, source: Path, into: Path, merged: Merged) -> None:
+def _bring(path: Path, source: Path, into: Path, merged: MergeResult) -> None:
     content = _read(path, _LARGEST)
     record = records.parse(content.decode(), str(path), foreign=True)
     if path.name != f"{record.id}.json":
@@ -123,7 +123,7 @@ def _read(path: Path, limit: int = UNPACKED) -> bytes:
         raise RecordError(f"{path.name} cannot be read ({error.strerror})") from None
 
 
-def _beside(source: Path, into: Path, merged: Merged) -> None:
+def _beside(source: Path, into: Path, merged: MergeResult) -> None:
     """What a run says of its matrix.  Where two differ the first stays, but for a suite that one of them unranks."""
     for path in sorted((*(source / name for name in _BESIDE), *source.glob("suite-*.json"))):
         if not path.is_file() or path.stat().st_size > _LARGEST:

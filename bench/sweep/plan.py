@@ -19,7 +19,7 @@ from bench.record.checkpoints import checkpoint_path, training_id
 from bench.record.schema import Record
 from bench.registry import entries as registry
 from bench.sweep.estimates import Estimates
-from bench.sweep.scheduler import Group
+from bench.sweep.scheduler import CellGroup
 
 
 class Resolver:
@@ -56,7 +56,7 @@ class Schedule:
     done: tuple[AnyCell, ...]
     again: Mapping[str, str]
     impossible: tuple[tuple[AnyCell, str], ...]
-    groups: tuple[Group, ...]
+    groups: tuple[CellGroup, ...]
     estimates: Estimates
 
     @property
@@ -95,8 +95,8 @@ def schedule(planned: Iterable[PlannedCell], run: Path, resolver: Resolver) -> S
             pending.add(cell.id)
         else:
             attacks.setdefault(_shared_reading(cell), []).append(cell)
-    groups = [Group(cells=(cell,)) for cell in trainings]
-    groups += [Group(cells=tuple(cells), after=training_id(cells[0])) for cells in attacks.values()]
+    groups = [CellGroup(cells=(cell,)) for cell in trainings]
+    groups += [CellGroup(cells=tuple(cells), after=training_id(cells[0])) for cells in attacks.values()]
     return Schedule(
         done=tuple(done), again=again, impossible=tuple(impossible), groups=tuple(groups), estimates=estimates
     )

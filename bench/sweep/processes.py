@@ -33,7 +33,7 @@ _MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": st
 
 
 @dataclass(slots=True)
-class _Worker:
+class _LocalWorker:
     process: BaseProcess
     pipe: "Connection[Any, Any]"
     cell: AnyCell | None = None
@@ -48,7 +48,7 @@ class ProcessPool:
     def __init__(self, context: RunContext, *, jobs: int, plugins: Sequence[str] = ()) -> None:
         self._context, self._jobs, self._plugins = context, jobs, tuple(plugins)
         self._names = tuple(str(number) for number in range(1, jobs + 1))
-        self._workers: dict[str, _Worker] = {}
+        self._workers: dict[str, _LocalWorker] = {}
 
     def workers(self) -> tuple[str, ...]:
         return self._names
@@ -84,7 +84,7 @@ class ProcessPool:
                 worker.process.join(10)
         self._workers.clear()
 
-    def _event(self, name: str, worker: _Worker, cell: AnyCell) -> Event:
+    def _event(self, name: str, worker: _LocalWorker, cell: AnyCell) -> Event:
         """What a worker sent.  Raises the `StorageError` of one that cannot write."""
         try:
             message: TrainingProgress | Record | StorageError = worker.pipe.recv()
@@ -97,7 +97,7 @@ class ProcessPool:
             worker.cell = None
         return message
 
-    def _lost(self, worker: _Worker, cell: AnyCell) -> WorkerLost:
+    def _lost(self, worker: _LocalWorker, cell: AnyCell) -> WorkerLost:
         worker.process.join(10)
         worker.pipe.close()
         limit, trace = self._context.time_limit, trace_path(self._context.run, cell)
@@ -113,7 +113,7 @@ def device_of(device: str, number: int) -> str:
     return f"cuda:{number % count}" if count > 1 else device
 
 
-def _start(context: RunContext, plugins: Sequence[str]) -> _Worker:
+def _start(context: RunContext, plugins: Sequence[str]) -> _LocalWorker:
     for name in _THREADS:  # read when the worker imports its numerical libraries
         os.environ[name] = "1"
     for name, size in _MEMORY.items():
@@ -124,7 +124,7 @@ def _start(context: RunContext, plugins: Sequence[str]) -> _Worker:
     process = spawn.Process(target=_work, args=(theirs, context, tuple(plugins), os.getpid()), daemon=True)
     process.start()
     theirs.close()
-    return _Worker(process=process, pipe=ours)
+    return _LocalWorker(process=process, pipe=ours)
 
 
 def _work(pipe: "Connection[Any, Any]", context: RunContext, plugins: tuple[str, ...], parent: int) -> None:

@@ -38,7 +38,7 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class RunProgress:
     """`settled` of `cells` have their record; `statuses` counts those of this run alone.
 
     `state` is running, finished, or stopped with the reason.  Times are of the running machine's clock, in seconds
@@ -57,11 +57,11 @@ class Progress:
     busy: dict[str, Running] = field(default_factory=dict)
 
 
-def read(run: Path) -> Progress | None:
+def read(run: Path) -> RunProgress | None:
     """What the run says of itself; None where it says nothing.  Raises `BenchError` for a damaged file."""
     path = run / _FILE
     try:
-        return TypeAdapter(Progress).validate_json(path.read_bytes())
+        return TypeAdapter(RunProgress).validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValidationError) as error:
@@ -128,7 +128,7 @@ class Reporter(Observer):
     def write(self, state: str) -> None:
         """Write the file now."""
         with self._lock:
-            progress = Progress(
+            progress = RunProgress(
                 title=self._title, state=state, began=self._began, seen=time.time(), cells=self._cells,
                 settled=self._settled, statuses=dict(self._statuses), busy=dict(self._running),
                 left=self._left() if state == "running" else None,

@@ -14,7 +14,7 @@ from bench.cell import AnyCell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class CellGroup:
     """Cells for one worker, in order; `after` is the id of the training whose weights they need, or None."""
 
     cells: tuple[AnyCell, ...]
@@ -31,13 +31,13 @@ class Scheduler:
     from, so that the order is made anew when it knows more."""
 
     def __init__(
-        self, groups: Iterable[Group], seconds: Callable[[AnyCell], float],
+        self, groups: Iterable[CellGroup], seconds: Callable[[AnyCell], float],
         learned: Callable[[], int] = lambda: 0,
     ) -> None:  # fmt: skip
         self._seconds, self._learned = seconds, learned
-        self._ready: defaultdict[str, list[Group]] = defaultdict(list)  # by data set, the longest last
-        self._first: list[Group] = []  # trainings that others wait for, the most urgent last
-        self._blocked: defaultdict[str, list[Group]] = defaultdict(list)  # by the training they wait for
+        self._ready: defaultdict[str, list[CellGroup]] = defaultdict(list)  # by data set, the longest last
+        self._first: list[CellGroup] = []  # trainings that others wait for, the most urgent last
+        self._blocked: defaultdict[str, list[CellGroup]] = defaultdict(list)  # by the training they wait for
         self._queues: dict[str, deque[AnyCell]] = {}  # what is left of each worker's group
         self._loaded: dict[str, str] = {}  # the data set that each worker has loaded
         self._sorted_at = 0
@@ -75,7 +75,7 @@ class Scheduler:
 
     def retry(self, cell: AnyCell) -> None:
         """A cell that its worker did not finish: it is the next."""
-        self._first.append(Group(cells=(cell,)))
+        self._first.append(CellGroup(cells=(cell,)))
         self._takeable += 1
 
     def remove(self, worker: str) -> None:
@@ -83,7 +83,7 @@ class Scheduler:
         queue = self._queues.pop(worker, None)
         self._loaded.pop(worker, None)
         if queue:
-            self._insert(Group(cells=tuple(queue)))
+            self._insert(CellGroup(cells=tuple(queue)))
 
     @property
     def ready(self) -> int:
@@ -95,16 +95,16 @@ class Scheduler:
         """Whether nothing is left to be taken, now or later."""
         return not self._blocked and not self._takeable
 
-    def _line(self, group: Group) -> list[Group]:
+    def _line(self, group: CellGroup) -> list[CellGroup]:
         """Where a group waits for a worker."""
         urgent = any(cell.id in self._blocked for cell in group.cells)
         return self._first if urgent else self._ready[group.data]
 
-    def _insert(self, group: Group) -> None:
+    def _insert(self, group: CellGroup) -> None:
         line = self._line(group)
         insort(line, group, key=self._urgency if line is self._first else self._cost)
 
-    def _choose(self, worker: str) -> Group | None:
+    def _choose(self, worker: str) -> CellGroup | None:
         if self._first:
             return self._first.pop()
         same_data = self._ready.get(self._loaded.get(worker, ""))
@@ -118,24 +118,24 @@ class Scheduler:
         workers = sum(loaded == data for loaded in self._loaded.values())
         return sum(map(self._cost, self._ready[data])) / (1 + workers)
 
-    def _half(self, worker: str) -> Group | None:
+    def _half(self, worker: str) -> CellGroup | None:
         """The later half of another worker's queue, the longest."""
         others = [queue for name, queue in self._queues.items() if queue and name != worker]
         if not others:
             return None
         longest = max(others, key=lambda queue: sum(map(self._seconds, queue)))
         half = [longest.pop() for _ in range((len(longest) + 1) // 2)]
-        return Group(cells=tuple(reversed(half)))
+        return CellGroup(cells=tuple(reversed(half)))
 
     def _sort(self) -> None:
         for groups in self._ready.values():
             groups.sort(key=self._cost)
         self._first.sort(key=self._urgency)
 
-    def _cost(self, group: Group) -> float:
+    def _cost(self, group: CellGroup) -> float:
         return sum(map(self._seconds, group.cells))
 
-    def _urgency(self, group: Group) -> float:
+    def _urgency(self, group: CellGroup) -> float:
         """A training's time and that of the longest group that waits for it."""
         waiting = [other for cell in group.cells for other in self._blocked.get(cell.id, ())]
         return self._cost(group) + max(map(self._cost, waiting), default=0.0)

@@ -1,8 +1,7 @@
 """The prepared comparison: a chart view of MLflow's run page over a run's rows, as that page reads it.
 
-MLflow does not document it; this is what the page of 3.17 stores when one arranges charts and saves a view.
-Other versions may read it otherwise: a test looks at the page, and `bench ui` names plainer pages as well.
-No mlflow here.
+MLflow does not document it; this is what the page of 3.17 stores when one arranges charts and saves a view. Other
+versions may read it otherwise: a test looks at the page, and `bench ui` names plainer pages as well. No mlflow here.
 """
 
 import base64

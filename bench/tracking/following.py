@@ -14,7 +14,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from bench.tracking import store
-from bench.tracking.store import Uploaded
+from bench.tracking.store import UploadResult
 
 PATIENCE_SECONDS = 60.0  # without any progress; a request to a server that hangs ends after 10
 
@@ -27,18 +27,11 @@ class Follower:
 
     def __init__(self, run: Path, tracking_uri: str | None = None, *, include_pictures: bool = False) -> None:
         self.run = run
-        self.uploaded: Uploaded | None = None
+        self.uploaded: UploadResult | None = None
         self._uri = store.checked_uri(run, tracking_uri)
         self._command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "bench.cli.main",
-            "sync",
-            str(run),
-            "--follow",
-            "--attached",
-        ]
+            sys.executable, "-P", "-m", "bench.cli.main", "sync", str(run), "--follow", "--attached",
+        ]  # fmt: skip
         self._command += ["--json", "--tracking-uri", self._uri]
         self._command += ["--include-pictures"] if include_pictures else []
         self._process: subprocess.Popen[bytes] | None = None
@@ -117,7 +110,7 @@ class Follower:
             if result is None and self._reason is None:
                 self._reason = f"`bench sync` ended early ({self._process.returncode}); see {self.log}"
         if result is None or self._reason:
-            result = replace(result or Uploaded(), left=self._unsynced(), reason=self._reason)
+            result = replace(result or UploadResult(), left=self._unsynced(), reason=self._reason)
         self.uploaded = result
 
     def _unsynced(self) -> int:
@@ -127,10 +120,10 @@ class Follower:
             return 0
 
 
-def _result(output: bytes) -> Uploaded | None:
+def _result(output: bytes) -> UploadResult | None:
     """What `bench sync --json` printed; None for anything else."""
     try:
         content = json.loads(output)
-        return Uploaded(**{field.name: content[field.name] for field in fields(Uploaded)})
+        return UploadResult(**{field.name: content[field.name] for field in fields(UploadResult)})
     except (ValueError, TypeError, KeyError):
         return None

@@ -29,12 +29,9 @@ _COLOURS = (
 
 
 def send(
-    target: Target,
-    run: Path,
-    *,
-    progress: Callable[[], None] = lambda: None,
+    target: Target, run: Path, *, progress: Callable[[], None] = lambda: None,
     stop: Callable[[], bool] = lambda: False,
-) -> int:
+) -> int:  # fmt: skip
     """Make the store's rows of this run those of its records; how many were written.
 
     `progress` is called after each; `stop()` ends it between two.  Raises `upload.StoreError`.
@@ -77,14 +74,10 @@ def _create(target: Target, run: Path, row: RowView, colour: str, ended: int) ->
     withheld = row.private and not target.include_pictures
     image = None if withheld else _picture(run, row)
     tags = {
-        **row.shown.tags,
-        "mlflow.runColor": colour,
-        "bench.row": row.key,
-        "bench.content": row.shown.sha256,
-        "bench.folder": _folder(run),
-        "bench.run": view.clean(run.resolve().name, 250),
+        **row.shown.tags, "mlflow.runColor": colour, "bench.row": row.key, "bench.content": row.shown.sha256,
+        "bench.folder": _folder(run), "bench.run": view.clean(run.resolve().name, 250),
         "bench.picture": WITHHELD if withheld else GRID if image else "none",
-    }
+    }  # fmt: skip
     files = {GRID: pictures.png(image)} if image else {}
     tile = (rows.GRID_KEY, _folded(image)) if image else None
     upload.create(target, replace(row.shown, tags=tags), ended, files, tile=tile, text=row.text)

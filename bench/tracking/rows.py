@@ -87,21 +87,15 @@ def _view(row: Row, name: str, defense: Entry, behind: Sequence[Record]) -> RowV
 def _tags(row: Row, defense: Entry) -> dict[str, str]:
     worst = row.worst
     return {
-        "bench.kind": KIND,
-        "bench.dataset": row.dataset,
-        "bench.model": row.model,
-        "bench.defense": defense.name,
-        "bench.condition": row.title,
-        "bench.rank": str(row.rank),
-        "bench.pareto": str(row.pareto).lower(),
+        "bench.kind": KIND, "bench.dataset": row.dataset, "bench.model": row.model, "bench.defense": defense.name,
+        "bench.condition": row.title, "bench.rank": str(row.rank), "bench.pareto": str(row.pareto).lower(),
         "bench.complete": str(row.complete).lower(),
         "bench.flags": " ".join(dict.fromkeys(flag.code for flag in row.flags)),
         "bench.worst_point": worst.point if worst else "",
         "bench.best_attack": worst.best.attack if worst and worst.best else "",
         "bench.protocol": "" if row.protocol is None else str(row.protocol),
-        "bench.training": row.cost.setting if row.cost else "",
-        "bench.private": str(row.private).lower(),
-    }
+        "bench.training": row.cost.setting if row.cost else "", "bench.private": str(row.private).lower(),
+    }  # fmt: skip
 
 
 def _metrics(row: Row) -> Iterator[tuple[str, float, int]]:

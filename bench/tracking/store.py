@@ -29,7 +29,7 @@ ENVIRONMENT = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Uploaded:
+class UploadResult:
     """What an upload came to, in records; `rows` of the board written; `reason` says why some are left."""
 
     count: int = 0

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench.record.folder import is_held
 from bench.tracking import row_upload, upload
-from bench.tracking.store import Uploaded
+from bench.tracking.store import UploadResult
 from bench.tracking.upload import StoreError, Target
 
 _POLL_SECONDS = 0.5  # between two looks at the folder; more where looking takes long
@@ -35,14 +35,9 @@ def never() -> bool:
 
 
 def sync(
-    run: Path,
-    uri: str | None = None,
-    *,
-    include_pictures: bool = False,
-    wait: Wait = at_once,
-    stop: Stop = never,
-    progress: Callable[[Uploaded], None] = lambda state: None,
-) -> Uploaded:
+    run: Path, uri: str | None = None, *, include_pictures: bool = False, wait: Wait = at_once, stop: Stop = never,
+    progress: Callable[[UploadResult], None] = lambda state: None,
+) -> UploadResult:  # fmt: skip
     """Upload the records that the store has not until `wait` says that the run is over, then its rows.
 
     A store that does not answer is no error: it is the `reason` of what is `left`.  Raises `BenchError` for an
@@ -50,9 +45,9 @@ def sync(
     """
     target: Target | None = None
     settled: dict[str, Version] = {}
-    total, retry_at, over = Uploaded(), 0.0, wait(0)
+    total, retry_at, over = UploadResult(), 0.0, wait(0)
 
-    def report(now: Uploaded) -> None:
+    def report(now: UploadResult) -> None:
         progress(_sum(total, now))
 
     while True:
@@ -63,10 +58,10 @@ def sync(
         if (waiting or target is None) and (over or began >= retry_at):
             try:
                 target = target or upload.open_target(run, uri, include_pictures=include_pictures)
-                report(Uploaded(left=len(waiting)))
+                report(UploadResult(left=len(waiting)))
                 now = upload.send(target, run, waiting, progress=report, stop=stop)
             except StoreError as error:
-                now = Uploaded(left=len(waiting), reason=str(error))
+                now = UploadResult(left=len(waiting), reason=str(error))
             total = _sum(total, now)
             settled |= dict(list(waiting.items())[: len(waiting) - now.left])
             retry_at = time.monotonic() + _PAUSE_SECONDS if target is None or now.left else 0.0
@@ -82,15 +77,12 @@ def sync(
     return replace(total, rows=rows)
 
 
-def _sum(before: Uploaded, now: Uploaded) -> Uploaded:
+def _sum(before: UploadResult, now: UploadResult) -> UploadResult:
     """Both passes; of reasons the newer one, where it is not that of a record that failed for good."""
-    return Uploaded(
-        count=before.count + now.count,
-        skipped=before.skipped + now.skipped,
-        failed=before.failed + now.failed,
-        left=now.left,
-        reason=now.reason or (before.reason if before.failed else None),
-    )
+    return UploadResult(
+        count=before.count + now.count, skipped=before.skipped + now.skipped, failed=before.failed + now.failed,
+        left=now.left, reason=now.reason or (before.reason if before.failed else None),
+    )  # fmt: skip
 
 
 def _versions(run: Path) -> dict[str, Version]:

@@ -26,7 +26,7 @@ from bench.record import store as records
 from bench.record.schema import Record
 from bench.tracking import pictures, store, view
 from bench.tracking.pictures import GRID, WITHHELD
-from bench.tracking.store import Note, Uploaded
+from bench.tracking.store import Note, UploadResult
 from bench.tracking.view import RunView
 
 # MLflow asks once and waits this long: its own retries would repeat a `create_run` whose answer was
@@ -61,9 +61,8 @@ def open_target(
 ) -> Target:
     """Open the store, making its schema and the experiment where they are not there yet.
 
-    The default store is sqlite beside the run, the default experiment the run's name.  Pictures of private
-    data stay here unless `include_pictures`.  Raises `BenchError` for an address that is no store's,
-    `StoreError`.
+    The default store is sqlite beside the run, the default experiment the run's name.  Pictures of private data stay
+    here unless `include_pictures`.  Raises `BenchError` for an address that is no store's, `StoreError`.
     """
     address, name = store.checked_uri(run, uri), experiment or store.experiment_name(run)
     with mlflow_errors(address):
@@ -74,19 +73,15 @@ def open_target(
 
 
 def send(
-    target: Target,
-    run: Path,
-    cells: Iterable[str],
-    *,
-    progress: Callable[[Uploaded], None] = lambda state: None,
+    target: Target, run: Path, cells: Iterable[str], *, progress: Callable[[UploadResult], None] = lambda state: None,
     stop: Callable[[], bool] = lambda: False,
-) -> Uploaded:
+) -> UploadResult:  # fmt: skip
     """Upload these cells' records in order, until the store fails or `stop()`.
 
     A record that cannot be uploaded is counted as failed, and the others go on.
     """
     cells = list(cells)
-    state = Uploaded(left=len(cells))
+    state = UploadResult(left=len(cells))
     for cell_id in cells:
         if stop():
             return replace(state, reason="stopped before the end")
@@ -124,11 +119,10 @@ def _send_twice(target: Target, run: Path, cell_id: str) -> Literal["count", "sk
 def _send(target: Target, run: Path, cell_id: str) -> Literal["count", "skipped"]:
     """Upload one record, unless the store has it.
 
-    The note on disk spares a search; the store's tags settle the rest, so that a crash between upload
-    and note makes no second run.  A run left open by a crash is deleted; one of an older content of
-    the record is tagged `bench.superseded` with the new run's id.  A picture that was withheld is added
-    to the run there once it may be.  One writer at a time per folder.
-    Raises `RecordError`, `StoreError`.
+    The note on disk spares a search; the store's tags settle the rest, so that a crash between upload and note makes
+    no second run.  A run left open by a crash is deleted; one of an older content of the record is tagged
+    `bench.superseded` with the new run's id.  A picture that was withheld is added to the run there once it may be.
+    One writer at a time per folder. Raises `RecordError`, `StoreError`.
     """
     path = records.record_path(run, cell_id)
     with store.locked(run / "synced" / ".lock"):
@@ -207,19 +201,13 @@ def _create(target: Target, run: Path, record: Record, shown: RunView) -> str:
 
 
 def create(
-    target: Target,
-    shown: RunView,
-    ended: int,
-    files: Mapping[str, bytes],
-    *,
-    tile: tuple[str, Image.Image] | None = None,
-    text: str = "",
-) -> str:
+    target: Target, shown: RunView, ended: int, files: Mapping[str, bytes], *,
+    tile: tuple[str, Image.Image] | None = None, text: str = "",
+) -> str:  # fmt: skip
     """Make an MLflow run of what is shown; its id.  It is ended last, so that an open run is one cut off.
 
-    One write makes the run, one fills it, one ends it.  `ended` in milliseconds, `files` (pictures) by
-    name, `tile` (key, picture) for MLflow's image grid, `text` opens the description.  Raises what MLflow's
-    client does.
+    One write makes the run, one fills it, one ends it.  `ended` in milliseconds, `files` (pictures) by name, `tile`
+    (key, picture) for MLflow's image grid, `text` opens the description.  Raises what MLflow's client does.
     """
     from mlflow.entities import Metric, Param, RunTag
 

@@ -99,7 +99,7 @@ def attack(name: str, *, stop: bool = True, **params: Any) -> Attack:
     class Stopped(kind):  # type: ignore[misc]  # its parts, but for the plan's stop
         def parts(self, reading: Reading, budget: Budget) -> Parts:
             parts: Parts = kind.parts(self, reading, budget)
-            return replace(parts, plan=replace(parts.plan, stop_loss=STOP_LOSS, look_every=INNER))
+            return replace(parts, limits=replace(parts.limits, stop_loss=STOP_LOSS, look_every=INNER))
 
     return Stopped(**params)
 
