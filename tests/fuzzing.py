@@ -156,7 +156,7 @@ def _show(path: Path) -> object:
     """A record as every view reads it."""
     from bench.cli import cell_text, lookup
 
-    _, record = lookup.by_reference(str(path), None)
+    record = lookup.by_reference(str(path), None)
     cell_text.lines(record)
     board([Interner()(record)])
     return record.cell

@@ -175,7 +175,7 @@ def test_list_and_help_import_nothing_heavy(arguments: list[str]) -> None:
     script = (
         "import sys\nfrom bench.cli.main import main\nsys.argv[1:] = " + repr(arguments) + "\n"
         "try: main()\nexcept SystemExit as end: assert not end.code, end.code\n"
-        "heavy = {'torch', 'numpy', 'pydantic', 'mlflow', 'pandas', 'rich', 'scipy'} & set(sys.modules)\n"
+        "heavy = {'torch', 'numpy', 'pydantic', 'mlflow', 'pandas', 'scipy'} & set(sys.modules)\n"
         "print('HEAVY', sorted(heavy))"
     )
     done = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True, timeout=60)

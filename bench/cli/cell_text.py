@@ -6,19 +6,9 @@ from bench.cell import AttackCell, CheckpointWeights, Federated, FileWeights, Tr
 from bench.cli.words import duration
 from bench.leaderboard.forms.numbers import NONE, figure, share
 from bench.points import POINTS
+from bench.record import schema
 from bench.record.metrics import METRICS, OVER_PRIOR_DB, PSNR_DB, RMSE, DataKind, Metric
 from bench.record.names import entry
-from bench.record.schema import (
-    AttackResult,
-    Conditions,
-    Epsilon,
-    Privacy,
-    Record,
-    SelfCheck,
-    Share,
-    Summary,
-    TrainingResult,
-)  # fmt: skip
 
 Line = tuple[str, str]  # heading, text
 _BARS = "▁▂▃▄▅▆▇█"
@@ -28,21 +18,21 @@ _KNOWLEDGE = {
 }
 
 
-def lines(record: Record) -> list[Line]:
+def lines(record: schema.Record) -> list[Line]:
     """A record as headed lines."""
     cell = record.cell
     text = _training(cell, record) if isinstance(cell, TrainingCell) else _attack(cell, record)
     return [*text, *_answered(record)]
 
 
-def interval(value: Share | None) -> str:
+def interval(value: schema.Share | None) -> str:
     """A share with its interval: 66.7 % [20.8, 93.9]."""
     if value is None:
         return NONE
     return f"{share(value.value, 1)} [{100 * value.low:.1f}, {100 * value.high:.1f}]"
 
 
-def asr(summary: Summary) -> str:
+def asr(summary: schema.Summary) -> str:
     """The attack success rate with its interval, "≥" where it is a lower bound."""
     return ("≥ " if summary.lower_bound else "") + interval(summary.asr)
 
@@ -57,7 +47,7 @@ def number(value: float | None, unit: str = "") -> str:
     return NONE if value is None else f"{value:.3g}{unit}"
 
 
-def _attack(cell: AttackCell, record: Record) -> Iterator[Line]:
+def _attack(cell: AttackCell, record: schema.Record) -> Iterator[Line]:
     result = record.attack
     yield "attack", f"{entry(cell.attack)} on {_data(cell)}"
     yield "defense", entry(cell.defense)
@@ -70,27 +60,22 @@ def _attack(cell: AttackCell, record: Record) -> Iterator[Line]:
     yield "federated", _federated(cell.federated, result.conditions.client_examples if result else None)
     yield "drawn", f"{cell.readings} readings by seed {cell.seed}; the defense's noise by draw {cell.draw}"
     yield "budget", f"{cell.evaluations} evaluations a reading, restarts included"
-    yield from _status(record)
+    yield "status", record.status + (f": {record.reason}" if record.reason is not None else "")
     if result is not None:
         yield from _leak(result)
-        yield (
-            "reading",
-            (
-                f"SNR {number(result.distortion.snr_db_median, ' dB')}, cosine "
-                f"{number(result.distortion.cosine_median)} to the undefended one (medians)"
-            ),
-        )
+        snr, cosine = number(result.distortion.snr_db_median, " dB"), number(result.distortion.cosine_median)
+        yield "reading", f"SNR {snr}, cosine {cosine} to the undefended one (medians)"
         yield "self-check", _self_check(result.self_check)
         yield from (("note", note) for note in result.notes)
         yield from _epsilon(result.privacy)
         yield "conditions", _conditions(result.conditions, private=result.private)
 
 
-def _training(cell: TrainingCell, record: Record) -> Iterator[Line]:
+def _training(cell: TrainingCell, record: schema.Record) -> Iterator[Line]:
     yield "training", f"{_data(cell)}, {cell.rounds} rounds by seed {cell.seed}"
     yield "defense", entry(cell.defense)
     yield "federated", _federated(cell.federated, cell.federated.client_examples)
-    yield from _status(record)
+    yield "status", record.status + (f": {record.reason}" if record.reason is not None else "")
     result = record.training
     if result is None:
         return
@@ -103,50 +88,40 @@ def _training(cell: TrainingCell, record: Record) -> Iterator[Line]:
     cost = record.cost.training
     if cost is not None and cost.overhead is not None and cost.overhead_quartiles is not None:
         low, high = cost.overhead_quartiles
-        yield (
-            "a local step",
-            (
-                f"{number(cost.milliseconds_per_step)} ms of one client, {cost.overhead:.2f} times the undefended "
-                f"one's ({low:.2f} to {high:.2f}); {result.upload_bytes} bytes sent a round"
-            ),
-        )
+        overhead = f"{cost.overhead:.2f} times the undefended one's ({low:.2f} to {high:.2f})"
+        step = f"{number(cost.milliseconds_per_step)} ms of one client, {overhead}"
+        yield "a local step", f"{step}; {result.upload_bytes} bytes sent a round"
     for round_, sha256 in sorted(result.checkpoints.items()):
         yield "checkpoint", f"weights/{record.id}/round-{round_}.safetensors (sha256 {sha256[:8]})"
 
 
-def _epsilon(privacy: Privacy) -> Iterator[Line]:
+def _epsilon(privacy: schema.Privacy) -> Iterator[Line]:
     """Every figure for ε with what it means, or why there is none."""
     if not privacy.figures:
         yield "ε", f"absent: {privacy.absent}"
     yield from (line for item in privacy.figures for line in _one_epsilon(item))
 
 
-def _one_epsilon(item: Epsilon) -> Iterator[Line]:
+def _one_epsilon(item: schema.Epsilon) -> Iterator[Line]:
     value = f"absent: {item.absent}" if item.epsilon is None else f"{item.epsilon:.4g}"
-    yield (
-        f"ε {item.convention}",
-        (
-            f"{value} at δ = {item.delta:g} of one {item.unit}, for an attacker who {item.adversary} "
-            f"({item.accountant}; q = {item.q:g}, {item.steps} steps, {item.adjacency})"
-        ),
-    )
+    whom = f"at δ = {item.delta:g} of one {item.unit}, for an attacker who {item.adversary}"
+    how = f"{item.accountant}; q = {item.q:g}, {item.steps} steps, {item.adjacency}"
+    yield f"ε {item.convention}", f"{value} {whom} ({how})"
     yield from (("", f"not in it: {caveat}") for caveat in item.caveats)
 
 
-def _bayesian(result: TrainingResult) -> Iterator[Line]:
+def _bayesian(result: schema.TrainingResult) -> Iterator[Line]:
     if result.bayesian is None:
         return
-    yield from (
-        ("ε bayesian", f"absent at {level} level: {reason}")
-        for level, reason in result.bayesian.absent.items()
-    )
+    for level, reason in result.bayesian.absent.items():
+        yield "ε bayesian", f"absent at {level} level: {reason}"
     yield from (line for item in result.bayesian.spent.values() for line in _one_epsilon(item))
     for level, rounds in result.bayesian.by_round.items():
         text = (f"{at.round}: {number(at.epsilon)} ({number(at.moments_epsilon)})" for at in rounds)
         yield f"ε {level}", "round: Bayesian ε (moments accountant's)  " + ", ".join(text)
 
 
-def _leak(result: AttackResult) -> Iterator[Line]:
+def _leak(result: schema.AttackResult) -> Iterator[Line]:
     summary = result.figures()
     why = "; some examples failed and might have leaked" if summary.lower_bound else ""
     yield "ASR", f"{asr(summary)} of {summary.examples} examples (Wilson, 95 %){why}"
@@ -157,44 +132,28 @@ def _leak(result: AttackResult) -> Iterator[Line]:
         figures = f"PSNR {figure(PSNR_DB, prior.psnr_db_median)}, RMSE {figure(RMSE, prior.rmse_median)}"
         success = f"success {share(prior.asr, 1)}; beaten on {share(prior.beaten, 1)}"
         yield f"prior {name}", f"{figures}, {success}"
-    over = number(summary.median(OVER_PRIOR_DB), " dB")
-    yield (
-        "over priors",
-        f"{over} over the best prior (median); beaten on {share(summary.prior_beaten, 1)} of the examples",
-    )
-    yield (
-        "identified",
-        (
-            f"{interval(summary.identification)} among {summary.gallery} strangers; "
-            f"chance {share(summary.identification_chance, 1)}"
-        ),
-    )
+    over, beaten = number(summary.median(OVER_PRIOR_DB), " dB"), share(summary.prior_beaten, 1)
+    yield "over priors", f"{over} over the best prior (median); beaten on {beaten} of the examples"
+    identified, chance = interval(summary.identification), share(summary.identification_chance, 1)
+    yield "identified", f"{identified} among {summary.gallery} strangers; chance {chance}"
     kind: DataKind = "table" if summary.asr_strict is None else "image"
     shown = (metric for metric in METRICS if kind in metric.kinds and metric is not OVER_PRIOR_DB)
     yield "medians", ", ".join(_median(metric, summary, result) for metric in shown)
     yield "labels", f"{share(summary.label_accuracy, 1)} right"
-    yield (
-        "evaluations",
-        f"{summary.evaluations_median:g} used in {summary.outer_median:g} outer steps (medians)",
-    )
-    failed = (
-        (summary.diverged_share, "diverged"), (summary.nan_share, "nan"), (summary.missing_share, "missing"),
-    )  # fmt: skip
-    shares = ", ".join(f"{share(value, 1)} {kind}" for value, kind in failed)
+    evaluations = f"{summary.evaluations_median:g} used in {summary.outer_median:g} outer steps"
+    yield "evaluations", f"{evaluations} (medians)"
+    failed = {"diverged": summary.diverged_share, "nan": summary.nan_share, "missing": summary.missing_share}
+    shares = ", ".join(f"{share(value, 1)} {status}" for status, value in failed.items())
     yield "failures", f"{shares}; all of them count as not leaked"
 
 
-def _median(metric: Metric, summary: Summary, result: AttackResult) -> str:
+def _median(metric: Metric, summary: schema.Summary, result: schema.AttackResult) -> str:
     value = summary.median(metric)
-    why = (
-        f" ({result.lpips_absent})"
-        if metric.name == "lpips" and value is None and result.lpips_absent
-        else ""
-    )
-    return f"{metric.label} {figure(metric, value)}{why}"
+    absent = metric.name == "lpips" and value is None and result.lpips_absent
+    return f"{metric.label} {figure(metric, value)}{f' ({absent})' if absent else ''}"
 
 
-def _self_check(check: SelfCheck) -> str:
+def _self_check(check: schema.SelfCheck) -> str:
     if check.recognises_truth is None:
         return "this attack matches no gradient"
     verdict = "recognises" if check.recognises_truth else "does not recognise"
@@ -204,24 +163,18 @@ def _self_check(check: SelfCheck) -> str:
     )
 
 
-def _conditions(conditions: Conditions, *, private: bool) -> str:
+def _conditions(conditions: schema.Conditions, *, private: bool) -> str:
     parts = [
-        f"training round {conditions.round}",
-        f"gradient norm {number(conditions.gradient_norm_median)} (median)",
-        f"weights norm {number(conditions.weights_norm)}",
-        f"{conditions.mode} mode",
+        f"training round {conditions.round}", f"gradient norm {number(conditions.gradient_norm_median)} (median)",
+        f"weights norm {number(conditions.weights_norm)}", f"{conditions.mode} mode",
         f"{conditions.examples_per_reading} examples a reading",
-    ]
+    ]  # fmt: skip
     parts += [f"test accuracy {conditions.accuracy:.3f}"] if conditions.accuracy is not None else []
     parts += [f"subset {conditions.subset}"] if conditions.subset else []
     return ", ".join(parts + (["private data"] if private else []))
 
 
-def _status(record: Record) -> Iterator[Line]:
-    yield "status", record.status if record.reason is None else f"{record.status}: {record.reason}"
-
-
-def _answered(record: Record) -> Iterator[Line]:
+def _answered(record: schema.Record) -> Iterator[Line]:
     cost, machine = record.cost, record.environment
     parts = [duration(cost.wall_seconds)]
     if cost.reused_from:
@@ -230,16 +183,15 @@ def _answered(record: Record) -> Iterator[Line]:
         parts.append(f"of it the attack {duration(cost.attack_seconds)}")
     if cost.training is not None and cost.training.seconds_per_round is not None:
         parts.append(f"{cost.training.seconds_per_round:.3g} s a round")
-    parts.append(f"{cost.peak_mb:.0f} MB at most")
-    if machine is None:
-        yield "cost", ", ".join(parts)
-    else:
+    where = ""
+    if machine is not None:
         threads = f"{machine.threads} thread{'' if machine.threads == 1 else 's'}"
-        yield "cost", f"{', '.join(parts)}; {machine.device} ({machine.device_name}), {threads}"
+        where = f"; {machine.device} ({machine.device_name}), {threads}"
+    yield "cost", f"{', '.join(parts)}, {cost.peak_mb:.0f} MB at most{where}"
     yield "provenance", ", ".join(_provenance(record))
 
 
-def _provenance(record: Record) -> Iterator[str]:
+def _provenance(record: schema.Record) -> Iterator[str]:
     code = record.provenance.bench
     yield f"bench {code.version}, protocol {code.protocol} ({(code.sha256 or '')[:8]})"
     for name in ("attack", "dataset", "defense", "model"):
@@ -272,7 +224,7 @@ def _federated(federated: Federated, client_examples: int | None) -> str:
     )
 
 
-def headline(record: Record) -> str:
+def headline(record: schema.Record) -> str:
     """What a list says of a cell: its ASR or accuracy."""
     if record.attack is not None:
         return asr(record.attack.figures())

@@ -1,21 +1,27 @@
 """`bench compare A B`: what differs between two cells, and the paired difference where there is one."""
 
-import json
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    from bench.cli.comparison import Comparison, PairedDifference
-    from bench.record.schema import Record
+from bench.cell import TrainingCell
+from bench.cli import common, lookup
+from bench.cli.cell_text import asr
+from bench.cli.comparison import Comparison, PairedDifference, compare
+from bench.leaderboard.forms.numbers import figure, share
+from bench.record.metrics import PSNR_DB, RMSE
+from bench.record.names import cell_name
+from bench.record.schema import Record
+from bench.sanitize import sanitize
 
 
 @click.command()
 @click.argument("a")
 @click.argument("b")
-@click.argument("run", type=click.Path(path_type=Path), required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.argument("run", type=common.PATH, required=False)
+@common.json_flag
 def command(a: str, b: str, run: Path | None, as_json: bool) -> None:
     """Compare cells A and B: id prefixes in RUN (by default the newest below runs/), or record files.
 
@@ -25,19 +31,15 @@ def command(a: str, b: str, run: Path | None, as_json: bool) -> None:
     bench compare 3f2a 91bc runs/smoke
     bench compare runs/one/records/<id>.json runs/two/records/<id>.json
     """
-    from bench.cli import lookup
-    from bench.cli.comparison import compare
-
-    (_, first), (_, second) = lookup.by_reference(a, run), lookup.by_reference(b, run)
+    first, second = lookup.by_reference(a, run), lookup.by_reference(b, run)
     comparison = compare(first, second)
     if as_json:
-        figures = {"a": _figures(first), "b": _figures(second)}
-        click.echo(json.dumps({**figures, **comparison.json()}, indent=1))
+        common.print_json({"a": _figures(first), "b": _figures(second), **asdict(comparison)})
     else:
         click.echo("\n".join(_text(first, second, comparison)))
 
 
-def _figures(record: "Record") -> dict[str, Any]:
+def _figures(record: Record) -> dict[str, Any]:
     figures: dict[str, Any] = {"id": record.id, "status": record.status, "reason": record.reason}
     if record.attack is not None:
         summary = record.attack.figures()
@@ -48,19 +50,14 @@ def _figures(record: "Record") -> dict[str, Any]:
     return figures
 
 
-def _text(a: "Record", b: "Record", comparison: "Comparison") -> list[str]:
-    from bench.record.names import cell_name
-    from bench.sanitize import sanitize
-
+def _text(a: Record, b: Record, comparison: Comparison) -> list[str]:
     lines = [click.style(f"{name}  {record.id[:8]}  {sanitize(cell_name(record.cell))}", bold=True)
              for name, record in (("A", a), ("B", b))]  # fmt: skip
     lines += [
         f"configuration  {sanitize(each.field)}: {sanitize(each.a)} | {sanitize(each.b)}"
         for each in comparison.configuration
     ] or ["configuration  the same"]
-    lines += [f"provenance     {sanitize(line)}" for line in comparison.provenance] or [
-        "provenance     the same"
-    ]
+    lines += [f"provenance     {sanitize(line)}" for line in comparison.provenance or ["the same"]]
     lines += [f"{name}              {sanitize(_result(record))}" for name, record in (("A", a), ("B", b))]
     if comparison.paired is None:
         return [*lines, f"not paired: {sanitize(comparison.unpaired)}; so no difference is claimed"]
@@ -72,25 +69,18 @@ def _text(a: "Record", b: "Record", comparison: "Comparison") -> list[str]:
     return lines
 
 
-def _result(record: "Record") -> str:
+def _result(record: Record) -> str:
     """One cell's own figures, whatever the other is."""
-    from bench.cell import TrainingCell
-    from bench.cli.cell_text import asr
-    from bench.leaderboard.forms.numbers import figure, share
-    from bench.record.metrics import PSNR_DB, RMSE
-
     if record.attack is not None:
         summary = record.attack.figures()
-        medians = ", ".join(
-            f"{metric.label} {figure(metric, summary.median(metric))}" for metric in (RMSE, PSNR_DB)
-        )
-        return f"ASR {asr(summary)} of {summary.examples} examples; medians {medians}"
+        medians = (f"{metric.label} {figure(metric, summary.median(metric))}" for metric in (RMSE, PSNR_DB))
+        return f"ASR {asr(summary)} of {summary.examples} examples; medians {', '.join(medians)}"
     if record.training is not None and isinstance(record.cell, TrainingCell):
         return f"accuracy {share(record.training.accuracy, 1)} after {record.cell.rounds} rounds"
     return f"{record.status}: {record.reason}"
 
 
-def _difference(paired: "PairedDifference") -> list[str]:
+def _difference(paired: PairedDifference) -> list[str]:
     low, high = paired.interval
     points = f"{100 * paired.difference:+.1f} points [{100 * low:+.1f}, {100 * high:+.1f}] in ASR"
     medians = [
@@ -99,13 +89,12 @@ def _difference(paired: "PairedDifference") -> list[str]:
         if value is not None
     ]
     more = "A" if paired.difference > 0 else "B"
-    verdict = f"different: {more} leaks more" if paired.different else "not called different: it holds 0"
     return [
         f"A - B     {points} on the same {paired.examples} examples (95 %; McNemar p = {paired.p_value:.2g})",
         f"          medians example by example: {', '.join(medians) or 'none'}",
         f"only A    {_places(paired.only_a)}",
         f"only B    {_places(paired.only_b)}",
-        verdict,
+        f"different: {more} leaks more" if paired.different else "not called different: it holds 0",
     ]
 
 

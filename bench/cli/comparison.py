@@ -1,14 +1,13 @@
 """Two cells side by side: what differs in the configuration, and the paired difference if there is one."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from math import isclose
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from bench.cell import NOT_IN_ID, AttackCell, Entry, InitialWeights
+from bench.cell import NOT_IN_ID, AttackCell, InitialWeights
 from bench.record import fingerprint
 from bench.record.metrics import PSNR_DB, RMSE, Metric
 from bench.record.names import with_params
@@ -33,9 +32,8 @@ class Difference:
 class PairedDifference:
     """A against B on the same examples; shares and differences are A's less B's.
 
-    `interval` of the difference in ASR at 95 %; `p_value` McNemar's; `rmse` and `psnr_db` medians of the
-    differences example by example; `only_a` and `only_b` the examples (reading, example) that leaked to one
-    alone.
+    `interval` of the difference in ASR at 95 %; `p_value` McNemar's; `rmse` and `psnr_db` medians of the differences
+    example by example; `only_a` and `only_b` the examples (reading, example) that leaked to one alone.
     """
 
     examples: int
@@ -58,9 +56,6 @@ class Comparison:
     unpaired: str | None
     paired: PairedDifference | None
 
-    def json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def compare(a: Record, b: Record) -> Comparison:
     """Compare two records."""
@@ -75,13 +70,11 @@ def compare(a: Record, b: Record) -> Comparison:
 
 def _of_same_entries(a: Record, b: Record) -> Provenance:
     """B's provenance, with A's code for entries in which the configurations differ: that is no difference of code."""
-    others = [name for name in _ENTRIES if _name(a, name) != _name(b, name)]
-    return replace(b.provenance, **{name: getattr(a.provenance, name) for name in others})
-
-
-def _name(record: Record, part: str) -> str | None:
-    entry: Entry | None = getattr(record.cell, part, None)
-    return None if entry is None else entry.name
+    mine, other = ({part: getattr(record.cell, part, None) for part in _ENTRIES} for record in (a, b))
+    others = [
+        part for part in _ENTRIES if getattr(mine[part], "name", "") != getattr(other[part], "name", "")
+    ]
+    return replace(b.provenance, **{part: getattr(a.provenance, part) for part in others})
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Difference]:
@@ -95,8 +88,8 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Differen
             named = (with_params(value["name"], value["params"]) for value in (first, second))
             yield Difference(field=key, a=next(named), b=next(named))
         elif both:
-            inner = differences(first, second)
-            yield from (Difference(field=_joined(key, each.field), a=each.a, b=each.b) for each in inner)
+            for each in differences(first, second):
+                yield replace(each, field=f"{key}.{each.field.removeprefix('params.')}")
         elif key not in NOT_IN_ID:
             yield Difference(field=key, a=first, b=second)
 
@@ -150,18 +143,10 @@ def _paired(a: AttackResult, b: AttackResult) -> PairedDifference:
 
 def _median(a: Sequence[ExampleScore], b: Sequence[ExampleScore], metric: Metric) -> float | None:
     """Median of the differences; a failed example is worse than any, two failed ones are equal."""
-    first, second = (_column(examples, metric) for examples in (a, b))
+    columns = (np.array([example.value(metric) for example in examples], np.float64) for examples in (a, b))
+    first, second = (np.where(np.isnan(column), metric.failed, column) for column in columns)
     with np.errstate(invalid="ignore"):
         return median(np.where(first == second, 0.0, first - second), 0.0)
-
-
-def _column(examples: Sequence[ExampleScore], metric: Metric) -> NDArray[np.float64]:
-    values = np.array([example.value(metric) for example in examples], np.float64)
-    return np.nan_to_num(values, nan=metric.failed, posinf=np.inf, neginf=-np.inf)
-
-
-def _joined(key: str, field: str) -> str:
-    return f"{key}.{field.removeprefix('params.')}"
 
 
 def _some(numbers: Sequence[int]) -> str:

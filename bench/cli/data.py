@@ -1,26 +1,35 @@
 """`bench data status` and `bench data fetch`: what is there, where it was looked for, what is missing."""
 
-import json as json_format
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
 import click
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
-State = Literal["there", "subset", "missing", "damaged", "yours"]
+from bench.cli import common
+from bench.datasets.base import split
+from bench.datasets.fetch import fetch as get
+from bench.datasets.files import MissingDataError
+from bench.datasets.loading import folders, read
+from bench.errors import BenchError, DataError
+from bench.registry import entries as registry
+
+_COLOURS = {"there": "green", "subset": "yellow", "missing": "red", "damaged": "red", "yours": "cyan"}
 _folder = click.option(
-    "--data-dir",
-    type=click.Path(file_okay=False, path_type=Path),
+    "--data-dir", type=click.Path(file_okay=False, path_type=Path),
     help="Where the data are; looked at before BENCH_DATA and the user's cache.",
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class DataState:
     """What is known of one data set; counts are the source's, before the five splits."""
 
     name: str
-    state: State
+    state: Literal["there", "subset", "missing", "damaged", "yours"]
     training: int | None = None
     test: int | None = None
     classes: int | None = None
@@ -38,17 +47,13 @@ def command() -> None:
 
 @command.command()
 @_folder
-@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
+@common.json_flag
 def status(data_dir: Path | None, as_json: bool) -> None:
     """Read and check every data set; say what is there, in part or not at all, and what to do."""
-    from bench.datasets.loading import folders
-    from bench.registry import entries as registry
-
     looked = [str(folder) for folder in folders(data_dir)]
     rows = [examine(name, data_dir) for name in registry.names("datasets")]
     if as_json:
-        content = {"looked_in": looked, "datasets": [asdict(row) for row in rows]}
-        click.echo(json_format.dumps(content, indent=1, sort_keys=True))
+        common.print_json({"looked_in": looked, "datasets": [asdict(row) for row in rows]})
     else:
         _show(rows, looked)
 
@@ -56,19 +61,9 @@ def status(data_dir: Path | None, as_json: bool) -> None:
 @command.command()
 @click.argument("name")
 @_folder
-@click.option(
-    "--mirror", metavar="URL", help="Address of a folder with the files, instead of the published ones."
-)
+@click.option("--mirror", metavar="URL", help="Address of a folder with the files, not the published ones.")
 def fetch(name: str, data_dir: Path | None, mirror: str | None) -> None:
     """Get data set NAME into the first folder looked in; checked, whole or not at all."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from bench.datasets.fetch import fetch as get
-    from bench.datasets.loading import folders
-    from bench.errors import DataError
-    from bench.registry import entries as registry
-
     dataset = registry.instance("datasets", name, {})
     before = examine(name, data_dir)
     if before.state == "yours":
@@ -83,8 +78,8 @@ def fetch(name: str, data_dir: Path | None, mirror: str | None) -> None:
         for remote in dataset.remotes:
             task = bars.add_task(remote.name, total=None)
 
-            def show(done: int, total: int, task: object = task) -> None:
-                bars.update(task, completed=done, total=total or None)  # type: ignore[arg-type]
+            def show(done: int, total: int, task: TaskID = task) -> None:
+                bars.update(task, completed=done, total=total or None)
 
             get(remote, folders(data_dir)[0], mirror=mirror, progress=show)
     after = examine(name, data_dir)
@@ -95,14 +90,8 @@ def fetch(name: str, data_dir: Path | None, mirror: str | None) -> None:
     click.echo(f"{name}: {_counts(after)}, in {_place(after)}")
 
 
-def examine(name: str, data_dir: Path | None) -> Row:
+def examine(name: str, data_dir: Path | None) -> DataState:
     """Load one data set, with its default parameters, and say what came of it."""
-    from bench.datasets.base import split
-    from bench.datasets.files import MissingDataError
-    from bench.datasets.loading import read
-    from bench.errors import BenchError
-    from bench.registry import entries as registry
-
     fetching = ""
     try:
         dataset = registry.instance("datasets", name, {})
@@ -111,51 +100,37 @@ def examine(name: str, data_dir: Path | None) -> Row:
         data = split(raw, name=name, kind=dataset.kind, private=dataset.private)
     except MissingDataError as error:
         if dataset.private:
-            return Row(name=name, state="yours", remedy="give its path in the matrix", message=str(error))
-        return Row(name=name, state="missing", remedy=fetching, message=str(error))
+            return DataState(
+                name=name, state="yours", remedy="give its path in the matrix", message=str(error)
+            )
+        return DataState(name=name, state="missing", remedy=fetching, message=str(error))
     except BenchError as error:
-        return Row(name=name, state="damaged", remedy=fetching, message=str(error))
-    return Row(
-        name=name,
-        state="there" if raw.subset is None else "subset",
-        training=len(raw.train_labels),
-        test=len(raw.test_labels),
-        classes=data.classes,
-        subset=raw.subset,
-        sha256=data.sha256,
-        where=tuple(str(path) for path in raw.sources),
-        remedy=fetching if raw.subset else "",
-    )
+        return DataState(name=name, state="damaged", remedy=fetching, message=str(error))
+    return DataState(
+        name=name, state="there" if raw.subset is None else "subset", training=len(raw.train_labels),
+        test=len(raw.test_labels), classes=data.classes, subset=raw.subset, sha256=data.sha256,
+        where=tuple(map(str, raw.sources)), remedy=fetching if raw.subset else "",
+    )  # fmt: skip
 
 
-def _counts(row: Row) -> str:
+def _counts(row: DataState) -> str:
     return f"{row.training} training and {row.test} test examples"
 
 
-def _place(row: Row) -> str:
+def _place(row: DataState) -> str:
     if not row.where:
         return "scikit-learn"
     return row.where[0] if len(row.where) == 1 else str(Path(row.where[0]).parent)
 
 
-def _show(rows: list[Row], looked: list[str]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    colours = {"there": "green", "subset": "yellow", "missing": "red", "damaged": "red", "yours": "cyan"}
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("data set", "state", "training", "test", "classes", "where, or what to do"):
-        numeric = heading in ("training", "test", "classes")
-        table.add_column(heading, justify="right" if numeric else "left", overflow="fold", no_wrap=numeric)
+def _show(rows: list[DataState], looked: list[str]) -> None:
+    table: list[tuple[str | Text, ...]] = []
     for row in rows:
         # Without a remedy, or for damage, only the full message says what is wrong.
         fault = row.message if row.state == "damaged" or not row.remedy else ""
         parts = (_place(row) if row.training else "", row.subset, fault or row.remedy)
-        text = "; ".join(part for part in parts if part)
-        counts = ["" if count is None else str(count) for count in (row.training, row.test, row.classes)]
-        # Text, not markup: names and paths are shown as they are.
-        table.add_row(row.name, Text(row.state, colours[row.state]), *counts, Text(text))
-    console = Console()
-    console.print(table)
-    console.print(Text(f"looked in {', '.join(looked)}"), soft_wrap=True)
+        counts = ("" if count is None else f"{count:>8}" for count in (row.training, row.test, row.classes))
+        state = Text(row.state, _COLOURS[row.state])
+        table.append((row.name, state, *counts, "; ".join(part for part in parts if part)))
+    common.print_table(("data set", "state", "training", "test", "classes", "where, or what to do"), table)
+    click.echo(f"looked in {', '.join(looked)}")

@@ -1,33 +1,37 @@
 """`bench gate`: has a defense become weaker since the baseline?  For people, and for CI."""
 
-import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-if TYPE_CHECKING:
-    from bench.gate.baseline import Baseline
-    from bench.gate.verdict import Verdict
+from bench.cli import common, lookup
+from bench.errors import BenchError
+from bench.gate import baseline as baselines
+from bench.gate import reports
+from bench.gate.baseline import Baseline
+from bench.gate.verdict import Verdict, verdict
+from bench.record import fingerprint, request
+from bench.record.files import write_atomically
+from bench.record.runs import checked_run
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path), required=False)
-@click.option("--baseline", type=click.Path(path_type=Path), help="The file to compare with.")
-@click.option("--write-baseline", type=click.Path(path_type=Path), help="Make that file of RUN, and end.")
+@click.argument("run", type=common.PATH, required=False)
+@click.option("--baseline", type=common.PATH, help="The file to compare with.")
+@click.option("--write-baseline", type=common.PATH, help="Make that file of RUN, and end.")
 @click.option(
     "--margin", "margins", multiple=True, metavar="METRIC=NUMBER",
     help="What is tolerated, in place of the baseline's (when writing: of the default) [repeatable].",
 )  # fmt: skip
-@click.option("--out", type=click.Path(path_type=Path), help="Where to run the matrix [default: runs/gate].")
-@click.option("--data-dir", type=click.Path(path_type=Path), help="Folder of data sets; else BENCH_DATA.")
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
-@click.option("--jobs", type=click.IntRange(1), help="Worker processes, one thread each [default: cores].")
-@click.option("--junit", type=click.Path(path_type=Path), help="Write the verdict as JUnit XML.")
-@click.option("--markdown", type=click.Path(path_type=Path), help="Write it as Markdown.")
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+@click.option("--out", type=common.PATH, help="Where to run the matrix [default: runs/gate].")
+@common.data_dir
+@common.device
+@common.jobs
+@click.option("--junit", type=common.PATH, help="Write the verdict as JUnit XML.")
+@click.option("--markdown", type=common.PATH, help="Write it as Markdown.")
+@common.json_flag
 def command(
     run: Path | None, baseline: Path | None, write_baseline: Path | None, margins: tuple[str, ...],
     out: Path | None, data_dir: Path | None, device: str, jobs: int | None, junit: Path | None,
@@ -46,8 +50,6 @@ def command(
     """
     if (baseline is None) == (write_baseline is None):
         raise click.UsageError("give --baseline FILE to compare, or --write-baseline FILE to make one")
-    from bench.gate import baseline as baselines
-
     limits = dict(_margin(text) for text in margins)
     if write_baseline is not None:
         _write(run, write_baseline, limits)
@@ -72,21 +74,15 @@ def _margin(text: str) -> tuple[str, float]:
 
 
 def _write(run: Path | None, path: Path, margins: dict[str, float]) -> None:
-    from bench.cli import lookup
-    from bench.gate import baseline as baselines
-    from bench.gate.verdict import verdict
-    from bench.record import request
-    from bench.record.runs import checked_run
-
     run = checked_run(run)
-    made = baselines.of_run(lookup.compared(run), request.read(run), margins)
+    made = baselines.of_run(lookup.compact_records(run), request.read(run), margins)
     # Against itself it must pass, or it is too small to be of use: better said now than in CI.
     result = verdict(made.records, made.records, made.margins)
     baselines.write(path, made)
     click.echo(f"{path}: {len(made.records)} cells of {run}, {path.stat().st_size / 1e6:.1f} MB")
     if result.exit_code:
         click.echo("against itself it does not pass, so it never will:")
-        _print(result)
+        common.console().print(reports.render(result))
     if made.request is None:
         click.echo(
             f"{run} does not say which matrix it ran: `bench gate` needs a finished run beside this baseline"
@@ -94,28 +90,22 @@ def _write(run: Path | None, path: Path, margins: dict[str, float]) -> None:
 
 
 def _run(
-    before: "Baseline", path: Path, out: Path | None, data_dir: Path | None, device: str, jobs: int | None
+    before: Baseline, path: Path, out: Path | None, data_dir: Path | None, device: str, jobs: int | None
 ) -> Path:
     """Run the matrix that the baseline names; returns the run's folder."""
     from bench.cli import running
-    from bench.errors import BenchError
 
     if before.request is None:
         raise BenchError(
             f"{path}: it names no matrix; run one and give its folder: bench gate RUN --baseline …"
         )
-    planned = running.plan(before.request, out=out or Path("runs") / "gate", data_dir=data_dir, jobs=jobs)
-    running.execute(planned, device=device, quiet=True, tracking_uri=None)
-    return planned.run
+    run = running.prepare(before.request, out=out or Path("runs") / "gate", data_dir=data_dir, jobs=jobs)
+    running.execute(run, device=device, quiet=True, tracking_uri=None)
+    return run.folder
 
 
-def _verdict(before: "Baseline", run: Path, margins: dict[str, float]) -> "Verdict":
-    from bench.cli import lookup
-    from bench.gate.verdict import verdict
-    from bench.record import fingerprint
-    from bench.record.runs import checked_run
-
-    after = lookup.compared(checked_run(run))
+def _verdict(before: Baseline, run: Path, margins: dict[str, float]) -> Verdict:
+    after = lookup.compact_records(checked_run(run))
     old = {record.cell.id: record.provenance for record in before.records}
     changes = dict.fromkeys(
         f"{entry.name}: {line}" if (entry := getattr(record.cell, line.partition(":")[0], None)) else line
@@ -126,27 +116,15 @@ def _verdict(before: "Baseline", run: Path, margins: dict[str, float]) -> "Verdi
     return verdict(before.records, after, margins, tuple(changes))
 
 
-def _report(verdict: "Verdict", junit: Path | None, markdown: Path | None, as_json: bool) -> None:
-    from bench.gate import reports
-    from bench.record.files import write_atomically
-
+def _report(result: Verdict, junit: Path | None, markdown: Path | None, as_json: bool) -> None:
     if junit is not None:
-        write_atomically(junit, reports.junit(verdict).encode())
+        write_atomically(junit, reports.junit(result).encode())
     if markdown is not None:
-        write_atomically(markdown, reports.markdown(verdict).encode())
+        write_atomically(markdown, reports.markdown(result).encode())
     if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
         with Path(summary).open("a", encoding="utf-8") as file:
-            file.write(reports.markdown(verdict) + "\n")
+            file.write(reports.markdown(result) + "\n")
     if as_json:
-        click.echo(json.dumps(verdict.json(), indent=1))
+        common.print_json(result.json())
     else:
-        _print(verdict)
-
-
-def _print(verdict: "Verdict") -> None:
-    from rich.console import Console
-
-    from bench.cli.columns import width
-    from bench.gate import reports
-
-    Console(width=max(width(), 80), highlight=False).print(reports.render(verdict))
+        common.console().print(reports.render(result))

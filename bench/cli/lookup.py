@@ -9,17 +9,16 @@ from bench.record.runs import checked_run
 from bench.record.schema import Record
 
 
-def by_reference(text: str, run: Path | None) -> tuple[Path, Record]:
-    """A record and its run folder, by the path of its file or by prefix in `run` (the newest if None)."""
+def by_reference(text: str, run: Path | None) -> Record:
+    """A record by the path of its file, or by prefix in `run` (the newest if None)."""
     path = Path(text)
     if path.suffix == ".json" or path.is_file():
-        return path.resolve().parent.parent, records.read(path)
-    folder = checked_run(run)
-    return folder, records.find(folder, text)
+        return records.read(path)
+    return records.find(checked_run(run), text)
 
 
-def compared(run: Path) -> list[Record]:
-    """All records of a run, cut to what boards and gates read."""
+def compact_records(run: Path) -> list[Record]:
+    """All records of a run, with what boards and gates read of them."""
     gc.disable()  # none of what is read is garbage, and looking for it takes a quarter of the time
     try:
         return list(map(Interner(), records.records(run)))

@@ -1,19 +1,20 @@
 """`bench merge`: the records of several run folders, shards of a matrix say, in one."""
 
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
+from bench.cli import common
+
 _LISTED = 10
 
 
 @click.command()
-@click.argument("into", type=click.Path(path_type=Path))
-@click.argument("sources", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="FROM...")
-@click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
+@click.argument("into", type=common.PATH)
+@click.argument("sources", type=common.PATH, nargs=-1, required=True, metavar="FROM...")
+@common.json_flag
 def command(into: Path, sources: tuple[Path, ...], as_json: bool) -> None:
     """Bring the records of every FROM into the run folder INTO, with their arrays and checkpoints.
 
@@ -29,11 +30,12 @@ def command(into: Path, sources: tuple[Path, ...], as_json: bool) -> None:
     with opened(into):
         merged = merge(into, sources)
     if as_json:
-        click.echo(json.dumps({"run": str(into), **asdict(merged)}, indent=1))
+        common.print_json({"run": str(into), **asdict(merged)})
     else:
-        click.echo(
-            f"{into}: {merged.new} new records, {merged.better} in place of lesser ones, {merged.same} there before"
+        counts = (
+            f"{merged.new} new records, {merged.better} in place of lesser ones, {merged.same} there before"
         )
+        click.echo(f"{into}: {counts}")
         for title, lines in (("differ", merged.differs), ("refused", merged.refused)):
             for line in lines[:_LISTED]:
                 click.echo(f"{title}: {line}")

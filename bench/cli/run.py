@@ -1,6 +1,5 @@
 """`bench run`: a matrix from TOML to records, with the table growing while it runs."""
 
-import json
 import sys
 from collections.abc import Collection
 from pathlib import Path
@@ -9,10 +8,13 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-if TYPE_CHECKING:
-    from bench.cli.running import RunPlan
+from bench.cli import common
+from bench.cli.words import duration, seconds
+from bench.sanitize import sanitize
 
-_EXIT_CRASHED = 1
+if TYPE_CHECKING:
+    from bench.cli.running import PreparedRun
+
 _MOST_SHARDS = 100_000
 # Options that change nothing of what a matrix requests; any other, new ones too, makes a suite's run unranked.
 _FREE = (
@@ -24,14 +26,11 @@ _OF_CELLS = ("cell_file", "data_dir", "device", "plugins", "as_json")
 
 
 def _seconds(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
-    from bench.cli.words import seconds
-
     try:
         return None if value is None else seconds(value)
     except ValueError:
-        raise click.BadParameter(
-            f"{value}: it must be a time, e.g. 90s, 30m or 2h", context, option
-        ) from None
+        message = f"{value}: it must be a time, e.g. 90s, 30m or 2h"
+        raise click.BadParameter(message, context, option) from None
 
 
 def _shard(context: click.Context, option: click.Parameter, value: str | None) -> tuple[int, int] | None:
@@ -46,25 +45,19 @@ def _shard(context: click.Context, option: click.Parameter, value: str | None) -
 
 @click.command()
 @click.option("--matrix", "matrix_name", metavar="FILE|PRESET", help="A matrix file, or a preset's name.")
-@click.option(
-    "--cell", "cell_file", type=click.Path(path_type=Path), help="Repeat one published record's cell."
-)
+@click.option("--cell", "cell_file", type=common.PATH, help="Repeat one published record's cell.")
 @click.option(
     "--scale", metavar="NAME", help="Of a preset that comes in several sizes: small (default) or full."
 )
-@click.option("--out", type=click.Path(path_type=Path), help="Run folder [default: runs/NAME].")
-@click.option("--data-dir", type=click.Path(path_type=Path), help="Folder of data sets; else BENCH_DATA.")
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
-@click.option("--jobs", type=click.IntRange(1), help="Worker processes, one thread each [default: cores].")
+@click.option("--out", type=common.PATH, help="Run folder [default: runs/NAME].")
+@common.data_dir
+@common.device
+@common.jobs
 @click.option(
-    "--shard",
-    metavar="i/n",
-    callback=_shard,
+    "--shard", metavar="i/n", callback=_shard,
     help="Part i of n, for a scheduler of your own; `bench merge` puts them together.",
-)
-@click.option(
-    "--executor", metavar="dask://HOST:PORT", help="Workers of a Dask cluster in place of this machine's."
-)
+)  # fmt: skip
+@click.option("--executor", metavar="dask://HOST:PORT", help="Workers of a Dask cluster, not this machine's.")
 @click.option(
     "--time-limit",
     metavar="TIME",
@@ -75,19 +68,16 @@ def _shard(context: click.Context, option: click.Parameter, value: str | None) -
     "--plugin", "plugins", multiple=True, metavar="FILE|MODULE", help="Try out entries of your own."
 )
 @click.option(
-    "--defense",
-    "defenses",
-    multiple=True,
-    metavar="NAME",
+    "--defense", "defenses", multiple=True, metavar="NAME",
     help="Add a defense to what is attacked, and to trainings that compare defenses [repeatable].",
-)
+)  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="List the cells, which are done, and an estimate of the time.")
 @click.option(
     "--tracking-uri", metavar="URI", help="MLflow server or store [default: mlflow.db beside runs]."
 )
 @click.option("--no-tracking", is_flag=True, help="Leave MLflow for a later `bench sync`.")
 @click.option("--include-pictures", is_flag=True, help="Send pictures of private data to MLflow, too.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@common.json_flag
 def command(
     matrix_name: str | None, cell_file: Path | None, scale: str | None, out: Path | None,
     data_dir: Path | None, device: str, jobs: int | None, shard: tuple[int, int] | None, executor: str | None,
@@ -109,9 +99,9 @@ def command(
     """
     if (matrix_name is None) == (cell_file is None):
         raise click.UsageError("give --matrix FILE|PRESET or --cell RECORD; `bench run --matrix quickstart`")
-    if cell_file is not None and (idle := _options(but=_OF_CELLS)):
-        raise click.UsageError(f"{idle[0]} is of a matrix; leave it out, or give --matrix")
     if cell_file is not None:
+        if idle := _options(but=_OF_CELLS):
+            raise click.UsageError(f"{idle[0]} is of a matrix; leave it out, or give --matrix")
         from bench.cli import repeat
         from bench.registry import entries as registry
         from bench.sweep.session import chosen_device
@@ -125,19 +115,19 @@ def command(
 
     assert matrix_name is not None
     request = Request(matrix=matrix_name, scale=scale, defenses=defenses, plugins=plugins)
-    plan = running.plan(request, out=out, data_dir=data_dir, jobs=jobs, shard=shard)
+    prepared = running.prepare(request, out=out, data_dir=data_dir, jobs=jobs, shard=shard)
     if dry_run:
-        _dry_run(plan, device, as_json)
+        _dry_run(prepared, device, as_json)
         return
     result = running.execute(
-        plan, device=device, quiet=as_json, tracking_uri=None if no_tracking else (tracking_uri or ""),
+        prepared, device=device, quiet=as_json, tracking_uri=None if no_tracking else (tracking_uri or ""),
         include_pictures=include_pictures, overrides=overrides(), time_limit=time_limit, executor=executor,
     )  # fmt: skip
     if as_json:
-        click.echo(json.dumps(result, indent=1))
+        common.print_json(result)
     elif result["suite"] is not None:
         click.echo(ranking_line(result["suite"]))
-    sys.exit(_EXIT_CRASHED if result["crashed"] else 0)
+    sys.exit(1 if result["crashed"] else 0)
 
 
 def overrides() -> list[str]:
@@ -156,24 +146,22 @@ def _options(*, but: Collection[str]) -> list[str]:
     ]
 
 
-def _dry_run(plan: "RunPlan", device: str, as_json: bool) -> None:
-    from bench.cli.words import duration
+def _dry_run(run: "PreparedRun", device: str, as_json: bool) -> None:
     from bench.record.names import entry
-    from bench.sanitize import sanitize
     from bench.sweep.session import chosen_device, default_jobs
 
-    schedule, jobs = plan.schedule, plan.jobs or default_jobs(chosen_device(device))
+    schedule, jobs = run.schedule, run.jobs or default_jobs(chosen_device(device))
     rows = [(cell, "done", "") for cell in schedule.done]
     rows += [(cell, "n/a", reason) for cell, reason in schedule.impossible]
     rows += [(cell, "to run", schedule.again.get(cell.id, "")) for cell in schedule.waiting]
-    seconds = schedule.seconds / jobs
+    estimate = schedule.seconds / jobs
     if as_json:
         cells = [
             {"id": cell.id, "state": state, "reason": reason or None, "cell": cell.model_dump(mode="json"),
              "estimated_seconds": schedule.estimates.seconds(cell) if state == "to run" else None}
             for cell, state, reason in rows
         ]  # fmt: skip
-        click.echo(json.dumps({"run": str(plan.run), "cells": cells, "estimated_seconds": seconds}, indent=1))
+        common.print_json({"run": str(run.folder), "cells": cells, "estimated_seconds": estimate})
         return
     for cell, state, reason in rows:
         what = [cell.dataset.name, cell.model.name, entry(cell.defense)]
@@ -182,8 +170,8 @@ def _dry_run(plan: "RunPlan", device: str, as_json: bool) -> None:
         else:
             what += ["training", f"{cell.rounds} rounds"]
         click.echo(f"{cell.id[:8]}  {state:7}{' · '.join(what)}{f'  ({sanitize(reason)})' if reason else ''}")
+    counts = f"{len(schedule.done)} done, {len(schedule.impossible)} n/a, {len(schedule.waiting)} to run"
+    workers = f"{jobs} worker{'s' if jobs > 1 else ''}"
     click.echo(
-        f"\n{len(rows)} cells: {len(schedule.done)} done, {len(schedule.impossible)} n/a, "
-        f"{len(schedule.waiting)} to run, about {duration(seconds)} with {jobs} worker{'s' if jobs > 1 else ''}.  "
-        f"They would go to {plan.run}."
+        f"\n{len(rows)} cells: {counts}, about {duration(estimate)} with {workers}.  They would go to {run.folder}."
     )

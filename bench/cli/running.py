@@ -42,22 +42,22 @@ from bench.tracking.following import Follower
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunPlan:
-    """What a matrix requests, and what of it is left to do in `run`."""
+class PreparedRun:
+    """What a matrix requests, and what of it is left to do in the run's `folder`."""
 
     request: Request
     matrix: Matrix
     cells: tuple[PlannedCell, ...]
     schedule: Schedule
-    run: Path
+    folder: Path
     data_dir: Path | None
     jobs: int | None
 
 
-def plan(
+def prepare(
     request: Request, *, out: Path | None, data_dir: Path | None, jobs: int | None,
     shard: tuple[int, int] | None = None,
-) -> RunPlan:  # fmt: skip
+) -> PreparedRun:  # fmt: skip
     """Read the matrix and see what is done, of all of it or of one `shard`.
 
     Raises `BenchError` for a mistake in the matrix.
@@ -71,15 +71,15 @@ def plan(
     if shard is not None:
         number, count = shard
         cells, name = share(cells, number, count, resolver), f"{name}-shard-{number}-of-{count}"
-    run = out or Path("runs") / name
-    return RunPlan(
-        request=request, matrix=matrix, cells=cells, schedule=schedule(cells, run, resolver), run=run,
+    folder = out or Path("runs") / name
+    return PreparedRun(
+        request=request, matrix=matrix, cells=cells, schedule=schedule(cells, folder, resolver), folder=folder,
         data_dir=data_dir, jobs=jobs,
     )  # fmt: skip
 
 
 def execute(
-    plan: RunPlan, *, device: str, quiet: bool, tracking_uri: str | None, include_pictures: bool = False,
+    run: PreparedRun, *, device: str, quiet: bool, tracking_uri: str | None, include_pictures: bool = False,
     overrides: Sequence[str] = (), time_limit: float | None = None, executor: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Run what is left under the user's eyes; returns the result as JSON types.
@@ -91,26 +91,26 @@ def execute(
     began = time.monotonic()
     console = Console(stderr=quiet, highlight=False)
     pool_device = "cpu" if executor else chosen_device(device)  # a cluster's workers choose for themselves
-    context = RunContext(run=plan.run, data_dir=plan.data_dir, device=pool_device, time_limit=time_limit)
-    pool = _pool(plan, context, executor, device, partial(say, console))
-    matrix, order = plan.matrix, {item.cell.id: position for position, item in enumerate(plan.cells)}
+    context = RunContext(run=run.folder, data_dir=run.data_dir, device=pool_device, time_limit=time_limit)
+    pool = _pool(run, context, executor, device, partial(say, console))
+    matrix, order = run.matrix, {item.cell.id: position for position, item in enumerate(run.cells)}
     title = matrix.title + (f" ({matrix.scale} scale)" if matrix.scale else "")
-    with opened(plan.run), ExitStack() as stack:
-        suite = _keep(plan, overrides)
-        settled = [records.read(records.record_path(plan.run, cell.id)) for cell in plan.schedule.done]
-        remaining = Remaining(plan.schedule.waiting, plan.schedule.estimates)
+    with opened(run.folder), ExitStack() as stack:
+        suite = _keep(run, overrides)
+        settled = [records.read(records.record_path(run.folder, cell.id)) for cell in run.schedule.done]
+        remaining = Remaining(run.schedule.waiting, run.schedule.estimates)
         screen = Screen(console, settled, cells=len(order), left=remaining.left, quiet=quiet)
         if not quiet:
-            conclusion.announce(console, title, plan.schedule, pool)
+            conclusion.announce(console, title, run.schedule, pool)
         follower = None
         if tracking_uri is not None:
-            follower = Follower(plan.run, tracking_uri or None, include_pictures=include_pictures)
+            follower = Follower(run.folder, tracking_uri or None, include_pictures=include_pictures)
             stack.enter_context(closing(follower)).start()
-        reporter = Reporter(plan.run, title, cells=len(order), settled=len(settled), left=remaining.left)
-        observers = (remaining, reporter, _Grids(plan.run), screen)
+        reporter = Reporter(run.folder, title, cells=len(order), settled=len(settled), left=remaining.left)
+        observers = (remaining, reporter, _Grids(run.folder), screen)
         try:
             with reporter, screen:
-                run_schedule(plan.schedule, context, pool.start, *observers)
+                run_schedule(run.schedule, context, pool.start, *observers)
         except KeyboardInterrupt:
             console.print(
                 f"\nstopped; {len(screen.records)} of {len(order)} cells are on disk.  "
@@ -121,10 +121,10 @@ def execute(
     finished = sorted(screen.records, key=lambda record: order[record.id])
     uploaded = follower.uploaded if follower else None
     if not quiet:
-        mlflow = conclusion.upload_line(plan.run, tracking_uri, uploaded, waiting)
-        conclusion.conclude(console, finished, plan.run, plan.request, matrix.published, mlflow)
+        mlflow = conclusion.upload_line(run.folder, tracking_uri, uploaded, waiting)
+        conclusion.conclude(console, finished, run.folder, run.request, matrix.published, mlflow)
     return {
-        "run": str(plan.run.resolve()), **_result(finished), "suite": suite,
+        "run": str(run.folder.resolve()), **_result(finished), "suite": suite,
         "uploaded": uploaded and {"count": uploaded.count, "left": uploaded.left},
         "seconds": round(time.monotonic() - began, 1),
     }  # fmt: skip
@@ -143,26 +143,26 @@ class _Grids(Observer):
 
 
 def _pool(
-    plan: RunPlan, context: RunContext, executor: str | None, device: str, notify: Callable[[str], None]
+    run: PreparedRun, context: RunContext, executor: str | None, device: str, notify: Callable[[str], None]
 ) -> PoolSpec:
-    plugins = plan.request.plugins
+    plugins = run.request.plugins
     if executor:
         start = partial(ClusterPool, executor, context, device=device, plugins=plugins, notify=notify)
         return PoolSpec(start, f"the workers of {executor}", None)
-    jobs = plan.jobs or default_jobs(context.device)
+    jobs = run.jobs or default_jobs(context.device)
     description = f"{jobs} worker{'s' if jobs > 1 else ''} ({context.device})"
     return PoolSpec(partial(ProcessPool, context, jobs=jobs, plugins=plugins), description, jobs)
 
 
-def _keep(plan: RunPlan, overrides: Sequence[str]) -> dict[str, Any] | None:
+def _keep(run: PreparedRun, overrides: Sequence[str]) -> dict[str, Any] | None:
     """Note in the run folder what it was made of; returns whether and why its suite is ranked."""
-    keep(plan.run, plan.matrix.published)
-    requests.keep(plan.run, plan.request)
-    name = plan.matrix.suite
+    keep(run.folder, run.matrix.published)
+    requests.keep(run.folder, run.request)
+    name = run.matrix.suite
     if name is None:
         return None
-    suite = ranking(name, plan.matrix.path, overrides)
-    write_atomically(plan.run / f"suite-{name}.json", f"{json.dumps(suite, indent=1)}\n".encode())
+    suite = ranking(name, run.matrix.path, overrides)
+    write_atomically(run.folder / f"suite-{name}.json", f"{json.dumps(suite, indent=1)}\n".encode())
     return suite
 
 

@@ -3,14 +3,23 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from PIL.Image import Image
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
-    from bench.record.schema import Record
+from bench.cell import TrainingCell
+from bench.cli import common
+from bench.cli.cell_text import headline, lines
+from bench.leaderboard import attacks, knowledge, trainings
+from bench.leaderboard.forms import terminal
+from bench.matrix import published
+from bench.pictures import grid, trajectory
+from bench.record import store as records
+from bench.record.names import cell_name, entry
+from bench.record.runs import checked_run
+from bench.record.schema import Record
+from bench.sanitize import LONGEST, sanitize
 
 _COLUMNS = ("cell", "data set", "model", "defense", "point", "attack", "status", "ASR or accuracy")
 _HEADING = 18  # columns
@@ -18,8 +27,8 @@ _HEADING = 18  # columns
 
 @click.command()
 @click.argument("cell", metavar="[CELL-PREFIX]", required=False)
-@click.argument("run", type=click.Path(path_type=Path), required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.argument("run", type=common.PATH, required=False)
+@common.json_flag
 @click.option("--open", "opened", is_flag=True, help="Open the picture, too.")
 @click.option("--attacks", "table", flag_value="attacks", help="How each attack fares on each data set.")
 @click.option("--trainings", "table", flag_value="trainings", help="Accuracy, ε and time under each defense.")
@@ -38,75 +47,47 @@ def command(cell: str | None, run: Path | None, as_json: bool, opened: bool, tab
     bench show runs/x --trainings   what each defense costs in accuracy, ε and time
     bench show runs/x --knowledge   what knowing the defense gains
     """
-    from bench.record import store as records
-    from bench.record.runs import checked_run
-
     if cell is not None and run is None and (Path(cell) / "records").is_dir():
         run, cell = Path(cell), None
     if table is not None and cell is not None:
         raise click.UsageError(f"--{table} is a table of a whole run; leave {cell} out")
     run = checked_run(run)
     if table is not None:
-        _table(run, table, as_json)
-        return
+        return _table(run, table, as_json)
     if cell is None:
-        _list(run, as_json)
-        return
+        return _list(run, as_json)
     record = records.find(run, cell)
-    grid, trajectory = _draw(run, record)
-    if as_json:
-        paths = {"picture": grid, "over_iterations": trajectory}
-        files = {name: None if path is None else str(path) for name, path in paths.items()}
-        click.echo(json.dumps({**json.loads(records.to_json(record)), **files}, indent=1))
-    else:
-        _print(record, grid, trajectory)
-    if opened and grid is not None:
-        click.launch(str(grid))
-
-
-def _draw(run: Path, record: "Record") -> tuple[Path | None, Path | None]:
-    """Write the cell's reconstruction grid and trajectory below its run; their paths, None for one it has not."""
-    from bench.pictures import grid, trajectory
-
     folder = run / "pictures"
-    return (
-        _saved(grid.of_record(run, record), folder / f"{record.id}.png"),
-        _saved(trajectory.of_record(run, record), folder / f"{record.id}-iterations.png"),
-    )
+    picture = _saved(grid.of_record(run, record), folder / f"{record.id}.png")
+    iterations = _saved(trajectory.of_record(run, record), folder / f"{record.id}-iterations.png")
+    if as_json:
+        content = json.loads(records.to_json(record))
+        common.print_json({**content, "picture": picture, "over_iterations": iterations})
+    else:
+        _print(record, picture, iterations)
+    if opened and picture is not None:
+        click.launch(picture)
+    return None
 
 
-def _saved(image: "Image | None", path: Path) -> Path | None:
-    from bench.pictures import grid
-
+def _saved(image: Image | None, path: Path) -> str | None:
     if image is None:
         return None
     grid.save(image, path)
-    return path
+    return str(path)
 
 
-def _print(record: "Record", grid: Path | None, trajectory: Path | None) -> None:
-    from bench.cli.cell_text import lines
-    from bench.record.names import cell_name
-    from bench.sanitize import LONGEST, sanitize
-
+def _print(record: Record, picture: str | None, iterations: str | None) -> None:
     click.echo(click.style(f"{record.id[:8]}  {sanitize(cell_name(record.cell))}", bold=True, fg="cyan"))
     for heading, text in lines(record):
         click.echo(f"{f'{heading}:' if heading else '':<{_HEADING}}{sanitize(text, LONGEST)}")
-    click.echo(f"{'picture:':<{_HEADING}}{grid or 'none: this cell reconstructed nothing'}")
-    if trajectory is not None:
-        click.echo(f"{'over iterations:':<{_HEADING}}{trajectory}")
+    click.echo(f"{'picture:':<{_HEADING}}{picture or 'none: this cell reconstructed nothing'}")
+    if iterations is not None:
+        click.echo(f"{'over iterations:':<{_HEADING}}{iterations}")
 
 
 def _table(run: Path, table: str, as_json: bool) -> None:
     """Print the run's table of attacks, of trainings, or of what knowing the defense gains."""
-    from rich.console import Console
-
-    from bench.cli.columns import width
-    from bench.leaderboard import attacks, knowledge, trainings
-    from bench.leaderboard.forms import terminal
-    from bench.matrix import published
-    from bench.record import store as records
-
     cells, papers = list(records.records(run)), published.kept(run)
     rows: Sequence[Any]
     if table == "attacks":
@@ -119,35 +100,27 @@ def _table(run: Path, table: str, as_json: bool) -> None:
         rows = knowledge.knowledge(cells)
         text, empty = terminal.knowledge(rows), f"no attack of {run} was run both plain and adaptive"
     if as_json:
-        click.echo(json.dumps({"run": str(run), table: [row.json() for row in rows]}, indent=1))
+        common.print_json({"run": str(run), table: [row.json() for row in rows]})
     elif rows:
-        Console(width=max(width(), 80), highlight=False).print(text)
+        common.console().print(text)
     else:
         click.echo(empty)
 
 
 def _list(run: Path, as_json: bool) -> None:
-    from bench.cli.columns import columns, width
-    from bench.record import store as records
-    from bench.sanitize import sanitize
-
     rows = [_row(record) for record in records.records(run)]
     if as_json:
-        click.echo(json.dumps({"run": str(run), "cells": rows}, indent=1))
+        common.print_json({"run": str(run), "cells": rows})
         return
     names = ("id", "dataset", "model", "defense", "point", "attack", "status", "shown")
     texts = [tuple(sanitize(row[name][:8] if name == "id" else row[name]) for name in names) for row in rows]
     if texts:
-        click.echo(columns(_COLUMNS, texts, width()))
+        common.print_table(_COLUMNS, texts)
     count = f"{len(rows)} cell{'' if len(rows) == 1 else 's'} in {run}"
     click.echo(f"{count}; `bench show CELL` shows one" if rows else count)
 
 
-def _row(record: "Record") -> dict[str, Any]:
-    from bench.cell import TrainingCell
-    from bench.cli.cell_text import headline
-    from bench.record.names import entry
-
+def _row(record: Record) -> dict[str, Any]:
     cell = record.cell
     row = {
         "id": record.id, "kind": cell.kind, "dataset": entry(cell.dataset), "model": cell.model.name,

@@ -5,16 +5,20 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    from bench.sweep.progress import RunProgress
+from bench.cli import common
+from bench.cli.words import duration
+from bench.record import folder
+from bench.record.runs import checked_run
+from bench.sanitize import LONG, sanitize
+from bench.sweep import progress
 
 
 @click.command()
-@click.argument("runs", type=click.Path(path_type=Path), nargs=-1, metavar="[RUN...]")
+@click.argument("runs", type=common.PATH, nargs=-1, metavar="[RUN...]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, a line a run.")
 def command(runs: tuple[Path, ...], as_json: bool) -> None:
     """Say how far each RUN is (by default the newest below runs/): settled cells, what each worker runs, and the
@@ -24,21 +28,11 @@ def command(runs: tuple[Path, ...], as_json: bool) -> None:
     bench status
     watch bench status runs/shard-*
     """
-    from bench.record.runs import checked_run
-
-    for run in runs or (None,):
-        folder = checked_run(run)
-        if as_json:
-            click.echo(json.dumps(_facts(folder)))
-        else:
-            for line in _lines(folder):
-                click.echo(line)
+    for run in map(checked_run, runs or (None,)):
+        click.echo(json.dumps(_content(run)) if as_json else "\n".join(_lines(run)))
 
 
-def _facts(run: Path) -> dict[str, Any]:
-    from bench.record import folder
-    from bench.sweep import progress
-
+def _content(run: Path) -> dict[str, Any]:
     known, holder = progress.read(run), folder.holder(run)
     return {
         "run": str(run), "under_way": folder.is_held(run), "holder": asdict(holder) if holder else {},
@@ -48,10 +42,6 @@ def _facts(run: Path) -> dict[str, Any]:
 
 
 def _lines(run: Path) -> Iterator[str]:
-    from bench.record import folder
-    from bench.sanitize import sanitize
-    from bench.sweep import progress
-
     known, under_way, holder = progress.read(run), folder.is_held(run), folder.holder(run)
     where = sanitize(f" on {holder.host}, process {holder.pid}") if holder else ""
     if known is None:
@@ -63,30 +53,24 @@ def _lines(run: Path) -> Iterator[str]:
     counts = [f"{count} {'failed' if name == 'crashed' else name}" for name, count in known.statuses.items()]
     by_run = f" ({', '.join(counts)} by this run)" if counts else ""
     yield f"  {known.settled} of {known.cells} cells settled{sanitize(by_run)}"
-    if under_way:
-        for worker, cell in sorted(known.busy.items()):
-            step = f", {cell.step}" if cell.step else ""
-            since = _ago(known.seen, cell.since)
-            yield sanitize(f"  worker {worker}  {cell.what}{step}, for {since}", 300)
+    for worker, cell in sorted(known.busy.items()) if under_way else ():
+        step = f", {cell.step}" if cell.step else ""
+        yield sanitize(f"  worker {worker}  {cell.what}{step}, for {_between(cell.since, known.seen)}", 300)
 
 
-def _state(known: "RunProgress", under_way: bool, where: str) -> str:
-    from bench.cli.words import duration
-    from bench.sanitize import sanitize
-
-    seen = f"{_ago(time.time(), known.seen)} ago"
+def _state(known: progress.RunProgress, under_way: bool, where: str) -> str:
+    now = time.time()
+    seen = f"{_between(known.seen, now)} ago"
     if under_way:
         left = "" if known.left is None else f", about {duration(known.left)} left"
-        return f"under way{where} for {_ago(time.time(), known.began)}, seen {seen}{left}"
+        return f"under way{where} for {_between(known.began, now)}, seen {seen}{left}"
     if known.state == "finished":
         return f"finished {seen}"
     killed = known.state == "running"
-    state = f"killed, last seen {seen}" if killed else f"{sanitize(known.state, 500)}, {seen}"
+    state = f"killed, last seen {seen}" if killed else f"{sanitize(known.state, LONG)}, {seen}"
     return f"{state}; the same command goes on"
 
 
-def _ago(now: float, then: float) -> str:
+def _between(then: float, now: float) -> str:
     """A time between two clocks' times; clocks of two machines, or one set back, may not agree."""
-    from bench.cli.words import duration
-
     return duration(max(0.0, now - then))

@@ -1,29 +1,30 @@
 """`bench leaderboard export|check|import|verify`: a result as one file, and whether to believe it."""
 
-import json
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-if TYPE_CHECKING:
-    from bench.submission.check import Report
-
-_FILE = click.Path(path_type=Path)
+from bench.cli import common
+from bench.sanitize import sanitize
+from bench.submission.check import FailedCheck, Report
+from bench.submission.check import check as report_on
+from bench.submission.export import export as write
+from bench.submission.importing import import_
+from bench.submission.manifest import Manifest
 
 
 @click.command()
-@click.argument("run", type=_FILE)
-@click.argument("file", type=_FILE)
+@click.argument("run", type=common.PATH)
+@click.argument("file", type=common.PATH)
 @click.option("--include-pictures", is_flag=True, help="Let examples of private data out, too.")
 @click.option("--no-arrays", is_flag=True, help="Leave all arrays out: a small file, checked less.")
 @click.option("--defense", "defenses", multiple=True, metavar="NAME", help="Only this one [repeatable].")
 @click.option("--name", default="", metavar="TEXT", help="Who submits it.")
 @click.option("--url", default="", metavar="URL", help="A paper, or the plug-in's code.")
 @click.option("--when", default="", metavar="TEXT", help="The date, as you would have it read.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@common.json_flag
 def export(
     run: Path, file: Path, include_pictures: bool, no_arrays: bool, defenses: tuple[str, ...],
     name: str, url: str, when: str, as_json: bool,
@@ -36,8 +37,6 @@ def export(
     \b
     bench leaderboard export runs/standard mine.zip --name "J. Doe" --url https://example.org/paper
     """
-    from bench.submission.export import export as write
-
     report = write(
         run, file, include_pictures=include_pictures, arrays=not no_arrays, defenses=defenses or None,
         name=name, url=url, when=when,
@@ -46,24 +45,22 @@ def export(
 
 
 @click.command()
-@click.argument("file", type=_FILE)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.argument("file", type=common.PATH)
+@common.json_flag
 def check(file: Path, as_json: bool) -> None:
     """Check a submission: form, hashes, records, and figures against one another.
 
     Nothing is run.  The exit code is 1 where something does not fit.
     """
-    from bench.submission.check import check as report_on
-
     report = report_on(file)
     _print(report, as_json, f"{file}: {'ok' if report.ok else 'does not pass'}")
     sys.exit(0 if report.ok else 1)
 
 
 @click.command(name="import")
-@click.argument("file", type=_FILE)
-@click.argument("run", type=_FILE)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.argument("file", type=common.PATH)
+@click.argument("run", type=common.PATH)
+@common.json_flag
 def import_command(file: Path, run: Path, as_json: bool) -> None:
     """Bring the records of a submission into RUN, a new folder or one with records.
 
@@ -74,37 +71,35 @@ def import_command(file: Path, run: Path, as_json: bool) -> None:
     bench leaderboard import theirs.zip runs/board
     bench leaderboard runs/board
     """
-    from bench.submission.check import FailedCheck
-    from bench.submission.importing import import_
-
     try:
         result = import_(file, run)
     except FailedCheck as error:
         _print(error.report, as_json, f"{file}: does not pass, nothing was imported")
         sys.exit(1)
     if as_json:
-        click.echo(json.dumps(result.json(), indent=1))
+        common.print_json(result.json())
         return
     for id_ in result.aside:
         click.echo(f"aside   {id_[:8]} differs from {run}'s own record, which stays")
     for line in result.suites:
         click.echo(line)
-    click.echo(
-        f"{len(result.new)} records new, {len(result.same)} there before, {len(result.aside)} aside: {run}"
-    )
+    counts = f"{len(result.new)} records new, {len(result.same)} there before, {len(result.aside)} aside"
+    click.echo(f"{counts}: {run}")
 
 
 @click.command()
-@click.argument("file", type=_FILE)
+@click.argument("file", type=common.PATH)
 @click.option("--cells", type=click.IntRange(1), default=12, show_default=True, help="How many to run again.")
 @click.option("--seed", type=click.IntRange(0), help="Draw as a former verification did [default: by lot].")
-@click.option("--data-dir", type=_FILE, help="Folder of data sets; else BENCH_DATA.")
-@click.option("--weights", type=_FILE, metavar="FOLDER", help="Where to look for weights files, by content.")
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
-@click.option("--jobs", type=click.IntRange(1), help="Worker processes, one thread each [default: cores].")
+@common.data_dir
+@click.option(
+    "--weights", type=common.PATH, metavar="FOLDER", help="Where to look for weights files, by content."
+)
+@common.device
+@common.jobs
 @click.option("--plugin", "plugins", multiple=True, metavar="FILE|MODULE", help="The submitter's entries.")
-@click.option("--out", type=_FILE, metavar="FOLDER", help="Keep the new records there.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--out", type=common.PATH, metavar="FOLDER", help="Keep the new records there.")
+@common.json_flag
 def verify(
     file: Path, cells: int, seed: int | None, data_dir: Path | None, weights: Path | None, device: str,
     jobs: int | None, plugins: tuple[str, ...], out: Path | None, as_json: bool,
@@ -117,7 +112,6 @@ def verify(
     \b
     bench leaderboard verify theirs.zip --cells 16 --plugin their_defense.py
     """
-    from bench.submission.check import FailedCheck
     from bench.submission.verify import verify as run_again
     from bench.sweep.session import chosen_device, default_jobs
 
@@ -131,7 +125,7 @@ def verify(
         _print(error.report, as_json, f"{file}: does not pass its check, nothing was run")
         sys.exit(1)
     if as_json:
-        click.echo(json.dumps(result.json(), indent=1))
+        common.print_json(result.json())
         sys.exit(result.exit_code)
     click.echo(f"{file}: SHA-256 {result.sha256}")
     for line in (*(f"code  {line}" for line in result.changes), *result.notes, *result.lines()):
@@ -144,22 +138,18 @@ def verify(
     sys.exit(result.exit_code)
 
 
-def _print(report: "Report", as_json: bool, summary: str) -> None:
-    from bench.sanitize import sanitize
-
+def _print(report: Report, as_json: bool, summary: str) -> None:
     if as_json:
-        click.echo(json.dumps(report.json(), indent=1))
+        common.print_json(report.json())
         return
     for line in report.findings:
         click.echo(f"finding  {sanitize(line, 300)}")
     if report.manifest is not None:
-        _print_manifest(report)
+        _print_manifest(report, report.manifest)
     click.echo(f"{summary}, SHA-256 {report.sha256}")
 
 
-def _print_manifest(report: "Report") -> None:
-    manifest = report.manifest
-    assert manifest is not None
+def _print_manifest(report: Report, manifest: Manifest) -> None:
     author = " · ".join(text for text in (manifest.name, manifest.url, manifest.when) if text)
     click.echo(f"protocol {manifest.protocol}, bench {manifest.bench}{f', from {author}' if author else ''}")
     for suite in manifest.suites:

@@ -4,41 +4,32 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-if TYPE_CHECKING:
-    from bench.tracking.store import UploadResult
+from bench.cli import common
+from bench.tracking import store
+from bench.tracking.sync import at_once, never, sync, while_attended, while_held
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path), required=False)
+@common.run
 @click.option("--tracking-uri", metavar="URI", help="An MLflow server; by default mlflow.db beside the run.")
-@click.option(
-    "--include-pictures",
-    is_flag=True,
-    help="Upload private data's pictures, too, also those withheld.",
-)
+@click.option("--include-pictures", is_flag=True, help="Upload private data's pictures, also those withheld.")
 @click.option("--follow", is_flag=True, help="Go on for as long as the run is under way.")
 @click.option("--attached", is_flag=True, hidden=True, help="With --follow: standard input says how long.")
-@click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
+@common.json_flag
 def command(
-    run: Path | None, tracking_uri: str | None, include_pictures: bool, follow: bool, attached: bool, as_json: bool
+    run: Path, tracking_uri: str | None, include_pictures: bool, follow: bool, attached: bool, as_json: bool
 ) -> None:  # fmt: skip
     """Upload the records of RUN (by default the newest below runs/) that the store has not, and its rows.
 
     Exit code 1 where some could not be uploaded: they are kept, and the next sync tries again.
     """
-    from bench.record.runs import checked_run
-    from bench.tracking import store
-    from bench.tracking.sync import at_once, never, sync, while_attended, while_held
-
-    run = checked_run(run)
     uri = store.checked_uri(run, tracking_uri)
     live = sys.stderr.isatty() and not as_json
 
-    def progress(state: "UploadResult") -> None:
+    def progress(state: store.UploadResult) -> None:
         store.beat(run)
         if live:
             click.echo(f"\r{state.left} left \x1b[K", nl=False, err=True)
@@ -56,5 +47,4 @@ def command(
         )
         if done.reason:
             click.echo(f"bench: {done.reason}", err=True)
-    if done.reason:
-        sys.exit(1)
+    sys.exit(1 if done.reason else 0)

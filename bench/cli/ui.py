@@ -1,29 +1,29 @@
 """`bench ui`: MLflow's pages on a run's store, on loopback, until Ctrl-C."""
 
 import signal
+import webbrowser
 from pathlib import Path
 from types import FrameType
 
 import click
 
+from bench.cli import common
+from bench.errors import BenchError
+from bench.tracking import pages, server, store
+
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path), required=False)
+@common.run
 @click.option("--port", type=click.IntRange(1024, 65535), default=5077, show_default=True)
 @click.option("--no-browser", is_flag=True, help="Only print the address.")
-def command(run: Path | None, port: int, no_browser: bool) -> None:
+def command(run: Path, port: int, no_browser: bool) -> None:
     """Open MLflow's UI on the store of RUN (by default the newest below runs/), on loopback.
 
     It opens on charts of ε, accuracy and leakage of the run's rows, with pictures; where there are none on a
     comparison of cells, else on the table of runs.
     """
-    import webbrowser
-
-    from bench.errors import BenchError
-    from bench.record.runs import checked_run
-    from bench.tracking import pages, server, store
-
-    run = checked_run(run)
     uri = store.default_uri(run)
     database = Path(uri.removeprefix("sqlite:///"))
     if not database.exists():
@@ -33,7 +33,7 @@ def command(run: Path | None, port: int, no_browser: bool) -> None:
     free = server.free_port(port)
     if free != port:
         click.echo(f"port {port} is taken; using {free}")
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in _ENDS:
         signal.signal(number, _stop)
     try:
         click.echo("starting MLflow's UI, 10 to 20 seconds …")
@@ -57,6 +57,6 @@ def command(run: Path | None, port: int, no_browser: bool) -> None:
 def _stop(number: int, frame: FrameType | None) -> None:
     """The first signal unwinds, and with it the server ends; more of them must not interrupt that."""
     del number, frame
-    for further in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for further in _ENDS:
         signal.signal(further, signal.SIG_IGN)
     raise KeyboardInterrupt

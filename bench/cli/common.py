@@ -1,0 +1,82 @@
+"""What several commands share: options, and how they print."""
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from bench.errors import BenchError
+from bench.record.runs import checked_run
+from bench.registry import entries as registry
+
+PATH = click.Path(path_type=Path)
+
+
+def _add(context: click.Context, option: click.Parameter, plugins: tuple[str, ...]) -> None:
+    del context, option
+    for plugin in plugins:
+        registry.add_plugin(plugin)
+
+
+def _params(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
+    """`restarts=2` and whatever else is JSON as that, `activation=relu` as the text it is."""
+    params: dict[str, Any] = {}
+    for text in texts:
+        key, sign, value = text.partition("=")
+        if not key or not sign:
+            raise BenchError(f"{option.opts[0]} is KEY=VALUE, got {text!r}")
+        try:
+            params[key] = json.loads(value)
+        except ValueError:
+            params[key] = value
+    return params
+
+
+def params_option(flag: str, name: str, text: str) -> Callable[..., Any]:
+    """An option that is repeated: KEY=VALUE of an entry's parameters, as a table."""
+    return click.option(flag, name, multiple=True, metavar="KEY=VALUE", callback=_params, help=text)
+
+
+data_dir = click.option("--data-dir", type=PATH, help="Folder of data sets; else BENCH_DATA.")
+device = click.option(
+    "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True
+)
+jobs = click.option(
+    "--jobs", type=click.IntRange(1), help="Worker processes, one thread each [default: cores]."
+)
+json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+plugins = click.option(
+    "--plugin", multiple=True, metavar="FILE|MODULE", expose_value=False, callback=_add,
+    help="Add entries of your own.",
+)  # fmt: skip
+run = click.argument(
+    "run", type=PATH, required=False, callback=lambda context, argument, run: checked_run(run)
+)
+
+
+def print_json(content: Any) -> None:
+    """The content as JSON on standard output."""
+    click.echo(json.dumps(content, indent=1, ensure_ascii=False))
+
+
+def console(least: int = 80) -> Console:
+    """Standard output, `least` to 140 columns wide; 100 where it is no terminal."""
+    width = shutil.get_terminal_size((100, 24)).columns
+    return Console(width=min(max(width, least), 140), highlight=False)
+
+
+def print_table(heads: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> None:
+    """Rows below bold heads; columns are wrapped to fit the terminal, empty ones left out."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_header=any(heads))
+    filled = [column for column in range(len(heads)) if any(row[column] for row in rows)]
+    for column in filled:
+        table.add_column(heads[column], overflow="fold")
+    for row in rows:  # text, not markup: names and paths are shown as they are
+        table.add_row(*(Text(cell) if isinstance(cell := row[column], str) else cell for column in filled))
+    console(least=40).print(table)
