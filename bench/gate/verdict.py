@@ -317,7 +317,9 @@ def _of_shares(
     worse, better = (now, then) if metric.sign > 0 else (then, now)
     fresh = {key for key in keys if after.leaked[key] and not before.leaked[key]}
     attacks = sorted(
-        attack for attack, hits in after.by_attack.items() if any(hits.get(key) for key in fresh)
+        attack
+        for attack, scores in after.scores.items()
+        if any(k in scores and scores[k].success for k in fresh)
     )
     return _Measurement(
         metric=metric, margin=margins[name], before=float(then.mean()), after=float(now.mean()),

@@ -62,7 +62,7 @@ def psnr_db(truth: ArrayLike, guess: ArrayLike) -> Floats:
 
 
 def ssim(truth: ArrayLike, guess: ArrayLike) -> Floats:
-    """Mean SSIM per image, −1 to 1 (Wang, Bovik, Sheikh, Simoncelli 2004): data range 1, clipped guess, mean over channels.
+    """Mean SSIM per image, −1 to 1 (Wang, Bovik, Sheikh, Simoncelli 2004): clipped guess, mean over channels.
 
     (reading, example, channel, height, width) → (reading, example).  NaN where a side is under 7 pixels.
     """

@@ -12,7 +12,7 @@ from typing import Any
 import altair as alt
 import vl_convert
 
-from bench.leaderboard.board import THRESHOLDS_DB, AtPoint, Row
+from bench.leaderboard.board import THRESHOLDS_DB, AtPoint, Row, on_front
 from bench.leaderboard.conditions import ordered
 from bench.leaderboard.forms.columns import Line
 from bench.scoring.success import PSNR_DB
@@ -100,7 +100,7 @@ def _row(line: Line, rows: Sequence[Row]) -> dict[str, Any]:
         "rounds": [round_ for round_, _ in cost.curve] if cost else [],
         "accuracies": [round(accuracy, 4) for _, accuracy in cost.curve] if cost else [],
         "worst": worst.point if worst else None,
-        "front": [WORST] * row.pareto + [point for point in row.points if _on_front(row, rows, point)],
+        "front": [WORST] * row.pareto + [p for p in row.points if on_front(row, rows, p)],
         "at": {point: _at(at, numbers) for point, at in row.points.items()},
     }  # fmt: skip
 
@@ -114,22 +114,6 @@ def _at(at: AtPoint, attacks: Mapping[str, int]) -> dict[str, Any]:
         "attacks": [attacks[name] for name in rates], "rates": list(rates.values()),
         "reached": [round(share, 3) for share in at.reached] if at.asr is not None else [],
     }  # fmt: skip
-
-
-def _on_front(row: Row, rows: Iterable[Row], point: str) -> bool:
-    """As `Row.pareto`, with the rate at one point in place of the highest."""
-    mine = _order(row, point)
-    others = [order for other in rows if (order := _order(other, point)) is not None]
-    return mine is not None and not any(
-        asr <= mine[0] and loss <= mine[1] and (asr, loss) != mine for asr, loss in others
-    )
-
-
-def _order(row: Row, point: str) -> tuple[float, float] | None:
-    at, loss = row.points.get(point), row.cost.loss if row.cost else None
-    if not row.complete or at is None or at.asr is None or loss is None:
-        return None
-    return at.asr, loss
 
 
 def _trade() -> dict[str, Any]:

@@ -144,7 +144,7 @@ def _condition_cell(worst: Worst, detail: bool) -> Text:
     if worst.asr is None or not detail:
         return text.split("\n")[0]
     if prior is not None:
-        psnr = figure(PSNR_DB, worst.best_psnr_db)
+        psnr = figure(PSNR_DB, worst.best_median(PSNR_DB))
         text.append(f"\n{psnr}, prior {figure(PSNR_DB, prior)}", style="dim")
     return text
 
