@@ -11,8 +11,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from skimage.metrics import structural_similarity
 
-from bench.datasets.base import Group, Kind
-from bench.record.metrics import GROUPS_RIGHT, METRICS, NUMERIC_RMSE, PSNR_DB, RMSE, RMSE_UNCLIPPED, SSIM
+from bench.datasets.base import Group
+from bench.record.metrics import (
+    GROUPS_RIGHT,
+    METRICS,
+    NUMERIC_RMSE,
+    PSNR_DB,
+    RMSE,
+    RMSE_UNCLIPPED,
+    SSIM,
+    DataKind,
+)
 
 Floats = NDArray[np.float64]
 SSIM_WINDOW = 7  # pixels; scikit-image's default, with its sample covariance, K1 = .01 and K2 = .03
@@ -119,7 +128,7 @@ MEASURES: Mapping[str, Callable[[Floats, Floats, Sequence[Group]], Floats]] = {
 }
 
 
-def measured(truth: Floats, guess: Floats, kind: Kind, groups: Sequence[Group]) -> dict[str, Floats]:
+def measured(truth: Floats, guess: Floats, kind: DataKind, groups: Sequence[Group]) -> dict[str, Floats]:
     """Metric → (reading, example), of every metric that this kind of data has."""
     names = [metric.name for metric in METRICS if kind in metric.kinds and metric.name in MEASURES]
     return {name: MEASURES[name](truth, guess, groups) for name in names}
