@@ -9,7 +9,7 @@ import numpy as np
 
 from bench.cell import AttackCell
 from bench.leaderboard.conditions import by_condition, condition_key, of_one_series, rank
-from bench.leaderboard.worst import example_scores, share_interval
+from bench.leaderboard.worst import example_scores, median_of, share_interval
 from bench.matrix.published import PublishedFigures, beside, row_json
 from bench.record.metrics import COMPARED, RMSE
 from bench.record.names import attack_name, dataset_name, entry
@@ -73,21 +73,15 @@ def _row(title: str, records: Sequence[Record], published: Sequence[PublishedFig
     scores = {key: example for record in records for key, example in example_scores(record)}
     hits = {key: example.success for key, example in scores.items()}
     examples = list(scores.values())
-    leaked = [example.value(RMSE) for example in examples if example.success]
     return AttackRow(
         title=title, dataset=dataset_name(cell), attack=attack_name(cell), defense=entry(cell.defense),
         point=cell.point, examples=len(hits), asr=sum(hits.values()) / len(hits) if hits else None,
         interval=share_interval(hits),
-        medians={m.name: _median([example.value(m) for example in examples], m.failed) for m in COMPARED},
-        rmse_of_successes=_median(leaked, inf),
-        prior_psnr_db=_median([example.prior_db for example in examples], -inf),
-        evaluations=_median([reading.evaluations for reading in readings], inf),
-        outer=_median([reading.outer for reading in readings], inf),
+        medians={metric.name: median_of(examples, metric) for metric in COMPARED},
+        rmse_of_successes=median_of([example for example in examples if example.success], RMSE),
+        prior_psnr_db=median([example.prior_db for example in examples], -inf),
+        evaluations=median([reading.evaluations for reading in readings], inf),
+        outer=median([reading.outer for reading in readings], inf),
         diverged=float(np.mean([e.status == "diverged" for e in examples])) if examples else None,
         crashed=len(records) - len(results), published=beside(published, cell),
     )  # fmt: skip
-
-
-def _median(values: Sequence[float | None], failed: float) -> float | None:
-    """The median, None among the values counted as `failed`."""
-    return median(np.array(values, np.float64), failed) if values else None

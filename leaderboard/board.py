@@ -24,7 +24,7 @@ from bench.leaderboard.conditions import (
 from bench.leaderboard.costs import DefenseCost, costs
 from bench.leaderboard.flags import INCOMPLETE, Flag
 from bench.leaderboard.worst import BASELINES, ExampleKey, Worst
-from bench.record.metrics import COMPARED, PSNR_DB
+from bench.record.metrics import COMPARED
 from bench.record.names import dataset_name, entry
 from bench.record.schema import Privacy, Record
 
@@ -169,22 +169,19 @@ def _at(point: str, worst: Worst, attacks: Sequence[str], doubts: Sequence[Flag]
 
 
 def _best(worst: Worst) -> Best | None:
-    best = worst.best
-    if best is None:
+    if (best := worst.best) is None:
         return None
-    attack, asr = best
-    return Best(
-        attack=attack, asr=asr, medians={metric.name: worst.quoted(attack, metric) for metric in COMPARED}
-    )
+    medians = {metric.name: worst.quoted(best[0], metric) for metric in COMPARED}
+    return Best(attack=best[0], asr=best[1], medians=medians)
 
 
 def _reached(worst: Worst) -> tuple[float, ...]:
     """At each threshold the share of examples whose best PSNR over the attacks is at least that."""
     best: dict[ExampleKey, float] = dict.fromkeys(worst.leaked, -inf)
-    for attack, values in worst.values(PSNR_DB).items():
+    for attack, scores in worst.scores.items():
         if not attack.startswith(BASELINES):
-            for key, value in values.items():
-                best[key] = max(best[key], value) if value == value else best[key]
+            for key, example in scores.items():
+                best[key] = max(best[key], -inf if example.psnr_db is None else example.psnr_db)
     reached, count = np.array(list(best.values())), max(1, len(best))
     return tuple(np.count_nonzero(reached >= threshold) / count for threshold in THRESHOLDS_DB)
 
@@ -195,29 +192,35 @@ def _met(condition: Condition, point: str) -> list[str]:
 
 
 def _ranked(rows: Sequence[Row]) -> list[Row]:
-    front = {row.defense for row in rows if _on_front(row, rows)}
-    ordered = sorted(rows, key=lambda row: (not row.complete, *_order(row), rank(row.defense, "")))
+    def order(row: Row) -> tuple[Any, ...]:
+        asr, loss = row.worst and row.worst.asr, row.cost and row.cost.loss
+        return (
+            not row.complete,
+            2.0 if asr is None else asr,
+            2.0 if loss is None else loss,
+            rank(row.defense, ""),
+        )
+
     return [
-        replace(row, rank=number, pareto=row.defense in front) for number, row in enumerate(ordered, start=1)
+        replace(row, rank=number, pareto=on_front(row, rows))
+        for number, row in enumerate(sorted(rows, key=order), start=1)
     ]
 
 
-def _order(row: Row) -> tuple[float, float]:
-    """What less of is better: the highest ASR, accuracy lost."""
-    worst = row.worst
-    loss = row.cost.loss if row.cost else None
-    return (2.0 if worst is None or worst.asr is None else worst.asr), (2.0 if loss is None else loss)
+def on_front(row: Row, rows: Iterable[Row], point: str | None = None) -> bool:
+    """Whether a row is complete, of known accuracy, and no other such row leaks no more and loses no more accuracy, one
+    of them less: at a point, or each at its worst."""
 
+    def order(row: Row) -> tuple[float, float] | None:
+        at = row.worst if point is None else row.points.get(point)
+        asr, loss = at.asr if at else None, row.cost.loss if row.cost else None
+        return None if not row.complete or asr is None or loss is None else (asr, loss)
 
-def _on_front(row: Row, rows: Iterable[Row]) -> bool:
-    """Whether no complete row of known accuracy leaks no more and loses no more accuracy, one of them less."""
-    if not row.complete or row.cost is None or row.cost.loss is None:
-        return False
-    order = _order(row)
-    others = (
-        _order(other) for other in rows if other.complete and other.cost and other.cost.loss is not None
+    mine = order(row)
+    others = [other for other in map(order, rows) if other not in (None, mine)]
+    return mine is not None and not any(
+        other[0] <= mine[0] and other[1] <= mine[1] for other in others if other
     )
-    return not any(other[0] <= order[0] and other[1] <= order[1] and other != order for other in others)
 
 
 def _averaged(records: Iterable[Record]) -> frozenset[tuple[str, str, str]]:
@@ -234,14 +237,16 @@ def _cells(row: Row, points: Mapping[str, Worst]) -> tuple[str, ...]:
     at = row.worst
     best = at.best.attack if at and at.best else ""
     done = [
-        (at is None or point != at.point, attack != best, record.cell.seed, _draw(record), record.id)
+        (
+            at is None or point != at.point,
+            attack != best,
+            record.cell.seed,
+            getattr(record.cell, "draw", 0),
+            record.id,
+        )
         for point, worst in points.items()
         for attack, records in worst.records.items()
         for record in records
         if record.status == "done"
     ]
     return tuple(record_id for *_, record_id in sorted(done))
-
-
-def _draw(record: Record) -> int:
-    return record.cell.draw if isinstance(record.cell, AttackCell) else 0

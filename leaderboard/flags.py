@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bench.leaderboard.worst import BASELINES, Worst
+from bench.record.metrics import PSNR_DB
 from bench.record.names import distinct
 from bench.record.schema import AttackResult
 
@@ -45,41 +46,37 @@ def doubts(worst: Worst, *, averaged: bool, evidence: bool) -> list[Flag]:
         return []
     done = {name: [r.attack for r in records if r.attack] for name, records in worst.records.items()}
     attacks = {name: results for name, results in done.items() if results and not name.startswith(BASELINES)}
-    flags = []
-    if not evidence:
-        flags.append(Flag("no-evidence", "nothing leaks without a defense either: 0 is no evidence"))
-    if worst.lower_bound:
-        flags.append(Flag("failed", "some attacks diverged or crashed: the true rate may be higher (≥)"))
-    if not averaged and any(result.conditions.random for results in done.values() for result in results):
-        flags.append(
-            Flag("single-observation", "the defense is random and was read once: averaging was not tried")
-        )
-    # an attack that was told nothing of the defense stayed plain, whatever it was asked to be
+    random = any(result.conditions.random for results in done.values() for result in results)
+    # an attack that knew nothing of the defense stayed plain, whatever its cell says
     adaptive = any(result.conditions.described for results in attacks.values() for result in results)
-    if attacks and not worst.unchanged and not adaptive:
-        flags.append(Flag("no-adaptive-attack", "only attacks that do not know the defense were run"))
-    if names := _without_progress(worst, attacks):
-        flags.append(
-            Flag("no-progress", f"own loss did not fall: {_names(names)}; it may be the attack that fails")
-        )
-    if names := _failed_self_check(attacks):
-        flags.append(Flag("self-check", f"does not tell the truth from public examples: {_names(names)}"))
-    flags += _restarts(worst, attacks)
-    prior, best = worst.prior_psnr_db, worst.best_psnr_db
-    if attacks and prior is not None and (best is None or best <= prior):
-        flags.append(Flag("at-prior-level", "the best guess without the gradient does as well"))
-    return flags
+    still, blind = _names(_without_progress(worst, attacks)), _names(_failed_self_check(attacks))
+    restarted = _restarts(worst, attacks)
+    prior, best = worst.prior_psnr_db, worst.best_median(PSNR_DB)
+    as_prior = attacks and prior is not None and (best is None or best <= prior)
+    raised = (
+        (not evidence, "no-evidence", "nothing leaks without a defense either: 0 is no evidence"),
+        (worst.lower_bound, "failed", "some attacks diverged or crashed: the true rate may be higher (≥)"),
+        (
+            random and not averaged, "single-observation",
+            "the defense is random and was read once: averaging was not tried",
+        ),
+        (
+            attacks and not worst.unchanged and not adaptive, "no-adaptive-attack",
+            "only attacks that do not know the defense were run",
+        ),
+        (still, "no-progress", f"own loss did not fall: {still}; it may be the attack that fails"),
+        (blind, "self-check", f"does not tell the truth from public examples: {blind}"),
+        (restarted, "restarts", f"{restarted} were restarted came back: more restarts may help"),
+        (as_prior, "at-prior-level", "the best guess without the gradient does as well"),
+    )  # fmt: skip
+    return [Flag(code, text) for is_raised, code, text in raised if is_raised]
 
 
 def _without_progress(worst: Worst, attacks: _Results) -> list[str]:
     """Attacks that got nothing back and whose median loss stayed near where it began, in every cell, though
     the truth's is well below that of other examples (under noise nobody's loss falls)."""
-    names = []
-    for name, results in attacks.items():
-        ends = [end for result in results if (end := _end(result)) is not None]
-        if ends and min(ends) > NO_PROGRESS and worst.rate(name) == 0:
-            names.append(name)
-    return names
+    ends = {name: [end for r in results if (end := _end(r)) is not None] for name, results in attacks.items()}
+    return [name for name, each in ends.items() if each and min(each) > NO_PROGRESS and worst.rate(name) == 0]
 
 
 def _end(result: AttackResult) -> float | None:
@@ -96,8 +93,8 @@ def _failed_self_check(attacks: _Results) -> list[str]:
     return [name for name, each in answers.items() if False in each and True not in each]
 
 
-def _restarts(worst: Worst, attacks: _Results) -> list[Flag]:
-    """Raised where restarts got examples back and some are left that no attack got: another might."""
+def _restarts(worst: Worst, attacks: _Results) -> str:
+    """How many restarted readings came back; empty where none did, or no example is left that another might get."""
     restarted = [
         reading
         for results in attacks.values()
@@ -106,10 +103,7 @@ def _restarts(worst: Worst, attacks: _Results) -> list[Flag]:
         if reading.restarts
     ]
     leaked = sum(any(example.success for example in reading.examples) for reading in restarted)
-    if not leaked or all(worst.leaked.values()):
-        return []
-    words = f"{leaked} of {len(restarted)} readings that were restarted came back: more restarts may help"
-    return [Flag("restarts", words)]
+    return "" if not leaked or all(worst.leaked.values()) else f"{leaked} of {len(restarted)} readings that"
 
 
 def _names(attacks: Iterable[str]) -> str:

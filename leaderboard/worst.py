@@ -1,15 +1,14 @@
 """Records of one configuration → the worst-case attack success rate, example by example, and the best prior-only
 baseline beside it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from math import inf, nan
-
-import numpy as np
 
 from bench.cell import AttackCell
 from bench.points import POINTS
-from bench.record.metrics import PSNR_DB, RMSE, Metric
+from bench.record.metrics import PSNR_DB, Metric
 from bench.record.names import attack_name
 from bench.record.schema import ExampleScore, Record
 from bench.scoring.intervals import clustered_share, wilson
@@ -67,21 +66,6 @@ class Worst:
                 self.failed.add(key)
 
     @property
-    def by_attack(self) -> dict[str, dict[ExampleKey, bool]]:
-        """Attack → example → whether it succeeded."""
-        return {
-            name: {key: example.success for key, example in scores.items()}
-            for name, scores in self.scores.items()
-        }
-
-    def values(self, metric: Metric) -> dict[str, dict[ExampleKey, float]]:
-        """Attack → example → a compared metric, NaN where the attack failed."""
-        return {
-            name: {key: example.value(metric) for key, example in scores.items()}
-            for name, scores in self.scores.items()
-        }
-
-    @property
     def asr(self) -> float | None:
         """Share of examples leaked to the worst attacker; None where nothing was scored."""
         return sum(self.leaked.values()) / len(self.leaked) if self.leaked else None
@@ -116,62 +100,51 @@ class Worst:
         is of the others: the best of several attacks on one draw is partly lucky with it.
         """
         attacks = [name for name in self.scores if not name.startswith(BASELINES)] or list(self.scores)
-        met = [name for name in attacks if self._on_draws(name, chosen=True)]
-        if not met:
+        first = {name: examples for name in attacks if (examples := self._on_draws(name, first=True))}
+        if not first:
             return None
-        best = max(met, key=lambda name: (self._rate(name, chosen=True), self._median_db(name)))
-        return best, self._rate(best, chosen=False)
+        best = max(first, key=lambda name: (_rate(first[name]), _median_db(first[name])))
+        return best, _rate(self._on_draws(best, first=False))
 
     def best_median(self, metric: Metric) -> float | None:
-        """Median of a compared metric over the best attack's examples, a failed one worse than any; None where
-        it is no number."""
+        """The best attack's `quoted` median of a compared metric."""
         best = self.best
         return None if best is None else self.quoted(best[0], metric)
 
     def quoted(self, attack: str, metric: Metric) -> float | None:
-        """Median of a metric over an attack's examples, on those draws on which `best` is quoted."""
-        return self._median(attack, metric, chosen=False)
-
-    @property
-    def best_psnr_db(self) -> float | None:
-        """Median PSNR of the best attack in dB."""
-        return self.best_median(PSNR_DB)
-
-    @property
-    def best_rmse(self) -> float | None:
-        """Median RMSE of the best attack."""
-        return self.best_median(RMSE)
+        """`median_of` an attack's examples on those draws on which `best` is quoted."""
+        return median_of(self._on_draws(attack, first=False), metric)
 
     def rate(self, attack: str) -> float:
         """One attack's own success rate over all its examples."""
-        examples = self.scores[attack].values()
-        return sum(example.success for example in examples) / len(examples)
+        return _rate(self.scores[attack].values())
 
     @property
     def prior_psnr_db(self) -> float | None:
         """Median PSNR in dB of the best prior-only baseline on each example, which any success has to beat by
         3 dB; None where there was no baseline."""
-        return median(np.array(list(self.prior_db.values()), np.float64), -inf) if self.prior_db else None
+        return median(list(self.prior_db.values()), -inf)
 
-    def _on_draws(self, attack: str, *, chosen: bool) -> list[ExampleScore]:
+    def _on_draws(self, attack: str, *, first: bool) -> list[ExampleScore]:
         """An attack's examples on the first draw, or on the others; all of them where there is one draw."""
         scores = self.scores[attack]
         if len(self._draws) < 2:
             return list(scores.values())
-        first = min(self._draws)
-        return [example for key, example in scores.items() if (key[1] == first) == chosen]
+        return [example for key, example in scores.items() if (key[1] == min(self._draws)) == first]
 
-    def _rate(self, attack: str, *, chosen: bool) -> float:
-        examples = self._on_draws(attack, chosen=chosen)
-        return sum(example.success for example in examples) / len(examples) if examples else 0.0
 
-    def _median(self, attack: str, metric: Metric, *, chosen: bool) -> float | None:
-        examples = self._on_draws(attack, chosen=chosen)
-        return median(np.array([example.value(metric) for example in examples], np.float64), metric.failed)
+def _rate(examples: Collection[ExampleScore]) -> float:
+    return sum(example.success for example in examples) / len(examples) if examples else 0.0
 
-    def _median_db(self, attack: str) -> float:
-        value = self._median(attack, PSNR_DB, chosen=True)
-        return -inf if value is None else value
+
+def _median_db(examples: Iterable[ExampleScore]) -> float:
+    value = median_of(examples, PSNR_DB)
+    return -inf if value is None else value
+
+
+def median_of(examples: Iterable[ExampleScore], metric: Metric) -> float | None:
+    """Median of a metric over examples, a failed one worse than any; None where it is no number."""
+    return median([example.value(metric) for example in examples], metric.failed)
 
 
 def example_scores(record: Record) -> Iterator[tuple[ExampleKey, ExampleScore]]:
@@ -204,9 +177,6 @@ def share_interval(hits: Mapping[ExampleKey, bool]) -> tuple[float, float] | Non
 def _keys(cell: AttackCell) -> Iterator[ExampleKey]:
     """The examples of a cell by its configuration alone: a crashed one has no scores."""
     setting = cell.federated
-    examples = POINTS[cell.point].examples(
-        batch=setting.batch, steps=setting.steps, senders=setting.per_round
-    )
-    for reading in range(cell.readings):
-        for example in range(examples):
-            yield cell.seed, cell.draw, reading, example
+    count = POINTS[cell.point].examples(batch=setting.batch, steps=setting.steps, senders=setting.per_round)
+    for reading, example in product(range(cell.readings), range(count)):
+        yield cell.seed, cell.draw, reading, example

@@ -13,6 +13,7 @@ from bench.leaderboard.conditions import by_condition, without_evidence
 from bench.leaderboard.forms import terminal
 from bench.leaderboard.forms.numbers import share
 from bench.leaderboard.worst import Worst
+from bench.record.metrics import PSNR_DB
 from bench.record.names import distinct
 from bench.record.schema import Code, Distortion, Provenance, Record
 from bench.scoring.intervals import wilson
@@ -163,7 +164,7 @@ def test_the_prior_stands_beside_the_best_attack() -> None:
         measured([31.0, 33.0, 10.0], prior=12.0), measured([9.0, 9.0, 9.0], prior=13.0, attack="dlg")
     )
     # The prior is the best guess that any attacker could make: one named the class, one did not.
-    assert (worst.best, worst.best_psnr_db, worst.prior_psnr_db) == (("cpl", 2 / 3), 31.0, 13.0)
+    assert (worst.best, worst.best_median(PSNR_DB), worst.prior_psnr_db) == (("cpl", 2 / 3), 31.0, 13.0)
     assert "31 dB, prior 13 dB" in text(
         terminal.conditions(by_condition([measured([31.0, 33.0, 10.0], prior=13.0)]))
     )
@@ -171,14 +172,14 @@ def test_the_prior_stands_beside_the_best_attack() -> None:
 
 def test_a_failed_example_is_worse_than_any_in_the_median() -> None:
     worst = only(measured([None, None, 30.0]))
-    assert worst.best_psnr_db is None
+    assert worst.best_median(PSNR_DB) is None
     assert "– dB, prior 12 dB" in text(terminal.conditions(by_condition([measured([None, None, 30.0])])))
 
 
 @pytest.mark.parametrize("baseline", ["prior-mean", "prior-class-mean", "labels-only"])
 def test_a_prior_is_no_best_attack(baseline: str) -> None:
     worst = only(measured([12.0, 12.0], attack=baseline), measured([3.0, 5.0], attack="dlg"))
-    assert (worst.best, worst.best_psnr_db, worst.prior_psnr_db) == (("dlg", 0.0), 4.0, 12.0)
+    assert (worst.best, worst.best_median(PSNR_DB), worst.prior_psnr_db) == (("dlg", 0.0), 4.0, 12.0)
     assert only(measured([12.0, 12.0], attack=baseline)).best == (baseline, 0.0)
 
 

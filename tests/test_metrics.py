@@ -14,7 +14,7 @@ from skimage.metrics import peak_signal_noise_ratio
 
 from bench.datasets.base import Group
 from bench.scoring import lpips_metric, metrics
-from bench.scoring.ssim import ssim
+from bench.scoring.metrics import ssim
 
 PICTURES = arrays(np.float64, (2, 3, 1, 4, 4), elements=st.floats(0, 1, width=32))
 steady = settings(derandomize=True, database=None, deadline=None, max_examples=50)

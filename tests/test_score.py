@@ -12,11 +12,10 @@ import torch
 from bench.datasets.base import Group
 from bench.errors import PluginError
 from bench.scoring.intervals import wilson
-from bench.scoring.metrics import mse, psnr_db
+from bench.scoring.metrics import mse, psnr_db, ssim
 from bench.scoring.prior_only import prior_only_baselines
 from bench.scoring.reading import reading_cosine, reading_snr
 from bench.scoring.score import score
-from bench.scoring.ssim import ssim
 from bench.trip import Reconstruction
 
 

@@ -27,6 +27,7 @@ from bench.record import request as requests
 from bench.record import store as records
 from bench.record.files import write_atomically
 from bench.record.folder import opened
+from bench.record.metrics import PSNR_DB
 from bench.record.request import Request
 from bench.record.schema import Record
 from bench.registry import entries as registry
@@ -172,7 +173,7 @@ def _result(finished: Sequence[Record]) -> dict[str, Any]:
         {
             "block": condition.title, "defense": defense, "point": point, "asr": worst.asr,
             "interval": worst.interval, "best_attack": worst.best, "lower_bound": worst.lower_bound,
-            "psnr_db_median": worst.best_psnr_db, "prior_psnr_db_median": worst.prior_psnr_db,
+            "psnr_db_median": worst.best_median(PSNR_DB), "prior_psnr_db_median": worst.prior_psnr_db,
             "examples": len(worst.leaked), "absent": worst.absent, "crashed": worst.crashed,
         }
         for condition in by_condition(finished)

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
+from bench.scoring.intervals import wald_plus_2
+
 LEVEL = 0.95  # of a one-sided bound
 
 
@@ -84,10 +86,8 @@ def of_shares(after: ArrayLike, before: ArrayLike, clusters: ArrayLike) -> Incre
     now, then = np.asarray(after), np.asarray(before)
     if now.dtype != np.bool_ or then.dtype != np.bool_:
         raise ValueError(f"expected successes as booleans, got {now.dtype} and {then.dtype}")
-    up, down = (now & ~then).sum() + 0.5, (then & ~now).sum() + 0.5
-    total = len(now) + 2
-    spread = float(np.sqrt(up + down - (up - down) ** 2 / total) / total)
-    return replace(of_numbers(now, then, clusters), centre=float((up - down) / total), spread=spread)
+    centre, spread = wald_plus_2(now, then)
+    return replace(of_numbers(now, then, clusters), centre=centre, spread=spread)
 
 
 def holm(p_values: Sequence[float], level: float = LEVEL) -> list[tuple[float, float]]:

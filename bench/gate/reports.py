@@ -34,7 +34,7 @@ def headline(verdict: Verdict) -> str:
 def render(verdict: Verdict) -> RenderableType:
     """For the terminal: what did not pass, in detail, then what did, in short."""
     parts: list[RenderableType] = []
-    short = _short(verdict)
+    short = distinct(row.defense for row in verdict.comparisons)
     for outcome in ("weaker", "inconclusive"):
         if rows := [row for row in verdict.comparisons if row.outcome == outcome]:
             parts.append(_table(outcome, rows, short))
@@ -56,7 +56,7 @@ def markdown(verdict: Verdict) -> str:
     rows = [row for row in verdict.comparisons if row.outcome != "pass"]
     rows.sort(key=lambda row: row.outcome != "weaker")
     if rows:
-        short = _short(verdict)
+        short = distinct(row.defense for row in verdict.comparisons)
         lines += [
             "| outcome | defense | where | metric | baseline | now | worse by | margin |",
             "|---|---|---|---|---|---|---|---|",
@@ -77,26 +77,28 @@ def junit(verdict: Verdict) -> str:
 
     Weaker is a failure; inconclusive is an error, so that no reader takes it for a pass.
     """
-    titles = dict.fromkeys(row.title for row in verdict.comparisons)
-    root = ElementTree.Element("testsuites", name="bench gate")
-    for title in titles:
-        rows = [row for row in verdict.comparisons if row.title == title]
-        outcomes = [row.outcome for row in rows]
-        suite = _suite(root, title, len(rows), outcomes.count("weaker"), outcomes.count("inconclusive"))
-        for row in rows:
-            case = ElementTree.SubElement(
-                suite, "testcase", classname=_xml(f"{row.point}.{row.defense}"), name=row.metric, time="0"
-            )
-            if row.outcome != "pass":
-                kind = "failure" if row.outcome == "weaker" else "error"
-                ElementTree.SubElement(case, kind, message=_xml(sentence(row)), type=row.outcome)
+    suites: dict[str, list[tuple[str, str, str, str]]] = {}
+    for row in verdict.comparisons:
+        case = (f"{row.point}.{row.defense}", row.metric, row.outcome, sentence(row))
+        suites.setdefault(row.title, []).append(case)
     if verdict.unpaired:
-        suite = _suite(root, "not compared", len(verdict.unpaired), 0, len(verdict.unpaired))
-        for place, reason in verdict.unpaired:
-            case = ElementTree.SubElement(
-                suite, "testcase", classname="not compared", name=_xml(place), time="0"
+        suites["not compared"] = [
+            ("not compared", place, "inconclusive", reason) for place, reason in verdict.unpaired
+        ]
+    root = ElementTree.Element("testsuites", name="bench gate")
+    for title, cases in suites.items():
+        outcomes = [outcome for _, _, outcome, _ in cases]
+        suite = ElementTree.SubElement(
+            root, "testsuite", name=_xml(title), tests=str(len(cases)), failures=str(outcomes.count("weaker")),
+            errors=str(outcomes.count("inconclusive")), skipped="0", time="0",
+        )  # fmt: skip
+        for where, name, outcome, message in cases:
+            element = ElementTree.SubElement(
+                suite, "testcase", classname=_xml(where), name=_xml(name), time="0"
             )
-            ElementTree.SubElement(case, "error", message=_xml(reason), type="inconclusive")
+            if outcome != "pass":
+                kind = "failure" if outcome == "weaker" else "error"
+                ElementTree.SubElement(element, kind, message=_xml(message), type=outcome)
     ElementTree.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
 
@@ -155,18 +157,6 @@ def _figure(row: Comparison, value: float) -> str:
         return "unbounded"
     unit = GATE_METRICS[row.metric].unit
     return f"{value:.1f}{unit}" if unit == " dB" else f"{value:.2f}{unit}"
-
-
-def _short(verdict: Verdict) -> dict[str, str]:
-    return distinct(list(dict.fromkeys(row.defense for row in verdict.comparisons)))
-
-
-def _suite(
-    root: ElementTree.Element, name: str, tests: int, failures: int, errors: int
-) -> ElementTree.Element:
-    counts = {"tests": tests, "failures": failures, "errors": errors, "skipped": 0, "time": 0}
-    attributes = {"name": _xml(name), **{key: str(value) for key, value in counts.items()}}
-    return ElementTree.SubElement(root, "testsuite", attributes)
 
 
 def _xml(text: str) -> str:

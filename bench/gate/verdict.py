@@ -7,6 +7,7 @@ worsening is at least the margin and its lower bound, corrected by Holm over all
 else it is *inconclusive*, and the gate says how many examples it needs.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil, inf, isclose
@@ -24,45 +25,36 @@ from bench.record.names import dataset_name, entry, federated
 from bench.record.schema import Record
 
 Outcome = Literal["pass", "weaker", "inconclusive"]
-EXIT: Mapping[Outcome, int] = {"pass": 0, "weaker": 1, "inconclusive": 3}
 # One-sided bounds of a share need this many examples over its margin, even where no example changed.
 _EXAMPLES_TIMES_MARGIN = 3.2
 _FEWEST_TIMED = 3  # trainings: with fewer, how much timings vary is not known
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class GateMetric:
     """What may get worse: `sign` +1 where a rise is for the worse, -1 where a fall is; `margin` is what is tolerated
     by default, `of` what is counted."""
 
     name: str
-    words: str
     sign: int
     margin: float
-    unit: str = ""
+    words: str
     of: str = "examples"
+    unit: str = ""
 
 
 GATE_METRICS = {
     metric.name: metric
     for metric in (
-        GateMetric(name="asr", words="examples leaked to the worst attacker", sign=1, margin=0.10),
-        GateMetric(name="rmse", words="RMSE of the nearest attacker", sign=-1, margin=0.05),
-        GateMetric(
-            name="reading_snr", words="reading's SNR against the undefended one", sign=1, margin=3.0, unit=" dB",
-            of="readings",
-        ),
-        GateMetric(
-            name="reading_cosine", words="reading's cosine with the undefended one", sign=1, margin=0.05, of="readings",
-        ),
-        GateMetric(name="accuracy", words="test accuracy after training", sign=-1, margin=0.05, of="trainings"),
-        GateMetric(
-            name="overhead", words="time of a local step over the undefended one's", sign=1, margin=1.0, unit="×",
-            of="trainings",
-        ),
-        GateMetric(name="undefended_asr", words="examples leaked without a defense", sign=-1, margin=0.10),
+        GateMetric("asr", +1, 0.10, "examples leaked to the worst attacker"),
+        GateMetric("rmse", -1, 0.05, "RMSE of the nearest attacker"),
+        GateMetric("reading_snr", +1, 3.0, "reading's SNR against the undefended one", "readings", " dB"),
+        GateMetric("reading_cosine", +1, 0.05, "reading's cosine with the undefended one", "readings"),
+        GateMetric("accuracy", -1, 0.05, "test accuracy after training", "trainings"),
+        GateMetric("overhead", +1, 1.0, "time of a local step over the undefended one's", "trainings", "×"),
+        GateMetric("undefended_asr", -1, 0.10, "examples leaked without a defense"),
     )
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,11 +100,10 @@ class Verdict:
     @property
     def exit_code(self) -> int:
         """0 passes, 1 weaker, 3 inconclusive."""
-        return EXIT[self.outcome]
+        return {"pass": 0, "weaker": 1, "inconclusive": 3}[self.outcome]
 
     def json(self) -> dict[str, Any]:
         """The verdict as JSON types; infinite bounds as None."""
-
         content = asdict(self) | {"exit_code": self.exit_code}
         content["unpaired"] = [{"place": place, "reason": reason} for place, reason in self.unpaired]
         for comparison in content["comparisons"]:
@@ -137,27 +128,23 @@ def verdict(
         if not 0 < margin < inf:
             raise BenchError(f"margin {name}={margin}: it must be above 0")
     old, new = ({record.cell.id: record for record in records} for records in (before, after))
-    protocols, now = ({record.protocol for record in records.values()} for records in (old, new))
-    if old and new and protocols != now:
+    was, now = (", ".join(sorted({str(r.protocol) for r in records.values()})) for records in (old, new))
+    if old and new and was != now:
         raise BenchError(
-            f"the baseline is of protocol {_listed(protocols)}, the run of {_listed(now)}: figures of "
-            "different protocols are not compared; write the baseline again"
+            f"the baseline is of protocol {was}, the run of {now}: figures of different protocols are not compared; "
+            "write the baseline again"
         )
-    pairs, unpaired = _paired(old, new)
-    comparisons = tuple(_judged([*_of_attacks(pairs, allowed), *_of_trainings(pairs, allowed)]))
+    pairs, unpaired = _pair_up(old, new)
+    comparisons = tuple(_judged([*_of_attacks(pairs), *_of_trainings(pairs)], allowed))
+    outcomes = {comparison.outcome for comparison in comparisons}
+    doubt = unpaired or not comparisons or "inconclusive" in outcomes
     return Verdict(
-        outcome=_outcome(comparisons, unpaired), comparisons=comparisons, unpaired=unpaired, changes=tuple(changes),
-        cells=len(pairs),
+        outcome="weaker" if "weaker" in outcomes else "inconclusive" if doubt else "pass",
+        comparisons=comparisons, unpaired=unpaired, changes=tuple(changes), cells=len(pairs),
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a metric is compared."""
-
-    title: str
-    defense: str
-    point: str
+_Place = tuple[str, str, str]  # title, defense, point
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +153,6 @@ class _Measurement:
 
     metric: GateMetric
     place: _Place
-    margin: float
     before: float
     after: float
     increase: Increase
@@ -177,12 +163,12 @@ _Pairs = list[tuple[Record, Record]]
 _Figures = dict[ExampleKey, tuple[float, float]]  # before and after
 
 
-def _paired(
+def _pair_up(
     old: Mapping[str, Record], new: Mapping[str, Record]
 ) -> tuple[_Pairs, tuple[tuple[str, str], ...]]:
     """The pairs that can be compared, and place → reason for the others."""
     pairs: _Pairs = []
-    counts: dict[tuple[str, str], int] = {}
+    counts: Counter[tuple[str, str]] = Counter()
     for id_, before in old.items():
         after = new.get(id_)
         if before.status == "n/a":
@@ -191,8 +177,7 @@ def _paired(
         if after is not None and reason is None:
             pairs.append((before, after))
         else:
-            key = (_place(before), reason or "")
-            counts[key] = counts.get(key, 0) + 1
+            counts[_place(before), reason or ""] += 1
     return pairs, tuple(
         (place, reason if count == 1 else f"{count} cells: {reason}")
         for (place, reason), count in counts.items()
@@ -228,7 +213,7 @@ def _place(record: Record) -> str:
     return where + (cell.point if isinstance(cell, AttackCell) else "training")
 
 
-def _of_attacks(pairs: _Pairs, margins: Mapping[str, float]) -> Iterable[_Measurement]:
+def _of_attacks(pairs: _Pairs) -> Iterable[_Measurement]:
     """The metrics of attack cells, per condition, defense and point."""
     then = {condition.key: condition for condition in by_condition(before for before, _ in pairs)}
     now = {condition.key: condition for condition in by_condition(after for _, after in pairs)}
@@ -237,19 +222,18 @@ def _of_attacks(pairs: _Pairs, margins: Mapping[str, float]) -> Iterable[_Measur
         for defense, row in sorted(condition.rows.items(), key=lambda item: rank(item[0], "")):
             for point in (name for name in condition.points if name in row):
                 before, after = row[point], now[key].rows[defense][point]
-                place = _Place(condition.title, defense, point)
+                place = (condition.title, defense, point)
                 if defense == UNDEFENDED:
-                    yield _of_shares("undefended_asr", before, after, margins, place)
+                    yield _of_shares("undefended_asr", before, after, place)
                     continue
-                yield _of_shares("asr", before, after, margins, place)
-                least, least_now = _nearest(before), _nearest(after)
-                shared = {
-                    example: (least[example], least_now[example]) for example in least if example in least_now
-                }
-                yield _of_figures("rmse", shared, margins, place)
+                yield _of_shares("asr", before, after, place)
+                was, is_now = _nearest(before), _nearest(after)
+                yield _of_figures(
+                    "rmse", {key: (was[key], is_now[key]) for key in was if key in is_now}, place
+                )
                 for name in ("reading_snr", "reading_cosine"):
                     if values := readings.get((key, defense, point, name)):
-                        yield _of_figures(name, values, margins, place)
+                        yield _of_figures(name, values, place)
 
 
 def _readings(pairs: _Pairs) -> dict[tuple[str, ...], _Figures]:
@@ -271,31 +255,29 @@ def _readings(pairs: _Pairs) -> dict[tuple[str, ...], _Figures]:
     return figures
 
 
-def _of_trainings(pairs: _Pairs, margins: Mapping[str, float]) -> Iterable[_Measurement]:
+def _of_trainings(pairs: _Pairs) -> Iterable[_Measurement]:
     """The metrics of training cells, per data, model, setting and defense; each seed is a cluster."""
-    by_place: dict[_Place, _Pairs] = {}
-    for before, after in pairs:
+    by_place: dict[_Place, dict[str, _Figures]] = {}
+    for number, (before, after) in enumerate(pairs):
         cell = before.cell
         if isinstance(cell, TrainingCell) and cell.defense.name != UNDEFENDED:
             title = f"{entry(cell.dataset)} · {entry(cell.model)} · {federated(cell.federated)}"
-            by_place.setdefault(_Place(title, entry(cell.defense), "training"), []).append((before, after))
-    for place, trainings in by_place.items():
-        for name, figure in (("accuracy", _accuracy), ("overhead", _overhead)):
-            figures: _Figures = {}
-            for number, (before, after) in enumerate(trainings):
-                then, now = figure(before), figure(after)
+            figures = by_place.setdefault(
+                (title, entry(cell.defense), "training"), {"accuracy": {}, "overhead": {}}
+            )
+            for name, values in figures.items():
+                then, now = _training_figure(before, name), _training_figure(after, name)
                 if then is not None and now is not None:
-                    figures[(before.cell.seed, 0, number, 0)] = (then, now)
-            if name != "overhead" or len({seed for seed, *_ in figures}) >= _FEWEST_TIMED:
-                yield _of_figures(name, figures, margins, place)
+                    values[(cell.seed, 0, number, 0)] = (then, now)
+    for place, figures in by_place.items():
+        for name, values in figures.items():
+            if name != "overhead" or len({seed for seed, *_ in values}) >= _FEWEST_TIMED:
+                yield _of_figures(name, values, place)
 
 
-def _accuracy(record: Record) -> float | None:
-    return record.training.accuracy if record.training else None
-
-
-def _overhead(record: Record) -> float | None:
-    return record.cost.training.overhead if record.cost.training else None
+def _training_figure(record: Record, name: str) -> float | None:
+    source = record.training if name == "accuracy" else record.cost.training
+    return None if source is None else getattr(source, name)
 
 
 def _nearest(worst: Worst) -> dict[ExampleKey, float]:
@@ -308,28 +290,28 @@ def _nearest(worst: Worst) -> dict[ExampleKey, float]:
     return least
 
 
-def _of_shares(
-    name: str, before: Worst, after: Worst, margins: Mapping[str, float], place: _Place
-) -> _Measurement:
+def _of_shares(name: str, before: Worst, after: Worst, place: _Place) -> _Measurement:
     metric = GATE_METRICS[name]
     keys = [key for key in before.leaked if key in after.leaked]
     then, now = (np.array([worst.leaked[key] for key in keys], bool) for worst in (before, after))
     worse, better = (now, then) if metric.sign > 0 else (then, now)
     fresh = {key for key in keys if after.leaked[key] and not before.leaked[key]}
     attacks = sorted(
-        attack for attack, hits in after.by_attack.items() if any(hits.get(key) for key in fresh)
+        attack
+        for attack, scores in after.scores.items()
+        if any(k in scores and scores[k].success for k in fresh)
     )
     return _Measurement(
-        metric=metric, margin=margins[name], before=float(then.mean()), after=float(now.mean()),
-        increase=of_shares(worse, better, _clusters(keys)), attacks=tuple(attacks), place=place,
+        metric=metric, place=place, before=float(then.mean()), after=float(now.mean()), attacks=tuple(attacks),
+        increase=of_shares(worse, better, _clusters(keys)),
     )  # fmt: skip
 
 
-def _of_figures(name: str, figures: _Figures, margins: Mapping[str, float], place: _Place) -> _Measurement:
+def _of_figures(name: str, figures: _Figures, place: _Place) -> _Measurement:
     metric = GATE_METRICS[name]
     then, now = np.array(list(figures.values()), np.float64).T
     return _Measurement(
-        metric=metric, margin=margins[name], before=float(then.mean()), after=float(now.mean()), place=place,
+        metric=metric, place=place, before=float(then.mean()), after=float(now.mean()),
         increase=of_numbers(metric.sign * now, metric.sign * then, _clusters(list(figures))),
     )  # fmt: skip
 
@@ -338,28 +320,29 @@ def _clusters(keys: Sequence[ExampleKey]) -> list[int]:
     return clusters(keys) or list(range(len(keys)))
 
 
-def _judged(measurements: Sequence[_Measurement]) -> Iterable[Comparison]:
+def _judged(measurements: Sequence[_Measurement], margins: Mapping[str, float]) -> Iterable[Comparison]:
     bounds = holm([measurement.increase.p for measurement in measurements])
     for measurement, (p, level) in zip(measurements, bounds, strict=True):
-        increase, margin, place = measurement.increase, measurement.margin, measurement.place
-        lower, upper = increase.lower(level), increase.upper()
+        metric, increase, (title, defense, point) = (
+            measurement.metric,
+            measurement.increase,
+            measurement.place,
+        )
+        margin, lower, upper = margins[metric.name], increase.lower(level), increase.upper()
         least = ceil(_EXAMPLES_TIMES_MARGIN / margin) if increase.centre is not None else 0
         outcome: Outcome = "weaker" if lower > 0 and increase.estimate >= margin else "pass"
         needed, reason = None, None
         if outcome == "pass" and (upper >= margin or increase.pairs < least):
             outcome, needed = "inconclusive", _needed(increase, margin, lower, upper, least)
-            reason = (
-                f"too few {measurement.metric.of}"
-                if needed
-                else "one weight seed and one reading say nothing of how they vary"
-            )
-        elif outcome == "weaker" and measurement.metric.name == "undefended_asr":
+            unknown = "one weight seed and one reading say nothing of how they vary"
+            reason = f"too few {metric.of}" if needed else unknown
+        elif outcome == "weaker" and metric.name == "undefended_asr":
             # The attackers got worse: a defense that leaks no more has shown nothing.
             outcome = "inconclusive"
             reason = "the attacks got weaker: less comes back without a defense than before"
         yield Comparison(
-            metric=measurement.metric.name, title=place.title, defense=place.defense, point=place.point,
-            outcome=outcome, before=measurement.before, after=measurement.after, worse=increase.estimate,
+            metric=metric.name, title=title, defense=defense, point=point, outcome=outcome,
+            before=measurement.before, after=measurement.after, worse=increase.estimate,
             lower=lower, upper=upper, margin=margin, p=p, pairs=increase.pairs, clusters=increase.clusters,
             needed=needed, reason=reason, attacks=measurement.attacks,
         )  # fmt: skip
@@ -374,14 +357,3 @@ def _needed(increase: Increase, margin: float, lower: float, upper: float, least
     else:
         width, room = increase.estimate - lower, increase.estimate
     return max(least, increase.pairs + 1, ceil(increase.pairs * (width / room) ** 2))
-
-
-def _outcome(comparisons: Sequence[Comparison], unpaired: Sequence[tuple[str, str]]) -> Outcome:
-    outcomes = {comparison.outcome for comparison in comparisons}
-    if "weaker" in outcomes:
-        return "weaker"
-    return "inconclusive" if unpaired or not comparisons or "inconclusive" in outcomes else "pass"
-
-
-def _listed(protocols: Iterable[int | None]) -> str:
-    return ", ".join(sorted(map(str, protocols)))

@@ -29,27 +29,31 @@ Floats = NDArray[np.floating[Any]]
 def grid(truth: Floats, guess: Floats) -> Image.Image | None:
     """Truth above reconstruction, for up to eight examples; None where there is nothing to show.
 
-    Both (reading, example, *shape), already paired, in [0, 1] (clipped here).  First examples of all
-    readings come first, then second ones.  A row of a table is drawn as a square block of cells.
-    Raises `ValueError` where the two differ in shape.
+    Both (reading, example, *shape), in the same order, in [0, 1] (clipped here).  First examples of all readings come
+    first, then second ones.  A row of a table is drawn as a square of cells.  Raises `ValueError` where the two
+    differ in shape.
     """
+    if not alike(truth, guess):
+        return None
+    page = sheet(np.stack([drawn(chosen(values)) for values in (truth, guess)]), GAP)
+    return Image.fromarray(np.pad(page, ((GAP, GAP), (GAP, GAP), (0, 0)), constant_values=PAPER))
+
+
+def alike(truth: Floats, guess: Floats) -> bool:
+    """Whether there is anything to show; raises `ValueError` where the two are not (reading, example, *shape) alike."""
     if truth.shape != guess.shape or truth.ndim < 3:
         raise ValueError(
-            f"truth and reconstruction must be (reading, example, *shape) alike, "
-            f"got {truth.shape} and {guess.shape}"
+            f"truth and reconstruction must be (reading, example, *shape) alike, got {truth.shape} and {guess.shape}"
         )
-    if 0 in truth.shape:
-        return None
-    rows = [drawn(chosen(values)) for values in (truth, guess)]
-    height, width = rows[0][0].shape[:2]
-    columns = len(rows[0])
-    page = np.full((2 * height + 3 * GAP, columns * (width + GAP) + GAP, 3), PAPER)
-    for row, tiles in enumerate(rows):
-        top = GAP + row * (height + GAP)
-        for column, tile in enumerate(tiles):
-            left = GAP + column * (width + GAP)
-            page[top : top + height, left : left + width] = tile
-    return Image.fromarray(page)
+    return 0 not in truth.shape
+
+
+def sheet(tiles: NDArray[np.uint8], gap: int) -> NDArray[np.uint8]:
+    """Tiles (row, column, height, width, 3) as one image, `gap` pixels of paper between them."""
+    padded = np.pad(tiles, ((0, 0), (0, 0), (0, gap), (0, gap), (0, 0)), constant_values=PAPER)
+    rows, columns, height, width, _ = padded.shape
+    page = padded.swapaxes(1, 2).reshape(rows * height, columns * width, 3)
+    return page[: rows * height - gap, : columns * width - gap]
 
 
 def of_record(run: Path, record: Record) -> Image.Image | None:

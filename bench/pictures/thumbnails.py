@@ -6,12 +6,13 @@ They are kept at their own size and enlarged where they are shown: a digit is a 
 
 import io
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
-from bench.pictures.grid import PAPER, Floats, chosen, drawn
+from bench.pictures.grid import Floats, alike, chosen, drawn, sheet
 
 TOTAL = 1_000_000  # bytes of all thumbnails of a page: base64 adds a third, and 500 rows stay below 5 MB
 MOST = 40_000  # bytes of one thumbnail, however few there are
@@ -34,40 +35,24 @@ class Thumbnail:
 
 def fitting(truth: Floats, guess: Floats, limit: int) -> Thumbnail | None:
     """The richest of `LADDER` that fits into `limit` bytes, of truths and reconstructions in [0, 1], both
-    (reading, example, *shape); None where there are none, or none fits.
-
-    Raises `ValueError` where the two differ in shape.
-    """
-    if truth.shape != guess.shape or truth.ndim < 3:
-        raise ValueError(f"truth and reconstruction differ: {truth.shape} and {guess.shape}")
-    if 0 in truth.shape:
+    (reading, example, *shape); None where there are none, or none fits.  Raises `ValueError` as `grid` does."""
+    if not alike(truth, guess):
         return None
     for examples, side, quality in LADDER:
-        rows = [[_tile(item, side) for item in chosen(values)[:examples]] for values in (truth, guess)]
-        page = _page(rows)
-        buffer = io.BytesIO()
+        tiles = [[_tile(item, side) for item in chosen(values)[:examples]] for values in (truth, guess)]
+        page, buffer = Image.fromarray(sheet(np.array(tiles), _GAP)), io.BytesIO()
         page.save(buffer, "WEBP", lossless=quality == 100, quality=quality, method=4)
         if buffer.tell() <= limit:
             return Thumbnail(
-                webp=buffer.getvalue(), width=page.width, height=page.height, examples=len(rows[0])
+                webp=buffer.getvalue(), width=page.width, height=page.height, examples=len(tiles[0])
             )
     return None
 
 
-def _tile(item: Floats, side: int) -> Image.Image:
+def _tile(item: Floats, side: int) -> NDArray[np.uint8]:
     """One example at its own size, or shrunk until its longest side is `side` pixels."""
     image = Image.fromarray(drawn(item[None])[0])
     rows = item.shape[-2] if item.ndim > 1 else math.ceil(math.sqrt(len(item)))
     height = min(rows, max(1, side * rows // max(rows, item.shape[-1] if item.ndim > 1 else rows)))
     width = max(1, round(image.width * height / image.height))
-    return image.resize((width, height), Image.Resampling.BOX)
-
-
-def _page(rows: Sequence[Sequence[Image.Image]]) -> Image.Image:
-    width, height = rows[0][0].size
-    size = (len(rows[0]) * (width + _GAP) - _GAP, len(rows) * (height + _GAP) - _GAP)
-    page = Image.new("RGB", size, (int(PAPER),) * 3)
-    for down, row in enumerate(rows):
-        for right, tile in enumerate(row):
-            page.paste(tile, (right * (width + _GAP), down * (height + _GAP)))
-    return page
+    return np.asarray(image.resize((width, height), Image.Resampling.BOX))

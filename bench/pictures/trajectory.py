@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from bench.pictures.grid import GAP, PAPER, Floats, chosen, drawn
+from bench.pictures.grid import GAP, PAPER, Floats, chosen, drawn, sheet
 from bench.record.schema import Record
 from bench.record.store import read_arrays
 
@@ -27,35 +27,29 @@ def over_iterations(truth: Floats, trajectory: Floats, marks: Sequence[int]) -> 
     the columns.  None where there is nothing to show.  Raises `ValueError` where the shapes do not fit.
     """
     shape = trajectory.shape
-    fit = trajectory.ndim >= 4 and shape[2:] == truth.shape[1:] and shape[1] <= len(truth)
-    if not fit or len(trajectory) != len(marks):
+    fits = trajectory.ndim >= 4 and shape[2:] == truth.shape[1:] and shape[1] <= len(truth)
+    if not fits or len(trajectory) != len(marks):
         raise ValueError(
             f"trajectory must be (mark, reading, example, *shape) of {len(marks)} marks and a truth "
             f"{truth.shape}, got {shape}"
         )
     if 0 in shape:
         return None
-    stages = [*trajectory, truth[: shape[1]]]
-    columns = [drawn(chosen(stage), _SIDE) for stage in stages]
+    columns = [drawn(chosen(examples), _SIDE) for examples in (*trajectory, truth[: shape[1]])]
     labels = [*(f"{mark:,}" for mark in marks), "truth"]
     font = ImageFont.load_default(_SIZE)
     height, width = columns[0][0].shape[:2]
     column_width = max(width, *(int(np.ceil(font.getlength(text))) for text in labels))
-    # The truth stands apart: it is no stage of the way.
+    # The truth stands apart: it is not on the way.
     lefts = [GAP + n * (column_width + GAP) for n in range(len(marks))]
     lefts.append(lefts[-1] + column_width + 3 * GAP)
     head = GAP + 2 * _LINE
     right = max(lefts[-1] + column_width, GAP + int(np.ceil(font.getlength(_CAPTION)))) + GAP
-    page = np.full((head + len(columns[0]) * (height + GAP), right, 3), PAPER)
-    for left, column in zip(lefts, columns, strict=True):
-        start = left + (column_width - width) // 2
-        for row, tile in enumerate(column):
-            top = head + row * (height + GAP)
-            page[top : top + height, start : start + width] = tile
-    image = Image.fromarray(page)
+    image = Image.new("RGB", (right, head + len(columns[0]) * (height + GAP)), (int(PAPER),) * 3)
     pen = ImageDraw.Draw(image)
     pen.text((GAP, GAP + _LINE // 2), _CAPTION, _PALE, font, anchor="lm")
-    for left, text in zip(lefts, labels, strict=True):
+    for left, column, text in zip(lefts, columns, labels, strict=True):
+        image.paste(Image.fromarray(sheet(column[:, None], GAP)), (left + (column_width - width) // 2, head))
         pen.text((left + column_width / 2, GAP + _LINE * 3 // 2), text, _INK, font, anchor="mm")
     return image
 

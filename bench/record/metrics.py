@@ -1,6 +1,6 @@
 """The table of metrics: how far one reconstructed example is from its truth, and what each figure means.
 
-A metric is a function in `bench.scoring.measures`, a row here, and a field of `ExampleScore`.  The summary,
+A metric is a function in `bench.scoring.metrics`, a row here, and a field of `ExampleScore`.  The summary,
 the worst case, the board, the page, CSV, `bench show` and the consistency check read this table.
 """
 

@@ -14,10 +14,9 @@ _UNUSABLE = 2.0
 def assign(truth: ArrayLike, guess: ArrayLike) -> NDArray[np.int64]:
     """For each true example the guess it is scored with, or -1: (reading, example).
 
-    The assignment is one to one and least in the sum of the clipped guesses' mean squared errors
-    (Kuhn's assignment problem); every other metric is taken on this pairing and has no partner of
-    its own.  With fewer guesses than examples the rest is -1.  Raises `PluginError` where there
-    are more guesses than examples, since the best of many would be a choice by the truth.
+    The assignment is one to one and least in the sum of the clipped guesses' mean squared errors (Kuhn's assignment
+    problem); every other metric is taken on it and has none of its own.  With fewer guesses than examples the rest
+    is -1.  Raises `PluginError` where there are more, since the best of many would be a choice by the truth.
     """
     true, claimed = unit(truth), np.asarray(guess)
     same = len(true) == len(claimed) and true.shape[2:] == claimed.shape[2:]
@@ -35,9 +34,7 @@ def assign(truth: ArrayLike, guess: ArrayLike) -> NDArray[np.int64]:
 
 def in_order(guess: ArrayLike, order: NDArray[np.int64]) -> Floats:
     """The guesses in the order of the truth (reading, example, *shape); NaN where one is missing."""
-    array = np.asarray(guess, np.float64)
-    rows = np.arange(len(order))[:, None]
-    taken: Floats = array[rows, np.maximum(order, 0)]
+    taken: Floats = np.asarray(guess, np.float64)[np.arange(len(order))[:, None], np.maximum(order, 0)]
     taken[order < 0] = np.nan
     return taken
 

@@ -24,9 +24,9 @@ class Identification:
 def identify(truth: ArrayLike, guess: ArrayLike, gallery: ArrayLike) -> Identification:
     """Whether each true example is nearer (MSE) to its guess than every one of the gallery.
 
-    `truth` and `guess` (reading, example, *shape), the guess clipped; `gallery` (example, *shape)
-    in [0, 1], of which the first min(1000, all) are used: the split's order is a keyed draw.  A
-    tie is no hit, nor is a guess that is not finite.
+    `truth` and `guess` (reading, example, *shape), the guess clipped; `gallery` (example, *shape) in [0, 1], of which
+    the first min(1000, all) are used: the split's order is a keyed draw.  A tie is no hit, nor is a guess that is not
+    finite.
     """
     true = unit(truth)
     strangers = unit(np.asarray(gallery)[:GALLERY_LIMIT])
@@ -35,8 +35,8 @@ def identify(truth: ArrayLike, guess: ArrayLike, gallery: ArrayLike) -> Identifi
     claimed = np.asarray(guess, np.float64)
     finite = np.isfinite(claimed).reshape(*claimed.shape[:2], -1).all(axis=-1)
     claimed = np.where(finite.reshape(*finite.shape, *[1] * (claimed.ndim - 2)), clipped(claimed), 0)
-    crowd, found = strangers.reshape(len(strangers), -1), claimed.reshape(*finite.shape, -1)
-    squares = (crowd**2).sum(-1) + (found**2).sum(-1)[..., None] - 2 * found @ crowd.T
+    crowd, flat = strangers.reshape(len(strangers), -1), claimed.reshape(*finite.shape, -1)
+    squares = (crowd**2).sum(-1) + (flat**2).sum(-1)[..., None] - 2 * flat @ crowd.T
     nearest = squares.min(axis=-1) / crowd.shape[1]
     hits = finite & (mse(true, claimed) < nearest - _TIE)
     return Identification(hits=hits, gallery=len(crowd), chance=1 / (len(crowd) + 1))

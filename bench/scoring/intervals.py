@@ -7,7 +7,7 @@ that met the same victims are compared in pairs.
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import bdtr, betaincinv, ndtr, ndtri, stdtrit
+from scipy.special import bdtr, ndtr, ndtri, stdtrit
 
 from bench import rng
 
@@ -38,16 +38,6 @@ def wilson(successes: float, trials: float, level: float = LEVEL) -> Interval:
     low, high = (centre - half) / (1 + correction), (centre + half) / (1 + correction)
     # At the ends the formula gives 0 and 1 but for rounding.
     return (0.0 if successes == 0 else float(low)), (1.0 if successes == trials else float(high))
-
-
-def clopper_pearson(successes: int, trials: int, level: float = LEVEL) -> Interval:
-    """The exact interval (Clopper, Pearson 1934): beta quantiles; at least `level` everywhere, and wider."""
-    if not 0 <= successes <= trials:
-        raise ValueError(f"expected between 0 and {trials} successes, got {successes}")
-    tail = (1 - level) / 2
-    low = betaincinv(successes, trials - successes + 1, tail) if successes else 0.0
-    high = betaincinv(successes + 1, trials - successes, 1 - tail) if successes < trials else 1.0
-    return float(low), float(high)
 
 
 _ROOM = 1 << 22  # clusters drawn at once
@@ -102,17 +92,21 @@ def paired_difference(
     a - b.  Two cells are called different only where 0 is outside.
     """
     first, second = _pairs(a, b)
-    count = len(first)
     difference = float(first.mean() - second.mean())
-    only_a, only_b = (first & ~second).sum() + 0.5, (second & ~first).sum() + 0.5
-    total = count + 2
-    centre = (only_a - only_b) / total
-    half = _normal_quantile(level) * np.sqrt(only_a + only_b - (only_a - only_b) ** 2 / total) / total
-    interval = max(-1.0, float(centre - half)), min(1.0, float(centre + half))
+    centre, spread = wald_plus_2(first, second)
+    half = _normal_quantile(level) * spread
+    interval = max(-1.0, centre - half), min(1.0, centre + half)
     if clusters is not None:
         resampled = cluster_bootstrap(first.astype(float) - second.astype(float), clusters, level)
         interval = _union(interval, resampled)
     return difference, *interval
+
+
+def wald_plus_2(a: NDArray[np.bool_], b: NDArray[np.bool_]) -> tuple[float, float]:
+    """Centre and deviation of share(a) - share(b) over the same examples (n,), by Agresti and Min (2005), "Wald+2"."""
+    only_a, only_b, total = (a & ~b).sum() + 0.5, (b & ~a).sum() + 0.5, len(a) + 2
+    spread = np.sqrt(only_a + only_b - (only_a - only_b) ** 2 / total) / total
+    return float((only_a - only_b) / total), float(spread)
 
 
 def mcnemar(a: ArrayLike, b: ArrayLike) -> float:

@@ -1,17 +1,30 @@
 """Scoring: how far one example is from another, in one place, with one data range.
 
-Arrays are (reading, example, *shape) with the truth in [0, 1]; results are (reading, example) in
-float64.  An example with NaN in it has NaN for a figure; who averages must not drop it.
+Arrays are (reading, example, *shape) with the truth in [0, 1]; results are (reading, example) in float64.  An example
+with NaN in it has NaN for a figure; who averages must not drop it.  LPIPS needs a network, and what an attack has over
+the prior-only baselines these: `bench.scoring.score` adds both.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from skimage.metrics import structural_similarity
 
 from bench.datasets.base import Group
+from bench.record.metrics import (
+    GROUPS_RIGHT,
+    METRICS,
+    NUMERIC_RMSE,
+    PSNR_DB,
+    RMSE,
+    RMSE_UNCLIPPED,
+    SSIM,
+    DataKind,
+)
 
 Floats = NDArray[np.float64]
+SSIM_WINDOW = 7  # pixels; scikit-image's default, with its sample covariance, K1 = .01 and K2 = .03
 # 10·log10(1/MSE) has no finite value for equal examples.  120 dB is an RMSE of 1e-6, float32's rounding
 # of values near 1: nothing that is stored can be told from equal above it.
 PSNR_CAP_DB = 120.0
@@ -34,8 +47,8 @@ def mse(truth: ArrayLike, guess: ArrayLike) -> Floats:
     """Mean squared difference per example, of the arrays as they are."""
     with np.errstate(over="ignore"):  # a diverged example may be too large to square: inf is the answer
         squares = (np.asarray(truth, np.float64) - np.asarray(guess, np.float64)) ** 2
-        found: Floats = squares.reshape(*squares.shape[:2], -1).mean(axis=-1)
-    return found
+        means: Floats = squares.reshape(*squares.shape[:2], -1).mean(axis=-1)
+    return means
 
 
 def rmse(truth: ArrayLike, guess: ArrayLike) -> Floats:
@@ -57,39 +70,65 @@ def psnr_db(truth: ArrayLike, guess: ArrayLike) -> Floats:
     return -10 * np.log10(np.maximum(error, 10 ** (-PSNR_CAP_DB / 10)))
 
 
+def ssim(truth: ArrayLike, guess: ArrayLike) -> Floats:
+    """Mean SSIM per image, −1 to 1 (Wang, Bovik, Sheikh, Simoncelli 2004): clipped guess, mean over channels.
+
+    (reading, example, channel, height, width) → (reading, example).  NaN where a side is under 7 pixels.
+    """
+    x, y = unit(truth), clipped(guess)
+    values = np.full(x.shape[:2], np.nan)
+    if min(x.shape[-2:]) >= SSIM_WINDOW:
+        for at in np.ndindex(values.shape):
+            values[at] = structural_similarity(
+                x[at], y[at], win_size=SSIM_WINDOW, data_range=1, channel_axis=0
+            )
+    return values
+
+
 def numeric_rmse(truth: ArrayLike, guess: ArrayLike, groups: Sequence[Group]) -> Floats:
     """RMSE per row over the numeric columns, each in units of its deviation; NaN without any.
 
-    Rows are (reading, example, feature), the guess is clipped.  A column that never varies has no
-    deviation to be measured by and counts in units of the range.
+    Rows are (reading, example, feature), the guess is clipped.  A column that never varies has no deviation to be
+    measured by and counts in units of the range.
     """
-    numeric = [group for group in groups if not group.categorical]
-    true, found = unit(truth), clipped(guess)
-    if not numeric:
+    true, cut = unit(truth), clipped(guess)
+    scales = {n: group.deviation or 1.0 for group in groups if not group.categorical for n in group.columns}
+    if not scales:
         return np.full(true.shape[:2], np.nan)
-    columns = [column for group in numeric for column in group.columns]
-    scale = np.array([group.deviation or 1.0 for group in numeric for _ in group.columns])
-    return np.sqrt(mse(true[..., columns] / scale, found[..., columns] / scale))
+    columns, scale = list(scales), np.array(list(scales.values()))
+    return np.sqrt(mse(true[..., columns] / scale, cut[..., columns] / scale))
 
 
 def groups_right(truth: ArrayLike, guess: ArrayLike, groups: Sequence[Group]) -> Floats:
     """Share per row of the categorical groups whose largest column is the true one; NaN without any.
 
-    A tie is not an answer: a guess of equal columns is wrong.  A group of one column (yes or no)
-    is right on the true side of one half.
+    A tie is not an answer: a guess of equal columns is wrong.  A group of one column (yes or no) is right on the true
+    side of one half.
     """
-    true, found = unit(truth), np.asarray(guess, np.float64)
-    categorical = [group for group in groups if group.categorical]
-    if not categorical:
-        return np.full(true.shape[:2], np.nan)
+    true, named = unit(truth), np.asarray(guess, np.float64)
     right = []
-    for group in categorical:
-        columns = list(group.columns)
-        actual, claimed = true[..., columns], found[..., columns]
+    for columns in (list(group.columns) for group in groups if group.categorical):
+        actual, claimed = true[..., columns], named[..., columns]
         if len(columns) == 1:
             right.append((claimed[..., 0] > 0.5) == (actual[..., 0] > 0.5))
         else:
             largest = claimed == claimed.max(axis=-1, keepdims=True)
             right.append((claimed.argmax(-1) == actual.argmax(-1)) & (largest.sum(-1) == 1))
-    share = np.mean(right, axis=0, dtype=np.float64)
-    return np.where(np.isfinite(found).all(axis=-1), share, np.nan)
+    share = np.mean(right, axis=0, dtype=np.float64) if right else np.nan
+    return np.where(np.isfinite(named).all(axis=-1), share, np.nan)
+
+
+MEASURES: Mapping[str, Callable[[Floats, Floats, Sequence[Group]], Floats]] = {
+    RMSE.name: lambda truth, guess, groups: rmse(truth, guess),
+    RMSE_UNCLIPPED.name: lambda truth, guess, groups: rmse_unclipped(truth, guess),
+    PSNR_DB.name: lambda truth, guess, groups: psnr_db(truth, guess),
+    SSIM.name: lambda truth, guess, groups: ssim(truth, guess),
+    NUMERIC_RMSE.name: numeric_rmse,
+    GROUPS_RIGHT.name: groups_right,
+}
+
+
+def measured(truth: Floats, guess: Floats, kind: DataKind, groups: Sequence[Group]) -> dict[str, Floats]:
+    """Metric → (reading, example), of every metric that this kind of data has."""
+    names = [metric.name for metric in METRICS if kind in metric.kinds and metric.name in MEASURES]
+    return {name: MEASURES[name](truth, guess, groups) for name in names}

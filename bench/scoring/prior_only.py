@@ -9,12 +9,12 @@ from bench.scoring.metrics import Floats, unit
 def prior_only_baselines(
     public_inputs: ArrayLike, public_labels: ArrayLike, inferred_labels: ArrayLike
 ) -> dict[str, Floats]:
-    """Three priors' reconstructions, name → (reading, example, *shape), from the public split alone.
+    """Three reconstructions, name → (reading, example, *shape), from the public split alone.
 
-    `mean` is its mean example; `nearest` the public example nearest to that mean (a blurred mean
-    flatters RMSE, a real image SSIM); `class-mean` the mean of the class in `inferred_labels`
-    (reading, example), which are the attacker's; -1, or a class without public examples, gives
-    the mean.  `public_inputs` (example, *shape) in [0, 1], `public_labels` (example,).
+    `mean` is its mean example; `nearest` the public example nearest to that mean (a blurred mean flatters RMSE, a real
+    image SSIM); `class-mean` the mean of the class in `inferred_labels` (reading, example), which are the attacker's;
+    -1, or a class without public examples, gives the mean.  `public_inputs` (example, *shape) in [0, 1],
+    `public_labels` (example,).
     """
     inputs, labels = unit(public_inputs), np.asarray(public_labels)
     inferred: NDArray[np.int64] = np.asarray(inferred_labels, np.int64)

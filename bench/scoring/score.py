@@ -18,8 +18,7 @@ from bench.scoring import success
 from bench.scoring.assign import assign, in_order
 from bench.scoring.identify import identify
 from bench.scoring.lpips_metric import Lpips
-from bench.scoring.measures import measured
-from bench.scoring.metrics import Floats, unit
+from bench.scoring.metrics import Floats, measured, unit
 from bench.scoring.summary import median, summarise
 from bench.trip import Reconstruction
 

@@ -1,10 +1,9 @@
 """Scoring: a cell's figures over its examples.  Nothing that failed is dropped from any of them."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from bench.record.metrics import METRICS, OVER_PRIOR_DB, Metric
 from bench.record.schema import ExampleScore, PriorScore, ReadingScore, Share, Summary
@@ -25,8 +24,7 @@ def summarise(
     failed = (status != "ok") & (status != "missing")
     identified = [example.identified for example in examples]
     strict = [example.strict for example in examples]
-    over = column(examples, OVER_PRIOR_DB)
-    beaten = float((over > 0).mean()) if priors else None
+    beaten = float((_column(examples, OVER_PRIOR_DB) > 0).mean()) if priors else None
     return Summary(
         readings=len(readings), examples=len(examples), asr=share([example.success for example in examples]),
         asr_strict=None if all(value is None for value in strict) else share(strict),
@@ -34,8 +32,8 @@ def summarise(
         readings_leaked=share([any(example.success for example in reading.examples) for reading in readings]),
         identification=None if any(hit is None for hit in identified) else share(identified),
         identification_chance=identification_chance, gallery=gallery,
-        medians={metric.name: median(column(examples, metric), metric.failed) for metric in METRICS},
-        label_accuracy=_label_accuracy(np.array([reading.label_accuracy for reading in readings], np.float64)),
+        medians={metric.name: median(_column(examples, metric), metric.failed) for metric in METRICS},
+        label_accuracy=_label_accuracy([reading.label_accuracy for reading in readings]),
         evaluations_median=float(np.median([reading.evaluations or 0 for reading in readings])),
         outer_median=float(np.median([reading.outer or 0 for reading in readings])),
         diverged_share=float((status == "diverged").mean()), nan_share=float((status == "nan").mean()),
@@ -44,16 +42,17 @@ def summarise(
     )  # fmt: skip
 
 
-def column(examples: Sequence[ExampleScore], metric: Metric) -> NDArray[np.float64]:
+def _column(examples: Sequence[ExampleScore], metric: Metric) -> NDArray[np.float64]:
     """A metric of each example; NaN where there is none."""
     return np.array([example.value(metric) for example in examples], np.float64)
 
 
-def median(values: NDArray[Any], failed: float) -> float | None:
-    """The median with NaN counted as `failed`; None where that leaves no number, or nothing was measured."""
-    if np.isnan(values).all():
+def median(values: ArrayLike | Sequence[float | None], failed: float) -> float | None:
+    """The median with NaN (or None) counted as `failed`; None where that leaves no number, or nothing was measured."""
+    numbers = np.asarray(values, np.float64)
+    if np.isnan(numbers).all():
         return None
-    value = float(np.median(np.where(np.isnan(values), failed, values)))
+    value = float(np.median(np.where(np.isnan(numbers), failed, numbers)))
     return value if np.isfinite(value) else None
 
 
@@ -64,6 +63,8 @@ def share(hits: Sequence[bool | None]) -> Share:
     return Share(value=count / len(hits), low=low, high=high)
 
 
-def _label_accuracy(values: NDArray[np.float64]) -> float | None:
+def _label_accuracy(values: Sequence[float | None]) -> float | None:
     """Mean over readings; one for which the attack named no label has named none right."""
-    return None if np.isnan(values).all() else float(np.nan_to_num(values, nan=0.0).mean())
+    return (
+        None if all(value is None for value in values) else float(np.mean([value or 0.0 for value in values]))
+    )

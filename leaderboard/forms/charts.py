@@ -12,14 +12,15 @@ from typing import Any
 import altair as alt
 import vl_convert
 
-from bench.leaderboard.board import THRESHOLDS_DB, AtPoint, Row
+from bench.leaderboard.board import THRESHOLDS_DB, AtPoint, Row, on_front
 from bench.leaderboard.conditions import ordered
-from bench.leaderboard.forms.columns import Line
+from bench.leaderboard.forms.columns import Line, grouped
 from bench.scoring.success import PSNR_DB
 
 WORST = "worst"  # the point that means: of each defense its own worst
 SUCCESS_DB = int(PSNR_DB)  # from which on an image counts as leaked, if it also beats the best prior by 3 dB
 _HEIGHT = 280  # pixels
+_ROWS = alt.Chart(alt.NamedData("rows"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +35,6 @@ class Chart:
     nothing: str
     most: int
     spec: Mapping[str, Any]
-
-    def json(self) -> dict[str, Any]:
-        """The chart as JSON types."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
 @cache
@@ -80,15 +77,12 @@ def charts() -> list[Chart]:
 def conditions(lines: Iterable[Line]) -> list[dict[str, Any]]:
     """The lines of each condition as the page's script reads them; an attack's number among `attacks` stands in
     place of its name."""
-    by_key: dict[str, list[Line]] = {}
-    for line in lines:
-        by_key.setdefault(line.row.key, []).append(line)
     return [
         {
             "title": group[0].row.title, "points": ordered(p for line in group for p in line.row.points),
             "rows": [_row(line, [other.row for other in group]) for line in group],
         }
-        for group in by_key.values()
+        for group in grouped(lines, lambda line: line.row.key).values()
     ]  # fmt: skip
 
 
@@ -100,7 +94,7 @@ def _row(line: Line, rows: Sequence[Row]) -> dict[str, Any]:
         "rounds": [round_ for round_, _ in cost.curve] if cost else [],
         "accuracies": [round(accuracy, 4) for _, accuracy in cost.curve] if cost else [],
         "worst": worst.point if worst else None,
-        "front": [WORST] * row.pareto + [point for point in row.points if _on_front(row, rows, point)],
+        "front": [WORST] * row.pareto + [p for p in row.points if on_front(row, rows, p)],
         "at": {point: _at(at, numbers) for point, at in row.points.items()},
     }  # fmt: skip
 
@@ -116,22 +110,6 @@ def _at(at: AtPoint, attacks: Mapping[str, int]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _on_front(row: Row, rows: Iterable[Row], point: str) -> bool:
-    """As `Row.pareto`, with the rate at one point in place of the highest."""
-    mine = _order(row, point)
-    others = [order for other in rows if (order := _order(other, point)) is not None]
-    return mine is not None and not any(
-        asr <= mine[0] and loss <= mine[1] and (asr, loss) != mine for asr, loss in others
-    )
-
-
-def _order(row: Row, point: str) -> tuple[float, float] | None:
-    at, loss = row.points.get(point), row.cost.loss if row.cost else None
-    if not row.complete or at is None or at.asr is None or loss is None:
-        return None
-    return at.asr, loss
-
-
 def _trade() -> dict[str, Any]:
     where = {
         "x": alt.X(
@@ -140,24 +118,22 @@ def _trade() -> dict[str, Any]:
         ),
         "y": alt.Y("asr:Q", title="attack success rate", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1])),
     }  # fmt: skip
-    front = _base().mark_line(interpolate="step-before", strokeDash=[5, 4], strokeWidth=1.5).encode(
+    front = _ROWS.mark_line(interpolate="step-before", strokeDash=[5, 4], strokeWidth=1.5).encode(
         **where, order="accuracy:Q"
     ).transform_filter("datum.front")  # fmt: skip
-    bars = _base().mark_rule(strokeWidth=1.5).encode(
+    bars = _ROWS.mark_rule(strokeWidth=1.5).encode(
         x=where["x"], y=alt.Y("low:Q", title="attack success rate"), y2="high:Q", stroke=_own("colour"),
         opacity=_dimmed(0.35),
     )  # fmt: skip
-    points = _base().mark_point(size=90, strokeWidth=2).encode(
+    points = _ROWS.mark_point(size=90, strokeWidth=2).encode(
         **where, stroke=_own("colour"), fill=alt.Fill("fill:N", scale=None), opacity=_dimmed(1),
         tooltip=[
             alt.Tooltip("name:N", title="defense"), alt.Tooltip("rateInWords:N", title="success rate"),
             alt.Tooltip("accuracy:Q", title="accuracy", format=".1%"), alt.Tooltip("state:N", title="evidence"),
         ],
     )  # fmt: skip
-    names = (
-        _base()
-        .mark_text(dy=-11, dx=-6, align="right", limit=120)
-        .encode(**where, text="name:N", opacity=_dimmed(1))
+    names = _ROWS.mark_text(dy=-11, dx=-6, align="right", limit=120).encode(
+        **where, text="name:N", opacity=_dimmed(1)
     )
     return _finished(
         alt.layer(bars, front, points, names.transform_filter("datum.front && datum.named")), _HEIGHT
@@ -169,7 +145,7 @@ def _heat() -> dict[str, Any]:
         "x": alt.X("attack:N", title=None, sort=None, axis=alt.Axis(labelAngle=-35, labelLimit=130)),
         "y": alt.Y("name:N", title=None, sort=None),
     }
-    each = _base().transform_flatten(["attacks", "rates", "marks", "inks"], ["attack", "rate", "mark", "ink"])
+    each = _ROWS.transform_flatten(["attacks", "rates", "marks", "inks"], ["attack", "rate", "mark", "ink"])
     cells = each.mark_rect(invalid=None, cornerRadius=2).encode(
         **where, color=alt.Color("rate:Q", scale=alt.Scale(domain=[0, 1]), legend=None), opacity=_dimmed(1),
         tooltip=[
@@ -185,7 +161,7 @@ def _heat() -> dict[str, Any]:
 
 def _reached() -> dict[str, Any]:
     span = alt.Scale(domain=[THRESHOLDS_DB[0], THRESHOLDS_DB[-1]], zero=False)
-    lines = _base().transform_flatten(["reached", "thresholds"], ["share", "threshold"])
+    lines = _ROWS.transform_flatten(["reached", "thresholds"], ["share", "threshold"])
     drawn = _line(lines).encode(
         x=alt.X("threshold:Q", title="PSNR, dB", scale=span),
         y=alt.Y("share:Q", title="examples", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1])),
@@ -203,7 +179,7 @@ def _reached() -> dict[str, Any]:
 
 
 def _learning() -> dict[str, Any]:
-    lines = _base().transform_flatten(["rounds", "accuracies"], ["round", "share"])
+    lines = _ROWS.transform_flatten(["rounds", "accuracies"], ["round", "share"])
     drawn = _line(lines, point=True).encode(
         x=alt.X("round:Q", title="round", axis=alt.Axis(tickMinStep=1)),
         y=alt.Y("share:Q", title="test accuracy", axis=alt.Axis(format="%")),
@@ -213,10 +189,6 @@ def _learning() -> dict[str, Any]:
         ],
     )  # fmt: skip
     return _finished(alt.layer(drawn), _HEIGHT)
-
-
-def _base() -> alt.Chart:
-    return alt.Chart(alt.NamedData("rows"))
 
 
 def _line(chart: alt.Chart, *, point: bool = False) -> alt.Chart:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from bench.leaderboard.board import AtPoint, Row
 from bench.leaderboard.conditions import ordered
@@ -12,6 +12,8 @@ from bench.leaderboard.forms.numbers import NONE, figure, formatted, interval, r
 from bench.record.metrics import COMPARED, PSNR_DB, Metric
 from bench.record.names import distinct
 
+_Item = TypeVar("_Item")
+_Key = TypeVar("_Key")
 PARETO = "◆"  # a complete row that no other beats in both ASR and accuracy
 INCOMPLETE = "·"  # in place of a rank
 _AT, _COST, _EVIDENCE, _BEST = (
@@ -75,25 +77,20 @@ class Column:
 
 def lines(rows: Sequence[Row]) -> list[Line]:
     """The rows with their short names."""
-    by_key: dict[str, list[str]] = {}
-    for row in rows:
-        by_key.setdefault(row.key, []).append(row.defense)
-    names = {key: distinct(defenses) for key, defenses in by_key.items()}
-    attacks = distinct(sorted({name for row in rows for at in row.points.values() for name in met(at)}))
+    by_key = grouped(rows, lambda row: row.key)
+    names = {key: distinct(row.defense for row in group) for key, group in by_key.items()}
+    points = [at for row in rows for at in row.points.values()]
+    met = {name for at in points for name in (*at.by_attack, *at.absent, *at.crashed, *at.missing)}
+    attacks = distinct(sorted(met | {at.best.attack for at in points if at.best}))
     return [Line(row=row, name=names[row.key][row.defense], attacks=attacks) for row in rows]
 
 
-def met(at: AtPoint) -> set[str]:
-    """Attacks that a point was met with, whatever came of it."""
-    return {*at.by_attack, *at.absent, *at.crashed, *at.missing, *([at.best.attack] if at.best else [])}
-
-
-def by_title(every: Iterable[Line]) -> dict[str, list[Line]]:
-    """The lines of each title, in their order."""
-    titles: dict[str, list[Line]] = {}
-    for line in every:
-        titles.setdefault(line.row.title, []).append(line)
-    return titles
+def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
+    """The items of each key, in their order."""
+    groups: dict[_Key, list[_Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def columns(rows: Iterable[Row]) -> list[Column]:
@@ -122,28 +119,18 @@ def _rank(line: Line) -> str:
     return (str(row.rank) if row.complete else INCOMPLETE) + (f" {PARETO}" if row.pareto else "")
 
 
-def _rate(point: str) -> Callable[[Line], str]:
-    def words(line: Line) -> str:
-        at = line.row.points.get(point)
-        if at is None or at.asr is None:
-            return unscored(at)
-        return f"{rate(at.asr, lower_bound=at.lower_bound)} [{interval(at.interval)}]"
-
-    return words
+def _rate(at: AtPoint | None) -> str:
+    if at is None or at.asr is None:
+        return unscored(at)
+    return f"{rate(at.asr, lower_bound=at.lower_bound)} [{interval(at.interval)}]"
 
 
 def _attacks(line: Line) -> str:
     """How many attacks ran, and how many did not."""
     points = line.row.points.values()
-    counts = [
-        (len({name for at in points for name in getattr(at, field)}), word)
-        for field, word in (("absent", "n/a"), ("missing", "missing"), ("crashed", "crashed"))
-    ]
-    return ", ".join([f"{_ran(line.row)} run", *(f"{count} {word}" for count, word in counts if count)])
-
-
-def _ran(row: Row) -> int:
-    return len({name for at in row.points.values() for name in at.by_attack})
+    words = {"by_attack": "run", "absent": "n/a", "missing": "missing", "crashed": "crashed"}
+    counts = {field: len({name for at in points for name in getattr(at, field)}) for field in words}
+    return ", ".join(f"{n} {words[field]}" for field, n in counts.items() if n or field == "by_attack")
 
 
 def _best_attack(line: Line) -> str:
@@ -165,8 +152,8 @@ def _at(point: str) -> list[Column]:
 
     return [
         Column(
-            name=f"{point} asr", heading=point, value=of(lambda at: at.asr), words=_rate(point), group=_AT,
-            cell="rate", point=point, terminal=(point, ""),
+            name=f"{point} asr", heading=point, value=of(lambda at: at.asr), group=_AT, cell="rate",
+            words=lambda line: _rate(line.row.points.get(point)), point=point, terminal=(point, ""),
         ),
         more("low", lambda at: at.interval and at.interval[0]),
         more("high", lambda at: at.interval and at.interval[1]),
@@ -187,8 +174,7 @@ def _cost(read: Callable[[DefenseCost], Any]) -> Callable[[Row], Any]:
 
 
 def _accuracy_note(row: Row) -> str | None:
-    cost = row.cost
-    if cost is None:
+    if (cost := row.cost) is None:
         return "not trained"
     if cost.diverged:
         return f"{cost.diverged} of {cost.seeds} diverged"
@@ -269,8 +255,8 @@ _REST = (
         terminal=("defense", ""),
     ),
     Column(
-        name="attacks", heading="Attacks", value=_ran, words=_attacks, group=_EVIDENCE, cell="coverage",
-        forms=("csv", "page"),
+        name="attacks", heading="Attacks", words=_attacks, group=_EVIDENCE, cell="coverage", forms=("csv", "page"),
+        value=lambda row: len({name for at in row.points.values() for name in at.by_attack}),
     ),
 )  # fmt: skip
 _OF_BEST = (

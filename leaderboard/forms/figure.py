@@ -25,7 +25,7 @@ def figure(rows: Sequence[Row], runs: Runs, *, point: str, private: bool = False
     left out unless `private`.  None where there is nothing to show.
     """
     rows = [row for row in rows if row.title == rows[0].title and (private or not row.private)]
-    names = distinct([row.defense for row in rows])
+    names = distinct(row.defense for row in rows)
     lines: list[tuple[str, str, Floats]] = []
     # Undefended below the victims, then what leaks most: what the eye should compare stands together.
     for row in sorted(rows, key=lambda row: (row.defense != UNDEFENDED, -_asr(row, point))):

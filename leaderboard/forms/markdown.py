@@ -4,14 +4,14 @@ import re
 from collections.abc import Sequence
 
 from bench.leaderboard.board import Row
-from bench.leaderboard.forms.columns import by_title, columns, lines
+from bench.leaderboard.forms.columns import columns, grouped, lines
 from bench.leaderboard.forms.notes import LEGEND, notes
 
 
 def board(rows: Sequence[Row]) -> str:
     """A table for each title, and what its flags say."""
     parts = []
-    for title, group in by_title(lines(rows)).items():
+    for title, group in grouped(lines(rows), lambda line: line.row.title).items():
         shown = [column for column in columns(line.row for line in group) if "markdown" in column.forms]
         table = [[column.spoken for column in shown]]
         table += [[column.text(line) for column in shown] for line in group]

@@ -9,6 +9,7 @@ import hashlib
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
 from itertools import groupby
@@ -60,7 +61,7 @@ def _data(named: Sequence[Line]) -> dict[str, Any]:
     """JSON for the page's script, by the id of its block."""
     attacks = named[0].attacks
     shared = {
-        "charts": [chart.json() for chart in charts()], "attacks": list(attacks.values()),
+        "charts": [asdict(chart) for chart in charts()], "attacks": list(attacks.values()),
         "conditions": conditions(named), "thresholds": THRESHOLDS_DB, "pageRows": PAGE_ROWS,
     }  # fmt: skip
     datatables = files("itables").joinpath("html/dt_bundle.js").read_text("utf-8")

@@ -1,7 +1,7 @@
 """Rows → tables in the terminal, each within 80 columns."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
@@ -11,7 +11,7 @@ from rich.text import Text
 from bench.leaderboard.attacks import AttackRow
 from bench.leaderboard.board import AtPoint, Row
 from bench.leaderboard.conditions import Condition
-from bench.leaderboard.forms.columns import Column, Line, by_title, columns, lines, short_attack
+from bench.leaderboard.forms.columns import Column, Line, columns, grouped, lines, short_attack
 from bench.leaderboard.forms.notes import LEGEND, notes
 from bench.leaderboard.forms.numbers import NONE, figure, formatted, interval, rate, share
 from bench.leaderboard.knowledge import KnowledgeRow
@@ -23,13 +23,12 @@ from bench.record.names import distinct
 from bench.record.schema import BayesianResult
 
 UNDESCRIBED = "plain: the defense describes nothing"
-_T = TypeVar("_T")
 
 
 def board(rows: Sequence[Row]) -> RenderableType:
     """The board: a table for each title, below it what its flags say."""
     parts: list[RenderableType] = []
-    for title, group in by_title(lines(rows)).items():
+    for title, group in grouped(lines(rows), lambda line: line.row.title).items():
         parts += [_board_table(title, group), *(Text(note, style="dim") for note in notes(group)), Text("")]
     return Group(*parts, Text(LEGEND, style="dim"))
 
@@ -43,22 +42,22 @@ def conditions(every: Iterable[Condition], *, detail: bool = True) -> Renderable
 def attacks(rows: Iterable[AttackRow]) -> RenderableType:
     """One table for what differs in data set, attack, defense and point alone; published figures stand dim below
     the measured ones."""
-    groups = _grouped(rows, lambda row: row.title)
+    groups = grouped(rows, lambda row: row.title)
     return Group(*(_attack_table(title, group) for title, group in groups.items()), *_sources(groups))
 
 
 def knowledge(rows: Iterable[KnowledgeRow]) -> RenderableType:
     """What knowing the defense gains: one table a condition."""
-    groups = _grouped(rows, lambda row: row.condition)
+    groups = grouped(rows, lambda row: row.condition)
     return Group(*(_knowledge_table(title, group) for title, group in groups.items()))
 
 
 def trainings(rows: Sequence[TrainingRow], published: Sequence[PublishedFigures] = ()) -> RenderableType:
     """A table for each data set and setting; published figures stand dim below the measured ones."""
-    groups = _grouped(rows, lambda row: f"{row.dataset} · {row.model} · {row.setting}")
+    groups = grouped(rows, lambda row: f"{row.dataset} · {row.model} · {row.setting}")
     words = [f"{row.defense}: {line}" for row in rows for line in bayesian(row.bayesian)]
     words += dict.fromkeys(f"ε: {caveat}" for row in rows for caveat in row.caveats)
-    gone = [f"not run at this scale: {_where(each)}: {_figures(each)}" for each in missing(rows, published)]
+    gone = [f"not run at this scale: {_in_words(each)}" for each in missing(rows, published)]
     return Group(
         *(_training_table(title, group) for title, group in groups.items()),
         *(Text(line, style="dim") for line in words), *_sources(groups), *(Text(line, style="dim") for line in gone),
@@ -82,16 +81,15 @@ def bayesian(result: BayesianResult | None) -> list[str]:
 def _board_table(title: str, group: Sequence[Line]) -> RenderableType:
     """Fits 80 columns with three points: what shares a terminal column stands there line by line, and a column
     that says nothing is left out."""
-    by_column: dict[str, list[Column]] = {}
-    for column in columns(line.row for line in group):
-        if column.terminal is not None:
-            by_column.setdefault(column.terminal[0], []).append(column)
+    stacks = grouped(
+        columns(line.row for line in group), lambda column: column.terminal and column.terminal[0]
+    )
     shown = {
         heading: stack
-        for heading, stack in by_column.items()
-        if any(column.point or column.text(line) != NONE for column in stack for line in group)
+        for heading, stack in stacks.items()
+        if heading and any(column.point or column.text(line) != NONE for column in stack for line in group)
     }
-    table = _table(shown, folded="defense")
+    table = _table(shown)
     for line in group:
         table.add_row(*(_stacked(stack, line) for stack in shown.values()))
     return _titled(title, table)
@@ -120,14 +118,14 @@ def _scored(worst: Worst | AtPoint, *, best: str = "", nothing: str = NONE) -> T
             return Text("crashed", style="red")
         return Text("n/a" if worst.absent else nothing, style="dim")
     style = "red" if worst.asr >= 0.5 else "yellow" if worst.asr > 0 or worst.lower_bound else "green"
-    text = Text(rate(worst.asr, lower_bound=worst.lower_bound), style=style)
-    below = [interval(worst.interval), *filter(None, [best])]
-    return text.append("".join(f"\n{line}" for line in below), style="dim")
+    return _below(
+        Text(rate(worst.asr, lower_bound=worst.lower_bound), style=style), interval(worst.interval), best
+    )
 
 
 def _condition_table(condition: Condition, detail: bool) -> RenderableType:
     names = distinct(condition.rows)
-    table = _table(("defense", *condition.points), folded="defense", boxed=True)
+    table = _table(("defense", *condition.points), boxed=True)
     for defense, row in condition.rows.items():
         cells = [
             _condition_cell(row[point], detail) if point in row else Text("") for point in condition.points
@@ -143,10 +141,8 @@ def _condition_cell(worst: Worst, detail: bool) -> Text:
     )
     if worst.asr is None or not detail:
         return text.split("\n")[0]
-    if prior is not None:
-        psnr = figure(PSNR_DB, worst.best_psnr_db)
-        text.append(f"\n{psnr}, prior {figure(PSNR_DB, prior)}", style="dim")
-    return text
+    psnr = figure(PSNR_DB, worst.best_median(PSNR_DB))
+    return text if prior is None else _below(text, f"{psnr}, prior {figure(PSNR_DB, prior)}")
 
 
 def _attack_table(title: str, rows: list[AttackRow]) -> RenderableType:
@@ -160,17 +156,14 @@ def _attack_table(title: str, rows: list[AttackRow]) -> RenderableType:
     second = "SSIM" if with_ssim else "of leaked"
     figures = ("ASR", "RMSE", second, "PSNR", "evals", "outer", "diverged")
     table = _table((*names, *figures), folded=names, narrow=12 if varied else 8)
-    short = {
-        name: distinct(list(dict.fromkeys(getattr(row, name) for row in rows)))
-        for name in ("attack", "defense")
-    }
+    short = {name: distinct(getattr(row, name) for row in rows) for name in ("attack", "defense")}
     for row in rows:
         paper = _published(row)
         parts = [row.dataset, short["attack"][row.attack]]
         parts += [short["defense"].get(getattr(row, name), getattr(row, name)) for name in varied]
         ssim = _beside(figure(SSIM, row.medians[SSIM.name]), paper.get("ssim"), ".3f")
         psnr = _beside(figure(PSNR_DB, row.medians[PSNR_DB.name]), paper.get("psnr_db"), ".1f")
-        psnr.append(f"\nprior {figure(PSNR_DB, row.prior_psnr_db)}", style="dim")
+        psnr = _below(psnr, f"prior {figure(PSNR_DB, row.prior_psnr_db)}")
         table.add_row(
             *([" · ".join(parts)] if varied else parts), _attack_rate(row, paper.get("asr")),
             _beside(figure(RMSE, row.medians[RMSE.name]), paper.get("rmse"), ".3f"),
@@ -183,14 +176,14 @@ def _attack_table(title: str, rows: list[AttackRow]) -> RenderableType:
 def _attack_rate(row: AttackRow, published: float | None) -> Text:
     if row.asr is None:
         return Text("crashed" if row.crashed else NONE, style="red" if row.crashed else "dim")
-    text = Text(share(row.asr)).append(f"\n{interval(row.interval)}", style="dim")
-    return text if published is None else text.append(f"\npaper {share(published, 1)}", style="dim")
+    return _below(
+        share(row.asr), interval(row.interval), published is not None and f"paper {share(published, 1)}"
+    )
 
 
 def _knowledge_table(title: str, rows: list[KnowledgeRow]) -> RenderableType:
-    headings = ("defense", "point", "plain", "adaptive", "change", "RMSE", "PSNR")
-    table = _table(headings, folded="defense", narrow=12)
-    names = distinct(list(dict.fromkeys(row.defense for row in rows)))
+    table = _table(("defense", "point", "plain", "adaptive", "change", "RMSE", "PSNR"), narrow=12)
+    names = distinct(row.defense for row in rows)
     for row in rows:
         both = row.plain, row.adaptive
         priors = [worst.prior_psnr_db for worst in both if worst.prior_psnr_db is not None]
@@ -199,11 +192,10 @@ def _knowledge_table(title: str, rows: list[KnowledgeRow]) -> RenderableType:
             for metric in (RMSE, PSNR_DB)
         )
         psnr = psnr.replace(" dB", "", 1)  # once is enough: 80 columns are full
-        below = f"\nprior {figure(PSNR_DB, max(priors, default=None))}"
         table.add_row(
             names[row.defense], row.point, *(_informed(worst) for worst in both),
             Text(UNDESCRIBED, style="dim") if row.undescribed else _change(row.change), rmse,
-            Text.assemble(psnr, (below, "dim")),
+            _below(psnr, f"prior {figure(PSNR_DB, max(priors, default=None))}"),
         )  # fmt: skip
     return _titled(f"{title} · what knowing the defense gains", table)
 
@@ -211,13 +203,9 @@ def _knowledge_table(title: str, rows: list[KnowledgeRow]) -> RenderableType:
 def _informed(worst: Worst) -> Text:
     if worst.asr is None:
         return Text("crashed" if worst.crashed else "…", style="dim")
-    text = Text(rate(worst.asr, lower_bound=worst.lower_bound))
     best = worst.best
-    return (
-        text.append(f"\n{short_attack(best[0]).removesuffix(' adaptive')}", style="dim")
-        if best and best[1] > 0
-        else text
-    )
+    name = short_attack(best[0]).removesuffix(" adaptive") if best and best[1] > 0 else ""
+    return _below(rate(worst.asr, lower_bound=worst.lower_bound), name)
 
 
 def _change(change: tuple[float, float, float] | None) -> Text:
@@ -231,9 +219,8 @@ def _change(change: tuple[float, float, float] | None) -> Text:
 
 
 def _training_table(title: str, rows: Sequence[TrainingRow]) -> RenderableType:
-    headings = ("defense", "accuracy", "rounds", "ε paper", "ε tight", "ms/step", "× none")
-    table = _table(headings, folded="defense", narrow=18)
-    short = distinct(list(dict.fromkeys(row.defense for row in rows)))
+    table = _table(("defense", "accuracy", "rounds", "ε paper", "ε tight", "ms/step", "× none"), narrow=18)
+    short = distinct(row.defense for row in rows)
     several = len({row.length for row in rows}) > 1
     for row in rows:
         paper = _published(row)
@@ -251,12 +238,11 @@ def _training_table(title: str, rows: Sequence[TrainingRow]) -> RenderableType:
 def _accuracy(row: TrainingRow, published: float | None) -> Text:
     if row.accuracy is None:
         return Text("crashed", style="red")
-    text = Text(share(row.accuracy, 1))
-    if row.seeds > 1 and row.least is not None and row.most is not None:
-        text.append(f"\n{share(row.least, 1).removesuffix(' %')}–{share(row.most, 1)}", style="dim")
+    span = f"{share(row.least, 1).removesuffix(' %')}–{share(row.most, 1)}" if row.seeds > 1 else ""
+    text = _below(share(row.accuracy, 1), span)
     if row.diverged:
         text.append(f"\n{row.diverged} diverged", style="yellow")
-    return text if published is None else text.append(f"\npaper {share(published, 1)}", style="dim")
+    return _below(text, published is not None and f"paper {share(published, 1)}")
 
 
 def _titled(title: str, table: Table) -> RenderableType:
@@ -265,24 +251,17 @@ def _titled(title: str, table: Table) -> RenderableType:
 
 
 def _table(
-    headings: Iterable[str], *, folded: str | Sequence[str], narrow: int = 16, boxed: bool = False
+    headings: Iterable[str], *, folded: Sequence[str] = ("defense",), narrow: int = 16, boxed: bool = False
 ) -> Table:
     """An empty table; only columns of names are folded, figures stay whole."""
     box = {} if boxed else {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0)}
     table = Table(**box)  # type: ignore[arg-type]
     for heading in headings:
-        if heading in ((folded,) if isinstance(folded, str) else folded):
+        if heading in folded:
             table.add_column(heading, overflow="fold", min_width=narrow)
         else:
             table.add_column(heading, no_wrap=heading != "change")
     return table
-
-
-def _grouped(rows: Iterable[_T], title: Callable[[_T], str]) -> dict[str, list[_T]]:
-    groups: dict[str, list[_T]] = {}
-    for row in rows:
-        groups.setdefault(title(row), []).append(row)
-    return groups
 
 
 def _published(row: AttackRow | TrainingRow) -> Mapping[str, float]:
@@ -291,8 +270,13 @@ def _published(row: AttackRow | TrainingRow) -> Mapping[str, float]:
 
 def _beside(measured: str, published: float | None, form: str = "g") -> Text:
     """The measured figure with the published one dim below it."""
-    text = Text(measured)
-    return text if published is None else text.append(f"\npaper {published:{form}}", style="dim")
+    return _below(measured, published is not None and f"paper {published:{form}}")
+
+
+def _below(text: str | Text, *lines: str | Literal[False]) -> Text:
+    """The text with those of the lines that say something, dim below it."""
+    shown = Text(text) if isinstance(text, str) else text
+    return shown.append("".join(f"\n{line}" for line in lines if line), style="dim")
 
 
 def _sources(groups: Mapping[str, Sequence[AttackRow | TrainingRow]]) -> list[Text]:
@@ -300,8 +284,9 @@ def _sources(groups: Mapping[str, Sequence[AttackRow | TrainingRow]]) -> list[Te
     return [Text(f"paper: {source}", style="dim") for source in dict.fromkeys(sources)]
 
 
-def _where(published: PublishedFigures) -> str:
-    return ", ".join(f"{axis} {_pattern(value)}" for axis, value in published.where.items())
+def _in_words(published: PublishedFigures) -> str:
+    where = ", ".join(f"{axis} {_pattern(value)}" for axis, value in published.where.items())
+    return f"{where}: " + ", ".join(f"{name} {value:g}" for name, value in published.figures.items())
 
 
 def _pattern(value: Any) -> str:
@@ -309,7 +294,3 @@ def _pattern(value: Any) -> str:
         return str(value)
     inner = ", ".join(f"{key}={item}" for key, item in value.items() if key != "name")
     return f"{value['name']}({inner})" if "name" in value and inner else str(value.get("name", inner))
-
-
-def _figures(published: PublishedFigures) -> str:
-    return ", ".join(f"{name} {value:g}" for name, value in published.figures.items())

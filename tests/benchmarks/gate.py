@@ -16,12 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from scipy.stats import binomtest
 
 from bench.gate.verdict import Verdict, verdict
 from bench.matrix.document import PRESETS
 from bench.record.schema import Conditions, Record
 from bench.record.store import records
-from bench.scoring.intervals import clopper_pearson
 
 SEEDS = 8  # of the preset
 PAIRS = 200
@@ -116,7 +116,7 @@ def measure(base_run: Path, weak_run: Path) -> None:
     alarms = false_alarms(base, generator)
     count = sum(alarm.outcome == "weaker" for alarm in alarms)
     passed = sum(alarm.outcome == "pass" for alarm in alarms)
-    upper = clopper_pearson(count, PAIRS, 0.90)[1]
+    upper = binomtest(count, PAIRS).proportion_ci(0.90).high
     print(
         f"{len(base)} seeds, {len(base) // SEEDS} runs of {SEEDS}; {len(alarms[0].comparisons)} comparisons a gate"
     )
@@ -129,7 +129,7 @@ def measure(base_run: Path, weak_run: Path) -> None:
             hit for hit in outcomes
             if any(row.outcome == "weaker" and row.defense.startswith(defense) for row in hit.comparisons)
         ]  # fmt: skip
-        lower = clopper_pearson(len(hits), PAIRS, 0.90)[0]
+        lower = binomtest(len(hits), PAIRS).proportion_ci(0.90).low
         names = [{row.metric for row in hit.comparisons if row.outcome == "weaker"} for hit in hits]
         seen = dict(Counter(name for each in names for name in each))
         print(f"{defense}, {words}: caught {len(hits)} of {PAIRS}, lower bound {lower:.3f}; by {seen}")
