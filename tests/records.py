@@ -1,8 +1,11 @@
 """Records made up for tests: typed, small, with figures that follow from their examples."""
 
+import io
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+
+from rich.console import Console, RenderableType
 
 from bench.cell import AttackCell, DataRef, Entry, Federated, TrainingCell
 from bench.record.schema import (
@@ -118,6 +121,13 @@ def training_record(
             "cost": cost, "result": replace(whole, **(result or {})), **fields,
         }
     )  # fmt: skip
+
+
+def printed(shown: RenderableType, width: int = 120) -> str:
+    """What a terminal of this width shows, without colours."""
+    console = Console(width=width, color_system=None, file=io.StringIO(), record=True)
+    console.print(shown)
+    return console.export_text()
 
 
 def with_result(record: Record, **fields: Any) -> Record:

@@ -1,14 +1,12 @@
 """The tables of what knowing gains and of how each attack fares, from records made by hand."""
 
-import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from rich.console import Console, RenderableType
-from tests.records import attack_cell, attack_record, example, unfinished
+from tests.records import attack_cell, attack_record, example, printed, unfinished
 
 from bench.cell import DataRef, Entry, Federated
 from bench.cli.show import command
@@ -63,41 +61,24 @@ def row(*found: Record) -> KnowledgeRow:
     return only
 
 
-def text(shown: RenderableType) -> str:
-    console = Console(width=160, color_system=None, file=io.StringIO())
-    console.print(shown)
-    file: Any = console.file
-    return str(file.getvalue())
-
-
 def test_the_change_is_paired_example_by_example() -> None:
     before, after = [True] + [False] * 15, [True] * 12 + [False] * 4
     found = row(record(single(*before)), record(single(*after), knowledge="adaptive", rmse=0.02))
     assert found.change == paired_difference(np.array(after), np.array(before))
     assert (found.plain.asr, found.adaptive.asr) == (1 / 16, 12 / 16)
     assert (found.plain.best_median(RMSE), found.adaptive.best_median(RMSE)) == (0.5, 0.02)
-    shown = text(terminal.knowledge([found]))
-    assert "+69 %" in shown
-    assert "0.500 → 0.020" in shown
-    assert "6 → 25 dB" in shown
-    assert "prior 11 dB" in shown
+    text = printed(terminal.knowledge([found]), width=160)
+    assert all(words in text for words in ("+69 %", "0.500 → 0.020", "6 → 25 dB", "prior 11 dB"))
 
 
 def test_seeds_are_resampled_whole() -> None:
     """Knowledge that gains everything under two seeds and nothing under two others is not surely a gain."""
-    records_ = [
-        made
-        for seed in range(4)
-        for made in (
-            record(single(*[False] * 8), seed=seed),
-            record(single(*[seed < 2] * 8), seed=seed, knowledge="adaptive"),
-        )
-    ]
-    change = row(*records_).change
+    plain = [record(single(*[False] * 8), seed=seed) for seed in range(4)]
+    adaptive = [record(single(*[seed < 2] * 8), seed=seed, knowledge="adaptive") for seed in range(4)]
+    change = row(*plain, *adaptive).change
     assert change is not None
     alone = paired_difference(np.repeat([True, True, False, False], 8), np.zeros(32, bool))
-    assert change[0] == alone[0] == 0.5
-    assert change[1] <= 0 < alone[1]
+    assert change[0] == alone[0] == 0.5 and change[1] <= 0 < alone[1]
 
 
 def test_only_attacks_that_were_run_both_ways_count() -> None:
@@ -118,10 +99,9 @@ def test_one_kind_alone_makes_no_table() -> None:
 def test_a_defense_that_describes_nothing_is_marked() -> None:
     found = row(record(single(True)), record(single(True), knowledge="adaptive", described=False))
     assert found.undescribed
-    assert UNDESCRIBED in " ".join(text(terminal.knowledge([found])).split())
-    assert not row(
-        record(single(True), described=False), record(single(True), knowledge="adaptive")
-    ).undescribed
+    assert UNDESCRIBED in " ".join(printed(terminal.knowledge([found]), width=160).split())
+    both = record(single(True), described=False), record(single(True), knowledge="adaptive")
+    assert not row(*both).undescribed
 
 
 def test_each_defense_point_and_data_set_has_its_row() -> None:
@@ -142,9 +122,7 @@ def test_a_crash_is_no_gain() -> None:
     found = row(
         record(single(False, False)), record(single(False, False), knowledge="adaptive", status="crashed")
     )
-    assert found.adaptive.lower_bound
-    assert found.change is not None
-    assert found.change[0] == 0.0
+    assert found.adaptive.lower_bound and found.change is not None and found.change[0] == 0.0
 
 
 def test_figures_of_an_attack_over_its_seeds() -> None:
@@ -174,7 +152,7 @@ def test_a_crashed_attack_has_a_row_without_figures_and_one_that_does_not_apply_
         [record(single(True), status="crashed"), record(single(False), attack="dlg", status="n/a")]
     )
     assert (found.attack, found.asr, found.diverged, found.crashed) == ("cpl", None, None, 1)
-    assert "crashed" in text(terminal.attacks([found]))
+    assert "crashed" in printed(terminal.attacks([found]))
 
 
 PAPER = PublishedFigures(
@@ -186,7 +164,7 @@ PAPER = PublishedFigures(
 def test_what_is_published_stands_below_what_is_measured() -> None:
     found = attacks([record(single(True), dataset=name, restarts=3) for name in ("digits", "mnist")], [PAPER])
     assert [each.published for each in found] == [None, PAPER]
-    shown = text(terminal.attacks(found))
+    shown = printed(terminal.attacks(found))
     assert shown.count("paper 68.6 %") == shown.count("paper 0.145") == shown.count("paper 18.4") == 1
     assert "paper: a paper, Table I" in shown
     assert found[1].json()["published"] == {**PAPER.figures, "source": "a paper, Table I"}
@@ -216,12 +194,10 @@ def shown(*arguments: str | Path) -> Any:
 
 
 def test_bench_show_prints_both_tables(run: Path) -> None:
-    result = shown(run, "--attacks")
-    assert result.exit_code == 0, result.exception
-    assert "paper 68.6 %" in result.output
-    result = shown(run, "--knowledge")
-    assert result.exit_code == 0, result.exception
-    assert "what knowing the defense gains" in " ".join(result.output.split())
+    for table, words in (("--attacks", "paper 68.6 %"), ("--knowledge", "what knowing the defense gains")):
+        result = shown(run, table)
+        assert result.exit_code == 0, result.exception
+        assert words in " ".join(result.output.split())
     assert '"change"' in shown(run, "--knowledge", "--json").output
     assert '"rmse_of_successes"' in shown(run, "--attacks", "--json").output
 
@@ -240,8 +216,5 @@ def test_names_are_not_squeezed_away_where_defenses_and_points_differ() -> None:
         for defense in ("none", "fed-sdp")
         for point in ("type-2", "type-1")
     ]
-    stream = io.StringIO()
-    Console(file=stream, width=80).print(terminal.attacks(attacks(fared)))
-    told = stream.getvalue()
-    for name in ("cpl", "fed-sdp", "none", "type-2", "type-1", "outer"):
-        assert name in told
+    text = printed(terminal.attacks(attacks(fared)), width=80)
+    assert all(name in text for name in ("cpl", "fed-sdp", "none", "type-2", "type-1", "outer"))

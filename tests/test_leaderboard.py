@@ -1,12 +1,10 @@
 """Records → table: the worst case example by example, nothing dropped, nothing mixed."""
 
-import io
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from rich.console import Console, RenderableType
-from tests.records import attack_cell, attack_record, readings_of, unfinished
+from tests.records import attack_cell, attack_record, printed, readings_of, unfinished
 
 from bench.cell import Federated, FileWeights, Grants, InitialWeights
 from bench.leaderboard.conditions import by_condition, without_evidence
@@ -42,12 +40,6 @@ def only(*found: Record) -> Worst:
     ((_, row),) = condition.rows.items()
     ((_, worst),) = row.items()
     return worst
-
-
-def text(shown: RenderableType) -> str:
-    console = Console(width=120, color_system=None, record=True, quiet=False, file=io.StringIO())
-    console.print(shown)
-    return console.export_text()
 
 
 def test_an_example_leaks_if_any_attack_gets_it() -> None:
@@ -165,15 +157,14 @@ def test_the_prior_stands_beside_the_best_attack() -> None:
     )
     # The prior is the best guess that any attacker could make: one named the class, one did not.
     assert (worst.best, worst.best_median(PSNR_DB), worst.prior_psnr_db) == (("cpl", 2 / 3), 31.0, 13.0)
-    assert "31 dB, prior 13 dB" in text(
-        terminal.conditions(by_condition([measured([31.0, 33.0, 10.0], prior=13.0)]))
-    )
+    shown = terminal.conditions(by_condition([measured([31.0, 33.0, 10.0], prior=13.0)]))
+    assert "31 dB, prior 13 dB" in printed(shown)
 
 
 def test_a_failed_example_is_worse_than_any_in_the_median() -> None:
     worst = only(measured([None, None, 30.0]))
     assert worst.best_median(PSNR_DB) is None
-    assert "– dB, prior 12 dB" in text(terminal.conditions(by_condition([measured([None, None, 30.0])])))
+    assert "– dB, prior 12 dB" in printed(terminal.conditions(by_condition([measured([None, None, 30.0])])))
 
 
 @pytest.mark.parametrize("baseline", ["prior-mean", "prior-class-mean", "labels-only"])
