@@ -1,7 +1,7 @@
 """Records → conditions: what shares a data set, a model, weights, a federated setting and grants stands together."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -56,24 +56,23 @@ def of_one_series(records: Iterable[Record]) -> list[Record]:
     listed = list(records)
     contents: dict[tuple[Any, ...], set[str]] = {}
     for record in listed:
-        if weights := _in_series(record):
+        if weights := _in_series(record.cell):
             content = weights.sha256 if isinstance(weights, FileWeights) else weights.training
             place = (weights.series, _round(weights), record.cell.seed, data_and_model(record.cell))
             contents.setdefault(place, set()).add(content)
     torn = {place[0] for place, hashes in contents.items() if len(hashes) > 1}
-    return [_without_series(record, torn) for record in listed] if torn else listed
+    for n, record in enumerate(listed if torn else ()):
+        if (weights := _in_series(record.cell)) and weights.series in torn:
+            apart = weights.model_copy(update={"series": ""})
+            listed[n] = replace(record, cell=record.cell.model_copy(update={"weights": apart}))
+    return listed
 
 
 def without_evidence(condition: Condition) -> tuple[str, ...]:
     """Points at which no attack got anything back even from readings that no defense changed: what a defense shows
     there is no evidence of protection."""
-    return tuple(
-        point
-        for point in condition.points
-        if any(
-            row[point].unchanged and row[point].asr == 0 for row in condition.rows.values() if point in row
-        )
-    )
+    each = [(point, worst) for row in condition.rows.values() for point, worst in row.items()]
+    return ordered(point for point, worst in each if worst.unchanged and worst.asr == 0)
 
 
 def rank(defense: str, point: str) -> tuple[bool, str, int, str]:
@@ -101,35 +100,25 @@ def data_and_model(cell: AnyCell) -> str:
 
 def _shared_weights(cell: AttackCell) -> dict[str, Any]:
     """The weights by their series, which several seeds share; else by content."""
-    weights = cell.weights
-    if isinstance(weights, FileWeights | CheckpointWeights) and weights.series:
+    if weights := _in_series(cell):
         return {"series": weights.series, "round": _round(weights)}
-    return weights.model_dump(mode="json", exclude={"path", "series"})
+    return cell.weights.model_dump(mode="json", exclude={"path", "series"})
 
 
 def _round(weights: FileWeights | CheckpointWeights) -> int | None:
     return weights.round if isinstance(weights, CheckpointWeights) else None
 
 
-def _in_series(record: Record) -> FileWeights | CheckpointWeights | None:
+def _in_series(cell: AnyCell) -> FileWeights | CheckpointWeights | None:
     """The weights of an attack on a series of them."""
-    weights = record.cell.weights if isinstance(record.cell, AttackCell) else None
+    weights = cell.weights if isinstance(cell, AttackCell) else None
     return weights if isinstance(weights, FileWeights | CheckpointWeights) and weights.series else None
-
-
-def _without_series(record: Record, torn: set[str]) -> Record:
-    weights = _in_series(record)
-    if weights is None or weights.series not in torn:
-        return record
-    cell = record.cell.model_copy(update={"weights": weights.model_copy(update={"series": ""})})
-    return replace(record, cell=cell)
 
 
 def _distinguished(every: Iterable[Condition]) -> list[Condition]:
     """The conditions, with what differs between those of one title added to it."""
     by_title: dict[str, list[tuple[Condition, dict[str, str]]]] = {}
-    listed = list(every)
-    for condition in listed:
+    for condition in (listed := list(every)):
         by_title.setdefault(condition.title, []).append((condition, _settings(condition.key)))
     for twins in by_title.values():
         differing = sorted(name for name in twins[0][1] if len({words[name] for _, words in twins}) > 1)
@@ -141,7 +130,7 @@ def _distinguished(every: Iterable[Condition]) -> list[Condition]:
 def _settings(key: str) -> dict[str, str]:
     """What a title leaves out of a condition's key, by name, in words."""
     shared, protocol = json.loads(key)
-    shown: Mapping[str, Any] = {**shared["federated"], "readings": shared["readings"]}
+    shown = shared["federated"] | {"readings": shared["readings"]}
     return {**{name: f"{name}={value}" for name, value in shown.items()}, "protocol": f"protocol {protocol}"}
 
 
@@ -153,10 +142,6 @@ def _title(cell: AttackCell) -> str:
         origin = f"weights {weights.series or weights.sha256[:8]}"
     else:
         origin = "untrained"
-    parts = [
-        dataset_name(cell),
-        entry(cell.model),
-        origin,
-        f"{setting.algorithm} B={setting.batch} L={setting.steps}",
-    ]
-    return " · ".join([*parts, *(f"granted {words}" for words in cell.grants.words())])
+    trained = f"{setting.algorithm} B={setting.batch} L={setting.steps}"
+    granted = [f"granted {words}" for words in cell.grants.words()]
+    return " · ".join([dataset_name(cell), entry(cell.model), origin, trained, *granted])

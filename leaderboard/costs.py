@@ -49,8 +49,9 @@ def costs(records: Iterable[Record]) -> dict[tuple[str, str], DefenseCost]:
     for record in records:
         cell, result = record.cell, record.training
         if isinstance(cell, TrainingCell) and result is not None:
+            setting = json.dumps(cell.model_dump(mode="json", include=_SETTING), sort_keys=True)
             settings = trained.setdefault((data_and_model(cell), entry(cell.defense)), {})
-            settings.setdefault(_setting(cell), []).append((record, cell, result))
+            settings.setdefault(setting, []).append((record, cell, result))
     chosen = {}
     for (place, defense), settings in trained.items():
         undefended = trained.get((place, UNDEFENDED), {})
@@ -60,7 +61,7 @@ def costs(records: Iterable[Record]) -> dict[tuple[str, str], DefenseCost]:
 
 
 def _cost(done: Sequence[_Done], undefended: Sequence[_Done]) -> DefenseCost:
-    plain = {cell.seed: result.accuracy for _, cell, result in undefended}
+    base = {cell.seed: result.accuracy for _, cell, result in undefended}
     accuracies = {cell.seed: result.accuracy for _, cell, result in done}
     results = [result for _, _, result in done]
     longest = max(results, key=lambda result: result.rounds)
@@ -69,7 +70,7 @@ def _cost(done: Sequence[_Done], undefended: Sequence[_Done]) -> DefenseCost:
     return DefenseCost(
         setting=f"{federated(cell.federated)} T={cell.rounds}", seeds=len(accuracies),
         accuracy=median(accuracies.values()),
-        loss=middle(plain[seed] - accuracy for seed, accuracy in accuracies.items() if seed in plain),
+        loss=middle(base[seed] - accuracy for seed, accuracy in accuracies.items() if seed in base),
         epsilon=longest.privacy.epsilon, delta=tight.delta if tight else None,
         epsilon_unit=tight.unit if tight else None, epsilon_absent=longest.privacy.absent,
         overhead=middle(r.cost.training.overhead for r, _, _ in done if r.cost.training),
@@ -89,10 +90,6 @@ def _curve(results: Iterable[TrainingResult]) -> tuple[tuple[int, float], ...]:
         for round_, accuracy in result.curve:
             by_round.setdefault(round_, []).append(accuracy)
     return tuple((round_, fmean(values)) for round_, values in sorted(by_round.items()))
-
-
-def _setting(cell: TrainingCell) -> str:
-    return json.dumps(cell.model_dump(mode="json", include=_SETTING), sort_keys=True)
 
 
 def _steps(cell: TrainingCell) -> int:

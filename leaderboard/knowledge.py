@@ -59,9 +59,12 @@ def knowledge(records: Iterable[Record]) -> list[KnowledgeRow]:
         if isinstance(cell, AttackCell) and record.status != "n/a":
             key = (condition_key(record), entry(cell.defense), cell.point, entry(cell.attack))
             by_kind[cell.knowledge].setdefault(key, []).append(record)
-    plain, adaptive = by_kind["plain"], by_kind["adaptive"]
-    both = plain.keys() & adaptive.keys()
-    knowing = {condition.key: condition.rows for condition in by_condition(_in(adaptive, both))}
+    both = by_kind["plain"].keys() & by_kind["adaptive"].keys()
+    plain, adaptive = (
+        by_condition(record for key, same in by_key.items() if key in both for record in same)
+        for by_key in by_kind.values()
+    )
+    knowing = {condition.key: condition.rows for condition in adaptive}
     rows = [
         KnowledgeRow(
             condition=condition.title, defense=defense, point=point, plain=worst, adaptive=informed,
@@ -71,16 +74,12 @@ def knowledge(records: Iterable[Record]) -> list[KnowledgeRow]:
                 for record in records
             ),
         )
-        for condition in by_condition(_in(plain, both))
+        for condition in plain
         for defense, row in condition.rows.items()
         for point, worst in row.items()
         for informed in (knowing[condition.key][defense][point],)
     ]  # fmt: skip
     return sorted(rows, key=lambda row: (row.condition, rank(row.defense, row.point)))
-
-
-def _in(by_key: dict[tuple[str, ...], list[Record]], keys: set[tuple[str, ...]]) -> list[Record]:
-    return [record for key, records in by_key.items() if key in keys for record in records]
 
 
 def _figures(worst: Worst) -> dict[str, Any]:

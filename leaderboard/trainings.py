@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from bench.cell import Bayesian, TrainingCell
+from bench.cell import TrainingCell
 from bench.leaderboard.costs import middle
 from bench.matrix.published import PublishedFigures, beside, row_json
 from bench.record.names import entry, federated
@@ -62,20 +62,17 @@ def trainings(records: Iterable[Record], published: Sequence[PublishedFigures] =
             gathered.setdefault((*names, " ".join(_length(cell))), []).append(record)
     rows = [_row(key, same, published) for key, same in gathered.items()]
     return sorted(
-        rows,
-        key=lambda row: (
-            _natural(row.dataset), _natural(row.setting), row.defense != "none", _natural(row.defense),
-        ),
-    )  # fmt: skip
+        rows, key=lambda r: (*map(_natural, (r.dataset, r.setting)), r.defense != "none", _natural(r.defense))
+    )
 
 
 def missing(rows: Sequence[TrainingRow], published: Sequence[PublishedFigures]) -> list[PublishedFigures]:
     """Published figures of trainings that no row stands beside: what this scale does not run."""
     shown = {id(row.published) for row in rows}
     return [
-        entry
-        for entry in published
-        if _OF_TRAININGS & set(entry.figures) and id(entry) not in shown and "attack" not in entry.where
+        figures
+        for figures in published
+        if _OF_TRAININGS & set(figures.figures) and id(figures) not in shown and "attack" not in figures.where
     ]
 
 
@@ -86,14 +83,13 @@ def _length(cell: TrainingCell) -> Iterator[str]:
         yield f"until accuracy {cell.until_accuracy:g}"
     if cell.until_epsilon:
         yield f"until epsilon {cell.until_epsilon:g}"
-    if cell.bayesian:
-        yield _accounting(cell.bayesian)
-
-
-def _accounting(bayesian: Bayesian) -> str:
-    words: list[str] = [*bayesian.levels, *([bayesian.instances] if "instance" in bayesian.levels else [])]
-    words += ["as printed"] if bayesian.formula == "paper" else []
-    return f"Bayesian {' '.join(words)} δ={bayesian.delta:g}"
+    if bayesian := cell.bayesian:
+        words: list[str] = [
+            *bayesian.levels,
+            *([bayesian.instances] if "instance" in bayesian.levels else []),
+        ]
+        words += ["as printed"] if bayesian.formula == "paper" else []
+        yield f"Bayesian {' '.join(words)} δ={bayesian.delta:g}"
 
 
 def _natural(text: str) -> list[tuple[float, str]]:

@@ -11,9 +11,17 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from tests.records import with_result
+from tests.records import (
+    TRAINING,
+    attack_cell,
+    attack_record,
+    example,
+    training_record,
+    unfinished,
+    with_result,
+)  # fmt: skip
 
-from bench.cell import AnyCell, AttackCell, DataRef, Entry, Federated, TrainingCell
+from bench.cell import Entry
 from bench.cli.gate import command as gate
 from bench.cli.main import cli
 from bench.errors import BenchError
@@ -23,60 +31,33 @@ from bench.gate.verdict import GATE_METRICS, Comparison, Verdict, verdict
 from bench.record import request, store
 from bench.record.compact import for_baseline
 from bench.record.request import Request
-from bench.record.schema import (
-    AttackResult,
-    Code,
-    Conditions,
-    Cost,
-    ExampleScore,
-    Provenance,
-    ReadingScore,
-    Record,
-    TrainingCost,
-    TrainingResult,
-)
+from bench.record.schema import Code, Conditions, Cost, Provenance, ReadingScore, Record, TrainingCost
 from bench.registry import entries as registry
 
 SEEDS, READINGS = 8, 8
 DATA = Path(__file__).parent / "data"
-Hits = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def attacked(
     hits: Sequence[Sequence[bool]], *, seed: int = 0, defense: str = "prune", snr: float = 10.0,
     cosine: float = 0.5, attack: str = "cpl", status: Any = "done", protocol: int = 1, first: int = 0,
 ) -> Record:  # fmt: skip
-    cell = AttackCell(
-        dataset=DataRef(name="digits", sha256="0" * 64), model=Entry(name="dlg-lenet"), seed=seed,
-        federated=Federated(batch=1), defense=Entry(name=defense), attack=Entry(name=attack), point="type-2",
-        readings=len(hits),
-    )  # fmt: skip
     readings = tuple(
         ReadingScore(
             status="ok", clients=(first + number,), indices=(number,), snr_db=snr, cosine=cosine,
-            examples=tuple(ExampleScore(status="ok", success=hit, rmse=0.1 if hit else 0.4) for hit in row),
+            examples=tuple(example(hit, rmse=0.1 if hit else 0.4) for hit in row),
         )
         for number, row in enumerate(hits)
     )  # fmt: skip
-    result = AttackResult(readings=readings, conditions=Conditions(weights_norm=3.0))
-    return record_of(cell, result if status == "done" else None, status=status, protocol=protocol)
+    cell = attack_cell(seed=seed, defense=defense, attack=attack, readings=len(hits))
+    code = Provenance(bench=Code(origin="gradient-leakage-bench", protocol=protocol))
+    made = attack_record(readings=readings, cell=cell, provenance=code)
+    return made if status == "done" else unfinished(made, status, "because")
 
 
 def trained(seed: int, accuracy: float, overhead: float | None = 1.2, defense: str = "prune") -> Record:
-    cell = TrainingCell(
-        dataset=DataRef(name="digits", sha256="0" * 64), model=Entry(name="mlp"), seed=seed, rounds=5,
-        federated=Federated(batch=1), defense=Entry(name=defense),
-    )  # fmt: skip
-    result = TrainingResult(accuracy=accuracy, curve=(), rounds=5, diverged=False)
-    return replace(record_of(cell, result), cost=Cost(training=TrainingCost(overhead=overhead)))
-
-
-def record_of(cell: AnyCell, result: Any, status: Any = "done", protocol: int = 1) -> Record:
-    code = Code(origin="gradient-leakage-bench", protocol=protocol)
-    return Record(
-        id=cell.id, status=status, reason=None if status == "done" else "because", cell=cell, result=result,
-        provenance=Provenance(bench=code),
-    )  # fmt: skip
+    cell = TRAINING.model_copy(update={"seed": seed, "defense": Entry(name=defense)})
+    return training_record(accuracy, cell=cell, cost=Cost(training=TrainingCost(overhead=overhead)))
 
 
 def run(rate: float = 0.0, *, draw: int = 0, **options: Any) -> list[Record]:
@@ -176,9 +157,9 @@ def test_accuracy_and_time_are_paired_by_seed() -> None:
     before = [trained(seed, 0.8 + 0.01 * seed) for seed in range(8)]
     worse = [trained(seed, 0.7 + 0.01 * seed, overhead=2.9) for seed in range(8)]
     result = verdict(before, worse)
-    assert {row.metric: row.outcome for row in result.comparisons} == {
-        "accuracy": "weaker",
-        "overhead": "weaker",
+    assert {(row.metric, row.outcome) for row in result.comparisons} == {
+        ("accuracy", "weaker"),
+        ("overhead", "weaker"),
     }
     # two timings say little of how timings vary: no comparison, rather than one that always fails
     assert [row.metric for row in verdict(before[:2], worse[:2]).comparisons] == ["accuracy"]

@@ -13,6 +13,7 @@ from bench import rng
 
 Interval = tuple[float, float]
 LEVEL = 0.95
+_ROOM = 1 << 22  # clusters drawn at once
 
 
 def simultaneous(m: int, level: float = LEVEL) -> float:
@@ -38,9 +39,6 @@ def wilson(successes: float, trials: float, level: float = LEVEL) -> Interval:
     low, high = (centre - half) / (1 + correction), (centre + half) / (1 + correction)
     # At the ends the formula gives 0 and 1 but for rounding.
     return (0.0 if successes == 0 else float(low)), (1.0 if successes == trials else float(high))
-
-
-_ROOM = 1 << 22  # clusters drawn at once
 
 
 def cluster_bootstrap(

@@ -41,16 +41,10 @@ class Scores:
 
 
 def score(
-    truth_inputs: ArrayLike,
-    truth_labels: ArrayLike,
-    reconstruction: Reconstruction,
-    *,
-    kind: DataKind,
-    groups: Sequence[Group] = (),
-    priors: Mapping[str, ArrayLike],
-    gallery: ArrayLike | None,
+    truth_inputs: ArrayLike, truth_labels: ArrayLike, reconstruction: Reconstruction, *, kind: DataKind,
+    groups: Sequence[Group] = (), priors: Mapping[str, ArrayLike], gallery: ArrayLike | None,
     lpips: Lpips | None = None,
-) -> Scores:
+) -> Scores:  # fmt: skip
     """Score a cell's reconstructions against the truth, by the rule of `bench.scoring.success`.
 
     `truth_inputs` (reading, example, *shape) in [0, 1] and `truth_labels` (reading, example) are the distinct
@@ -66,7 +60,9 @@ def score(
         raise ValueError("a table is scored by its groups of columns, got none")
     guess = reconstruction.inputs.detach().cpu().double().numpy()
     order = assign(truth, guess)
-    matched = _nan_where_not_finite(in_order(guess, order))
+    matched = in_order(guess, order)
+    # one bad value is NaN all over its example: clipping would make a fair 1 of its infinity
+    matched[~np.isfinite(matched).reshape(*order.shape, -1).all(axis=-1)] = np.nan
     columns: Columns = dict(measured(truth, matched, kind, groups))
     if lpips is not None and kind in LPIPS.kinds:
         columns[LPIPS.name] = lpips(truth, matched)
@@ -112,13 +108,6 @@ def _prior(columns: Columns, prior: Mapping[str, Floats], kind: DataKind) -> Pri
         rmse_median=median(prior[RMSE.name], RMSE.failed),
         beaten=float((columns[PSNR_DB.name] > prior[PSNR_DB.name]).mean()),
     )  # fmt: skip
-
-
-def _nan_where_not_finite(guess: Floats) -> Floats:
-    """NaN all over an example that has one bad value: clipping would make a fair 1 of its infinity."""
-    bad = ~np.isfinite(guess).reshape(*guess.shape[:2], -1).all(axis=-1)
-    guess[bad] = np.nan
-    return guess
 
 
 def _status(readings: Sequence[str], order: NDArray[np.int64], guess: Floats) -> NDArray[Any]:

@@ -29,13 +29,11 @@ def figure(rows: Sequence[Row], runs: Runs, *, point: str, private: bool = False
     lines: list[tuple[str, str, Floats]] = []
     # Undefended below the victims, then what leaks most: what the eye should compare stands together.
     for row in sorted(rows, key=lambda row: (row.defense != UNDEFENDED, -_asr(row, point))):
-        arrays = of_best(row, runs, point)
-        if arrays is None:
+        if (arrays := of_best(row, runs, point)) is None:
             continue
         truth, guess = map(chosen, arrays)
-        if not lines:
-            lines.append(("victims", point, truth))
-        if truth.shape == lines[0][2].shape and np.array_equal(truth, lines[0][2]):
+        lines = lines or [("victims", point, truth)]
+        if np.array_equal(truth, lines[0][2]):
             at = row.points[point]
             words = f"{rate(at.asr, lower_bound=at.lower_bound)} of {at.examples} leaked"
             lines.append((names[row.defense], words, guess))

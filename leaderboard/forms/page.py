@@ -94,8 +94,8 @@ def _packed(source: str) -> str:
 
 def _policy(scripts: Iterable[str]) -> str:
     """What the browser is to refuse: all but these scripts, the page's style and the images inside it."""
-    hashes = [b64encode(hashlib.sha256(source.encode()).digest()).decode() for source in scripts]
-    allowed = " ".join([*(f"'sha256-{digest}'" for digest in hashes), "blob:"]) if hashes else "'none'"
+    hashes = [f"'sha256-{b64encode(hashlib.sha256(own.encode()).digest()).decode()}'" for own in scripts]
+    allowed = " ".join([*hashes, "blob:"]) if hashes else "'none'"
     return (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
