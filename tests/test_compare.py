@@ -10,14 +10,11 @@ import numpy as np
 import pytest
 from tests.command import fault, output
 from tests.records import CELL, attack_cell, attack_record, training_record, unfinished, with_result
+from tests.test_plan import answer, attack
 
-from bench.answer.context import Memory, RunContext
-from bench.answer.run import run
-from bench.cell import AttackCell, DataRef, Entry, Federated, FileWeights
+from bench.cell import DataRef, Entry, Federated, FileWeights
 from bench.cli.compare import command
 from bench.cli.comparison import PairedDifference, compare, differences
-from bench.datasets.base import content_hash
-from bench.datasets.digits import Digits
 from bench.record import store as records
 from bench.record.schema import Conditions, Record
 from bench.scoring.intervals import mcnemar, paired_difference
@@ -200,9 +197,8 @@ def test_different_victims_show_unpaired_figures_only(tmp_path: Path) -> None:
 
 
 def test_trainings_show_their_accuracies(tmp_path: Path) -> None:
-    text = output(
-        command, "a1", "b2", run_of(tmp_path, training_record(0.9, id="a1"), training_record(0.8, id="b2"))
-    )
+    run = run_of(tmp_path, training_record(0.9, id="a1"), training_record(0.8, id="b2"))
+    text = output(command, "a1", "b2", run)
     assert "accuracy 90.0 % after 20 rounds" in text and "accuracy 80.0 %" in text
     assert "not paired" in text
 
@@ -227,16 +223,12 @@ def test_mistakes(tmp_path: Path) -> None:
 
 
 def test_real_cells_that_differ_in_defense_alone_are_paired(tmp_path: Path) -> None:
-    data = DataRef(name="digits", sha256=content_hash(Digits().load(())))
-    federated = Federated(batch=2, clients=20, per_round=5)
-    ids, memory = [], Memory()
-    for defense in (Entry(name="none"), Entry(name="prune", params={"share": 0.99})):
-        cell = AttackCell(
-            dataset=data, model=Entry(name="dlg-lenet"), federated=federated, defense=defense,
-            attack=Entry(name="cpl"), point="type-2", readings=6, evaluations=60,
-        )  # fmt: skip
-        records.write(tmp_path, run(cell, RunContext(run=tmp_path), memory))
-        ids.append(cell.id)
+    shared: dict[str, Any] = {
+        "model": Entry(name="dlg-lenet"), "federated": Federated(batch=2, clients=20, per_round=5),
+        "attack": Entry(name="cpl"), "readings": 6, "evaluations": 60,
+    }  # fmt: skip
+    defenses = (Entry(name="none"), Entry(name="prune", params={"share": 0.99}))
+    ids = [answer(attack(**shared, defense=defense), tmp_path).id for defense in defenses]
     content = json.loads(output(command, *ids, tmp_path, "--json"))
     assert [each["field"] for each in content["configuration"]] == ["defense"]
     assert content["provenance"] == []
