@@ -9,8 +9,8 @@
 
 Where the gradients come from:
 
-*A training loop.*  After `loss.backward()`: `{name: p.grad for name, p in model.named_parameters()}`,
-with the weights from before the optimiser's step.
+*A training loop.*  After `loss.backward()`: `{name: p.grad for name, p in model.named_parameters()}`, with the weights
+from before the optimiser's step.
 
 *Opacus.*  `p.grad_sample` holds one gradient per example, before clipping: each is a reading.
 
@@ -18,17 +18,17 @@ with the weights from before the optimiser's step.
     gradients = {name: p.grad_sample for name, p in inner.named_parameters()}    # (example, *shape)
     reading = api.reading(gradients, model=inner, shape=(1, 28, 28), classes=10)
 
-*Flower.*  A client sends new weights; what they tell is the update.  For L local steps of batch B at
-rate η, with `before` and `after` lists of arrays in the order of `model.named_parameters()`:
+*Flower.*  A client sends new weights; what they tell is the update.  For L local steps of batch B at rate η, with
+`before` and `after` lists of arrays in the order of `model.named_parameters()`:
 
     update = [b - a for b, a in zip(before, after)]
-    reading = api.reading(update, model=model, weights=dict(zip(names, before)), shape=(1, 28, 28),
-                          classes=10, batch=B, steps=L, rate=eta, unit=eta)
+    reading = api.reading(update, model=model, weights=dict(zip(names, before)), shape=(1, 28, 28), classes=10,
+                          batch=B, steps=L, rate=eta, unit=eta)
 """
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -63,7 +63,7 @@ from bench.sweep.session import chosen_device
 from bench.trip import Budget, Reading, Reconstruction
 
 NO_PUBLIC = "a uniform grey, as no public examples were given; a real prior is nearer to the truth"
-UNIT: Range = (0.0, 1.0)
+ZERO_TO_ONE: Range = (0.0, 1.0)
 
 
 def build(
@@ -87,8 +87,8 @@ def build(
 def gradient(model: nn.Module, inputs: Values, labels: Values) -> dict[str, Tensor]:
     """The mean gradient of cross entropy over a batch, name → (*shape), with the model in eval mode.
 
-    `inputs` (example, *shape), `labels` (example,).  The model itself is left as it is.  Raises
-    `BenchError` for inputs or labels that do not fit it.
+    `inputs` (example, *shape), `labels` (example,).  The model itself is left as it is.  Raises `BenchError` for
+    inputs or labels that do not fit it.
     """
     module = _copy(model)
     weights = {name: value.detach() for name, value in module.named_parameters()}
@@ -97,39 +97,27 @@ def gradient(model: nn.Module, inputs: Values, labels: Values) -> dict[str, Tens
         with torch.no_grad():
             classes = module(x).shape[-1]
     except (RuntimeError, ValueError, IndexError) as error:
-        raise BenchError(
-            f"the model takes no inputs of shape {tuple(x.shape)}, (example, *shape): {first_line(error)}"
-        ) from None
+        wrong = f"{tuple(x.shape)}, (example, *shape): {first_line(error)}"
+        raise BenchError(f"the model takes no inputs of shape {wrong}") from None
     targets = one_hot(coerce.labels(labels, len(x), classes), classes, x.dtype)
-    found = group_gradients(module, weights, x[None], targets[None])
-    return {name: value[0].detach() for name, value in found.items()}
+    gradients = group_gradients(module, weights, x[None], targets[None])
+    return {name: value[0].detach() for name, value in gradients.items()}
 
 
 def reading(
-    gradients: Mapping[str, Values] | Sequence[Values],
-    *,
-    model: nn.Module | str,
-    shape: tuple[int, ...],
-    classes: int,
-    weights: Mapping[str, Values] | None = None,
-    batch: int = 1,
-    steps: int = 1,
-    rate: float = 1.0,
-    unit: float = 1.0,
-    value_range: Range = UNIT,
-    labels: Values | None = None,
-    public: Values | None = None,
+    gradients: Mapping[str, Values] | Sequence[Values], *, model: nn.Module | str, shape: tuple[int, ...],
+    classes: int, weights: Mapping[str, Values] | None = None, batch: int = 1, steps: int = 1, rate: float = 1.0,
+    unit: float = 1.0, value_range: Range = ZERO_TO_ONE, labels: Values | None = None, public: Values | None = None,
     public_labels: Values | None = None,
-) -> Reading:
+) -> Reading:  # fmt: skip
     """What an attacker holds of one's own gradients, ready for `attack`.
 
-    `gradients`: name → tensor, or a list in the order of `model.parameters()`; each of its
-    parameter's shape, or (reading, *shape) for several readings under the same weights.  `model`
-    is a module (copied, and put into eval mode) or a registered name; `weights` those at which the
-    gradients were taken, by default the module's own.  `unit` is 1 for gradients, and `rate` for
-    a weight difference w_0 - w_L over `steps` local steps of `batch` examples.  `labels`, if given,
-    are the true ones and count as granted.  `public` (example, *shape) and `public_labels`
-    (example,) are what anyone may know; without them, one uniform grey.
+    `gradients`: name → tensor, or a list in the order of `model.parameters()`; each of its parameter's shape, or
+    (reading, *shape) for several readings under the same weights.  `model` is a module (copied, and put into eval mode)
+    or a registered name; `weights` those at which the gradients were taken, by default the module's own.  `unit` is 1
+    for gradients, and `rate` for a weight difference w_0 - w_L over `steps` local steps of `batch` examples.  `labels`,
+    if given, are the true ones and count as granted.  `public` (example, *shape) and `public_labels` (example,) are
+    what anyone may know; without them, one uniform grey.
 
     Raises `BenchError`, in one line, for whatever does not fit together.
     """
@@ -166,30 +154,23 @@ def reading(
 
 
 def open_reading(
-    path: str | PathLike[str],
-    *,
-    model: nn.Module | str,
-    weights: Mapping[str, Values] | None = None,
-    params: Mapping[str, Any] | None = None,
-    public: Values | None = None,
-    public_labels: Values | None = None,
-) -> Reading:
+    path: str | PathLike[str], *, model: nn.Module | str, weights: Mapping[str, Values] | None = None,
+    params: Mapping[str, Any] | None = None, public: Values | None = None, public_labels: Values | None = None,
+) -> Reading:  # fmt: skip
     """The reading of a reading file (`bench.own.files`).
 
-    `weights` go before those in the file; `params` are a named model's.  Raises `BenchError`
-    naming the file.
+    `weights` go before those in the file; `params` are a named model's.  Raises `BenchError` naming the file.
     """
-    found = reading_files.load(Path(path))
-    meta, chosen = found.meta, weights or found.weights
+    content = reading_files.load(Path(path))
+    meta, chosen = content.meta, weights or content.weights
     if isinstance(model, str):
         if not chosen:
             raise BenchError(f"{path}: it holds no weights of the model; give them beside it")
         model = build(model, shape=meta.shape, classes=meta.classes, params=params)
     try:
         return reading(
-            found.values, model=model, weights=chosen or None, shape=meta.shape, classes=meta.classes,
-            batch=meta.batch, steps=meta.steps, rate=meta.rate, unit=meta.unit, value_range=meta.value_range,
-            labels=found.labels, public=public, public_labels=public_labels,
+            content.values, model=model, weights=chosen or None, labels=content.labels, public=public,
+            public_labels=public_labels, **asdict(meta),
         )  # fmt: skip
     except BenchError as error:
         raise type(error)(f"{path}: {error}") from None
@@ -204,24 +185,16 @@ def save_reading(path: str | PathLike[str], reading: Reading) -> None:
         steps=reading.steps, rate=reading.rate, unit=reading.unit, value_range=reading.value_range,
     )  # fmt: skip
     reading_files.save(
-        Path(path),
-        {name: value[:, 0].cpu().numpy() for name, value in reading.values.items()},
-        meta,
+        Path(path), {name: value[:, 0].cpu().numpy() for name, value in reading.values.items()}, meta,
         weights={name: value[0].cpu().numpy() for name, value in reading.weights.items()},
         labels=None if reading.labels is None else reading.labels.cpu().numpy(),
-    )
+    )  # fmt: skip
 
 
 def attack(
-    reading: Reading,
-    attack: str | Attack = "cpl",
-    *,
-    evaluations: int = 500,
-    chunk: int = 32,
-    seed: int = 0,
-    device: Literal["auto", "cpu", "cuda"] = "cpu",
-    params: Mapping[str, Any] | None = None,
-) -> Reconstruction:
+    reading: Reading, attack: str | Attack = "cpl", *, evaluations: int = 500, chunk: int = 32, seed: int = 0,
+    device: Literal["auto", "cpu", "cuda"] = "cpu", params: Mapping[str, Any] | None = None,
+) -> Reconstruction:  # fmt: skip
     """Attack all readings; `evaluations` for each, restarts included; `params` are a named attack's.
 
     Raises `BenchError` where the attack is unknown or cannot take the reading.
@@ -242,15 +215,9 @@ def attack(
 
 
 def score(
-    reconstruction: Reconstruction,
-    truth: Values,
-    labels: Values,
-    *,
-    public: Values | None = None,
-    public_labels: Values | None = None,
-    value_range: Range = UNIT,
-    groups: Sequence[Group] = (),
-) -> Scores:
+    reconstruction: Reconstruction, truth: Values, labels: Values, *, public: Values | None = None,
+    public_labels: Values | None = None, value_range: Range = ZERO_TO_ONE, groups: Sequence[Group] = (),
+) -> Scores:  # fmt: skip
     """PSNR, SSIM and the rest of each example (`readings`) and their `summary`, as records have them.
 
     `truth` (reading, example, *shape) and `labels` (reading, example), or the same examples in fewer axes.
@@ -292,7 +259,7 @@ def save_pictures(
     truth: Values | None,
     reconstruction: Reconstruction,
     *,
-    value_range: Range = UNIT,
+    value_range: Range = ZERO_TO_ONE,
 ) -> Path:
     """Write the truth above its reconstructions as PNG, up to eight; `truth` None: these alone."""
     guess = _scaled(reconstruction, value_range).numpy()

@@ -16,8 +16,7 @@ import pytest
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`here` is this machine's address as seen from there, `address` its own; both of the range that is kept for
-    tests of networks (RFC 2544)."""
+    """`here` is this machine's address as seen from there, `address` its own; both of RFC 2544's range for tests."""
 
     name: str
     number: int
@@ -66,6 +65,5 @@ def machine(number: int) -> Iterator[Machine]:
             subprocess.run([ip, *line.split()], check=True)
         yield there
     finally:
-        subprocess.run(
-            [ip, "netns", "delete", name], check=True
-        )  # its end of the cable goes, and so the other
+        # its end of the cable goes, and so the other
+        subprocess.run([ip, "netns", "delete", name], check=True)

@@ -16,13 +16,16 @@ from bench import api
 from bench.errors import BenchError
 
 SHAPE = (1, 8, 8)
+Pictures = tuple[Tensor, Tensor]  # (example, 1, 8, 8) in [0, 1], (example,)
 
 
 @pytest.fixture(scope="module")
-def pictures() -> tuple[Tensor, Tensor]:
-    """Digits with different labels, in [0, 1]: (example, 1, 8, 8) and (example,)."""
-    found = load_digits()
-    return torch.from_numpy(found.images[:60, None] / 16).float(), torch.from_numpy(found.target[:60]).long()
+def pictures() -> Pictures:
+    """Digits, the first ten with different labels."""
+    digits = load_digits()
+    return torch.from_numpy(digits.images[:60, None] / 16).float(), torch.from_numpy(
+        digits.target[:60]
+    ).long()
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +45,7 @@ def psnr(scores: Any) -> list[float]:
 # --- the five lines ----------------------------------------------------------------------------------
 
 
-def test_the_five_lines_bring_a_digit_back(
-    model: nn.Module, pictures: tuple[Tensor, Tensor], tmp_path: Path
-) -> None:
+def test_the_five_lines_bring_a_digit_back(model: nn.Module, pictures: Pictures, tmp_path: Path) -> None:
     x, y = pictures
     gradients = api.gradient(model, x[:1], y[:1])
     reading = api.reading(
@@ -53,49 +54,39 @@ def test_the_five_lines_bring_a_digit_back(
     found = api.attack(reading, "cpl", evaluations=100)
     scores = api.score(found, x[:1], y[:1], public=x[10:])
     path = api.save_pictures(tmp_path / "leak.png", x[:1], found)
-
     assert reading.point.name == "type-2"
     assert psnr(scores)[0] >= 20
     assert (scores.readings[0].examples[0].ssim or 0) > 0.9
-    assert scores.summary.asr.value == 1
-    assert scores.summary.label_accuracy == 1
-    assert scores.summary.gallery == 50
+    assert (scores.summary.asr.value, scores.summary.label_accuracy, scores.summary.gallery) == (1, 1, 50)
     assert int(found.evaluations[0]) <= 100
     with Image.open(path) as image:
         assert image.size == (96 + 12, 2 * 96 + 18)
 
 
-def test_a_wrong_gradient_brings_nothing_back(model: nn.Module, pictures: tuple[Tensor, Tensor]) -> None:
+def test_a_wrong_gradient_brings_nothing_back(model: nn.Module, pictures: Pictures) -> None:
     """The scores above can fail: noise of the gradient's size in its place."""
     x, y = pictures
-    generator = torch.Generator().manual_seed(0)
-    noise = {
-        name: torch.randn(value.shape, generator=generator) * value.std()
-        for name, value in api.gradient(model, x[:1], y[:1]).items()
-    }
+    generator, gradients = torch.Generator().manual_seed(0), api.gradient(model, x[:1], y[:1])
+    noise = {n: torch.randn(g.shape, generator=generator) * g.std() for n, g in gradients.items()}
     found = api.attack(api.reading(noise, model=model, shape=SHAPE, classes=10), evaluations=60)
     scores = api.score(found, x[:1], y[:1])
-    assert psnr(scores)[0] < 20
-    assert scores.summary.asr.value == 0
+    assert psnr(scores)[0] < 20 and scores.summary.asr.value == 0
 
 
-def test_gradients_per_example_are_readings_of_their_own(
-    model: nn.Module, pictures: tuple[Tensor, Tensor]
-) -> None:
+def test_gradients_per_example_are_readings_of_their_own(model: nn.Module, pictures: Pictures) -> None:
     """As Opacus' `grad_sample` has them: (example, *shape); each is attacked as it would be alone."""
     x, y = pictures[0][:2], pictures[1][:2]
     each = [api.gradient(model, x[n : n + 1], y[n : n + 1]) for n in range(2)]
     samples = {name: torch.stack([one[name] for one in each]) for name in each[0]}
     reading = api.reading(samples, model=model, shape=SHAPE, classes=10)
-    assert len(reading) == 2
-    assert reading.point.name == "type-2"
+    assert (len(reading), reading.point.name) == (2, "type-2")
     found = api.attack(reading, evaluations=100)
     assert min(psnr(api.score(found, x, y))) >= 20
     alone = api.attack(api.reading(each[0], model=model, shape=SHAPE, classes=10), evaluations=100)
     assert float((alone.inputs[0] - found.inputs[0]).abs().max()) < 0.05
 
 
-def test_an_update_is_read_in_its_own_unit(model: nn.Module, pictures: tuple[Tensor, Tensor]) -> None:
+def test_an_update_is_read_in_its_own_unit(model: nn.Module, pictures: Pictures) -> None:
     """Flower's way: lists of arrays in the parameters' order, w_0 - w_1 = η g."""
     x, y = pictures[0][:1], pictures[1][:1]
     rate, gradients = 0.05, api.gradient(model, x, y)
@@ -115,7 +106,7 @@ def test_an_update_is_read_in_its_own_unit(model: nn.Module, pictures: tuple[Ten
 # --- gradients ---------------------------------------------------------------------------------------
 
 
-def test_gradient_is_autograds(model: nn.Module, pictures: tuple[Tensor, Tensor]) -> None:
+def test_gradient_is_autograds(model: nn.Module, pictures: Pictures) -> None:
     x, y = pictures[0][:5], pictures[1][:5]
     found = api.gradient(model, x, y)
     mine = copy.deepcopy(model).double()
@@ -125,21 +116,18 @@ def test_gradient_is_autograds(model: nn.Module, pictures: tuple[Tensor, Tensor]
         torch.testing.assert_close(found[name].double(), oracle, rtol=1e-4, atol=1e-6)
 
 
-def test_the_callers_model_is_left_alone(pictures: tuple[Tensor, Tensor]) -> None:
+def test_the_callers_model_is_left_alone(pictures: Pictures) -> None:
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 10)).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     other = {name: value + 1 for name, value in before.items()}
     reading = read(model, *(part[:1] for part in pictures), weights=other)
     api.attack(reading, "cpl", evaluations=5)
-    assert model.training
-    assert not reading.model.training
+    assert model.training and not reading.model.training
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert torch.equal(reading.weights["2.bias"][0], other["2.bias"])
 
 
-def test_a_registered_model_by_name_is_the_same_reading(
-    model: nn.Module, pictures: tuple[Tensor, Tensor]
-) -> None:
+def test_a_registered_model_by_name_is_the_same_reading(model: nn.Module, pictures: Pictures) -> None:
     gradients = api.gradient(model, pictures[0][:1], pictures[1][:1])
     named = api.reading(gradients, model="dlg-lenet", weights=model.state_dict(), shape=SHAPE, classes=10)
     own = api.reading(gradients, model=model, shape=SHAPE, classes=10)
@@ -188,7 +176,7 @@ def test_a_mistake_is_one_line_with_the_way_out(
     assert "\n" not in str(caught.value)
 
 
-def test_more_mistakes(model: nn.Module, pictures: tuple[Tensor, Tensor]) -> None:
+def test_more_mistakes(model: nn.Module, pictures: Pictures) -> None:
     x, y = pictures[0][:1], pictures[1][:1]
     reading = read(model, x, y)
     with pytest.raises(BenchError, match=r"the model takes no inputs of shape \(1, 2, 8, 8\)"):
@@ -214,25 +202,23 @@ def test_more_mistakes(model: nn.Module, pictures: tuple[Tensor, Tensor]) -> Non
 
 
 def test_labels_are_granted_only_when_given_and_without_their_order(
-    model: nn.Module, pictures: tuple[Tensor, Tensor]
+    model: nn.Module, pictures: Pictures
 ) -> None:
     x, y = pictures[0][:3], torch.tensor([7, 2, 5])
     assert read(model, x, y).labels is None
     granted = read(model, x, y, labels=y).labels
-    assert granted is not None
-    assert granted.tolist() == [[2, 5, 7]]
+    assert granted is not None and granted.tolist() == [[2, 5, 7]]
 
 
 def test_without_public_pictures_the_scores_say_what_the_floor_was(
-    model: nn.Module, pictures: tuple[Tensor, Tensor]
+    model: nn.Module, pictures: Pictures
 ) -> None:
     x, y = pictures[0][:2], pictures[1][:2]
     found = api.attack(read(model, x, y), "prior-mean")
     assert float(found.inputs.min()) == float(found.inputs.max()) == 0.5
     scores = api.score(found, x, y)
     assert "grey" in scores.priors_from
-    assert scores.summary.identification is None
-    assert scores.summary.identification_chance is None
+    assert (scores.summary.identification, scores.summary.identification_chance) == (None, None)
     assert scores.readings[0].examples[0].identified is None
     error = float(((x - 0.5) ** 2).mean((1, 2, 3))[0])
     assert (scores.readings[0].examples[0].priors_db or {})["mean"] == pytest.approx(-10 * np.log10(error))
@@ -243,14 +229,13 @@ def test_without_public_pictures_the_scores_say_what_the_floor_was(
     assert isinstance(given.readings[0].examples[0].identified, bool)
 
 
-def test_another_value_range_has_the_same_scores(model: nn.Module, pictures: tuple[Tensor, Tensor]) -> None:
+def test_another_value_range_has_the_same_scores(model: nn.Module, pictures: Pictures) -> None:
     x, y = pictures[0][:1], pictures[1][:1]
     found = api.attack(read(model, x, y), evaluations=5)
     wide = replace(found, inputs=found.inputs * 2 - 1)
     scores = api.score(wide, 2 * x - 1, y, public=2 * pictures[0][10:] - 1, value_range=(-1, 1))
-    assert psnr(scores)[0] == pytest.approx(
-        psnr(api.score(found, x, y, public=pictures[0][10:]))[0], abs=1e-4
-    )
+    narrow = api.score(found, x, y, public=pictures[0][10:])
+    assert psnr(scores)[0] == pytest.approx(psnr(narrow)[0], abs=1e-4)
     reading = read(model, 2 * x - 1, y, value_range=(-1.0, 1.0))
     assert float(reading.public_mean.mean()) == 0
 
@@ -269,7 +254,7 @@ def test_tables_are_scored_by_their_columns() -> None:
 
 
 def test_reconstructions_are_drawn_without_a_truth(
-    model: nn.Module, pictures: tuple[Tensor, Tensor], tmp_path: Path
+    model: nn.Module, pictures: Pictures, tmp_path: Path
 ) -> None:
     found = api.attack(read(model, pictures[0][:2], pictures[1][:2]), "prior-mean")
     with Image.open(api.save_pictures(tmp_path / "a.png", None, found)) as image:
@@ -281,17 +266,13 @@ def test_reconstructions_are_drawn_without_a_truth(
 # --- files -------------------------------------------------------------------------------------------
 
 
-def test_a_saved_reading_is_the_same_reading(
-    model: nn.Module, pictures: tuple[Tensor, Tensor], tmp_path: Path
-) -> None:
+def test_a_saved_reading_is_the_same_reading(model: nn.Module, pictures: Pictures, tmp_path: Path) -> None:
     x, y = pictures[0][:2], pictures[1][:2]
     before = read(model, x, y, labels=y)
     api.save_reading(tmp_path / "a.npz", before)
     after = api.open_reading(tmp_path / "a.npz", model="dlg-lenet")
     assert (after.batch, after.examples, after.point, after.shape) == (2, 2, before.point, SHAPE)
-    assert after.labels is not None
-    assert before.labels is not None
-    assert after.labels.tolist() == before.labels.tolist()
+    assert torch.equal(after.labels, before.labels)
     for name in before.values:
         assert torch.equal(after.values[name], before.values[name])
         assert torch.equal(after.weights[name], before.weights[name])

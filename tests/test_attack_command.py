@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner, Result
 from PIL import Image
 from safetensors.torch import save_file
 from sklearn.datasets import load_digits
+from tests.command import fault, output
 
 from bench import api
 from bench.cli.attack import command
@@ -24,9 +24,8 @@ from bench.own import files as reading_files
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """reading.npz of two digits, each a reading; bare.npz without its weights; truth.npz; w.safetensors."""
     folder = tmp_path_factory.mktemp("own")
-    found = load_digits()
-    x = (found.images[:40, None] / 16).astype(np.float32)
-    y = found.target[:40]
+    digits = load_digits()
+    x, y = (digits.images[:40, None] / 16).astype(np.float32), digits.target[:40]
     model = api.build("dlg-lenet", shape=(1, 8, 8), classes=10, seed=3)
     each = [api.gradient(model, x[n : n + 1], y[n : n + 1]) for n in range(2)]
     gradients = {name: torch.stack([one[name] for one in each]) for name in each[0]}
@@ -40,26 +39,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def attack(folder: Path, out: Path, *arguments: str, file: str = "reading.npz") -> Result:
-    fixed = ["--reading", str(folder / file), "--model", "dlg-lenet", "--out", str(out), "--device", "cpu"]
-    return CliRunner().invoke(command, [*fixed, "--evaluations", "100", *arguments])
+def arguments(folder: Path, out: Path, *more: object, file: str = "reading.npz") -> list[object]:
+    fixed = ["--reading", folder / file, "--model", "dlg-lenet", "--out", out, "--device", "cpu"]
+    return [*fixed, "--evaluations", 100, *more]
 
 
-def fault(result: Result, kind: type[BenchError] = BenchError) -> str:
-    """The message of the user's mistake, which `main` prints as one line with exit code 2."""
-    assert isinstance(result.exception, kind), result.output
-    assert "\n" not in str(result.exception)
-    return str(result.exception)
+def attack(folder: Path, out: Path, *more: object, file: str = "reading.npz") -> str:
+    return output(command, *arguments(folder, out, *more, file=file))
 
 
 def test_pictures_arrays_and_scores(folder: Path, tmp_path: Path) -> None:
-    given = ("--truth", str(folder / "truth.npz"), "--public", str(folder / "public.npz"))
-    result = attack(folder, tmp_path / "out", *given)
-    assert result.exit_code == 0, result.output
-    assert "reading 0: ok, loss" in result.output
-    assert "labels 0\n" in result.output
-    assert "leaked: 2 of 2 examples" in result.output
-    assert "the prior-only baselines are of the public examples given" in result.output
+    files = ("--truth", folder / "truth.npz", "--public", folder / "public.npz")
+    text = attack(folder, tmp_path / "out", *files)
+    assert "reading 0: ok, loss" in text and "labels 0\n" in text
+    assert "leaked: 2 of 2 examples" in text
+    assert "the prior-only baselines are of the public examples given" in text
     with np.load(tmp_path / "out" / "reconstruction.npz") as arrays:
         truth = np.load(folder / "truth.npz")["inputs"]
         error = ((np.clip(arrays["inputs"][:, 0], 0, 1) - truth) ** 2).mean((1, 2, 3))
@@ -71,12 +65,9 @@ def test_pictures_arrays_and_scores(folder: Path, tmp_path: Path) -> None:
 
 
 def test_json_says_the_same(folder: Path, tmp_path: Path) -> None:
-    result = attack(
-        folder, tmp_path, "--truth", str(folder / "truth.npz"), "--json", "--attack", "prior-mean"
-    )
-    content: dict[str, Any] = json.loads(result.output)
-    assert content["attack"] == "prior-mean"
-    assert content["point"] == "type-2"
+    text = attack(folder, tmp_path, "--truth", folder / "truth.npz", "--json", "--attack", "prior-mean")
+    content: dict[str, Any] = json.loads(text)
+    assert (content["attack"], content["point"]) == ("prior-mean", "type-2")
     assert [row["status"] for row in content["readings"]] == ["ok", "ok"]
     assert content["scores"]["summary"]["asr"]["value"] == 0
     assert content["scores"]["readings"][0]["examples"][0]["psnr_db"] < 20
@@ -85,43 +76,37 @@ def test_json_says_the_same(folder: Path, tmp_path: Path) -> None:
 
 
 def test_without_a_truth_nothing_is_scored(folder: Path, tmp_path: Path) -> None:
-    result = attack(folder, tmp_path, "--attack", "prior-mean", "--json")
-    assert json.loads(result.output)["scores"] is None
-    assert "nothing is scored" in attack(folder, tmp_path, "--attack", "prior-mean").output
+    assert json.loads(attack(folder, tmp_path, "--attack", "prior-mean", "--json"))["scores"] is None
+    assert "nothing is scored" in attack(folder, tmp_path, "--attack", "prior-mean")
 
 
 def test_the_truth_does_not_move_the_attack(folder: Path, tmp_path: Path) -> None:
     attack(folder, tmp_path / "a")
-    attack(folder, tmp_path / "b", "--truth", str(folder / "truth.npz"))
+    attack(folder, tmp_path / "b", "--truth", folder / "truth.npz")
     a, b = (np.load(tmp_path / name / "reconstruction.npz")["inputs"] for name in "ab")
     assert (a == b).all()
 
 
 def test_weights_come_from_the_file_or_beside_it(folder: Path, tmp_path: Path) -> None:
-    beside = attack(folder, tmp_path / "a", "--weights", str(folder / "w.safetensors"), file="bare.npz")
-    assert beside.exit_code == 0, beside.output
+    attack(folder, tmp_path / "a", "--weights", folder / "w.safetensors", file="bare.npz")
     attack(folder, tmp_path / "b")
     a, b = (np.load(tmp_path / name / "reconstruction.npz")["inputs"] for name in "ab")
     assert (a == b).all()
-    told = fault(attack(folder, tmp_path, file="bare.npz"), BenchError)
-    assert told.endswith("bare.npz: it holds no weights of the model; give them beside it")
+    message = fault(command, *arguments(folder, tmp_path, file="bare.npz"))
+    assert message.endswith("bare.npz: it holds no weights of the model; give them beside it")
 
 
 def test_parameters_are_checked_like_anywhere(folder: Path, tmp_path: Path) -> None:
-    seen = attack(folder, tmp_path, "--attack-param", "outer=1", "--attack-param", "start=grey", "--json")
-    assert json.loads(seen.output)["readings"][0]["evaluations"] <= 20
-    assert "unknown parameter 'outr'; did you mean 'outer'" in fault(
-        attack(folder, tmp_path, "--attack-param", "outr=1")
-    )
-    assert "--attack-param is KEY=VALUE, got 'outer'" in fault(
-        attack(folder, tmp_path, "--attack-param", "outer")
-    )
-    assert "activation" in fault(attack(folder, tmp_path, "--model-param", "activation=step"))
+    text = attack(folder, tmp_path, "--attack-param", "outer=1", "--attack-param", "start=grey", "--json")
+    assert json.loads(text)["readings"][0]["evaluations"] <= 20
 
 
 @pytest.mark.parametrize(
-    ("arguments", "kind", "message"),
+    ("more", "kind", "message"),
     [
+        (["--attack-param", "outr=1"], BenchError, "unknown parameter 'outr'; did you mean 'outer'"),
+        (["--attack-param", "outer"], BenchError, "--attack-param is KEY=VALUE, got 'outer'"),
+        (["--model-param", "activation=step"], BenchError, "activation"),
         (["--model", "lenet"], UnknownName, "unknown model 'lenet'; did you mean 'dlg-lenet'"),
         (["--model", "cpl-lenet"], WeightsError, "weights: no tensor '6.weight'"),
         (["--attack", "cpll"], UnknownName, "unknown attack 'cpll'; did you mean 'cpl'"),
@@ -133,10 +118,10 @@ def test_parameters_are_checked_like_anywhere(folder: Path, tmp_path: Path) -> N
     ],
 )  # fmt: skip
 def test_mistakes(
-    folder: Path, tmp_path: Path, arguments: list[str], kind: type[BenchError], message: str
+    folder: Path, tmp_path: Path, more: list[str], kind: type[BenchError], message: str
 ) -> None:
-    result = attack(folder, tmp_path / "out", *(item.format(folder=folder) for item in arguments))
-    assert message in fault(result, kind)
+    options = arguments(folder, tmp_path / "out", *(item.format(folder=folder) for item in more))
+    assert message in fault(command, *options, kind=kind)
     assert not (tmp_path / "out").exists(), "nothing half-written"
 
 

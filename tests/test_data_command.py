@@ -8,13 +8,14 @@ import struct
 import tarfile
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from tests.command import fault, output
 
 from bench.cli.data import command
 from bench.datasets.fetch import fetch
@@ -25,14 +26,14 @@ from bench.errors import DataError
 _CONTENT = np.random.default_rng(0).bytes(200_000)
 
 
+@dataclass
 class Mirror:
-    """What the server sends for each path, and what it was asked for."""
+    """What the server sends for each path, and the requests that it had."""
 
-    def __init__(self) -> None:
-        self.files: dict[str, bytes] = {}
-        self.cut: set[str] = set()  # the connection ends early, though the header says otherwise
-        self.asked: list[str] = []
-        self.address = ""
+    files: dict[str, bytes] = field(default_factory=dict)
+    cut: set[str] = field(default_factory=set)  # the connection ends early, though the header says otherwise
+    requests: list[str] = field(default_factory=list)
+    address: str = ""
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def mirror() -> Iterator[Mirror]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            state.asked.append(self.path)
+            state.requests.append(self.path)
             content = state.files.get(self.path)
             self.send_response(404 if content is None else 200)
             self.send_header("Content-Length", str(len(content or b"")))
@@ -73,13 +74,9 @@ def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def _remote(mirror: Mirror, *, content: bytes = _CONTENT, unpacks: str | None = None) -> Remote:
-    return Remote(
-        name="file.bin",
-        hash=f"sha256:{hashlib.sha256(content).hexdigest()}",
-        urls=(f"{mirror.address}/one/file.bin", f"{mirror.address}/two/file.bin"),
-        place="set",
-        unpacks=unpacks,
-    )
+    urls = (f"{mirror.address}/one/file.bin", f"{mirror.address}/two/file.bin")
+    digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+    return Remote(name="file.bin", hash=digest, urls=urls, place="set", unpacks=unpacks)
 
 
 def _get(remote: Remote, root: Path, mirror: str | None = None) -> Path:
@@ -98,13 +95,13 @@ def test_a_good_file_arrives_with_progress_and_is_not_fetched_twice(mirror: Mirr
     assert path == tmp_path / "set" / "file.bin" and path.read_bytes() == _CONTENT
     assert seen[-1] == (len(_CONTENT), len(_CONTENT)) and len(seen) > 1
     _get(remote, tmp_path)
-    assert mirror.asked == ["/one/file.bin"]
+    assert mirror.requests == ["/one/file.bin"]
 
 
 def test_the_next_mirror_is_tried_where_the_first_is_altered(mirror: Mirror, tmp_path: Path) -> None:
     mirror.files = {"/one/file.bin": b"x" + _CONTENT[1:], "/two/file.bin": _CONTENT}
     assert _get(_remote(mirror), tmp_path).read_bytes() == _CONTENT
-    assert mirror.asked == ["/one/file.bin", "/two/file.bin"]
+    assert mirror.requests == ["/one/file.bin", "/two/file.bin"]
     assert _files(tmp_path) == ["set/file.bin"]
 
 
@@ -116,8 +113,7 @@ def test_altered_and_truncated_files_leave_nothing_behind(mirror: Mirror, tmp_pa
     message = str(caught.value)
     assert "one/file.bin: truncated or altered, checksum differs" in message
     assert "two/file.bin: no connection" in message
-    assert f"at {tmp_path / 'set' / 'file.bin'} by hand" in message
-    assert "\n" not in message
+    assert f"at {tmp_path / 'set' / 'file.bin'} by hand" in message and "\n" not in message
     assert _files(tmp_path) == []
 
 
@@ -133,7 +129,7 @@ def test_a_file_that_was_there_stays_until_a_good_one_has_arrived(mirror: Mirror
 def test_another_mirror_replaces_the_published_addresses(mirror: Mirror, tmp_path: Path) -> None:
     mirror.files["/mine/file.bin"] = _CONTENT
     _get(_remote(mirror), tmp_path, mirror=f"{mirror.address}/mine/")
-    assert mirror.asked == ["/mine/file.bin"]
+    assert mirror.requests == ["/mine/file.bin"]
     with pytest.raises(DataError, match=r"must be an http or https address, got 'file:///"):
         _get(_remote(mirror), tmp_path / "other", mirror="file:///somewhere")
 
@@ -142,9 +138,7 @@ def test_a_server_that_is_down_is_one_line_with_the_way_by_hand(tmp_path: Path) 
     server = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
     address = f"http://127.0.0.1:{server.server_port}"
     server.server_close()
-    result = CliRunner().invoke(command, ["fetch", "mnist", "--mirror", address, "--data-dir", str(tmp_path)])
-    assert isinstance(result.exception, DataError)
-    message = str(result.exception)
+    message = fault(command, "fetch", "mnist", "--mirror", address, "--data-dir", tmp_path, kind=DataError)
     assert message.startswith("train-images-idx3-ubyte.gz could not be had and nothing was kept")
     assert (
         f"no connection); give --mirror, or put the file ({Mnist.remotes[0].hash}) at {tmp_path}" in message
@@ -184,9 +178,8 @@ def _mnist(count: int) -> dict[str, bytes]:
     """The four files with `count` training and test examples."""
     images = struct.pack(">4I", 0x803, count, 28, 28) + bytes(count * 784)
     labels = struct.pack(">2I", 0x801, count) + bytes(count)
-    return {
-        remote.name: gzip.compress(images if "images" in remote.name else labels) for remote in Mnist.remotes
-    }
+    names = (remote.name for remote in Mnist.remotes)
+    return {name: gzip.compress(images if "images" in name else labels) for name in names}
 
 
 def test_fetch_puts_files_where_the_loader_finds_them(
@@ -201,22 +194,20 @@ def test_fetch_puts_files_where_the_loader_finds_them(
     monkeypatch.setattr(Mnist, "remotes", remotes)
     monkeypatch.setattr("bench.datasets.mnist._WHOLE", (12, 12))
     monkeypatch.setattr(Mnist, "contents", (None,) * 4)
-    arguments = ["fetch", "mnist", "--mirror", mirror.address, "--data-dir", str(tmp_path)]
-    result = CliRunner().invoke(command, arguments, catch_exceptions=False)
-    assert f"mnist: 12 training and 12 test examples, in {tmp_path / 'mnist'}" in result.output
-    again = CliRunner().invoke(command, arguments, catch_exceptions=False)
-    assert "mnist is there" in again.output and len(mirror.asked) == 4
+    arguments = ("fetch", "mnist", "--mirror", mirror.address, "--data-dir", tmp_path)
+    text = output(command, *arguments)
+    assert f"mnist: 12 training and 12 test examples, in {tmp_path / 'mnist'}" in text
+    assert "mnist is there" in output(command, *arguments) and len(mirror.requests) == 4
 
 
 def test_fetch_has_nothing_to_get_for_what_comes_with_scikit_learn_or_is_ones_own() -> None:
-    assert "digits is there: 1347 training" in CliRunner().invoke(command, ["fetch", "digits"]).output
-    own = CliRunner().invoke(command, ["fetch", "npz"])
-    assert "npz is your own data: there is nothing to fetch" in str(own.exception)
+    assert "digits is there: 1347 training" in output(command, "fetch", "digits")
+    assert "npz is your own data: there is nothing to fetch" in fault(command, "fetch", "npz")
 
 
-def _status(*arguments: str) -> dict[str, dict[str, Any]]:
-    result = CliRunner().invoke(command, ["status", "--json", *arguments], catch_exceptions=False)
-    return {row["name"]: row for row in json.loads(result.output)["datasets"]}
+def _status(folder: Path) -> dict[str, dict[str, Any]]:
+    text = output(command, "status", "--json", "--data-dir", folder)
+    return {row["name"]: row for row in json.loads(text)["datasets"]}
 
 
 def test_status_tells_what_is_there_in_part_damaged_missing_or_ones_own(tmp_path: Path) -> None:
@@ -224,7 +215,7 @@ def test_status_tells_what_is_there_in_part_damaged_missing_or_ones_own(tmp_path
         (tmp_path / place).mkdir()
         for name, content in names.items():
             (tmp_path / place / name).write_bytes(content[:20] if place == "fashion-mnist" else content)
-    rows = _status("--data-dir", str(tmp_path))
+    rows = _status(tmp_path)
     assert {name: row["state"] for name, row in rows.items() if name in _EXPECTED} == _EXPECTED
     assert rows["mnist"]["subset"] == "12 of 60000 training, 12 of 10000 test pictures"
     assert rows["mnist"]["where"][0] == str(tmp_path / "mnist" / "train-images-idx3-ubyte.gz")
@@ -234,34 +225,19 @@ def test_status_tells_what_is_there_in_part_damaged_missing_or_ones_own(tmp_path
 
 
 _EXPECTED = {
-    "adult": "missing",
-    "cancer": "there",
-    "cifar10": "missing",
-    "cifar100": "missing",
-    "digits": "there",
-    "fashion-mnist": "damaged",
-    "folder": "yours",
-    "lfw": "missing",
-    "mnist": "subset",
-    "npz": "yours",
-}
+    "adult": "missing", "cancer": "there", "cifar10": "missing", "cifar100": "missing", "digits": "there",
+    "fashion-mnist": "damaged", "folder": "yours", "lfw": "missing", "mnist": "subset", "npz": "yours",
+}  # fmt: skip
 
 
-def test_the_table_shows_every_data_set_and_where_it_looked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    output = (
-        CliRunner().invoke(command, ["status", "--data-dir", str(tmp_path)], catch_exceptions=False).output
-    )
-    assert all(name in output for name in _EXPECTED)
-    assert "bench data fetch lfw" in output and f"looked in {tmp_path}" in output.replace("\n", "")
+def test_the_table_shows_every_data_set_and_where_it_looked(tmp_path: Path) -> None:
+    text = output(command, "status", "--data-dir", tmp_path)
+    assert all(name in text for name in _EXPECTED)
+    assert "bench data fetch lfw" in text and f"looked in {tmp_path}" in text
 
 
 @pytest.mark.data
 def test_status_of_the_real_packs(data_dir: Path) -> None:
-    rows = _status("--data-dir", str(data_dir))
+    rows = _status(data_dir)
     assert "damaged" not in {row["state"] for row in rows.values()}
-    assert all(
-        row["training"] and row["where"] for row in rows.values() if row["name"] in ("mnist", "lfw", "adult")
-    )
+    assert all(rows[name]["training"] and rows[name]["where"] for name in ("mnist", "lfw", "adult"))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
+from tests import runs
 
 from bench.health import machine, names, storage, versions
 from bench.registry import entries as registry
@@ -41,19 +42,17 @@ def test_a_broken_torchvision_is_named_with_its_remedy(
 ) -> None:
     broken = "raise RuntimeError('operator torchvision::nms does not exist')"
     _fake(tmp_path, monkeypatch, torch=TORCH, torchvision=broken)
-    told = machine.probe(timeout=30)
-    finding = machine.pair(told)
-    assert finding.state == "fail"
-    assert "torch 9.0 works" in finding.detail
-    assert "operator torchvision::nms does not exist" in finding.detail
-    assert "install both from one index" in finding.remedy
-    assert machine.gpu(told).detail == "A Device"
-    assert machine.cores(told).state == "warn"
-    assert "OMP_NUM_THREADS=" in machine.cores(told).remedy
+    probed = machine.probe(timeout=30)
+    pair, cores = machine.pair(probed), machine.cores(probed)
+    assert pair.state == "fail"
+    assert "torch 9.0 works" in pair.detail and "operator torchvision::nms does not exist" in pair.detail
+    assert "install both from one index" in pair.remedy
+    assert machine.gpu(probed).detail == "A Device"
+    assert cores.state == "warn" and "OMP_NUM_THREADS=" in cores.remedy
 
 
 @pytest.mark.parametrize(
-    ("torch", "told"),
+    ("torch", "message"),
     [
         ("raise ImportError('libcudart.so.13: cannot open')", "ImportError: libcudart.so.13: cannot open"),
         ("import os; os._exit(7)", "ended with code 7"),
@@ -61,13 +60,11 @@ def test_a_broken_torchvision_is_named_with_its_remedy(
     ],
 )
 def test_a_torch_that_does_not_come_up_fails_and_the_probe_returns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torch: str, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torch: str, message: str
 ) -> None:
     _fake(tmp_path, monkeypatch, torch=torch)
     finding = machine.pair(machine.probe(timeout=0.5 if "sleep" in torch else 30))
-    assert finding.state == "fail"
-    assert told in finding.detail
-    assert finding.remedy
+    assert finding.state == "fail" and message in finding.detail and finding.remedy
 
 
 def test_no_torchvision_is_a_warning_and_a_sound_pair_is_ok() -> None:
@@ -101,9 +98,7 @@ def test_every_declared_dependency_is_looked_at_and_no_extra() -> None:
     assert "tox" not in looked
 
 
-def test_the_store_needs_a_folder_that_sqlite_can_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_store_needs_a_folder_that_sqlite_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     assert storage.store(tmp_path).state == "ok"
     assert list(tmp_path.iterdir()) == []  # nothing is left behind
@@ -115,23 +110,18 @@ def test_the_store_needs_a_folder_that_sqlite_can_write(
 
     monkeypatch.setattr(sqlite3, "connect", locked)
     finding = storage.store(tmp_path)
-    assert finding.state == "fail"
-    assert "locking protocol" in finding.detail
+    assert finding.state == "fail" and "locking protocol" in finding.detail
 
 
-@pytest.mark.parametrize(("said", "state"), [(None, "ok"), ("true", "ok"), ("1", "warn"), ("false", "warn")])
-def test_only_the_word_true_turns_telemetry_off(
-    monkeypatch: pytest.MonkeyPatch, said: str | None, state: str
-) -> None:
+def test_only_the_word_true_turns_telemetry_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_DISABLE_TELEMETRY", raising=False)
-    if said is not None:
-        monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", said)
-    assert storage.telemetry().state == state
+    assert storage.telemetry().state == "ok"
+    for value, state in {"true": "ok", "1": "warn", "false": "warn"}.items():
+        monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", value)
+        assert storage.telemetry().state == state
 
 
-def test_a_full_disk_and_a_missing_data_folder_are_warnings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert storage.disk(tmp_path).state in ("ok", "warn")
     monkeypatch.setattr(storage, "_LEAST_FREE", 2**70)
     assert storage.disk(tmp_path).state == "warn"
@@ -145,15 +135,12 @@ def _distribution(tmp_path: Path, name: str, **files: str) -> None:
         (info / file.replace("__", ".")).write_text(text)
 
 
-def test_another_distribution_with_a_module_bench_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_distribution_with_a_module_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert names.packages().state == "ok"
     _distribution(tmp_path, "frappe-bench", top_level__txt="bench\n")
     monkeypatch.syspath_prepend(tmp_path)
     finding = names.packages()
-    assert finding.state == "fail"
-    assert "frappe-bench" in finding.detail
+    assert finding.state == "fail" and "frappe-bench" in finding.detail
     assert "pip uninstall frappe-bench" in finding.remedy
 
 
@@ -185,33 +172,25 @@ def test_broken_and_doubled_entries_fail_by_name(tmp_path: Path, monkeypatch: py
     monkeypatch.syspath_prepend(tmp_path)
     registry._installed.cache_clear()
     try:
-        found = {finding.name: finding for finding in names.entries(load=True)}
+        findings = {finding.name: finding for finding in names.entries(load=True)}
     finally:
         monkeypatch.undo()
         registry._installed.cache_clear()
-    assert "taken twice" in found["model mlp"].detail
-    assert "acme-x 1.0" in found["model lost"].detail
-    assert {found["model mlp"].state, found["model lost"].state} == {"fail"}
+    doubled, broken = findings["model mlp"], findings["model lost"]
+    assert "taken twice" in doubled.detail and "acme-x 1.0" in broken.detail
+    assert (doubled.state, broken.state) == ("fail", "fail")
 
 
-@pytest.mark.parametrize(
-    ("vision", "code"), [("", 0), ("raise RuntimeError('operator torchvision::nms')", 1)]
-)
-def test_the_command_prints_json_and_its_exit_code_says_whether_anything_fails(
-    tmp_path: Path, vision: str, code: int
+@pytest.mark.parametrize("vision", ["__version__ = '9'", "raise RuntimeError('operator torchvision::nms')"])
+def test_the_exit_code_says_whether_anything_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vision: str
 ) -> None:
-    for name, text in {"torch": TORCH, "torchvision": vision or "__version__ = '9'"}.items():
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").write_text(text)
+    _fake(tmp_path, monkeypatch, torch=TORCH, torchvision=vision)
     (tmp_path / "torchvision" / "ops.py").write_text("")
     (tmp_path / "empty").mkdir()
-    script = "from bench.cli.main import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", script, "doctor", "--json", "--run", str(tmp_path / "empty")],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    found = json.loads(done.stdout)
-    failed = [item["name"] for item in found if item["state"] == "fail"]
-    assert failed == (["torch + torchvision"] if code else [])
-    assert done.returncode == code
-    assert all(item["remedy"] for item in found if item["state"] != "ok")
+    code, output = runs.ran("doctor", "--json", "--run", tmp_path / "empty")
+    findings = json.loads(output)
+    failed = [item["name"] for item in findings if item["state"] == "fail"]
+    assert failed == (["torch + torchvision"] if "raise" in vision else [])
+    assert code == bool(failed)
+    assert all(item["remedy"] for item in findings if item["state"] != "ok")

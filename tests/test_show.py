@@ -8,53 +8,37 @@ from typing import Any
 import click
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from PIL import Image
+from tests.command import fault, output
+from tests.test_plan import answer, attack, training
 
-from bench.answer.context import Memory, RunContext
-from bench.answer.run import run as answer
-from bench.cell import AttackCell, DataRef, Entry, Federated, Grants, TrainingCell
+from bench.cell import AttackCell, Entry, Federated, Grants
 from bench.cli import cell_text
 from bench.cli.show import command
-from bench.datasets.base import content_hash
-from bench.datasets.digits import Digits
-from bench.errors import BenchError, RecordError
+from bench.errors import RecordError
 from bench.leaderboard.forms.numbers import figure, share
 from bench.record import store as records
 from bench.record.metrics import LPIPS, METRICS
 from bench.record.schema import Summary
-
-Cell = AttackCell | TrainingCell
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of three tiny cells on digits: cpl at type-1, the mean picture at type-2, a training."""
     folder = tmp_path_factory.mktemp("runs") / "tiny"
-    data = DataRef(name="digits", sha256=content_hash(Digits().load(())))
-    common: dict[str, Any] = {
-        "dataset": data, "model": Entry(name="dlg-lenet"), "defense": Entry(name="none"),
-        "federated": Federated(batch=2, clients=20, per_round=5),
+    shared: dict[str, Any] = {
+        "model": Entry(name="dlg-lenet"), "federated": Federated(batch=2, clients=20, per_round=5),
     }  # fmt: skip
-    cells: list[Cell] = [
-        AttackCell(**common, attack=Entry(name="cpl"), point="type-1", readings=2, evaluations=30),
-        AttackCell(
-            **common, attack=Entry(name="prior-mean"), point="type-2", readings=2, grants=Grants(labels=True)
-        ),
-        TrainingCell(**common, rounds=4, test_every=2, checkpoints=(4,)),
-    ]
-    memory = Memory()
-    for cell in cells:
-        records.write(folder, answer(cell, RunContext(run=folder), memory))
+    answer(attack(**shared, attack=Entry(name="cpl"), point="type-1", evaluations=30), folder)
+    answer(attack(**shared, attack=Entry(name="prior-mean"), grants=Grants(labels=True)), folder)
+    answer(training(**shared, rounds=4, test_every=2, checkpoints=(4,)), folder)
     return folder
 
 
 @pytest.fixture
 def ids(run: Path) -> dict[str, str]:
-    found = {}
-    for record in records.records(run):
-        found[record.cell.attack.name if isinstance(record.cell, AttackCell) else "training"] = record.id
-    return found
+    cells = [record.cell for record in records.records(run)]
+    return {cell.attack.name if isinstance(cell, AttackCell) else "training": cell.id for cell in cells}
 
 
 @pytest.fixture
@@ -82,19 +66,6 @@ def _changed(content: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]
     }
 
 
-def shown(*arguments: str | Path) -> str:
-    result = CliRunner().invoke(command, [*map(str, arguments)])
-    assert result.exit_code == 0, result.exception
-    return result.output
-
-
-def fault(*arguments: str | Path) -> str:
-    result = CliRunner().invoke(command, [*map(str, arguments)])
-    assert isinstance(result.exception, BenchError), result.output
-    assert "\n" not in str(result.exception)
-    return str(result.exception)
-
-
 def figures(run: Path, cell_id: str) -> Summary:
     """The summary of an attack cell."""
     result = records.find(run, cell_id).attack
@@ -107,68 +78,62 @@ def line(text: str, heading: str) -> str:
 
 
 def test_the_list_has_every_cell(run: Path, ids: dict[str, str]) -> None:
-    text = shown(run)
+    text = output(command, run)
     for cell_id in ids.values():
         assert cell_id[:8] in text
     assert "3 cells in" in text
-    rows = json.loads(shown(run, "--json"))["cells"]
+    rows = json.loads(output(command, run, "--json"))["cells"]
     by_id = {row["id"]: row for row in rows}
-    assert by_id[ids["cpl"]]["point"] == "type-1"
-    assert by_id[ids["cpl"]]["asr"] == figures(run, ids["cpl"]).asr.value
+    cpl = by_id[ids["cpl"]]
+    assert (cpl["point"], cpl["asr"]) == ("type-1", figures(run, ids["cpl"]).asr.value)
     assert by_id[ids["training"]]["attack"] == "training, 4 rounds"
     assert 0 <= by_id[ids["training"]]["accuracy"] <= 1
 
 
 def test_an_attack_cell_in_words(run: Path, ids: dict[str, str]) -> None:
     summary = figures(run, ids["cpl"])
-    text = shown(ids["cpl"][:10], run)
-    assert "cpl on digits with dlg-lenet" in line(text, "attack")
-    assert "type-1 (" in line(text, "point")
-    assert "plain: attacks as published" in line(text, "knowledge")
-    assert line(text, "grants").endswith("none")
-    assert "untrained" in line(text, "weights") and "seed 0" in line(text, "weights")
-    assert "N = 20 clients" in line(text, "federated") and "B = 2" in line(text, "federated")
-    assert "2 readings by seed 0" in line(text, "drawn")
-    assert "30 evaluations" in line(text, "budget")
-    assert cell_text.asr(summary) in line(text, "ASR") and "of 4 examples (Wilson" in line(text, "ASR")
-    for name in ("mean", "nearest", "class-mean"):
-        assert "PSNR" in line(text, f"prior {name}")
-    assert f"chance {share(summary.identification_chance, 1)}" in line(text, "identified")
-    for metric in METRICS[:4]:
-        assert f"{metric.label} {figure(metric, summary.median(metric))}" in line(text, "medians")
+    text = output(command, ids["cpl"][:10], run)
+    expected = {
+        "attack": ["cpl on digits with dlg-lenet"], "point": ["type-1 ("], "grants": ["none"],
+        "knowledge": ["plain: attacks as published"], "weights": ["untrained", "seed 0"],
+        "federated": ["N = 20 clients", "B = 2"], "drawn": ["2 readings by seed 0"], "budget": ["30 evaluations"],
+        "ASR": [cell_text.asr(summary), "of 4 examples (Wilson"], "prior mean": ["PSNR"],
+        "prior nearest": ["PSNR"], "prior class-mean": ["PSNR"],
+        "identified": [f"chance {share(summary.identification_chance, 1)}"],
+        "medians": [f"{metric.label} {figure(metric, summary.median(metric))}" for metric in METRICS[:4]],
+        "self-check": ["recognises the truth"], "reading": ["cosine 1 "], "failures": ["0.0 % diverged"],
+        "provenance": ["bench 0.1"], "cost": ["MB"],
+    }  # fmt: skip
+    for heading, parts in expected.items():
+        assert all(part in line(text, heading) for part in parts), heading
     assert summary.median(LPIPS) is not None or "LPIPS – (" in line(text, "medians")
-    assert "recognises the truth" in line(text, "self-check")
-    assert "cosine 1 " in line(text, "reading")
-    assert "0.0 % diverged" in line(text, "failures")
-    assert "bench 0.1" in line(text, "provenance")
-    assert "MB" in line(text, "cost")
 
 
 def test_the_picture_is_written_below_the_run(run: Path, ids: dict[str, str]) -> None:
     path = run / "pictures" / f"{ids['cpl']}.png"
-    assert str(path) in line(shown(ids["cpl"], run), "picture")
+    assert str(path) in line(output(command, ids["cpl"], run), "picture")
     with Image.open(path) as image:
         assert image.size == (4 * 96 + 5 * 6, 2 * 96 + 3 * 6)
-    assert json.loads(shown(ids["cpl"], run, "--json"))["picture"] == str(path)
-    assert "none" in line(shown(ids["training"], run), "picture")
+    assert json.loads(output(command, ids["cpl"], run, "--json"))["picture"] == str(path)
+    assert "none" in line(output(command, ids["training"], run), "picture")
 
 
 def test_open_launches_the_picture(run: Path, ids: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     launched: list[str] = []
     monkeypatch.setattr(click, "launch", launched.append)
-    shown(ids["cpl"], run, "--open")
+    output(command, ids["cpl"], run, "--open")
     assert launched == [str(run / "pictures" / f"{ids['cpl']}.png")]
 
 
 def test_grants_and_attacks_without_a_gradient_are_said(run: Path, ids: dict[str, str]) -> None:
-    text = shown(ids["prior-mean"], run)
+    text = output(command, ids["prior-mean"], run)
     assert "the true labels" in line(text, "grants")
     assert "matches no gradient" in line(text, "self-check")
 
 
 def test_a_training_cell_in_words(run: Path, ids: dict[str, str]) -> None:
     record = records.find(run, ids["training"])
-    text = shown(ids["training"], run)
+    text = output(command, ids["training"], run)
     result = record.training
     assert result is not None
     assert share(result.accuracy, 1) in line(text, "accuracy")
@@ -184,10 +149,10 @@ def test_the_newest_run_is_the_default(
 ) -> None:
     (run.parent.parent / "at").mkdir(exist_ok=True)
     monkeypatch.chdir(run.parent.parent / "at")
-    assert "runs/: no run with records there" in fault(ids["cpl"])
+    assert "runs/: no run with records there" in fault(command, ids["cpl"])
     Path("runs").symlink_to(run.parent)
-    assert "3 cells in runs/tiny" in shown()
-    assert ids["cpl"][:8] in shown(ids["cpl"][:8])
+    assert "3 cells in runs/tiny" in output(command)
+    assert ids["cpl"][:8] in output(command, ids["cpl"][:8])
 
 
 @pytest.mark.parametrize(
@@ -213,39 +178,38 @@ def test_the_newest_run_is_the_default(
         ({"cell": {"point": "\x1b[31mtype-9"}}, "point", "\ufffd[31mtype-9"),
     ],
 )  # fmt: skip
-def test_what_matters_is_said(
-    write: Callable[..., Path], changes: dict[str, Any], heading: str, expected: str
-) -> None:
-    text = shown("aaaa", write(**changes))
+def test_what_matters_is_said(write: Callable[..., Path], changes: Any, heading: str, expected: str) -> None:
+    text = output(command, "aaaa", write(**changes))
     assert expected in line(text, heading)
     assert "\x1b" not in text
 
 
 def test_mistakes(run: Path, write: Callable[..., Path], tmp_path: Path) -> None:
-    assert "no record with an id that starts with 'zz'" in fault("zz", run)
-    assert "nowhere: no folder records/ there" in fault("aa", "nowhere")
-    assert "no record" in fault("../../etc", run)
+    assert "no record with an id that starts with 'zz'" in fault(command, "zz", run)
+    assert "nowhere: no folder records/ there" in fault(command, "aa", "nowhere")
+    assert "no record" in fault(command, "../../etc", run)
     changed = write(cell={"federated": [1]})
-    assert ".json: not a record: cell.attack.federated: " in fault("aa", changed)
+    assert ".json: not a record: cell.attack.federated: " in fault(command, "aa", changed)
     path = changed / "records" / f"{'a' * 64}.json"
     path.write_text("{")
-    assert f"{path}: not a record" in fault("aa", changed)
+    assert f"{path}: not a record" in fault(command, "aa", changed)
 
 
 @pytest.mark.parametrize("change", [{"id": "../../../tmp/x"}, {"result": {"arrays": "../../secret"}}])
 def test_a_record_cannot_name_a_file_elsewhere(
-    run: Path, ids: dict[str, str], tmp_path: Path, change: dict[str, Any]
+    run: Path, ids: dict[str, str], tmp_path: Path, change: Any
 ) -> None:
     content = json.loads(records.record_path(run, ids["cpl"]).read_text())
-    content = _changed(content, change)
     (tmp_path / "records").mkdir()
-    (tmp_path / "records" / "abc.json").write_text(json.dumps(content))
-    assert "is no content hash" in fault("abc", tmp_path)
-    assert "is no content hash" in fault(tmp_path)
+    (tmp_path / "records" / "abc.json").write_text(json.dumps(_changed(content, change)))
+    assert "is no content hash" in fault(command, "abc", tmp_path)
+    assert "is no content hash" in fault(command, tmp_path)
 
 
 def test_missing_arrays_are_one_line(write: Callable[..., Path]) -> None:
-    assert "no such file; give an .npz; run the cell again" in fault("aa", write(result={"arrays": "b" * 64}))
+    assert "no such file; give an .npz; run the cell again" in fault(
+        command, "aa", write(result={"arrays": "b" * 64})
+    )
 
 
 def test_a_sparkline_spans_0_to_1() -> None:
@@ -254,7 +218,7 @@ def test_a_sparkline_spans_0_to_1() -> None:
 
 def test_records_are_left_as_they_are(run: Path, ids: dict[str, str]) -> None:
     before = {path: path.read_bytes() for path in (run / "records").glob("*.json")}
-    shown(ids["cpl"], run)
+    output(command, ids["cpl"], run)
     assert {path: path.read_bytes() for path in (run / "records").glob("*.json")} == before
     arrays = records.read_arrays(run, records.find(run, ids["cpl"]).arrays or "")
     assert np.isfinite(arrays["reconstruction"]).all()

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 from PIL import Image
+from tests.command import output
 from tests.records import attack_record, unfinished
 
 from bench.answer.context import Memory, RunContext
@@ -154,14 +154,13 @@ def test_from_an_attack_to_a_picture(
     tmp_path: Path, cell: AttackCell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        MeanPicture, "reconstruct", lambda self, reading, budget, key: wandering(reading, budget)
+        MeanPicture, "reconstruct", lambda _, reading, budget, key: wandering(reading, budget)
     )
     record = run(cell, RunContext(run=tmp_path), Memory())
     assert record.status == "done", record.reason
     assert record.attack is not None
-    assert record.attack.trajectory == Trajectory(
-        losses=tuple(4.5 + 8 - mark for mark in MARKS), evaluations=MARKS
-    )
+    losses = tuple(4.5 + 8 - mark for mark in MARKS)
+    assert record.attack.trajectory == Trajectory(losses=losses, evaluations=MARKS)
     arrays = records.read_arrays(tmp_path, record.arrays or "")
     pairings = [[example.matched for example in reading.examples] for reading in record.attack.readings]
     assert any(pairing != [0, 1, 2] for pairing in pairings[:8]), "the pairing must have something to do"
@@ -172,13 +171,10 @@ def test_from_an_attack_to_a_picture(
 
     records.write(tmp_path, record)
     path = tmp_path / "pictures" / f"{record.id}-iterations.png"
-    told = CliRunner().invoke(command, [record.id[:8], str(tmp_path)])
-    assert told.exit_code == 0, told.exception
-    assert f"over iterations:  {path}" in told.output
+    assert f"over iterations:  {path}" in output(command, record.id[:8], tmp_path)
     with Image.open(path) as image:
         assert (np.asarray(image) == pixels(trajectory.of_record(tmp_path, record))).all()
-    as_json = CliRunner().invoke(command, [record.id[:8], str(tmp_path), "--json"])
-    assert json.loads(as_json.output)["over_iterations"] == str(path)
+    assert json.loads(output(command, record.id[:8], tmp_path, "--json"))["over_iterations"] == str(path)
 
 
 def test_without_a_trajectory_nothing_is_said_of_one(tmp_path: Path, cell: AttackCell) -> None:
@@ -186,8 +182,7 @@ def test_without_a_trajectory_nothing_is_said_of_one(tmp_path: Path, cell: Attac
     assert record.attack is not None and record.attack.trajectory is None
     assert set(records.read_arrays(tmp_path, record.arrays or "")) == {"truth", "reconstruction"}
     records.write(tmp_path, record)
-    told = CliRunner().invoke(command, [record.id[:8], str(tmp_path)])
-    assert told.exit_code == 0 and "over iterations" not in told.output
+    assert "over iterations" not in output(command, record.id[:8], tmp_path)
     assert [path.name for path in (tmp_path / "pictures").iterdir()] == [f"{record.id}.png"]
 
 

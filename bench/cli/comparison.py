@@ -70,10 +70,10 @@ def compare(a: Record, b: Record) -> Comparison:
 
 def _of_same_entries(a: Record, b: Record) -> Provenance:
     """B's provenance, with A's code for entries in which the configurations differ: that is no difference of code."""
-    mine, other = ({part: getattr(record.cell, part, None) for part in _ENTRIES} for record in (a, b))
-    others = [
-        part for part in _ENTRIES if getattr(mine[part], "name", "") != getattr(other[part], "name", "")
-    ]
+    names = (
+        [getattr(getattr(record.cell, part, None), "name", "") for part in _ENTRIES] for record in (a, b)
+    )
+    others = [part for part, mine, other in zip(_ENTRIES, *names, strict=True) if mine != other]
     return replace(b.provenance, **{part: getattr(a.provenance, part) for part in others})
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.text import Text
 
 from bench.cli.watching import say
@@ -21,16 +21,22 @@ from bench.sweep.pool import PoolSpec
 from bench.tracking import store
 from bench.tracking.store import UploadResult
 
+_LEGEND = (
+    "Each figure is the share of examples that the worst attacker got back, with its 95 % interval and the best single "
+    "attack; below it that attack's median PSNR beside that of the best guess without the gradient (prior).  An "
+    "example counts as leaked if any attack reaches PSNR ≥ 20 dB and beats the best guess without the gradient by "
+    "3 dB.  0: these attacks got nothing back, a lower bound on what leaks.  type-2 is one example's gradient inside "
+    "the client, type-1 the client's update as it leaves, type-0 the same at the server.  ≥: some attacks failed, so "
+    "the true figure may be higher."
+)
+
 
 def announce(console: Console, title: str, schedule: Schedule, pool: PoolSpec) -> None:
     """What is to be run, on which workers, for how long about."""
     console.print(Text(sanitize(title), style="bold"))
     about = duration(schedule.seconds / (pool.jobs or 1)) + ("" if pool.jobs else " of one core")
-    say(
-        console,
-        f"{len(schedule.waiting)} cells to run on {pool.description}, about {about}; "
-        f"{len(schedule.done)} done before, {len(schedule.impossible)} n/a",
-    )
+    others = f"{len(schedule.done)} done before, {len(schedule.impossible)} n/a"
+    say(console, f"{len(schedule.waiting)} cells to run on {pool.description}, about {about}; {others}")
     changed = [reason for reason in schedule.again.values() if not reason.startswith("crashed")]
     if changed:
         say(console, f"{len(changed)} cells run again, their old records are kept: {_most(changed)}")
@@ -54,15 +60,12 @@ def conclude(
         console.print()
         console.print(terminal.knowledge(known))
     if tables:
-        console.print(_legend())
+        console.print(Text(_LEGEND, style="dim"))
     for condition in tables:
         if points := without_evidence(condition):
-            say(
-                console,
-                f"no evidence: {condition.title}: at {', '.join(points)} no attack got anything back even without "
-                "a defense, so 0 there says nothing of the defenses",
-                style="yellow",
-            )
+            nothing = f"at {', '.join(points)} no attack got anything back even without a defense"
+            line = f"no evidence: {condition.title}: {nothing}, so 0 there says nothing of the defenses"
+            say(console, line, style="yellow")
     for status, style in (("crashed", "red"), ("n/a", "")):
         reasons = [record.reason or "" for record in records if record.status == status]
         if reasons:
@@ -93,19 +96,6 @@ def upload_line(
         return waiting
     address = store.shown(store.checked_uri(run, tracking_uri or None))
     return f"{uploaded.count} runs uploaded, {uploaded.skipped} there before: {address}"
-
-
-def _legend() -> RenderableType:
-    return Text(
-        "Each figure is the share of examples that the worst attacker got back, with its 95 % interval and the "
-        "best single attack; below it that attack's median PSNR beside that of the best guess without the "
-        "gradient (prior).  An example counts as leaked if any attack reaches PSNR ≥ 20 dB and beats the best "
-        "guess without the gradient by 3 dB.  0: these attacks got nothing back, a lower bound on what leaks.  "
-        "type-2 is one example's gradient inside the client, "
-        "type-1 the client's update as it leaves, type-0 the same at the server.  "
-        "≥: some attacks failed, so the true figure may be higher.",
-        style="dim",
-    )
 
 
 def _most(reasons: Sequence[str]) -> str:

@@ -66,13 +66,12 @@ def fetch(name: str, data_dir: Path | None, mirror: str | None) -> None:
     """Get data set NAME into the first folder looked in; checked, whole or not at all."""
     dataset = registry.instance("datasets", name, {})
     before = examine(name, data_dir)
-    if before.state == "yours":
-        raise DataError(f"{name} is your own data: there is nothing to fetch; {before.message}")
     if before.state == "there":
         click.echo(f"{name} is there: {_counts(before)}, in {_place(before)}")
         return
     if not dataset.remotes:
-        raise DataError(f"{name}: there is nothing to fetch; {before.message}")
+        own = " is your own data" if before.state == "yours" else ""
+        raise DataError(f"{name}{own}: there is nothing to fetch; {before.message}")
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         for remote in dataset.remotes:
@@ -84,9 +83,8 @@ def fetch(name: str, data_dir: Path | None, mirror: str | None) -> None:
             get(remote, folders(data_dir)[0], mirror=mirror, progress=show)
     after = examine(name, data_dir)
     if after.state != "there":
-        raise DataError(
-            after.message or f"{name}: still only {after.subset} in {_place(after)}; move it away"
-        )
+        part = f"still only {after.subset} in {_place(after)}; move it away"
+        raise DataError(after.message or f"{name}: {part}")
     click.echo(f"{name}: {_counts(after)}, in {_place(after)}")
 
 

@@ -64,13 +64,12 @@ def command(
 
 
 def _margin(text: str) -> tuple[str, float]:
-    name, mark, number = text.partition("=")
+    name, _, number = text.partition("=")
     try:
-        if mark:
-            return name, float(number)
+        return name, float(number)
     except ValueError:
-        pass
-    raise click.UsageError(f"--margin {text}: it must be METRIC=NUMBER, e.g. --margin asr=0.05")
+        message = f"--margin {text}: it must be METRIC=NUMBER, e.g. --margin asr=0.05"
+        raise click.UsageError(message) from None
 
 
 def _write(run: Path | None, path: Path, margins: dict[str, float]) -> None:

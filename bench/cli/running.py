@@ -113,10 +113,8 @@ def execute(
             with reporter, screen:
                 run_schedule(run.schedule, context, pool.start, *observers)
         except KeyboardInterrupt:
-            console.print(
-                f"\nstopped; {len(screen.records)} of {len(order)} cells are on disk.  "
-                "The same command goes on from there."
-            )
+            on_disk = f"{len(screen.records)} of {len(order)} cells are on disk"
+            console.print(f"\nstopped; {on_disk}.  The same command goes on from there.")
             sys.exit(130)
         waiting = follower.finish() if follower else None
     finished = sorted(screen.records, key=lambda record: order[record.id])

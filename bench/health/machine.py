@@ -1,7 +1,7 @@
 """The machine: torch beside torchvision, GPU, cores and threads, asked of a process of its own.
 
-A broken torchvision takes down whoever imports it, so nothing is imported here; the rest of
-`bench doctor` answers even where torch does not.
+A broken torchvision takes down whoever imports it, so nothing is imported here; the rest of `bench doctor` answers
+even where torch does not.
 """
 
 import json
@@ -37,10 +37,7 @@ _SAME = "install both from one index in one command: both CPU-only, or both for 
 
 
 def probe(timeout: float = 120) -> dict[str, Any]:
-    """What a fresh interpreter says of torch and torchvision; `torch error` where it says nothing.
-
-    `timeout` is in seconds.
-    """
+    """What a fresh interpreter says of torch and torchvision within `timeout` seconds; else `torch error` says why."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-c", _PROBE], capture_output=True, text=True, timeout=timeout, check=False
@@ -62,9 +59,8 @@ def pair(versions: dict[str, Any]) -> Finding:
             name, "fail", _line(versions["torch error"]), "install torch again, from its own index"
         )
     if "torchvision error" in versions:
-        detail = (
-            f"torch {versions['torch']} works, torchvision does not: {_line(versions['torchvision error'])}"
-        )
+        error = _line(versions["torchvision error"])
+        detail = f"torch {versions['torch']} works, torchvision does not: {error}"
         return Finding(name, "fail", detail, f"{_SAME}; until then LPIPS is left out and all else works")
     if "torchvision" not in versions:
         return Finding(name, "warn", f"torch {versions['torch']}, no torchvision", f"for LPIPS {_SAME}")
@@ -73,13 +69,10 @@ def pair(versions: dict[str, Any]) -> Finding:
 
 def gpu(versions: dict[str, Any]) -> Finding:
     """The GPUs that torch can use; having none is no error."""
-    if versions.get("gpus"):
-        return Finding("gpu", "ok", ", ".join(versions["gpus"]))
+    detail = "none: torch is built for the CPU alone"
     if versions.get("cuda"):
-        return Finding(
-            "gpu", "ok", f"none visible (torch is built for CUDA {versions['cuda']}); runs use the CPU"
-        )
-    return Finding("gpu", "ok", "none: torch is built for the CPU alone")
+        detail = f"none visible (torch is built for CUDA {versions['cuda']}); runs use the CPU"
+    return Finding("gpu", "ok", ", ".join(versions.get("gpus", ())) or detail)
 
 
 def cores(versions: dict[str, Any]) -> Finding:
@@ -88,9 +81,8 @@ def cores(versions: dict[str, Any]) -> Finding:
     usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     threads = int(versions.get("threads", usable))
     detail = f"{usable} usable of {os.cpu_count()}, {threads} torch threads"
-    if threads > usable:
-        return Finding("cpu", "warn", detail, f"set OMP_NUM_THREADS={usable}")
-    return Finding("cpu", "ok", detail)
+    remedy = f"set OMP_NUM_THREADS={usable}" if threads > usable else ""
+    return Finding("cpu", "warn" if remedy else "ok", detail, remedy)
 
 
 def _line(text: str) -> str:

@@ -45,7 +45,9 @@ def shadows() -> Finding:
 
 def entries(load: bool) -> list[Finding]:
     """Every entry that cannot be used, third-party ones imported too where `load`; else one line."""
-    return list(_unusable(load)) or [Finding("entries", "ok", ", ".join(_counts()))]
+    titles = {kind: "data sets" if kind == "datasets" else kind for kind in registry.KINDS}
+    counts = ", ".join(f"{len(registry.names(kind))} {title}" for kind, title in titles.items())
+    return list(_unusable(load)) or [Finding("entries", "ok", counts)]
 
 
 def _unusable(load: bool) -> Iterator[Finding]:
@@ -58,8 +60,3 @@ def _unusable(load: bool) -> Iterator[Finding]:
             except BenchError as error:
                 what, _, remedy = str(error).rpartition("; ")
                 yield Finding(f"{registry.SINGULAR[kind]} {name}", "fail", what, remedy)
-
-
-def _counts() -> Iterator[str]:
-    for kind in registry.KINDS:
-        yield f"{len(registry.names(kind))} {kind if kind != 'datasets' else 'data sets'}"

@@ -4,6 +4,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 from bench.health.finding import Finding
@@ -18,13 +19,9 @@ def data(data_dir: Path | None) -> list[Finding]:
     except ImportError as error:
         return [Finding("data", "warn", f"cannot be looked at: {error}", "mend the dependency named above")]
     places = folders(data_dir)
-    there = [place for place in places if place.is_dir()]
-    if there:
-        return [Finding("data", "ok", str(place)) for place in there]
-    looked = ", ".join(map(str, places)) or "nowhere"
-    return [
-        Finding("data", "warn", f"no data folder (looked in {looked})", "`bench data` says how to get data")
-    ]
+    there = [Finding("data", "ok", str(place)) for place in places if place.is_dir()]
+    detail = f"no data folder (looked in {', '.join(map(str, places)) or 'nowhere'})"
+    return there or [Finding("data", "warn", detail, "`bench data` says how to get data")]
 
 
 def disk(folder: Path) -> Finding:
@@ -39,16 +36,16 @@ def disk(folder: Path) -> Finding:
 def store(folder: Path) -> Finding:
     """Whether SQLite, which holds MLflow's store, can write and lock files in the folder of the run."""
     try:
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".bench-doctor-") as place:
-            connection = sqlite3.connect(Path(place) / "probe.db")
-            try:
-                with connection:
-                    connection.execute("CREATE TABLE probe (x)")
-            finally:
-                connection.close()
+        with (
+            tempfile.TemporaryDirectory(dir=folder, prefix=".bench-doctor-") as place,
+            closing(sqlite3.connect(Path(place) / "probe.db")) as connection,
+        ):
+            connection.execute("CREATE TABLE probe (x)")
+            connection.commit()
     except (OSError, sqlite3.Error) as error:
-        remedy = "choose a local folder that you may write to"
-        return Finding("mlflow store", "fail", f"{folder}: {error}", remedy)
+        return Finding(
+            "mlflow store", "fail", f"{folder}: {error}", "choose a local folder that you may write to"
+        )
     uri = os.environ.get("MLFLOW_TRACKING_URI", "")
     if uri.startswith("file:") or (uri and ":" not in uri):
         remedy = f"unset MLFLOW_TRACKING_URI or give it a sqlite:/// or http:// address, not {uri}"

@@ -20,19 +20,14 @@ def python() -> Finding:
     version = platform.python_version()
     if SpecifierSet(required).contains(version, prereleases=True):
         return Finding("python", "ok", version)
-    return Finding(
-        "python", "fail", f"{version}, wanted {required}", f"make an environment with Python {required}"
-    )
+    remedy = f"make an environment with Python {required}"
+    return Finding("python", "fail", f"{version}, wanted {required}", remedy)
 
 
 def dependencies() -> list[Finding]:
     """One finding per declared dependency, extras left out."""
-    requirements = [Requirement(line) for line in metadata.requires(DISTRIBUTION) or ()]
-    return [
-        dependency(item)
-        for item in requirements
-        if item.marker is None or item.marker.evaluate({"extra": ""})
-    ]
+    items = map(Requirement, metadata.requires(DISTRIBUTION) or ())
+    return [dependency(item) for item in items if item.marker is None or item.marker.evaluate({"extra": ""})]
 
 
 def dependency(requirement: Requirement) -> Finding:

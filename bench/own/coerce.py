@@ -4,6 +4,7 @@ Every error is one `BenchError` line that says what was given and what was expec
 """
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -27,11 +28,6 @@ def tensor(value: Values, what: str) -> Tensor:
         raise BenchError(f"{what} is not an array of numbers ({first_line(error)})") from None
 
 
-def floats(value: Values, what: str) -> Tensor:
-    """A value as float32 on the CPU."""
-    return tensor(value, what).float()
-
-
 def gradients(
     values: Mapping[str, Values] | Sequence[Values], parameters: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
@@ -49,31 +45,23 @@ def gradients(
     _same_names(values, parameters)
     tensors = {name: _gradient(name, values[name], parameter) for name, parameter in parameters.items()}
     several = [name for name in parameters if tensors[name].dim() > parameters[name].dim()]
-    if several and len(several) < len(tensors):
-        single = next(name for name in tensors if name not in several)
-        raise BenchError(f"gradient of {several[0]!r} has an axis of readings, that of {single!r} has none")
     if not several:
         return {name: value[None] for name, value in tensors.items()}
+    if single := next((name for name in tensors if name not in several), None):
+        raise BenchError(f"gradient of {several[0]!r} has an axis of readings, that of {single!r} has none")
     counts = {name: len(value) for name, value in tensors.items()}
     if len(set(counts.values())) > 1:
-        least, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
-        raise BenchError(
-            f"{counts[least]} readings in the gradient of {least!r}, {counts[most]} in that of {most!r}"
-        )
+        (least, few), *_, (most, many) = sorted(counts.items(), key=itemgetter(1))
+        raise BenchError(f"{few} readings in the gradient of {least!r}, {many} in that of {most!r}")
     return tensors
 
 
 def _same_names(values: Mapping[str, Values], parameters: Mapping[str, Tensor]) -> None:
-    missing = [name for name in parameters if name not in values]
-    unknown = [name for name in values if name not in parameters]
-    if not missing and not unknown:
-        return
-    difference = (
-        f"no gradient of {missing[0]!r}" if missing else f"gradient of {unknown[0]!r}, which is no parameter"
-    )
-    raise BenchError(
-        f"{difference}; given are {_some(values)}, the model's parameters are {_some(parameters)}"
-    )
+    faults = [f"no gradient of {name!r}" for name in parameters if name not in values]
+    faults += [f"gradient of {name!r}, which is no parameter" for name in values if name not in parameters]
+    if faults:
+        names = f"given are {_some(values)}, the model's parameters are {_some(parameters)}"
+        raise BenchError(f"{faults[0]}; {names}")
 
 
 def _gradient(name: str, value: Values | None, parameter: Tensor) -> Tensor:
@@ -103,7 +91,7 @@ def labels(values: Values, count: int, classes: int | None = None) -> Tensor:
 
 def like_reading(values: Values, like: tuple[int, ...], what: str = "truth") -> Tensor:
     """Examples as (reading, example, *shape) = `like`, whatever leading axes they came with."""
-    batch, shape = floats(values, what), like[2:]
+    batch, shape = tensor(values, what).float(), like[2:]
     if batch.numel() != np.prod(like) or tuple(batch.shape[-len(shape) :]) != shape:
         raise BenchError(
             f"{what} has shape {tuple(batch.shape)}; expected {like}: (reading, example, *shape), or the same "
@@ -114,13 +102,12 @@ def like_reading(values: Values, like: tuple[int, ...], what: str = "truth") -> 
 
 def examples(values: Values, shape: tuple[int, ...], what: str) -> Tensor:
     """One example or more as (example, *shape)."""
-    batch = floats(values, what)
+    batch = tensor(values, what).float()
     if tuple(batch.shape) == shape:
         batch = batch[None]
     if tuple(batch.shape[1:]) != shape or not len(batch):
-        raise BenchError(
-            f"{what}: shape {tuple(batch.shape)}; expected (example, {', '.join(map(str, shape))})"
-        )
+        expected = f"(example, {', '.join(map(str, shape))})"
+        raise BenchError(f"{what}: shape {tuple(batch.shape)}; expected {expected}")
     return batch
 
 

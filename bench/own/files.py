@@ -35,8 +35,8 @@ _NAMES = re.compile(r"(?:(?:value|weight)/)?(?!\.{1,2}\.npy)[^/\\]+\.npy", re.DO
 class Meta:
     """What the attacker knows beside the numbers.
 
-    `shape` of one example, `classes`, `batch` B, `steps` L; `rate` η and `unit`, what one unit of
-    gradient amounts to in the values: 1 for gradients, η for w_0 - w_L; `value_range` of inputs.
+    `shape` of one example, `classes`, `batch` B, `steps` L; `rate` η and `unit`, what one unit of gradient amounts to
+    in the values: 1 for gradients, η for w_0 - w_L; `value_range` of inputs.
     """
 
     shape: tuple[Annotated[int, Field(ge=1)], ...] = Field(min_length=1)
@@ -74,13 +74,9 @@ def checked_meta(**fields: Any) -> Meta:
 
 
 def save(
-    path: Path,
-    values: Mapping[str, ArrayLike],
-    meta: Meta,
-    *,
-    weights: Mapping[str, ArrayLike] | None = None,
-    labels: ArrayLike | None = None,
-) -> None:
+    path: Path, values: Mapping[str, ArrayLike], meta: Meta, *,
+    weights: Mapping[str, ArrayLike] | None = None, labels: ArrayLike | None = None,
+) -> None:  # fmt: skip
     """Write a reading file, whole or not at all; `labels` are the true ones and count as granted."""
     arrays = {f"value/{name}": np.asarray(array) for name, array in values.items()}
     arrays |= {f"weight/{name}": np.asarray(array) for name, array in (weights or {}).items()}

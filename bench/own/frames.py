@@ -33,11 +33,11 @@ def frames(run: Path) -> Frames:
     """
     import pandas
 
-    found = list(records(run))
-    if not found:
+    run_records = list(records(run))
+    if not run_records:
         raise RecordError(f"{run}: no records there; name a run's folder, e.g. runs/quickstart")
-    cells = pandas.DataFrame([_cell(record) for record in found]).set_index("cell")
-    victims = pandas.DataFrame([row for record in found for row in _victims(record)])
+    cells = pandas.DataFrame([_cell(record) for record in run_records]).set_index("cell")
+    victims = pandas.DataFrame([row for record in run_records for row in _victims(record)])
     if len(victims):
         victims = victims.set_index(["cell", "reading", "example"])
     return Frames(cells=cells, victims=victims)
@@ -51,11 +51,11 @@ def _cell(record: Record) -> dict[str, Any]:
     row |= {"dataset": dataset_name(cell), **_flat(plain)}
     if record.attack is not None:
         summary = record.attack.figures()
-        shares = {field.name: getattr(summary, field.name) for field in fields(summary)}
-        row |= {name: value for name, value in shares.items() if isinstance(value, int | float)}
-        for name, value in shares.items():
+        for name, value in ((field.name, getattr(summary, field.name)) for field in fields(summary)):
             if isinstance(value, Share):
                 row |= {name: value.value, f"{name}.low": value.low, f"{name}.high": value.high}
+            elif isinstance(value, int | float):
+                row[name] = value
         row |= summary.medians
         row |= _flat(asdict(record.attack.distortion)) | _flat(asdict(record.attack.conditions))
     if record.training is not None:
