@@ -32,9 +32,7 @@ class Condition:
 
 def ordered(points: Iterable[str]) -> tuple[str, ...]:
     """Points from inside the client out, unknown ones last, by name."""
-    names = set(points)
-    known = [name for name in POINT_ORDER if name in names]
-    return (*known, *sorted(names - set(known)))
+    return tuple(sorted(set(points), key=_from_inside))
 
 
 def by_condition(records: Iterable[Record]) -> list[Condition]:
@@ -77,8 +75,11 @@ def without_evidence(condition: Condition) -> tuple[str, ...]:
 
 def rank(defense: str, point: str) -> tuple[bool, str, int, str]:
     """What tables sort by: no defense first, then by name; points from the inside out, then others."""
-    order = POINT_ORDER.index(point) if point in POINT_ORDER else len(POINT_ORDER)
-    return defense != "none", defense, order, point
+    return defense != "none", defense, *_from_inside(point)
+
+
+def _from_inside(point: str) -> tuple[int, str]:
+    return POINT_ORDER.index(point) if point in POINT_ORDER else len(POINT_ORDER), point
 
 
 def condition_key(record: Record) -> str:

@@ -85,11 +85,11 @@ class Worst:
         """Share of examples that leaked on some draw of the defense's noise; None where there was one draw."""
         if len(self._draws) < 2:
             return None
-        once: dict[tuple[int, int, int], bool] = {}
-        for (seed, _, reading, example), leaked in self.leaked.items():
-            place = (seed, reading, example)
-            once[place] = once.get(place, False) or leaked
-        return sum(once.values()) / len(once)
+        every = {(seed, reading, example) for seed, _, reading, example in self.leaked}
+        once = {
+            (seed, reading, example) for (seed, _, reading, example), leaked in self.leaked.items() if leaked
+        }
+        return len(once) / len(every)
 
     @property
     def best(self) -> tuple[str, float] | None:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests import runs
 
@@ -47,3 +48,8 @@ def gated_alone(gated: list[object], tmp_path_factory: pytest.TempPathFactory) -
     code, output = runs.ran(*gated, "--jobs", "1", "--out", run)
     assert code == 0, output
     return run
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)

@@ -111,8 +111,8 @@ def test_each_defense_point_and_data_set_has_its_row() -> None:
     found = knowledge(
         record(single(True), knowledge=kind, **one) for kind in ("plain", "adaptive") for one in varied
     )
-    asked = {(each.condition.partition(" · ")[0], each.defense, each.point) for each in found}
-    assert asked == {
+    places = {(each.condition.partition(" · ")[0], each.defense, each.point) for each in found}
+    assert places == {
         ("digits", "none", "type-2"), ("digits", "prune", "type-2"), ("digits", "prune", "type-1"),
         ("mnist", "prune", "type-2"),
     }  # fmt: skip

@@ -53,12 +53,8 @@ def test_an_example_leaks_if_any_attack_gets_it() -> None:
 
 
 def test_a_crash_keeps_its_examples_in_the_denominator_and_marks_the_figure() -> None:
-    worst = only(
-        record([[True], [True]], seed=0), record(None, seed=1, status="crashed"),
-    )  # fmt: skip
-    assert worst.asr == 0.5
-    assert worst.lower_bound
-    assert worst.crashed == {"cpl": "because"}
+    worst = only(record([[True], [True]], seed=0), record(None, seed=1, status="crashed"))
+    assert (worst.asr, worst.lower_bound, worst.crashed) == (0.5, True, {"cpl": "because"})
 
 
 def test_a_failed_attack_is_no_protection_unless_another_got_the_example() -> None:
@@ -86,11 +82,9 @@ def test_examples_that_belong_together_are_not_counted_as_independent(
     records: list[Record], wider: bool
 ) -> None:
     worst = only(*records)
-    count = len(worst.leaked)
-    interval = worst.interval
-    assert interval is not None
-    low, high = wilson(count / 2, count)
-    assert (interval[1] - interval[0] > (high - low) * 1.1) is wider
+    assert worst.interval is not None
+    low, high = wilson(len(worst.leaked) / 2, len(worst.leaked))
+    assert (worst.interval[1] - worst.interval[0] > (high - low) * 1.1) is wider
 
 
 @pytest.mark.parametrize("field", [{"per_round": 20}, {"partition": "two-shard"}, {"rate": 0.1}])
@@ -101,8 +95,8 @@ def test_settings_are_never_mixed(field: dict[str, Any]) -> None:
 
 
 def test_protocols_are_never_mixed() -> None:
-    found = by_condition([record([[True]]), record([[False]], protocol=2)])
-    assert ["protocol 1" in found[0].title, "protocol 2" in found[1].title] == [True, True]
+    one, two = by_condition([record([[True]]), record([[False]], protocol=2)])
+    assert "protocol 1" in one.title and "protocol 2" in two.title
 
 
 def test_weights_of_one_series_are_one_configuration_at_several_seeds() -> None:
@@ -131,14 +125,11 @@ def test_each_grant_makes_a_block_and_names_it(grants: dict[str, Any]) -> None:
 
 
 def test_no_evidence_where_nothing_leaks_undefended() -> None:
-    (condition,) = by_condition(
-        [
-            record([[False], [False]], point="type-1"),
-            record([[False], [False]], point="type-1", defense="prune", snr=3.0),
-            record([[True], [False]], point="type-2"),
-            record([[False], [False]], point="type-2", defense="prune", snr=3.0),
-        ]
-    )
+    none = [record([[False], [False]], point="type-1"), record([[True], [False]])]
+    pruned = [
+        record([[False], [False]], point=name, defense="prune", snr=3.0) for name in ("type-2", "type-1")
+    ]
+    (condition,) = by_condition(none + pruned)
     assert without_evidence(condition) == ("type-1",)
 
 
@@ -188,17 +179,6 @@ def test_names_are_cut_to_what_differs() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        (0.0, "0 %"),
-        (0.684, "68 %"),
-        (0.004, "0.4 %"),
-        (0.996, "99.6 %"),
-        (-0.1, "−10 %"),
-        (1.0, "100 %"),
-        (None, "–"),
-    ],
-)
-def test_a_share_is_never_rounded_to_nothing_or_to_all(value: float | None, shown: str) -> None:
-    assert share(value) == shown
+def test_a_share_is_never_rounded_to_nothing_or_to_all() -> None:
+    values = (0.0, 0.684, 0.004, 0.996, -0.1, 1.0, None)
+    assert [share(value) for value in values] == ["0 %", "68 %", "0.4 %", "99.6 %", "−10 %", "100 %", "–"]

@@ -20,11 +20,6 @@ PICTURES = arrays(np.float64, (2, 3, 1, 4, 4), elements=st.floats(0, 1, width=32
 steady = settings(derandomize=True, database=None, deadline=None, max_examples=50)
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(0)
-
-
 def slow_ssim(x, y):
     """Wang et al. 2004, eq. 13, over every 7×7 window, with sample covariances."""
     a, b = (sliding_window_view(image, (7, 7), (1, 2)).reshape(-1, 49) for image in (x, y))
@@ -63,9 +58,7 @@ def test_ssim_is_absent_for_pictures_smaller_than_its_window():
 def test_psnr_is_symmetric_finite_and_follows_from_rmse(truth, guess):
     forward = metrics.psnr_db(truth, guess)
     np.testing.assert_array_equal(forward, metrics.psnr_db(guess, truth))
-    assert np.isfinite(forward).all()
-    assert (forward >= 0).all()
-    assert (forward <= metrics.PSNR_CAP_DB).all()
+    assert ((forward >= 0) & (forward <= metrics.PSNR_CAP_DB)).all()
     error = np.maximum(metrics.rmse(truth, guess), 1e-6)
     np.testing.assert_allclose(forward, -20 * np.log10(error), atol=1e-9)
 
@@ -156,8 +149,7 @@ def test_lpips_is_absent_with_a_reason_and_no_network(monkeypatch, tmp_path):
     monkeypatch.delenv("BENCH_LPIPS_TRUNK", raising=False)
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     metric, reason = lpips_metric.load()
-    assert metric is None
-    assert reason is not None and lpips_metric.TRUNK in reason and str(tmp_path) not in reason
+    assert metric is None and lpips_metric.TRUNK in str(reason) and str(tmp_path) not in str(reason)
     assert not any(tmp_path.iterdir())
     monkeypatch.setenv("BENCH_LPIPS_TRUNK", str(tmp_path / "elsewhere.pth"))
     assert lpips_metric.trunk_path() == tmp_path / "elsewhere.pth"
@@ -169,11 +161,9 @@ def test_lpips_refuses_weights_of_another_hash_and_damaged_ones(tmp_path):
     file.write_bytes(b"not weights")
     digest = hashlib.sha256(b"not weights").hexdigest()
     metric, reason = lpips_metric.load(file)
-    assert metric is None
-    assert reason is not None and f"starts with {digest[:8]}, expected 7be5be79" in reason
+    assert metric is None and f"starts with {digest[:8]}, expected 7be5be79" in str(reason)
     metric, reason = lpips_metric.load(file, prefix=digest[:8])
-    assert metric is None
-    assert reason is not None and "does not hold AlexNet's weights" in reason
+    assert metric is None and "does not hold AlexNet's weights" in str(reason)
 
 
 @pytest.fixture(scope="module")
@@ -204,9 +194,8 @@ def test_lpips_plumbing_with_a_stand_in_trunk(rng, stand_in, shape):
     assert (stand_in(truth, near) > 0).all()
     assert (stand_in(truth, near) < stand_in(truth, far)).all()
     near[0, 1, 0, 0, 0] = np.nan
-    found = stand_in(truth, near)
-    assert np.isnan(found[0, 1])
-    assert np.isfinite(found).sum() == 3
+    values = stand_in(truth, near)
+    assert np.isnan(values[0, 1]) and np.isfinite(values).sum() == 3
 
 
 def test_lpips_is_the_package_s_own_value(rng, stand_in):

@@ -35,7 +35,7 @@ HOSTILE = (
 )
 
 
-def at(point: str = "type-2", asr: float | None = 0.5, **given: Any) -> AtPoint:
+def at(point: str = "type-2", asr: float | None = 0.5, **changes: Any) -> AtPoint:
     scored = asr is not None
     rate = asr or 0.0
     return AtPoint(
@@ -45,28 +45,28 @@ def at(point: str = "type-2", asr: float | None = 0.5, **given: Any) -> AtPoint:
             "best": Best(attack=CPL, asr=rate, medians=MEDIANS) if scored else None,
             "by_attack": {CPL: rate, f"{CPL} · adaptive": rate / 2} if scored else {},
             "reached": tuple(rate for _ in THRESHOLDS_DB), "prior_asr": 0.0, "prior_psnr_db": 12.0, "epsilon": None,
-            "epsilon_absent": "it adds no noise", "absent": {}, "crashed": {}, "missing": (), "flags": (), **given,
+            "epsilon_absent": "it adds no noise", "absent": {}, "crashed": {}, "missing": (), "flags": (), **changes,
         }
     )  # fmt: skip
 
 
-def cost(**given: Any) -> DefenseCost:
+def cost(**changes: Any) -> DefenseCost:
     return DefenseCost(
         **{
             "setting": "fedsgd N=100", "seeds": 1, "accuracy": 0.9, "loss": 0.02, "epsilon": None, "delta": None,
             "epsilon_unit": None, "epsilon_absent": "it adds no noise", "overhead": 1.5, "diverged": 0,
-            "curve": ((0, 0.1), (5, 0.7), (10, 0.9)), **given,
+            "curve": ((0, 0.1), (5, 0.7), (10, 0.9)), **changes,
         }
     )  # fmt: skip
 
 
-def row(defense: str = "none", *points: AtPoint, key: str = "k", **given: Any) -> Row:
+def row(defense: str = "none", *points: AtPoint, key: str = "k", **changes: Any) -> Row:
     own = {one.point: one for one in points or (at(),)}
     return Row(
         **{
             "title": "digits · lenet(width=0.5) · untrained", "key": key, "dataset": "digits",
             "model": "lenet(width=0.5)", "protocol": 1, "defense": defense, "points": own, "cost": cost(),
-            "complete": True, "private": False, "cells": (), "rank": 1, **given,
+            "complete": True, "private": False, "cells": (), "rank": 1, **changes,
         }
     )  # fmt: skip
 
@@ -85,18 +85,18 @@ def some() -> list[Row]:
     ]  # fmt: skip
 
 
-def render(rows: Sequence[Row], found: dict[tuple[str, str], Thumbnail] | None = None, **given: Any) -> str:
+def render(rows: Sequence[Row], found: dict[tuple[str, str], Thumbnail] | None = None, **changes: Any) -> str:
     return page.render(
-        rows, **{"thumbnails": found or {}, "title": "Board", "context": ["protocol 1"], **given}
+        rows, **{"thumbnails": found or {}, "title": "Board", "context": ["protocol 1"], **changes}
     )
 
 
 @contextmanager
-def opened(browser: Browser, folder: Path, text: str, **given: Any) -> Iterator[Visit]:
+def opened(browser: Browser, folder: Path, text: str, **changes: Any) -> Iterator[Visit]:
     """The page once its script is done."""
     file = folder / "board.html"
     file.write_bytes(text.encode())
-    with visit(browser, file, **given) as seen:
+    with visit(browser, file, **changes) as seen:
         if "<table" in text:
             seen.page.wait_for_selector("html[data-ready]", state="attached")
         yield seen
@@ -119,14 +119,8 @@ def noise(count: int = 4, seed: int = 0, limit: int = MOST) -> Thumbnail:
 
 def test_names_of_strangers_are_text() -> None:
     rows = [row(name, at(best=None, by_attack={name: 1.0}, absent={"dlg": name})) for name in HOSTILE]
-    rows += [
-        row(
-            HOSTILE[0],
-            at(HOSTILE[1], flags=(Flag(HOSTILE[0], HOSTILE[1]),)),
-            title=HOSTILE[1],
-            dataset=HOSTILE[2],
-        )
-    ]
+    flagged = at(HOSTILE[1], flags=(Flag(HOSTILE[0], HOSTILE[1]),))
+    rows += [row(HOSTILE[0], flagged, title=HOSTILE[1], dataset=HOSTILE[2])]
     text = render(rows, title=HOSTILE[0], context=HOSTILE)
     scripts = re.findall(r"<script[^>]*>(.*?)</script>", text, re.DOTALL)
     assert len(scripts) == text.lower().count("</script") == 4
@@ -151,14 +145,10 @@ def test_only_its_own_scripts_may_run_and_nothing_may_load() -> None:
 def test_five_hundred_rows_with_pictures_stay_below_five_megabytes() -> None:
     one = noise(limit=TOTAL // 500)
     assert len(one.webp) <= TOTAL // 500
-    flags = tuple(
-        Flag(code, f"{code}: a line of text about it")
-        for code in ("single-observation", "at-prior-level", "restarts")
-    )
-    attacks = {
-        f"attack-{n}(refine_float64=False, history=100, layers=equal, outer=300, start=tile-2)": 0.5
-        for n in range(8)
-    }
+    codes = ("single-observation", "at-prior-level", "restarts")
+    flags = tuple(Flag(code, f"{code}: a line of text about it") for code in codes)
+    params = "refine_float64=False, history=100, layers=equal, outer=300, start=tile-2"
+    attacks = {f"attack-{n}({params})": 0.5 for n in range(8)}
     points = [at(name, by_attack=attacks, flags=flags) for name in ("type-2", "type-1", "type-0")]
     rows = [row(f"defense(strength={n}, clip=1, noise=share)", *points, key=f"{n // 25}") for n in range(500)]
     text = render(rows, {(own.key, own.defense): one for own in rows})
@@ -263,13 +253,11 @@ def test_headers_sort_numbers_as_numbers_and_what_is_missing_last(browser: Brows
         shown.focus(header)
         shown.keyboard.press("Enter")
         shows(shown, cells, ["≥ 100 %", "100 %", "90 %", "30 %", "8 %", "0.5 %"])
-        for first in (
-            ["quantile", "gaussian(sigma=1)"],
-            ["gaussian(sigma=1)", "quantile"],
-        ):  # ε 9.5 and 10.25
+        names = ["quantile", "gaussian(sigma=1)"]  # ε 9.5 and 10.25
+        for first, second in (names, names[::-1]):
             shown.click("thead [role=button][aria-label^='ε']")
-            shows(shown, "th .name >> nth=0", first[:1])
-            shows(shown, "th .name >> nth=1", first[1:])
+            shows(shown, "th .name >> nth=0", [first])
+            shows(shown, "th .name >> nth=1", [second])
     assert seen.complaints == []
 
 
@@ -298,10 +286,8 @@ def test_filters_leave_what_fits(browser: Browser, tmp_path: Path) -> None:
 
 def test_what_strangers_wrote_shows_and_does_nothing(browser: Browser, tmp_path: Path) -> None:
     point = at(HOSTILE[1], best=replace(at().best, attack=HOSTILE[0]), flags=(Flag(HOSTILE[2], HOSTILE[1]),))  # type: ignore[type-var]
-    rows = [
-        row(name, point, title=HOSTILE[1], dataset=HOSTILE[2], cost=cost(epsilon_absent=name))
-        for name in HOSTILE
-    ]
+    same = {"title": HOSTILE[1], "dataset": HOSTILE[2]}
+    rows = [row(name, point, cost=cost(epsilon_absent=name), **same) for name in HOSTILE]
     text = render(rows, {("k", HOSTILE[1]): noise()}, context=HOSTILE)
     with opened(browser, tmp_path, text) as seen:
         shown = seen.page
@@ -328,9 +314,8 @@ def test_thumbnails_open_and_close_by_keyboard(browser: Browser, tmp_path: Path)
         shown.focus(".thumb")
         shown.keyboard.press("Enter")
         assert shown.locator("#large").is_visible()
-        assert (
-            "truth above, cpl at type-2 below, 8 examples" in shown.locator("#large figcaption").inner_text()
-        )
+        caption = shown.locator("#large figcaption").inner_text()
+        assert "truth above, cpl at type-2 below, 8 examples" in caption
         assert shown.locator("#large img").evaluate("img => img.naturalWidth") == 8 * 32 + 7
         shown.keyboard.press("Escape")
         assert not shown.locator("#large").is_visible()
@@ -343,11 +328,8 @@ def test_flags_and_full_names_open_by_keyboard(browser: Browser, tmp_path: Path)
     with opened(browser, tmp_path, render(rows)) as seen:
         shown = seen.page
         assert shown.locator("#rows tbody th").inner_text() == "prune"
-        for place, said in (
-            (".defense", "prune(share=0.7)"),
-            (".flags", "few: 8 examples"),
-            (".epsilon", "no noise"),
-        ):
+        words = {".defense": "prune(share=0.7)", ".flags": "few: 8 examples", ".epsilon": "no noise"}
+        for place, said in words.items():
             shown.focus(f"#rows tbody {place} summary")
             shown.keyboard.press("Enter")
             assert said in shown.locator(f"#rows tbody {place}").inner_text()

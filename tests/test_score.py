@@ -10,18 +10,12 @@ import pytest
 import torch
 
 from bench.datasets.base import Group
-from bench.errors import PluginError
 from bench.scoring.intervals import wilson
 from bench.scoring.metrics import mse, psnr_db, ssim
 from bench.scoring.prior_only import prior_only_baselines
 from bench.scoring.reading import reading_cosine, reading_snr
 from bench.scoring.score import score
 from bench.trip import Reconstruction
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(0)
 
 
 def claim(inputs, labels=None, status=None, **changed):
@@ -73,10 +67,8 @@ def test_success_needs_three_decibels_over_the_best_prior_on_that_example(rng, p
         gallery=rng.random((9, 1, 8, 8)), priors={"mean": np.full_like(truth, 0.5), "nearest": best},
     )  # fmt: skip
     first, second = (reading.examples[0] for reading in found.readings)
-    assert first.success is success
-    assert first.prior_db == pytest.approx(prior_db)
-    assert first.over_prior_db == pytest.approx(25 - prior_db)
-    assert second.success is True
+    assert (first.success, second.success) == (success, True)
+    assert (first.prior_db, first.over_prior_db) == pytest.approx((prior_db, 25 - prior_db))
     assert (second.priors_db or {})["nearest"] == pytest.approx(20 * math.log10(2))
 
 
@@ -115,17 +107,12 @@ def test_failed_examples_stay_in_every_denominator(rng, bad):
     guess[1:, 0, 0, 0, 0] = bad
     found = scored(truth, claim(guess, status=["ok", "nan", "nan", "nan"]))
     summary = found.summary
-    assert summary.asr.value == 0.25
-    assert summary.identification.value == 0.25
-    assert summary.readings_leaked.value == 0.25
-    assert summary.lower_bound is True
-    assert summary.nan_share == 0.75
+    assert summary.asr.value == summary.identification.value == summary.readings_leaked.value == 0.25
+    assert (summary.lower_bound, summary.nan_share) == (True, 0.75)
     # A median over the survivors would say 40 dB; more than half failed, so there is none.
-    for name in ("psnr_db", "rmse", "rmse_unclipped", "ssim"):
-        assert summary.medians[name] is None
-    assert found.readings[1].examples[0].psnr_db is None
-    assert found.readings[1].examples[0].status == "nan"
-    assert found.readings[0].examples[0].psnr_db == pytest.approx(40)
+    assert all(summary.medians[name] is None for name in ("psnr_db", "rmse", "rmse_unclipped", "ssim"))
+    first, second = (reading.examples[0] for reading in found.readings[:2])
+    assert (second.psnr_db, second.status) == (None, "nan") and first.psnr_db == pytest.approx(40)
     json.dumps([asdict(found.readings[1]), asdict(summary)], allow_nan=False)
 
 
@@ -145,32 +132,21 @@ def test_a_diverged_example_is_scored_by_its_pixels_and_marks_the_figure(rng):
     guess = at_psnr(truth, 40)
     guess[1] = 1e30
     summary = scored(truth, claim(guess, status=["ok", "diverged"])).summary
-    assert summary.asr.value == 0.5
-    assert summary.lower_bound is True
-    assert summary.diverged_share == 0.5
+    assert (summary.asr.value, summary.lower_bound, summary.diverged_share) == (0.5, True, 0.5)
     assert summary.medians["rmse_unclipped"] > 1
 
 
 def test_one_dummy_for_a_batch_misses_the_rest(rng):
     truth = rng.random((2, 3, 1, 8, 8)).round()
     found = scored(truth, claim(truth[:, 1:2]))
-    assert found.summary.asr.value == pytest.approx(1 / 3)
-    assert found.summary.readings_leaked.value == 1
-    assert found.summary.missing_share == pytest.approx(2 / 3)
-    assert found.summary.lower_bound is False
+    summary = found.summary
+    assert (summary.asr.value, summary.missing_share) == pytest.approx((1 / 3, 2 / 3))
+    assert (summary.readings_leaked.value, summary.lower_bound) == (1, False)
     missing = found.readings[0].examples[0]
     assert (missing.status, missing.matched, missing.psnr_db) == ("missing", None, None)
 
 
-def test_more_claims_than_examples_are_refused(rng):
-    truth = rng.random((1, 2, 1, 8, 8))
-    with pytest.raises(PluginError, match="at most 2"):
-        scored(truth, claim(rng.random((1, 3, 1, 8, 8))))
-
-
-def test_a_truth_in_bytes_is_refused(rng):
-    with pytest.raises(ValueError, match=r"\[0, 1\]"):
-        scored(rng.integers(0, 255, (1, 1, 1, 8, 8)), claim(np.zeros((1, 1, 1, 8, 8))))
+def test_no_readings_are_refused():
     with pytest.raises(ValueError, match="expected readings"):
         scored(np.zeros((0, 1, 1, 8, 8)), claim(np.zeros((0, 1, 1, 8, 8))))
 
@@ -199,23 +175,20 @@ def test_the_prior_is_scored_beside_the_attack(rng):
     prior = at_psnr(truth, np.array([21, 10, 10, 10]).reshape(4, 1, 1, 1, 1))
     guess = at_psnr(truth, np.array([19, 30, 30, 9]).reshape(4, 1, 1, 1, 1))
     summary = scored(truth, claim(guess), prior=prior).summary
-    assert summary.priors["mean"].asr == 0.25
-    assert summary.priors["mean"].beaten == 0.5
-    assert summary.priors["mean"].psnr_db_median == pytest.approx(10)
-    assert summary.prior_beaten == 0.5
-    assert summary.beats_prior is False
+    mean = summary.priors["mean"]
+    assert (mean.asr, mean.beaten, mean.psnr_db_median) == (0.25, 0.5, pytest.approx(10))
+    assert (summary.prior_beaten, summary.beats_prior) == (0.5, False)
     assert summary.medians["over_prior_db"] == pytest.approx((-1 + 20) / 2)
 
 
 def test_counts_of_the_search_are_reported(rng):
     truth = rng.random((3, 1, 1, 8, 8))
     found = scored(truth, claim(truth, loss=torch.tensor([0.1, float("nan"), 2.0])))
-    assert found.summary.evaluations_median == 2
-    assert found.summary.outer_median == 2
+    summary = found.summary
+    assert summary.evaluations_median == summary.outer_median == 2
     assert [reading.loss for reading in found.readings] == [pytest.approx(0.1), None, 2.0]
-    assert (found.summary.readings, found.summary.examples) == (3, 3)
-    assert found.summary.gallery == 30
-    assert found.summary.identification_chance == pytest.approx(1 / 31)
+    assert (summary.readings, summary.examples, summary.gallery) == (3, 3, 30)
+    assert summary.identification_chance == pytest.approx(1 / 31)
 
 
 def test_lpips_is_none_where_absent_and_on_the_pairing_where_it_is_there(rng):
@@ -245,14 +218,10 @@ def test_tables_succeed_by_numeric_error_and_groups():
     guess = ROWS + np.array([[0.019, 0, 0], [0.021, 0, 0], [0.019, -0.9, 0.9]])[:, None]
     found = scored(ROWS, claim(guess), kind="table", groups=GROUPS, prior=np.full_like(ROWS, 0.4))
     assert [reading.leaked for reading in found.readings] == [True, False, False]
-    example = found.readings[1].examples[0]
-    assert example.numeric_rmse == pytest.approx(0.21)
-    assert example.groups_right == 1
-    assert example.ssim is None
-    assert found.summary.asr.value == pytest.approx(1 / 3)
-    assert found.summary.asr_strict is None
-    assert found.summary.medians["ssim"] is None
-    assert found.summary.priors["mean"].asr == 0
+    example, summary = found.readings[1].examples[0], found.summary
+    assert (example.numeric_rmse, example.groups_right, example.ssim) == (pytest.approx(0.21), 1, None)
+    assert (summary.asr.value, summary.asr_strict) == (pytest.approx(1 / 3), None)
+    assert (summary.medians["ssim"], summary.priors["mean"].asr) == (None, 0)
     json.dumps([asdict(found.readings[1]), asdict(found.summary)], allow_nan=False)
 
 
@@ -273,8 +242,7 @@ def test_priors_are_the_mean_the_nearest_to_it_and_the_class_mean():
     assert {name: array.shape for name, array in found.items()} == dict.fromkeys(
         ("mean", "nearest", "class-mean"), (2, 2, 1, 2, 2)
     )
-    np.testing.assert_allclose(found["mean"], 0.4)
-    np.testing.assert_allclose(found["nearest"], 0.4)
+    np.testing.assert_allclose([found["mean"], found["nearest"]], 0.4)
     np.testing.assert_allclose(found["class-mean"][..., 0, 0, 0], [[0.1, 0.7], [0.4, 0.4]])
 
 

@@ -192,8 +192,8 @@ def test_a_training_tells_every_round_and_takes_the_cores_that_are_left(matrix: 
 
 
 def test_bench_privacy_answers_with_every_convention() -> None:
-    asked = ["privacy", "--sigma", "6", "--delta", "1e-5", "--q", ".01", "--steps", "10000"]
-    found = json.loads(CliRunner().invoke(cli, [*asked, "--json"]).output)["figures"]
+    arguments = ["privacy", "--sigma", "6", "--delta", "1e-5", "--q", ".01", "--steps", "10000"]
+    found = json.loads(CliRunner().invoke(cli, [*arguments, "--json"]).output)["figures"]
     by_name = {one["accountant"].split(" ")[0]: one["epsilon"] for one in found}
     known = {
         "moments": 0.8227,
@@ -207,7 +207,7 @@ def test_bench_privacy_answers_with_every_convention() -> None:
         assert by_name[name] == pytest.approx(epsilon, abs={"moments": 1e-4, "base": 1e-2}.get(name, 1e-3))
     assert {one["convention"] for one in found} == {"paper", "tight", "tap"}
     assert all(one["adversary"] and one["adjacency"] and one["sampling"] for one in found)
-    text = CliRunner().invoke(cli, asked).output
+    text = CliRunner().invoke(cli, arguments).output
     words = ("0.8227", "0.601", "of an attacker who", "sees the released models", "at the tap")
     assert all(each in text for each in words)
     wrong = CliRunner().invoke(cli, ["privacy", "--sigma", "0", "--q", ".1", "--steps", "1"])

@@ -51,12 +51,12 @@ def flat(shades: Any, side: int = 8) -> np.ndarray:
 
 
 def test_rows_are_examples_columns_the_marks_and_the_truth_is_last() -> None:
-    trail = np.arange(3 * 2).reshape(3, 2, 1) * 10
-    page = pixels(trajectory.over_iterations(flat([[200], [210]]), flat(trail), (1, 2, 300)))
+    shades = np.arange(3 * 2).reshape(3, 2, 1) * 10
+    page = pixels(trajectory.over_iterations(flat([[200], [210]]), flat(shades), (1, 2, 300)))
     assert page.shape == (HEAD + 2 * (SIDE + GAP), left(3, 3) + SIDE + GAP, 3)
     for row in range(2):
         for column in range(3):
-            assert (tile(page, row, column, 3) == trail[column, row, 0]).all()
+            assert (tile(page, row, column, 3) == shades[column, row, 0]).all()
         assert (tile(page, row, 3, 3) == 200 + 10 * row).all()
 
 
@@ -113,13 +113,9 @@ def test_a_table_row_is_a_block_of_cells() -> None:
 def test_nothing_to_show_is_none_and_what_does_not_fit_is_refused() -> None:
     truth = flat([[0], [0]])
     assert trajectory.over_iterations(truth[:0], truth[None, :0], (1,)) is None
-    for trail, marks in (
-        (truth[None], (1, 2)),
-        (np.concatenate([truth, truth])[None], (1,)),
-        (truth, (1, 2)),
-    ):
+    for way, marks in ((truth[None], (1, 2)), (np.concatenate([truth, truth])[None], (1,)), (truth, (1, 2))):
         with pytest.raises(ValueError, match=r"trajectory must be \(mark, reading, example, \*shape\)"):
-            trajectory.over_iterations(truth, trail, marks)
+            trajectory.over_iterations(truth, way, marks)
 
 
 def test_a_record_without_a_trajectory_has_no_image(tmp_path: Path) -> None:
@@ -164,8 +160,7 @@ def test_from_an_attack_to_a_picture(
     arrays = records.read_arrays(tmp_path, record.arrays or "")
     pairings = [[example.matched for example in reading.examples] for reading in record.attack.readings]
     assert any(pairing != [0, 1, 2] for pairing in pairings[:8]), "the pairing must have something to do"
-    assert arrays["trajectory"].shape == (4, 8, 3, 1, 8, 8)
-    assert arrays["trajectory"].dtype == np.float32
+    assert (arrays["trajectory"].shape, arrays["trajectory"].dtype) == ((4, 8, 3, 1, 8, 8), np.float32)
     for step, at_mark in enumerate(arrays["trajectory"], 1):
         assert at_mark == pytest.approx(arrays["reconstruction"][:8] * step / 4, abs=1e-6)
 

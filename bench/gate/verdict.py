@@ -276,8 +276,7 @@ def _of_trainings(pairs: _Pairs) -> Iterable[_Measurement]:
 
 
 def _training_figure(record: Record, name: str) -> float | None:
-    source = record.training if name == "accuracy" else record.cost.training
-    return None if source is None else getattr(source, name)
+    return getattr(record.training if name == "accuracy" else record.cost.training, name, None)
 
 
 def _nearest(worst: Worst) -> dict[ExampleKey, float]:
@@ -303,7 +302,7 @@ def _of_shares(name: str, before: Worst, after: Worst, place: _Place) -> _Measur
     )
     return _Measurement(
         metric=metric, place=place, before=float(then.mean()), after=float(now.mean()), attacks=tuple(attacks),
-        increase=of_shares(worse, better, _clusters(keys)),
+        increase=of_shares(worse, better, clusters(keys) or range(len(keys))),
     )  # fmt: skip
 
 
@@ -312,12 +311,8 @@ def _of_figures(name: str, figures: _Figures, place: _Place) -> _Measurement:
     then, now = np.array(list(figures.values()), np.float64).T
     return _Measurement(
         metric=metric, place=place, before=float(then.mean()), after=float(now.mean()),
-        increase=of_numbers(metric.sign * now, metric.sign * then, _clusters(list(figures))),
+        increase=of_numbers(metric.sign * now, metric.sign * then, clusters(list(figures)) or range(len(figures))),
     )  # fmt: skip
-
-
-def _clusters(keys: Sequence[ExampleKey]) -> list[int]:
-    return clusters(keys) or list(range(len(keys)))
 
 
 def _judged(measurements: Sequence[_Measurement], margins: Mapping[str, float]) -> Iterable[Comparison]:

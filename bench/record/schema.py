@@ -76,7 +76,7 @@ class ReadingScore:
     """One reading: how the attack ended on it, and each example behind it.
 
     `loss` is the attack's own; `evaluations`, `outer` (as the published loop counts) and `restarts` were used.
-     `snr_db` (capped at 120: untouched) and `cosine` compare the reading with the undefended one.  `clients`
+     `snr_db` (capped at 120: unchanged) and `cosine` compare the reading with the undefended one.  `clients`
      and `indices` (into
     the training split) say whose examples they are; `labels` are as claimed, -1 for none.
     """
@@ -146,7 +146,7 @@ class Summary:
 @_schema
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distortion:
-    """The readings against the undefended ones, known to the harness alone; SNR is capped at 120 dB: untouched."""
+    """The readings against the undefended ones, known to the harness alone; SNR is capped at 120 dB: unchanged."""
 
     snr_db_median: float | None = None
     snr_db_least: float | None = None
