@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from bench.datasets.arrays import channels_first, class_labels, required
-from bench.datasets.base import Dataset, Raw, hold_out
+from bench.datasets.base import Dataset, Raw, held_out
 from bench.datasets.files import Layout, MissingDataError, Remote, locate
 from bench.datasets.pictures import read_picture
 from bench.errors import DataError
@@ -56,19 +56,9 @@ class Lfw(Dataset):
         pictures, labels, names = _pack(paths[0]) if layout.format == "pack" else _folder(paths[0])
         if len(pictures) != len(labels):
             raise DataError(f"{paths[0]}: altered: {len(pictures)} pictures and {len(labels)} labels")
-        train, test = hold_out(len(labels), "lfw")
+        subset = f"{len(labels)} of {_PICTURES} pictures, {len(names)} of {_PEOPLE} people"
         whole = (len(labels), len(names)) == (_PICTURES, _PEOPLE)
-        return Raw(
-            train_inputs=pictures[train],
-            train_labels=labels[train],
-            test_inputs=pictures[test],
-            test_labels=labels[test],
-            class_names=names,
-            subset=None
-            if whole
-            else f"{len(labels)} of {_PICTURES} pictures, {len(names)} of {_PEOPLE} people",
-            sources=paths,
-        )
+        return held_out("lfw", pictures, labels, names, subset=None if whole else subset, sources=paths)
 
 
 def _pack(path: Path) -> _Faces:

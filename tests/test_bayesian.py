@@ -201,8 +201,8 @@ def test_levels_are_accounted_beside_the_moments_accountant() -> None:
     assert all(value.shape == (3, len(numbers.ORDERS)) for value in end.costs.values())
     mechanism = registry.instance("defenses", "fed-cdp", params).mechanism(start.stages.setting)
     for level, rows in accountant.by_round(end.costs, mechanism, (0, 1, 2, 3)).items():
-        assert [row[0] for row in rows] == [1, 2, 3]
-        spent = [row[1] or 0.0 for row in rows]
+        assert [row.round for row in rows] == [1, 2, 3]
+        spent = [row.epsilon or 0.0 for row in rows]
         assert all(a < b for a, b in pairwise(spent)), f"{level} spends more each round"
     instance = accountant.reports(end.costs, 3)["instance"]
     own = start.stages.setting.client_examples

@@ -22,7 +22,7 @@ from bench.federated.stages import Stages, stages
 from bench.federated.training import Course
 from bench.models.base import Model
 from bench.points import Point, Scope, point
-from bench.record.checkpoints import checkpoint_path, fit, locate, read_weights
+from bench.record.checkpoints import checkpoint_path, fit, locate, read_about, read_weights
 from bench.registry import entries as registry
 
 UNTRAINED_ROUNDS = 100  # T that schedules are planned over where no training gives one (Fed-αCDP §7)
@@ -140,7 +140,7 @@ def _weights(
     located = locate(run, cell.weights)
     if located.path is None:
         return architecture.initial(model, cell.seed), {}
-    about = located.about
+    about = read_about(located.path)
     rounds, accuracy = about.get("round"), about.get("accuracy")
     return fit(model, read_weights(located.path, sha256=located.sha256), where=str(located.path)), {
         "round": located.round, "trained_rounds": rounds if isinstance(rounds, int) else located.round,
