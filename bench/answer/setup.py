@@ -73,9 +73,8 @@ def prepare(cell: AttackCell | TrainingCell, context: RunContext, memory: Memory
         return _setup(cell, data, model, weights, clients, rounds=cell.rounds)
     weights, about = _weights(cell, architecture, model, context.run)
     training = replay.training_of(context.run, cell)
-    setup = _setup(
-        cell, data, model, weights, clients, rounds=training.rounds if training else UNTRAINED_ROUNDS
-    )
+    rounds = training.rounds if training else UNTRAINED_ROUNDS
+    setup = _setup(cell, data, model, weights, clients, rounds=rounds)
     setup = replace(setup, **about, across=_across(cell, setup.stages, point(cell.point)))
     if training and setup.round and setup.stages.states:
         return replace(setup, stages=_followed(cell, training, setup, architecture, context.run))
@@ -110,10 +109,9 @@ def _setup(
 
 
 def _stages(cell: AttackCell | TrainingCell, setting: Setting, weights: Mapping[str, Tensor]) -> Stages:
+    shapes = {name: tuple(value.shape) for name, value in weights.items()}
     try:
-        return stages(
-            defense_of(cell), setting, {name: tuple(value.shape) for name, value in weights.items()}
-        )
+        return stages(defense_of(cell), setting, shapes)
     except ValueError as error:
         raise NotApplicable(f"{cell.defense.name}: {error}") from None
 

@@ -146,9 +146,8 @@ def _by_norms(
     before = after = gradients.norms()
     factors = {name: torch.ones_like(norm) for name, norm in before.items()}
     deviation: Tensor | float = 0.0
-    context = Context(
-        lead=2, stage="example", round=moment.round, step=moment.step, setting=stages.setting, draws=draws
-    )
+    now, step = moment.round, moment.step
+    context = Context(lead=2, stage="example", round=now, step=step, setting=stages.setting, draws=draws)
     for position, transform in enumerate(stages.transforms["example"]):
         scaling, stages = stages.advance(("example", position), clients, _scaling(transform), after, context)
         factors = {name: value * scaling.factors.get(name, 1.0) for name, value in factors.items()}

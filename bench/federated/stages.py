@@ -10,7 +10,6 @@ from torch import Tensor
 from bench.defenses.base import Context, Defense, Draws, Local, Setting, Shapes, State, Tensors, Transform
 from bench.federated.draws import KeyedDraws
 from bench.points import STAGES, Point, Scope, Stage
-from bench.rng import Field
 
 Place = tuple[Stage, int]  # of a transform: its stage, and its position there
 Output = TypeVar("Output")
@@ -55,9 +54,7 @@ class Stages:
     @property
     def across(self) -> Stage | None:
         """The first stage at which clients' updates meet those of others of their round, before the mean."""
-        return next(
-            (stage for stage in STAGES if any(t.across for t in self.transforms.get(stage, ()))), None
-        )
+        return next((at for at in STAGES if any(t.across for t in self.transforms.get(at, ()))), None)
 
     def apply(
         self, stage: Stage, tensors: Tensors, moment: Moment, clients: tuple[int, ...] = (),
@@ -73,9 +70,7 @@ class Stages:
         rows, lead = _rows(stage, current, clients)
         ordinal = 0
         for position, transform in enumerate(self.transforms.get(stage, ())):
-            fields: tuple[Field, ...] = (
-                moment.draw, moment.round, moment.step, stage, ordinal, moment.observation,
-            )  # fmt: skip
+            fields = (moment.draw, moment.round, moment.step, stage, ordinal, moment.observation)
             context = Context(
                 lead=lead, stage=stage, round=moment.round, step=moment.step, setting=self.setting,
                 draws=draws or KeyedDraws(seed=moment.seed, fields=fields, rows=rows), norms=norms,
