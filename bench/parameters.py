@@ -13,15 +13,9 @@ T = TypeVar("T")
 
 
 def parameter(
-    default: Any,
-    meaning: str,
-    *,
-    unit: str = "",
-    source: str = "",
-    low: float | None = None,
-    high: float | None = None,
-    above: float | None = None,
-) -> Any:
+    default: Any, meaning: str, *, unit: str = "", source: str = "", low: float | None = None,
+    high: float | None = None, above: float | None = None,
+) -> Any:  # fmt: skip
     """A field of an entry: default, meaning, unit, source of the default, bounds.
 
     `source` is the paper that gives the default, or "ours".  `low` and `high` are inclusive, `above` exclusive.

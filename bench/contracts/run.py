@@ -31,19 +31,14 @@ def check(
 
     Raises `UnknownName`, `PluginError` and `BenchError` where there is no such entry or instance.
     """
-    return check_instance(
-        kind, registry.instance(kind, name, dict(params or {})), name=name, data_dir=data_dir
-    )
+    entry = registry.instance(kind, name, dict(params or {}))
+    return check_instance(kind, entry, name=name, data_dir=data_dir)
 
 
 def check_instance(
-    kind: str,
-    instance: Any,
-    *,
-    name: str | None = None,
-    data_dir: Path | None = None,
+    kind: str, instance: Any, *, name: str | None = None, data_dir: Path | None = None,
     only: Collection[str] | None = None,
-) -> list[Outcome]:
+) -> list[Outcome]:  # fmt: skip
     """The same for an instance that need not be registered.
 
     With `only`, the contracts of these names alone; those of data sets share what is loaded and are all checked.

@@ -109,15 +109,12 @@ class Stages:
     def joined(self, parts: "tuple[Stages, ...]") -> "Stages":
         """These stages with the next states of each part's clients."""
         at = self.positions(tuple(client for part in parts for client in part.members or ()))
-        states = {
-            place: {
+        states = dict(self.states)
+        for place in filter(self._is_clients, self.states):
+            states[place] = {
                 key: value.index_copy(0, at, torch.cat([part.states[place][key] for part in parts]))
-                for key, value in state.items()
+                for key, value in self.states[place].items()
             }
-            if self._is_clients(place)
-            else state
-            for place, state in self.states.items()
-        }
         return replace(self, states=states)
 
     def _is_clients(self, place: Place) -> bool:

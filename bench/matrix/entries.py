@@ -42,11 +42,8 @@ def _build(cls: type, params: dict[str, Any], name: str) -> Any:
     types = {item.name: item.type for item in parameters(cls)}
     errors = []
     for parameter, value in list(params.items()):
-        allowed, switch, new = (
-            types.get(parameter, ""),
-            isinstance(value, bool),
-            schema1.OPTIONS.get(parameter),
-        )
+        allowed, new = types.get(parameter, ""), schema1.OPTIONS.get(parameter)
+        switch = isinstance(value, bool)
         if not allowed and new in types:
             errors.append(f"{name}: `{parameter}` is called `{new}` since schema 2")
         elif not allowed:
