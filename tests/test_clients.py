@@ -48,14 +48,9 @@ class Zeros:
 
 def federated(steps: int, batch: int = 3) -> Federated:
     return Federated(
-        algorithm="fedsgd" if steps == 1 else "fedavg",
-        clients=12,
-        per_round=3,
-        steps=steps,
-        batch=batch,
-        rate=0.1,
-        client_examples=50,
-    )
+        algorithm="fedsgd" if steps == 1 else "fedavg", clients=12, per_round=3, steps=steps, batch=batch,
+        rate=0.1, client_examples=50,
+    )  # fmt: skip
 
 
 def model_of(name: str = "fed-cnn") -> tuple[nn.Module, dict[str, Tensor]]:
@@ -74,12 +69,9 @@ def batches(steps: int, batch: int = 3, clients: tuple[int, ...] = CLIENTS) -> B
 def staged(defense: Defense, setting: Federated, weights: Mapping[str, Tensor]) -> Stages:
     known = setting_of(setting)
     public = Public(
-        model=model_of()[0],
-        weights=weights,
-        inputs=batches(1).inputs.flatten(0, 2),
-        labels=batches(1).labels.flatten(),
-        classes=10,
-    )
+        model=model_of()[0], weights=weights, inputs=batches(1).inputs.flatten(0, 2),
+        labels=batches(1).labels.flatten(), classes=10,
+    )  # fmt: skip
     shapes = {key: tuple(value.shape) for key, value in weights.items()}
     return stages(defense, replace(known, public=public), shapes)
 

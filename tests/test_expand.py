@@ -207,11 +207,8 @@ def test_one_training_serves_every_round_that_is_asked_of_it(plan: Any) -> None:
         + 'defense = ["none", "noise"]\n'
     )
     trainings = [item.cell for item in found if isinstance(item.cell, TrainingCell)]
-    assert [(cell.rounds, cell.checkpoints, cell.defense.name) for cell in trainings] == [
-        (20, (1, 5, 20), "none"),
-        (9, (0,), "none"),
-        (20, (20,), "noise"),
-    ]
+    kept = [(cell.rounds, cell.checkpoints, cell.defense.name) for cell in trainings]
+    assert kept == [(20, (1, 5, 20), "none"), (9, (0,), "none"), (20, (20,), "noise")]
     assert [type(item.cell) for item in found[:3]] == [TrainingCell] * 3
     for cell in attacks(found):
         assert isinstance(cell.weights, CheckpointWeights)
@@ -235,15 +232,11 @@ def test_a_weights_file_for_each_seed(plan: Any, tmp_path: Path) -> None:
     for seed, content in enumerate((b"zero", b"one")):
         (tmp_path / f"w-{seed}.safetensors").write_bytes(content)
     found = attacks(plan(toml(weights='[{ file = "w-{seed}.safetensors" }]', seed="[0, 1]")))
-    weights = [cell.weights for cell in found]
-    assert [w.sha256 for w in weights if isinstance(w, FileWeights)] == [
-        hashlib.sha256(content).hexdigest() for content in (b"zero", b"one")
-    ]
-    assert [Path(w.path).name for w in weights if isinstance(w, FileWeights)] == [
-        "w-0.safetensors",
-        "w-1.safetensors",
-    ]
-    assert {w.series for w in weights if isinstance(w, FileWeights)} == {"w-{seed}.safetensors"}
+    weights = [cell.weights for cell in found if isinstance(cell.weights, FileWeights)]
+    hashes = [hashlib.sha256(content).hexdigest() for content in (b"zero", b"one")]
+    assert [w.sha256 for w in weights] == hashes
+    assert [Path(w.path).name for w in weights] == ["w-0.safetensors", "w-1.safetensors"]
+    assert {w.series for w in weights} == {"w-{seed}.safetensors"}
 
 
 @pytest.mark.parametrize(

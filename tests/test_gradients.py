@@ -76,10 +76,6 @@ def _convolution(**options: object) -> Callable[[], nn.Module]:
     return build
 
 
-def _relu_in_place() -> nn.Module:
-    return nn.Sequential(nn.Linear(5, 8), nn.ReLU(inplace=True), nn.Linear(8, CLASSES))
-
-
 class _DoubledInPlace(nn.Module):
     """A layer's output, doubled where it lies."""
 
@@ -92,29 +88,11 @@ class _DoubledInPlace(nn.Module):
         return logits
 
 
-def _clamped_first() -> nn.Module:
-    return nn.Sequential(nn.Hardtanh(0.2, 0.8, inplace=True), nn.Linear(5, CLASSES))
-
-
-def _clamped_before_norm() -> nn.Module:
-    return nn.Sequential(nn.Hardtanh(0.2, 0.8, inplace=True), nn.LayerNorm(5), nn.Linear(5, CLASSES))
-
-
 def _mixed() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(1, 4, 5, 2, padding=2), nn.Tanh(), nn.Conv2d(4, 3, (3, 2), (1, 2), bias=False), nn.Sigmoid(),
         nn.AvgPool2d(2), nn.Flatten(), nn.Linear(3, 6), nn.Sigmoid(), nn.Linear(6, CLASSES, bias=False),
     )  # fmt: skip
-
-
-def _group_norm() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Sigmoid(), nn.Flatten(), nn.Linear(64, CLASSES)
-    )
-
-
-def _layer_norm() -> nn.Module:
-    return nn.Sequential(nn.Linear(5, 6), nn.LayerNorm(6), nn.Tanh(), nn.Linear(6, CLASSES))
 
 
 def _instance_norm() -> nn.Module:
@@ -144,10 +122,7 @@ def _other_convolutions() -> nn.Module:
     )  # fmt: skip
 
 
-def _depthwise() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Sigmoid(), nn.Flatten(), nn.Linear(80, CLASSES))
-
-
+S = nn.Sequential
 CASES: dict[str, Case] = {
     "linear": (lambda: nn.Linear(5, CLASSES), (5,), True),
     "linear without bias": (lambda: nn.Linear(5, CLASSES, bias=False), (5,), True),
@@ -161,20 +136,29 @@ CASES: dict[str, Case] = {
     ),
     "conv with padding by name": (_convolution(padding="same"), (2, 7, 6), False),
     "conv with circular padding": (_convolution(padding=1, padding_mode="circular"), (2, 7, 6), False),
-    "depthwise conv": (_depthwise, (2, 7, 6), False),
+    "depthwise conv": (
+        lambda: S(nn.Conv2d(2, 4, 3, groups=2), nn.Sigmoid(), nn.Flatten(), nn.Linear(80, CLASSES)),
+        (2, 7, 6), False,
+    ),
     "mixed": (_mixed, (1, 9, 9), True),
-    "in-place relu": (_relu_in_place, (5,), False),
+    "in-place relu": (lambda: S(nn.Linear(5, 8), nn.ReLU(inplace=True), nn.Linear(8, CLASSES)), (5,), False),
     "in-place scaling": (_DoubledInPlace, (5,), False),
-    "in-place clamp of the input": (_clamped_first, (5,), True),
-    "in-place clamp of the input, LayerNorm": (_clamped_before_norm, (5,), False),
+    "in-place clamp of the input": (lambda: S(nn.Hardtanh(0.2, 0.8, inplace=True), nn.Linear(5, CLASSES)), (5,), True),
+    "in-place clamp of the input, LayerNorm": (
+        lambda: S(nn.Hardtanh(0.2, 0.8, inplace=True), nn.LayerNorm(5), nn.Linear(5, CLASSES)),
+        (5,), False,
+    ),
     "a layer used twice, another unused": (_Twice, (5,), True),
     "tied weights": (_Tied, (5,), False),
-    "LayerNorm": (_layer_norm, (5,), False),
+    "LayerNorm": (lambda: S(nn.Linear(5, 6), nn.LayerNorm(6), nn.Tanh(), nn.Linear(6, CLASSES)), (5,), False),
     "InstanceNorm": (_instance_norm, (1, 6, 6), False),
     "BatchNorm in eval mode": (_frozen_statistics, (5,), False),
     "BatchNorm of images in eval mode": (_frozen_statistics_of_images, (1, 6, 6), False),
     "conv in one and three dimensions": (_other_convolutions, (1, 3, 3, 3), False),
-    "GroupNorm": (_group_norm, (1, 6, 6), False),
+    "GroupNorm": (
+        lambda: S(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Sigmoid(), nn.Flatten(), nn.Linear(64, CLASSES)),
+        (1, 6, 6), False,
+    ),
     "a bare parameter": (_Bare, (5,), False),
 }  # fmt: skip
 
