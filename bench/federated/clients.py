@@ -156,14 +156,14 @@ def _by_norms(
     if stages.observing:
         return gradients.mean(), before, stages
     mean = gradients.weighted(factors)
-    of_mean = _of_mean(deviation, examples=next(iter(before.values())).shape[1])
-    if isinstance(of_mean, Tensor) or of_mean > 0:
+    examples = next(iter(before.values())).shape[1]
+    if isinstance(deviation, Tensor):  # (client, example), of independent noise on each
+        of_mean = deviation.square().sum(1).sqrt() / examples
         for name, value in mean.items():
-            drawn = draws.normal(name, value)
-            if isinstance(of_mean, Tensor):
-                value.addcmul_(broadcast(of_mean, value), drawn)
-            else:
-                value.add_(drawn, alpha=of_mean)
+            value.addcmul_(broadcast(of_mean, value), draws.normal(name, value))
+    elif deviation > 0:
+        for name, value in mean.items():
+            value.add_(draws.normal(name, value), alpha=deviation / math.sqrt(examples))
     return mean, after, stages
 
 
@@ -174,11 +174,3 @@ def _scaling(transform: Transform) -> Callable[[Tensors, State, Context], tuple[
         return result
 
     return update
-
-
-def _of_mean(deviation: Tensor | float, *, examples: int) -> Tensor | float:
-    """The deviation of the mean of independent noise of `deviation`, a number or (client, example)."""
-    if isinstance(deviation, Tensor):
-        whole: Tensor = deviation.square().sum(1).sqrt()
-        return whole / examples
-    return deviation / math.sqrt(examples)
