@@ -205,9 +205,8 @@ def test_each_groups_gradient_is_autograds(name: str) -> None:
     assert torch.equal(inputs, before)
     expected = _oracle(model, weights, inputs, targets)
     assert list(result) == list(weights)
-    for key, value in expected.items():
-        torch.testing.assert_close(result[key], value, rtol=1e-10, atol=1e-13)
-        assert not result[key].requires_grad
+    torch.testing.assert_close(result, expected, rtol=1e-10, atol=1e-13)
+    assert not any(value.requires_grad for value in result.values())
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -251,8 +250,8 @@ def test_a_group_alone_is_as_in_a_batch(name: str) -> None:
     x, y = inputs.clone().requires_grad_(), targets
     together = group_gradients(model, weights, x, y, differentiable=True)
     alone = group_gradients(model, weights, x[:1], y[:1], differentiable=True)
-    for key, value in alone.items():
-        torch.testing.assert_close(value, together[key][:1], rtol=1e-9, atol=1e-13)
+    beside = {key: value[:1] for key, value in together.items()}
+    torch.testing.assert_close(alone, beside, rtol=1e-9, atol=1e-13)
     totals = [
         torch.stack([v[:1].square().sum() for v in result.values()]).sum() for result in (together, alone)
     ]
@@ -305,10 +304,8 @@ def test_a_group_of_several_is_the_mean_of_its_examples() -> None:
     model, weights, inputs, targets = _problem("mixed", groups=2, examples=3)
     whole = group_gradients(model, weights, inputs, targets)
     single = example_gradients(model, weights, inputs.flatten(0, 1), targets.flatten(0, 1))
-    for key, value in whole.items():
-        torch.testing.assert_close(
-            value, single[key].reshape(2, 3, *value.shape[1:]).mean(1), rtol=1e-12, atol=1e-14
-        )
+    means = {key: value.unflatten(0, (2, 3)).mean(1) for key, value in single.items()}
+    torch.testing.assert_close(whole, means, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("name", ["conv", "GroupNorm"])
