@@ -54,9 +54,9 @@ class Federated(Frozen):
     batch: Annotated[int, Field(ge=1, description="B, local batch")] = 3
     rate: Annotated[float, Field(gt=0, description="η, local learning rate")] = 0.05
     partition: Literal["iid", "two-shard", "two-class"] = "iid"
-    client_examples: Annotated[
-        int | None, Field(ge=1, description="|D_i|; none: the training split over N")
-    ] = None
+    client_examples: int | None = Field(
+        default=None, ge=1, description="|D_i|; none: the training split over N"
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -113,12 +113,10 @@ class Grants(Frozen):
     """
 
     labels: Annotated[bool, Field(description="the true labels")] = False
-    repeated_readings: Annotated[
-        int, Field(ge=1, description="{} draws of the defense's noise at frozen weights")
-    ] = 1
-    colluders: Annotated[
-        float, Field(ge=0, le=1, description="what {:.0%} of a client's neighbours know")
-    ] = 0.0
+    repeated_readings: int = Field(
+        default=1, ge=1, description="{} draws of the defense's noise at frozen weights"
+    )
+    colluders: float = Field(default=0.0, ge=0, le=1, description="what {:.0%} of a client's neighbours know")
 
     def granted(self) -> dict[str, Any]:
         """The grants that differ from nothing, by name."""
@@ -167,21 +165,18 @@ class _Cell(Frozen):
 
 
 class Bayesian(Frozen):
-    """Bayesian accounting beside a training (Triastcyn & Faltings 2019): at which levels, and how costs are
-    estimated."""
+    """Bayesian accounting beside a training (Triastcyn & Faltings 2019): at which levels, and how costs are estimated.
+
+    `instances`: how instance costs of clients add up; `formula`: c^R, as in the author's code or as printed;
+    `dependent`: correct for rounds that depend on one another, by Hölder.
+    """
 
     levels: tuple[Literal["client", "instance", "joint"], ...] = ("client",)
-    instances: Annotated[
-        Literal["parallel", "sequential"], Field(description="how instance costs of clients add up")
-    ] = "parallel"
-    formula: Annotated[
-        Literal["code", "paper"], Field(description="c^R, as in the author's code or as printed")
-    ] = "code"
+    instances: Literal["parallel", "sequential"] = "parallel"
+    formula: Literal["code", "paper"] = "code"
     delta: Annotated[float, Field(gt=0, lt=1, description="δ")] = 1e-5
     estimator: Annotated[float, Field(gt=0, lt=1, description="δ', of one round's estimate")] = 1e-16
-    dependent: Annotated[
-        bool, Field(description="correct for rounds that depend on one another, by Hölder")
-    ] = False
+    dependent: bool = False
 
 
 class TrainingCell(_Cell):
@@ -193,9 +188,9 @@ class TrainingCell(_Cell):
     test_every: Annotated[int, Field(ge=1)] = 5
     test_examples: Annotated[int, Field(ge=1)] = 2000
     until_accuracy: Annotated[float | None, Field(gt=0, le=1, description="stop once reached")] = None
-    until_epsilon: Annotated[
-        float | None, Field(gt=0, description="stop before it is passed, by the paper's count")
-    ] = None
+    until_epsilon: float | None = Field(
+        default=None, gt=0, description="stop before the paper's count passes it"
+    )
     bayesian: Bayesian | None = None
 
 

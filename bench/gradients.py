@@ -130,7 +130,7 @@ def _by_hooks(
     handles = [
         layer.register_forward_hook(keep(path))
         for path, layer in model.named_modules()
-        if next(layer.parameters(recurse=False), None) is not None
+        if _has_parameters(layer)
     ]
     flat = inputs.flatten(0, 1)
     if not flat.requires_grad:
@@ -154,11 +154,9 @@ def _by_hooks(
         a = tap.inputs if differentiable else tap.inputs.detach()
         for name, value in _layer_gradients(tap, a, delta, groups).items():
             gradients[name] = gradients[name] + value if name in gradients else value
-    # a layer that the loss does not reach has no gradient
-    return {
-        name: gradients[name] if name in gradients else inputs.new_zeros((groups, *tensor.shape))
-        for name, tensor in weights.items()
-    }
+    for name in weights.keys() - gradients.keys():  # of a layer that the loss does not reach
+        gradients[name] = inputs.new_zeros((groups, *weights[name].shape))
+    return {name: gradients[name] for name in weights}
 
 
 def _layer_gradients(tap: _Tap, a: Tensor, delta: Tensor, groups: int) -> dict[str, Tensor]:
@@ -261,10 +259,11 @@ def convolution_backward(
 
 def twice_under_vmap(model: nn.Module) -> bool:
     """Whether `torch.func` is known to give correct derivatives of this model's gradients."""
-    owners = {
-        type(layer) for layer in model.modules() if next(layer.parameters(recurse=False), None) is not None
-    }
-    return owners <= set(_VMAPPED)
+    return {type(layer) for layer in model.modules() if _has_parameters(layer)} <= set(_VMAPPED)
+
+
+def _has_parameters(layer: nn.Module) -> bool:
+    return next(layer.parameters(recurse=False), None) is not None
 
 
 def _one_by_one(model: nn.Module, weights: Tensors, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
@@ -274,11 +273,8 @@ def _one_by_one(model: nn.Module, weights: Tensors, inputs: Tensor, targets: Ten
         leaves = {name: tensor.detach().requires_grad_() for name, tensor in weights.items()}
         with torch.enable_grad():
             loss = soft_cross_entropy(functional_call(model, leaves, (x.clone(),)), y).mean()
-        rows.append(
-            torch.autograd.grad(
-                loss, list(leaves.values()), create_graph=True, allow_unused=True, materialize_grads=True
-            )
-        )
+        wanted = list(leaves.values())
+        rows.append(torch.autograd.grad(loss, wanted, create_graph=True, materialize_grads=True))
     return {name: torch.stack([row[n] for row in rows]) for n, name in enumerate(weights)}
 
 

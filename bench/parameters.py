@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, get_type_hints
@@ -12,23 +13,17 @@ T = TypeVar("T")
 
 
 def parameter(
-    default: Any,
-    meaning: str,
-    *,
-    unit: str = "",
-    source: str = "",
-    low: float | None = None,
-    high: float | None = None,
-    above: float | None = None,
-) -> Any:
+    default: Any, meaning: str, *, unit: str = "", source: str = "", low: float | None = None,
+    high: float | None = None, above: float | None = None,
+) -> Any:  # fmt: skip
     """A field of an entry: default, meaning, unit, source of the default, bounds.
 
     `source` is the paper that gives the default, or "ours".  `low` and `high` are inclusive, `above` exclusive.
     """
-    metadata = {
-        "meaning": meaning, "unit": unit, "source": source, "low": low, "high": high, "above": above,
-    }  # fmt: skip
-    return dataclasses.field(default=default, metadata=metadata)
+    bounds = {"low": low, "high": high, "above": above}
+    return dataclasses.field(
+        default=default, metadata={"meaning": meaning, "unit": unit, "source": source, **bounds}
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +33,12 @@ class Parameter:
     name: str
     type: str
     default: Any
-    meaning: str
-    unit: str
-    source: str
-    low: float | None
-    high: float | None
-    above: float | None
+    meaning: str = ""
+    unit: str = ""
+    source: str = ""
+    low: float | None = None
+    high: float | None = None
+    above: float | None = None
 
 
 def parameters(entry: type) -> tuple[Parameter, ...]:
@@ -51,21 +46,23 @@ def parameters(entry: type) -> tuple[Parameter, ...]:
     if not dataclasses.is_dataclass(entry):
         return ()
     hints = get_type_hints(entry)
+    items = (item for item in dataclasses.fields(entry) if item.init)
     return tuple(
         Parameter(
-            name=item.name,
-            type=getattr(hints[item.name], "__name__", str(hints[item.name]))
-            if not getattr(hints[item.name], "__args__", None)
-            else str(hints[item.name]).replace("typing.", ""),
-            default=item.default,
-            **{
-                key: item.metadata.get(key, "" if key in ("meaning", "unit", "source") else None)
-                for key in ("meaning", "unit", "source", "low", "high", "above")
-            },
+            name=item.name, type=_type_name(hints[item.name]), default=item.default, **_ours(item.metadata)
         )
-        for item in dataclasses.fields(entry)
-        if item.init
+        for item in items
     )
+
+
+def _ours(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """What `parameter` said of a field; a plug-in's fields may have metadata of their own."""
+    return {name: value for name, value in metadata.items() if name in Parameter.__slots__}
+
+
+def _type_name(hint: Any) -> str:
+    plain = getattr(hint, "__name__", None) if not getattr(hint, "__args__", None) else None
+    return plain or str(hint).replace("typing.", "")
 
 
 def build(entry: type[T], params: Mapping[str, Any], *, where: str) -> T:
@@ -110,9 +107,10 @@ def _check_bounds(parameter: Parameter, value: Any, where: str) -> None:
         return
     if value != value:
         raise BenchError(f"{where}: {parameter.name} must be a number, got nan")
-    if parameter.low is not None and value < parameter.low:
-        raise BenchError(f"{where}: {parameter.name} must be at least {parameter.low}, got {value}")
-    if parameter.above is not None and value <= parameter.above:
-        raise BenchError(f"{where}: {parameter.name} must be above {parameter.above}, got {value}")
-    if parameter.high is not None and value > parameter.high:
-        raise BenchError(f"{where}: {parameter.name} must be at most {parameter.high}, got {value}")
+    for bound, words, holds in (
+        (parameter.low, "at least", operator.ge),
+        (parameter.above, "above", operator.gt),
+        (parameter.high, "at most", operator.le),
+    ):
+        if bound is not None and not holds(value, bound):
+            raise BenchError(f"{where}: {parameter.name} must be {words} {bound}, got {value}")

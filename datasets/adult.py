@@ -57,6 +57,7 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 _WIDTHS = [len(values) or 1 for values in _COLUMNS.values()]
+_NUMERIC = tuple(name for name, values in _COLUMNS.items() if not values)
 # Source column → its columns in the table of 105.
 _PLACES = {
     name: tuple(range(end - width, end))
@@ -82,32 +83,26 @@ class Adult(Dataset):
     )
 
     def load(self, folders: tuple[Path, ...]) -> Raw:
-        _, paths = locate(
-            folders,
-            (
-                Layout(place="adult", names=("adult.data", "adult.test")),
-                Layout(place="adult", names=("adult-train.csv", "adult-test.csv")),
-            ),
-        )
+        names = ("adult.data", "adult.test"), ("adult-train.csv", "adult-test.csv")
+        _, paths = locate(folders, [Layout(place="adult", names=pair) for pair in names])
         training = _rows(paths[0], whole=_WHOLE[0], known_md5=_MD5_TRAIN)
         testing = _rows(paths[1], whole=_WHOLE[1], known_md5=_MD5_TEST, first=_FIRST_TEST_LINE)
         rows = training + testing
         labels = np.array([_CLASSES.index(row[-1]) for row in rows], np.int64)
         train, test = hold_out(len(rows), "adult")
         table = _one_hot(rows)
-        numeric = [columns[0] for name, columns in _PLACES.items() if not _COLUMNS[name]]
+        numeric = [_PLACES[name][0] for name in _NUMERIC]
+        chosen = [list(_COLUMNS).index(name) for name in _NUMERIC]
+        numbers = np.array(
+            [[float(row[i]) for i in chosen] for row in rows]
+        )  # (row, 6) in the source's units
         inputs, unseen = table[train], table[test]
-        inputs[:, numeric], unseen[:, numeric] = scale(*(_numbers(rows)[part] for part in (train, test)))
+        inputs[:, numeric], unseen[:, numeric] = scale(numbers[train], numbers[test])
         return Raw(
-            train_inputs=inputs,
-            train_labels=labels[train],
-            test_inputs=unseen,
-            test_labels=labels[test],
-            class_names=_CLASSES,
-            groups=_groups(inputs),
+            train_inputs=inputs, train_labels=labels[train], test_inputs=unseen, test_labels=labels[test],
+            class_names=_CLASSES, groups=_groups(inputs), sources=paths,
             subset=subset((len(training), len(testing)), _WHOLE, "rows, pooled"),
-            sources=paths,
-        )
+        )  # fmt: skip
 
 
 def _rows(path: Path, *, whole: int, known_md5: str, first: str = "") -> list[list[str]]:
@@ -141,12 +136,6 @@ def _check(row: list[str], where: str) -> None:
         raise DataError(f"{where}: altered: the class is {row[-1]!r}")
 
 
-def _numbers(rows: list[list[str]]) -> NDArray[np.float64]:
-    """The numeric columns (row, 6) in the source's units."""
-    chosen = [i for i, values in enumerate(_COLUMNS.values()) if not values]
-    return np.array([[float(row[i]) for i in chosen] for row in rows])
-
-
 def _one_hot(rows: list[list[str]]) -> NDArray[np.float32]:
     """The table (row, 105) with its categorical groups filled in and its numbers still 0."""
     table = np.zeros((len(rows), sum(_WIDTHS)), np.float32)
@@ -160,10 +149,8 @@ def _one_hot(rows: list[list[str]]) -> NDArray[np.float32]:
 
 
 def _groups(train: NDArray[np.float32]) -> tuple[Group, ...]:
-    names = [name for name, values in _COLUMNS.items() if not values]
-    numeric = {
-        group.name: group for group in numeric_groups(names, [_PLACES[name][0] for name in names], train)
-    }
+    groups = numeric_groups(_NUMERIC, [_PLACES[name][0] for name in _NUMERIC], train)
+    numeric = {group.name: group for group in groups}
     return tuple(
         numeric.get(name) or Group(name=name, columns=columns, categorical=True)
         for name, columns in _PLACES.items()

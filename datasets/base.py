@@ -2,9 +2,10 @@
 
 import hashlib
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,8 @@ from bench.datasets.files import Remote
 from bench.errors import DataError
 from bench.record.metrics import DataKind
 
+Pixels = NDArray[np.uint8]
+Rows = NDArray[np.float32]
 # Shares of the training part, in this order (MNIST: 50 000, 5000, 2000, 3000).
 SPLITS = (("training", 5 / 6), ("public", 1 / 12), ("tuning", 1 / 30), ("gallery", 1 / 20))
 
@@ -22,7 +25,7 @@ SPLITS = (("training", 5 / 6), ("public", 1 / 12), ("tuning", 1 / 30), ("gallery
 class Split:
     """Examples (example, *shape): uint8 pictures or float32 rows in [0, 1], and labels (example,)."""
 
-    inputs: NDArray[np.uint8] | NDArray[np.float32]
+    inputs: Pixels | Rows
     labels: NDArray[np.int64]
 
     def __len__(self) -> int:
@@ -55,9 +58,9 @@ class Raw:
     `together` training examples in a row are copies of one original and are never split.
     """
 
-    train_inputs: NDArray[np.uint8] | NDArray[np.float32]
+    train_inputs: Pixels | Rows
     train_labels: NDArray[np.int64]
-    test_inputs: NDArray[np.uint8] | NDArray[np.float32]
+    test_inputs: Pixels | Rows
     test_labels: NDArray[np.int64]
     class_names: tuple[str, ...]
     groups: tuple[Group, ...] = ()
@@ -124,6 +127,17 @@ def hold_out(count: int, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64
     order = rng.generator(0, "hold-out", name, count).permutation(count)
     test = -(-count // 4)
     return order[test:], order[:test]
+
+
+def held_out(
+    name: str, inputs: Pixels | Rows, labels: NDArray[np.int64], class_names: Sequence[str], **rest: Any
+) -> Raw:
+    """A source without a split, divided by `hold_out`; `rest` are further fields of `Raw`."""
+    train, test = hold_out(len(labels), name)
+    return Raw(
+        train_inputs=inputs[train], train_labels=labels[train], test_inputs=inputs[test],
+        test_labels=labels[test], class_names=tuple(class_names), **rest,
+    )  # fmt: skip
 
 
 def content_hash(raw: Raw) -> str:

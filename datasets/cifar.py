@@ -1,6 +1,5 @@
 """CIFAR-10 and CIFAR-100: torchvision's batches, the binary version, or a pack; 32×32 colour pictures."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -36,34 +35,23 @@ class _Cifar(Dataset):
 
     def load(self, folders: tuple[Path, ...]) -> Raw:
         layout, paths = locate(folders, self.layouts)
-        readers: dict[str, Callable[[tuple[Path, ...]], tuple[_Part, _Part]]] = {
-            "batches": self._batches,
-            "binary": self._binary,
-            "pack": self._pack,
-        }
-        (inputs, labels), (test_inputs, test_labels) = readers[layout.format](paths)
+        *training, (test_inputs, test_labels) = self._parts(layout.format, paths)
+        inputs = np.concatenate([part[0] for part in training])
+        labels = np.concatenate([part[1] for part in training])
         for path, part, whole in ((paths[0], labels, _WHOLE[0]), (paths[-1], test_labels, _WHOLE[1])):
             if len(part) == whole:
                 check_balance(path, part, len(self.class_names))
         return Raw(
-            train_inputs=inputs,
-            train_labels=labels,
-            test_inputs=test_inputs,
-            test_labels=test_labels,
-            class_names=self.class_names,
-            subset=subset((len(labels), len(test_labels)), _WHOLE),
-            sources=paths,
-        )
+            train_inputs=inputs, train_labels=labels, test_inputs=test_inputs, test_labels=test_labels,
+            class_names=self.class_names, subset=subset((len(labels), len(test_labels)), _WHOLE), sources=paths,
+        )  # fmt: skip
 
-    def _batches(self, paths: tuple[Path, ...]) -> tuple[_Part, _Part]:
-        parts = [read_batch(path, known_md5=self.batches[path.name], label=self.label) for path in paths]
-        return _joined(parts[:-1]), parts[-1]
-
-    def _binary(self, paths: tuple[Path, ...]) -> tuple[_Part, _Part]:
-        parts = [_read_binary(path, self.label_bytes) for path in paths]
-        return _joined(parts[:-1]), parts[-1]
-
-    def _pack(self, paths: tuple[Path, ...]) -> tuple[_Part, _Part]:
+    def _parts(self, form: str, paths: tuple[Path, ...]) -> list[_Part]:
+        """The pieces of the training part, then the test part."""
+        if form == "batches":
+            return [read_batch(path, known_md5=self.batches[path.name], label=self.label) for path in paths]
+        if form == "binary":
+            return [_read_binary(path, self.label_bytes) for path in paths]
         path = paths[0]
         pack = read_npz(path, limit=2**30)
         x, y, test_x, test_y = required(pack, path, "x_train", "y_train", "x_test", "y_test")
@@ -72,10 +60,10 @@ class _Cifar(Dataset):
         names = pack.get("fine_label_names")
         if names is not None and tuple(names.tolist()) != self.class_names:
             raise DataError(f"{path}: altered: fine_label_names are not CIFAR's, in CIFAR's order")
-        return (
+        return [
             (channels_first(x, path, "x_train"), class_labels(y, path, "y_train")),
             (channels_first(test_x, path, "x_test"), class_labels(test_y, path, "y_test")),
-        )
+        ]
 
 
 def _read_binary(path: Path, label_bytes: int) -> _Part:
@@ -89,18 +77,23 @@ def _read_binary(path: Path, label_bytes: int) -> _Part:
     return pictures, rows[:, label_bytes - 1].astype(np.int64)
 
 
-def _joined(parts: list[_Part]) -> _Part:
-    return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+def _layouts(batches: dict[str, str], pickled: str, binary: str, pack: str) -> tuple[Layout, ...]:
+    return (
+        Layout(place=pickled, names=tuple(batches), format="batches"),
+        Layout(place=binary, names=tuple(f"{name}.bin" for name in batches), format="binary"),
+        Layout(place="", names=(pack,), format="pack"),
+    )
+
+
+def _remote(name: str, md5: str, unpacks: str) -> Remote:
+    return Remote(name=name, hash=f"md5:{md5}", urls=(f"{_URL}/{name}",), place="", unpacks=unpacks)
 
 
 _BATCHES_10 = {
-    "data_batch_1": "c99cafc152244af753f735de768cd75f",
-    "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
-    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
-    "data_batch_4": "634d18415352ddfa80567beed471001a",
-    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
-    "test_batch": "40351d587109b95175f43aff81a1287e",
-}
+    "data_batch_1": "c99cafc152244af753f735de768cd75f", "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751", "data_batch_4": "634d18415352ddfa80567beed471001a",
+    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb", "test_batch": "40351d587109b95175f43aff81a1287e",
+}  # fmt: skip
 _BATCHES_100 = {"train": "16019d7e3df5f24257cddd939b257f8d", "test": "f0ef6b0ae62326f3e7ffdfab6717acfc"}
 
 
@@ -114,25 +107,11 @@ class Cifar10(_Cifar):
     class_names = (
         "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
     )  # fmt: skip
-    layouts = (
-        Layout(place="cifar-10-batches-py", names=tuple(_BATCHES_10), format="batches"),
-        Layout(
-            place="cifar-10-batches-bin", names=tuple(f"{name}.bin" for name in _BATCHES_10), format="binary"
-        ),
-        Layout(place="", names=("cifar10.npz",), format="pack"),
-    )
+    layouts = _layouts(_BATCHES_10, "cifar-10-batches-py", "cifar-10-batches-bin", "cifar10.npz")
     batches = _BATCHES_10
     label = "labels"
     label_bytes = 1
-    remotes = (
-        Remote(
-            name="cifar-10-python.tar.gz",
-            hash="md5:c58f30108f718f92721af3b95e74349a",
-            urls=(f"{_URL}/cifar-10-python.tar.gz",),
-            place="",
-            unpacks="cifar-10-batches-py",
-        ),
-    )
+    remotes = (_remote("cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", "cifar-10-batches-py"),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,22 +134,8 @@ class Cifar100(_Cifar):
         "telephone", "television", "tiger", "tractor", "train", "trout", "tulip", "turtle", "wardrobe",
         "whale", "willow_tree", "wolf", "woman", "worm",
     )  # fmt: skip
-    layouts = (
-        Layout(place="cifar-100-python", names=tuple(_BATCHES_100), format="batches"),
-        Layout(
-            place="cifar-100-binary", names=tuple(f"{name}.bin" for name in _BATCHES_100), format="binary"
-        ),
-        Layout(place="", names=("cifar100.npz",), format="pack"),
-    )
+    layouts = _layouts(_BATCHES_100, "cifar-100-python", "cifar-100-binary", "cifar100.npz")
     batches = _BATCHES_100
     label = "fine_labels"
     label_bytes = 2  # coarse, then fine
-    remotes = (
-        Remote(
-            name="cifar-100-python.tar.gz",
-            hash="md5:eb9058c3a382ffc7106e4002c42a8d85",
-            urls=(f"{_URL}/cifar-100-python.tar.gz",),
-            place="",
-            unpacks="cifar-100-python",
-        ),
-    )
+    remotes = (_remote("cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", "cifar-100-python"),)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.datasets.base import Dataset, Raw, hold_out
+from bench.datasets.base import Dataset, Raw, held_out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,11 +23,4 @@ class Digits(Dataset):
         bunch = load_digits()
         pictures = np.round(bunch.images * (255 / 16)).astype(np.uint8)[:, None]
         labels = np.asarray(bunch.target, np.int64)
-        train, test = hold_out(len(labels), "digits")
-        return Raw(
-            train_inputs=pictures[train],
-            train_labels=labels[train],
-            test_inputs=pictures[test],
-            test_labels=labels[test],
-            class_names=tuple(str(digit) for digit in range(10)),
-        )
+        return held_out("digits", pictures, labels, "0123456789")

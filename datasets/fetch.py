@@ -57,13 +57,8 @@ def fetch(remote: Remote, root: Path, *, mirror: str | None, progress: Progress,
     for url in urls:
         try:
             with _quiet():
-                pooch.retrieve(
-                    url,
-                    known_hash=remote.hash,
-                    fname=target.name,
-                    path=target.parent,
-                    downloader=pooch.HTTPDownloader(progressbar=_Bar(progress), timeout=timeout),
-                )
+                downloader = pooch.HTTPDownloader(progressbar=_Bar(progress), timeout=timeout)
+                pooch.retrieve(url, remote.hash, target.name, target.parent, downloader=downloader)
         except requests.RequestException as error:
             reasons.append(f"{url}: {_short(error)}")
         except ValueError as error:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from bench.datasets.arrays import channels_first, class_labels, required
-from bench.datasets.base import Dataset, Raw, hold_out
+from bench.datasets.base import Dataset, Raw, held_out
 from bench.datasets.files import Layout, MissingDataError, Remote, locate
 from bench.datasets.pictures import read_picture
 from bench.errors import DataError
@@ -39,16 +39,11 @@ class Lfw(Dataset):
     private = False
     remotes = (
         Remote(
-            name="lfw-funneled.tgz",
+            name="lfw-funneled.tgz", place="lfw_home", unpacks="lfw_funneled",
             hash="sha256:b47c8422c8cded889dc5a13418c4bc2abbda121092b3533a83306f90d900100a",
-            urls=(
-                "https://ndownloader.figshare.com/files/5976015",
-                "http://vis-www.cs.umass.edu/lfw/lfw-funneled.tgz",
-            ),
-            place="lfw_home",
-            unpacks="lfw_funneled",
+            urls=("https://ndownloader.figshare.com/files/5976015", "http://vis-www.cs.umass.edu/lfw/lfw-funneled.tgz"),
         ),
-    )
+    )  # fmt: skip
 
     def load(self, folders: tuple[Path, ...]) -> Raw:
         home = Path(os.environ.get("SCIKIT_LEARN_DATA") or "~/scikit_learn_data").expanduser()
@@ -56,19 +51,9 @@ class Lfw(Dataset):
         pictures, labels, names = _pack(paths[0]) if layout.format == "pack" else _folder(paths[0])
         if len(pictures) != len(labels):
             raise DataError(f"{paths[0]}: altered: {len(pictures)} pictures and {len(labels)} labels")
-        train, test = hold_out(len(labels), "lfw")
+        subset = f"{len(labels)} of {_PICTURES} pictures, {len(names)} of {_PEOPLE} people"
         whole = (len(labels), len(names)) == (_PICTURES, _PEOPLE)
-        return Raw(
-            train_inputs=pictures[train],
-            train_labels=labels[train],
-            test_inputs=pictures[test],
-            test_labels=labels[test],
-            class_names=names,
-            subset=None
-            if whole
-            else f"{len(labels)} of {_PICTURES} pictures, {len(names)} of {_PEOPLE} people",
-            sources=paths,
-        )
+        return held_out("lfw", pictures, labels, names, subset=None if whole else subset, sources=paths)
 
 
 def _pack(path: Path) -> _Faces:

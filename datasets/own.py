@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from bench.datasets.arrays import class_labels, required
-from bench.datasets.base import Dataset, Group, Raw, hold_out
+from bench.datasets.base import Dataset, Group, Raw, held_out, hold_out
 from bench.datasets.files import MissingDataError
 from bench.datasets.pictures import read_picture
 from bench.datasets.tables import numeric_groups
@@ -57,10 +57,7 @@ class NpzPack(Dataset):
             raise DataError(f"{path}: x_train has {len(inputs)} examples, y_train {len(labels)}")
         if "x_test" in pack or "y_test" in pack:
             test_x, test_y = required(pack, path, "x_test", "y_test")
-            unseen, unseen_labels = (
-                self._inputs(test_x, path, "x_test"),
-                class_labels(test_y, path, "y_test"),
-            )
+            unseen, unseen_labels = self._inputs(test_x, path, "x_test"), class_labels(test_y, path, "y_test")
             if unseen.shape[1:] != inputs.shape[1:] or unseen.dtype != inputs.dtype:
                 raise DataError(
                     f"{path}: x_train and x_test differ in shape or dtype: {x.shape}, {test_x.shape}"
@@ -69,14 +66,9 @@ class NpzPack(Dataset):
             train, test = hold_out(len(labels), "npz")
             inputs, unseen, labels, unseen_labels = inputs[train], inputs[test], labels[train], labels[test]
         return Raw(
-            train_inputs=inputs,
-            train_labels=labels,
-            test_inputs=unseen,
-            test_labels=unseen_labels,
-            class_names=_class_names(pack, labels, unseen_labels, path),
-            groups=_columns(inputs),
-            sources=(path,),
-        )
+            train_inputs=inputs, train_labels=labels, test_inputs=unseen, test_labels=unseen_labels,
+            class_names=_class_names(pack, labels, unseen_labels, path), groups=_columns(inputs), sources=(path,),
+        )  # fmt: skip
 
     def _inputs(self, x: NDArray[Any], path: Path, name: str) -> NDArray[np.uint8] | NDArray[np.float32]:
         """(example, channel, height, width) uint8 or float32, or (example, feature) float32."""
@@ -137,15 +129,7 @@ class PictureFolder(Dataset):
             )
         pictures = np.stack([self._picture(path) for paths in files.values() for path in paths])
         labels = np.repeat(np.arange(len(files)), [len(paths) for paths in files.values()]).astype(np.int64)
-        train, test = hold_out(count, "folder")
-        return Raw(
-            train_inputs=pictures[train],
-            train_labels=labels[train],
-            test_inputs=pictures[test],
-            test_labels=labels[test],
-            class_names=tuple(files),
-            sources=(root,),
-        )
+        return held_out("folder", pictures, labels, tuple(files), sources=(root,))
 
     def _picture(self, path: Path) -> NDArray[np.uint8]:
         """One picture (channel, height, width)."""

@@ -117,8 +117,5 @@ def _two_class(labels: NDArray[np.int64], clients: int, size: int, seed: int) ->
     return np.stack([members_of(client) for client in range(clients)])
 
 
-_KINDS: dict[str, Callable[[NDArray[np.int64], int, int, int], Indices]] = {
-    "iid": _iid,
-    "two-shard": _two_shard,
-    "two-class": _two_class,
-}
+_KINDS: dict[str, Callable[[NDArray[np.int64], int, int, int], Indices]]
+_KINDS = {"iid": _iid, "two-shard": _two_shard, "two-class": _two_class}

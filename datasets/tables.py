@@ -28,11 +28,8 @@ def numeric_groups(
     means, deviations = train.mean(0, dtype=np.float64), train.std(0, dtype=np.float64)
     return tuple(
         Group(
-            name=name,
-            columns=(column,),
-            categorical=False,
-            mean=float(means[column]),
+            name=name, columns=(column,), categorical=False, mean=float(means[column]),
             deviation=float(deviations[column]) or 1.0,
         )
         for name, column in zip(names, columns, strict=True)
-    )
+    )  # fmt: skip

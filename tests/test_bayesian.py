@@ -12,7 +12,7 @@ import torch
 from scipy.stats import binom
 
 from bench.cell import Bayesian, DataRef, Entry, Federated, TrainingCell
-from bench.contracts.situations import data, setting_of
+from bench.contracts.situations import data, differing, setting_of
 from bench.defenses.accounting import bayesian as numbers
 from bench.defenses.accounting import rdp
 from bench.federated import bayesian, resume
@@ -201,8 +201,8 @@ def test_levels_are_accounted_beside_the_moments_accountant() -> None:
     assert all(value.shape == (3, len(numbers.ORDERS)) for value in end.costs.values())
     mechanism = registry.instance("defenses", "fed-cdp", params).mechanism(start.stages.setting)
     for level, rows in accountant.by_round(end.costs, mechanism, (0, 1, 2, 3)).items():
-        assert [row[0] for row in rows] == [1, 2, 3]
-        spent = [row[1] or 0.0 for row in rows]
+        assert [row.round for row in rows] == [1, 2, 3]
+        spent = [row.epsilon or 0.0 for row in rows]
         assert all(a < b for a, b in pairwise(spent)), f"{level} spends more each round"
     instance = accountant.reports(end.costs, 3)["instance"]
     own = start.stages.setting.client_examples
@@ -233,11 +233,8 @@ def test_accounting_changes_no_weight_and_resumes_bit_for_bit(tmp_path: Path) ->
     going_on = resume.load(tmp_path / "kept.safetensors", start, {"a": 1})
     end = train(it, going_on)
     bare = train(replace(it, cell=it.cell.model_copy(update={"bayesian": None})), start)
-    for name, value in whole.weights.items():
-        assert torch.equal(end.weights[name], value)
-        assert torch.equal(bare.weights[name], value)
-    for level, value in whole.costs.items():
-        assert torch.equal(end.costs[level], value)
+    assert differing(whole.weights, end.weights) is differing(whole.weights, bare.weights) is None
+    assert differing(whole.costs, end.costs) is None
     assert bare.costs == {}
 
 

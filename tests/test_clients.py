@@ -16,7 +16,7 @@ from bench.answer.context import Memory, RunContext
 from bench.answer.run import run
 from bench.cell import DataRef, Entry, Federated, TrainingCell
 from bench.contracts.defenses import variants
-from bench.contracts.situations import data, setting_of
+from bench.contracts.situations import data, differing, setting_of
 from bench.defenses.base import Defense, Public, Scaling, Transform
 from bench.errors import NotApplicable
 from bench.federated import draws, resume
@@ -25,6 +25,7 @@ from bench.federated.clients import follows_from_norms, local_updates, network
 from bench.federated.draws import StreamDraws
 from bench.federated.pipeline import run_round
 from bench.federated.replay import states_at
+from bench.federated.resume import tensors_of
 from bench.federated.stages import Moment, Stages, stages
 from bench.federated.training import Course, Progress, begin, train
 from bench.record.checkpoints import read_about
@@ -48,14 +49,9 @@ class Zeros:
 
 def federated(steps: int, batch: int = 3) -> Federated:
     return Federated(
-        algorithm="fedsgd" if steps == 1 else "fedavg",
-        clients=12,
-        per_round=3,
-        steps=steps,
-        batch=batch,
-        rate=0.1,
-        client_examples=50,
-    )
+        algorithm="fedsgd" if steps == 1 else "fedavg", clients=12, per_round=3, steps=steps, batch=batch,
+        rate=0.1, client_examples=50,
+    )  # fmt: skip
 
 
 def model_of(name: str = "fed-cnn") -> tuple[nn.Module, dict[str, Tensor]]:
@@ -74,26 +70,21 @@ def batches(steps: int, batch: int = 3, clients: tuple[int, ...] = CLIENTS) -> B
 def staged(defense: Defense, setting: Federated, weights: Mapping[str, Tensor]) -> Stages:
     known = setting_of(setting)
     public = Public(
-        model=model_of()[0],
-        weights=weights,
-        inputs=batches(1).inputs.flatten(0, 2),
-        labels=batches(1).labels.flatten(),
-        classes=10,
-    )
+        model=model_of()[0], weights=weights, inputs=batches(1).inputs.flatten(0, 2),
+        labels=batches(1).labels.flatten(), classes=10,
+    )  # fmt: skip
     shapes = {key: tuple(value.shape) for key, value in weights.items()}
     return stages(defense, replace(known, public=public), shapes)
 
 
 def choices() -> list[tuple[str, Defense]]:
     """Every registered defense with each choice of each of its parameters; the clip bounds bite."""
-    found = []
+    found = {}
     for name in sorted(registry.names("defenses")):
         small = {"clip": 0.05} if name in ("fed-cdp", "fed-alpha-cdp", "fed-sdp", "quantile") else {}
         default = registry.instance("defenses", name, small)
-        for variant in variants(default):
-            for second in variants(variant):
-                found.append((name, second))
-    return list({repr(defense): (name, defense) for name, defense in found}.values())
+        found |= {repr(each): (name, each) for first in variants(default) for each in variants(first)}
+    return list(found.values())
 
 
 @pytest.mark.parametrize(
@@ -110,21 +101,18 @@ def test_the_fast_round_is_the_pipelines(
         defended = staged(defense, setting, weights)
     except ValueError:
         return  # it refuses so small a setting, which its contract checks
-    given, moment = batches(steps), Moment(seed=2, draw=0, round=0)
+    clients, moment = batches(steps), Moment(seed=2, draw=0, round=0)
     monkeypatch.setattr(draws.KeyedDraws, "normal", Zeros.normal)
     monkeypatch.setattr(draws.KeyedDraws, "uniform", Zeros.uniform)
-    slow = run_round(module, weights, given, setting, defended, moment, classes=10)
+    slow = run_round(module, weights, clients, setting, defended, moment, classes=10)
     sent, after = local_updates(
-        network(module), module, weights, given, setting, defended.of(CLIENTS), moment, Zeros()
+        network(module), module, weights, clients, setting, defended.of(CLIENTS), moment, Zeros()
     )
     after = defended.joined((after,))
     for stage in ("client", "exchange", "server"):
         sent, after = after.apply(stage, sent, moment, CLIENTS, weights=weights)  # type: ignore[arg-type]
-    for key in weights:
-        torch.testing.assert_close(sent[key], slow.shown["server"][key], rtol=1e-8, atol=1e-12)
-    for place, state in slow.stages.states.items():
-        for key, value in state.items():
-            torch.testing.assert_close(after.states[place][key], value, rtol=1e-8, atol=1e-12)
+    torch.testing.assert_close(dict(sent), dict(slow.shown["server"]), rtol=1e-8, atol=1e-12)
+    torch.testing.assert_close(tensors_of(after), tensors_of(slow.stages), rtol=1e-8, atol=1e-12)
 
 
 NORM_BASED = ("fed-cdp", "fed-alpha-cdp")
@@ -188,9 +176,8 @@ def test_an_update_by_norms_is_the_update() -> None:
     given = {name: torch.randn(2, 3, *shape, dtype=torch.float64) for name, shape in shapes.items()}
     checked = set()
     for item in transforms():
-        context = Context(
-            lead=2, stage="example", round=0, step=0, setting=setting_of(federated(1)), draws=Ones()
-        )
+        setting = setting_of(federated(1))
+        context = Context(lead=2, stage="example", round=0, step=0, setting=setting, draws=Ones())
         state = item.initial_of(shapes, 2)
         by_norms = item.update_by_norms(norms(given, 2), state, context)
         if by_norms is None:
@@ -198,7 +185,7 @@ def test_an_update_by_norms_is_the_update() -> None:
         checked.add(type(item).__name__)
         scaling, next_state = by_norms
         after, expected_state = item.update(given, state, context)
-        assert all(torch.equal(next_state[key], value) for key, value in expected_state.items())
+        assert differing(expected_state, next_state) is None
         for key, value in given.items():
             expected = value * _wide(scaling.factors.get(key, 1.0), value) + _wide(scaling.deviation, value)
             torch.testing.assert_close(after[key], expected, rtol=1e-12, atol=1e-14)
@@ -256,8 +243,7 @@ def test_a_training_that_was_cut_off_goes_on_bit_for_bit(defense: str, tmp_path:
     assert apart(whole, end) == 0
     assert end.curve == whole.curve
     assert list(end.checkpoints) == [1]
-    for key, value in whole.checkpoints[1].items():
-        assert torch.equal(end.checkpoints[1][key], value)
+    assert differing(whole.checkpoints[1], end.checkpoints[1]) is None
     assert resume.load(path, start, {"source": 2}) is start  # other code: from the beginning
     path.write_bytes(path.read_bytes()[:100])
     assert resume.load(path, start, {"source": 1}) is start
@@ -301,9 +287,8 @@ def test_streams_of_a_round_are_apart_and_alone_as_in_company() -> None:
     together = StreamDraws.of(1, 0, 4, (2, 3, 9), cpu).normal("w", like)
     alone = StreamDraws.of(1, 0, 4, (3,), cpu).normal("w", like[:1])
     assert torch.equal(alone[0], together[1])
-    seen = np.corrcoef(
-        torch.cat([together, StreamDraws.of(1, 0, 5, (2,), cpu).normal("w", like[:1])]).numpy()
-    )
+    later = StreamDraws.of(1, 0, 5, (2,), cpu).normal("w", like[:1])
+    seen = np.corrcoef(torch.cat([together, later]).numpy())
     assert np.abs(seen - np.eye(4)).max() < 5 / 20000**0.5
     assert abs(float(together.var()) - 1) < 5 * (2 / 60000) ** 0.5
     flat = StreamDraws.of(1, 0, 4, (2, 3, 9), cpu).uniform("w", like)
@@ -320,9 +305,8 @@ def test_a_state_of_the_server_inside_local_steps_is_refused() -> None:
 
         def transforms(self, setting: object) -> Mapping[str, list[Transform]]:  # type: ignore[override]
             del setting
-            return {
-                "example": [QuantileClip(owner="server", initial_bound=1.0, multiplier=1.0, count_noise=1.0)]
-            }
+            clip = QuantileClip(owner="server", initial_bound=1.0, multiplier=1.0, count_noise=1.0)
+            return {"example": [clip]}
 
     with pytest.raises(ValueError, match="server's state at stage 'example'"):
         staged(Wrong(), federated(1), {"w": torch.zeros(2)})
@@ -380,22 +364,13 @@ def test_a_state_is_followed_over_an_undefended_training_without_moving_it(
     whole = train(of, start)
     kept = tmp_path / "states.safetensors"
     found = states_at(of, start.weights, before, of.cell.rounds, kept, whole.weights)
-    moved = [
-        not torch.equal(value, before.states[place][key])
-        for place, state in found.states.items()
-        for key, value in state.items()
-    ]
-    assert any(moved)
+    assert differing(tensors_of(before), tensors_of(found)) is not None
     again = states_at(of, start.weights, before, of.cell.rounds, kept, whole.weights)  # read from the file
-    for place, state in found.states.items():
-        for key, value in state.items():
-            assert torch.equal(again.states[place][key], value)
+    assert differing(tensors_of(found), tensors_of(again)) is None
     own = replace(of, cell=of.cell.model_copy(update={"defense": Entry(name=name, params=params)}))
     under = train(own, begin(own, start.weights, before))
     same = states_at(own, start.weights, before, of.cell.rounds, tmp_path / "own.safetensors", under.weights)
-    for place, state in under.stages.states.items():
-        for key, value in state.items():
-            assert torch.equal(same.states[place][key], value)
+    assert differing(tensors_of(under.stages), tensors_of(same)) is None
     with pytest.raises(NotApplicable, match="ends at other weights"):
         states_at(of, start.weights, before, 2, tmp_path / "no.safetensors", whole.weights)
 

@@ -216,25 +216,8 @@ def _half(value: Tensor) -> Tensor:
     return value / 2
 
 
-def _minus_mean(value: Tensor) -> Tensor:
-    return value - value.mean(0)
-
-
-def _in_place(value: Tensor) -> Tensor:
-    return value.mul_(0.5)
-
-
 def _global_noise(value: Tensor) -> Tensor:
     return value + torch.randn(value.shape, dtype=value.dtype)
-
-
-def _as_double(value: Tensor) -> Tensor:
-    return value.double() / 2
-
-
-def _unit_norm(value: Tensor) -> Tensor:
-    scaled: Tensor = value / value.norm()
-    return scaled
 
 
 @pytest.mark.parametrize(
@@ -248,19 +231,27 @@ def _unit_norm(value: Tensor) -> Tensor:
             _Defense(stages_=("client", "server"), items=(_Each(_half),)), id="stage not claimed",
         ),
         pytest.param(
-            "readings", "where nothing is claimed", _Defense(stages_=("server",), items=(_Each(_in_place),)),
-            id="earlier point changed",
+            "readings", "where nothing is claimed",
+            _Defense(stages_=("server",), items=(_Each(lambda value: value.mul_(0.5)),)), id="earlier point changed",
         ),
         pytest.param("keyed", "one key", _Defense(items=(_Each(_global_noise),)), id="not deterministic"),
         pytest.param("keyed", "depends on the draw", _Defense(items=(_Drawn(),)), id="draws in secret"),
         pytest.param("keyed", "two draws are equal", _Defense(items=(_SaysRandom(_half),)), id="does not draw"),
         pytest.param(
-            "alone = in company", "client 1", _Defense(items=(_Each(_minus_mean),)), id="looks at its neighbours"
+            "alone = in company", "client 1", _Defense(items=(_Each(lambda value: value - value.mean(0)),)),
+            id="looks at its neighbours",
         ),
-        pytest.param("inputs untouched", "in place", _Defense(items=(_Each(_in_place),)), id="writes its inputs"),
-        pytest.param("shapes", "float64", _Defense(items=(_Each(_as_double),)), id="another dtype"),
+        pytest.param(
+            "inputs untouched", "in place", _Defense(items=(_Each(lambda value: value.mul_(0.5)),)),
+            id="writes its inputs",
+        ),
+        pytest.param(
+            "shapes", "float64", _Defense(items=(_Each(lambda value: value.double() / 2),)), id="another dtype"
+        ),
         pytest.param("shapes", "expected", _Defense(items=(_Each(torch.flatten),)), id="another shape"),
-        pytest.param("finite", "times 0", _Defense(items=(_Each(_unit_norm),)), id="divides by zero"),
+        pytest.param(
+            "finite", "times 0", _Defense(items=(_Each(lambda value: value / value.norm()),)), id="divides by zero"
+        ),
         pytest.param("bias", "unbiased = True", _Unbiased(items=(_Each(_half),)), id="biased in secret"),
         pytest.param("noise", "stated 1 ", _Defense(items=(_TwiceTheNoise(deviation=1.0),)), id="other variance"),
         pytest.param("description", "at the truth", _Defense(items=(_Unlike(_half),)), id="says what is not so"),
@@ -287,65 +278,35 @@ class _Attack(Attack):
         return claim(reading, reading.public_mean.expand(len(reading), reading.examples, *reading.shape))
 
 
-class _Plus(_Attack):
+def _plus(extra: Callable[[Reading, Budget], Tensor | float]) -> type[Attack]:
     """The public mean and something on top."""
 
-    def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
-        mean = _Attack().reconstruct(reading, budget, key)
-        return replace(mean, inputs=mean.inputs + self.extra(reading, budget))
+    class Plus(_Attack):
+        def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
+            mean = _Attack().reconstruct(reading, budget, key)
+            return replace(mean, inputs=mean.inputs + extra(reading, budget))
 
-    def extra(self, reading: Reading, budget: Budget) -> Tensor | float:
-        raise NotImplementedError
-
-
-class _Chunked(_Plus):
-    def extra(self, reading: Reading, budget: Budget) -> float:
-        return 1e-6 * budget.chunk
+    return Plus
 
 
-class _Company(_Plus):
-    def extra(self, reading: Reading, budget: Budget) -> float:
-        return 1e-6 * len(reading)
-
-
-class _Peeking(_Plus):
+def _peek(reading: Reading, _: Budget) -> Tensor | float:
     """Looks for the victim's batch statistics in the module."""
-
-    def extra(self, reading: Reading, budget: Budget) -> Tensor | float:
-        return next((value.float() for _, value in reading.model.named_buffers()), 0.0)
+    return next((value.float() for _, value in reading.model.named_buffers()), 0.0)
 
 
-class _LeftOver(_Plus):
+def _left_over(reading: Reading, _: Budget) -> float:
     """Looks for a gradient left over in the module."""
-
-    def extra(self, reading: Reading, budget: Budget) -> float:
-        first = next(reading.model.parameters())
-        return 0.0 if first.grad is None else float(first.grad.mean())
+    first = next(reading.model.parameters())
+    return 0.0 if first.grad is None else float(first.grad.mean())
 
 
-class _GlobalSeed(_Plus):
-    def extra(self, reading: Reading, budget: Budget) -> float:
-        return float(torch.rand(()))
-
-
-class _Silent(_Plus):
-    """Returns no numbers and says ok."""
-
-    def extra(self, reading: Reading, budget: Budget) -> float:
-        return float("nan")
-
-
-class _Poisoned(_Plus):
+def _poisoned(reading: Reading, _: Budget) -> float:
     """One reading that is no number makes all of them so."""
-
-    def extra(self, reading: Reading, budget: Budget) -> float:
-        return 0.0 * float(torch.stack([value.sum() for value in reading.values.values()]).sum())
+    return 0.0 * float(torch.stack([value.sum() for value in reading.values.values()]).sum())
 
 
-class _Scribbling(_Plus):
-    def extra(self, reading: Reading, budget: Budget) -> float:
-        next(iter(reading.values.values())).mul_(0.5)
-        return 0.0
+def _scribble(reading: Reading, _: Budget) -> float:
+    return 0.0 * float(next(iter(reading.values.values())).mul_(0.5).sum())
 
 
 class _Mumbling(_Attack):
@@ -385,16 +346,16 @@ class _Lying(_Spending):
 @pytest.mark.parametrize(
     ("contract", "words", "attack"),
     [
-        pytest.param("any chunk", "chunk 2 and chunk 32", _Chunked, id="depends on the chunk"),
-        pytest.param("alone = in company", "alone and in company", _Company, id="depends on company"),
-        pytest.param("reading alone", "noise there", _Peeking, id="peeks at buffers"),
-        pytest.param("reading alone", "noise there", _LeftOver, id="peeks at left-over gradients"),
-        pytest.param("keyed", "one key", _GlobalSeed, id="draws by the global seed"),
-        pytest.param("finite", "status says ok", _Silent, id="no numbers in silence"),
+        pytest.param("any chunk", "chunk 2 and chunk 32", _plus(lambda _, b: 1e-6 * b.chunk), id="depends on chunk"),
         pytest.param(
-            "finite", "a nan reading: reading 0 is not finite", _Poisoned, id="poisons its neighbours"
+            "alone = in company", "alone and in company", _plus(lambda r, _: 1e-6 * len(r)), id="depends on company"
         ),
-        pytest.param("reading untouched", "value 0.weight", _Scribbling, id="writes its reading"),
+        pytest.param("reading alone", "noise there", _plus(_peek), id="peeks at buffers"),
+        pytest.param("reading alone", "noise there", _plus(_left_over), id="peeks at left-over gradients"),
+        pytest.param("keyed", "one key", _plus(lambda *_: float(torch.rand(()))), id="draws by the global seed"),
+        pytest.param("finite", "status says ok", _plus(lambda *_: float("nan")), id="no numbers in silence"),
+        pytest.param("finite", "a nan reading: reading 0 is not finite", _plus(_poisoned), id="poisons its neighbours"),
+        pytest.param("reading untouched", "value 0.weight", _plus(_scribble), id="writes its reading"),
         pytest.param("takes or refuses", "not one line", _Mumbling, id="refuses without a word"),
         pytest.param("takes or refuses", "raises", _Raising, id="raises"),
         pytest.param("repeated labels", "raises", _Raising, id="raises for a batch"),
@@ -402,7 +363,7 @@ class _Lying(_Spending):
         pytest.param("budget", "reports 2 evaluations of 1", _Spending, id="exceeds its budget"),
         pytest.param("budget", "makes 2 evaluations of 1", _Lying, id="exceeds it and lies"),
     ],
-)
+)  # fmt: skip
 def test_a_broken_attack_is_found(contract: str, words: str, attack: type[Attack]) -> None:
     by_name = {one.name: one for one in contracts("attacks")}
     if attack in (_Spending, _Lying):  # these do attack, which takes time: only the one contract
@@ -437,39 +398,25 @@ class _Model(Model):
     reference = "broken on purpose"
     takes = ("image",)
 
-    def layers(self) -> list[nn.Module]:
-        return []
+    extra: ClassVar[Callable[[], nn.Module]] = nn.Identity  # a layer in its middle
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         channels, height, width = shape
         return nn.Sequential(
-            nn.Conv2d(channels, 4, 3, padding=1), *self.layers(), nn.Sigmoid(), nn.Flatten(),
+            nn.Conv2d(channels, 4, 3, padding=1), type(self).extra(), nn.Sigmoid(), nn.Flatten(),
             nn.Linear(4 * height * width, classes),
         )  # fmt: skip
 
 
-class _Normed(_Model):
-    def layers(self) -> list[nn.Module]:
-        return [nn.BatchNorm2d(4, affine=False)]
-
-
-class _BatchNormAlways(_Model):
-    """Batch statistics in eval mode as well."""
-
-    def layers(self) -> list[nn.Module]:
-        return [nn.BatchNorm2d(4, affine=False, track_running_stats=False)]
+def _with(extra: Callable[[], nn.Module]) -> type[Model]:
+    return type("Extra", (_Model,), {"extra": staticmethod(extra)})
 
 
 class _Centre(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x - x.mean(0)
-
-
-class _Centred(_Model):
     """Subtracts the mean of the batch without being a BatchNorm."""
 
-    def layers(self) -> list[nn.Module]:
-        return [_Centre()]
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(0)
 
 
 class _Cut(nn.Module):
@@ -477,9 +424,9 @@ class _Cut(nn.Module):
         return x.round()
 
 
-class _Dead(_Model):
-    def layers(self) -> list[nn.Module]:
-        return [_Cut()]
+def _batch_norm_always() -> nn.Module:
+    """Batch statistics in eval mode as well."""
+    return nn.BatchNorm2d(4, affine=False, track_running_stats=False)
 
 
 class _Counting(nn.Module):
@@ -494,11 +441,6 @@ class _Counting(nn.Module):
         return x
 
 
-class _Remembering(_Model):
-    def layers(self) -> list[nn.Module]:
-        return [_Counting()]
-
-
 class _Unkeyed(_Model):
     def initial(self, module: nn.Module, seed: int) -> dict[str, Tensor]:
         return {name: value.detach() for name, value in module.named_parameters()}
@@ -511,22 +453,28 @@ class _WrongLogits(_Model):
 
 class _HalfStarted(_Model):
     def initial(self, module: nn.Module, seed: int) -> dict[str, Tensor]:
-        return {
-            name: value for name, value in Model.initial(self, module, seed).items() if "bias" not in name
-        }
+        started = Model.initial(self, module, seed)
+        return {name: value for name, value in started.items() if "bias" not in name}
 
 
 @pytest.mark.parametrize(
     ("contract", "words", "model"),
     [
-        pytest.param("no batch statistics", "BatchNorm2d", _Normed, id="BatchNorm"),
-        pytest.param("alone = in company", "differ by", _BatchNormAlways, id="BatchNorm in eval mode"),
         pytest.param(
-            "gradients", "no gradient is one example's", _BatchNormAlways, id="BatchNorm's gradients"
+            "no batch statistics",
+            "BatchNorm2d",
+            _with(lambda: nn.BatchNorm2d(4, affine=False)),
+            id="BatchNorm",
         ),
-        pytest.param("alone = in company", "differ by", _Centred, id="batch mean"),
-        pytest.param("gradients flow", "does not depend", _Dead, id="no derivatives"),
-        pytest.param("alone = in company", "buffer 1.seen", _Remembering, id="buffers that move"),
+        pytest.param(
+            "alone = in company", "differ by", _with(_batch_norm_always), id="BatchNorm in eval mode"
+        ),
+        pytest.param(
+            "gradients", "no gradient is one example's", _with(_batch_norm_always), id="BatchNorm's gradients"
+        ),
+        pytest.param("alone = in company", "differ by", _with(_Centre), id="batch mean"),
+        pytest.param("gradients flow", "does not depend", _with(_Cut), id="no derivatives"),
+        pytest.param("alone = in company", "buffer 1.seen", _with(_Counting), id="buffers that move"),
         pytest.param("initial weights", "one key", _Unkeyed, id="weights by the global seed"),
         pytest.param("initial weights", "do not fit", _HalfStarted, id="weights missing"),
         pytest.param("builds", "expected (1, 7)", _WrongLogits, id="logits"),
@@ -559,63 +507,49 @@ class _Dataset(Dataset):
     reference = "broken on purpose"
     kind: ClassVar[DataKind] = "image"
 
+    raw: ClassVar[Callable[[], Raw]] = staticmethod(_raw)
+
     def load(self, folders: tuple[Path, ...]) -> Raw:
-        del folders
-        return self.raw()
-
-    def raw(self) -> Raw:
-        return _raw()
+        return type(self).raw()
 
 
-class _Levels(_Dataset):
-    def raw(self) -> Raw:
-        return _raw(train_inputs=np.round(255 * _raw().train_inputs))
+def _of(raw: Callable[[], Raw], kind: DataKind = "image") -> Dataset:
+    made: type[Dataset] = type("Changed", (_Dataset,), {"raw": staticmethod(raw), "kind": kind})
+    return made()
 
 
-class _OneClassMissing(_Dataset):
-    def raw(self) -> Raw:
-        return _raw(class_names=("a", "b", "c", "d"))
+def _part(rows: Any) -> Raw:
+    return _raw(train_inputs=_raw().train_inputs[rows], train_labels=_raw().train_labels[rows])
 
 
-class _Shuffled(_Dataset):
-    """Comes in an order of the global seed's."""
-
-    def raw(self) -> Raw:
-        order = np.random.permutation(120)
-        return _raw(train_inputs=_raw().train_inputs[order], train_labels=_raw().train_labels[order])
+def _failing() -> Raw:
+    raise OSError("the disk is gone")
 
 
-class _TooFew(_Dataset):
-    def raw(self) -> Raw:
-        return _raw(train_inputs=_raw().train_inputs[:6], train_labels=_raw().train_labels[:6])
-
-
-class _Short(_Dataset):
-    def raw(self) -> Raw:
-        return _raw(train_labels=_raw().train_labels[:-1])
-
-
-class _Failing(_Dataset):
-    def raw(self) -> Raw:
-        raise OSError("the disk is gone")
+LEVELS = _raw(train_inputs=np.round(255 * _raw().train_inputs))
+SHUFFLED = _of(lambda: _part(np.random.permutation(120)))  # an order of the global seed's
 
 
 @pytest.mark.parametrize(
     ("contract", "words", "dataset"),
     [
-        pytest.param("values", "[0, 1], got 0.0 to 255.0", _Levels, id="levels up to 255"),
+        pytest.param("values", "[0, 1], got 0.0 to 255.0", _of(lambda: LEVELS), id="levels up to 255"),
         pytest.param(
-            "classes", "no training example of class d", _OneClassMissing, id="a class without examples"
+            "classes", "no training example of class d", _of(lambda: _raw(class_names=("a", "b", "c", "d"))),
+            id="a class without examples",
         ),
-        pytest.param("order", "train_inputs comes in another order", _Shuffled, id="another order"),
-        pytest.param("content", "two loads hash to", _Shuffled, id="another content hash"),
-        pytest.param("counts", "is empty", _TooFew, id="an empty split"),
-        pytest.param("counts", "120 examples and 119 labels", _Short, id="a label short"),
-        pytest.param("kind", "cannot be loaded: ", _Failing, id="cannot be loaded"),
+        pytest.param("order", "train_inputs comes in another order", SHUFFLED, id="another order"),
+        pytest.param("content", "two loads hash to", SHUFFLED, id="another content hash"),
+        pytest.param("counts", "is empty", _of(lambda: _part(slice(6))), id="an empty split"),
+        pytest.param(
+            "counts", "120 examples and 119 labels", _of(lambda: _raw(train_labels=_raw().train_labels[:-1])),
+            id="a label short",
+        ),
+        pytest.param("kind", "cannot be loaded: ", _of(_failing), id="cannot be loaded"),
     ],
-)
-def test_a_broken_data_set_is_found(contract: str, words: str, dataset: type[Dataset]) -> None:
-    found = _broken(check_instance("datasets", dataset()))
+)  # fmt: skip
+def test_a_broken_data_set_is_found(contract: str, words: str, dataset: Dataset) -> None:
+    found = _broken(check_instance("datasets", dataset))
     assert words in found[contract], found
 
 
@@ -631,16 +565,11 @@ def test_splits_that_overlap_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_table_whose_groups_miss_a_column_is_found() -> None:
-    class Rows(_Dataset):
-        kind: ClassVar[DataKind] = "table"
-
-        def raw(self) -> Raw:
-            base = _raw()
-            return replace(
-                base, train_inputs=base.train_inputs[:, 0, 0], test_inputs=base.test_inputs[:, 0, 0]
-            )
-
-    assert "groups hold 0 columns of 4" in _broken(check_instance("datasets", Rows()))["columns"]
+    flat = replace(_raw(), train_inputs=_raw().train_inputs[:, 0, 0], test_inputs=_raw().test_inputs[:, 0, 0])
+    assert (
+        "groups hold 0 columns of 4"
+        in _broken(check_instance("datasets", _of(lambda: flat, "table")))["columns"]
+    )
 
 
 # ------------------------------------------------------------------ the command

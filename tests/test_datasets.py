@@ -155,9 +155,8 @@ def test_folders_are_the_given_one_then_the_variable_then_the_cache(
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "cifar10", "cifar100", "lfw", "adult"])
 def test_what_is_missing_is_said_with_places_and_remedy(name: str, tmp_path: Path) -> None:
     dataset = registry.instance("datasets", name, {})
-    with pytest.raises(
-        MissingDataError, match=f"^{name}: not there: .*{tmp_path}.*; run `bench data fetch {name}`$"
-    ):
+    message = f"^{name}: not there: .*{tmp_path}.*; run `bench data fetch {name}`$"
+    with pytest.raises(MissingDataError, match=message):
         load(dataset, name, tmp_path)
 
 
@@ -272,13 +271,9 @@ def test_lfw_pictures_are_cut_and_reduced_as_scikit_learn_does(tmp_path: Path) -
     raw = Lfw().load((tmp_path,))
     cut = slice(61, 189)
     theirs = fetch_lfw_people(
-        data_home=tmp_path,
-        min_faces_per_person=20,
-        color=True,
-        slice_=(cut, cut),
-        resize=0.25,
+        data_home=tmp_path, min_faces_per_person=20, color=True, slice_=(cut, cut), resize=0.25,
         download_if_missing=False,
-    )
+    )  # fmt: skip
     assert raw.class_names == ("Ann_Bell", "Carl_Dee")
     assert raw.subset == "41 of 3023 pictures, 2 of 62 people"
     ours = np.concatenate([raw.train_inputs, raw.test_inputs]).transpose(0, 2, 3, 1) / 255
@@ -292,9 +287,8 @@ def test_lfw_pictures_are_cut_and_reduced_as_scikit_learn_does(tmp_path: Path) -
 def test_cancer_is_scaled_by_its_training_part_alone() -> None:
     raw = Cancer().load(())
     assert (len(raw.train_labels), len(raw.test_labels)) == (426, 143)
-    assert np.array_equal(raw.train_inputs.min(0), np.zeros(30)) and np.array_equal(
-        raw.train_inputs.max(0), np.ones(30)
-    )
+    low, high = raw.train_inputs.min(0), raw.train_inputs.max(0)
+    assert np.array_equal(low, np.zeros(30)) and np.array_equal(high, np.ones(30))
     assert raw.test_inputs.min() >= 0 and raw.test_inputs.max() <= 1
     source = load_breast_cancer().data
     train, test = hold_out(569, "cancer")
@@ -394,9 +388,8 @@ def test_a_damaged_batch_is_not_unpickled(
 ) -> None:
     _cifar_batches(tmp_path / "cifar-10-batches-py", Cifar10, monkeypatch)
     damage(tmp_path / "cifar-10-batches-py" / "data_batch_3")
-    with pytest.raises(
-        DataError, match=r"cifar10: .*data_batch_3: truncated or altered: md5 .*bench data fetch cifar10"
-    ):
+    message = r"cifar10: .*data_batch_3: truncated or altered: md5 .*bench data fetch cifar10"
+    with pytest.raises(DataError, match=message):
         load(Cifar10(), "cifar10", tmp_path)
 
 
@@ -445,9 +438,8 @@ def test_damage_to_adult_is_named_by_row(old: str, new: str, message: str, tmp_p
     _adult_set(tmp_path / "adult")
     path = tmp_path / "adult" / "adult.data"
     path.write_text(path.read_text().replace(old, new, 1))
-    with pytest.raises(
-        DataError, match=f"^adult: .*adult.data: {message}.*; delete it and run `bench data fetch adult`"
-    ):
+    remedy = "; delete it and run `bench data fetch adult`"
+    with pytest.raises(DataError, match=f"^adult: .*adult.data: {message}.*{remedy}"):
         load(Adult(), "adult", tmp_path)
 
 
@@ -480,11 +472,7 @@ def _header(shape: tuple[int, ...], dtype: str = "|u1") -> bytes:
         ("/x_train.npy", _npy(np.zeros(3)), "is no array's name"),
         ("x_train.txt", b"", "is no array's name"),
         ("x_train.npy", _header((2**40,)) + bytes(10), "not what the archive holds"),
-        (
-            "x_train.npy",
-            _header((-1, 4)) + bytes(10),
-            "truncated, altered or no .npz|not what the archive holds",
-        ),
+        ("x_train.npy", _header((-1, 4)) + bytes(10), "truncated, altered or no|not what the archive holds"),
         ("x_train.npy", _header((10,)) + bytes(11), "not what the archive holds"),
         ("x_train.npy", _header((2,), "<c16") + bytes(32), "dtype complex128 is not read"),
         ("x_train.npy", b"\x93NUMPY\x09\x00rest of it", "npy version"),
@@ -561,10 +549,7 @@ def test_own_rows_are_a_table_and_a_path_may_be_below_a_data_folder(tmp_path: Pa
         ({"x_train": np.zeros((4, 2)), "y_train": -np.ones(4, int)}, "y_train must be one integer"),
         ({"x_train": np.zeros((4, 2)), "y_train": np.zeros(3, int)}, "x_train has 4 examples, y_train 3"),
         ({"x_train": np.zeros((4, 2), int), "y_train": np.zeros(4, int)}, "must be uint8 or floats"),
-        (
-            {"x_train": np.zeros((4, 3, 8, 8)), "y_train": np.zeros(4, int)},
-            "got 8 with layout HWC; give the other",
-        ),
+        ({"x_train": np.zeros((4, 3, 8, 8)), "y_train": np.zeros(4, int)}, "got 8 with layout HWC; give the"),
         (
             {"x_train": np.zeros((4, 2)), "y_train": np.zeros(4, int), "x_test": np.zeros((4, 2))},
             "lacks y_test",
@@ -603,20 +588,27 @@ def test_own_pictures_keep_their_pixels_where_the_size_is_theirs(tmp_path: Path)
     assert grey.train_inputs.shape == (12, 1, 16, 24)
 
 
-def test_pictures_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("picture", "message"),
+    [
+        (None, "truncated or no PNG"),
+        (Image.fromarray(_bytes(8, 8).astype(np.uint16) * 200), "mode I;16 is not read"),
+        (Image.new("1", (8000, 8000)), "8000×8000 pixels; at most 50000000"),
+    ],
+)
+def test_pictures_that_cannot_be_read_are_named(
+    picture: Image.Image | None, message: str, tmp_path: Path
+) -> None:
     _own_pictures(tmp_path)
-    (tmp_path / "cat" / "3.png").write_bytes(b"no picture")
+    path = tmp_path / "cat" / "3.png"
+    if picture is None:
+        _truncate(path)
+    else:
+        _save(path, picture)
+    with pytest.raises(DataError, match=rf"cat/3\.png: {message}"):
+        PictureFolder(path=str(tmp_path)).load(())
+    path.write_bytes(b"no picture")
     with pytest.raises(DataError, match=r"cat/3\.png: truncated or no PNG"):
-        PictureFolder(path=str(tmp_path)).load(())
-    _save(tmp_path / "cat" / "3.png", Image.fromarray(_bytes(8, 8).astype(np.uint16) * 200))
-    with pytest.raises(DataError, match=r"cat/3\.png: mode I;16 is not read"):
-        PictureFolder(path=str(tmp_path)).load(())
-    _save(tmp_path / "cat" / "3.png", Image.new("1", (8000, 8000)))
-    with pytest.raises(DataError, match=r"cat/3\.png: 8000×8000 pixels; at most 50000000"):
-        PictureFolder(path=str(tmp_path)).load(())
-    _save(tmp_path / "cat" / "3.png", Image.fromarray(_bytes(32, 32, 3)))
-    _truncate(tmp_path / "cat" / "3.png")
-    with pytest.raises(DataError, match=r"cat/3\.png: truncated"):
         PictureFolder(path=str(tmp_path)).load(())
 
 
@@ -668,13 +660,8 @@ def test_own_data_without_a_file_say_so(dataset: Dataset) -> None:
     ids=lambda value: type(value).__name__ if isinstance(value, Dataset) else "",
 )
 def test_the_real_packs(
-    dataset: Dataset,
-    counts: tuple[int, int],
-    shape: tuple[int, ...],
-    classes: int,
-    subset: str | None,
-    data_dir: Path,
-) -> None:
+    dataset: Dataset, counts: tuple[int, int], shape: tuple[int, ...], classes: int, subset: str | None, data_dir: Path
+) -> None:  # fmt: skip
     raw: Raw = dataset.load((data_dir,))
     if raw.subset != subset:
         pytest.skip(f"{data_dir} holds another part of it: {raw.subset or 'the whole'}")
@@ -717,7 +704,6 @@ def test_adults_groups_are_one_hot_and_its_unknown_values_are_where_the_source_h
 
 
 def test_class_names_are_the_published_ones() -> None:
-    assert len(set(Cifar100.class_names)) == 100 and list(Cifar100.class_names) == sorted(
-        Cifar100.class_names
-    )
+    names = Cifar100.class_names
+    assert len(set(names)) == 100 and list(names) == sorted(names)
     assert cifar.Cifar10.class_names[3] == "cat"

@@ -207,11 +207,8 @@ def test_one_training_serves_every_round_that_is_asked_of_it(plan: Any) -> None:
         + 'defense = ["none", "noise"]\n'
     )
     trainings = [item.cell for item in found if isinstance(item.cell, TrainingCell)]
-    assert [(cell.rounds, cell.checkpoints, cell.defense.name) for cell in trainings] == [
-        (20, (1, 5, 20), "none"),
-        (9, (0,), "none"),
-        (20, (20,), "noise"),
-    ]
+    kept = [(cell.rounds, cell.checkpoints, cell.defense.name) for cell in trainings]
+    assert kept == [(20, (1, 5, 20), "none"), (9, (0,), "none"), (20, (20,), "noise")]
     assert [type(item.cell) for item in found[:3]] == [TrainingCell] * 3
     for cell in attacks(found):
         assert isinstance(cell.weights, CheckpointWeights)
@@ -235,15 +232,11 @@ def test_a_weights_file_for_each_seed(plan: Any, tmp_path: Path) -> None:
     for seed, content in enumerate((b"zero", b"one")):
         (tmp_path / f"w-{seed}.safetensors").write_bytes(content)
     found = attacks(plan(toml(weights='[{ file = "w-{seed}.safetensors" }]', seed="[0, 1]")))
-    weights = [cell.weights for cell in found]
-    assert [w.sha256 for w in weights if isinstance(w, FileWeights)] == [
-        hashlib.sha256(content).hexdigest() for content in (b"zero", b"one")
-    ]
-    assert [Path(w.path).name for w in weights if isinstance(w, FileWeights)] == [
-        "w-0.safetensors",
-        "w-1.safetensors",
-    ]
-    assert {w.series for w in weights if isinstance(w, FileWeights)} == {"w-{seed}.safetensors"}
+    weights = [cell.weights for cell in found if isinstance(cell.weights, FileWeights)]
+    hashes = [hashlib.sha256(content).hexdigest() for content in (b"zero", b"one")]
+    assert [w.sha256 for w in weights] == hashes
+    assert [Path(w.path).name for w in weights] == ["w-0.safetensors", "w-1.safetensors"]
+    assert {w.series for w in weights} == {"w-{seed}.safetensors"}
 
 
 @pytest.mark.parametrize(
@@ -286,30 +279,18 @@ IMPOSSIBLE = [
         ),
         "too many unknowns: 17 examples behind a reading, at most 16", 3, 1,
     ),
-    (
-        toml(point='["type-0", "aggregate"]', federated="[{ batch = 3 }]"),
-        "too many unknowns: 30 examples behind a reading, at most 16", 1, 1,
-    ),
-    (
-        toml(point='["type-2", "type-1"]', federated='[{ algorithm = "fedavg", steps = 11, batch = 1 }]'),
-        "too many unknowns: 11 local steps, at most 10", 1, 1,
-    ),
-    (
-        toml(federated="[{ batch = 3, sweep = { client_examples = [2, 3] } }]"),
-        "a client with 2 examples has no batch of 3", 1, 1,
-    ),
-    (
-        toml(federated="[{ sweep = { clients = [100, 6000] } }]"),
-        "no examples for 6000 clients, of 5000 for training", 1, 1,
-    ),
-    (
-        toml(federated="[{ sweep = { client_examples = [50, 5001] } }]"),
-        "no client can hold 5001 examples, of 5000 for training", 1, 1,
-    ),
-    (
-        toml(federated='[{ client_examples = 15, sweep = { partition = ["iid", "two-shard"] } }]'),
-        "two-shard gives a client two equal parts, 15 examples are odd", 1, 1,
-    ),
+    (toml(point='["type-0", "aggregate"]', federated="[{ batch = 3 }]"),
+     "too many unknowns: 30 examples behind a reading, at most 16", 1, 1),
+    (toml(point='["type-2", "type-1"]', federated='[{ algorithm = "fedavg", steps = 11, batch = 1 }]'),
+     "too many unknowns: 11 local steps, at most 10", 1, 1),
+    (toml(federated="[{ batch = 3, sweep = { client_examples = [2, 3] } }]"),
+     "a client with 2 examples has no batch of 3", 1, 1),
+    (toml(federated="[{ sweep = { clients = [100, 6000] } }]"),
+     "no examples for 6000 clients, of 5000 for training", 1, 1),
+    (toml(federated="[{ sweep = { client_examples = [50, 5001] } }]"),
+     "no client can hold 5001 examples, of 5000 for training", 1, 1),
+    (toml(federated='[{ client_examples = 15, sweep = { partition = ["iid", "two-shard"] } }]'),
+     "two-shard gives a client two equal parts, 15 examples are odd", 1, 1),
     (  # 5000 over 1000 clients: 5 for each, and 4 where a client has two parts
         toml(federated='[{ clients = 1000, batch = 5, sweep = { partition = ["iid", "two-class"] } }]'),
         "a client with 4 examples has no batch of 5", 1, 1,
@@ -321,10 +302,8 @@ IMPOSSIBLE = [
         ),
         "a reading would hold the same example twice: 15 of a client with 14", 2, 2,
     ),
-    (
-        toml(readings="[20, 21]", federated="[{ clients = 20 }]"),
-        "21 readings of one client each, at most 20 are distinct with 20 clients", 1, 1,
-    ),
+    (toml(readings="[20, 21]", federated="[{ clients = 20 }]"),
+     "21 readings of one client each, at most 20 are distinct with 20 clients", 1, 1),
     (
         toml(
             point='["type-0", "aggregate"]', readings="[9, 10]",
@@ -332,10 +311,8 @@ IMPOSSIBLE = [
         ),
         "10 readings of 3 clients each, at most 9 are distinct with 28 clients", 1, 3,
     ),
-    (
-        toml(model='["fed-cnn"]', dataset='["digits", "mnist"]'),
-        "fed-cnn does not fit 1×8×8: its layers do not fit inputs of this size", 1, 1,
-    ),
+    (toml(model='["fed-cnn"]', dataset='["digits", "mnist"]'),
+     "fed-cnn does not fit 1×8×8: its layers do not fit inputs of this size", 1, 1),
 ]  # fmt: skip
 
 

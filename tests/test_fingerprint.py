@@ -134,37 +134,20 @@ def test_a_wheel_and_a_checkout_agree(site: Path) -> None:
 
 # A file of each room, and the cells that run again when it changes.
 ROOMS = {
-    "answer/attack.py": EVERYTHING,
-    "answer/train.py": EVERYTHING,
-    "federated/pipeline.py": EVERYTHING,
-    "scoring/score.py": EVERYTHING,
-    "record/schema.py": EVERYTHING,
-    "registry/entries.py": EVERYTHING,
-    "gradients.py": EVERYTHING,
-    "datasets/base.py": EVERYTHING,
-    "datasets/digits.py": EVERYTHING,
-    "models/mlp.py": EVERYTHING,
-    "defenses/base.py": EVERYTHING,
+    "answer/attack.py": EVERYTHING, "answer/train.py": EVERYTHING, "federated/pipeline.py": EVERYTHING,
+    "scoring/score.py": EVERYTHING, "record/schema.py": EVERYTHING, "registry/entries.py": EVERYTHING,
+    "gradients.py": EVERYTHING, "datasets/base.py": EVERYTHING, "datasets/digits.py": EVERYTHING,
+    "models/mlp.py": EVERYTHING, "defenses/base.py": EVERYTHING,
     "defenses/prune.py": {"prune dlg", "prune labels-only", "prune training"},
     "defenses/transforms/mask.py": {"prune dlg", "prune labels-only", "prune training"},
     "attacks/labels_only.py": {"none labels-only", "prune labels-only", "mine labels-only"},
     "attacks/dlg.py": {"none dlg", "prune dlg", "mine dlg"},
-    "attacks/solvers/lbfgs.py": {"none dlg", "prune dlg", "mine dlg"},
-    "defenses/fed_cdp.py": set(),
-    "models/lenet.py": set(),
-    "matrix/read.py": set(),
-    "sweep/plan.py": set(),
-    "contracts/run.py": set(),
-    "pictures/grid.py": set(),
-    "leaderboard/board.py": set(),
-    "gate/verdict.py": set(),
-    "tracking/upload.py": set(),
-    "submission/check.py": set(),
-    "own/coerce.py": set(),
-    "health/versions.py": set(),
-    "cli/run.py": set(),
-    "api.py": set(),
-}
+    "attacks/solvers/lbfgs.py": {"none dlg", "prune dlg", "mine dlg"}, "defenses/fed_cdp.py": set(),
+    "models/lenet.py": set(), "matrix/read.py": set(), "sweep/plan.py": set(), "contracts/run.py": set(),
+    "pictures/grid.py": set(), "leaderboard/board.py": set(), "gate/verdict.py": set(),
+    "tracking/upload.py": set(), "submission/check.py": set(), "own/coerce.py": set(),
+    "health/versions.py": set(), "cli/run.py": set(), "api.py": set(),
+}  # fmt: skip
 
 
 def test_a_file_of_each_room_runs_again_what_it_answers(site: Path) -> None:

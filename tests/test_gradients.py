@@ -76,10 +76,6 @@ def _convolution(**options: object) -> Callable[[], nn.Module]:
     return build
 
 
-def _relu_in_place() -> nn.Module:
-    return nn.Sequential(nn.Linear(5, 8), nn.ReLU(inplace=True), nn.Linear(8, CLASSES))
-
-
 class _DoubledInPlace(nn.Module):
     """A layer's output, doubled where it lies."""
 
@@ -92,29 +88,11 @@ class _DoubledInPlace(nn.Module):
         return logits
 
 
-def _clamped_first() -> nn.Module:
-    return nn.Sequential(nn.Hardtanh(0.2, 0.8, inplace=True), nn.Linear(5, CLASSES))
-
-
-def _clamped_before_norm() -> nn.Module:
-    return nn.Sequential(nn.Hardtanh(0.2, 0.8, inplace=True), nn.LayerNorm(5), nn.Linear(5, CLASSES))
-
-
 def _mixed() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(1, 4, 5, 2, padding=2), nn.Tanh(), nn.Conv2d(4, 3, (3, 2), (1, 2), bias=False), nn.Sigmoid(),
         nn.AvgPool2d(2), nn.Flatten(), nn.Linear(3, 6), nn.Sigmoid(), nn.Linear(6, CLASSES, bias=False),
     )  # fmt: skip
-
-
-def _group_norm() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Sigmoid(), nn.Flatten(), nn.Linear(64, CLASSES)
-    )
-
-
-def _layer_norm() -> nn.Module:
-    return nn.Sequential(nn.Linear(5, 6), nn.LayerNorm(6), nn.Tanh(), nn.Linear(6, CLASSES))
 
 
 def _instance_norm() -> nn.Module:
@@ -144,10 +122,7 @@ def _other_convolutions() -> nn.Module:
     )  # fmt: skip
 
 
-def _depthwise() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Sigmoid(), nn.Flatten(), nn.Linear(80, CLASSES))
-
-
+S = nn.Sequential
 CASES: dict[str, Case] = {
     "linear": (lambda: nn.Linear(5, CLASSES), (5,), True),
     "linear without bias": (lambda: nn.Linear(5, CLASSES, bias=False), (5,), True),
@@ -161,20 +136,29 @@ CASES: dict[str, Case] = {
     ),
     "conv with padding by name": (_convolution(padding="same"), (2, 7, 6), False),
     "conv with circular padding": (_convolution(padding=1, padding_mode="circular"), (2, 7, 6), False),
-    "depthwise conv": (_depthwise, (2, 7, 6), False),
+    "depthwise conv": (
+        lambda: S(nn.Conv2d(2, 4, 3, groups=2), nn.Sigmoid(), nn.Flatten(), nn.Linear(80, CLASSES)),
+        (2, 7, 6), False,
+    ),
     "mixed": (_mixed, (1, 9, 9), True),
-    "in-place relu": (_relu_in_place, (5,), False),
+    "in-place relu": (lambda: S(nn.Linear(5, 8), nn.ReLU(inplace=True), nn.Linear(8, CLASSES)), (5,), False),
     "in-place scaling": (_DoubledInPlace, (5,), False),
-    "in-place clamp of the input": (_clamped_first, (5,), True),
-    "in-place clamp of the input, LayerNorm": (_clamped_before_norm, (5,), False),
+    "in-place clamp of the input": (lambda: S(nn.Hardtanh(0.2, 0.8, inplace=True), nn.Linear(5, CLASSES)), (5,), True),
+    "in-place clamp of the input, LayerNorm": (
+        lambda: S(nn.Hardtanh(0.2, 0.8, inplace=True), nn.LayerNorm(5), nn.Linear(5, CLASSES)),
+        (5,), False,
+    ),
     "a layer used twice, another unused": (_Twice, (5,), True),
     "tied weights": (_Tied, (5,), False),
-    "LayerNorm": (_layer_norm, (5,), False),
+    "LayerNorm": (lambda: S(nn.Linear(5, 6), nn.LayerNorm(6), nn.Tanh(), nn.Linear(6, CLASSES)), (5,), False),
     "InstanceNorm": (_instance_norm, (1, 6, 6), False),
     "BatchNorm in eval mode": (_frozen_statistics, (5,), False),
     "BatchNorm of images in eval mode": (_frozen_statistics_of_images, (1, 6, 6), False),
     "conv in one and three dimensions": (_other_convolutions, (1, 3, 3, 3), False),
-    "GroupNorm": (_group_norm, (1, 6, 6), False),
+    "GroupNorm": (
+        lambda: S(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Sigmoid(), nn.Flatten(), nn.Linear(64, CLASSES)),
+        (1, 6, 6), False,
+    ),
     "a bare parameter": (_Bare, (5,), False),
 }  # fmt: skip
 
@@ -221,9 +205,8 @@ def test_each_groups_gradient_is_autograds(name: str) -> None:
     assert torch.equal(inputs, before)
     expected = _oracle(model, weights, inputs, targets)
     assert list(result) == list(weights)
-    for key, value in expected.items():
-        torch.testing.assert_close(result[key], value, rtol=1e-10, atol=1e-13)
-        assert not result[key].requires_grad
+    torch.testing.assert_close(result, expected, rtol=1e-10, atol=1e-13)
+    assert not any(value.requires_grad for value in result.values())
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -267,8 +250,8 @@ def test_a_group_alone_is_as_in_a_batch(name: str) -> None:
     x, y = inputs.clone().requires_grad_(), targets
     together = group_gradients(model, weights, x, y, differentiable=True)
     alone = group_gradients(model, weights, x[:1], y[:1], differentiable=True)
-    for key, value in alone.items():
-        torch.testing.assert_close(value, together[key][:1], rtol=1e-9, atol=1e-13)
+    beside = {key: value[:1] for key, value in together.items()}
+    torch.testing.assert_close(alone, beside, rtol=1e-9, atol=1e-13)
     totals = [
         torch.stack([v[:1].square().sum() for v in result.values()]).sum() for result in (together, alone)
     ]
@@ -321,10 +304,8 @@ def test_a_group_of_several_is_the_mean_of_its_examples() -> None:
     model, weights, inputs, targets = _problem("mixed", groups=2, examples=3)
     whole = group_gradients(model, weights, inputs, targets)
     single = example_gradients(model, weights, inputs.flatten(0, 1), targets.flatten(0, 1))
-    for key, value in whole.items():
-        torch.testing.assert_close(
-            value, single[key].reshape(2, 3, *value.shape[1:]).mean(1), rtol=1e-12, atol=1e-14
-        )
+    means = {key: value.unflatten(0, (2, 3)).mean(1) for key, value in single.items()}
+    torch.testing.assert_close(whole, means, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("name", ["conv", "GroupNorm"])

@@ -158,43 +158,27 @@ ERRORS = [
     (axes(atack='["dlg"]'), "axes.atack: unknown key; did you mean 'attack'?"),
     (axes() + '\n[[attack]]\ndatset = ["digits"]', "attack[0].datset: unknown key; did you mean 'dataset'?"),
     (axes(federated="[{ bach = 3 }]"), "axes.federated[0].bach: unknown key; did you mean 'batch'?"),
-    (
-        axes(federated='[{ bach = 3, sweep = { batch = [1, 2] } }]', seed="[0]"),
-        "axes.federated[0].bach: unknown key; did you mean 'batch'?",
-    ),
-    (
-        axes(weights="[{ train = { rounds = 2, roundz = 3 }, round = 1 }]"),
-        "axes.weights[0].train.roundz: unknown key; did you mean 'rounds'?",
-    ),
-    (
-        axes(attack='[{ name = "dlg", restart = 1 }]'),
-        "axes.attack[0]: dlg: unknown parameter 'restart'; did you mean 'restarts'?",
-    ),
-    (
-        axes(grants="[[{ repeated-reading = 3 }]]"),
-        "axes.grants[0].repeated_reading: unknown key; did you mean 'repeated_readings'?",
-    ),
+    (axes(federated='[{ bach = 3, sweep = { batch = [1, 2] } }]', seed="[0]"),
+     "axes.federated[0].bach: unknown key; did you mean 'batch'?"),
+    (axes(weights="[{ train = { rounds = 2, roundz = 3 }, round = 1 }]"),
+     "axes.weights[0].train.roundz: unknown key; did you mean 'rounds'?"),
+    (axes(attack='[{ name = "dlg", restart = 1 }]'),
+     "axes.attack[0]: dlg: unknown parameter 'restart'; did you mean 'restarts'?"),
+    (axes(grants="[[{ repeated-reading = 3 }]]"),
+     "axes.grants[0].repeated_reading: unknown key; did you mean 'repeated_readings'?"),
     # unknown names
     (axes(attack='["dgl"]'), "axes.attack[0]: unknown attack 'dgl'; did you mean 'dlg'?"),
-    (
-        axes() + '\n[[attack]]\nattack = ["cpl", "dgl"]',
-        "attack[0].attack[1]: unknown attack 'dgl'; did you mean 'dlg'?",
-    ),
+    (axes() + '\n[[attack]]\nattack = ["cpl", "dgl"]',
+     "attack[0].attack[1]: unknown attack 'dgl'; did you mean 'dlg'?"),
     (axes(model='["zzz"]'), "axes.model[0]: unknown model 'zzz'; there are broken, dlg-lenet, mlp"),
     (axes(point='["type2"]'), "axes.point[0]: unknown point 'type2'; did you mean 'type-2'?"),
-    (
-        axes(federated='[{ partition = "idd" }]'),
-        "axes.federated[0].partition: unknown partition 'idd'; did you mean 'iid'?",
-    ),
-    (
-        axes(knowledge='["adaptiv"]'),
-        "axes.knowledge[0]: unknown knowledge 'adaptiv'; did you mean 'adaptive'?",
-    ),
+    (axes(federated='[{ partition = "idd" }]'),
+     "axes.federated[0].partition: unknown partition 'idd'; did you mean 'iid'?"),
+    (axes(knowledge='["adaptiv"]'),
+     "axes.knowledge[0]: unknown knowledge 'adaptiv'; did you mean 'adaptive'?"),
     (axes(grants='[["label"]]'), "axes.grants[0].label: unknown key; did you mean 'labels'?"),
-    (
-        'scales = ["small", "full"]\n' + axes() + '\n[[attack]]\nscale = "ful"',
-        "attack[0].scale: unknown scale 'ful'; did you mean 'full'?",
-    ),
+    ('scales = ["small", "full"]\n' + axes() + '\n[[attack]]\nscale = "ful"',
+     "attack[0].scale: unknown scale 'ful'; did you mean 'full'?"),
     ('suite = "standart"\n' + axes(), "suite: unknown suite 'standart'; did you mean 'standard'?"),
     # old words
     (
@@ -202,10 +186,8 @@ ERRORS = [
         "exclude: [[attack]] blocks replace include and exclude; "
         "write one [[attack]] block, with axes of its own, for each product that is wanted",
     ),
-    (
-        axes(attack='[{ name = "gradinv", scale_free = true }]'),
-        "axes.attack[0]: gradinv: `scale_free` is called `unknown_scale` since schema 2",
-    ),
+    (axes(attack='[{ name = "gradinv", scale_free = true }]'),
+     "axes.attack[0]: gradinv: `scale_free` is called `unknown_scale` since schema 2"),
     # wrong types
     (axes(seed='["x"]'), f"axes.seed[0]: {NUMBER} 'x'; write e.g. 1"),
     (axes(seed="[true]"), f"axes.seed[0]: {NUMBER} True; write e.g. 1"),
@@ -222,74 +204,49 @@ ERRORS = [
     (axes(federated="[{ batch = 1.5 }]"), f"axes.federated[0].batch: {NUMBER} 1.5; write e.g. 1"),
     (axes(grants="[[3]]"), "axes.grants[0]: expected a list of grants, got [3]; write e.g. "
      '[], ["labels"], [{ repeated-readings = 100 }] or [{ colluders = 0.5 }]'),
-    (
-        axes(attack='[{ name = "dlg", signed = 1 }]'),
-        "axes.attack[0]: dlg: signed: expected true or false, got 1; write true or false",
-    ),
-    (
-        axes(attack='[{ name = "dlg", share = true }]'),
-        "axes.attack[0]: dlg: share: expected float, got True; write a number or text",
-    ),
+    (axes(attack='[{ name = "dlg", signed = 1 }]'),
+     "axes.attack[0]: dlg: signed: expected true or false, got 1; write true or false"),
+    (axes(attack='[{ name = "dlg", share = true }]'),
+     "axes.attack[0]: dlg: share: expected float, got True; write a number or text"),
     # out of bounds, contradictions
     (axes(attack='[{ name = "dlg", share = 2 }]'), "axes.attack[0]: dlg: share must be at most 1, got 2.0"),
     (axes(evaluations="[0]"), "axes.evaluations[0]: out of range, got 0; it must be greater than or equal to 1"),
     (axes(evaluations="0"), "axes.evaluations: out of range, got 0; it must be greater than or equal to 1"),
     (axes(grants="[[{ colluders = 2 }]]"),
      "axes.grants[0].colluders: out of range, got 2; it must be less than or equal to 1"),
-    (
-        axes(attack='[{ name = "dlg", low = 5 }]'),
-        "axes.attack[0]: dlg: low must be at most high=2, got 5",
-    ),
+    (axes(attack='[{ name = "dlg", low = 5 }]'), "axes.attack[0]: dlg: low must be at most high=2, got 5"),
     (axes(attack='[{ name = "dlg", restarts = 13 }]'), "axes.attack[0]: dlg: it never runs 13 times"),
-    (
-        axes(federated="[{ steps = 5 }]"),
-        "axes.federated[0]: fedsgd sends one step's gradient; for steps=5 say fedavg",
-    ),
-    (
-        axes(weights="[{ train = { rounds = 5 }, round = 6 }]"),
-        "axes.weights[0].round: 6 is after the last of 5 rounds; give 0 to 5",
-    ),
+    (axes(federated="[{ steps = 5 }]"),
+     "axes.federated[0]: fedsgd sends one step's gradient; for steps=5 say fedavg"),
+    (axes(weights="[{ train = { rounds = 5 }, round = 6 }]"),
+     "axes.weights[0].round: 6 is after the last of 5 rounds; give 0 to 5"),
     (axes(weights="[{ train = { rounds = 5 } }]"), "axes.weights[0]: lacks round; add e.g. round = 20"),
     (axes(weights="[{ train = { }, round = 2 }]"),
      "axes.weights[0].train: lacks rounds; add e.g. rounds = [20]"),
     (axes(model='["broken"]'), "axes.model[0]: model 'broken' of a plug-in cannot be used: no module; "
      "mend the file"),
-    (
-        "readings = 3\n" + axes(readings="[3]"),
-        "axes.readings: given here and at the top; keep one of the two",
-    ),
+    ("readings = 3\n" + axes(readings="[3]"),
+     "axes.readings: given here and at the top; keep one of the two"),
     # empty
     (axes(seed="[]"), "axes.seed: empty; give at least one value, or leave the key out"),
     ("", "there is nothing to run; give [axes], [[attack]] or [[train]]"),
     # sweeps
-    (
-        axes(attack='[{ name = "dlg", share = 0.1, sweep = { share = [0.2] } }]'),
-        "axes.attack[0].sweep.share: fixed and swept; keep one of the two",
-    ),
-    (
-        axes(attack='[{ name = "dlg", sweep = { share = [] } }]'),
-        "axes.attack[0].sweep.share: expected a list with at least one value, got []; write e.g. [1, 2]",
-    ),
-    (
-        axes(attack='[{ name = "dlg", sweep = 3 }]'),
-        "axes.attack[0].sweep: expected a table of lists, got 3; write e.g. sweep = { share = [0.5, 0.7] }",
-    ),
-    (
-        published('asr = 1\ndefense = { name = "prune", sweep = { share = [0.2] } }'),
-        "published[0].defense: a sweep where one value is due; write one entry for each value",
-    ),
+    (axes(attack='[{ name = "dlg", share = 0.1, sweep = { share = [0.2] } }]'),
+     "axes.attack[0].sweep.share: fixed and swept; keep one of the two"),
+    (axes(attack='[{ name = "dlg", sweep = { share = [] } }]'),
+     "axes.attack[0].sweep.share: expected a list with at least one value, got []; write e.g. [1, 2]"),
+    (axes(attack='[{ name = "dlg", sweep = 3 }]'),
+     "axes.attack[0].sweep: expected a table of lists, got 3; write e.g. sweep = { share = [0.5, 0.7] }"),
+    (published('asr = 1\ndefense = { name = "prune", sweep = { share = [0.2] } }'),
+     "published[0].defense: a sweep where one value is due; write one entry for each value"),
     # incomplete
     ('[axes]\ndataset = ["digits"]\nmodel = ["mlp"]\npoint = ["type-2"]', "axes: lacks attack; "
      'add e.g. attack = ["dlg"]'),
-    (
-        '[axes]\nmodel = ["mlp"]\npoint = ["type-2"]\n[[attack]]\ndataset = ["cancer"]',
-        'attack[0]: lacks attack; add e.g. attack = ["dlg"]',
-    ),
+    ('[axes]\nmodel = ["mlp"]\npoint = ["type-2"]\n[[attack]]\ndataset = ["cancer"]',
+     'attack[0]: lacks attack; add e.g. attack = ["dlg"]'),
     ('[[train]]\ndataset = ["digits"]\nmodel = ["mlp"]', "train[0]: lacks rounds; add e.g. rounds = [20]"),
-    (
-        '[[train]]\ndataset = ["digits"]\nmodel = ["mlp"]\nrounds = [5]\ncheckpoints = [9]',
-        "train[0].checkpoints: 9 is after the last of 5 rounds; give 0 to 5",
-    ),
+    ('[[train]]\ndataset = ["digits"]\nmodel = ["mlp"]\nrounds = [5]\ncheckpoints = [9]',
+     "train[0].checkpoints: 9 is after the last of 5 rounds; give 0 to 5"),
     # what others published
     (published('dataset = "digits"'), "published[0]: gives no figure; give one of asr, rmse, iterations, "
      "accuracy, epsilon, rounds, milliseconds, overhead, psnr_db, ssim"),
@@ -315,28 +272,22 @@ ERRORS = [
     (published('columns = ["dataset", "asr"]'), "published[0].rows: expected a list of rows, got None; "
      'write e.g. rows = [["digits", 0.5]]'),
     # what no key can mean
-    (
-        axes(federated="[{ rate = inf }]"),
-        "axes.federated[0].rate: expected a number, got inf; give a finite one",
-    ),
+    (axes(federated="[{ rate = inf }]"),
+     "axes.federated[0].rate: expected a number, got inf; give a finite one"),
     (axes(seed=f"[{2**70}]"), "axes.seed[0]: a number of more than 63 bits; give a smaller one"),
     # TOML
     ("[axes]\nseed = [0\nx", "line 3, column 1: not TOML: unclosed array; mend the line"),
     (b"title = '\xff'", "not UTF-8 at byte 9; save it as UTF-8"),
     # guards
-    (
-        axes(seed=str(list(range(1001))), draw=str(list(range(100)))),
-        "axes: 100100 combinations, at most 100000 are allowed; split the matrix",
-    ),
+    (axes(seed=str(list(range(1001))), draw=str(list(range(100)))),
+     "axes: 100100 combinations, at most 100000 are allowed; split the matrix"),
     (  # the sweep of a block times what it shares
         axes(seed=str(list(range(1000)))) + "\n[[attack]]\nseed = [1]\n[[attack]]\n"
         f"attack = [{{ name = 'dlg', sweep = {{ restarts = {list(range(101))} }} }}]",
         "attack[1]: 101001 combinations, at most 100000 are allowed; split the matrix",
     ),
-    (
-        axes() + "\n[[attack]]\nattack = ['dlg']" * 201,
-        "attack: 201 entries; at most 200 are allowed; split the matrix",
-    ),
+    (axes() + "\n[[attack]]\nattack = ['dlg']" * 201,
+     "attack: 201 entries; at most 200 are allowed; split the matrix"),
     ("#" * (2**20 + 1), "larger than 1048576 bytes; split the matrix into several files"),
 ]  # fmt: skip
 

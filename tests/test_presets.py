@@ -53,7 +53,6 @@ def cells(name: str) -> list[AttackCell]:
 
 
 def test_the_shapes_above_name_data_sets_that_are_there() -> None:
-
     for name, (shape, *_) in SHAPES.items():
         entry: Any = registry.load("datasets", name)
         assert issubclass(entry, Dataset)
@@ -79,13 +78,10 @@ def test_every_preset_reads_and_all_its_cells_can_run(name: str, scale: str | No
 
 def test_fed_alpha_cdp_comes_whole_and_in_two_sizes() -> None:
     tables = {f"fed-alpha-cdp/table-{number}" for number in (1, *range(3, 12))}
-    assert tables | {"fed-alpha-cdp/figure-3", "fed-alpha-cdp/figure-4", "fed-alpha-cdp/full-size"} <= set(
-        NAMES
-    )
+    assert tables | {f"fed-alpha-cdp/{name}" for name in ("figure-3", "figure-4", "full-size")} <= set(NAMES)
     for name in sorted(tables - {"fed-alpha-cdp/table-1", "fed-alpha-cdp/table-3"}):
-        small, full = (
-            [item.cell for item in expand(read(name, scale=scale), facts_of)] for scale in scales(name)
-        )
+        sizes = (expand(read(name, scale=scale), facts_of) for scale in scales(name))
+        small, full = ([item.cell for item in size] for size in sizes)
         assert all(isinstance(cell, TrainingCell) for cell in (*small, *full))
         assert {cell.federated.steps for cell in small if cell.model.name == "fed-cnn"} == {20}
         assert {cell.federated.steps for cell in full} == {100}
@@ -100,10 +96,8 @@ def test_every_preset_has_a_title() -> None:
 
 def test_quickstart_pairs_each_data_set_with_its_model() -> None:
     found = cells("quickstart")
-    assert {(cell.dataset.name, cell.model.name) for cell in found} == {
-        ("cancer", "mlp"),
-        ("digits", "dlg-lenet"),
-    }
+    pairs = {(cell.dataset.name, cell.model.name) for cell in found}
+    assert pairs == {("cancer", "mlp"), ("digits", "dlg-lenet")}
     assert len({str(cell.defense) for cell in found}) == 6
     assert {cell.point for cell in found} == {"type-2", "type-1", "type-0"}
 
@@ -232,15 +226,15 @@ def test_an_option_that_is_not_listed_is_an_override() -> None:
     """The command line as it is has none; one that is added counts until it is listed."""
     more = click.Option(["--readings"], type=int)
 
-    def told(*arguments: str) -> list[str]:
+    def overrides(*arguments: str) -> list[str]:
         wider = click.Command("run", params=[*run.command.params, more], callback=lambda **_: run.overrides())
         found = wider.main(["--matrix", "smoke", *arguments], standalone_mode=False)
         assert isinstance(found, list)
         return found
 
     everything = ("--defense", "prune", "--jobs", "1", "--device", "cpu", "--out", "x", "--data-dir", "y")
-    assert told(*everything, "--plugin", "p.py", "--no-tracking", "--json") == []
-    assert told("--readings", "3") == ["--readings"]
+    assert overrides(*everything, "--plugin", "p.py", "--no-tracking", "--json") == []
+    assert overrides("--readings", "3") == ["--readings"]
 
 
 def test_table_1_has_the_papers_figures_beside_every_cell() -> None:
@@ -262,8 +256,8 @@ def test_rounds_trains_each_model_once() -> None:
 
 
 def test_batch_and_starts_have_every_value_once() -> None:
-    asked = Counter((c.federated.batch, c.federated.partition) for c in cells("batch"))
-    assert asked == {(batch, kind): 2 for batch in (1, 2, 4, 8) for kind in ("iid", "two-shard")}
+    counts = Counter((c.federated.batch, c.federated.partition) for c in cells("batch"))
+    assert counts == {(batch, kind): 2 for batch in (1, 2, 4, 8) for kind in ("iid", "two-shard")}
     starts = Counter((c.attack.params["start"], c.attack.params["line_search"]) for c in cells("starts"))
     assert len(starts) == 8 * 2
     assert set(starts.values()) == {2}

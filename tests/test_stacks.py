@@ -76,8 +76,7 @@ def test_gradients_are_autograds_in_every_form(name: str) -> None:
     )
     for got, right in forms:
         assert list(got) == list(weights)
-        for key, value in right.items():
-            torch.testing.assert_close(got[key], value, rtol=1e-10, atol=1e-13)
+        torch.testing.assert_close(got, right, rtol=1e-10, atol=1e-13)
 
 
 def test_models_of_the_project_are_stacks_and_others_fall_back() -> None:

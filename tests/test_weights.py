@@ -68,12 +68,12 @@ def test_weights_are_located_by_kind(tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
     sha256 = write_weights(path, {"w": torch.zeros(1)}, ABOUT)
     located = locate(tmp_path, FileWeights(sha256=sha256, path=str(path)))
-    assert (located, located.about) == (WeightsSource(path=path, sha256=sha256), ABOUT)
+    assert (located, read_about(path)) == (WeightsSource(path=path, sha256=sha256), ABOUT)
     checkpoint = locate(tmp_path, CheckpointWeights(training=TRAINING.id, round=2))
     assert checkpoint == WeightsSource(
         path=tmp_path / "weights" / TRAINING.id / "round-2.safetensors", sha256="c" * 64, round=2
     )
-    assert checkpoint.about == {}  # the file is gone: its reader says so
+    assert checkpoint.path is not None and read_about(checkpoint.path) == {}  # the file is gone
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 setup → victims → reading → attacker → reconstruction → scores, with checks beside them → result
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +30,8 @@ GALLERY = 1000
 TRAJECTORIES = 8  # readings whose trajectory is kept: as many as a reconstruction grid shows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttackOutcome:
-    """The result of an attack cell, and the attempt that it cost."""
-
-    result: AttackResult
-    attempt: Attempt
-
-
-def attack(cell: AttackCell, context: RunContext, memory: Memory) -> AttackOutcome:
-    """Answer an attack cell; raises `NotApplicable` where it cannot be run."""
+def attack(cell: AttackCell, context: RunContext, memory: Memory) -> tuple[AttackResult, Attempt]:
+    """Answer an attack cell: its result and the attempt that it cost; raises `NotApplicable` where it cannot be run."""
     point = point_of(cell.point)
     setup = prepare(cell, context, memory)  # data, model, weights, clients, the defense's stages
     victims, batches = draw_victims(cell, setup, point)  # the truth: for the harness alone
@@ -50,15 +42,13 @@ def attack(cell: AttackCell, context: RunContext, memory: Memory) -> AttackOutco
     scores = _score(setup, truth, attempt.reconstruction)
     diagnosis = diagnose(cell, setup, point, reading, batches, attacker, truth)
     arrays = _keep(context.run, truth, attempt.reconstruction, scores)
-    return AttackOutcome(
-        attempt=attempt,
-        result=AttackResult(
-            readings=_readings(scores, diagnosis, truth, victims), summary=scores.summary,
-            distortion=diagnosis.distortion, self_check=diagnosis.self_check, conditions=diagnosis.conditions,
-            privacy=diagnosis.privacy, trajectory=_losses(attempt.reconstruction), private=setup.data.private,
-            lpips_absent=scores.lpips_absent, notes=tuple(attempt.reconstruction.notes), arrays=arrays,
-        ),
+    result = AttackResult(
+        readings=_readings(scores, diagnosis, truth, victims), summary=scores.summary,
+        distortion=diagnosis.distortion, self_check=diagnosis.self_check, conditions=diagnosis.conditions,
+        privacy=diagnosis.privacy, trajectory=_losses(attempt.reconstruction), private=setup.data.private,
+        lpips_absent=scores.lpips_absent, notes=tuple(attempt.reconstruction.notes), arrays=arrays,
     )  # fmt: skip
+    return result, attempt
 
 
 def _score(setup: Setup, truth: Truth, reconstruction: Reconstruction) -> Scores:

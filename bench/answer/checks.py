@@ -110,10 +110,9 @@ def privacy(
     figures: tuple[EpsilonReport, ...], headline: EpsilonReport | None, absent: str | None
 ) -> Privacy:
     """ε as a record has it: every figure, the headline's, and why there is none."""
+    epsilon, absent = (headline.epsilon, headline.absent) if headline else (None, absent)
     return Privacy(
-        epsilon=None if headline is None else headline.epsilon,
-        absent=absent if headline is None else headline.absent,
-        figures=tuple(Epsilon(**figure.json()) for figure in figures),
+        epsilon=epsilon, absent=absent, figures=tuple(Epsilon(**figure.json()) for figure in figures)
     )
 
 

@@ -57,31 +57,26 @@ def take_reading(
 
 
 def observe(
-    cell: AttackCell,
-    setup: Setup,
-    point: Point,
-    batches: Sequence[Batches],
-    stages: Stages,
-    *,
-    observation: int = 0,
-) -> dict[str, Tensor]:
+    cell: AttackCell, setup: Setup, point: Point, batches: Sequence[Batches], stages: Stages, *, observation: int = 0
+) -> dict[str, Tensor]:  # fmt: skip
     """One observation at a point under these stages, name → (reading, *shape)."""
     moment = Moment(
         seed=cell.seed, draw=cell.draw, round=setup.round, observation=observation,
         colluders=cell.grants.colluders,
     )  # fmt: skip
-    taps = [
-        run_round(
-            setup.model, setup.weights, batch, cell.federated, stages, moment, classes=setup.data.classes
-        )
+    federated, classes = cell.federated, setup.data.classes
+    shown = [
+        run_round(setup.model, setup.weights, batch, federated, stages, moment, classes=classes).shown[
+            point.after
+        ]
         for batch in batches
     ]
     if point.scope is Scope.AGGREGATE:
-        return {name: torch.stack([tap.shown[point.after][name] for tap in taps]) for name in setup.weights}
+        return {name: torch.stack([one[name] for one in shown]) for name in setup.weights}
     if not setup.across:
-        return taps[0].shown[point.after]
-    # each tap is of one reading's whole round, the victim first
-    return {name: torch.stack([tap.shown[point.after][name][0] for tap in taps]) for name in setup.weights}
+        return shown[0]
+    # each is of one reading's whole round, the victim first
+    return {name: torch.stack([one[name][0] for one in shown]) for name in setup.weights}
 
 
 def reading_hash(reading: Reading) -> str:

@@ -41,9 +41,7 @@ def reconstruct(
 
     Raises `PluginError` for an attack that writes to its reading or answers in another shape.
     """
-    key = (
-        reading_hash(reading), cell.attack.model_dump_json(), cell.evaluations, cell.chunk, cell.seed,
-    )  # fmt: skip
+    key = (reading_hash(reading), cell.attack.model_dump_json(), cell.evaluations, cell.chunk, cell.seed)
     if key in memory.reconstructions:
         reconstruction, other = memory.reconstructions[key]
         return Attempt(reconstruction=reconstruction, reused_from=other)

@@ -70,11 +70,10 @@ def _result(
     cell: AttackCell | TrainingCell, context: RunContext, memory: Memory, on_progress: OnProgress
 ) -> tuple[AttackResult | TrainingResult, Cost]:
     if isinstance(cell, TrainingCell):
-        trained = train_cell(cell, context, memory, on_progress)
-        return trained.result, Cost(training=trained.cost)
-    attacked = attack(cell, context, memory)
-    attempt = attacked.attempt
-    return attacked.result, Cost(attack_seconds=attempt.seconds, reused_from=attempt.reused_from)
+        trained, cost = train_cell(cell, context, memory, on_progress)
+        return trained, Cost(training=cost)
+    attacked, attempt = attack(cell, context, memory)
+    return attacked, Cost(attack_seconds=attempt.seconds, reused_from=attempt.reused_from)
 
 
 def environment(context: RunContext) -> Environment:

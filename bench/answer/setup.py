@@ -22,7 +22,7 @@ from bench.federated.stages import Stages, stages
 from bench.federated.training import Course
 from bench.models.base import Model
 from bench.points import Point, Scope, point
-from bench.record.checkpoints import checkpoint_path, fit, locate, read_weights
+from bench.record.checkpoints import checkpoint_path, fit, locate, read_about, read_weights
 from bench.registry import entries as registry
 
 UNTRAINED_ROUNDS = 100  # T that schedules are planned over where no training gives one (Fed-αCDP §7)
@@ -73,9 +73,8 @@ def prepare(cell: AttackCell | TrainingCell, context: RunContext, memory: Memory
         return _setup(cell, data, model, weights, clients, rounds=cell.rounds)
     weights, about = _weights(cell, architecture, model, context.run)
     training = replay.training_of(context.run, cell)
-    setup = _setup(
-        cell, data, model, weights, clients, rounds=training.rounds if training else UNTRAINED_ROUNDS
-    )
+    rounds = training.rounds if training else UNTRAINED_ROUNDS
+    setup = _setup(cell, data, model, weights, clients, rounds=rounds)
     setup = replace(setup, **about, across=_across(cell, setup.stages, point(cell.point)))
     if training and setup.round and setup.stages.states:
         return replace(setup, stages=_followed(cell, training, setup, architecture, context.run))
@@ -110,10 +109,9 @@ def _setup(
 
 
 def _stages(cell: AttackCell | TrainingCell, setting: Setting, weights: Mapping[str, Tensor]) -> Stages:
+    shapes = {name: tuple(value.shape) for name, value in weights.items()}
     try:
-        return stages(
-            defense_of(cell), setting, {name: tuple(value.shape) for name, value in weights.items()}
-        )
+        return stages(defense_of(cell), setting, shapes)
     except ValueError as error:
         raise NotApplicable(f"{cell.defense.name}: {error}") from None
 
@@ -140,7 +138,7 @@ def _weights(
     located = locate(run, cell.weights)
     if located.path is None:
         return architecture.initial(model, cell.seed), {}
-    about = located.about
+    about = read_about(located.path)
     rounds, accuracy = about.get("round"), about.get("accuracy")
     return fit(model, read_weights(located.path, sha256=located.sha256), where=str(located.path)), {
         "round": located.round, "trained_rounds": rounds if isinstance(rounds, int) else located.round,

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -15,27 +15,19 @@ from bench.answer.setup import defense_of, prepare
 from bench.cell import TrainingCell
 from bench.defenses.accounting.mechanism import Mechanism
 from bench.federated import bayesian, resume
-from bench.federated.cost import cost as cost_of
+from bench.federated.cost import step_cost
 from bench.federated.privacy import NO_MECHANISM, Account, account
 from bench.federated.training import Course, Progress, begin, train
 from bench.record.checkpoints import checkpoint_path, write_weights
-from bench.record.schema import BayesianResult, BayesianRound, Epsilon, Privacy, TrainingCost, TrainingResult
+from bench.record.schema import BayesianResult, Epsilon, Privacy, TrainingCost, TrainingResult
 
 OnProgress = Callable[[TrainingProgress], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingOutcome:
-    """The result of a training cell, and what it cost."""
-
-    result: TrainingResult
-    cost: TrainingCost
-
-
 def train_cell(
     cell: TrainingCell, context: RunContext, memory: Memory, on_progress: OnProgress
-) -> TrainingOutcome:
-    """Answer a training cell; `on_progress` hears of every round."""
+) -> tuple[TrainingResult, TrainingCost]:
+    """Answer a training cell: its result and its cost; `on_progress` hears of every round."""
     setup = prepare(cell, context, memory)
     course = Course(
         cell=cell, data=setup.data, clients=setup.clients, model=setup.model,
@@ -69,12 +61,10 @@ def train_cell(
 
     end = train(course, start, after) if _goes_on(cell, accounting, start) else start
     seconds = time.perf_counter() - began
-    checkpoints = {
-        round_: write_weights(
-            checkpoint_path(context.run, cell.id, round_), tensors, _about(cell, round_, end)
-        )
-        for round_, tensors in sorted(end.checkpoints.items())
-    }
+    checkpoints = {}
+    for round_, tensors in sorted(end.checkpoints.items()):
+        path = checkpoint_path(context.run, cell.id, round_)
+        checkpoints[round_] = write_weights(path, tensors, _about(cell, round_, end))
     result = TrainingResult(
         accuracy=end.curve[-1][1] if not end.diverged else 0.0, curve=tuple(end.curve), rounds=end.round,
         diverged=end.diverged, checkpoints=checkpoints, privacy=_privacy(accounting, end),
@@ -82,7 +72,8 @@ def train_cell(
         upload_bytes=sum(value.numel() * value.element_size() for value in setup.weights.values()),
     )  # fmt: skip
     kept.unlink(missing_ok=True)
-    return TrainingOutcome(result=result, cost=_cost(course, start, seconds, end.round - start.round))
+    each = round(seconds / max(1, end.round - start.round), 4)
+    return result, replace(step_cost(course, start), seconds_per_round=each)
 
 
 def _goes_on(cell: TrainingCell, accounting: Account | None, now: Progress) -> bool:
@@ -92,16 +83,6 @@ def _goes_on(cell: TrainingCell, accounting: Account | None, now: Progress) -> b
     if cell.until_epsilon is None or accounting is None:
         return True
     return accounting.so_far(now.round + 1) <= cell.until_epsilon
-
-
-def _cost(course: Course, start: Progress, seconds: float, rounds: int) -> TrainingCost:
-    """Time of a round, and of one client's step beside the undefended one's."""
-    step = cost_of(course, start)
-    return TrainingCost(
-        seconds_per_round=round(seconds / max(1, rounds), 4), milliseconds_per_step=round(step.milliseconds, 4),
-        undefended_milliseconds_per_step=round(step.undefended, 4), overhead=round(step.ratio, 3),
-        overhead_quartiles=(round(step.low, 3), round(step.high, 3)),
-    )  # fmt: skip
 
 
 def _privacy(accounting: Account | None, end: Progress) -> Privacy:
@@ -126,17 +107,8 @@ def _bayesian(
     mechanism = accounting.mechanism if accounting and isinstance(accounting.mechanism, Mechanism) else None
     by_round = accountant.by_round(end.costs, mechanism, [round_ for round_, _ in end.curve])
     reports = accountant.reports(end.costs, end.round)
-    return BayesianResult(
-        by_round={
-            level: tuple(
-                BayesianRound(round=int(at or 0), epsilon=ours, moments_epsilon=other)
-                for at, ours, other in rows
-            )
-            for level, rows in by_round.items()
-        },
-        spent={level: Epsilon(**figure.json()) for level, figure in reports.items()},
-        absent=dict(accountant.absent),
-    )
+    spent = {level: Epsilon(**figure.json()) for level, figure in reports.items()}
+    return BayesianResult(by_round=by_round, spent=spent, absent=dict(accountant.absent))
 
 
 def _about(cell: TrainingCell, round_: int, end: Progress) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bench.attacks.base import Attack
 from bench.contracts.base import DECLARED, Contract, ContractSkipped, one_line, require
-from bench.contracts.situations import Situation, differing, gap, part, situation
+from bench.contracts.situations import Situation, differing, gap, part, situation, under_two_seeds
 from bench.federated.describe import Composition
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction
@@ -60,14 +60,8 @@ def any_chunk(attack: Attack) -> None:
         parts = _run(attack, case, evaluations=SHORT, chunk=2)  # of three readings: two, then one alone
         _equal(parts, whole, f"{case.words}: chunk 2 and chunk 32")
     for case in _attackable(attack, situation()):
-        ends = [
-            (_run(attack, case, evaluations=LONG, chunk=chunk).inputs - case.truth)
-            .square()
-            .flatten(1)
-            .mean(1)
-            < SUCCESS
-            for chunk in (2, 32)
-        ]
+        off = [_run(attack, case, evaluations=LONG, chunk=chunk).inputs - case.truth for chunk in (2, 32)]
+        ends = [error.square().flatten(1).mean(1) < SUCCESS for error in off]
         require(torch.equal(*ends), f"other readings succeed with chunk 2 than with chunk 32: {ends}")
 
 
@@ -114,12 +108,8 @@ def finite(attack: Attack) -> None:
 
 def batch_of_one(attack: Attack) -> None:
     """A batch of one, read alone, is attacked at every point that shows it."""
-    for case in _attackable(
-        attack,
-        situation(readings=1),
-        situation("type-1", batch=1, readings=1),
-        situation("type-0", readings=1),
-    ):
+    points = ("type-2", "type-1", "type-0")
+    for case in _attackable(attack, *(situation(where, readings=1) for where in points)):
         _well_formed(_run(attack, case, evaluations=5), case.reading, 5, case.words)
 
 
@@ -142,14 +132,7 @@ def reading_alone(attack: Attack) -> None:
 def keyed(attack: Attack) -> None:
     """The same key gives the same output, bit for bit, whatever the global seeds."""
     for case in _attackable(attack, situation("type-1", batch=2), situation())[:1]:
-        state = torch.get_rng_state()
-        try:
-            torch.manual_seed(1)
-            first = _run(attack, case, evaluations=SHORT)
-            torch.manual_seed(2)
-            second = _run(attack, case, evaluations=SHORT)
-        finally:
-            torch.set_rng_state(state)
+        first, second = under_two_seeds(lambda: _run(attack, case, evaluations=SHORT))  # noqa: B023
         _equal(first, second, f"{case.words}: two runs with one key", 0.0)
 
 
@@ -208,10 +191,10 @@ def _says_so(result: Reconstruction, words: str) -> None:
 
 
 def _row(result: Reconstruction, row: int) -> Reconstruction:
+    one = slice(row, row + 1)
     return replace(
-        result, inputs=result.inputs[row : row + 1], labels=result.labels[row : row + 1],
-        loss=result.loss[row : row + 1], evaluations=result.evaluations[row : row + 1],
-        restarts=result.restarts[row : row + 1], status=result.status[row : row + 1],
+        result, inputs=result.inputs[one], labels=result.labels[one], loss=result.loss[one],
+        evaluations=result.evaluations[one], restarts=result.restarts[one], status=result.status[one],
     )  # fmt: skip
 
 
@@ -249,17 +232,14 @@ def _identity() -> Composition:
 
 CONTRACTS = (
     DECLARED,
-    Contract(
-        name="takes or refuses", promise="attacks a kind of reading, or refuses it in one line",
-        function=takes_or_refuses,
-    ),
-    Contract(name="alone = in company", promise="a reading gets what it gets alone", function=alone_in_company),
-    Contract(name="any chunk", promise="the same for any number of readings at once", function=any_chunk),
-    Contract(name="budget", promise="no more evaluations than allowed, restarts included", function=budget),
-    Contract(name="finite", promise="finite output, or a status that says otherwise", function=finite),
-    Contract(name="batch of one", promise="a batch of one works", function=batch_of_one),
-    Contract(name="repeated labels", promise="repeated labels work", function=repeated_labels),
-    Contract(name="reading alone", promise="depends on nothing but the reading", function=reading_alone),
-    Contract(name="keyed", promise="draws by its key alone", function=keyed),
-    Contract(name="reading untouched", promise="leaves the reading as it was", function=reading_untouched),
-)  # fmt: skip
+    Contract("takes or refuses", "attacks a kind of reading, or refuses it in one line", takes_or_refuses),
+    Contract("alone = in company", "a reading gets what it gets alone", alone_in_company),
+    Contract("any chunk", "the same for any number of readings at once", any_chunk),
+    Contract("budget", "no more evaluations than allowed, restarts included", budget),
+    Contract("finite", "finite output, or a status that says otherwise", finite),
+    Contract("batch of one", "a batch of one works", batch_of_one),
+    Contract("repeated labels", "repeated labels work", repeated_labels),
+    Contract("reading alone", "depends on nothing but the reading", reading_alone),
+    Contract("keyed", "draws by its key alone", keyed),
+    Contract("reading untouched", "leaves the reading as it was", reading_untouched),
+)

@@ -16,7 +16,7 @@ class ContractSkipped(Exception):
     """A promise that cannot be looked at here, and why."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Contract:
     """`function(subject)` returns where `promise` is kept, and raises `ContractBroken` or
     `ContractSkipped`; the subject is an instance (of a data set: what it loaded, `datasets.LoadedDataset`)."""
@@ -64,6 +64,5 @@ def declared(entry: Any) -> None:
 
 
 DECLARED = Contract(
-    name="declared", promise="a frozen dataclass with a reference and parameters that say what they mean",
-    function=declared,
-)  # fmt: skip
+    "declared", "a frozen dataclass with a reference and parameters that say what they mean", declared
+)

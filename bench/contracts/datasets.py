@@ -39,10 +39,8 @@ class LoadedDataset:
 def values(loaded: LoadedDataset) -> None:
     """uint8 pictures, or float32 values in [0, 1]."""
     for part, inputs, _ in loaded.parts():
-        require(
-            inputs.dtype in (np.uint8, np.float32),
-            f"{part}: {inputs.dtype} values; uint8 or float32 expected",
-        )
+        known = inputs.dtype in (np.uint8, np.float32)
+        require(known, f"{part}: {inputs.dtype} values; uint8 or float32 expected")
         if inputs.dtype == np.uint8 or not inputs.size:
             continue
         within = bool(np.all((inputs >= 0) & (inputs <= 1)))
@@ -66,9 +64,8 @@ def counts(loaded: LoadedDataset) -> None:
 def classes(loaded: LoadedDataset) -> None:
     """Labels from 0 to the number of names less one, each of them in the training part; names all different."""
     names = loaded.raw.class_names
-    require(
-        len(set(names)) == len(names) > 1, f"class names must be two or more and all different, got {names}"
-    )
+    different = len(set(names)) == len(names) > 1
+    require(different, f"class names must be two or more and all different, got {names}")
     for part, _, labels in loaded.parts():
         low, high = int(labels.min()), int(labels.max())
         require(0 <= low <= high < len(names), f"{part}: labels {low} to {high} for {len(names)} classes")
@@ -131,10 +128,8 @@ def columns(loaded: LoadedDataset) -> None:
         raise ContractSkipped("pictures have no columns")
     groups, rows = loaded.raw.groups, loaded.raw.train_inputs
     held = sorted(column for group in groups for column in group.columns)
-    require(
-        held == list(range(rows.shape[1])),
-        f"groups hold {len(held)} columns of {rows.shape[1]}, or one twice",
-    )
+    once = held == list(range(rows.shape[1]))
+    require(once, f"groups hold {len(held)} columns of {rows.shape[1]}, or one twice")
     for group in groups:
         chosen = rows[:, list(group.columns)]
         if group.categorical:
@@ -154,22 +149,20 @@ def kind(loaded: LoadedDataset) -> None:
 
 def _examples(inputs: NDArray[Any], labels: NDArray[np.int64]) -> "Counter[bytes]":
     """How often each example, with its label, is there."""
+    rows = zip(inputs, labels.astype("<i8"), strict=True)
     return Counter(
-        hashlib.blake2b(
-            row.tobytes(), digest_size=16, salt=int(label).to_bytes(8, "little", signed=True)
-        ).digest()
-        for row, label in zip(inputs, labels, strict=True)
+        hashlib.blake2b(row.tobytes(), digest_size=16, salt=label.tobytes()).digest() for row, label in rows
     )
 
 
 CONTRACTS = (
     DECLARED,
-    Contract(name="kind", promise="says what it is, image or table", function=kind),
-    Contract(name="values", promise="uint8, or float32 in [0, 1]", function=values),
-    Contract(name="counts", promise="as many labels as examples, no split empty", function=counts),
-    Contract(name="classes", promise="every label has a name, every name an example", function=classes),
-    Contract(name="content", promise="the same content hash each time", function=content),
-    Contract(name="order", promise="the same order each time", function=order),
-    Contract(name="splits", promise="splits are disjoint and complete", function=disjoint),
-    Contract(name="columns", promise="a table's groups hold each column once", function=columns),
+    Contract("kind", "says what it is, image or table", kind),
+    Contract("values", "uint8, or float32 in [0, 1]", values),
+    Contract("counts", "as many labels as examples, no split empty", counts),
+    Contract("classes", "every label has a name, every name an example", classes),
+    Contract("content", "the same content hash each time", content),
+    Contract("order", "the same order each time", order),
+    Contract("splits", "splits are disjoint and complete", disjoint),
+    Contract("columns", "a table's groups hold each column once", columns),
 )

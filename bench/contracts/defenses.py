@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bench.cell import Federated
 from bench.contracts.base import DECLARED, Contract, ContractSkipped, one_line, require
-from bench.contracts.situations import Tensors, data, differing, gap, model, setting_of
+from bench.contracts.situations import Tensors, data, differing, gap, model, setting_of, under_two_seeds
 from bench.defenses.base import Context, Defense, Local, Transform
 from bench.defenses.transforms.noise import Noise
 from bench.defenses.transforms.rows import norms
@@ -22,9 +22,8 @@ from bench.federated.draws import KeyedDraws
 from bench.federated.pipeline import Taps, run_round, sent_unit
 from bench.federated.stages import Moment, Stages, stages
 from bench.gradients import group_gradients, one_hot
-from bench.points import SENT, Stage, point
+from bench.points import SENT, STAGES, Stage, point
 
-STAGES: tuple[Stage, ...] = get_args(Stage)
 CLIENTS = (1, 4, 7)
 SETTINGS = (("FedSGD B=3", 1, 3), ("FedSGD B=1", 1, 1), ("FedAvg L=2 B=2", 2, 2))  # words, steps, batch
 CLOSE = 1e-9  # float64
@@ -71,8 +70,7 @@ class _Trial:
         """At stage `step` the examples' norms are those of `at`, of these of `CLIENTS`."""
         moment, left = Moment(seed=3, draw=draw, round=0), None
         if stage == "step":
-            rows = [CLIENTS.index(client) for client in clients]
-            left = {name: value[rows] for name, value in norms(self.at("example"), 2).items()}
+            left = {name: value[_places(clients)] for name, value in norms(self.at("example"), 2).items()}
         examples = next(iter(tensors.values())).shape[1] if stage == "example" else 0
         return self.stages.apply(
             stage, tensors, moment, clients, norms=left, weights=self.weights,
@@ -81,7 +79,7 @@ class _Trial:
 
     def local(self, clients: tuple[int, ...], examples: int) -> Local:
         """What these of `CLIENTS` compute their first step's first examples on."""
-        rows = [CLIENTS.index(client) for client in clients]
+        rows = _places(clients)
         return Local(
             model=self.module,
             weights={n: v.expand(len(rows), *v.shape) for n, v in self.weights.items()},
@@ -90,20 +88,20 @@ class _Trial:
 
     @property
     def wired(self) -> tuple[Stage, ...]:
-        return tuple(stage for stage in STAGES if self.stages.has(stage))
+        return tuple(filter(self.stages.has, STAGES))
 
 
 def _trial(defense: Defense, *, steps: int = 1, batch: int = 3) -> _Trial:
     """Raises ValueError where the defense refuses the setting."""
-    return (_kept_trial if _hashable(defense) else _new_trial)(defense, steps, batch)
-
-
-def _hashable(defense: Defense) -> bool:
     try:
         hash(defense)
     except TypeError:  # a parameter that is a list
-        return False
-    return True
+        return _new_trial(defense, steps, batch)
+    return _kept_trial(defense, steps, batch)
+
+
+def _places(clients: tuple[int, ...]) -> list[int]:
+    return [CLIENTS.index(client) for client in clients]
 
 
 def _federated(steps: int, batch: int) -> Federated:
@@ -150,8 +148,11 @@ def _trials(defense: Defense) -> Iterator[tuple[str, _Trial]]:
     raise ContractSkipped(f"it refuses every setting: {reasons[0]}")
 
 
-def _first_trial(defense: Defense) -> tuple[str, _Trial]:
-    return next(_trials(defense))
+def _wired(defense: Defense) -> Iterator[tuple[str, _Trial, Stage, dict[str, Tensor]]]:
+    """Each stage of the first trial, with words for both, and the undefended tensors that it receives."""
+    words, trial = next(_trials(defense))
+    for stage in trial.wired:
+        yield f"{words}, {stage}", trial, stage, trial.at(stage)
 
 
 def settings(defense: Defense) -> None:
@@ -169,7 +170,11 @@ def stages_claimed(defense: Defense) -> None:
     unknown = set(claimed) - set(STAGES)
     require(not unknown, f"claims stage {sorted(unknown)}; there are {', '.join(STAGES)}")
     reached: set[str] = set()
-    for variant in _pairs(defense):
+    pairs: list[Defense] = []  # with every choice of every two of its parameters
+    for variant in (second for first in variants(defense) for second in variants(first)):
+        if variant in pairs:
+            continue
+        pairs.append(variant)
         try:
             reached |= {*_trial(variant).wired, *_trial(variant, steps=2, batch=2).wired}
         except ValueError:
@@ -180,25 +185,14 @@ def stages_claimed(defense: Defense) -> None:
     require(not idle, f"claims stage {', '.join(idle)}, which no choice of its parameters wires")
 
 
-def _pairs(defense: Defense) -> list[Defense]:
-    """The defense with every choice of every two of its parameters, each once."""
-    pairs: list[Defense] = []
-    for variant in (second for first in variants(defense) for second in variants(first)):
-        if variant not in pairs:
-            pairs.append(variant)
-    return pairs
-
-
 def acts(defense: Defense) -> None:
     """Each stage that is wired changes what passes it: a bound never reached is found."""
-    words, trial = _first_trial(defense)
-    for stage in trial.wired:
+    for words, trial, stage, before in _wired(defense):
         if _changes(trial, stage):
             continue
-        given = trial.at(stage)
         lead = _lead(stage)
-        norm = torch.cat([value.flatten(lead) for value in given.values()], lead).norm(dim=-1).max()
-        what = f"{words}: stage {stage} changes nothing on an untrained dlg-lenet"
+        norm = torch.cat([value.flatten(lead) for value in before.values()], lead).norm(dim=-1).max()
+        what = f"{words}: changes nothing on an untrained dlg-lenet"
         larger = _changes(trial, stage, scale=1e4)
         require(
             not larger,
@@ -212,7 +206,9 @@ def readings(defense: Defense) -> None:
     for words, trial in _trials(defense):
         plain, defended = trial.taps(trial.undefended()), trial.taps(trial.stages)
         first = min((STAGES.index(stage) for stage in trial.wired), default=len(STAGES))
-        acting = next((place for place, stage in enumerate(STAGES) if _acting(trial, stage)), len(STAGES))
+        acting = min(
+            (STAGES.index(stage) for stage in trial.wired if _changes(trial, stage)), default=len(STAGES)
+        )
         for place, stage in enumerate(STAGES):
             name = differing(plain.shown[stage], defended.shown[stage])
             if place < first:
@@ -221,13 +217,9 @@ def readings(defense: Defense) -> None:
                 require(name is not None, f"{words}: the reading after {stage} is `none`'s own")
 
 
-def _acting(trial: _Trial, stage: Stage) -> bool:
-    return stage in trial.wired and _changes(trial, stage)
-
-
 def _changes(trial: _Trial, stage: Stage, *, scale: float = 1.0) -> bool:
-    given = {name: scale * value for name, value in trial.at(stage).items()}
-    return differing(given, trial.apply(stage, given)) is not None
+    before = {name: scale * value for name, value in trial.at(stage).items()}
+    return differing(before, trial.apply(stage, before)) is not None
 
 
 def _lead(stage: Stage) -> int:
@@ -239,78 +231,59 @@ def shapes_kept(defense: Defense) -> None:
     for words, trial in _trials(defense):
         for stage in trial.wired:
             for dtype in (torch.float32, torch.float64):
-                given = {name: value.to(dtype) for name, value in trial.at(stage).items()}
-                after = trial.apply(stage, given)
-                require(
-                    list(after) == list(given), f"{words}, {stage}: names {list(after)}, not {list(given)}"
-                )
+                before = {name: value.to(dtype) for name, value in trial.at(stage).items()}
+                after, where = trial.apply(stage, before), f"{words}, {stage}"
+                require(list(after) == list(before), f"{where}: names {list(after)}, not {list(before)}")
                 for name, value in after.items():
-                    same = value.shape == given[name].shape and value.dtype == dtype
-                    require(
-                        same,
-                        f"{words}, {stage}: {name} is {tuple(value.shape)} {value.dtype}, "
-                        f"expected {tuple(given[name].shape)} {dtype}",
-                    )
+                    shape, expected = tuple(value.shape), tuple(before[name].shape)
+                    same = shape == expected and value.dtype == dtype
+                    require(same, f"{where}: {name} is {shape} {value.dtype}, expected {expected} {dtype}")
 
 
 def finite(defense: Defense) -> None:
     """Finite gradients stay finite: zeros and 1e15 included."""
-    words, trial = _first_trial(defense)
-    for stage in trial.wired:
+    for words, trial, stage, before in _wired(defense):
         for scale in (0.0, 1.0, 1e15):
-            after = trial.apply(stage, {name: scale * value for name, value in trial.at(stage).items()})
+            after = trial.apply(stage, {name: scale * value for name, value in before.items()})
             bad = [name for name, value in after.items() if not torch.isfinite(value).all()]
-            require(not bad, f"{words}, {stage}: {bad[:1]} is not finite for gradients times {scale:g}")
+            require(not bad, f"{words}: {bad[:1]} is not finite for gradients times {scale:g}")
 
 
 def keyed(defense: Defense) -> None:
     """The same key gives the same output, bit for bit; another draw differs exactly if it says it is random."""
-    words, trial = _first_trial(defense)
-    for stage in trial.wired:
-        given = trial.at(stage)
-        state = torch.get_rng_state()
-        try:
-            torch.manual_seed(1)
-            first = trial.apply(stage, given)
-            torch.manual_seed(2)
-            second = trial.apply(stage, given)
-        finally:
-            torch.set_rng_state(state)
+    for words, trial, stage, before in _wired(defense):
+        first, second = under_two_seeds(lambda: trial.apply(stage, before))  # noqa: B023
         name = differing(first, second)
-        require(name is None, f"{words}, {stage}: {name} differs between two runs with one key")
+        require(name is None, f"{words}: {name} differs between two runs with one key")
         random = any(item.random for item in trial.stages.transforms[stage])
-        moved = differing(first, trial.apply(stage, given, draw=1)) is not None
-        require(not moved or random, f"{words}, {stage}: depends on the draw, yet no transform says `random`")
-        require(moved or not random, f"{words}, {stage}: says `random`, yet two draws are equal")
+        moved = differing(first, trial.apply(stage, before, draw=1)) is not None
+        require(not moved or random, f"{words}: depends on the draw, yet no transform says `random`")
+        require(moved or not random, f"{words}: says `random`, yet two draws are equal")
 
 
 def inputs_untouched(defense: Defense) -> None:
-    """A stage leaves the tensors it is given as they were."""
-    words, trial = _first_trial(defense)
-    for stage in trial.wired:
-        given = trial.at(stage)
-        kept = {name: value.clone() for name, value in given.items()}
-        trial.apply(stage, given)
-        name = differing(kept, given)
-        require(name is None, f"{words}, {stage}: {name} of the input was changed in place")
+    """A stage leaves its input tensors as they were."""
+    for words, trial, stage, before in _wired(defense):
+        kept = {name: value.clone() for name, value in before.items()}
+        trial.apply(stage, before)
+        name = differing(kept, before)
+        require(name is None, f"{words}: {name} of the input was changed in place")
 
 
 def row_alone(defense: Defense) -> None:
     """A client (or an example) gets the same alone and beside others, to 1e-9, unless it says it acts `across`
     clients."""
-    words, trial = _first_trial(defense)
-    for stage in trial.wired:
+    for words, trial, stage, before in _wired(defense):
         if stage == "aggregate" or any(item.across for item in trial.stages.transforms[stage]):
             continue
-        given = trial.at(stage)
-        together = trial.apply(stage, given)
+        together = trial.apply(stage, before)
         for row, client in enumerate(CLIENTS):
-            alone = trial.apply(stage, _rows(given, row), clients=(client,))
-            _near(alone, _rows(together, row), f"{words}, {stage}: client {client} alone and in company")
+            alone = trial.apply(stage, _rows(before, row), clients=(client,))
+            _near(alone, _rows(together, row), f"{words}: client {client} alone and in company")
         if stage == "example" and not any(t.batchwise for t in trial.stages.transforms[stage]):
-            first = trial.apply(stage, {name: value[:, :1] for name, value in given.items()})
+            first = trial.apply(stage, {name: value[:, :1] for name, value in before.items()})
             beside = {name: value[:, :1] for name, value in together.items()}
-            _near(first, beside, f"{words}, {stage}: the first example alone and in company")
+            _near(first, beside, f"{words}: the first example alone and in company")
 
 
 def bias(defense: Defense) -> None:
@@ -318,33 +291,31 @@ def bias(defense: Defense) -> None:
     says = vars(type(defense)).get("unbiased")
     if says is None:
         raise ContractSkipped("it does not say whether it is unbiased")
-    words, trial = _first_trial(defense)
-    given = {stage: _joined(trial.at(stage)) for stage in trial.wired}
     biased = False
-    for stage, before in given.items():
+    for _, trial, stage, tensors in _wired(defense):
+        before = _joined(tensors)
         apart = torch.stack(
-            [_joined(trial.apply(stage, trial.at(stage), draw=draw)) - before for draw in range(DRAWS)]
+            [_joined(trial.apply(stage, tensors, draw=draw)) - before for draw in range(DRAWS)]
         )
         for direction in (before / before.norm(), torch.ones_like(before) / len(before) ** 0.5):
             along = apart @ direction
             error = float(along.std() / DRAWS**0.5) + CLOSE
             biased = biased or abs(float(along.mean())) > SIGMAS * error
-    require(biased != says, f"{words}: says unbiased = {says}, and over {DRAWS} draws it is the other")
+    require(biased != says, f"says unbiased = {says}, and over {DRAWS} draws it is the other")
 
 
 def noise(defense: Defense) -> None:
     """Noise has the mean 0 and the variance that it states, within five standard errors."""
-    words, trial = _first_trial(defense)
     stated = [
-        (stage, item)
-        for stage in trial.wired
+        (words, trial, stage, before, item)
+        for words, trial, stage, before in _wired(defense)
         for item in trial.stages.transforms[stage]
         if isinstance(item, Noise)
     ]
     if not stated:
         raise ContractSkipped("it adds no noise of a stated variance")
-    for stage, item in stated:
-        ones = {name: torch.ones_like(value) for name, value in trial.at(stage).items()}
+    for words, trial, stage, before, item in stated:
+        ones = {name: torch.ones_like(value) for name, value in before.items()}
         context = _context(trial, stage)
         drawn = _joined(item.apply(ones, context)) - 1
         variance, count = item.variance(context), len(drawn)
@@ -352,11 +323,9 @@ def noise(defense: Defense) -> None:
         spread = (2.0 if item.law == "gaussian" else 5.0) ** 0.5 * variance
         off = abs(float(drawn.mean())), abs(float(drawn.var()) - variance)
         allowed = SIGMAS * (variance / count) ** 0.5, SIGMAS * spread / count**0.5
-        require(off[0] <= allowed[0], f"{words}, {stage}: the noise's mean is off 0 by {off[0]:.3g}")
-        require(
-            off[1] <= allowed[1],
-            f"{words}, {stage}: variance {float(drawn.var()):.4g}, stated {variance:.4g} ± {allowed[1]:.2g}",
-        )
+        require(off[0] <= allowed[0], f"{words}: the noise's mean is off 0 by {off[0]:.3g}")
+        measured = f"variance {float(drawn.var()):.4g}, stated {variance:.4g} ± {allowed[1]:.2g}"
+        require(off[1] <= allowed[1], f"{words}: {measured}")
 
 
 def description(defense: Defense) -> None:
@@ -377,11 +346,8 @@ def description(defense: Defense) -> None:
         free = {key: value.clone().requires_grad_() for key, value in truth.items()}
         after = said.simulate(free, observed)
         for key, value in after.items():
-            expected = observed[key].shape
-            require(
-                value.shape == expected,
-                f"{name}: candidate {key} is {tuple(value.shape)}, not {tuple(expected)}",
-            )
+            got, expected = tuple(value.shape), tuple(observed[key].shape)
+            require(got == expected, f"{name}: candidate {key} is {got}, not {expected}")
         total = torch.stack([value.sum() for value in after.values()]).sum()
         require(total.requires_grad, f"{name}: the candidate is not differentiable in the dummy's gradient")
         slopes = torch.autograd.grad(total, list(free.values()), allow_unused=True)
@@ -457,21 +423,17 @@ OF_A_CHOICE = frozenset(
 )
 CONTRACTS = (
     DECLARED,
-    Contract(
-        name="settings", promise="takes a federated setting, or refuses it in one line", function=settings
-    ),
-    Contract(name="transforms", promise="every stage is a sequence of transforms", function=transforms_only),
-    Contract(name="stages", promise="wires the stages it claims and no others", function=stages_claimed),
-    Contract(name="acts", promise="every wired stage changes what passes it", function=acts),
-    Contract(
-        name="readings", promise="points before its first stage are bit-equal to `none`'s", function=readings
-    ),
-    Contract(name="shapes", promise="names, shapes and dtypes are kept", function=shapes_kept),
-    Contract(name="finite", promise="finite gradients stay finite", function=finite),
-    Contract(name="keyed", promise="draws by its key alone, and only if it says `random`", function=keyed),
-    Contract(name="inputs untouched", promise="leaves its inputs as they were", function=inputs_untouched),
-    Contract(name="alone = in company", promise="a client gets what it gets alone", function=row_alone),
-    Contract(name="bias", promise="unbiased or biased, as it says", function=bias),
-    Contract(name="noise", promise="noise has the variance it states", function=noise),
-    Contract(name="description", promise="what it tells attackers is true", function=description),
+    Contract("settings", "takes a federated setting, or refuses it in one line", settings),
+    Contract("transforms", "every stage is a sequence of transforms", transforms_only),
+    Contract("stages", "wires the stages it claims and no others", stages_claimed),
+    Contract("acts", "every wired stage changes what passes it", acts),
+    Contract("readings", "points before its first stage are bit-equal to `none`'s", readings),
+    Contract("shapes", "names, shapes and dtypes are kept", shapes_kept),
+    Contract("finite", "finite gradients stay finite", finite),
+    Contract("keyed", "draws by its key alone, and only if it says `random`", keyed),
+    Contract("inputs untouched", "leaves its inputs as they were", inputs_untouched),
+    Contract("alone = in company", "a client gets what it gets alone", row_alone),
+    Contract("bias", "unbiased or biased, as it says", bias),
+    Contract("noise", "noise has the variance it states", noise),
+    Contract("description", "what it tells attackers is true", description),
 )

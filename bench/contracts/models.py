@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from bench.contracts.base import DECLARED, Contract, ContractBroken, ContractSkipped, require
 from bench.contracts.situations import differing, gap
 from bench.errors import NotApplicable
-from bench.gradients import example_gradients, group_gradients, one_hot
+from bench.gradients import example_gradients, example_loss, group_gradients, one_hot
 from bench.models.base import Model
 
 CLASSES = 7
@@ -30,10 +30,8 @@ def builds(model: Model) -> None:
     for shape, module in _modules(model):
         for count in (1, 3):
             logits = module(_inputs(shape, count, torch.float32))
-            require(
-                tuple(logits.shape) == (count, CLASSES),
-                f"inputs {(count, *shape)} give {tuple(logits.shape)}, expected {(count, CLASSES)}",
-            )
+            got, expected = tuple(logits.shape), (count, CLASSES)
+            require(got == expected, f"inputs {(count, *shape)} give {got}, expected {expected}")
             require(logits.dtype == torch.float32, f"float32 inputs give {logits.dtype}")
 
 
@@ -51,19 +49,16 @@ def initial_weights(model: Model) -> None:
         again = model.initial(model.build(shape, CLASSES).eval(), 0)
         name = differing(first, again)
         require(name is None, f"initial weights of {name} differ between two draws with one key")
-        require(
-            differing(first, model.initial(module, 1)) is not None, "initial weights do not depend on the key"
-        )
+        moved = differing(first, model.initial(module, 1)) is not None
+        require(moved, "initial weights do not depend on the key")
 
 
 def no_batch_statistics(model: Model) -> None:
     """No layer computes with the statistics of a batch, in training or later."""
     for _, module in _modules(model):
         for path, layer in module.named_modules():
-            require(
-                not isinstance(layer, _BatchNorm),
-                f"{path} is {type(layer).__name__}, whose statistics mix the examples; use GroupNorm",
-            )
+            what = f"{path} is {type(layer).__name__}, whose statistics mix the examples; use GroupNorm"
+            require(not isinstance(layer, _BatchNorm), what)
 
 
 def alone_in_company(model: Model) -> None:
@@ -86,22 +81,17 @@ def gradients(model: Model) -> None:
     for shape, module in _modules(model, double=True):
         inputs, weights = _inputs(shape, 3, torch.float64), _weights(model, module)
         targets = one_hot(torch.tensor([2, 0, 2]), CLASSES, torch.float64)
-        oracle_module = copy.deepcopy(module)
-
-        def loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-            return F.cross_entropy(functional_call(oracle_module, parameters, (x[None],)), y[None])  # noqa: B023
-
+        oracle = grad(example_loss(copy.deepcopy(module)))
         try:
             gradients = example_gradients(module, weights, inputs, targets)
         except NotApplicable as reason:
             raise ContractBroken(f"no gradient is one example's: {reason}") from None
         for row in range(len(inputs)):
-            expected = grad(loss)(weights, inputs[row], targets[row])
+            expected = oracle(weights, inputs[row], targets[row])
             for name, value in expected.items():
                 apart = gap(gradients[name][row], value)
-                require(
-                    apart <= CLOSE, f"example {row}: gradient of {name} is off torch.func's by {apart:.1e}"
-                )
+                what = f"example {row}: gradient of {name} is off torch.func's by {apart:.1e}"
+                require(apart <= CLOSE, what)
 
 
 def gradients_flow(model: Model) -> None:
@@ -175,18 +165,10 @@ def _weights(model: Model, module: nn.Module) -> dict[str, Tensor]:
 
 CONTRACTS = (
     DECLARED,
-    Contract(name="builds", promise="logits (example, class) for every kind it takes", function=builds),
-    Contract(
-        name="initial weights",
-        promise="initial weights by key, for every parameter",
-        function=initial_weights,
-    ),
-    Contract(name="no batch statistics", promise="no layer mixes the examples", function=no_batch_statistics),
-    Contract(name="alone = in company", promise="an example's logits are its own", function=alone_in_company),
-    Contract(
-        name="gradients", promise="per-example gradients equal torch.func's in float64", function=gradients
-    ),
-    Contract(
-        name="gradients flow", promise="a dummy receives autograd's derivatives", function=gradients_flow
-    ),
+    Contract("builds", "logits (example, class) for every kind it takes", builds),
+    Contract("initial weights", "initial weights by key, for every parameter", initial_weights),
+    Contract("no batch statistics", "no layer mixes the examples", no_batch_statistics),
+    Contract("alone = in company", "an example's logits are its own", alone_in_company),
+    Contract("gradients", "per-example gradients equal torch.func's in float64", gradients),
+    Contract("gradients flow", "a dummy receives autograd's derivatives", gradients_flow),
 )

@@ -1,6 +1,7 @@
 """Run the contracts of one entry: what `bench check` prints, and what a plug-in's own tests can call."""
 
 from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,9 @@ from bench.registry import entries as registry
 from bench.registry.plugins import error_line
 
 _CONTRACTS: dict[str, tuple[Contract, ...]] = {
-    "attacks": attacks.CONTRACTS,
-    "defenses": defenses.CONTRACTS,
-    "datasets": datasets.CONTRACTS,
-    "models": models.CONTRACTS,
-}
+    "attacks": attacks.CONTRACTS, "defenses": defenses.CONTRACTS,
+    "datasets": datasets.CONTRACTS, "models": models.CONTRACTS,
+}  # fmt: skip
 
 
 def contracts(kind: str) -> tuple[Contract, ...]:
@@ -32,19 +31,14 @@ def check(
 
     Raises `UnknownName`, `PluginError` and `BenchError` where there is no such entry or instance.
     """
-    return check_instance(
-        kind, registry.instance(kind, name, dict(params or {})), name=name, data_dir=data_dir
-    )
+    entry = registry.instance(kind, name, dict(params or {}))
+    return check_instance(kind, entry, name=name, data_dir=data_dir)
 
 
 def check_instance(
-    kind: str,
-    instance: Any,
-    *,
-    name: str | None = None,
-    data_dir: Path | None = None,
+    kind: str, instance: Any, *, name: str | None = None, data_dir: Path | None = None,
     only: Collection[str] | None = None,
-) -> list[Outcome]:
+) -> list[Outcome]:  # fmt: skip
     """The same for an instance that need not be registered.
 
     With `only`, the contracts of these names alone; those of data sets share what is loaded and are all checked.
@@ -55,11 +49,8 @@ def check_instance(
     outcomes = [_outcome(declared, instance)]
     name = name or type(instance).__name__
     try:
-        loaded = LoadedDataset(
-            dataset=instance,
-            raw=read(instance, name, data_dir),
-            again=reload(lambda: read(instance, name, data_dir)),
-        )
+        load = partial(read, instance, name, data_dir)
+        loaded = LoadedDataset(dataset=instance, raw=load(), again=reload(load))
     except MissingDataError as error:
         return [*outcomes, *(_skipped(item, error) for item in others)]
     except Exception as error:

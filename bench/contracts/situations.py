@@ -1,8 +1,9 @@
 """Small situations in which contracts are checked: two data sets that need no file, float64 throughout."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ from bench.registry import entries as registry
 from bench.trip import Reading, Victims
 
 Tensors = Mapping[str, Tensor]
+T = TypeVar("T")
 
 
 @cache
@@ -112,6 +114,15 @@ def _same_label(source: Data, victims: Victims, batches: Batches) -> tuple[Victi
     repeated = chosen[:, None, None].expand(clients, steps, batch).clone()
     moved = replace(victims, inputs=inputs[:, None].float(), labels=repeated[:, None])
     return moved, [replace(batches, inputs=inputs, labels=repeated)]
+
+
+def under_two_seeds(run: Callable[[], T]) -> tuple[T, T]:
+    """What two runs give, each under a global seed of its own."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        first = run()
+        torch.manual_seed(2)
+        return first, run()
 
 
 def part(reading: Reading, *rows: int) -> Reading:

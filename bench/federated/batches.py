@@ -51,23 +51,16 @@ def local_batches(
     until all are used.
     """
     federated, key = cell.federated, data_key(cell, data)
-    indices = np.stack([_order(cell, key, client, clients[client], round_) for client in chosen]).reshape(
-        len(chosen), federated.steps, federated.batch
-    )
-    batches = Batches(
-        clients=chosen,
-        inputs=torch.from_numpy(data.training.floats(indices)),
-        labels=torch.from_numpy(data.training.labels[indices]),
-    )
-    return batches, indices
+    orders = np.stack([_order(cell, key, client, clients[client], round_) for client in chosen])
+    indices = orders.reshape(len(chosen), federated.steps, federated.batch)
+    inputs, labels = data.training.floats(indices), data.training.labels[indices]
+    return Batches(clients=chosen, inputs=torch.from_numpy(inputs), labels=torch.from_numpy(labels)), indices
 
 
 def data_key(cell: AttackCell | TrainingCell, data: Data) -> str:
     """The fields that draws of data depend on: data, model, federated setting (the seed is the key's own)."""
-    return json.dumps(
-        [data.sha256, cell.model.model_dump(mode="json"), cell.federated.model_dump(mode="json")],
-        sort_keys=True,
-    )
+    model, federated = cell.model.model_dump(mode="json"), cell.federated.model_dump(mode="json")
+    return json.dumps([data.sha256, model, federated], sort_keys=True)
 
 
 def _order(cell: AttackCell | TrainingCell, key: str, client: int, examples: Indices, round_: int) -> Indices:

@@ -20,6 +20,7 @@ from bench.federated.clients import Network
 from bench.federated.draws import NoDraws, ZeroDraws
 from bench.federated.stages import Moment, Stages
 from bench.points import SENT, Stage
+from bench.record.schema import BayesianRound
 
 CHUNK = 10  # clients whose examples' gradients are held at once
 _LOCAL: tuple[Stage, ...] = ("example", "step")
@@ -61,10 +62,9 @@ class Accountant:
                 cost = of_clients.max(0) if self.config.instances == "parallel" else of_clients.sum(0)
             else:
                 # jointly, nothing but noise acts on what is sent (`_obstacle`)
+                client = level == "client"
                 sent = (
-                    _without_noise(SENT, round_.update, round_)
-                    if level == "client"
-                    else _noiseless_updates(net, round_)
+                    _without_noise(SENT, round_.update, round_) if client else _noiseless_updates(net, round_)
                 )
                 (cost,) = self._estimates(_distances(flattened(sent, 1)[None]) / variance, level)
             costs[level] = torch.from_numpy(cost)
@@ -89,16 +89,19 @@ class Accountant:
 
     def by_round(
         self, costs: Tensors, mechanism: Mechanism | None, tested: Iterable[int]
-    ) -> dict[str, list[list[float | None]]]:
-        """Level → [round, Bayesian ε, moments accountant's ε of the same run] at the tested rounds."""
+    ) -> dict[str, tuple[BayesianRound, ...]]:
+        """Level → Bayesian ε and the moments accountant's ε of the same run, at the tested rounds."""
         return {
-            level: [
-                [float(number), self._epsilon(level, cost[:number]), self._moments(level, mechanism, number)]
+            level: tuple(
+                BayesianRound(
+                    round=number, epsilon=self._epsilon(level, cost[:number]),
+                    moments_epsilon=self._moments(level, mechanism, number),
+                )
                 for number in tested
                 if 0 < number <= len(cost)
-            ]
+            )
             for level, cost in costs.items()
-        }
+        }  # fmt: skip
 
     def _estimates(self, moved: Tensor, level: str) -> list[np.ndarray]:
         """(group, row) squared distances over the noise's variance → each group's cost, (order,)."""
@@ -156,11 +159,9 @@ def _obstacle(level: str, federated: Federated, stages: Stages) -> str | None:
     """Why a level cannot be accounted under this defense and setting; None where it can."""
     if level != "client" and federated.algorithm != "fedsgd":
         return "it is of one local step, and fedavg may take several"
-    many, rows = (
-        (federated.batch, "examples a batch")
-        if level == "instance"
-        else (federated.per_round, "clients a round")
-    )
+    many, rows = federated.per_round, "clients a round"
+    if level == "instance":
+        many, rows = federated.batch, "examples a batch"
     if many < bayesian.LEAST_SAMPLES:
         return f"{many} {rows} are too few to estimate from; give {bayesian.LEAST_SAMPLES}"
     for transform in (t for stage in _counted(level) for t in stages.transforms.get(stage, ())):
@@ -184,12 +185,9 @@ def _variance(stages: Stages, level: str, federated: Federated, round_: int) -> 
     """s², the noise's variance in a round on each coordinate of the level's mean: of a batch, or of K clients."""
     total = 0.0
     for stage in _counted(level):
-        context = Context(
-            lead=1, stage=stage, round=round_, step=0, setting=stages.setting, draws=NoDraws()
-        )  # fmt: skip
-        each = sum(
-            t.variance(context) for t in stages.transforms.get(stage, ()) if isinstance(t, GaussianNoise)
-        )
+        context = Context(lead=1, stage=stage, round=round_, step=0, setting=stages.setting, draws=NoDraws())
+        noises = (t for t in stages.transforms.get(stage, ()) if isinstance(t, GaussianNoise))
+        each = sum(noise.variance(context) for noise in noises)
         over = federated.batch if stage == "example" else 1
         over *= federated.per_round if level != "instance" and stage != "aggregate" else 1
         total += each / over

@@ -146,9 +146,8 @@ def _by_norms(
     before = after = gradients.norms()
     factors = {name: torch.ones_like(norm) for name, norm in before.items()}
     deviation: Tensor | float = 0.0
-    context = Context(
-        lead=2, stage="example", round=moment.round, step=moment.step, setting=stages.setting, draws=draws
-    )
+    now, step = moment.round, moment.step
+    context = Context(lead=2, stage="example", round=now, step=step, setting=stages.setting, draws=draws)
     for position, transform in enumerate(stages.transforms["example"]):
         scaling, stages = stages.advance(("example", position), clients, _scaling(transform), after, context)
         factors = {name: value * scaling.factors.get(name, 1.0) for name, value in factors.items()}
@@ -157,14 +156,14 @@ def _by_norms(
     if stages.observing:
         return gradients.mean(), before, stages
     mean = gradients.weighted(factors)
-    of_mean = _of_mean(deviation, examples=next(iter(before.values())).shape[1])
-    if isinstance(of_mean, Tensor) or of_mean > 0:
+    examples = next(iter(before.values())).shape[1]
+    if isinstance(deviation, Tensor):  # (client, example), of independent noise on each
+        of_mean = deviation.square().sum(1).sqrt() / examples
         for name, value in mean.items():
-            drawn = draws.normal(name, value)
-            if isinstance(of_mean, Tensor):
-                value.addcmul_(broadcast(of_mean, value), drawn)
-            else:
-                value.add_(drawn, alpha=of_mean)
+            value.addcmul_(broadcast(of_mean, value), draws.normal(name, value))
+    elif deviation > 0:
+        for name, value in mean.items():
+            value.add_(draws.normal(name, value), alpha=deviation / math.sqrt(examples))
     return mean, after, stages
 
 
@@ -175,11 +174,3 @@ def _scaling(transform: Transform) -> Callable[[Tensors, State, Context], tuple[
         return result
 
     return update
-
-
-def _of_mean(deviation: Tensor | float, *, examples: int) -> Tensor | float:
-    """The deviation of the mean of independent noise of `deviation`, a number or (client, example)."""
-    if isinstance(deviation, Tensor):
-        whole: Tensor = deviation.square().sum(1).sqrt()
-        return whole / examples
-    return deviation / math.sqrt(examples)

@@ -1,32 +1,25 @@
 """The time that a defense costs: a client's step with and without it, in turn in one process."""
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median, quantiles
 
 from bench.federated.clients import network
 from bench.federated.stages import Moment, Stages
 from bench.federated.training import Course, Progress, participants, updates
 from bench.points import SENT
+from bench.record.schema import TrainingCost
 
 PAIRS = 7
 STEPS = 10  # local steps at most: enough to be steady, few beside a training's
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """Milliseconds of one client's local step, medians over pairs; `ratio` of the pairs, `low` and `high` its
-    quartiles.  The time of stages after the steps is divided among the steps."""
+def step_cost(course: Course, start: Progress) -> TrainingCost:
+    """Milliseconds of one client's local step, medians over pairs, and median and quartiles of the pairs' ratio.
 
-    milliseconds: float
-    undefended: float
-    ratio: float
-    low: float
-    high: float
-
-
-def cost(course: Course, start: Progress) -> Cost:
-    """The cost on one chunk of clients and one thread; the training itself is unchanged."""
+    Measured on one chunk of clients and one thread; the training itself is unchanged.  The time of stages after the
+    steps is divided among the steps.
+    """
     federated = course.cell.federated
     steps = min(STEPS, federated.steps)
     short = course.cell.model_copy(update={"federated": federated.model_copy(update={"steps": steps})})
@@ -47,7 +40,8 @@ def cost(course: Course, start: Progress) -> Cost:
     pairs = [(once(bare), once(start)) for _ in range(PAIRS)]
     ratios = [defended / undefended for undefended, defended in pairs]
     low, _, high = quantiles(ratios, n=4)
-    return Cost(
-        milliseconds=median(defended for _, defended in pairs), undefended=median(pair[0] for pair in pairs),
-        ratio=median(ratios), low=low, high=high,
+    return TrainingCost(
+        milliseconds_per_step=round(median(defended for _, defended in pairs), 4),
+        undefended_milliseconds_per_step=round(median(undefended for undefended, _ in pairs), 4),
+        overhead=round(median(ratios), 3), overhead_quartiles=(round(low, 3), round(high, 3)),
     )  # fmt: skip

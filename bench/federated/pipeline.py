@@ -45,9 +45,8 @@ def run_round(
         inputs, labels = batches.inputs[:, step], batches.labels[:, step]
         here = Local(model=model, weights=local, inputs=inputs, labels=labels)
         per_example = _per_example(here, classes, same=step == 0)
-        per_example, stages = stages.apply(
-            "example", per_example, now, batches.clients, weights=weights, local=here
-        )
+        clients = batches.clients
+        per_example, stages = stages.apply("example", per_example, now, clients, weights=weights, local=here)
         mean = {name: value.mean(1) for name, value in per_example.items()}
         remaining = norms(per_example, 2) if stages.has("step") else None
         mean, stages = stages.apply("step", mean, now, batches.clients, norms=remaining, weights=weights)
@@ -84,10 +83,9 @@ def _per_example(local: Local, classes: int, *, same: bool) -> dict[str, Tensor]
         weights = {name: value[0] for name, value in local.weights.items()}
         flat = example_gradients(local.model, weights, local.inputs.flatten(0, 1), targets.flatten(0, 1))
         return {name: value.detach().unflatten(0, local.labels.shape) for name, value in flat.items()}
+    own = [{name: value[client] for name, value in local.weights.items()} for client in range(len(targets))]
     parts = [
-        example_gradients(
-            local.model, {n: v[client] for n, v in local.weights.items()}, inputs, targets[client]
-        )
-        for client, inputs in enumerate(local.inputs)
+        example_gradients(local.model, weights, inputs, target)
+        for weights, inputs, target in zip(own, local.inputs, targets, strict=True)
     ]
     return {name: torch.stack([part[name].detach() for part in parts]) for name in local.weights}

@@ -66,9 +66,8 @@ def at_point(
     passes = -(-setting.steps * setting.batch // setting.client_examples) if inside else 1
     at = round_
     if mechanism.by_step:  # of the local steps that the point shows, the one with the least noise
-        shown = range(
-            round_ * setting.steps, (round_ + 1) * setting.steps if inside else round_ * setting.steps + 1
-        )
+        first = round_ * setting.steps
+        shown = range(first, first + (setting.steps if inside else 1))
         at = min(shown, key=lambda step: mechanism.sigmas[min(step, len(mechanism.sigmas) - 1)])
     report = at_tap(mechanism, where.after, tensors=tensors, uses=passes * observations, at=at)
     if report is None:

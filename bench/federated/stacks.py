@@ -168,7 +168,7 @@ def _part(path: str, module: nn.Module) -> "_Layer | Callable[[Tensor], Tensor] 
     if isinstance(module, nn.MaxPool2d):
         return _max_pool(module)
     if isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) == (1, -1):
-        return _flatten
+        return nn.Flatten(2)
     if type(module) in _PLAIN:
         return _out_of_place(module)
     if isinstance(module, nn.Dropout) and not module.training:
@@ -181,10 +181,6 @@ def _out_of_place(module: nn.Module) -> Callable[[Tensor], Tensor]:
     if getattr(module, "inplace", False):
         return lambda x: module(x.clone())
     return module
-
-
-def _flatten(x: Tensor) -> Tensor:
-    return x.flatten(2)
 
 
 def _pool_first(parts: Sequence[Any]) -> list[Any]:
@@ -225,13 +221,11 @@ def _forward(layer: _Layer, x: Tensor, weights: Tensors) -> tuple[Tensor, Tensor
 
 
 def _out_size(size: Sequence[int], module: nn.Conv2d) -> tuple[int, int]:
-    height, width = (
-        (length + 2 * int(module.padding[n]) - module.dilation[n] * (module.kernel_size[n] - 1) - 1)
-        // module.stride[n]
-        + 1
-        for n, length in enumerate(size)
-    )
-    return height, width
+    def out(n: int) -> int:
+        reach = module.dilation[n] * (module.kernel_size[n] - 1) + 1
+        return (size[n] + 2 * int(module.padding[n]) - reach) // module.stride[n] + 1
+
+    return out(0), out(1)
 
 
 # --- gradients of one layer's weight ---------------------------------------------------------------------
@@ -245,8 +239,10 @@ def _summed(term: _Term) -> Tensor:
     if a.dim() == 4:  # columns
         return _of_each(term).sum(0)
     clients = a.shape[1]
-    flat: Tensor = _grouped(module, a.flatten(1, 2), delta.flatten(1, 2), clients)
-    return _unflattened(flat, (clients, -1))
+    summed: Tensor = _grouped(module, a.flatten(1, 2), delta.flatten(1, 2), clients).unflatten(
+        0, (clients, -1)
+    )
+    return summed
 
 
 def _of_each(term: _Term) -> Tensor:
@@ -260,13 +256,9 @@ def _of_each(term: _Term) -> Tensor:
         flat: Tensor = (a @ by_position).mT
         return flat.reshape(*flat.shape[:-1], *module.weight.shape[1:])
     groups = examples * clients
-    flat = _grouped(module, a.flatten(0, 2)[None], delta.flatten(0, 2)[None], groups)
-    return _unflattened(flat, (examples, clients, -1))
-
-
-def _unflattened(flat: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """The first axis in these."""
-    return flat.reshape(*sizes, *flat.shape[1:])
+    grouped = _grouped(module, a.flatten(0, 2)[None], delta.flatten(0, 2)[None], groups)
+    each: Tensor = grouped.unflatten(0, (examples, clients, -1))
+    return each
 
 
 def _grouped(module: nn.Conv2d, a: Tensor, delta: Tensor, groups: int) -> Tensor:
@@ -291,8 +283,9 @@ class _MaxPool:
     options: tuple[Any, ...]
 
     def __call__(self, x: Tensor) -> Tensor:
-        pooled: Tensor = _ChannelsLastPool.apply(x.flatten(0, 1), self.options)  # type: ignore[no-untyped-call]
-        return _unflattened(pooled, tuple(x.shape[:2]))
+        flat: Tensor = _ChannelsLastPool.apply(x.flatten(0, 1), self.options)  # type: ignore[no-untyped-call]
+        pooled: Tensor = flat.unflatten(0, x.shape[:2])
+        return pooled
 
 
 def _max_pool(module: nn.MaxPool2d) -> _MaxPool | None:

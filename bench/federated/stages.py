@@ -10,7 +10,6 @@ from torch import Tensor
 from bench.defenses.base import Context, Defense, Draws, Local, Setting, Shapes, State, Tensors, Transform
 from bench.federated.draws import KeyedDraws
 from bench.points import STAGES, Point, Scope, Stage
-from bench.rng import Field
 
 Place = tuple[Stage, int]  # of a transform: its stage, and its position there
 Output = TypeVar("Output")
@@ -55,9 +54,7 @@ class Stages:
     @property
     def across(self) -> Stage | None:
         """The first stage at which clients' updates meet those of others of their round, before the mean."""
-        return next(
-            (stage for stage in STAGES if any(t.across for t in self.transforms.get(stage, ()))), None
-        )
+        return next((at for at in STAGES if any(t.across for t in self.transforms.get(at, ()))), None)
 
     def apply(
         self, stage: Stage, tensors: Tensors, moment: Moment, clients: tuple[int, ...] = (),
@@ -73,9 +70,7 @@ class Stages:
         rows, lead = _rows(stage, current, clients)
         ordinal = 0
         for position, transform in enumerate(self.transforms.get(stage, ())):
-            fields: tuple[Field, ...] = (
-                moment.draw, moment.round, moment.step, stage, ordinal, moment.observation,
-            )  # fmt: skip
+            fields = (moment.draw, moment.round, moment.step, stage, ordinal, moment.observation)
             context = Context(
                 lead=lead, stage=stage, round=moment.round, step=moment.step, setting=self.setting,
                 draws=draws or KeyedDraws(seed=moment.seed, fields=fields, rows=rows), norms=norms,
@@ -114,15 +109,12 @@ class Stages:
     def joined(self, parts: "tuple[Stages, ...]") -> "Stages":
         """These stages with the next states of each part's clients."""
         at = self.positions(tuple(client for part in parts for client in part.members or ()))
-        states = {
-            place: {
+        states = dict(self.states)
+        for place in filter(self._is_clients, self.states):
+            states[place] = {
                 key: value.index_copy(0, at, torch.cat([part.states[place][key] for part in parts]))
-                for key, value in state.items()
+                for key, value in self.states[place].items()
             }
-            if self._is_clients(place)
-            else state
-            for place, state in self.states.items()
-        }
         return replace(self, states=states)
 
     def _is_clients(self, place: Place) -> bool:

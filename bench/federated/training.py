@@ -79,11 +79,9 @@ def train(
     the training: that is a result, not a crash.
     """
     cell, now, net = course.cell, start, network(course.model)
-    accountant = None
+    accountant, examples = None, len(course.data.training)
     if cell.bayesian is not None:
-        accountant = bayesian.accountant(
-            cell.bayesian, cell.federated, start.stages, examples=len(course.data.training)
-        )
+        accountant = bayesian.accountant(cell.bayesian, cell.federated, start.stages, examples=examples)
     while now.round < cell.rounds and not now.diverged:
         now = _tested(course, _round(course, net, accountant, now))
         if not proceed(now):

@@ -1,20 +1,15 @@
 """Registered entries in a matrix: a name, or a table with a name and parameters → a checked `Entry`."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 from bench.cell import Entry
 from bench.errors import BenchError, NotApplicable
 from bench.matrix.messages import Wrong, expected, nearest, quoted
 from bench.parameters import build, parameters, values
+from bench.record import schema1
 
 KINDS = {"dataset": "datasets", "model": "models", "attack": "attacks", "defense": "defenses"}
-# Parameters of attacks by the names that they had in schema 1.
-RENAMED = {
-    "search": "line_search", "finish": "refine_float64", "mute": "exclude", "scale_free": "unknown_scale",
-}  # fmt: skip
 
 
 class Registry(Protocol):
@@ -22,14 +17,6 @@ class Registry(Protocol):
 
     def names(self, kind: str, /) -> Iterable[str]: ...
     def load(self, kind: str, name: str, /) -> type: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
-    """What the values of a matrix are checked against: the registry, and the folder of its weights files."""
-
-    registry: Registry
-    folder: Path
 
 
 def registered(axis: str, raw: Any, registry: Registry) -> Entry:
@@ -46,16 +33,17 @@ def registered(axis: str, raw: Any, registry: Registry) -> Entry:
         cls = registry.load(KINDS[axis], name)
     except BenchError as error:
         raise Wrong(str(error)) from None
-    given = {parameter: value for parameter, value in table.items() if parameter != "name"}
-    return Entry(name=name, params=values(_build(cls, given, name)))
+    params = {parameter: value for parameter, value in table.items() if parameter != "name"}
+    return Entry(name=name, params=values(_build(cls, params, name)))
 
 
-def _build(cls: type, given: dict[str, Any], name: str) -> Any:
+def _build(cls: type, params: dict[str, Any], name: str) -> Any:
     """The instance; raises `Wrong` with an error for each parameter (`build` stops at the first)."""
     types = {item.name: item.type for item in parameters(cls)}
     errors = []
-    for parameter, value in list(given.items()):
-        allowed, switch, new = types.get(parameter, ""), isinstance(value, bool), RENAMED.get(parameter)
+    for parameter, value in list(params.items()):
+        allowed, new = types.get(parameter, ""), schema1.OPTIONS.get(parameter)
+        switch = isinstance(value, bool)
         if not allowed and new in types:
             errors.append(f"{name}: `{parameter}` is called `{new}` since schema 2")
         elif not allowed:
@@ -67,16 +55,16 @@ def _build(cls: type, given: dict[str, Any], name: str) -> Any:
             errors.append(f"{name}: {parameter}: expected true or false, got {value!r}; write true or false")
         else:
             continue
-        del given[parameter]
+        del params[parameter]
     while True:
-        error, instance = _try(cls, given, name)
+        error, instance = _try(cls, params, name)
         if error is None:
             break
-        culprit = next((key for key in given if _try(cls, {key: given[key]}, name)[0] == error), None)
+        culprit = next((key for key in params if _try(cls, {key: params[key]}, name)[0] == error), None)
         if culprit is None:  # two of them do not go together
             errors.append(error)
             break
-        value = given.pop(culprit)
+        value = params.pop(culprit)
         shown = tuple(value) if isinstance(value, list) else value
         errors.append(error.replace(repr(shown), quoted(shown)))
     if errors:
@@ -84,9 +72,9 @@ def _build(cls: type, given: dict[str, Any], name: str) -> Any:
     return instance
 
 
-def _try(cls: type, given: dict[str, Any], name: str) -> tuple[str | None, Any]:
+def _try(cls: type, params: dict[str, Any], name: str) -> tuple[str | None, Any]:
     try:
-        return None, build(cls, given, where=name)
+        return None, build(cls, params, where=name)
     except BenchError as error:
         return str(error), None
     except (NotApplicable, TypeError) as error:  # it can never run; a parameter that it needs is missing

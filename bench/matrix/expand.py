@@ -58,7 +58,7 @@ class _Plan:
         weights = fields.get("weights")
         if isinstance(weights, Weights) and weights.train is not None and weights.round is not None:
             names = ("dataset", "model", "federated", "seed")
-            options = weights.train.given(type(weights.train).model_fields)
+            options = weights.train.written(type(weights.train).model_fields)
             training = {name: fields[name] for name in fields if name in names} | options
             cell = self.training({"defense": Entry(name="none"), **training}, {weights.round})
             series = cell.model_copy(update={"seed": 0}).id

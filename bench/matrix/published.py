@@ -32,45 +32,45 @@ class PublishedFigures:
 def published(rows: Iterable[PublishedRow]) -> tuple[PublishedFigures, ...]:
     """The rows of a matrix file."""
     return tuple(
-        PublishedFigures(where=row.given(PATTERN_AXES), figures=row.given(FIGURES), source=row.source)
+        PublishedFigures(where=row.written(PATTERN_AXES), figures=row.written(FIGURES), source=row.source)
         for row in rows
     )
 
 
-def beside(entries: Iterable[PublishedFigures], cell: AnyCell) -> PublishedFigures | None:
-    """The first entry that is about a cell, or None."""
+def beside(rows: Iterable[PublishedFigures], cell: AnyCell) -> PublishedFigures | None:
+    """The first row that is about a cell, or None."""
     values = {axis: _plain(getattr(cell, axis)) for axis in PATTERN_AXES if hasattr(cell, axis)}
-    return next((entry for entry in entries if _agrees(entry.where, values)), None)
+    return next((row for row in rows if _agrees(row.where, values)), None)
 
 
 def row_json(row: Any) -> dict[str, Any]:
     """A table's row, a dataclass with a field `published`, as JSON types."""
     plain = {name: getattr(row, name) for name in row.__slots__ if name != "published"}
-    entry: PublishedFigures | None = row.published
-    return {**plain, "published": None if entry is None else {**entry.figures, "source": entry.source}}
+    beside: PublishedFigures | None = row.published
+    return {**plain, "published": beside and {**beside.figures, "source": beside.source}}
 
 
-def keep(run: Path, entries: Iterable[PublishedFigures]) -> None:
-    """Write the entries beside the run's records; nothing where there are none."""
-    content = [asdict(entry) for entry in entries]
+def keep(run: Path, rows: Iterable[PublishedFigures]) -> None:
+    """Write the rows beside the run's records; nothing where there are none."""
+    content = [asdict(row) for row in rows]
     if content:
         write_atomically(run / FILE, (json.dumps(content, indent=1, sort_keys=True) + "\n").encode())
 
 
 def kept(run: Path) -> tuple[PublishedFigures, ...]:
-    """The entries of a run, none where it has no file; raises `RecordError` for a file that is damaged."""
+    """The rows of a run, none where it has no file; raises `RecordError` for a file that is damaged."""
     path = run / FILE
     try:
-        return tuple(_read(entry) for entry in json.loads(path.read_text("utf-8")))
+        return tuple(_read(row) for row in json.loads(path.read_text("utf-8")))
     except FileNotFoundError:
         return ()
     except (OSError, *MALFORMED) as error:
         raise RecordError(f"{path}: no published figures ({error}); run the matrix again") from None
 
 
-def _read(entry: Any) -> PublishedFigures:
-    figures = {name: float(entry["figures"][name]) for name in FIGURES if name in entry["figures"]}
-    return PublishedFigures(where=dict(entry["where"]), figures=figures, source=str(entry["source"]))
+def _read(row: Any) -> PublishedFigures:
+    figures = {name: float(row["figures"][name]) for name in FIGURES if name in row["figures"]}
+    return PublishedFigures(where=dict(row["where"]), figures=figures, source=str(row["source"]))
 
 
 def _agrees(pattern: Any, value: Any) -> bool:

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from bench.matrix.blocks import tables, written_out
 from bench.matrix.document import PRESETS, document, located, preset_names
-from bench.matrix.entries import Context, Registry, registered
+from bench.matrix.entries import Registry, registered
 from bench.matrix.messages import Errors, Wrong, lacks, nearest, quoted
 from bench.matrix.published import PublishedFigures, published
 from bench.matrix.schema import AXES, TRAIN_AXES, Axes, Document, Settings, TrainBlock
@@ -53,13 +53,9 @@ def presets(folder: Path = PRESETS) -> tuple[tuple[str, str], ...]:
 
 
 def read(
-    source: str | Path,
-    *,
-    more_defenses: Sequence[str] = (),
-    scale: str | None = None,
-    registry: Registry = _registry,
-    folder: Path = PRESETS,
-) -> Matrix:
+    source: str | Path, *, more_defenses: Sequence[str] = (), scale: str | None = None,
+    registry: Registry = _registry, folder: Path = PRESETS,
+) -> Matrix:  # fmt: skip
     """The matrix of a path (a `Path`, or a text that ends in `.toml`), or of a preset in `folder`.
 
     `more_defenses` are names that join the axis `defense` of every attack, and of every `[[train]]` block that
@@ -81,7 +77,7 @@ def read(
     _check_complete(errors, content)
     content = written_out(errors, content)
     try:
-        matrix = Document.model_validate(content, context=Context(registry=registry, folder=path.parent))
+        matrix = Document.model_validate(content, context={"registry": registry, "folder": path.parent})
     except ValidationError as error:
         errors.add_validation(error, content, Document)
     errors.raise_any()
@@ -99,13 +95,13 @@ def read(
 def _attacks(errors: Errors, matrix: Document, scale: str | None) -> list[Combination]:
     """The combinations of every block of this scale, with a weights file for each seed."""
     axes = matrix.axes or Axes()
-    shared = matrix.given(Settings.model_fields) | axes.given(AXES)
+    shared = matrix.written(Settings.model_fields) | axes.written(AXES)
     blocks: list[Axes] = [block for block in matrix.attack if block.scale in (None, scale)]
     if not matrix.attack and axes.model_fields_set:
         blocks = [axes]
     files: dict[tuple[SeededFile, int], Any] = {}
     combinations: list[Combination] = []
-    for row in (row for block in blocks for row in _product(shared | block.given(AXES), AXES)):
+    for row in (row for block in blocks for row in _product(shared | block.written(AXES), AXES)):
         if "weights" in row:
             row["weights"] = weights = row["weights"].value
             if isinstance(weights, SeededFile):
@@ -119,8 +115,8 @@ def _attacks(errors: Errors, matrix: Document, scale: str | None) -> list[Combin
 
 
 def _trainings(block: TrainBlock) -> list[Combination]:
-    rest = block.given(name for name in TrainBlock.model_fields if name not in (*TRAIN_AXES, "scale"))
-    return [{**row, **rest} for row in _product(block.given(TRAIN_AXES), TRAIN_AXES)]
+    rest = block.written(name for name in TrainBlock.model_fields if name not in (*TRAIN_AXES, "scale"))
+    return [{**row, **rest} for row in _product(block.written(TRAIN_AXES), TRAIN_AXES)]
 
 
 def _product(axes: Mapping[str, Sequence[Any]], names: Sequence[str]) -> list[dict[str, Any]]:

@@ -6,18 +6,8 @@ A list of an axis holds single values here: `bench.matrix.blocks` has written it
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainValidator,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)  # fmt: skip
+import pydantic
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PlainValidator, ValidationError
 
 from bench.cell import Bayesian, Entry, Federated, FileWeights, Grants, InitialWeights
 from bench.matrix.entries import registered
@@ -41,22 +31,22 @@ PATTERN_AXES = ("dataset", "model", "attack", "knowledge", "point", "defense", "
 class Table(BaseModel):
     """A table of the file: its keys are known, and no value is converted."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    def given(self, names: Iterable[str]) -> dict[str, Any]:
-        """The values that the file gives under these names."""
+    def written(self, names: Iterable[str]) -> dict[str, Any]:
+        """The values that the file has under these names."""
         return {name: getattr(self, name) for name in names if name in self.model_fields_set}
 
 
 def _entry(axis: str) -> PlainValidator:
-    return PlainValidator(lambda raw, info: registered(axis, raw, info.context.registry))
+    return PlainValidator(lambda raw, info: registered(axis, raw, info.context["registry"]))
 
 
 def _entry_pattern(axis: str) -> PlainValidator:
     """The part of an entry that the file spells out: it fits every entry that has this part."""
 
     def check(raw: Any, info: Any) -> dict[str, Any]:
-        entry = registered(axis, raw, info.context.registry)
+        entry = registered(axis, raw, info.context["registry"])
         names = raw if isinstance(raw, dict) else {}
         return {"name": entry.name, **{name: entry.params[name] for name in names if name != "name"}}
 
@@ -145,26 +135,26 @@ class Weights(Table):
 
     file: Annotated[
         FileWeights | SeededFile | None,
-        PlainValidator(lambda raw, info: weights_file(info.context.folder, raw)),
+        PlainValidator(lambda raw, info: weights_file(info.context["folder"], raw)),
     ] = None
     train: Training | None = None
     round: Index | None = None
 
-    @field_validator("round")
+    @pydantic.field_validator("round")
     @classmethod
-    def _within_the_training(cls, round: int, info: ValidationInfo) -> int:
+    def _within_the_training(cls, round: int, info: pydantic.ValidationInfo) -> int:
         last = training.rounds if (training := info.data.get("train")) else round
         if round > last:
             raise Wrong(f"{round} is after the last of {last} rounds; give 0 to {last}")
         return round
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _one_kind(self) -> Self:
-        given = self.model_fields_set
-        if "file" in given and len(given) > 1:
+        names = self.model_fields_set
+        if "file" in names and len(names) > 1:
             raise Wrong("a file and a training; keep one of the two")
-        if len(given) == 1 and "file" not in given:
-            raise Wrong("lacks round; add e.g. round = 20" if "train" in given else "lacks train")
+        if len(names) == 1 and "file" not in names:
+            raise Wrong("lacks round; add e.g. round = 20" if "train" in names else "lacks train")
         return self
 
     @property
@@ -220,9 +210,9 @@ class TrainBlock(Table):
     until_epsilon: Annotated[float | None, Field(ge=1e-6, le=1e6)] = None
     bayesian: Annotated[Bayesian | None, BeforeValidator(_tuples)] = None
 
-    @field_validator("checkpoints")
+    @pydantic.field_validator("checkpoints")
     @classmethod
-    def _within_the_rounds(cls, checkpoints: list[int], info: ValidationInfo) -> list[int]:
+    def _within_the_rounds(cls, checkpoints: list[int], info: pydantic.ValidationInfo) -> list[int]:
         last = min(info.data.get("rounds") or [LARGEST])
         late = [item for item in sorted(set(checkpoints)) if item > last]
         if late:
@@ -257,12 +247,12 @@ class PublishedRow(Figures):
     defense: Annotated[dict[str, Any] | None, _entry_pattern("defense")] = None
     federated: Annotated[Federated | dict[str, Any] | None, PlainValidator(_federated_pattern)] = None
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _says_something(self) -> Self:
         lines = []
-        if not self.given(PATTERN_AXES):
+        if not self.written(PATTERN_AXES):
             lines.append(f"names no axis; say which cells, by {', '.join(PATTERN_AXES)}")
-        if not self.given(Figures.model_fields):
+        if not self.written(Figures.model_fields):
             lines.append(f"gives no figure; give one of {', '.join(Figures.model_fields)}")
         if lines:
             raise Wrong(*lines)

@@ -76,11 +76,6 @@ class WeightsSource:
     sha256: str | None = None
     round: int = 0
 
-    @property
-    def about(self) -> dict[str, Any]:
-        """What the file says of itself (`read_about`): round, accuracy; empty where it says nothing."""
-        return {} if self.path is None else read_about(self.path)
-
 
 def locate(run: Path, weights: Weights) -> WeightsSource:
     """Where a run has these weights: untrained, a file, or a round of a training.

@@ -76,14 +76,8 @@ def _difference(old: Code | str | None, new: Code | str | None) -> str:
         return "was not recorded before" if old is None else "is gone" if new is None else f"{old} → {new}"
     if (old.origin, old.plugin) != (new.origin, new.plugin):
         return f"came from {_origin(old)}, now from {_origin(new)}"
-    versions = [
-        f"{name} {then} → {now}"
-        for name, then, now in (
-            ("version", old.version, new.version),
-            ("protocol", old.protocol, new.protocol),
-        )
-        if then != now
-    ]
+    pairs = (("version", old.version, new.version), ("protocol", old.protocol, new.protocol))
+    versions = [f"{name} {then} → {now}" for name, then, now in pairs if then != now]
     return ", ".join(versions) or f"the files of {_origin(new)} changed"
 
 

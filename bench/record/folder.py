@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 
 from pydantic import ConfigDict, TypeAdapter
@@ -30,6 +29,9 @@ class Holder:
     since: float
 
 
+_HOLDER = TypeAdapter(Holder)
+
+
 @contextmanager
 def opened(run: Path) -> Iterator[Path]:
     """The run folder, made if it is not there, and held: no second run writes to it meanwhile.
@@ -41,9 +43,8 @@ def opened(run: Path) -> Iterator[Path]:
     """
     try:
         (run / "records").mkdir(parents=True, exist_ok=True)
-        file = os.fdopen(
-            os.open(run / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666), "r+b"
-        )
+        descriptor = os.open(run / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        file = os.fdopen(descriptor, "r+b")
     except OSError as error:
         raise StorageError(f"{run}: cannot be written ({error.strerror}); choose another --out") from None
     with file:
@@ -83,29 +84,27 @@ def is_held(run: Path) -> bool:
 def holder(run: Path) -> Holder | None:
     """Who held the folder last; None where that is not known."""
     try:
-        return _holders().validate_json((run / _LOCK).read_bytes())
+        return _HOLDER.validate_json((run / _LOCK).read_bytes())
     except (OSError, ValueError):
         return None
 
 
-@cache
-def _holders() -> TypeAdapter[Holder]:
-    return TypeAdapter(Holder)
-
-
 def _refuse_links(run: Path) -> None:
     """A run folder may be a stranger's: what is written to it must not go through a link of theirs."""
-    for folder in (*(run / name for name in _FOLDERS), *(run / "weights").glob("*")):
+    for folder in _folders(run):
         if folder.is_symlink():
             raise BenchError(
                 f"{folder}: a link, and a run writes to its own folder alone; put a folder there"
             )
 
 
+def _folders(run: Path) -> list[Path]:
+    return [*(run / name for name in _FOLDERS), *(run / "weights").glob("*")]
+
+
 def _tidy(run: Path) -> None:
     """Remove what was being written when an earlier run was killed."""
-    folders = (run, *(run / name for name in _FOLDERS), *(run / "weights").glob("*"))
-    for path in (path for folder in folders for path in folder.glob(f".*{PART}")):
+    for path in (path for folder in (run, *_folders(run)) for path in folder.glob(f".*{PART}")):
         path.unlink(missing_ok=True)
     for path in (run / "hung").glob("*.txt"):
         if not path.stat().st_size:

@@ -1,11 +1,10 @@
-"""What a run was asked for: matrix, scale, defenses and plug-ins, kept in its folder as request.json.
+"""The command of a run: matrix, scale, defenses and plug-ins, kept in its folder as request.json.
 
 `bench gate` repeats the request of the run that its baseline was made of.
 """
 
 import json
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -26,11 +25,14 @@ class Request:
     plugins: tuple[str, ...] = ()
 
 
+_REQUEST = TypeAdapter(Request)
+
+
 def read(run: Path) -> Request | None:
     """The request of a run folder; None where the folder does not say."""
     for name in (FILE, OLD_FILE):
         try:
-            return _adapter().validate_json((run / name).read_bytes(), strict=True)
+            return _REQUEST.validate_json((run / name).read_bytes(), strict=True)
         except (OSError, ValueError):
             continue
     return None
@@ -39,8 +41,3 @@ def read(run: Path) -> Request | None:
 def keep(run: Path, request: Request) -> None:
     """Write the request to the run folder; raises `StorageError` where it cannot be."""
     write_atomically(run / FILE, f"{json.dumps(asdict(request), indent=1)}\n".encode())
-
-
-@cache
-def _adapter() -> TypeAdapter[Request]:
-    return TypeAdapter(Request)

@@ -17,18 +17,17 @@ from bench.record.metrics import Metric
 SCHEMA = 2
 Status = Literal["done", "n/a", "crashed"]
 Counts = dict[str, float | None]
-_CHECKED = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
-def _schema(cls: type) -> type:
-    """Mark a class as part of the schema: unknown fields, other types and NaN are refused."""
-    cls.__pydantic_config__ = _CHECKED  # type: ignore[attr-defined]
-    return cls
+class _Strict:
+    """Part of the schema: unknown fields, other types and NaN are refused."""
+
+    __slots__ = ()
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
-@_schema
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class Share(_Strict):
     """A share in [0, 1] with its 95 % Wilson interval."""
 
     value: float
@@ -36,9 +35,8 @@ class Share:
     high: float
 
 
-@_schema
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExampleScore:
+class ExampleScore(_Strict):
     """One true example against what the attack made of it.
 
     `matched` is which of the attack's examples was paired with it, None for none; `strict` success at PSNR ≥ 30 dB
@@ -70,9 +68,8 @@ class ExampleScore:
         return float("nan") if value is None else float(value)
 
 
-@_schema
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadingScore:
+class ReadingScore(_Strict):
     """One reading: how the attack ended on it, and each example behind it.
 
     `loss` is the attack's own; `evaluations`, `outer` (as the published loop counts) and `restarts` were used.
@@ -96,9 +93,8 @@ class ReadingScore:
     indices: tuple[int, ...] = ()
 
 
-@_schema
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PriorScore:
+class PriorScore(_Strict):
     """A prior-only baseline: its success rate and medians, and on what share of examples the attack beats it."""
 
     asr: float
@@ -107,9 +103,8 @@ class PriorScore:
     beaten: float
 
 
-@_schema
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
+class Summary(_Strict):
     """A cell's figures over its examples.  Nothing that failed is dropped from any of them.
 
     `asr` is the share of examples leaked: PSNR ≥ 20 dB and ≥ 3 dB over the best prior-only baseline; tables: numeric
@@ -143,9 +138,8 @@ class Summary:
         return self.medians.get(metric.name)
 
 
-@_schema
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Distortion:
+class Distortion(_Strict):
     """The readings against the undefended ones, known to the harness alone; SNR is capped at 120 dB: unchanged."""
 
     snr_db_median: float | None = None
@@ -153,9 +147,8 @@ class Distortion:
     cosine_median: float | None = None
 
 
-@_schema
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SelfCheck:
+class SelfCheck(_Strict):
     """The matching distance at the truth and at random public examples: an attacker should recognise the truth."""
 
     distance_at_truth: float | None = None
@@ -163,9 +156,8 @@ class SelfCheck:
     recognises_truth: bool | None = None
 
 
-@_schema
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conditions:
+class Conditions(_Strict):
     """What the attack met: the training round, the weights' test accuracy and norm, the size of a gradient.
 
     `described`: the attacker knew all that the defense does to these readings.  `random`: they depend on a
@@ -184,9 +176,8 @@ class Conditions:
     subset: str | None = None
 
 
-@_schema
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Epsilon:
+class Epsilon(_Strict):
     """One figure for ε at δ, or why there is none (`absent`), with all that it means.
 
     `multiplier` is noise over sensitivity, its first and last value; `q` and `steps` are what was composed;
@@ -208,9 +199,8 @@ class Epsilon:
     absent: str | None = None
 
 
-@_schema
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Privacy:
+class Privacy(_Strict):
     """Every figure for ε; `epsilon` is the headline, `absent` why there is none."""
 
     epsilon: float | None = None
@@ -222,18 +212,16 @@ class Privacy:
         return next((figure for figure in self.figures if figure.convention == convention), None)
 
 
-@_schema
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trajectory:
+class Trajectory(_Strict):
     """The least loss so far, median over the readings, after each number of evaluations: 1, 2, 4, … and the end."""
 
     losses: tuple[float | None, ...]
     evaluations: tuple[int, ...] = ()
 
 
-@_schema
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttackResult:
+class AttackResult(_Strict):
     """What an attack cell gave.  `summary` is None in a baseline's record.
 
     `arrays` names RUN/arrays/<sha256>.npz by content.  `lpips_absent` says why LPIPS was not measured.
@@ -259,9 +247,8 @@ class AttackResult:
         return self.summary
 
 
-@_schema
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BayesianRound:
+class BayesianRound(_Strict):
     """Bayesian ε after a round, beside the moments accountant's of the same run."""
 
     round: int
@@ -269,9 +256,8 @@ class BayesianRound:
     moments_epsilon: float | None
 
 
-@_schema
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BayesianResult:
+class BayesianResult(_Strict):
     """Bayesian accounting by level: at each tested round, at the end, or why there is none."""
 
     by_round: dict[str, tuple[BayesianRound, ...]]
@@ -279,9 +265,8 @@ class BayesianResult:
     absent: dict[str, str]
 
 
-@_schema
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingResult:
+class TrainingResult(_Strict):
     """What a training cell gave.
 
     `accuracy` is the last tested, 0 if it diverged; `curve` (round, accuracy); `rounds` those that ran; `checkpoints`
@@ -300,9 +285,8 @@ class TrainingResult:
     private: bool = False
 
 
-@_schema
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingCost:
+class TrainingCost(_Strict):
     """Time of a round, and of one client's step over the undefended one's: median and quartiles of their ratio."""
 
     seconds_per_round: float | None = None
@@ -312,9 +296,8 @@ class TrainingCost:
     overhead_quartiles: tuple[float, float] | None = None
 
 
-@_schema
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class Cost(_Strict):
     """What a cell took.  `reused_from` is the cell whose reconstruction of equal readings this one shares."""
 
     wall_seconds: float = 0.0
@@ -325,9 +308,8 @@ class Cost:
     training: TrainingCost | None = None
 
 
-@_schema
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Environment:
+class Environment(_Strict):
     """The machine and the versions that answered."""
 
     bench: str
@@ -341,9 +323,8 @@ class Environment:
     cores: int | None
 
 
-@_schema
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Code:
+class Code(_Strict):
     """The code of bench, or of one entry: where it comes from, and a fingerprint of its files.
 
     `origin` is a distribution's name, or a plug-in's file name where `plugin`; `protocol` is bench's, the
@@ -357,9 +338,8 @@ class Code:
     plugin: bool = False
 
 
-@_schema
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Provenance:
+class Provenance(_Strict):
     """What answered a cell: bench's code, each entry's, and on a checkpoint or a file the weights by content."""
 
     bench: Code
@@ -373,9 +353,8 @@ class Provenance:
 Result = Annotated[AttackResult | TrainingResult, Field(discriminator="kind")]
 
 
-@_schema
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class Record(_Strict):
     """One cell after it ran.
 
     `id` names the file; it is the cell's own id, but for a record of schema 1, whose cell was spelt in other words.

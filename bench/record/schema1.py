@@ -14,31 +14,21 @@ from bench.errors import RecordError
 from bench.record.metrics import METRICS
 
 SCHEMA = 1
-OPTIONS = {
+OPTIONS = {  # of attacks, as they were called
     "search": "line_search", "finish": "refine_float64", "mute": "exclude", "scale_free": "unknown_scale",
 }  # fmt: skip
 ARRAYS = {"trail": "trajectory"}
 _OWN = "gradient-leakage-bench"
 _EXAMPLE = {
-    "guess": "matched",
-    "floors_db": "priors_db",
-    "best_floor_db": "prior_db",
-    "over_floor_db": "over_prior_db",
-}
+    "guess": "matched", "floors_db": "priors_db", "best_floor_db": "prior_db", "over_floor_db": "over_prior_db",
+}  # fmt: skip
 _READING = {
-    "reading_snr_db": "snr_db",
-    "reading_cosine": "cosine",
-    "examples": "indices",
-    "pictures": "examples",
-}
+    "reading_snr_db": "snr_db", "reading_cosine": "cosine", "examples": "indices", "pictures": "examples",
+}  # fmt: skip
 _METRIC = {"over_prior_db": "over_floor_db"}
 _CONDITIONS = {"pictures_per_reading": "examples_per_reading"}
-_ADDED_LATER = (
-    "until_accuracy",
-    "until_epsilon",
-    "bayesian",
-    "colluders",
-)  # where they asked for nothing, no part of an id
+# No part of an id where they had no value.
+_ADDED_LATER = ("until_accuracy", "until_epsilon", "bayesian", "colluders")
 _TRAINING_COST = (
     "seconds_per_round", "milliseconds_per_step", "undefended_milliseconds_per_step", "overhead", "overhead_quartiles",
 )  # fmt: skip
@@ -126,12 +116,8 @@ def _result(old: Json) -> Json | None:
 
 
 def _training(summary: Json) -> Json:
-    new: Json = {
-        name: summary[name]
-        for name in ("accuracy", "curve", "rounds", "diverged", "checkpoints")
-        if name in summary
-    }
-    new |= {name: summary[name] for name in ("upload_bytes", "private") if name in summary}
+    names = ("accuracy", "curve", "rounds", "diverged", "checkpoints", "upload_bytes", "private")
+    new: Json = {name: summary[name] for name in names if name in summary}
     bayesian = summary.get("bayesian")
     if bayesian is not None:
         rounds = {
@@ -145,11 +131,8 @@ def _training(summary: Json) -> Json:
 def _attack(old: Json) -> Json:
     summary = old["summary"]
     losses = summary.get("loss_history")
-    conditions = {
-        _CONDITIONS.get(name, name): v
-        for name, v in summary.get("conditions", {}).items()
-        if name != "private"
-    }
+    conditions = _renamed(summary.get("conditions", {}), _CONDITIONS)
+    conditions.pop("private", None)
     return {
         "kind": "attack", "readings": [_reading(victim) for victim in old["victims"]], "summary": _summary(summary),
         "distortion": {
@@ -168,11 +151,11 @@ def _attack(old: Json) -> Json:
 
 
 def _reading(victim: Json) -> Json:
-    new = {_READING.get(name, name): value for name, value in victim.items()}
-    new["examples"] = [
-        {_EXAMPLE.get(name, name): value for name, value in e.items()} for e in victim["pictures"]
-    ]
-    return new
+    return _renamed(victim, _READING) | {"examples": [_renamed(e, _EXAMPLE) for e in victim["pictures"]]}
+
+
+def _renamed(old: Json, names: Mapping[str, str]) -> Json:
+    return {names.get(name, name): value for name, value in old.items()}
 
 
 def _summary(old: Json) -> Json | None:
@@ -196,7 +179,5 @@ def _share(old: Json, name: str) -> Json | None:
 
 
 def _privacy(summary: Mapping[str, Any]) -> Json:
-    return {
-        "epsilon": summary.get("epsilon"), "absent": summary.get("epsilon_absent"),
-        "figures": summary.get("privacy", []),
-    }  # fmt: skip
+    epsilon, absent = summary.get("epsilon"), summary.get("epsilon_absent")
+    return {"epsilon": epsilon, "absent": absent, "figures": summary.get("privacy", [])}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from bench.errors import PluginError, UnknownName
 from bench.parameters import build
@@ -50,16 +50,6 @@ class Origin:
         if self.distribution is None:
             return f"--plugin {self.file or self.target.partition(':')[0]}"
         return f"{self.distribution} {self.version} ({self.target})"
-
-
-class Choice(Protocol):
-    """A name with parameters, such as a `bench.cell.Entry`."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def params(self) -> Mapping[str, Any]: ...
 
 
 _added: dict[tuple[str, str], tuple[Origin, type]] = {}
@@ -125,8 +115,8 @@ def instance(kind: str, name: str, params: Mapping[str, Any], *, where: str | No
     return build(load(kind, name), params, where=where or f"{SINGULAR[kind]} {name!r}")
 
 
-def of(kind: str, entry: Choice) -> Any:
-    """The instance that an entry of a cell names; raises as `load` and `build` do."""
+def of(kind: str, entry: Any) -> Any:
+    """The instance that a `bench.cell.Entry` names; raises as `load` and `build` do."""
     return instance(kind, entry.name, entry.params)
 
 

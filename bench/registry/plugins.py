@@ -78,14 +78,11 @@ def error_line(error: BaseException, path: Path | None = None) -> str:
 def _named(spec: str) -> ModuleType:
     try:
         return importlib.import_module(spec)
-    except ModuleNotFoundError as error:
-        if error.name and f"{spec}.".startswith(f"{error.name}."):
-            raise PluginError(
-                f"--plugin {spec}: no such module is installed; for a file give its path, ending in .py"
-            ) from None
-        raise PluginError(f"--plugin {spec}: {error_line(error)}") from None
     except (Exception, SystemExit) as error:
-        raise PluginError(f"--plugin {spec}: {error_line(error)}") from None
+        reason = error_line(error)
+        if isinstance(error, ModuleNotFoundError) and f"{spec}.".startswith(f"{error.name}."):
+            reason = "no such module is installed; for a file give its path, ending in .py"
+        raise PluginError(f"--plugin {spec}: {reason}") from None
 
 
 def _name(entry: type) -> str:

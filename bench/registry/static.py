@@ -94,7 +94,6 @@ class _Scope:
 
     classes: dict[str, ast.ClassDef]
     imported: dict[str, tuple[str, str]]
-    module: str
 
 
 @cache
@@ -119,7 +118,7 @@ def _scope(module: str, path: Path) -> _Scope:
             except ImportError:
                 continue
             imported |= {alias.asname or alias.name: (source, alias.name) for alias in node.names}
-    return _Scope(classes=classes, imported=imported, module=module)
+    return _Scope(classes=classes, imported=imported)
 
 
 def _find(module: str, name: str, path: Path, depth: int = 0) -> tuple[_Scope, ast.ClassDef] | None:
