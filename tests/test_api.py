@@ -272,6 +272,7 @@ def test_a_saved_reading_is_the_same_reading(model: nn.Module, pictures: Picture
     api.save_reading(tmp_path / "a.npz", before)
     after = api.open_reading(tmp_path / "a.npz", model="dlg-lenet")
     assert (after.batch, after.examples, after.point, after.shape) == (2, 2, before.point, SHAPE)
+    assert after.labels is not None and before.labels is not None
     assert torch.equal(after.labels, before.labels)
     for name in before.values:
         assert torch.equal(after.values[name], before.values[name])

@@ -73,16 +73,12 @@ def _print(content: dict[str, Any], declared: tuple[Parameter, ...]) -> None:
     if not declared:
         click.echo("\nIt takes no parameters.")
         return
-    rows = [
-        (item.name, item.type, _default(item), item.unit, _bounds(item), item.meaning, item.source)
-        for item in declared
-    ]
+    rows = []
+    for item in declared:
+        default = "required" if item.default is dataclasses.MISSING else words(item.default)
+        rows.append((item.name, item.type, default, item.unit, _bounds(item), item.meaning, item.source))
     click.echo()
     common.print_table(("parameter", "type", "default", "unit", "bounds", "meaning", "source"), rows)
-
-
-def _default(item: Parameter) -> str:
-    return "required" if item.default is dataclasses.MISSING else words(item.default)
 
 
 def _bounds(item: Parameter) -> str:

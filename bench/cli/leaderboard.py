@@ -63,19 +63,22 @@ def show(
     if only:
         rows = [row for row in rows if any(text in row.defense for text in only)]
     if html is not None:
-        _write(html, _page(rows, folders, list(records_of), include_pictures))
+        names = ", ".join(run.resolve().name for run in records_of)  # a published page names no folders
+        thumbnails = reconstructions.thumbnails(rows, folders, private=include_pictures)
+        context, title = [f"Runs: {names}"], "Gradient leakage leaderboard"
+        _write(html, page.render(rows, thumbnails=thumbnails, title=title, context=context))
     if markdown is not None:
         _write(markdown, markdown_form.board(rows))
     if csv_file is not None:
         _write(csv_file, csv_form.board(rows))
     if picture is not None:
         _draw(picture, rows, folders, point, include_pictures)
-    names = [str(run) for run in records_of]
+    runs_shown = [str(run) for run in records_of]
     if as_json:
-        common.print_json({"runs": names, "rows": [row.json() for row in rows]})
+        common.print_json({"runs": runs_shown, "rows": [row.json() for row in rows]})
     elif not rows:
         which = " with --only" if only else ""
-        click.echo(f"no attack in {', '.join(names)}: there is nothing to rank{which}")
+        click.echo(f"no attack in {', '.join(runs_shown)}: there is nothing to rank{which}")
     elif not any((html, markdown, csv_file, picture)):
         common.console().print(terminal.board(rows))
 
@@ -89,14 +92,6 @@ def _rows(runs: tuple[Path, ...]) -> tuple[list[Row], dict[Path, list[Record]]]:
     records_of = {folder: lookup.compact_records(folder) for folder in folders}
     last = {record.cell.id: record for records in records_of.values() for record in records}
     return board(last.values()), records_of
-
-
-def _page(rows: list[Row], folders: dict[str, Path], runs: list[Path], include_pictures: bool) -> str:
-    names = ", ".join(run.resolve().name for run in runs)  # a published page names no folders
-    return page.render(
-        rows, thumbnails=reconstructions.thumbnails(rows, folders, private=include_pictures),
-        title="Gradient leakage leaderboard", context=[f"Runs: {names}"],
-    )  # fmt: skip
 
 
 def _draw(path: Path, rows: list[Row], folders: dict[str, Path], point: str, include_pictures: bool) -> None:

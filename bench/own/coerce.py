@@ -42,7 +42,11 @@ def gradients(
                 "model.parameters(), or a mapping by name"
             )
         values = dict(zip(parameters, values, strict=True))
-    _same_names(values, parameters)
+    faults = [f"no gradient of {name!r}" for name in parameters if name not in values]
+    faults += [f"gradient of {name!r}, which is no parameter" for name in values if name not in parameters]
+    if faults:
+        names = f"given are {_some(values)}, the model's parameters are {_some(parameters)}"
+        raise BenchError(f"{faults[0]}; {names}")
     tensors = {name: _gradient(name, values[name], parameter) for name, parameter in parameters.items()}
     several = [name for name in parameters if tensors[name].dim() > parameters[name].dim()]
     if not several:
@@ -54,14 +58,6 @@ def gradients(
         (least, few), *_, (most, many) = sorted(counts.items(), key=itemgetter(1))
         raise BenchError(f"{few} readings in the gradient of {least!r}, {many} in that of {most!r}")
     return tensors
-
-
-def _same_names(values: Mapping[str, Values], parameters: Mapping[str, Tensor]) -> None:
-    faults = [f"no gradient of {name!r}" for name in parameters if name not in values]
-    faults += [f"gradient of {name!r}, which is no parameter" for name in values if name not in parameters]
-    if faults:
-        names = f"given are {_some(values)}, the model's parameters are {_some(parameters)}"
-        raise BenchError(f"{faults[0]}; {names}")
 
 
 def _gradient(name: str, value: Values | None, parameter: Tensor) -> Tensor:
