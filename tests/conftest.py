@@ -53,3 +53,14 @@ def gated_alone(gated: list[object], tmp_path_factory: pytest.TempPathFactory) -
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(0)
+
+
+@pytest.fixture(scope="session")
+def store_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose store has its schema: making one takes seconds."""
+    from bench.tracking import upload
+
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "first" / "records").mkdir(parents=True)
+    upload.open_target(folder / "first")
+    return folder

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tests.tracked import write
+from tests.records import write
 
 from bench.cli.sync import command as sync
 from bench.errors import BenchError

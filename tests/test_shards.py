@@ -1,5 +1,6 @@
 """A matrix in shards, and run folders merged again: nothing twice, nothing lost, nothing taken on trust."""
 
+import io
 import json
 import os
 import shutil
@@ -165,9 +166,15 @@ def in_place_of(path: Path, make: Callable[[Path], object]) -> None:
 
 
 def bomb(run: Path) -> None:
-    path = next((run / "arrays").iterdir())
-    with path.open("wb") as file:
-        np.savez_compressed(file, truth=np.zeros((2**15, 2**14), np.float32))  # 2 GiB in 2 MB
+    """Arrays that declare 2 GiB, in their directory and in their header."""
+    path, header = next((run / "arrays").iterdir()), io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": (2**31,)})
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("truth.npy", header.getvalue())
+    content = bytearray(path.read_bytes())
+    at = content.rindex(b"PK\x01\x02")
+    content[at + 24 : at + 28] = (2**31).to_bytes(4, "little")
+    path.write_bytes(content)
 
 
 @pytest.mark.parametrize(
