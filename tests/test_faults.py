@@ -17,6 +17,7 @@ import torch
 from click.testing import CliRunner
 from rich.console import Console
 from tests import runs
+from tests.killing import ScriptedPool
 from tests.test_plan import MEMORY, RESOLVER, alter, attack, entry, training
 from tests.test_plan import answer as answer_to
 
@@ -556,33 +557,6 @@ def test_a_strangers_progress_is_sanitized(tmp_path: Path) -> None:
 
 
 # The worker pool
-
-
-class ScriptedPool:
-    """A pool whose workers come, go and lie, by a script of events (`bench.sweep.pool.WorkerPool`)."""
-
-    def __init__(self, context: RunContext, script: list[Any]) -> None:
-        self._context, self._script, self._cells = context, script, dict[str, AnyCell]()
-
-    def workers(self) -> tuple[str, ...]:
-        return ("a", "b")
-
-    def submit(self, worker: str, cell: AnyCell, *, demand: int) -> None:
-        self._cells[worker] = cell
-
-    def events(self) -> list[tuple[str, Any]]:
-        if self._script:
-            worker, event = self._script.pop(0)
-            self._cells.pop(worker, None)
-            return [(worker, event)]
-        worker, cell = next(iter(self._cells.items()))
-        del self._cells[worker]
-        record = run_cell(cell, self._context, MEMORY)
-        records.write(self._context.run, record)
-        return [(worker, record)]
-
-    def close(self) -> None:
-        pass
 
 
 def scripted(run: Path, script: list[Any], *cells: AnyCell) -> list[Record]:

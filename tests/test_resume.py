@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from tests import runs
 
-from bench.record.schema import Record
-
 MATRIX = """
 title = "a small run for tests"
 readings = 2
@@ -54,15 +52,6 @@ def whole(arguments: list[object], tmp_path_factory: pytest.TempPathFactory) -> 
     return run
 
 
-def answers(run: Path) -> dict[str, tuple[object, ...]]:
-    """What must be equal of every record."""
-    return {id_: _answer(record) for id_, record in runs.whole(run).items()}
-
-
-def _answer(record: Record) -> tuple[object, ...]:
-    return record.cell, record.status, record.reason, record.provenance, record.result
-
-
 @pytest.mark.parametrize("after", [7, pytest.param(1, marks=pytest.mark.slow)])
 def test_kill_9_loses_the_cells_in_flight_and_no_more(
     gate: runs.Gate, arguments: list[object], whole: Path, tmp_path: Path, after: int
@@ -73,13 +62,13 @@ def test_kill_9_loses_the_cells_in_flight_and_no_more(
     with runs.bench(*arguments, run, "--jobs", 2) as bench:
         bench.until(lambda: gate.waiting() == 2)
         bench.kill()
-    kept = answers(run)
+    kept = runs.answers(run)
     assert after <= len(kept) <= CELLS - 2
-    assert {id_: answers(whole)[id_] for id_ in kept} == kept  # nothing half-written, nothing wrong
+    assert {id_: runs.answers(whole)[id_] for id_ in kept} == kept  # nothing half-written, nothing wrong
     gate.open()
     code, output = runs.ran(*arguments, run, "--jobs", 2)
     assert code == 0, output
-    assert answers(run) == answers(whole)
+    runs.assert_equal(run, whole)
     assert not (run / "kept").exists()
 
 
@@ -95,7 +84,7 @@ def test_a_killed_worker_is_replaced_and_its_cell_is_tried_again(
     assert code == 0, output
     result = json.loads(output)
     assert (result["cells"], result["crashed"]) == (CELLS, 0)
-    assert answers(tmp_path / "run") == answers(whole)
+    runs.assert_equal(tmp_path / "run", whole)
 
 
 def test_workers_end_with_their_parent(gate: runs.Gate, arguments: list[object], tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """The manifest of a submission: what is in the file, from whom, and what was left out."""
 
+import hashlib
 import json
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationError
 
@@ -34,6 +35,10 @@ class FileDigest(Frozen):
 
     sha256: Sha256
     bytes: Count
+
+    @classmethod
+    def of(cls, content: bytes) -> Self:
+        return cls(sha256=hashlib.sha256(content).hexdigest(), bytes=len(content))
 
 
 class Suite(Frozen):

@@ -30,13 +30,9 @@ def at_once(seconds: float = 0) -> bool:
     return True
 
 
-def never() -> bool:
-    return False
-
-
 def sync(
-    run: Path, uri: str | None = None, *, include_pictures: bool = False, wait: Wait = at_once, stop: Stop = never,
-    progress: Callable[[UploadResult], None] = lambda state: None,
+    run: Path, uri: str | None = None, *, include_pictures: bool = False, wait: Wait = at_once,
+    stop: Stop = lambda: False, progress: Callable[[UploadResult], None] = lambda state: None,
 ) -> UploadResult:  # fmt: skip
     """Upload the records that the store has not until `wait` says that the run is over, then its rows.
 
