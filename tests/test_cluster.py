@@ -196,7 +196,7 @@ def test_a_cell_that_cannot_be_answered_takes_no_worker_along(
     record = admit(tmp_path / "run", files, cell.id)
     assert record.status == "crashed"
     assert "unknown format" in str(record.reason) or "cannot be read" in str(record.reason)
-    monkeypatch.setattr(cluster, "outputs", lambda run, given: 1 // 0)
+    monkeypatch.setattr(cluster, "outputs", lambda run, sent: 1 // 0)
     assert isinstance(cluster.work(job), WorkerLost)
 
 

@@ -14,7 +14,7 @@ from bench.record.schema import Record
 from bench.sanitize import first_line, sanitize
 from bench.submission import arrays, figures
 from bench.submission.archive import LIMITS, MANIFEST, Archive, ArchiveFault, Limits, opened
-from bench.submission.manifest import FileDigest, Manifest, parsed
+from bench.submission.manifest import Manifest, digest, parsed
 
 MOST = 100  # findings that are listed
 LONGEST = 4000  # characters of any text in a record
@@ -127,7 +127,7 @@ def _content(name: str, archive: Archive, manifest: Manifest, gathered: _Gathere
         gathered.findings.append(str(error))
         return b""
     listed = manifest.files.get(name)
-    if listed not in (None, FileDigest.of(content)):
+    if listed not in (None, digest(content)):
         gathered.findings.append(f"{name}: not the content that the manifest has the hash of")
     return content
 

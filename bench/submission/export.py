@@ -20,7 +20,7 @@ from bench.record.schema import Record
 from bench.sanitize import first_error
 from bench.submission.archive import MANIFEST, write
 from bench.submission.check import Report, check
-from bench.submission.manifest import ABSENT, EXCLUDED, PRIVATE, FileDigest, Manifest, Suite
+from bench.submission.manifest import ABSENT, EXCLUDED, PRIVATE, Manifest, Suite, digest
 
 
 def export(
@@ -50,7 +50,7 @@ def export(
             record_schema=max(schemas), protocol=_protocol(run, records), bench=__version__, name=name,
             url=url, when=when, suites=tuple(map(read_suite, sorted(run.glob("suite-*.json")))),
             pictures=include_pictures, left_out=left_out,
-            files={member: FileDigest.of(content()) for member, content in members.items()},
+            files={member: digest(content()) for member, content in members.items()},
         )  # fmt: skip
     except ValidationError as error:
         raise BenchError(f"the submission's {first_error(error)}; say it otherwise") from None

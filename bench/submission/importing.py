@@ -12,7 +12,7 @@ from bench.record.store import read, record_path
 from bench.submission.archive import Archive, opened
 from bench.submission.check import passed
 from bench.submission.export import read_suite, suite_text
-from bench.submission.manifest import FileDigest, Manifest, Suite
+from bench.submission.manifest import Manifest, Suite, digest
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,7 +87,7 @@ def _same(path: Path, record: Record) -> bool:
 def _unchanged(archive: Archive, name: str, manifest: Manifest) -> bytes:
     """An entry that is still what was checked."""
     content = archive.read(name)
-    if FileDigest.of(content) != manifest.files[name]:
+    if digest(content) != manifest.files[name]:
         raise RecordError(f"{name}: changed since it was checked; import the file again")
     return content
 

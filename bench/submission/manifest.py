@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationError
 
@@ -36,9 +36,10 @@ class FileDigest(Frozen):
     sha256: Sha256
     bytes: Count
 
-    @classmethod
-    def of(cls, content: bytes) -> Self:
-        return cls(sha256=hashlib.sha256(content).hexdigest(), bytes=len(content))
+
+def digest(content: bytes) -> FileDigest:
+    """Of a file with this content."""
+    return FileDigest(sha256=hashlib.sha256(content).hexdigest(), bytes=len(content))
 
 
 class Suite(Frozen):
