@@ -425,11 +425,9 @@ TEXTS: dict[str, Callable[[str], str]] = {
     "a key twice": lambda text: text.replace('{\n "cell"', '{\n "status": "done",\n "cell"', 1),
     "other spaces": lambda text: text + "\n",
     "no number": lambda text: text.replace('"nan_share": 0.0', '"nan_share": NaN'),
-    "deep": lambda text: "[" * 10**5,
-    "no text": lambda text: "\x00",
-    "a list": lambda text: "[]",
+    "deep": lambda text: "[" * 10**5, "no text": lambda text: "\x00", "a list": lambda text: "[]",
     "many digits": lambda text: text.replace('"nan_share": 0.0', f'"nan_share": {"9" * 9999}'),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("change", TEXTS)

@@ -77,11 +77,9 @@ def _compare(port: int, number: str) -> str | None:
 def _runs(port: int, number: str) -> str:
     """The experiment's table of cells; without `workflowType` MLflow shows an empty page on traces."""
     state = {
-        "searchFilter": f"tags.`bench.kind` != '{rows.KIND}'",
-        "selectedColumns": _COLUMNS,
-        "orderByKey": "attributes.start_time",
-        "orderByAsc": False,
-    }
+        "searchFilter": f"tags.`bench.kind` != '{rows.KIND}'", "selectedColumns": _COLUMNS,
+        "orderByKey": "attributes.start_time", "orderByAsc": False,
+    }  # fmt: skip
     return _shared(port, number, _RUNS, json.dumps(state))
 
 

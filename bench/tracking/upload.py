@@ -217,11 +217,9 @@ def create(
 
     client = target.client
     info = client.create_run(
-        target.experiment_id,
-        start_time=max(0, ended - int(1000 * shown.seconds)),
-        tags=shown.tags,
+        target.experiment_id, start_time=max(0, ended - int(1000 * shown.seconds)), tags=shown.tags,
         run_name=shown.name,
-    ).info
+    ).info  # fmt: skip
     run_id: str = info.run_id
     refused = _put(client, info, files)
     if tile is not None and refused is None:
