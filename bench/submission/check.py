@@ -181,11 +181,10 @@ def _unprintable(value: Any) -> str | None:
     waiting = [value]
     while waiting:
         value = waiting.pop()
-        if isinstance(value, str) and (len(value) > LONGEST or not value.isprintable()):
-            letters = (
-                f"{len(value)} letters, at most {LONGEST}" if len(value) > LONGEST else "unprintable letters"
-            )
-            return f"a text in it has {letters}: {sanitize(value, 40)}"
+        if isinstance(value, str) and len(value) > LONGEST:
+            return f"a text in it has {len(value)} letters, at most {LONGEST}: {sanitize(value, 40)}"
+        if isinstance(value, str) and not value.isprintable():
+            return f"a text in it has unprintable letters: {sanitize(value, 40)}"
         if isinstance(value, dict):
             waiting += [*value.keys(), *value.values()]
         elif isinstance(value, list):
