@@ -15,6 +15,7 @@ import shutil
 import signal
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -45,24 +46,29 @@ HOME = str(Path(bench.__file__).parent)
 STORING = ("store.py", "files.py", "checkpoints.py", "resume.py", "folder.py", "progress.py")
 
 
-class Here:
-    """A pool of this process itself (`bench.sweep.pool.WorkerPool`)."""
+class ScriptedPool:
+    """A pool of this process itself (`bench.sweep.pool.WorkerPool`), whose workers come, go and lie by a script of
+    events; with none left they answer."""
 
-    def __init__(self, context: RunContext) -> None:
-        self._context = context
-        self._events: list[tuple[str, Event]] = []
+    def __init__(self, context: RunContext, script: Sequence[tuple[str, Event]] = ()) -> None:
+        self._context, self._script, self._cells = context, list(script), dict[str, AnyCell]()
 
     def workers(self) -> tuple[str, ...]:
-        return ("here",)
+        return ("a", "b")
 
     def submit(self, worker: str, cell: AnyCell, *, demand: int) -> None:
-        record = answer.run(cell, self._context, MEMORY)
-        write(self._context.run, record)
-        self._events.append((worker, record))
+        self._cells[worker] = cell
 
     def events(self) -> list[tuple[str, Event]]:
-        events, self._events = self._events, []
-        return events
+        if self._script:
+            worker, event = self._script.pop(0)
+            self._cells.pop(worker, None)
+            return [(worker, event)]
+        worker, cell = next(iter(self._cells.items()))
+        del self._cells[worker]
+        record = answer.run(cell, self._context, MEMORY)
+        write(self._context.run, record)
+        return [(worker, record)]
 
     def close(self) -> None:
         pass
@@ -83,7 +89,7 @@ def run(folder: Path) -> None:
     context = RunContext(run=folder, save_every=0.0)  # a training's state is saved each round
     MEMORY.reconstructions.clear()
     with opened(folder), Reporter(folder, "killed", cells=5, settled=0, left=lambda: None) as reporter:
-        run_schedule(schedule(planned(), folder, RESOLVER), context, lambda: Here(context), reporter)
+        run_schedule(schedule(planned(), folder, RESOLVER), context, lambda: ScriptedPool(context), reporter)
 
 
 class Events:

@@ -3,11 +3,14 @@
 import io
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console, RenderableType
 
 from bench.cell import AttackCell, DataRef, Entry, Federated, TrainingCell
+from bench.record import store
 from bench.record.schema import (
     AttackResult,
     Code,
@@ -18,7 +21,9 @@ from bench.record.schema import (
     Provenance,
     ReadingScore,
     Record,
+    Share,
     Status,
+    Summary,
     TrainingCost,
     TrainingResult,
 )  # fmt: skip
@@ -139,3 +144,35 @@ def with_result(record: Record, **fields: Any) -> Record:
 def unfinished(record: Record, status: Status, reason: str) -> Record:
     """The record of the same cell with nothing to show for it."""
     return replace(record, status=status, reason=reason, result=None)
+
+
+# Records to upload: two readings, with pictures of eight by eight pixels.
+
+UPLOADED = AttackCell(
+    dataset=CELL.dataset, model=Entry(name="dlg-lenet"), attack=Entry(name="cpl", params={"outer": 300}),
+    federated=Federated(algorithm="fedavg", steps=4, partition="two-shard"), point="type-1", readings=2,
+    defense=Entry(name="prune", params={"share": 0.7}),
+)  # fmt: skip
+SHADES = np.linspace(0, 1, 2 * 64, dtype=np.float32).reshape(2, 1, 1, 8, 8)
+READING = ReadingScore(status="ok", examples=(ExampleScore(status="ok", success=True, psnr_db=21.0),))
+
+
+def summary(asr: float = 0.5, **changes: Any) -> Summary:
+    """Figures as stated, whatever the examples say."""
+    whole = summarise((READING, READING), identification_chance=None, gallery=0, priors={})
+    return replace(whole, **{"asr": Share(value=asr, low=0.1, high=0.9), **changes})
+
+
+def to_upload(cell_id: str = "a1", *, asr: float = 0.5, result: Any = None, **changes: Any) -> Record:
+    """A finished attack; `result` is another result, or changes fields of its own."""
+    if result is None or isinstance(result, dict):
+        result = replace(AttackResult(readings=(READING, READING), summary=summary(asr)), **(result or {}))
+    record = replace(attack_record(cell=UPLOADED, id=cell_id), cost=Cost(wall_seconds=2.5), result=result)
+    return replace(record, **({"result": None} if "reason" in changes else {}), **changes)
+
+
+def write(run: Path, cell_id: str, *, result: Any = None, arrays: Any = None, **changes: Any) -> Path:
+    """Such a record in the run, with its arrays, and others where they are named."""
+    arrays = {"truth": SHADES, "reconstruction": 1 - SHADES, **(arrays or {})}
+    result = {"arrays": store.write_arrays(run, arrays), **(result or {})}
+    return store.write(run, to_upload(cell_id, result=result, **changes))

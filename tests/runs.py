@@ -148,9 +148,10 @@ class Bench:
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
-    def ended(self) -> tuple[int, str]:
-        """Wait for its end: its exit code and its output."""
-        return self.process.wait(timeout=600), self.output
+    def ended(self, code: int = 0) -> str:
+        """Its output, when it has ended; fails the test where it ends with another code."""
+        assert self.process.wait(timeout=600) == code, self.output
+        return self.output
 
 
 @contextmanager
@@ -173,10 +174,22 @@ def bench(*arguments: object, inside: Sequence[str] = (), **env: str) -> Iterato
                 running.kill()
 
 
-def ran(*arguments: object, **env: str) -> tuple[int, str]:
-    """`bench …` to its end: exit code and output."""
+def ran(*arguments: object, code: int = 0, **env: str) -> str:
+    """`bench …` to its end: its output; fails the test where it ends with another code."""
     with bench(*arguments, **env) as running:
-        return running.ended()
+        return running.ended(code)
+
+
+def disturbed(
+    gate: Gate, arguments: Sequence[object], disturb: Callable[[], None], inside: Sequence[str] = (), **env: str
+) -> None:  # fmt: skip
+    """A run by two workers to its end; `disturb` is called while both are in a cell, after the first records."""
+    gate.close(at=5)
+    with bench(*arguments, inside=inside, **env) as running:
+        running.until(lambda: gate.waiting() == 2)
+        disturb()
+        gate.open()
+        running.ended()
 
 
 def until(event: Callable[[], object], seconds: float = 600) -> None:
@@ -206,13 +219,14 @@ def whole(run: Path) -> dict[str, Record]:
     return by_id
 
 
+def answers(run: Path) -> dict[str, tuple[object, ...]]:
+    """What must be equal of every record, by id."""
+    return {id_: (r.status, r.reason, r.cell, r.provenance, r.result) for id_, r in whole(run).items()}
+
+
 def assert_equal(run: Path, other: Path) -> None:
     """The same cells answered in both, with equal figures, and no file half written."""
-    here, there = whole(run), whole(other)
-    assert here.keys() == there.keys()
-    for id_, record in here.items():
-        for field in ("status", "reason", "cell", "provenance", "result"):
-            assert getattr(record, field) == getattr(there[id_], field), (id_, field)
+    assert answers(run) == answers(other)
     assert _weights(run) == _weights(other)
     assert not list(run.rglob(f"*{PART}"))
 

@@ -5,7 +5,7 @@ import json
 import zlib
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +14,17 @@ import pytest
 from click.testing import CliRunner
 from playwright.sync_api import Browser, Page
 from tests.browser import browser, visit  # noqa: F401
-from tests.tracked import PROVENANCE, summary
+from tests.records import TRAINING, attack_cell, attack_record, readings_of, training_record
 
-from bench.cell import AttackCell, DataRef, Entry, Federated, TrainingCell
+from bench.cell import Entry, Federated
 from bench.cli.ui import command as ui
 from bench.record import store as records
 from bench.record.runs import cell_ids
-from bench.record.schema import (
-    AttackResult,
-    Cost,
-    Distortion,
-    ExampleScore,
-    Privacy,
-    ReadingScore,
-    Record,
-    TrainingCost,
-    TrainingResult,
-)
+from bench.record.schema import Cost, Distortion, Privacy, TrainingCost
 from bench.tracking import charts, pages, row_upload, rows, server, store, upload
 from bench.tracking.sync import sync
 
 FEDERATED = Federated(algorithm="fedsgd", clients=10, per_round=2, steps=1, batch=1)
-DATA = DataRef(name="digits", sha256="0" * 64)
 MODEL = Entry(name="dlg-lenet", params={"activation": "sigmoid"})
 POINTS = ("type-2", "type-1", "type-0")
 
@@ -84,43 +73,28 @@ def faces(count: int, blur: float, seed: int) -> np.ndarray[Any, Any]:
 
 def write_attack(run: Path, setting: Setting, point: str, leaked: float, **changes: Any) -> None:
     count = 32
-    cell = AttackCell(
-        dataset=DATA, model=MODEL, federated=FEDERATED, defense=setting.defense, attack=Entry(name="cpl"),
-        point=point, readings=count, seed=0,
-    )  # fmt: skip
+    cell = attack_cell(attack="cpl", model=MODEL, federated=FEDERATED, defense=setting.defense, point=point)
     arrays = {
         "truth": faces(count, 0, 0),
         "reconstruction": faces(count, 1 - leaked, POINTS.index(point) + 1),
     }
-    hits = [number < round(leaked * count) for number in range(count)]
-    examples = [
-        ExampleScore(status="ok", success=hit, psnr_db=35.0 if hit else 8.0, prior_db=11.0) for hit in hits
-    ]
+    hits = [[number < round(leaked * count)] for number in range(count)]
+    scores = readings_of(hits, [[35.0 if hit else 8.0] for (hit,) in hits], prior_db=11.0)
     result: dict[str, Any] = {
-        "readings": tuple(ReadingScore(status="ok", examples=(example,)) for example in examples),
-        "summary": summary(leaked), "privacy": Privacy(epsilon=setting.epsilon),
+        "privacy": Privacy(epsilon=setting.epsilon), "arrays": records.write_arrays(run, arrays),
         "distortion": Distortion(snr_db_least=120.0 if setting.defense.name == "none" else 3.0),
-        "arrays": records.write_arrays(run, arrays),
     }  # fmt: skip
-    write(run, cell, AttackResult(**{**result, **changes}))
+    records.write(run, attack_record(cell=cell, readings=scores, result=result | changes))
 
 
 def write_training(run: Path, setting: Setting) -> None:
-    assert setting.accuracy is not None
-    cell = TrainingCell(
-        dataset=DATA, model=MODEL, federated=FEDERATED, defense=setting.defense, rounds=20, seed=0
-    )
-    curve = tuple((step, setting.accuracy * (1 - 0.8 ** (step + 1))) for step in range(0, 21, 5))
-    privacy = Privacy(epsilon=setting.epsilon)
-    result = TrainingResult(
-        accuracy=setting.accuracy, rounds=20, curve=curve, diverged=False, privacy=privacy
-    )
-    write(run, cell, result, cost=Cost(training=TrainingCost(overhead=1.1)))
-
-
-def write(run: Path, cell: Any, result: Any, **more: Any) -> None:
-    record = Record(id=cell.id, status="done", cell=cell, provenance=PROVENANCE, result=result, **more)
-    records.write(run, record)
+    accuracy = setting.accuracy
+    assert accuracy is not None
+    cell = TRAINING.model_copy(update={"model": MODEL, "federated": FEDERATED, "defense": setting.defense})
+    curve = tuple((step, accuracy * (1 - 0.8 ** (step + 1))) for step in range(0, 21, 5))
+    result = {"curve": curve, "privacy": Privacy(epsilon=setting.epsilon)}
+    cost = Cost(training=TrainingCost(overhead=1.1))
+    records.write(run, replace(training_record(accuracy, cell=cell, result=result), cost=cost))
 
 
 def write_run(run: Path, settings: tuple[Setting, ...] = SETTINGS) -> None:
@@ -140,19 +114,10 @@ def send(run: Path, **options: Any) -> int:
     return row_upload.send(upload.open_target(run, **options), run)
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder whose store has its schema: making one takes seconds."""
-    folder = tmp_path_factory.mktemp("runs")
-    (folder / "first" / "records").mkdir(parents=True)
-    upload.open_target(folder / "first")
-    return folder
-
-
 @pytest.fixture
-def run(shared: Path, request: pytest.FixtureRequest) -> Path:
+def run(store_folder: Path, request: pytest.FixtureRequest) -> Path:
     """A run of its own in that folder: undefended and pruned, attacked and trained."""
-    folder = shared / request.node.name[:60]
+    folder = store_folder / request.node.name[:60]
     write_run(folder, SETTINGS[:2])
     return folder
 
@@ -164,7 +129,7 @@ def test_a_row_is_one_run_with_leakage_and_accuracy(run: Path) -> None:
     pruned = found["prune × digits · dlg-lenet"]
     assert pruned.data.metrics == {
         "asr/worst": 1.0, "asr/type-2": 1.0, "asr/type-1": 29 / 32, "asr/type-0": 29 / 32, "psnr_db/best": 35.0,
-        "accuracy/final": 0.92, "accuracy/lost": pytest.approx(0.01), "cost/overhead": 1.1,
+        "rmse/best": 0.1, "accuracy/final": 0.92, "accuracy/lost": pytest.approx(0.01), "cost/overhead": 1.1,
         "accuracy/by_round": pytest.approx(0.92 * (1 - 0.8**21)),
     }  # fmt: skip
     client = upload.open_target(run).client
@@ -232,8 +197,8 @@ def test_a_row_cut_off_is_made_again(run: Path, monkeypatch: pytest.MonkeyPatch)
     assert [one.info.status for one in there(run)] == ["FINISHED"] * 2
 
 
-def test_private_pictures_stay_at_home_until_asked_for(shared: Path) -> None:
-    run = shared / "private"
+def test_private_pictures_stay_at_home_until_asked_for(store_folder: Path) -> None:
+    run = store_folder / "private"
     undefended = Setting(defense=Entry(name="none"), leaked=(1, 1, 1))
     for leaked in (1.0, 0.5):
         write_attack(run, undefended, "type-2", leaked, private=True)

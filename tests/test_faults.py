@@ -17,6 +17,7 @@ import torch
 from click.testing import CliRunner
 from rich.console import Console
 from tests import runs
+from tests.killing import ScriptedPool
 from tests.test_plan import MEMORY, RESOLVER, alter, attack, entry, training
 from tests.test_plan import answer as answer_to
 
@@ -79,8 +80,7 @@ def test_real_runs_killed_with_all_their_processes(
         runs.whole(run)
         assert not is_held(run)
     gate.open()
-    code, output = runs.ran(*gated, "--out", run)
-    assert code == 0, output
+    runs.ran(*gated, "--out", run)
     runs.assert_equal(run, gated_alone)
 
 
@@ -130,9 +130,8 @@ def harmed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
     plugins = [runs.plugin(folder, name, body) for name, body in HARM.items()]
     plugins[0].write_text(HASTE + plugins[0].read_text())
     harm = runs.arguments(folder / "harm.toml", *plugins)
-    code, output = runs.ran(*harm, "--out", folder / "run", "--time-limit", "10m")
-    assert code == 1, output
-    assert runs.ran(*runs.arguments(folder / "calm.toml"), "--out", folder / "calm")[0] == 0
+    output = runs.ran(*harm, "--out", folder / "run", "--time-limit", "10m", code=1)
+    runs.ran(*runs.arguments(folder / "calm.toml"), "--out", folder / "calm")
     return folder / "run", folder / "calm", output
 
 
@@ -232,8 +231,7 @@ def test_a_worker_that_dies_once_costs_its_cell_nothing(tmp_path: Path) -> None:
     body = f"import os, pathlib; p = pathlib.Path({str(once)!r}); p.exists() or (p.touch(), os.kill(os.getpid(), 9))"
     plugin = runs.plugin(tmp_path, "Once", body)
     arguments = runs.arguments(runs.matrix(tmp_path, "once"), plugin)
-    code, output = runs.ran(*arguments, "--out", tmp_path / "run")
-    assert code == 0, output
+    runs.ran(*arguments, "--out", tmp_path / "run")
     assert once.exists()
     assert {record.status for record in runs.whole(tmp_path / "run").values()} == {"done"}
 
@@ -375,16 +373,14 @@ def quick(tmp_path: Path) -> list[object]:
 def test_a_full_disk_stops_the_run_with_a_line_and_loses_nothing(tmp_path: Path, quick: list[object]) -> None:
     with runs.tiny_disk(tmp_path / "tiny", "2m") as tiny:
         (tiny / "ballast").write_bytes(b"x" * (1790 << 10))
-        code, output = runs.ran(*quick, tiny / "run")
-        assert code == 2, output
+        output = runs.ran(*quick, tiny / "run", code=2)
         assert "No space left on device" in output.splitlines()[-1]
         assert "Traceback" not in output
         before = {id_: record.cost for id_, record in runs.whole(tiny / "run").items()}
         assert "the same command goes on" in status(tiny / "run")  # it says why, if there was room for that
         (tiny / "ballast").unlink()
-        code, output = runs.ran(*quick, tiny / "run")
-        assert code == 0, output
-        assert runs.ran(*quick, tmp_path / "calm")[0] == 0
+        runs.ran(*quick, tiny / "run")
+        runs.ran(*quick, tmp_path / "calm")
         runs.assert_equal(tiny / "run", tmp_path / "calm")
         after = runs.whole(tiny / "run")
         assert {id_: after[id_].cost for id_ in before} == before
@@ -394,8 +390,7 @@ def test_a_full_disk_stops_the_run_with_a_line_and_loses_nothing(tmp_path: Path,
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, quick: list[object]) -> None:
     with runs.tiny_disk(tmp_path / "tiny") as tiny:
         subprocess.run(["mount", "-o", "remount,ro", str(tiny)], check=True)
-        code, output = runs.ran(*quick, tiny / "run")
-    assert code == 2
+        output = runs.ran(*quick, tiny / "run", code=2)
     assert output.splitlines()[-1].endswith("cannot be written (Read-only file system); choose another --out")
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="Not a directory"), opened(tmp_path / "file" / "run"):
@@ -413,8 +408,7 @@ def test_a_second_run_on_a_folder_waits_for_nobody_and_changes_nothing(
     gate.close(at=2)
     with runs.bench(*gated, "--out", run) as first:
         first.until(gate.waiting)
-        code, output = runs.ran(*quick, run)
-        assert code == 2
+        output = runs.ran(*quick, run, code=2)
         assert "a run is under way there (process" in output
         assert "under way on " in status(run)
         first.until(lambda: "worker " in status(run))  # the file is written every two seconds
@@ -422,16 +416,14 @@ def test_a_second_run_on_a_folder_waits_for_nobody_and_changes_nothing(
         assert kept is not None
         assert kept.plugins == (str(gate.plugin),)
         gate.open()
-        assert first.ended()[0] == 0
+        first.ended()
     assert "finished" in status(run)
 
 
 def test_what_a_killed_run_was_writing_is_cleared_away(tmp_path: Path) -> None:
     left = [
-        tmp_path / "records" / ".0f.part",
-        tmp_path / "weights" / "a" / ".1f.part",
-        tmp_path / "hung" / "b.txt",
-    ]
+        tmp_path / "records" / ".0f.part", tmp_path / "weights" / "a" / ".1f.part", tmp_path / "hung" / "b.txt",
+    ]  # fmt: skip
     kept = [tmp_path / "records" / "notes.part", tmp_path / "hung" / "c.txt"]
     for path in (*left, *kept):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -481,13 +473,11 @@ main()
 def test_a_clock_that_goes_backwards_changes_no_answer(tmp_path: Path, quick: list[object]) -> None:
     arguments = [str(part) for part in quick]
     done = subprocess.run(
-        [sys.executable, "-P", "-c", BACKWARDS, *arguments, str(tmp_path / "run")],
-        capture_output=True,
-        text=True,
+        [sys.executable, "-P", "-c", BACKWARDS, *arguments, str(tmp_path / "run")], capture_output=True, text=True,
         check=False,
-    )
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert runs.ran(*quick, tmp_path / "calm")[0] == 0
+    runs.ran(*quick, tmp_path / "calm")
     runs.assert_equal(tmp_path / "run", tmp_path / "calm")
 
 
@@ -556,33 +546,6 @@ def test_a_strangers_progress_is_sanitized(tmp_path: Path) -> None:
 
 
 # The worker pool
-
-
-class ScriptedPool:
-    """A pool whose workers come, go and lie, by a script of events (`bench.sweep.pool.WorkerPool`)."""
-
-    def __init__(self, context: RunContext, script: list[Any]) -> None:
-        self._context, self._script, self._cells = context, script, dict[str, AnyCell]()
-
-    def workers(self) -> tuple[str, ...]:
-        return ("a", "b")
-
-    def submit(self, worker: str, cell: AnyCell, *, demand: int) -> None:
-        self._cells[worker] = cell
-
-    def events(self) -> list[tuple[str, Any]]:
-        if self._script:
-            worker, event = self._script.pop(0)
-            self._cells.pop(worker, None)
-            return [(worker, event)]
-        worker, cell = next(iter(self._cells.items()))
-        del self._cells[worker]
-        record = run_cell(cell, self._context, MEMORY)
-        records.write(self._context.run, record)
-        return [(worker, record)]
-
-    def close(self) -> None:
-        pass
 
 
 def scripted(run: Path, script: list[Any], *cells: AnyCell) -> list[Record]:

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tests.tracked import write
+from tests import runs
+from tests.records import write
 
 from bench.cli.sync import command as sync
 from bench.errors import BenchError
@@ -157,7 +158,7 @@ def test_by_hand_it_follows_for_as_long_as_the_folder_is_held(run: Path) -> None
     def hold() -> None:
         with opened(run):
             held.set()
-            until(lambda: len(list((run / "synced").glob("a*.json"))) == 2)
+            runs.until(lambda: len(list((run / "synced").glob("a*.json"))) == 2)
             write(run, "a3")
             let_go.wait(0.2)
 
@@ -168,12 +169,6 @@ def test_by_hand_it_follows_for_as_long_as_the_folder_is_held(run: Path) -> None
     runner.join()
     assert result.exit_code == 0, result.output
     assert "3 uploaded, 0 there already, 0 failed, 0 left; 1 rows" in result.output
-
-
-def until(sign: object, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not sign() and time.monotonic() < deadline:  # type: ignore[operator]
-        time.sleep(0.05)
 
 
 @pytest.mark.slow
@@ -216,6 +211,5 @@ def test_no_process_outlives_its_parent(
         assert not gone(pid)
         parent.send_signal(number)
         parent.wait(60)
-    until(lambda: gone(pid))
-    assert gone(pid)
+    runs.until(lambda: gone(pid))
     assert all(json.loads(path.read_text()) for path in (run / "records").glob("*.json"))

@@ -30,21 +30,21 @@ def data() -> DataRef:
 
 
 def training(**changed: Any) -> TrainingCell:
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "dataset": data(), "model": entry("models", "mlp"), "defense": entry("defenses", "none"),
         "federated": Federated(clients=10, per_round=2, batch=4), "rounds": 2, "checkpoints": (1, 2),
         "test_examples": 50,
     }  # fmt: skip
-    return TrainingCell(**(given | changed))
+    return TrainingCell(**(fields | changed))
 
 
 def attack(weights: Any = None, **changed: Any) -> AttackCell:
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "dataset": data(), "model": entry("models", "mlp"), "defense": entry("defenses", "none"),
         "federated": Federated(clients=10, per_round=2, batch=4), "attack": entry("attacks", "labels-only"),
         "point": "type-2", "readings": 2,
     }  # fmt: skip
-    return AttackCell(**(given | ({"weights": weights} if weights else {}) | changed))
+    return AttackCell(**(fields | ({"weights": weights} if weights else {}) | changed))
 
 
 def answer(cell: AnyCell, folder: Path) -> Record:

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from tests import runs
 
-from bench.record.schema import Record
-
 MATRIX = """
 title = "a small run for tests"
 readings = 2
@@ -48,19 +46,9 @@ def arguments(built: runs.Gate) -> list[object]:
 def whole(arguments: list[object], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The uninterrupted run, in one worker."""
     run = tmp_path_factory.mktemp("whole") / "run"
-    code, output = runs.ran(*arguments, run, "--jobs", 1)
-    assert code == 0, output
+    output = runs.ran(*arguments, run, "--jobs", 1)
     assert json.loads(output)["done"] == CELLS
     return run
-
-
-def answers(run: Path) -> dict[str, tuple[object, ...]]:
-    """What must be equal of every record."""
-    return {id_: _answer(record) for id_, record in runs.whole(run).items()}
-
-
-def _answer(record: Record) -> tuple[object, ...]:
-    return record.cell, record.status, record.reason, record.provenance, record.result
 
 
 @pytest.mark.parametrize("after", [7, pytest.param(1, marks=pytest.mark.slow)])
@@ -73,13 +61,12 @@ def test_kill_9_loses_the_cells_in_flight_and_no_more(
     with runs.bench(*arguments, run, "--jobs", 2) as bench:
         bench.until(lambda: gate.waiting() == 2)
         bench.kill()
-    kept = answers(run)
+    kept = runs.answers(run)
     assert after <= len(kept) <= CELLS - 2
-    assert {id_: answers(whole)[id_] for id_ in kept} == kept  # nothing half-written, nothing wrong
+    assert {id_: runs.answers(whole)[id_] for id_ in kept} == kept  # nothing half-written, nothing wrong
     gate.open()
-    code, output = runs.ran(*arguments, run, "--jobs", 2)
-    assert code == 0, output
-    assert answers(run) == answers(whole)
+    runs.ran(*arguments, run, "--jobs", 2)
+    runs.assert_equal(run, whole)
     assert not (run / "kept").exists()
 
 
@@ -91,11 +78,10 @@ def test_a_killed_worker_is_replaced_and_its_cell_is_tried_again(
         bench.until(gate.waiting)
         os.kill(_worker_of(bench.process.pid), signal.SIGKILL)
         gate.open()
-        code, output = bench.ended()
-    assert code == 0, output
+        output = bench.ended()
     result = json.loads(output)
     assert (result["cells"], result["crashed"]) == (CELLS, 0)
-    assert answers(tmp_path / "run") == answers(whole)
+    runs.assert_equal(tmp_path / "run", whole)
 
 
 def test_workers_end_with_their_parent(gate: runs.Gate, arguments: list[object], tmp_path: Path) -> None:
@@ -113,8 +99,7 @@ def test_ctrl_c_says_how_to_go_on(gate: runs.Gate, arguments: list[object], tmp_
     with runs.bench(*arguments, tmp_path / "stopped", "--jobs", 1) as bench:
         bench.until(gate.waiting)
         bench.process.send_signal(signal.SIGINT)
-        code, output = bench.ended()
-    assert code == 130
+        output = bench.ended(code=130)
     assert "The same command goes on from there" in " ".join(output.split())
     assert "Traceback" not in output
     assert len(runs.whole(tmp_path / "stopped")) >= 2  # what is finished stays

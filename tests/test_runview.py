@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.tracked import CELL, ENVIRONMENT, PROVENANCE, record, summary
+from tests.records import MACHINE, PROVENANCE, UPLOADED, summary, to_upload
 
 from bench.cell import AttackCell, CheckpointWeights, Entry, FileWeights, Grants, TrainingCell
 from bench.errors import BenchError, RecordError
@@ -21,25 +21,29 @@ from bench.tracking import store, view
 SHA = "f" * 64
 FILE = FileWeights(sha256="1" * 64, path="/somewhere")
 TRAINING = TrainingCell(
-    dataset=CELL.dataset, model=CELL.model, federated=CELL.federated, defense=CELL.defense, rounds=20
+    dataset=UPLOADED.dataset,
+    model=UPLOADED.model,
+    federated=UPLOADED.federated,
+    defense=UPLOADED.defense,
+    rounds=20,
 )
 
 
 def attacked(**changes: Any) -> AttackCell:
-    return CELL.model_copy(update=changes)
+    return UPLOADED.model_copy(update=changes)
 
 
 def test_name_says_the_cell_in_words() -> None:
-    shown = view.view(record(), SHA)
+    shown = view.view(to_upload(), SHA)
     assert shown.name == "cpl/plain × prune(share=0.7) @ type-1, digits dlg-lenet"
     result = TrainingResult(accuracy=0.9, curve=(), rounds=20, diverged=False)
-    shown = view.view(record(cell=TRAINING, result=result), SHA)
+    shown = view.view(to_upload(cell=TRAINING, result=result), SHA)
     assert shown.name == "training × prune(share=0.7), digits dlg-lenet"
 
 
 def test_a_tag_for_every_field_of_the_cell() -> None:
     cell = attacked(weights=FILE, grants=Grants(labels=True, repeated_readings=5), draw=1)
-    tags = view.view(record(cell=cell), SHA).tags
+    tags = view.view(to_upload(cell=cell), SHA).tags
     expected = {
         "cell": "a1", "record": SHA, "protocol": "1", "status": "done", "private": "false", "kind": "attack",
         "dataset": "digits", "dataset.sha256": "0" * 64, "model": "dlg-lenet", "defense": "prune", "attack": "cpl",
@@ -53,18 +57,18 @@ def test_a_tag_for_every_field_of_the_cell() -> None:
     assert tags["environment.device"] == "cpu"
     assert not {"bench.federated.client_examples", "bench.defense.share", "bench.weights.path"} & set(tags)
     other = replace(PROVENANCE, bench=replace(PROVENANCE.bench, sha256="6" * 64))
-    assert view.view(record(provenance=other), SHA).tags["bench.fingerprint"] != tags["bench.fingerprint"]
+    assert view.view(to_upload(provenance=other), SHA).tags["bench.fingerprint"] != tags["bench.fingerprint"]
 
 
 def test_every_grant_has_a_tag_and_a_parameter() -> None:
-    shown = view.view(record(), SHA)
+    shown = view.view(to_upload(), SHA)
     for name in Grants.model_fields:
         assert shown.params[f"grants.{name}"] == shown.tags[f"bench.grants.{name}"]
 
 
 def test_weights_of_a_training_name_it_and_its_round() -> None:
     weights = CheckpointWeights(training="2" * 64, round=0)
-    tags = view.view(record(cell=attacked(weights=weights)), SHA).tags
+    tags = view.view(to_upload(cell=attacked(weights=weights)), SHA).tags
     assert {key: text for key, text in tags.items() if key.startswith("bench.weights")} == {
         "bench.weights": "checkpoint", "bench.weights.training": "2" * 64, "bench.weights.round": "0",
     }  # fmt: skip
@@ -72,11 +76,11 @@ def test_weights_of_a_training_name_it_and_its_round() -> None:
 
 def test_no_more_tags_than_one_request_takes_and_the_cell_s_are_kept() -> None:
     """100 a request; name, run, picture, description and `superseded` come on top."""
-    assert len(view.view(record(), SHA).tags) + 5 <= 100
+    assert len(view.view(to_upload(), SHA).tags) + 5 <= 100
 
 
 def test_parameters_are_flat_and_hold_no_hash_or_path() -> None:
-    params = view.view(record(cell=attacked(weights=FILE)), SHA).params
+    params = view.view(to_upload(cell=attacked(weights=FILE)), SHA).params
     expected = {"defense": "prune", "defense.share": "0.7", "attack.outer": "300", "federated.batch": "3"}
     assert expected.items() <= params.items()
     assert not [key for key in params if "sha256" in key or "path" in key]
@@ -88,7 +92,7 @@ def test_every_number_is_a_metric_and_nothing_else() -> None:
         "privacy": Privacy(epsilon=4.5),
     }
     cost = Cost(wall_seconds=3.0, training=TrainingCost(overhead=1.1))
-    metrics = view.view(record(result=result, cost=cost), SHA).metrics
+    metrics = view.view(to_upload(result=result, cost=cost), SHA).metrics
     found = {name: value for name, value, step in metrics if step == 0}
     assert metrics[0] == ("leak/asr", 0.5, 0), "which MLflow's compare page draws"
     expected = {
@@ -102,15 +106,15 @@ def test_every_number_is_a_metric_and_nothing_else() -> None:
 
 def test_a_curve_keeps_its_rounds() -> None:
     result = TrainingResult(accuracy=0.9, curve=((5, 0.4), (15, 0.9)), rounds=20, diverged=False)
-    metrics = view.view(record(cell=TRAINING, result=result), SHA).metrics
+    metrics = view.view(to_upload(cell=TRAINING, result=result), SHA).metrics
     assert metrics[0] == ("utility/accuracy", 0.9, 0)
     assert {("utility/curve", 0.4, 5), ("utility/curve", 0.9, 15)} <= set(metrics)
 
 
 @pytest.mark.parametrize(("status", "ended"), [("n/a", "KILLED"), ("crashed", "FAILED")])
 def test_status_is_seen_without_opening_the_run(status: Any, ended: str) -> None:
-    assert view.view(record(), SHA).status == "FINISHED"
-    shown = view.view(record(status=status, reason="too many unknowns"), SHA)
+    assert view.view(to_upload(), SHA).status == "FINISHED"
+    shown = view.view(to_upload(status=status, reason="too many unknowns"), SHA)
     assert shown.status == ended
     assert shown.tags["bench.reason"] == "too many unknowns"
 
@@ -119,8 +123,8 @@ def test_whatever_a_record_holds_the_keys_and_texts_are_within_limits() -> None:
     attack = Entry(
         name="\x1b[31m\ud800<script>", params={"../..//π\n": "y" * 9000, "a" * 400: 1, "//a/./..//b": 2}
     )
-    hostile = record(
-        cell=attacked(attack=attack, point="\x00"), environment=replace(ENVIRONMENT, platform="z" * 9000),
+    hostile = to_upload(
+        cell=attacked(attack=attack, point="\x00"), environment=replace(MACHINE, platform="z" * 9000),
         result={"notes": ("x" * 9000, "\n")},
     )  # fmt: skip
     shown = view.view(hostile, SHA)
@@ -136,7 +140,7 @@ def test_whatever_a_record_holds_the_keys_and_texts_are_within_limits() -> None:
 
 
 def test_a_file_that_is_no_record_is_refused_with_its_name(tmp_path: Path) -> None:
-    path = records.write(tmp_path, record())
+    path = records.write(tmp_path, to_upload())
     assert view.load(path)[1].sha256 == store.digest(path.read_bytes())
 
     other = path.rename(path.with_name("b'2.json"))
@@ -180,7 +184,7 @@ def test_a_password_is_neither_shown_nor_noted(tmp_path: Path) -> None:
 
 def test_unsynced_counts_changed_records_and_survives_damaged_notes(tmp_path: Path) -> None:
     uri = store.default_uri(tmp_path)
-    path = records.write(tmp_path, record())
+    path = records.write(tmp_path, to_upload())
     assert store.unsynced(tmp_path, uri) == 1
     noted = store.Note(experiment="e", sha256=store.digest(path.read_bytes()), run="r")
     store.write_note(tmp_path, "a1", uri, noted)

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.records import TRAINING, attack_cell
 
-from bench.cell import AnyCell, AttackCell, CheckpointWeights, DataRef, Entry, Federated, TrainingCell
+from bench.cell import AnyCell, AttackCell, CheckpointWeights, DataRef, TrainingCell
 from bench.record.schema import Code, Cost, Provenance, Record
 from bench.sweep.estimates import Estimates, Remaining
 from bench.sweep.scheduler import CellGroup, Scheduler
@@ -17,20 +18,14 @@ DATA = tuple(DataRef(name=name, sha256=letter * 64) for name, letter in (("digit
 
 
 def training(seed: int, data: DataRef = DATA[0]) -> TrainingCell:
-    return TrainingCell(
-        dataset=data, model=Entry(name="mlp"), federated=Federated(), defense=Entry(name="none"), rounds=1,
-        seed=seed,
-    )  # fmt: skip
+    return TRAINING.model_copy(update={"dataset": data, "rounds": 1, "seed": seed})
 
 
 def attack(
     seed: int, data: DataRef = DATA[0], on: TrainingCell | None = None, attack: str = "cpl"
 ) -> AttackCell:
-    weights: dict[str, Any] = {} if on is None else {"weights": CheckpointWeights(training=on.id, round=1)}
-    return AttackCell(
-        dataset=data, model=Entry(name="mlp"), federated=Federated(), defense=Entry(name="none"),
-        attack=Entry(name=attack), point="type-2", seed=seed, **weights,
-    )  # fmt: skip
+    weights = {} if on is None else {"weights": CheckpointWeights(training=on.id, round=1)}
+    return attack_cell(dataset=data, attack=attack, seed=seed, **weights)
 
 
 def simulated(

@@ -1,5 +1,6 @@
 """A matrix in shards, and run folders merged again: nothing twice, nothing lost, nothing taken on trust."""
 
+import io
 import json
 import os
 import shutil
@@ -24,7 +25,7 @@ from bench.record import schema1
 from bench.record import store as records
 from bench.sweep.estimates import Estimates
 from bench.sweep.merge import merge
-from bench.sweep.plan import share
+from bench.sweep.plan import shard_of
 
 
 def cells() -> list[AnyCell]:
@@ -47,7 +48,7 @@ def cells() -> list[AnyCell]:
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 30])
 def test_shards_are_a_partition_that_keeps_together_what_shares_work(count: int) -> None:
     planned = [PlannedCell(cell, None) for cell in cells()]
-    parts = [share(planned, number, count, RESOLVER) for number in range(1, count + 1)]
+    parts = [shard_of(planned, number, count, RESOLVER) for number in range(1, count + 1)]
     ids = [item.cell.id for part in parts for item in part]
     assert sorted(ids) == sorted(item.cell.id for item in planned)
     at = {item.cell.id: number for number, part in enumerate(parts) for item in part}
@@ -63,7 +64,7 @@ def test_shards_are_a_partition_that_keeps_together_what_shares_work(count: int)
 def test_shards_take_about_equal_time() -> None:
     planned = [PlannedCell(cell, None) for cell in cells()]
     seconds = Estimates(RESOLVER.shape).seconds
-    loads = [sum(seconds(item.cell) for item in share(planned, n, 3, RESOLVER)) for n in (1, 2, 3)]
+    loads = [sum(seconds(item.cell) for item in shard_of(planned, n, 3, RESOLVER)) for n in (1, 2, 3)]
     largest = max(seconds(cell) for cell in cells() if cell.kind == "training") + 0.4
     assert max(loads) - min(loads) <= largest
 
@@ -165,9 +166,15 @@ def in_place_of(path: Path, make: Callable[[Path], object]) -> None:
 
 
 def bomb(run: Path) -> None:
-    path = next((run / "arrays").iterdir())
-    with path.open("wb") as file:
-        np.savez_compressed(file, truth=np.zeros((2**15, 2**14), np.float32))  # 2 GiB in 2 MB
+    """Arrays that declare 2 GiB, in their directory and in their header."""
+    path, header = next((run / "arrays").iterdir()), io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": (2**31,)})
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("truth.npy", header.getvalue())
+    content = bytearray(path.read_bytes())
+    at = content.rindex(b"PK\x01\x02")
+    content[at + 24 : at + 28] = (2**31).to_bytes(4, "little")
+    path.write_bytes(content)
 
 
 @pytest.mark.parametrize(

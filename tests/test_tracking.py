@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from tests.tracked import CELL, SHADES, record, write
+from tests.records import SHADES, UPLOADED, to_upload, write
 
 from bench.cell import Entry, TrainingCell
 from bench.cli.sync import command as sync
@@ -28,19 +28,10 @@ from bench.tracking.pictures import GRID, TRAJECTORY
 from bench.tracking.store import UploadResult
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder whose store has its schema: making one takes seconds."""
-    folder = tmp_path_factory.mktemp("runs")
-    (folder / "first" / "records").mkdir(parents=True)
-    upload.open_target(folder / "first")
-    return folder
-
-
 @pytest.fixture
-def run(shared: Path, request: pytest.FixtureRequest) -> Path:
+def run(store_folder: Path, request: pytest.FixtureRequest) -> Path:
     """An empty run of its own in that folder, and so an experiment of its own."""
-    folder = shared / request.node.name[:60].replace("[", "-").replace("]", "")
+    folder = store_folder / request.node.name[:60].replace("[", "-").replace("]", "")
     (folder / "records").mkdir(parents=True)
     return folder
 
@@ -107,12 +98,13 @@ def test_one_record_is_one_run_with_everything_in_it(run: Path) -> None:
 
 def test_more_than_one_request_holds_goes_in_several(run: Path) -> None:
     cell = TrainingCell(
-        dataset=CELL.dataset, model=CELL.model, federated=CELL.federated, rounds=2000,
+        dataset=UPLOADED.dataset, model=UPLOADED.model, federated=UPLOADED.federated, rounds=2000,
         defense=Entry(name="own", params={f"p{number}": number for number in range(250)}),
     )  # fmt: skip
     curve = tuple((step, step / 2000) for step in range(2000))
     records.write(
-        run, record(cell=cell, result=TrainingResult(accuracy=0.9, curve=curve, rounds=2000, diverged=False))
+        run,
+        to_upload(cell=cell, result=TrainingResult(accuracy=0.9, curve=curve, rounds=2000, diverged=False)),
     )
     assert send(run) == UploadResult(count=1)
     (found,) = uploaded(run)

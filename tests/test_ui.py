@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from tests import runs
-from tests.tracked import write
+from tests.records import write
 
 from bench.cli.ui import command as ui
 from bench.errors import BenchError

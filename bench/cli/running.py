@@ -34,7 +34,7 @@ from bench.registry import entries as registry
 from bench.sweep.cluster import ClusterPool
 from bench.sweep.estimates import Remaining
 from bench.sweep.observer import Observer
-from bench.sweep.plan import Resolver, Schedule, schedule, share
+from bench.sweep.plan import Resolver, Schedule, schedule, shard_of
 from bench.sweep.pool import PoolSpec
 from bench.sweep.processes import ProcessPool
 from bench.sweep.progress import Reporter
@@ -71,7 +71,7 @@ def prepare(
     name = _name(request)
     if shard is not None:
         number, count = shard
-        cells, name = share(cells, number, count, resolver), f"{name}-shard-{number}-of-{count}"
+        cells, name = shard_of(cells, number, count, resolver), f"{name}-shard-{number}-of-{count}"
     folder = out or Path("runs") / name
     return PreparedRun(
         request=request, matrix=matrix, cells=cells, schedule=schedule(cells, folder, resolver), folder=folder,

@@ -14,7 +14,7 @@ from bench.record.schema import Record
 from bench.sanitize import first_line, sanitize
 from bench.submission import arrays, figures
 from bench.submission.archive import LIMITS, MANIFEST, Archive, ArchiveFault, Limits, opened
-from bench.submission.manifest import Manifest, parsed
+from bench.submission.manifest import Manifest, digest, parsed
 
 MOST = 100  # findings that are listed
 LONGEST = 4000  # characters of any text in a record
@@ -127,7 +127,7 @@ def _content(name: str, archive: Archive, manifest: Manifest, gathered: _Gathere
         gathered.findings.append(str(error))
         return b""
     listed = manifest.files.get(name)
-    if listed is not None and (listed.sha256, listed.bytes) != (_hash(content), len(content)):
+    if listed not in (None, digest(content)):
         gathered.findings.append(f"{name}: not the content that the manifest has the hash of")
     return content
 
@@ -181,11 +181,10 @@ def _unprintable(value: Any) -> str | None:
     waiting = [value]
     while waiting:
         value = waiting.pop()
-        if isinstance(value, str) and (len(value) > LONGEST or not value.isprintable()):
-            letters = (
-                f"{len(value)} letters, at most {LONGEST}" if len(value) > LONGEST else "unprintable letters"
-            )
-            return f"a text in it has {letters}: {sanitize(value, 40)}"
+        if isinstance(value, str) and len(value) > LONGEST:
+            return f"a text in it has {len(value)} letters, at most {LONGEST}: {sanitize(value, 40)}"
+        if isinstance(value, str) and not value.isprintable():
+            return f"a text in it has unprintable letters: {sanitize(value, 40)}"
         if isinstance(value, dict):
             waiting += [*value.keys(), *value.values()]
         elif isinstance(value, list):
@@ -231,10 +230,6 @@ def _on_a_board(records: Iterable[Record]) -> Iterator[str]:
         board(records)
     except MALFORMED as error:
         yield f"its records make no board ({type(error).__name__}: {first_line(error)})"
-
-
-def _hash(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 def _sha256(file: Path) -> str:

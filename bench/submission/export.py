@@ -1,6 +1,5 @@
 """A run folder → one file that can be reviewed, imported elsewhere and verified."""
 
-import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -21,7 +20,7 @@ from bench.record.schema import Record
 from bench.sanitize import first_error
 from bench.submission.archive import MANIFEST, write
 from bench.submission.check import Report, check
-from bench.submission.manifest import ABSENT, EXCLUDED, PRIVATE, FileDigest, Manifest, Suite
+from bench.submission.manifest import ABSENT, EXCLUDED, PRIVATE, Manifest, Suite, digest
 
 
 def export(
@@ -45,12 +44,13 @@ def export(
         members[f"records/{record.id}.json"] = store.record_path(run, record.id).read_bytes
         if record.arrays is not None and record.id not in left_out:
             members[f"arrays/{record.arrays}.npz"] = (run / "arrays" / f"{record.arrays}.npz").read_bytes
+    schemas = [json.loads(store.record_path(run, record.id).read_bytes())["schema"] for record in records]
     try:
         manifest = Manifest(
-            record_schema=_schema(run, records), protocol=_protocol(run, records), bench=__version__, name=name,
+            record_schema=max(schemas), protocol=_protocol(run, records), bench=__version__, name=name,
             url=url, when=when, suites=tuple(map(read_suite, sorted(run.glob("suite-*.json")))),
             pictures=include_pictures, left_out=left_out,
-            files={member: _digest(content()) for member, content in members.items()},
+            files={member: digest(content()) for member, content in members.items()},
         )  # fmt: skip
     except ValidationError as error:
         raise BenchError(f"the submission's {first_error(error)}; say it otherwise") from None
@@ -103,10 +103,6 @@ def _left_out(run: Path, records: list[Record], *, include_pictures: bool, array
     return reasons
 
 
-def _schema(run: Path, records: list[Record]) -> Any:
-    return max(json.loads(store.record_path(run, record.id).read_bytes())["schema"] for record in records)
-
-
 def _protocol(run: Path, records: list[Record]) -> int:
     protocols = {record.protocol for record in records}
     protocol = protocols.pop()
@@ -123,10 +119,6 @@ def read_suite(path: Path) -> Suite:
     except (OSError, ValidationError) as error:
         reason = first_error(error) if isinstance(error, ValidationError) else error.strerror
         raise RecordError(f"{path}: cannot be read ({reason}); run the suite again") from None
-
-
-def _digest(content: bytes) -> FileDigest:
-    return FileDigest(sha256=hashlib.sha256(content).hexdigest(), bytes=len(content))
 
 
 def suite_text(content: Mapping[str, Any]) -> bytes:

@@ -43,13 +43,10 @@ def consistent(result: AttackResult) -> AttackResult:
     stated = result.figures()
     examples = [example for reading in result.readings for example in reading.examples]
     names = dict.fromkeys(name for example in examples for name in example.priors_db or ())
-    priors = {}
+    priors, unknown = {}, PriorScore(asr=0.0, psnr_db_median=None, rmse_median=None, beaten=0.0)
     for name in names:
         db = np.array([(example.priors_db or {}).get(name) for example in examples], np.float64)
-        known = stated.priors.get(
-            name, PriorScore(asr=0.0, psnr_db_median=None, rmse_median=None, beaten=0.0)
-        )
-        priors[name] = replace(known, psnr_db_median=median(db, -np.inf))
+        priors[name] = replace(stated.priors.get(name, unknown), psnr_db_median=median(db, -np.inf))
     summary = summarise(
         result.readings, identification_chance=stated.identification_chance, gallery=stated.gallery, priors=priors,
     )  # fmt: skip

@@ -1,6 +1,5 @@
 """A checked submission → records of a run folder, which `bench leaderboard` then ranks with those there."""
 
-import hashlib
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from bench.record.store import read, record_path
 from bench.submission.archive import Archive, opened
 from bench.submission.check import passed
 from bench.submission.export import read_suite, suite_text
-from bench.submission.manifest import Manifest, Suite
+from bench.submission.manifest import Manifest, Suite, digest
 
 
 @dataclass(slots=True, kw_only=True)
@@ -88,7 +87,7 @@ def _same(path: Path, record: Record) -> bool:
 def _unchanged(archive: Archive, name: str, manifest: Manifest) -> bytes:
     """An entry that is still what was checked."""
     content = archive.read(name)
-    if hashlib.sha256(content).hexdigest() != manifest.files[name].sha256:
+    if digest(content) != manifest.files[name]:
         raise RecordError(f"{name}: changed since it was checked; import the file again")
     return content
 

@@ -1,5 +1,6 @@
 """The manifest of a submission: what is in the file, from whom, and what was left out."""
 
+import hashlib
 import json
 from typing import Annotated, Literal
 
@@ -34,6 +35,11 @@ class FileDigest(Frozen):
 
     sha256: Sha256
     bytes: Count
+
+
+def digest(content: bytes) -> FileDigest:
+    """Of a file with this content."""
+    return FileDigest(sha256=hashlib.sha256(content).hexdigest(), bytes=len(content))
 
 
 class Suite(Frozen):

@@ -7,7 +7,7 @@ file names is opened: weights files are found by content, trainings are run agai
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -84,7 +84,8 @@ def verify(
         },
     )  # fmt: skip
     prepared = [_prepared(one, rerun) for one in draws]
-    with _folder(out) as run:
+    place = nullcontext(str(out)) if out is not None else tempfile.TemporaryDirectory()
+    with place as folder, opened(Path(folder)) as run:
         todo = schedule(rerun.cells.values(), run, rerun.resolver)
         on_line(f"{len(todo.waiting)} cells to run, about {todo.seconds / jobs:.0f} s")
         context = RunContext(run=run, data_dir=data_dir, device=device)
@@ -211,13 +212,6 @@ class _Lines(Observer):
 
     def on_record(self, record: Record) -> None:
         self._on_line(f"{record.id[:8]} {record.status}")
-
-
-@contextmanager
-def _folder(out: Path | None) -> Iterator[Path]:
-    place = nullcontext(str(out)) if out is not None else tempfile.TemporaryDirectory()
-    with place as folder, opened(Path(folder)) as run:
-        yield run
 
 
 class _WeightsFiles:

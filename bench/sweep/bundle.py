@@ -49,10 +49,10 @@ def file_name(weights: FileWeights) -> str:
     return f"files/{weights.sha256}{suffix if _SUFFIX.fullmatch(suffix) else '.unknown'}"
 
 
-def outputs(run: Path, given: Files) -> dict[str, bytes]:
+def outputs(run: Path, sent: Files) -> dict[str, bytes]:
     """The files that a cell left in a folder that held only its inputs."""
     content = _content(run, run.rglob("*"))
-    return {name: data for name, data in content.items() if _NAME.fullmatch(name) and given.get(name) != data}
+    return {name: data for name, data in content.items() if _NAME.fullmatch(name) and sent.get(name) != data}
 
 
 def unpack(run: Path, files: Files) -> None:

@@ -26,8 +26,8 @@ def formula(cell: AnyCell, shape: tuple[int, ...]) -> float:
     if not getattr(attack, "iterative", True):
         return 0.2
     count = examples(cell.point, federated)
-    share = float(max(0.1, (count * prod(shape) / 784) ** 0.9))
-    return 0.2 + cell.readings * cell.evaluations * 0.0005 * share
+    size = float(max(0.1, (count * prod(shape) / 784) ** 0.9))
+    return 0.2 + cell.readings * cell.evaluations * 0.0005 * size
 
 
 class Estimates:

@@ -94,7 +94,7 @@ def schedule(planned: Iterable[PlannedCell], run: Path, resolver: Resolver) -> S
             trainings.append(cell)
             pending.add(cell.id)
         else:
-            attacks.setdefault(_shared_reading(cell), []).append(cell)
+            attacks.setdefault(_reading_key(cell), []).append(cell)
     groups = [CellGroup(cells=(cell,)) for cell in trainings]
     groups += [CellGroup(cells=tuple(cells), after=training_id(cells[0])) for cells in attacks.values()]
     return Schedule(
@@ -102,7 +102,7 @@ def schedule(planned: Iterable[PlannedCell], run: Path, resolver: Resolver) -> S
     )
 
 
-def share(
+def shard_of(
     planned: Sequence[PlannedCell], number: int, count: int, resolver: Resolver
 ) -> tuple[PlannedCell, ...]:
     """The part of a matrix that is for shard `number` of `count` (from 1), of about equal time.
@@ -113,7 +113,7 @@ def share(
     parts: dict[str, list[PlannedCell]] = {}
     for item in planned:
         cell = item.cell
-        part = cell.id if isinstance(cell, TrainingCell) else training_id(cell) or _shared_reading(cell)
+        part = cell.id if isinstance(cell, TrainingCell) else training_id(cell) or _reading_key(cell)
         parts.setdefault(part, []).append(item)
     fresh = Estimates(resolver.shape)
     costs = {
@@ -160,7 +160,7 @@ def _missing(record: Record, cell: AnyCell, run: Path) -> str | None:
     return next((str(path.relative_to(run)) for path in files if not path.exists()), None)
 
 
-def _shared_reading(cell: AttackCell) -> str:
+def _reading_key(cell: AttackCell) -> str:
     """Cells whose readings can be equal: they differ in defense, point and knowledge alone."""
     scope = point(cell.point).scope if cell.federated.batch > 1 else ""
     equal = {"defense": Entry(name="any"), "point": str(scope), "knowledge": "plain", "draw": 0}

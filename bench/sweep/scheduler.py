@@ -110,10 +110,10 @@ class Scheduler:
         same_data = self._ready.get(self._loaded.get(worker, ""))
         if same_data:
             return same_data.pop()
-        fullest = max(filter(self._ready.get, self._ready), key=self._share, default=None)
+        fullest = max(filter(self._ready.get, self._ready), key=self._load, default=None)
         return self._half(worker) if fullest is None else self._ready[fullest].pop()
 
-    def _share(self, data: str) -> float:
+    def _load(self, data: str) -> float:
         """Work on a data set for each worker on it, one more among them."""
         workers = sum(loaded == data for loaded in self._loaded.values())
         return sum(map(self._cost, self._ready[data])) / (1 + workers)

@@ -31,18 +31,18 @@ def comparison(measured: Sequence[Collection[str]], *, grid_key: str | None) -> 
     page = _Page()
     axes = _axes(measured)
     if len(axes) > 1:
-        page.section(_title(axes, measured), _parallel(axes), height=_TALL)
-    plane = [name for name in (rows.ACCURACY, rows.ASR) if _together([name, rows.ASR], measured) > 1]
-    if len(plane) > 1:
-        page.section("ASR against accuracy", _scatter(*plane), height=_TALL)
-    at_points = [f"{rows.ASR_AT}{name}" for name in POINTS]
-    at_points = [name for name in at_points if _together([name], measured)]
-    bars = [_bar(name) for name in at_points]
-    page.section("ASR at each point", *bars)
+        parallel = {"type": "PARALLEL", "selectedParams": [], "selectedMetrics": axes, "showAllRuns": False}
+        page.section(_title(axes, measured), parallel, height=_TALL)
+    if _together([rows.ACCURACY, rows.ASR], measured) > 1:
+        x, y = ({"key": name, "type": "METRIC"} for name in (rows.ACCURACY, rows.ASR))
+        page.section("ASR against accuracy", {"type": "SCATTER", "xaxis": x, "yaxis": y}, height=_TALL)
+    at_points = (f"{rows.ASR_AT}{name}" for name in POINTS)
+    page.section("ASR at each point", *(_bar(name) for name in at_points if _together([name], measured)))
     if any(rows.CURVE in row for row in measured):
         page.section("Accuracy by round", _line(rows.CURVE), height=_TALL)
     if grid_key is not None:
-        page.section("Reconstructions", _images(grid_key), height=_GRID)
+        images = {"type": "IMAGE", "imageKeys": [grid_key], "step": 0, "showRunParams": False}
+        page.section("Reconstructions", images, height=_GRID)
     page.hide(sorted({name for row in measured for name in row}))
     return {
         "searchFilter": f"tags.`bench.kind` = '{rows.KIND}'",
@@ -121,14 +121,6 @@ class _Page:
         })  # fmt: skip
 
 
-def _parallel(axes: Sequence[str]) -> dict[str, Any]:
-    return {"type": "PARALLEL", "selectedParams": [], "selectedMetrics": list(axes), "showAllRuns": False}
-
-
-def _scatter(x: str, y: str) -> dict[str, Any]:
-    return {"type": "SCATTER", "xaxis": {"key": x, "type": "METRIC"}, "yaxis": {"key": y, "type": "METRIC"}}
-
-
 def _bar(metric: str) -> dict[str, Any]:
     return {"type": "BAR", "metricKey": metric}
 
@@ -140,7 +132,3 @@ def _line(metric: str) -> dict[str, Any]:
         "range": {}, "yAxisKey": "metric", "yAxisExpressions": [], "selectedXAxisMetricKey": "",
         "ignoreOutliers": False, "useGlobalXaxisKey": False, "useGlobalLineSmoothing": False,
     }  # fmt: skip
-
-
-def _images(key: str) -> dict[str, Any]:
-    return {"type": "IMAGE", "imageKeys": [key], "step": 0, "showRunParams": False}

@@ -110,14 +110,11 @@ class Follower:
             if result is None and self._reason is None:
                 self._reason = f"`bench sync` ended early ({self._process.returncode}); see {self.log}"
         if result is None or self._reason:
-            result = replace(result or UploadResult(), left=self._unsynced(), reason=self._reason)
+            left = 0
+            with contextlib.suppress(OSError):
+                left = store.unsynced(self.run, self._uri)
+            result = replace(result or UploadResult(), left=left, reason=self._reason)
         self.uploaded = result
-
-    def _unsynced(self) -> int:
-        try:
-            return store.unsynced(self.run, self._uri)
-        except OSError:
-            return 0
 
 
 def _result(output: bytes) -> UploadResult | None:

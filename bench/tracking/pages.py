@@ -48,11 +48,11 @@ def pages(port: int, experiment: str) -> tuple[dict[str, str], str | None]:
 
 def _charts(port: int, number: str) -> str | None:
     """The run's rows in prepared charts: parallel coordinates, scatter, curves, pictures."""
-    found = _search(port, number, f"tags.`bench.kind` = '{rows.KIND}' and attributes.status = 'FINISHED'")
-    if len(found) < 2:
+    runs = _search(port, number, f"tags.`bench.kind` = '{rows.KIND}' and attributes.status = 'FINISHED'")
+    if len(runs) < 2:
         return None
-    measured = [{metric["key"] for metric in run["data"].get("metrics", [])} for run in found]
-    drawn = any(_WITH_IMAGES in _tags(run) for run in found)
+    measured = [{metric["key"] for metric in run["data"].get("metrics", [])} for run in runs]
+    drawn = any(_WITH_IMAGES in _tags(run) for run in runs)
     state = charts.comparison(measured, grid_key=rows.GRID_KEY if drawn else None)
     return _shared(port, number, _CHARTS, charts.named(charts.NAME, state, int(time.time() * 1000)), "CHART")
 
@@ -60,10 +60,10 @@ def _charts(port: int, number: str) -> str | None:
 def _compare(port: int, number: str) -> str | None:
     """Finished cells side by side: first, for each defense at each point, the attack that leaked most."""
     order = ["metrics.`leak/asr` DESC", "attributes.start_time DESC"]
-    found = _search(
+    runs = _search(
         port, number, f"attributes.status = 'FINISHED' and tags.`bench.kind` != '{rows.KIND}'", order
     )
-    current = [run["info"] for run in found if "bench.superseded" not in _tags(run)]
+    current = [run["info"] for run in runs if "bench.superseded" not in _tags(run)]
     worst: dict[str, str] = {}  # by what stands after the attack in a run's name
     for info in current:
         worst.setdefault(info.get("run_name", "").partition(" × ")[2], info["run_id"])
@@ -77,11 +77,9 @@ def _compare(port: int, number: str) -> str | None:
 def _runs(port: int, number: str) -> str:
     """The experiment's table of cells; without `workflowType` MLflow shows an empty page on traces."""
     state = {
-        "searchFilter": f"tags.`bench.kind` != '{rows.KIND}'",
-        "selectedColumns": _COLUMNS,
-        "orderByKey": "attributes.start_time",
-        "orderByAsc": False,
-    }
+        "searchFilter": f"tags.`bench.kind` != '{rows.KIND}'", "selectedColumns": _COLUMNS,
+        "orderByKey": "attributes.start_time", "orderByAsc": False,
+    }  # fmt: skip
     return _shared(port, number, _RUNS, json.dumps(state))
 
 

@@ -88,8 +88,8 @@ def _sum(before: UploadResult, now: UploadResult) -> UploadResult:
 def _versions(run: Path) -> dict[str, Version]:
     """The records in the folder, in the order of their ids."""
     with os.scandir(run / "records") as files:
-        found = {file.name: file.stat() for file in files if file.name.endswith(".json")}
-    return {name[:-5]: (found[name].st_mtime_ns, found[name].st_size) for name in sorted(found)}
+        stats = {file.name: file.stat() for file in files if file.name.endswith(".json")}
+    return {name[:-5]: (stats[name].st_mtime_ns, stats[name].st_size) for name in sorted(stats)}
 
 
 def while_held(run: Path) -> Wait:

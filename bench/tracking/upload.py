@@ -66,7 +66,11 @@ def open_target(
     """
     address, name = store.checked_uri(run, uri), experiment or store.experiment_name(run)
     with mlflow_errors(address):
-        client, number = (_open_sqlite if address.startswith("sqlite:///") else _open)(address, name)
+        if address.startswith("sqlite:///"):
+            client, number = _open_sqlite(address, name)
+        else:
+            client = _client(address)
+            number = _experiment(client, name)
     return Target(
         client=client, uri=address, experiment=name, experiment_id=number, include_pictures=include_pictures
     )
@@ -213,11 +217,9 @@ def create(
 
     client = target.client
     info = client.create_run(
-        target.experiment_id,
-        start_time=max(0, ended - int(1000 * shown.seconds)),
-        tags=shown.tags,
+        target.experiment_id, start_time=max(0, ended - int(1000 * shown.seconds)), tags=shown.tags,
         run_name=shown.name,
-    ).info
+    ).info  # fmt: skip
     run_id: str = info.run_id
     refused = _put(client, info, files)
     if tile is not None and refused is None:
@@ -285,12 +287,6 @@ def _client(uri: str) -> Any:
         from mlflow import MlflowClient
 
         return MlflowClient(tracking_uri=uri, registry_uri=uri)
-
-
-def _open(uri: str, name: str) -> tuple[Any, str]:
-    """Client and experiment of a server."""
-    client = _client(uri)
-    return client, _experiment(client, name)
 
 
 def _open_sqlite(uri: str, name: str) -> tuple[Any, str]:

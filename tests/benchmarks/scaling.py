@@ -33,8 +33,7 @@ seed = {seeds}
 
 def seconds(matrix: Path, out: Path, *how: str) -> float:
     """Seconds from the pool's start to its last record, as the run reports them."""
-    code, output = runs.ran("run", "--matrix", matrix, "--no-tracking", "--json", "--out", out, *how)
-    assert code == 0, output
+    output = runs.ran("run", "--matrix", matrix, "--no-tracking", "--json", "--out", out, *how)
     reported = re.search(r'"seconds": ([0-9.]+)', output)
     assert reported
     return float(reported.group(1))

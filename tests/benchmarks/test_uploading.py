@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.tracked import ENVIRONMENT, PROVENANCE, READING, summary
+from tests.records import MACHINE, PROVENANCE, READING, summary
 
 from bench.cell import AttackCell, DataRef, Entry, Federated
 from bench.record import store as records
@@ -71,7 +71,7 @@ def write_records(run: Path, *, grid: bool, trajectory: bool) -> None:
         records.write(
             run,
             Record(
-                id=cell.id, status="done", cell=cell, provenance=PROVENANCE, result=result, environment=ENVIRONMENT,
+                id=cell.id, status="done", cell=cell, provenance=PROVENANCE, result=result, environment=MACHINE,
                 cost=Cost(wall_seconds=4.2, cpu_seconds=4.0, peak_mb=800.0, attack_seconds=3.0),
             ),
         )  # fmt: skip
