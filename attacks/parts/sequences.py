@@ -159,7 +159,8 @@ def all_sequences(layer: LastLayer, labels: Tensor | None) -> Tensor:
     if layer.steps == 1:
         ascending: Tensor = labels.sort().values
         return ascending[None]
-    return canonical(torch.tensor(list(_orders(labels.tolist()))), layer.batch).unique(dim=0)
+    orders: Tensor = canonical(torch.tensor(list(_orders(labels.tolist()))), layer.batch).unique(dim=0)
+    return orders
 
 
 def _orders(labels: list[int]) -> Iterator[tuple[int, ...]]:
