@@ -1,0 +1,101 @@
+"""Label hypotheses: the most plausible labels behind each reading, best first, for an attack to try in turn.
+
+One rule for one example and batches, masks, clipping and several local steps: labels are as plausible as the update
+of the last layer that they would give, trained on features of public examples (`sequences`).  An attack's own loss
+chooses among the first few.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from bench.attacks.parts.labels import infer_labels
+from bench.attacks.parts.last_layer import LastLayer, last_layers
+from bench.attacks.parts.sequences import (
+    all_sequences,
+    canonical,
+    count_sequences,
+    descend,
+    fitted_residuals,
+    mean_residuals,
+)  # fmt: skip
+from bench.rng import Key
+from bench.trip import Reading
+
+Tensors = Mapping[str, Tensor]
+EXHAUSTIVE = 30_000  # hypotheses that are all simulated; beyond, coordinate descent
+FITTED = 80  # of several steps, the best so many are judged again with fitted features
+_DESCENTS = 6
+_MOST = 64  # examples behind a reading; beyond, labels are counted alone
+_EXACT = 1e-9  # noise, as a share of the mean energy of a coordinate, that is rounding
+_SHORTER = 0.5  # a factor is believed where it takes so much off the residual
+
+
+def label_hypotheses(reading: Reading, observed: Tensors, count: int, key: Key | None = None) -> Tensor:
+    """The `count` most plausible labels of each reading, (reading, hypothesis, example) int64, best first.
+
+    `observed` name → (reading, *shape): the mean gradient of all steps, in gradient units.  Examples are in the order
+    of the local steps, and in ascending order of labels within a step.  Granted labels are kept: what differs
+    is their order over several steps.  Where there are fewer hypotheses than `count` they begin again.  -1 where
+    the model has no last linear layer with an output for each class.  `key` draws starts of the search where
+    there are too many hypotheses to try all.
+
+    A single example of an update that was sent whole and without noise has its label first for certain (Zhao et al.
+    2020); all else is an estimate.
+    """
+    counted = infer_labels(reading, observed)
+    layers = last_layers(reading, observed) if reading.examples <= _MOST else None
+    if layers is None:
+        return counted[:, None].expand(-1, count, -1).clone()
+    return torch.stack(
+        [
+            _padded(_of_layer(layer, reading, row, counted[row], key or Key(seed=0)), count)
+            for row, layer in enumerate(layers)
+        ]
+    )
+
+
+def _of_layer(layer: LastLayer, reading: Reading, row: int, counted: Tensor, key: Key) -> Tensor:
+    """The hypotheses of one reading, (hypothesis, example), best first."""
+    known = None if reading.labels is None else reading.labels[row]
+    if count_sequences(layer, known) <= EXHAUSTIVE:
+        sequences = all_sequences(layer, known)
+        scores = _scores(layer, sequences)
+    else:
+        starts = [counted, *(_start(layer, known, reading, row, n, key) for n in range(_DESCENTS - 1))]
+        sequences, scores = descend(
+            layer, lambda rows: _scores(layer, rows), torch.stack(starts), known is not None
+        )
+    best = sequences[scores.argsort(stable=True)]
+    if layer.steps > 1:
+        best = best[:FITTED]
+        return best[fitted_residuals(layer, best).argsort(stable=True)]
+    if layer.examples == 1 and layer.whole and layer.noise <= _EXACT * layer.d_weight.square().mean():
+        return torch.cat([counted[None], best[best[:, 0] != counted]])
+    return best
+
+
+def _scores(layer: LastLayer, sequences: Tensor) -> Tensor:
+    """Residuals on class-mean features; after one step up to a factor where that explains much more."""
+    scores = mean_residuals(layer, sequences)
+    if layer.steps == 1:
+        rescaled = mean_residuals(layer, sequences, rescaled=True)
+        if rescaled.min() < _SHORTER * scores.min():
+            return rescaled
+    return scores
+
+
+def _start(
+    layer: LastLayer, known: Tensor | None, reading: Reading, row: int, number: int, key: Key
+) -> Tensor:
+    """Where a descent begins: the known labels in some order, or any."""
+    draw = key.generator("label-sequence", reading.indices[row], number)
+    if known is not None:
+        return known[torch.from_numpy(draw.permutation(len(known)))]
+    return canonical(torch.from_numpy(draw.integers(0, layer.classes, (1, layer.examples))), layer.batch)[0]
+
+
+def _padded(hypotheses: Tensor, count: int) -> Tensor:
+    """The first `count` rows; from the best on again where there are fewer."""
+    return hypotheses[torch.arange(count) % len(hypotheses)]

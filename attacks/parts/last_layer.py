@@ -1,0 +1,152 @@
+"""The last linear layer, as an attacker of labels sees it: what it was sent, and its inputs on public examples.
+
+The gradient of cross entropy at the last layer is Σ (p - y)[h, 1]ᵀ: [dW|db] is known, the features h are not,
+but public examples of each class say what to expect of them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from bench.attacks.parts.labels import last_layer
+from bench.trip import Reading
+
+Tensors = Mapping[str, Tensor]
+PUBLIC = 512  # public examples whose features are taken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastLayer:
+    """One reading's last layer, in float64 on the CPU; L local steps of B examples.
+
+    `weight` (class, feature) and `bias` (class,) at the start of the round; `d_weight` and `d_bias` are Σ over the
+    steps of the mean gradient, `kept` (class, feature + 1) says which of their coordinates, the bias last, were
+    sent.  `means` (step, class, feature): the mean feature of public examples, `spread` their variance within a
+    class, a mean over features.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    d_weight: Tensor
+    d_bias: Tensor
+    kept: Tensor
+    means: Tensor
+    spread: float
+    steps: int
+    batch: int
+    rate: float
+
+    @property
+    def classes(self) -> int:
+        return len(self.bias)
+
+    @property
+    def examples(self) -> int:
+        return self.steps * self.batch
+
+    @property
+    def whole(self) -> bool:
+        """Whether every coordinate was sent (but for a bias that does not exist, and features that are dead)."""
+        return bool(self.kept[:, :-1].all()) and self.kept[:, -1].unique().numel() == 1
+
+    @property
+    def noise(self) -> float:
+        """The variance of noise on one coordinate of `d_weight`: Σ (p - y) over the classes is 0, so that each column
+        of dW sums to the noise's alone.  0 where no column was sent whole."""
+        columns = self.d_weight[:, self.kept[:, :-1].all(0)]
+        if self.classes < 2 or not columns.numel():
+            return 0.0
+        return float(columns.sum(0).square().mean()) / self.classes
+
+    @property
+    def bias_unit(self) -> float:
+        """What a squared residual of the bias counts as much as one of the weights: the mean of ‖h‖²."""
+        return float(self.means[0].square().sum(-1).mean())
+
+
+def last_layers(reading: Reading, observed: Tensors) -> list[LastLayer] | None:
+    """The last layer of each reading; None where the model does not end in a linear layer on vectors with
+    `classes` outputs.
+
+    `observed` name → (reading, *shape), the mean gradient of all steps, in gradient units.  The features at local
+    step s are those at w_0 - s η · observed, so on the straight line from the weights before to those after.
+    Several senders count as one step.
+    """
+    path = last_layer(reading.model, reading.classes)
+    if path is None:
+        return None
+    names = (f"{path}." if path else "") + "weight", (f"{path}." if path else "") + "bias"
+    steps = reading.steps if reading.senders == 1 else 1
+    inputs = reading.public_inputs[:PUBLIC] if len(reading.public_inputs) else reading.public_mean[None]
+    start = {name: value[0] for name, value in reading.weights.items()}
+    inputs = inputs.to(next(iter(start.values())))
+    first = features(reading.model, start, path, inputs)
+    if first is None:
+        return None
+    layers = []
+    for row in range(len(reading)):
+        moved = [first]
+        for step in range(1, steps):
+            now = {name: value - step * reading.rate * observed[name][row] for name, value in start.items()}
+            here = features(reading.model, now, path, inputs)
+            assert here is not None
+            moved.append(here)
+        layers.append(_of(reading, observed, row, names, torch.stack(moved), steps))
+    return layers
+
+
+def features(model: nn.Module, weights: Tensors, path: str, inputs: Tensor) -> Tensor | None:
+    """What the layer at `path` is given, (example, feature) in float64; None where that is no vector for each
+    example, or where its outputs are not the model's."""
+    taken: list[tuple[Tensor, Tensor]] = []
+    handle = model.get_submodule(path).register_forward_hook(
+        lambda _, arguments, out: taken.append((arguments[0].detach(), out.detach()))
+    )
+    try:
+        with torch.no_grad():
+            logits = functional_call(model, dict(weights), (inputs.clone(),))  # a layer may work in place
+    finally:
+        handle.remove()
+    if len(taken) != 1 or taken[0][0].dim() != 2 or not torch.equal(taken[0][1], logits):
+        return None
+    return taken[0][0].double().cpu()
+
+
+def _of(
+    reading: Reading, observed: Tensors, row: int, names: tuple[str, str], moved: Tensor, steps: int
+) -> LastLayer:
+    weight = reading.weights[names[0]][0].double().cpu()
+    sent = observed[names[0]][row].double().cpu() * steps
+    zeros = torch.zeros(len(weight), dtype=torch.float64)
+    biased = names[1] in observed
+    bias = reading.weights[names[1]][0].double().cpu() if biased else zeros
+    sent_bias = observed[names[1]][row].double().cpu() * steps if biased else zeros
+    means, spread = _class_means(moved, reading.public_labels[: moved.shape[1]], reading.classes)
+    return LastLayer(
+        weight=weight, bias=bias, d_weight=sent, d_bias=sent_bias, kept=_kept(sent, sent_bias), means=means,
+        spread=spread, steps=steps, batch=reading.examples // steps, rate=reading.rate,
+    )  # fmt: skip
+
+
+def _kept(sent: Tensor, sent_bias: Tensor) -> Tensor:
+    """Which coordinates were sent: those that are not exactly zero.  Where all others were sent, a column of zeros
+    is a feature that is zero for every example, and counts as sent."""
+    kept = sent != 0
+    dead = ~kept.any(0)
+    if bool((kept | dead).all()):
+        kept = kept | dead
+    return torch.cat([kept, (sent_bias != 0)[:, None]], 1)
+
+
+def _class_means(moved: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, float]:
+    """Mean features (step, class, feature), that of all examples where a class has none; and their variance."""
+    overall = moved.mean(1, keepdim=True)
+    means = overall.expand(-1, classes, -1).clone()
+    for label in range(classes):
+        if len(labels) == moved.shape[1] and bool((labels == label).any()):
+            means[:, label] = moved[:, labels == label].mean(1)
+    own = means[0, labels] if len(labels) == moved.shape[1] and bool((labels >= 0).all()) else overall[0]
+    return means, float((moved[0] - own).square().mean())
