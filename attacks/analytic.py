@@ -5,13 +5,12 @@ one example alone activates the neuron, and elsewhere a mixture of the examples.
 """
 
 from dataclasses import dataclass
-from math import prod
 
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call
+from torch import Tensor
 
 from bench.attacks.base import Attack
+from bench.attacks.parts.first_layer import FirstLayer, first_layer, refusal, table
 from bench.attacks.parts.labels import infer_labels
 from bench.attacks.parts.objective import mean_observation, observations
 from bench.parameters import parameter
@@ -45,20 +44,16 @@ class Analytic(Attack):
     )  # fmt: skip
 
     def refuses(self, reading: Reading) -> str | None:
-        if reading.linked != "vector":
-            return "it divides weights by biases, and this reading's coordinates are not linked"
-        if _first_layer(reading) is None:
-            return "its first layer is no fully connected layer with bias"
-        return None
+        return refusal(reading)
 
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
         del budget, key
-        layer = _first_layer(reading)
+        layer = first_layer(reading)
         assert layer is not None
         observed = observations(reading)
         mean = mean_observation(observed)
         inputs, loss, status = zip(
-            *(self._one_reading(reading, layer, _table(layer, observed, row)) for row in range(len(reading))),
+            *(self._one_reading(reading, layer, table(layer, observed, row)) for row in range(len(reading))),
             strict=True,
         )
         zero = torch.zeros(len(reading), dtype=torch.long)
@@ -68,7 +63,9 @@ class Analytic(Attack):
             evaluations=zero, outer=zero, restarts=zero, status=status,
         )  # fmt: skip
 
-    def _one_reading(self, reading: Reading, layer: "_Layer", table: Tensor) -> tuple[Tensor, Tensor, Status]:
+    def _one_reading(
+        self, reading: Reading, layer: FirstLayer, table: Tensor
+    ) -> tuple[Tensor, Tensor, Status]:
         """Examples (example, *shape), the share of the table (neuron, weight or bias) that they leave
         unexplained, and the status; the public mean where the division is impossible."""
         public = reading.public_mean.double().cpu().expand(reading.examples, *reading.shape)
@@ -106,70 +103,6 @@ class Analytic(Attack):
             remaining &= ~near[at]
             distance = torch.minimum(distance, gaps[at]) if len(chosen) > 1 else gaps[at]
         return torch.stack(chosen + [common] * (reading.examples - len(chosen)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Layer:
-    """The first layer: the prefix of its parameters' names, and what it takes of an input x: factor · x + offset."""
-
-    prefix: str
-    factor: Tensor
-    offset: Tensor
-
-    def apply(self, x: Tensor) -> Tensor:
-        return self.factor * x + self.offset
-
-    def undo(self, z: Tensor) -> Tensor:
-        return (z - self.offset) / self.factor
-
-
-def _first_layer(reading: Reading) -> _Layer | None:
-    """The layer with parameters that a forward pass reaches first, if it is linear with a bias, used once,
-    and takes the flattened input, as it is or normalised value by value."""
-    weights = {name: value[0] for name, value in reading.weights.items()}
-    like = next(iter(weights.values()))
-    size = prod(reading.shape)
-    # two points fix factor and offset of each coordinate, an asymmetric ramp tests them
-    ramp = torch.linspace(0, 1, size, dtype=like.dtype, device=like.device).square()
-    probes = torch.stack([torch.zeros_like(ramp), torch.ones_like(ramp), ramp])
-    calls: list[tuple[str, nn.Module, Tensor]] = []
-
-    def keep(path: str) -> object:
-        def hook(layer: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-            calls.append((path, layer, arguments[0].detach().clone()))
-
-        return hook
-
-    handles = [
-        layer.register_forward_pre_hook(keep(path))
-        for path, layer in reading.model.named_modules()
-        if next(layer.parameters(recurse=False), None) is not None
-    ]
-    try:
-        with torch.no_grad():
-            functional_call(reading.model, weights, (probes.reshape(3, *reading.shape),))
-    finally:
-        for handle in handles:
-            handle.remove()
-    path, layer, inputs = calls[0] if calls else ("", reading.model, probes)
-    plain = type(layer) is nn.Linear and layer.bias is not None and layer.in_features == size
-    if not plain or inputs.shape != probes.shape or sum(called is layer for _, called, _ in calls) > 1:
-        return None
-    offset, factor = inputs[0], inputs[1] - inputs[0]
-    if not factor.all() or not torch.allclose(inputs[2], factor * ramp + offset, rtol=1e-5, atol=1e-5):
-        return None
-    return _Layer(
-        prefix=f"{path}." if path else "", factor=factor.double().cpu(), offset=offset.double().cpu()
-    )
-
-
-def _table(layer: _Layer, observed: list[dict[str, Tensor]], row: int) -> Tensor:
-    """A reading's first layer, (observation · neuron, input + 1), biases last: Σ_n δ_n (x_n, 1)."""
-    weight, bias = (
-        torch.cat([gradient[f"{layer.prefix}{name}"][row] for gradient in observed]).double().cpu()
-        for name in ("weight", "bias")
-    )
-    return torch.cat([weight, bias[:, None]], 1)
 
 
 def _rank_one(table: Tensor) -> Tensor:

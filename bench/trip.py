@@ -134,7 +134,8 @@ class Reconstruction:
     as the paper counts them) and `restarts` (reading,), as used; `status` of each reading; `history` pairs of a
     mark, an evaluation count, and the least losses so far (reading,); `trajectory` (mark, reading, example,
     *shape) the examples that had those losses, of the first readings at least; `notes` on departures from the
-    paper.
+    paper.  `certificate` (reading,) is the share of the examples that the attack itself knows to be right, in
+    [0, 1], without the truth; None for attacks that cannot know.
     """
 
     inputs: Tensor
@@ -146,4 +147,5 @@ class Reconstruction:
     status: tuple[Status, ...]
     history: tuple[tuple[int, tuple[float, ...]], ...] = ()
     trajectory: Tensor | None = None
+    certificate: Tensor | None = None
     notes: tuple[str, ...] = field(default=())

@@ -128,6 +128,12 @@ def _leak(result: schema.AttackResult) -> Iterator[Line]:
     if summary.asr_strict is not None:
         yield "strict ASR", f"{interval(summary.asr_strict)} with PSNR ≥ 30 dB"
     yield "readings", f"{interval(summary.readings_leaked)} of {summary.readings} with a leak"
+    certain = [reading.certificate for reading in result.readings if reading.certificate is not None]
+    if certain:
+        yield (
+            "certificate",
+            f"the attack knew {share(sum(certain) / len(certain), 1)} of its examples to be right",
+        )
     for name, prior in sorted(summary.priors.items()):
         figures = f"PSNR {figure(PSNR_DB, prior.psnr_db_median)}, RMSE {figure(RMSE, prior.rmse_median)}"
         success = f"success {share(prior.asr, 1)}; beaten on {share(prior.beaten, 1)}"

@@ -176,6 +176,9 @@ def _well_formed(result: Reconstruction, reading: Reading, evaluations: int, wor
     require(len(result.status) == count, f"{words}: {len(result.status)} statuses for {count} readings")
     unknown = [status for status in result.status if status not in _STATUSES]
     require(not unknown, f"{words}: status {unknown[:1]}; there are {', '.join(_STATUSES)}")
+    sure = result.certificate
+    fits = sure is None or (tuple(sure.shape) == (count,) and bool(((sure >= 0) & (sure <= 1)).all()))
+    require(fits, f"{words}: certificate must be {count} shares from 0 to 1")
     marks = [mark for mark, _ in result.history]
     require(marks == sorted(set(marks)), f"{words}: history is not in the order of evaluations: {marks}")
     require(not marks or marks[-1] <= evaluations, f"{words}: history goes beyond {evaluations} evaluations")

@@ -71,6 +71,7 @@ def _victims(record: Record) -> Iterator[dict[str, Any]]:
         shared = {
             "cell": record.id, "reading": number, "snr_db": reading.snr_db, "cosine": reading.cosine,
             "loss": reading.loss, "evaluations": reading.evaluations, "restarts": reading.restarts,
+            "certificate": reading.certificate,
         }  # fmt: skip
         for position, example in enumerate(reading.examples):
             yield {**shared, "example": position, **{name: getattr(example, name) for name in names}}

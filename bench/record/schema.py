@@ -75,7 +75,8 @@ class ReadingScore(_Strict):
     `loss` is the attack's own; `evaluations`, `outer` (as the published loop counts) and `restarts` were used.
      `snr_db` (capped at 120: unchanged) and `cosine` compare the reading with the undefended one.  `clients`
      and `indices` (into
-    the training split) say whose examples they are; `labels` are as claimed, -1 for none.
+    the training split) say whose examples they are; `labels` are as claimed, -1 for none.  `certificate` is the
+    share of the examples that the attack itself knew to be right; None: it cannot know.
     """
 
     status: str
@@ -91,6 +92,7 @@ class ReadingScore(_Strict):
     cosine: float | None = None
     clients: tuple[int, ...] = ()
     indices: tuple[int, ...] = ()
+    certificate: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -125,6 +125,9 @@ def _readings(
     claimed = reconstruction.labels.detach().cpu().numpy()
     accuracy = _label_accuracy(labels, claimed)
     loss = reconstruction.loss.detach().cpu().double().numpy()
+    certain = (
+        None if reconstruction.certificate is None else reconstruction.certificate.cpu().double().numpy()
+    )
     readings = []
     for row in range(len(labels)):
         examples = tuple(
@@ -141,6 +144,7 @@ def _readings(
                 labels=tuple(int(label) for label in claimed[row]), label_accuracy=plain(accuracy[row]),
                 loss=plain(loss[row]), evaluations=int(reconstruction.evaluations[row]),
                 outer=int(reconstruction.outer[row]), restarts=int(reconstruction.restarts[row]),
+                certificate=None if certain is None else plain(certain[row]),
             )
         )  # fmt: skip
     return tuple(readings)

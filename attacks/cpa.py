@@ -1,0 +1,91 @@
+"""The cocktail party attack on a fully connected first layer: a batch by independent component analysis."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bench.attacks.base import Attack
+from bench.attacks.parts.certificate import Witness
+from bench.attacks.parts.first_layer import FirstLayer, first_layer, refusal, row_space, table
+from bench.attacks.parts.ica import independent
+from bench.attacks.parts.labels import infer_labels
+from bench.attacks.parts.objective import mean_observation, observations
+from bench.parameters import parameter
+from bench.rng import Key
+from bench.trip import Budget, Reading, Reconstruction, Status
+
+_NOTES = (
+    "independent components of pixel differences, where the authors take gradients of a network's pixels as they are",
+    "scale and sign from the bias column, where the authors search them",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cpa(Attack):
+    """A batch's examples are the independent components of the row space of [dW | db] (`parts/ica.py`).
+
+    The space holds the examples whatever a clip, a factor of each example or later layers did, and over
+    several local steps; noise on it is not undone, so that knowing the defense would change nothing.  Labels
+    are those whose δ agrees best with what the reading says of each example (`parts/certificate.py`); `loss` is
+    the mean share of δ's variance that stays unexplained.
+    """
+
+    reference = "Kariyappa et al. 2023; Hyvärinen & Oja 2000; Pham & Garat 1997"
+    iterative = False
+
+    refine: bool = parameter(
+        True, "likelihood without decorrelation after FastICA; off: FastICA alone", source="ours"
+    )
+
+    def refuses(self, reading: Reading) -> str | None:
+        return refusal(reading)
+
+    def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
+        del budget
+        layer = first_layer(reading)
+        assert layer is not None
+        observed, witness = observations(reading), Witness.of(reading, layer)
+        inferred = infer_labels(reading, mean_observation(observed))
+        rows = [
+            self._one_reading(reading, layer, witness, table(layer, observed, row), inferred[row], index, key)
+            for row, index in enumerate(reading.indices)
+        ]
+        inputs, labels, loss, certain, status = zip(*rows, strict=True)
+        zero = torch.zeros(len(reading), dtype=torch.long)
+        return Reconstruction(
+            inputs=torch.stack(inputs).to(next(iter(reading.values.values())).dtype), labels=torch.stack(labels),
+            loss=torch.tensor(loss, dtype=torch.float64), certificate=torch.tensor(certain, dtype=torch.float64),
+            evaluations=zero, outer=zero, restarts=zero, status=status, notes=_NOTES,
+        )  # fmt: skip
+
+    def _one_reading(
+        self,
+        reading: Reading,
+        layer: FirstLayer,
+        witness: Witness,
+        gradient: Tensor,
+        labels: Tensor,
+        index: int,
+        key: Key,
+    ) -> tuple[Tensor, Tensor, float, float, Status]:
+        """Examples (example, *shape), labels (example,), loss, certificate and status."""
+        public = reading.public_mean.double().cpu().expand(reading.examples, *reading.shape)
+        if not torch.isfinite(gradient).all():
+            return public, labels, float("nan"), 0.0, "nan"
+        if not gradient[:, -1].any():
+            return public, labels, 1.0, 0.0, "diverged"
+        space = row_space(layer, gradient / gradient.abs().max(), reading.examples)
+        mixing = independent(space, reading, key.generator("start", index, 0, 0), refine=self.refine)
+        if mixing is None or not torch.isfinite(mixing).all():
+            return public, labels, 1.0, 0.0, "diverged"
+        inputs = mixing @ space.right
+        agreed = witness.agreement(inputs, space.deltas(mixing))
+        missing = reading.examples - len(inputs)  # examples that repeat, or more than the layer has neurons
+        if missing == 0 and reading.labels is None:
+            labels = agreed.labels
+        inputs = torch.cat([inputs, inputs.mean(0).expand(missing, -1)])
+        return (
+            inputs.reshape(-1, *reading.shape), labels, float(1 - agreed.explained.clamp_min(0).mean()),
+            agreed.certain / reading.examples, "ok",
+        )  # fmt: skip

@@ -1,0 +1,132 @@
+"""A fully connected first layer: finding it, and what its gradient says of the inputs.
+
+Its gradient [dW | db] is Σ_n δ_n (x_n, 1)ᵀ: of rank one for one example (Phong et al. 2018, §3), and of a batch the row
+space is spanned by the examples (Kariyappa et al. 2023, §4; Dimitrov et al. 2024, §3).
+"""
+
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from bench.trip import Reading
+
+_ROUNDING = 3e-8  # of the largest singular value: what float32 sums leave beyond the true rank
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstLayer:
+    """The prefix of the layer's parameters' names, and what it takes of an input x: factor · x + offset,
+    each (input,)."""
+
+    prefix: str
+    factor: Tensor
+    offset: Tensor
+
+    def apply(self, x: Tensor) -> Tensor:
+        return self.factor * x + self.offset
+
+    def undo(self, z: Tensor) -> Tensor:
+        return (z - self.offset) / self.factor
+
+
+def first_layer(reading: Reading) -> FirstLayer | None:
+    """The layer with parameters that a forward pass reaches first, if it is linear with a bias, used once,
+    and takes the flattened input, as it is or normalised value by value."""
+    weights = {name: value[0] for name, value in reading.weights.items()}
+    like = next(iter(weights.values()))
+    size = prod(reading.shape)
+    # two points fix factor and offset of each coordinate, an asymmetric ramp tests them
+    ramp = torch.linspace(0, 1, size, dtype=like.dtype, device=like.device).square()
+    probes = torch.stack([torch.zeros_like(ramp), torch.ones_like(ramp), ramp])
+    calls: list[tuple[str, nn.Module, Tensor]] = []
+
+    def keep(path: str) -> object:
+        def hook(layer: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+            calls.append((path, layer, arguments[0].detach().clone()))
+
+        return hook
+
+    handles = [
+        layer.register_forward_pre_hook(keep(path))
+        for path, layer in reading.model.named_modules()
+        if next(layer.parameters(recurse=False), None) is not None
+    ]
+    try:
+        with torch.no_grad():
+            functional_call(reading.model, weights, (probes.reshape(3, *reading.shape),))
+    finally:
+        for handle in handles:
+            handle.remove()
+    path, layer, inputs = calls[0] if calls else ("", reading.model, probes)
+    plain = type(layer) is nn.Linear and layer.bias is not None and layer.in_features == size
+    if not plain or inputs.shape != probes.shape or sum(called is layer for _, called, _ in calls) > 1:
+        return None
+    offset, factor = inputs[0], inputs[1] - inputs[0]
+    if not factor.all() or not torch.allclose(inputs[2], factor * ramp + offset, rtol=1e-5, atol=1e-5):
+        return None
+    return FirstLayer(
+        prefix=f"{path}." if path else "", factor=factor.double().cpu(), offset=offset.double().cpu()
+    )
+
+
+def refusal(reading: Reading) -> str | None:
+    """Why nothing can be read off this reading's first layer, in a few words, or None."""
+    if reading.linked != "vector":
+        return "it divides weights by biases, and this reading's coordinates are not linked"
+    if first_layer(reading) is None:
+        return "its first layer is no fully connected layer with bias"
+    return None
+
+
+def table(layer: FirstLayer, observed: list[dict[str, Tensor]], row: int) -> Tensor:
+    """A reading's first layer, (observation · neuron, input + 1), biases last: Σ_n δ_n (z_n, 1), with z what the
+    layer takes."""
+    weight, bias = (
+        torch.cat([gradient[f"{layer.prefix}{name}"][row] for gradient in observed]).double().cpu()
+        for name in ("weight", "bias")
+    )
+    return torch.cat([weight, bias[:, None]], 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowSpace:
+    """The singular factors of a table Σ_n δ_n (x_n, 1) in float64.
+
+    `left` (neuron, rank), `singular` (rank,) and `right` (rank, input), with the `bias` column (rank,): the
+    examples are rows of mixing @ [right | bias] with a one in the last column.
+    """
+
+    left: Tensor
+    singular: Tensor
+    right: Tensor
+    bias: Tensor
+
+    @property
+    def rank(self) -> int:
+        return len(self.singular)
+
+    def scaled(self, mixing: Tensor) -> Tensor:
+        """Each row of `mixing` (example, rank) with the scale and sign that give its bias column a one."""
+        return mixing / (mixing @ self.bias)[:, None]
+
+    def deltas(self, mixing: Tensor) -> Tensor:
+        """What the reading says of each example's δ, (example, neuron), were the `mixing` (rank, rank) right."""
+        deltas: Tensor = torch.linalg.solve(mixing.T, (self.left * self.singular).T)
+        return deltas
+
+
+def row_space(layer: FirstLayer, gradient: Tensor, examples: int) -> RowSpace:
+    """The row space of a table (neuron, input + 1) in the units of the inputs x: of rank `examples` at most, less
+    where singular values are rounding or examples repeat."""
+    bias = gradient[:, -1]
+    inputs = (gradient[:, :-1] - bias[:, None] * layer.offset) / layer.factor
+    left, singular, right = torch.linalg.svd(torch.cat([inputs, bias[:, None]], 1), full_matrices=False)
+    rank = max(1, min(examples, int((singular > _ROUNDING * singular[0]).sum())))
+    sign = torch.where(right[:, -1:] < 0, -1.0, 1.0)  # of a singular pair it is free: the bias is positive
+    left, right = left * sign.T, right * sign
+    return RowSpace(
+        left=left[:, :rank], singular=singular[:rank], right=right[:rank, :-1], bias=right[:rank, -1]
+    )
