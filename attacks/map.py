@@ -1,11 +1,8 @@
 """MAP: the most probable examples, given the reading and the law of public examples."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-
-import torch
-from torch import Tensor
 
 from bench.attacks.base import Attack, Objective
 from bench.attacks.matching import claim

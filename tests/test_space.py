@@ -120,9 +120,10 @@ def test_curvature_is_alike_in_every_direction() -> None:
     weights = {name: value[0] for name, value in made.weights.items()}
 
     def gradient(x: torch.Tensor, label: int) -> torch.Tensor:
-        loss = lambda w: torch.nn.functional.cross_entropy(
-            torch.func.functional_call(made.model, w, (x[None],)), torch.tensor([label])
-        )
+        def loss(values: dict[str, torch.Tensor]) -> torch.Tensor:
+            logits = torch.func.functional_call(made.model, values, (x[None],))
+            return torch.nn.functional.cross_entropy(logits, torch.tensor([label]))
+
         return torch.cat([v.flatten() for v in torch.func.grad(loss)(weights).values()])
 
     jacobians = [torch.func.jacrev(gradient)(x, n % 3) for n, x in enumerate(made.public_inputs.double())]
