@@ -12,7 +12,7 @@ from bench.attacks.parts.labels import infer_labels, last_layer
 from bench.attacks.parts.objective import Mismatch, mean_observation, observations
 from bench.attacks.parts.prior import NoiseModel, Prior
 from bench.attacks.parts.soften import has_relu, softened
-from bench.attacks.parts.space import Space, public_space
+from bench.attacks.parts.space import Gaussian, Space, public_space
 from bench.attacks.problem import MatchingProblem
 from bench.attacks.solvers.lbfgs import Lbfgs
 from bench.attacks.staged import Stage, staged
@@ -78,7 +78,9 @@ def _mismatch(reading: Reading) -> Mismatch:
     )  # fmt: skip
 
 
-def _stages(reading: Reading, space: Space, variance: float, evaluations: int, key: Key) -> Iterator[Stage]:
+def _stages(
+    reading: Reading, space: Gaussian, variance: float, evaluations: int, key: Key
+) -> Iterator[Stage]:
     """The stages of one start that may take so many evaluations."""
     if has_relu(reading.model):
         for n, sharpness in enumerate(_SHARPNESS, 1):
@@ -90,5 +92,5 @@ def _stages(reading: Reading, space: Space, variance: float, evaluations: int, k
         return
     second = evaluations >= _LEAST_CURVED and reading.public_mean.numel() <= LARGEST
     yield Stage(model=reading.model, space=space, weight=2e-6, until=0.3 if second else 0.5)
-    last = curved(space, reading, key) if second else space
+    last: Space = curved(space, reading, key) if second else space
     yield Stage(model=reading.model, space=last, weight=None, until=1.0)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from bench.attacks.parts.space import Space
 from bench.attacks.problem import MatchingProblem
-from bench.attacks.solvers.base import Limits, Solution, Solver
+from bench.attacks.solvers.base import RowLimits, Solution, Solver
 from bench.attacks.solvers.loop import minimise
 from bench.attacks.solvers.trajectory import TRAJECTORIES
 
@@ -141,7 +141,7 @@ def _run(search: _Search, stage: Stage, rows: Tensor, x: Tensor, limit: int) -> 
         problem, space=stage.space, initial=initial, energy_weight=weight,
         mismatch=replace(problem.mismatch, reading=replace(problem.reading, model=stage.model)),
     )  # fmt: skip
-    limits = Limits(evaluations=limit, stop_loss=_STOP / _TOLERANCE)
+    limits = RowLimits(evaluations=limit, stop_loss=_STOP / _TOLERANCE)
     solution = minimise(
         staged_problem, search.solver, limits, rows, width=search.width, spent=search.spent[rows]
     )

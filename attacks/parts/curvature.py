@@ -35,7 +35,8 @@ class Curved:
     def variables(self, x: Tensor) -> Tensor:
         u = self.space.variables(x)
         flat = u.reshape(-1, u.shape[-1]).T
-        return torch.linalg.solve_triangular(self.to_prior.to(u), flat, upper=True).T.reshape(u.shape)
+        w: Tensor = torch.linalg.solve_triangular(self.to_prior.to(u), flat, upper=True)
+        return w.T.reshape(u.shape)
 
     def energy(self, w: Tensor) -> Tensor:
         return self.space.energy(w @ self.to_prior.to(w).T)
@@ -60,7 +61,7 @@ def curved(space: Gaussian, reading: Reading, key: Key) -> Curved:
     damped.diagonal().add_(_DAMPING)
     factor = torch.linalg.cholesky(damped)
     to_prior = torch.linalg.inv(factor).T.contiguous()
-    matrix = space.inputs(to_prior.T.contiguous()).T - space.mean.flatten().double()[:, None]
+    matrix = (space.inputs(to_prior.T.to(like)) - space.mean.flatten()).T
     return Curved(space, matrix.to(like).contiguous(), to_prior.to(like).contiguous())
 
 

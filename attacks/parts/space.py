@@ -5,8 +5,9 @@ probable examples first.  Every space maps the last axis, the values of one exam
 """
 
 import math
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import cache, partial
 from typing import Protocol
 
 import torch
@@ -96,7 +97,8 @@ class Dense:
 
     def variables(self, x: Tensor) -> Tensor:
         flat = (x - self.mean.to(x)).reshape(-1, x.shape[-1])
-        return torch.linalg.solve_triangular(self.factor.to(x), flat.T, upper=False).T.reshape(x.shape)
+        u: Tensor = torch.linalg.solve_triangular(self.factor.to(x), flat.T, upper=False)
+        return u.T.reshape(x.shape)
 
     def energy(self, u: Tensor) -> Tensor:
         return 0.5 * (u * u).sum(-1)
@@ -118,24 +120,22 @@ def cosines(size: int) -> Tensor:
 
 
 def public_space(reading: Reading) -> Gaussian:
-    """The space of the reading's public examples.
+    """The space of the reading's public examples, in the dtype and on the device of its values.
 
     Images: `Spectrum`, or a full covariance shrunk towards it where that makes held-out public examples likelier;
     tables: a full covariance shrunk towards its diagonal.
     """
-    public = reading.public_inputs.double()
-    images = reading.kind == "image"
+    like = next(iter(reading.values.values()))
+    public, images = reading.public_inputs.double(), reading.kind == "image"
     if images and public[0].numel() > _DENSE:
-        return spectrum(public)
-    held = max(1, round(_HELD_OUT * len(public)))
-    known, unseen = public[:-held], public[-held:].flatten(1)
-    candidates: list[Gaussian] = [spectrum(known)] if images else []
-    candidates += [dense(known, share, images) for share in _SHARES]
-    likelihoods = torch.stack([_log_likelihood(space, unseen) for space in candidates])
-    best = int(likelihoods.argmax())
-    if images and best == 0:
-        return spectrum(public)
-    return dense(public, _SHARES[best - images], images)
+        chosen: Gaussian = spectrum(public)
+    else:
+        held = max(1, round(_HELD_OUT * len(public)))
+        makers = [partial(dense, share=share, images=images) for share in _SHARES]
+        choices: list[Callable[[Tensor], Gaussian]] = [*([spectrum] if images else []), *makers]
+        unseen = public[-held:].flatten(1)
+        chosen = max(choices, key=lambda make: _log_likelihood(make(public[:-held]), unseen))(public)
+    return replace(chosen, **{item.name: getattr(chosen, item.name).to(like) for item in fields(chosen)})
 
 
 def spectrum(public: Tensor) -> Spectrum:
@@ -174,7 +174,7 @@ def dense(public: Tensor, share: float, images: bool) -> Dense:
     return Dense(mean, torch.linalg.cholesky(mixed))
 
 
-def _log_likelihood(space: Gaussian, x: Tensor) -> Tensor:
+def _log_likelihood(space: Gaussian, x: Tensor) -> float:
     """The mean log density of examples (example, value), up to a constant."""
     deviations = space.deviation if isinstance(space, Spectrum) else space.factor.diagonal()
-    return -space.energy(space.variables(x)).mean() - deviations.log().sum()
+    return float(-space.energy(space.variables(x)).mean() - deviations.log().sum())
