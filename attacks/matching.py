@@ -17,6 +17,7 @@ from bench.attacks.parts.labels import infer_labels, last_layer
 from bench.attacks.parts.objective import Mismatch, mean_observation, observations
 from bench.attacks.parts.preconditioner import preconditioner
 from bench.attacks.parts.prior import NoiseModel, Prior
+from bench.attacks.parts.space import Diagonal
 from bench.attacks.parts.start import Start
 from bench.attacks.problem import MatchingProblem
 from bench.attacks.refine import refine
@@ -93,7 +94,7 @@ class MatchingAttack(Attack):
             mismatch=mismatch, observed=observed, begin=parts.start, prior=parts.prior, key=key,
             labels=None if joint else infer_labels(reading, mean_observation(observed)),
             noise=NoiseModel.of(reading, len(observed)), shuffled=mismatch.unrolled,
-            preconditioner=preconditioner(reading, key).repeat(reading.examples)
+            space=Diagonal(preconditioner(reading, key))
             if normalised and mismatch.distance.kind != "cosine" else None,
         )  # fmt: skip
         cost = reading.steps if mismatch.unrolled else 1  # a simulation of L steps counts as L evaluations
@@ -104,9 +105,7 @@ class MatchingAttack(Attack):
         solution = minimise(problem, parts.solver, limits, torch.arange(len(reading)), width=budget.chunk)
         if self.refine_float64:
             solution = refine(problem, parts.solver, limits, solution, budget.chunk)
-        return _reconstruction(
-            problem, solution, parts.solver, cost, tuple(_departures(parts, problem, evaluations))
-        )
+        return claim(problem, solution, parts.solver, cost, tuple(_departures(parts, problem, evaluations)))
 
     def _unrolls(self, reading: Reading) -> bool:
         return self.local == "unrolled" and reading.steps > 1 and reading.senders == 1
@@ -124,7 +123,7 @@ class MatchingAttack(Attack):
         return Mismatch(reading=reading, distance=distance, unrolled=self._unrolls(reading))
 
 
-def _reconstruction(
+def claim(
     problem: MatchingProblem, solution: Solution, solver: Solver[Any], cost: int, notes: tuple[str, ...]
 ) -> Reconstruction:
     """The claim; one evaluation of the solver counts as `cost`."""
@@ -152,7 +151,7 @@ def _reconstruction(
 def _departures(parts: Parts, problem: MatchingProblem, evaluations: int) -> Iterator[str]:
     """Where this is not what the authors ran, in words for the record."""
     yield "keeps the point of the attack's least loss; the published loop keeps the last"
-    if problem.preconditioner is not None:
+    if problem.space is not None:
         yield "the solver sees normalised losses and preconditioned inputs"
     yield from parts.departures
     if evaluations < parts.limits.evaluations:

@@ -9,6 +9,7 @@ from torch import Tensor
 from bench.attacks.parts.objective import Mismatch
 from bench.attacks.parts.preconditioner import PUBLIC
 from bench.attacks.parts.prior import NoiseModel, Prior
+from bench.attacks.parts.space import Space
 from bench.attacks.parts.start import Start, start
 from bench.attacks.solvers.base import Evaluate
 from bench.gradients import group_gradients, one_hot
@@ -20,9 +21,10 @@ from bench.trip import Reading
 class MatchingProblem:
     """`solvers.base.Problem` of one reading batch.
 
-    A row's variables are its inputs, divided by `preconditioner` (input value,) where there is one, and its label
-    logits where `labels` (reading, example) is None.  With `shuffled`, restarts try the labels in other orders.
-    `initial` (reading, variable) replaces the starts.
+    A row's variables are its inputs, or those of `space` where there is one, and its label logits where `labels`
+    (reading, example) is None.  With `shuffled`, restarts try the labels in other orders.  `initial` (reading,
+    variable) replaces the starts.  `energy_weight` (reading,) times the space's -log p is added to the loss.
+    `tolerance` is the fraction of the zero-gradient loss that the solver, whose tolerances are absolute, sees as 1.
     """
 
     mismatch: Mismatch
@@ -33,8 +35,10 @@ class MatchingProblem:
     noise: NoiseModel
     key: Key
     shuffled: bool = False
-    preconditioner: Tensor | None = None
+    space: Space | None = None
     initial: Tensor | None = None
+    energy_weight: Tensor | None = None
+    tolerance: float | None = None
 
     @property
     def reading(self) -> Reading:
@@ -49,9 +53,8 @@ class MatchingProblem:
         if self.initial is not None:
             return self.initial[row]
         reading = self.reading
-        x = start(self.begin, reading, row, restart, self.key).flatten()
-        if self.preconditioner is not None:
-            x = x / self.preconditioner.to(x)
+        x = start(self.begin, reading, row, restart, self.key).flatten(1)
+        x = (x if self.space is None else self.space.variables(x)).flatten()
         if self.labels is None:
             draw = self.key.generator("label", reading.indices[row], restart)
             logits = torch.from_numpy(draw.standard_normal((reading.examples, reading.classes)))
@@ -64,6 +67,7 @@ class MatchingProblem:
         known = None
         if labels is not None:
             known = one_hot(labels, self.reading.classes, self.like.dtype).to(self.like.device)
+        weight = None if self.energy_weight is None else _at(self.energy_weight, rows)
 
         def evaluate(x: Tensor) -> tuple[Tensor, Tensor]:
             x = x.detach().requires_grad_()
@@ -72,10 +76,21 @@ class MatchingProblem:
             assert targets is not None
             loss = self.mismatch(observed, inputs, targets, differentiable=True) + self.prior(inputs)
             loss = loss + self.noise.prior(inputs, self.reading.value_range)
+            if weight is not None and self.space is not None:
+                loss = loss + weight * self.space.energy(self._variables(x)).sum(1)
             (gradient,) = torch.autograd.grad(loss.sum(), x)
             return loss.detach(), gradient
 
         return evaluate
+
+    def distance(self, rows: Tensor, restarts: Tensor, inputs: Tensor) -> Tensor:
+        """The distance alone of inputs (row, example, value), whose labels are known: (row,)."""
+        labels = self.ordered_labels(rows, restarts)
+        assert labels is not None
+        targets = one_hot(labels, self.reading.classes, self.like.dtype).to(self.like.device)
+        observed = [_rows(target, rows) for target in self.observed]
+        x = inputs.reshape(len(rows), self.reading.examples, *self.reading.shape)
+        return self.mismatch(observed, x, targets, differentiable=False)
 
     def zero_gradient_loss(self, rows: Tensor) -> Tensor:
         losses = [self.mismatch.distance.of_zero(_rows(target, rows)) for target in self.observed]
@@ -95,12 +110,14 @@ class MatchingProblem:
         )
 
     def loss_scale(self, rows: Tensor) -> Tensor:
-        """1 without preconditioner; else, and at least 1, the energy of undefended public gradients over the
+        """1 without a space; else, and at least 1, the energy of undefended public gradients over the
         reading's.  A faint reading (clipped, or of an example that the model is sure of) must not meet the
         solver's absolute tolerances at once."""
         zero_loss, reading, like = self.zero_gradient_loss(rows), self.reading, self.like
+        if self.tolerance is not None:
+            return 1 / (self.tolerance * zero_loss).clamp_min(torch.finfo(zero_loss.dtype).tiny)
         labelled = len(reading.public_labels) > 0 and not bool((reading.public_labels < 0).any())
-        if self.preconditioner is None or not labelled:
+        if self.space is None or not labelled:
             return torch.ones_like(zero_loss)
         count = min(PUBLIC, len(reading.public_inputs))
         inputs = reading.public_inputs[:count].to(like)[:, None]
@@ -129,15 +146,22 @@ class MatchingProblem:
         """Variables (row, variable) → inputs (row, example, *shape), and label logits (row, example, class) where
         they are variables."""
         reading = self.reading
-        size = reading.examples * reading.public_mean.numel()
-        inputs = x[:, :size]
-        if self.preconditioner is not None:
-            inputs = inputs * self.preconditioner
+        variables = self._variables(x)
+        inputs = variables if self.space is None else self.space.inputs(variables)
         inputs = inputs.reshape(len(x), reading.examples, *reading.shape)
         if self.labels is not None:
             return inputs, None
-        return inputs, x[:, size:].reshape(len(x), reading.examples, reading.classes)
+        return inputs, x[:, variables[0].numel() :].reshape(len(x), reading.examples, reading.classes)
+
+    def _variables(self, x: Tensor) -> Tensor:
+        """Those of the inputs, (row, example, value)."""
+        examples, size = self.reading.examples, self.reading.public_mean.numel()
+        return x[:, : examples * size].reshape(len(x), examples, size)
 
 
 def _rows(tensors: Mapping[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
-    return {name: value[rows.to(value.device)] for name, value in tensors.items()}
+    return {name: _at(value, rows) for name, value in tensors.items()}
+
+
+def _at(values: Tensor, rows: Tensor) -> Tensor:
+    return values[rows.to(values.device)]

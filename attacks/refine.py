@@ -30,7 +30,6 @@ def refine(
         mismatch=replace(problem.mismatch, reading=_in_double(problem.reading)),
         observed=[{name: value.double() for name, value in target.items()} for target in problem.observed],
         labels=problem.ordered_labels(torch.arange(len(solution.runs)), solution.runs), shuffled=False,
-        preconditioner=None if problem.preconditioner is None else problem.preconditioner.double(),
         initial=solution.x.double(),
     )  # fmt: skip
     limits = replace(limits, restarts=0, leave_stalled=False)

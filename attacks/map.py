@@ -1,0 +1,96 @@
+"""MAP: the most probable examples, given the reading and the law of public examples."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from bench.attacks.base import Attack, Objective
+from bench.attacks.matching import claim
+from bench.attacks.parts.curvature import LARGEST, curved
+from bench.attacks.parts.distance import Distance
+from bench.attacks.parts.labels import infer_labels, last_layer
+from bench.attacks.parts.objective import Mismatch, mean_observation, observations
+from bench.attacks.parts.prior import NoiseModel, Prior
+from bench.attacks.parts.soften import has_relu, softened
+from bench.attacks.parts.space import Gaussian, Space, public_space
+from bench.attacks.problem import MatchingProblem
+from bench.attacks.solvers.lbfgs import Lbfgs
+from bench.attacks.staged import Stage, staged
+from bench.parameters import parameter
+from bench.rng import Key
+from bench.trip import Budget, Reading, Reconstruction
+
+_SHARPNESS = (15.0, 50.0, 150.0, 500.0, None)  # of a softened ReLU, stage by stage; None: the ReLU itself
+_LEAST_CURVED = 200  # evaluations of a start from which the curvature matrix pays
+_HISTORY = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Map(Attack):
+    """min ‖D(∇L(x', y)) - g‖² + 2v·½‖u‖², x' = mean + A u, A Aᵀ the covariance of public examples.
+
+    v is the variance of the described noise; without one it is estimated from each stage's residual, and goes to zero
+    with it.  ReLUs are softened first and get their kink back in stages.
+    """
+
+    reference = "ours; as an estimator: maximum a posteriori"
+    knowledge = ("plain", "adaptive")
+
+    starts: int = parameter(
+        3, "starts inside the budget, while none explains the reading", source="ours", low=1
+    )
+
+    def refuses(self, reading: Reading) -> str | None:
+        if reading.linked != "vector":
+            return "it matches whole vectors, and this reading's coordinates are not linked"
+        if reading.labels is None and last_layer(reading.model, reading.classes) is None:
+            return "the model has no last linear layer to read labels off; grant labels, or take dlg"
+        return None
+
+    def objective(self, reading: Reading) -> Objective:
+        return partial(_mismatch(reading), observations(reading), differentiable=False)
+
+    def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
+        observed, mismatch, space = observations(reading), _mismatch(reading), public_space(reading)
+        cost = reading.steps if mismatch.unrolled else 1
+        problem = MatchingProblem(
+            mismatch=mismatch, observed=observed, begin="grey", prior=Prior(), key=key,
+            labels=infer_labels(reading, mean_observation(observed)),
+            noise=NoiseModel.of(reading, len(observed)), space=space,
+        )  # fmt: skip
+        evaluations = max(1, budget.evaluations // cost)
+        stages = tuple(_stages(reading, space, problem.noise.variance, evaluations // self.starts, key))
+        solver = Lbfgs(history=min(_HISTORY, evaluations), line_search="backtracking")
+        solution = staged(
+            problem, solver, stages, evaluations=evaluations, starts=self.starts, width=budget.chunk
+        )
+        return claim(problem, solution, solver, cost, ())
+
+
+def _mismatch(reading: Reading) -> Mismatch:
+    description = reading.description
+    laplace = (
+        description is not None and description.noise.law == "laplace" and description.noise.variance > 0
+    )
+    return Mismatch(
+        reading=reading, distance=Distance(kind="l1" if laplace and len(reading.rounds) == 1 else "l2"),
+        unrolled=reading.steps > 1 and reading.senders == 1,
+    )  # fmt: skip
+
+
+def _stages(
+    reading: Reading, space: Gaussian, variance: float, evaluations: int, key: Key
+) -> Iterator[Stage]:
+    """The stages of one start that may take so many evaluations."""
+    if has_relu(reading.model):
+        for n, sharpness in enumerate(_SHARPNESS, 1):
+            model = reading.model if sharpness is None else softened(reading.model, sharpness)
+            yield Stage(model=model, space=space, weight=2e-5, until=n / len(_SHARPNESS))
+        return
+    if variance > 0:
+        yield Stage(model=reading.model, space=space, weight=None, until=1.0)
+        return
+    second = evaluations >= _LEAST_CURVED and reading.public_mean.numel() <= LARGEST
+    yield Stage(model=reading.model, space=space, weight=2e-6, until=0.3 if second else 0.5)
+    last: Space = curved(space, reading, key) if second else space
+    yield Stage(model=reading.model, space=last, weight=None, until=1.0)

@@ -1,0 +1,180 @@
+"""Search spaces: an input x = mean + A u, with the prior -log p(u) = ½‖u‖² where A Aᵀ is public examples' covariance.
+
+In these variables a value that varies little among public examples moves little, so that a solver reaches the
+probable examples first.  Every space maps the last axis, the values of one example, and leaves the axes before it.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import cache, partial
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from bench.trip import Reading
+
+_HELD_OUT = 0.2  # of the public examples, to choose among covariances
+_DENSE = 1024  # values up to which a full covariance is tried
+_SHARES = (1.0, 0.6, 0.3, 0.1, 0.03)  # of the stationary covariance in a full one
+_JITTER = 1e-6  # variance added to every value
+_LEAST_DEVIATION = 1e-3  # of a frequency
+
+
+class Space(Protocol):
+    """Variables u (..., value) ↔ inputs x (..., value) of examples."""
+
+    def inputs(self, u: Tensor) -> Tensor: ...
+    def variables(self, x: Tensor) -> Tensor: ...
+    def energy(self, u: Tensor) -> Tensor:
+        """-log p(u), up to a constant: (..., value) → (...); 0 in a space without a prior."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagonal:
+    """x = `lengths`·u, (value,), without a prior."""
+
+    lengths: Tensor
+
+    def inputs(self, u: Tensor) -> Tensor:
+        return u * self.lengths.to(u)
+
+    def variables(self, x: Tensor) -> Tensor:
+        return x / self.lengths.to(x)
+
+    def energy(self, u: Tensor) -> Tensor:
+        return u.new_zeros(u.shape[:-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Spectrum:
+    """Images with the same law at every place: a variance for each frequency of the discrete cosine transform,
+    and a covariance of the channels.
+
+    `mean` (channel, height, width); `channels` (channel, channel) has the principal colours as rows; `deviation`
+    (channel, height, width) of each colour and frequency.
+    """
+
+    mean: Tensor
+    channels: Tensor
+    deviation: Tensor
+
+    def inputs(self, u: Tensor) -> Tensor:
+        across, down = cosines(self.mean.shape[-1]).to(u), cosines(self.mean.shape[-2]).to(u)
+        scaled = u.unflatten(-1, self.mean.shape) * self.deviation.to(u)
+        places = down.T @ scaled @ across
+        return (self._colours(places, self.channels.T) + self.mean.to(u)).flatten(-3)
+
+    def variables(self, x: Tensor) -> Tensor:
+        across, down = cosines(self.mean.shape[-1]).to(x), cosines(self.mean.shape[-2]).to(x)
+        colours = self._colours(x.unflatten(-1, self.mean.shape) - self.mean.to(x), self.channels)
+        return (down @ colours @ across.T / self.deviation.to(x)).flatten(-3)
+
+    def energy(self, u: Tensor) -> Tensor:
+        return 0.5 * (u * u).sum(-1)
+
+    def transposed(self, gradient: Tensor) -> Tensor:
+        """Aᵀ of (..., value): a gradient of inputs → one of variables."""
+        across, down = cosines(self.mean.shape[-1]).to(gradient), cosines(self.mean.shape[-2]).to(gradient)
+        colours = self._colours(gradient.unflatten(-1, self.mean.shape), self.channels)
+        return (down @ colours @ across.T * self.deviation.to(gradient)).flatten(-3)
+
+    @staticmethod
+    def _colours(x: Tensor, matrix: Tensor) -> Tensor:
+        return torch.einsum("dc,...chw->...dhw", matrix.to(x), x)
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """x = `mean` + `factor` u; `mean` (value,), `factor` (value, value) a Cholesky factor of the covariance."""
+
+    mean: Tensor
+    factor: Tensor
+
+    def inputs(self, u: Tensor) -> Tensor:
+        return u @ self.factor.to(u).T + self.mean.to(u)
+
+    def variables(self, x: Tensor) -> Tensor:
+        flat = (x - self.mean.to(x)).reshape(-1, x.shape[-1])
+        u: Tensor = torch.linalg.solve_triangular(self.factor.to(x), flat.T, upper=False)
+        return u.T.reshape(x.shape)
+
+    def energy(self, u: Tensor) -> Tensor:
+        return 0.5 * (u * u).sum(-1)
+
+    def transposed(self, gradient: Tensor) -> Tensor:
+        return gradient @ self.factor.to(gradient)
+
+
+Gaussian = Spectrum | Dense
+
+
+@cache
+def cosines(size: int) -> Tensor:
+    """The orthonormal discrete cosine transform (type II), (frequency, place), in float64."""
+    places = torch.arange(size, dtype=torch.float64)
+    matrix = torch.cos(math.pi / size * (places + 0.5) * places[:, None]) * math.sqrt(2 / size)
+    matrix[0] /= math.sqrt(2)
+    return matrix
+
+
+def public_space(reading: Reading) -> Gaussian:
+    """The space of the reading's public examples, in the dtype and on the device of its values.
+
+    Images: `Spectrum`, or a full covariance shrunk towards it where that makes held-out public examples likelier;
+    tables: a full covariance shrunk towards its diagonal.
+    """
+    like = next(iter(reading.values.values()))
+    public, images = reading.public_inputs.double(), reading.kind == "image"
+    if images and public[0].numel() > _DENSE:
+        chosen: Gaussian = spectrum(public)
+    else:
+        held = max(1, round(_HELD_OUT * len(public)))
+        makers = [partial(dense, share=share, images=images) for share in _SHARES]
+        choices: list[Callable[[Tensor], Gaussian]] = [*([spectrum] if images else []), *makers]
+        unseen = public[-held:].flatten(1)
+        chosen = max(choices, key=lambda make: _log_likelihood(make(public[:-held]), unseen))(public)
+    return replace(chosen, **{item.name: getattr(chosen, item.name).to(like) for item in fields(chosen)})
+
+
+def spectrum(public: Tensor) -> Spectrum:
+    """`Spectrum` of public images (example, channel, height, width), and of these mirrored; variances are smoothed
+    over neighbouring frequencies."""
+    mean = public.mean(0)
+    centred = public - mean
+    centred = torch.cat([centred, centred.flip(-1)])
+    covariance = torch.einsum("nchw,ndhw->cd", centred, centred) / centred[:, 0].numel()
+    channels = torch.linalg.eigh(covariance).eigenvectors.T
+    down, across = (cosines(size).to(public) for size in public.shape[-2:])
+    variances = (down @ torch.einsum("dc,nchw->ndhw", channels, centred) @ across.T).square().mean(0)
+    logs = variances.clamp_min(1e-12).log()[None]
+    smooth = torch.nn.functional.avg_pool2d(
+        torch.nn.functional.pad(logs, (1, 1, 1, 1), mode="replicate"), 3, 1
+    )
+    deviation = torch.maximum(smooth[0].exp(), variances).sqrt().clamp_min(_LEAST_DEVIATION)
+    return Spectrum(mean, channels, deviation)
+
+
+def dense(public: Tensor, share: float, images: bool) -> Dense:
+    """The covariance of public examples, with this share of their `Spectrum`'s (tables: of their variances')."""
+    flat = public.flatten(1)
+    mean = flat.mean(0)
+    centred = flat - mean
+    covariance = centred.T @ centred / len(flat)
+    if images:
+        eye = torch.eye(flat.shape[1], dtype=flat.dtype)
+        space = spectrum(public)
+        columns = space.inputs(eye) - space.mean.flatten()
+        target = columns.T @ columns
+    else:
+        target = covariance.diagonal().diag()
+    mixed = (1 - share) * covariance + share * target
+    mixed.diagonal().add_(_JITTER)
+    return Dense(mean, torch.linalg.cholesky(mixed))
+
+
+def _log_likelihood(space: Gaussian, x: Tensor) -> float:
+    """The mean log density of examples (example, value), up to a constant."""
+    deviations = space.deviation if isinstance(space, Spectrum) else space.factor.diagonal()
+    return float(-space.energy(space.variables(x)).mean() - deviations.log().sum())

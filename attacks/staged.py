@@ -1,0 +1,174 @@
+"""Several minimisations in a row, each from where the one before ended, from several starts."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bench.attacks.parts.space import Space
+from bench.attacks.problem import MatchingProblem
+from bench.attacks.solvers.base import RowLimits, Solution, Solver
+from bench.attacks.solvers.loop import minimise
+from bench.attacks.solvers.trajectory import TRAJECTORIES
+
+_TOLERANCE = 1e-5  # of the zero-gradient loss: what the solver, whose tolerances are absolute, sees as 1
+_STOP = 1e-9  # of the zero-gradient loss: nothing is left to gain
+_EXPLAINED = 1e-3  # of the zero-gradient loss: a start that ends below needs no other
+_LEAST = 4  # evaluations of a stage, for another start
+_SPREAD = (0.1, 0.5)  # deviation of u at the first start of several examples, and at later starts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One minimisation: with which model, in which space, and until which share of a start's evaluations.
+
+    `weight` of -log p, over the zero-gradient loss; None: what the residual of the stage before leaves room for.  A
+    described noise has its own weight.
+    """
+
+    model: nn.Module
+    space: Space
+    weight: float | None = None
+    until: float = 1.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Search:
+    """What is known of every reading: the zero-gradient loss and the loss that noise leaves (reading,), observed
+    coordinates that are not zero; evaluations `spent`, `restarts`, and the best point so far with its loss and
+    start."""
+
+    problem: MatchingProblem
+    solver: Solver[Any]
+    width: int
+    zero_loss: Tensor
+    noise_floor: Tensor
+    coordinates: Tensor
+    spent: Tensor
+    restarts: Tensor
+    runs: Tensor
+    loss: Tensor
+    point: Tensor
+    marks: list[int]
+    losses: list[Tensor]
+    points: list[Tensor]
+
+    @property
+    def noise_weight(self) -> float:
+        """Of -log p, where the noise is described; else 0."""
+        variance = self.problem.noise.variance
+        return (variance / 2) ** 0.5 if self.problem.mismatch.distance.kind == "l1" else 2 * variance
+
+
+def staged(
+    problem: MatchingProblem, solver: Solver[Any], stages: tuple[Stage, ...], *, evaluations: int, starts: int,
+    width: int,
+) -> Solution:  # fmt: skip
+    """Each reading's point of least loss over so many starts, in the variables of `problem.space`.
+
+    A start may take its equal share of `evaluations`; only readings that no start has explained yet begin another.
+    What then remains continues the last stage.  The loss is the distance under the model itself, and -log p where
+    noise is described.
+    """
+    search = _begin(problem, solver, width)
+    starts = max(1, min(starts, evaluations // (_LEAST * len(stages))))
+    share = evaluations // starts
+    for start in range(starts):
+        rows = _unexplained(search)
+        if len(rows):
+            search.restarts[rows] = start
+            x = problem.like.new_zeros(0)
+            for number, stage in enumerate(stages):
+                x = _start(search, rows, start) if number == 0 else x
+                x = _run(search, stage, rows, x, share * start + round(stage.until * share))
+                _keep(search, rows, x, start)
+    left = torch.nonzero((search.spent < evaluations) & (search.loss > _STOP * search.zero_loss))[:, 0]
+    if search.noise_weight == 0 and len(left):
+        _keep(search, left, _run(search, stages[-1], left, search.point[left], evaluations), None)
+    return Solution(
+        x=_variables(search, search.point), loss=search.loss, evaluations=search.spent, restarts=search.restarts,
+        runs=search.runs, marks=tuple(search.marks), losses=torch.stack(search.losses),
+        trajectory=torch.stack([_variables(search, point) for point in search.points]),
+    )  # fmt: skip
+
+
+def _begin(problem: MatchingProblem, solver: Solver[Any], width: int) -> _Search:
+    rows = torch.arange(len(problem.reading))
+    zero_loss, none = problem.zero_gradient_loss(rows), torch.zeros(len(rows), dtype=torch.long)
+    return _Search(
+        problem=replace(problem, tolerance=_TOLERANCE, noise=replace(problem.noise, weight=0.0)),
+        solver=solver, width=width, zero_loss=zero_loss, noise_floor=problem.noise_floor(rows),
+        coordinates=torch.stack([(v != 0).flatten(1).sum(1) for v in problem.observed[0].values()]).sum(0),
+        spent=none, restarts=none.clone(), runs=none.clone(), loss=torch.full_like(zero_loss, torch.inf),
+        point=zero_loss.new_zeros(len(rows), *_size(problem)), marks=[], losses=[], points=[],
+    )  # fmt: skip
+
+
+def _unexplained(search: _Search) -> Tensor:
+    enough = torch.maximum(_EXPLAINED * search.zero_loss, 2 * search.noise_floor)
+    return torch.nonzero(~(search.loss <= enough))[:, 0]
+
+
+def _start(search: _Search, rows: Tensor, start: int) -> Tensor:
+    """Inputs (row, example, value) at u = 0 for a first start of one example, else near it: equal examples would
+    stay equal."""
+    problem, (examples, values) = search.problem, _size(search.problem)
+    assert problem.space is not None
+    u = problem.like.new_zeros((len(rows), examples, values))
+    if start or examples > 1:
+        for n, row in enumerate(rows.tolist()):
+            for example in range(examples):
+                draw = problem.key.generator("start", problem.reading.indices[row], example, start)
+                u[n, example] = torch.from_numpy(draw.standard_normal(values)).to(u)
+    return problem.space.inputs(_SPREAD[min(start, 1)] * u)
+
+
+def _run(search: _Search, stage: Stage, rows: Tensor, x: Tensor, limit: int) -> Tensor:
+    """Inputs after a stage from `x`, both (row, example, value), whose readings may have spent `limit` evaluations."""
+    problem = search.problem
+    if int(search.spent[rows].min()) >= limit:
+        return x
+    if search.noise_weight:
+        weight = torch.full_like(search.zero_loss, search.noise_weight)
+    elif stage.weight is not None:
+        weight = stage.weight * search.zero_loss
+    else:
+        weight = 2 * search.loss / search.coordinates.clamp_min(1)
+    initial = search.zero_loss.new_zeros(len(search.zero_loss), x[0].numel())
+    initial[rows] = stage.space.variables(x).flatten(1)
+    staged_problem = replace(
+        problem, space=stage.space, initial=initial, energy_weight=weight,
+        mismatch=replace(problem.mismatch, reading=replace(problem.reading, model=stage.model)),
+    )  # fmt: skip
+    limits = RowLimits(evaluations=limit, stop_loss=_STOP / _TOLERANCE)
+    solution = minimise(
+        staged_problem, search.solver, limits, rows, width=search.width, spent=search.spent[rows]
+    )
+    search.spent[rows] = solution.evaluations
+    return stage.space.inputs(solution.x.unflatten(1, _size(problem)))
+
+
+def _keep(search: _Search, rows: Tensor, x: Tensor, start: int | None) -> None:
+    """Keep inputs (row, example, value) that are better than what was found before."""
+    problem = search.problem
+    loss = problem.distance(rows, torch.full_like(rows, start or 0), x)
+    if search.noise_weight:
+        assert problem.space is not None
+        loss = loss + search.noise_weight * problem.space.energy(problem.space.variables(x)).sum(1)
+    better = loss < search.loss[rows]
+    search.loss[rows[better]], search.point[rows[better]] = loss[better], x[better]
+    if start is not None:
+        search.runs[rows[better]] = start
+    search.marks.append(int(search.spent.max()))
+    search.losses.append(search.loss.clone())
+    search.points.append(search.point[:TRAJECTORIES].clone())
+
+
+def _variables(search: _Search, x: Tensor) -> Tensor:
+    assert search.problem.space is not None
+    return search.problem.space.variables(x).flatten(1)
+
+
+def _size(problem: MatchingProblem) -> tuple[int, int]:
+    return problem.reading.examples, problem.reading.public_mean.numel()

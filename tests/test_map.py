@@ -1,0 +1,119 @@
+"""Promise: `map` finds the most probable examples: in closed form where the gradient is linear in them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bench import api
+from bench.attacks.parts.space import public_space
+from bench.models.mlp import Mlp
+from bench.registry import entries as registry
+from bench.rng import Key
+from bench.trip import Budget, Noise, Reading, Reconstruction
+
+KEY = Key(seed=0)
+VALUES, CLASSES = 6, 3
+
+
+@dataclass(frozen=True)
+class _Gaussian:
+    """A defense that adds Gaussian noise of this variance alone."""
+
+    noise: Noise
+    additive: bool = True
+    inside_steps: bool = False
+
+    def simulate(
+        self, per_example: Mapping[str, Tensor], observed: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        del observed
+        return {name: value.mean(1) for name, value in per_example.items()}
+
+
+def attack(reading: Reading, evaluations: int = 200, **params: object) -> Reconstruction:
+    entry = registry.instance("attacks", "map", dict(params))
+    made: Reconstruction = entry.reconstruct(reading, Budget(evaluations=evaluations, chunk=4), KEY)
+    return made
+
+
+def linear_reading(variance: float, victims: int = 4) -> tuple[Reading, Tensor]:
+    """At zero weights p = 1/C whatever the input, so that ∂L/∂W = (p - y) xᵀ is linear in x."""
+    generator = torch.Generator().manual_seed(3)
+    model = nn.Sequential(nn.Linear(VALUES, CLASSES, bias=False))
+    nn.init.zeros_(model[0].weight)  # type: ignore[arg-type]
+    public = 0.5 + 0.2 * torch.randn(400, VALUES, generator=generator) @ torch.randn(
+        VALUES, VALUES, generator=generator
+    )
+    x, labels = public[:victims], torch.arange(victims) % CLASSES
+    each = [api.gradient(model, x[n : n + 1], labels[n : n + 1]) for n in range(victims)]
+    gradients = {
+        name: torch.stack([g[name] for g in each])
+        + variance**0.5 * torch.randn(victims, *each[0][name].shape, generator=generator)
+        for name in each[0]
+    }
+    made = api.reading(gradients, model=model, shape=(VALUES,), classes=CLASSES, public=public[victims:])
+    return replace(
+        made, labels=labels[:, None], description=_Gaussian(Noise(law="gaussian", variance=variance)),
+    ), x  # fmt: skip
+
+
+def test_described_noise_gives_the_posterior_mean() -> None:
+    variance = 0.02
+    reading, _ = linear_reading(variance)
+    found = attack(reading).inputs[:, 0].double()
+    space = public_space(reading)
+    zero, eye = torch.zeros(VALUES, dtype=torch.float64), torch.eye(VALUES, dtype=torch.float64)
+    a = (space.inputs(eye) - space.inputs(zero)).T
+    mean, precision = space.inputs(zero), torch.linalg.inv(a @ a.T)
+    for n, label in enumerate(reading.labels[:, 0].tolist()):  # type: ignore[index]
+        error = torch.full((CLASSES,), 1 / CLASSES, dtype=torch.float64)
+        error[label] -= 1
+        seen = reading.values["0.weight"][n, 0].double()
+        right = seen.T @ error / variance + precision @ mean
+        expected = torch.linalg.solve(error.square().sum() / variance * eye + precision, right)
+        assert torch.allclose(found[n], expected, atol=2e-4)
+
+
+def table(victims: int = 3, scale: float = 1.0) -> tuple[Reading, Tensor]:
+    torch.manual_seed(2)
+    model = Mlp(hidden=(12,), activation="tanh").build((VALUES,), CLASSES)
+    x, y = torch.rand(victims, VALUES), torch.arange(victims) % CLASSES
+    each = [api.gradient(model, x[n : n + 1], y[n : n + 1]) for n in range(victims)]
+    gradients = {name: scale * torch.stack([gradient[name] for gradient in each]) for name in each[0]}
+    return api.reading(
+        gradients, model=model, shape=(VALUES,), classes=CLASSES, public=torch.rand(64, VALUES)
+    ), x
+
+
+@pytest.mark.parametrize("evaluations", [1, 7, 50, 600])
+def test_the_budget_holds(evaluations: int) -> None:
+    reading, _ = table()
+    made = attack(reading, evaluations)
+    assert (made.evaluations <= evaluations).all()
+    assert torch.isfinite(made.inputs).all()
+
+
+def test_without_noise_the_example_comes_back() -> None:
+    reading, x = table()
+    made = attack(reading, 600)
+    assert float((made.inputs[:, 0] - x).abs().max()) < 1e-2
+    assert (made.restarts == 0).all()
+
+
+def test_alone_as_in_company() -> None:
+    reading, _ = table()
+    together = attack(reading, 100)
+    alone = attack(
+        replace(reading, values={n: v[1:2] for n, v in reading.values.items()}, indices=reading.indices[1:2]),
+        100,
+    )
+    assert torch.allclose(alone.inputs[0], together.inputs[1], atol=1e-4)
+
+
+def test_history_never_rises() -> None:
+    reading, _ = table()
+    losses = torch.tensor([losses for _, losses in attack(reading, 90, starts=2).history])
+    assert (losses[1:] <= losses[:-1]).all()

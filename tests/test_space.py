@@ -1,0 +1,147 @@
+"""Promise: a search space whitens public examples, and its energy is their -log density."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from bench import api
+from bench.attacks.parts.curvature import curved
+from bench.attacks.parts.soften import has_relu, softened
+from bench.attacks.parts.space import Dense, Diagonal, Space, Spectrum, cosines, dense, public_space, spectrum
+from bench.models.mlp import Mlp
+from bench.rng import Key
+from bench.trip import Reading
+
+KEY = Key(seed=0)
+
+
+def pictures(count: int, generator: torch.Generator) -> torch.Tensor:
+    """Draws of a known law: three colours that go together, low frequencies stronger, (count, 3, 6, 5) float64."""
+    u = torch.randn(count, 3, 6, 5, dtype=torch.float64, generator=generator)
+    return LAW.inputs(u.flatten(1)).unflatten(1, (3, 6, 5))
+
+
+LAW = Spectrum(
+    mean=torch.full((3, 6, 5), 0.5, dtype=torch.float64),
+    channels=torch.linalg.qr(torch.tensor([[1.0, 1, 1], [1, -1, 0], [1, 1, -2]], dtype=torch.float64).T).Q.T,
+    deviation=0.2
+    * torch.tensor([0.1, 0.2, 1.0], dtype=torch.float64)[:, None, None]
+    / (1 + torch.arange(6)[:, None] + torch.arange(5)),
+)
+
+
+def spaces() -> list[Space]:
+    generator = torch.Generator().manual_seed(0)
+    factor = torch.randn(90, 90, dtype=torch.float64, generator=generator).tril() + 9 * torch.eye(90)
+    return [
+        LAW,
+        Dense(torch.rand(90, dtype=torch.float64, generator=generator), factor),
+        Diagonal(torch.arange(1.0, 91)),
+    ]
+
+
+@pytest.mark.parametrize("space", spaces(), ids=lambda space: type(space).__name__)
+def test_variables_are_the_inverse_of_inputs(space: Space) -> None:
+    u = torch.randn(2, 3, 90, dtype=torch.float64)
+    assert torch.allclose(space.variables(space.inputs(u)), u, atol=1e-10)
+
+
+@pytest.mark.parametrize("space", spaces()[:2], ids=lambda space: type(space).__name__)
+def test_energy_is_the_gaussian_density_and_transposed_the_derivative(space: Spectrum | Dense) -> None:
+    zero, eye = torch.zeros(90, dtype=torch.float64), torch.eye(90, dtype=torch.float64)
+    columns = space.inputs(eye) - space.inputs(zero)
+    law = torch.distributions.MultivariateNormal(space.inputs(zero), columns.T @ columns)
+    x = law.sample(torch.Size([4]))
+    energies = space.energy(space.variables(x))
+    assert torch.allclose(energies[1:] - energies[0], law.log_prob(x)[0] - law.log_prob(x)[1:], rtol=1e-6)
+    gradient = torch.randn(2, 90, dtype=torch.float64)
+    assert torch.allclose(space.transposed(gradient), gradient @ columns.T, atol=1e-9)
+
+
+def test_cosines_are_orthonormal() -> None:
+    assert torch.allclose(cosines(7) @ cosines(7).T, torch.eye(7, dtype=torch.float64), atol=1e-12)
+
+
+def test_a_spectrum_is_recovered_from_draws() -> None:
+    """Each variance of 4000 draws (and their mirror images) is good to 1/√4000 = 2 %; smoothing takes the greater of
+    itself and its neighbours' mean."""
+    estimate = spectrum(pictures(4000, torch.Generator().manual_seed(1)))
+    ratio = estimate.deviation.sort(0).values / LAW.deviation.sort(0).values
+    assert (ratio > 0.94).all()
+    assert abs(float(ratio[:, 0, 0].median()) - 1) < 0.08
+
+
+def reading(public: torch.Tensor, kind: str = "image") -> Reading:
+    shape = tuple(public.shape[1:])
+    net = Mlp(hidden=(8,), activation="tanh").build((public[0].numel(),), 3)
+    model = torch.nn.Sequential(torch.nn.Flatten(), *net.children()) if kind == "image" else net
+    made = api.reading(
+        api.gradient(model, public[:1].float(), torch.tensor([1])), model=model, shape=shape, classes=3,
+        public=public.float(),
+    )  # fmt: skip
+    assert made.kind == kind
+    return made
+
+
+def test_held_out_examples_choose_the_covariance() -> None:
+    """Few pictures: their spectrum; many of a law that differs from place to place: a full covariance."""
+    generator = torch.Generator().manual_seed(2)
+    assert isinstance(public_space(reading(pictures(40, generator))), Spectrum)
+    places = torch.rand(1, 90, generator=generator) * 0.3
+    many = (
+        0.5
+        + (torch.randn(800, 90, generator=generator) * places)
+        @ torch.linalg.qr(torch.randn(90, 90, generator=generator)).Q
+    )
+    assert isinstance(public_space(reading(many.reshape(-1, 3, 6, 5))), Dense)
+
+
+def test_tables_shrink_towards_their_variances() -> None:
+    few = torch.rand(6, 10)
+    space = public_space(reading(few, "table"))
+    assert isinstance(space, Dense)
+    expected = dense(few.double(), 1.0, images=False)
+    assert space.factor.shape == (10, 10)
+    assert torch.allclose(expected.factor, expected.factor.diagonal().diag())
+
+
+def test_curvature_is_alike_in_every_direction() -> None:
+    """E[JᵀJ] by exact Jacobians over the same public examples; 2048 probes of 10 values are good to a few percent."""
+    torch.manual_seed(0)
+    public = torch.rand(32, 10).double()
+    made = reading(public, "table")
+    made = replace(
+        made, model=made.model.double(), values={n: v.double() for n, v in made.values.items()},
+        weights={n: v.double() for n, v in made.weights.items()},
+    )  # fmt: skip
+    space = public_space(made)
+    found = curved(space, made, KEY)
+    weights = {name: value[0] for name, value in made.weights.items()}
+
+    def gradient(x: torch.Tensor, label: int) -> torch.Tensor:
+        def loss(values: dict[str, torch.Tensor]) -> torch.Tensor:
+            logits = torch.func.functional_call(made.model, values, (x[None],))
+            return torch.nn.functional.cross_entropy(logits, torch.tensor([label]))
+
+        return torch.cat([v.flatten() for v in torch.func.grad(loss)(weights).values()])
+
+    jacobians = [torch.func.jacrev(gradient)(x, n % 3) for n, x in enumerate(made.public_inputs.double())]
+    curvature = torch.stack([j.T @ j for j in jacobians]).mean(0)
+    in_w = found.matrix.T @ curvature @ found.matrix
+    in_u = space.factor.T @ curvature @ space.factor  # type: ignore[union-attr]
+    values, before = torch.linalg.eigvalsh(in_w), torch.linalg.eigvalsh(in_u)
+    strong = before > 0.01 * before.mean()  # the damping leaves weak directions flat
+    assert values[strong].max() / values[strong].min() < 1.5 < before[strong].max() / before[strong].min()
+    w = torch.randn(2, 10, dtype=torch.float64)
+    assert torch.allclose(found.variables(found.inputs(w)), w, atol=1e-8)
+    assert torch.allclose(found.energy(w), space.energy(space.variables(found.inputs(w))), rtol=1e-6)
+
+
+def test_softened_relus_near_the_kink_alone() -> None:
+    model = torch.nn.Sequential(torch.nn.Sequential(torch.nn.ReLU()), torch.nn.Identity())
+    soft = softened(model, 50.0)
+    x = torch.linspace(-2, 2, 401, dtype=torch.float64)
+    assert float((soft(x) - x.relu()).abs().max()) <= 0.6932 / 50 + 1e-9
+    assert torch.equal(model(x), x.relu())
+    assert has_relu(model) and not has_relu(soft)
