@@ -27,6 +27,10 @@ from bench.parameters import parameter
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction
 
+_WRONG_ORDER = (
+    1e-3  # of the zero-gradient loss: labels in a wrong order explain an update to 1e-2, the right one better
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
@@ -102,6 +106,8 @@ class MatchingAttack(Attack):
         limits = replace(
             parts.limits, evaluations=max(1, evaluations // cost), leave_stalled=self.refine_float64
         )
+        if problem.shuffled:
+            limits = replace(limits, hopeless=_WRONG_ORDER, stalled=_WRONG_ORDER)
         solution = minimise(problem, parts.solver, limits, torch.arange(len(reading)), width=budget.chunk)
         if self.refine_float64:
             solution = refine(problem, parts.solver, limits, solution, budget.chunk)

@@ -244,9 +244,11 @@ def test_batches_of_unlike_size_and_mixed_examples_are_refused() -> None:
         unrolled_update(mixing, weights, x, y, steps=STEPS, rate=RATE)
 
 
-def test_restarts_try_the_labels_in_other_orders() -> None:
+@pytest.mark.parametrize("refined", [False, True])
+def test_restarts_try_the_labels_in_other_orders(refined: bool) -> None:
     """Two local steps at a high rate, on labels whose ascending order is the wrong one: without a restart the
-    update is not explained, with some it is, and the labels are given back as they were used."""
+    update is not explained, with some it is, and the labels are given back as they were used.  A wrong order is no
+    row for a refinement to wait for."""
     torch.manual_seed(1)
     model = Mlp(hidden=(12,), activation="tanh").build((4,), CLASSES)
     weights = {name: value.detach() for name, value in model.named_parameters()}
@@ -259,7 +261,10 @@ def test_restarts_try_the_labels_in_other_orders() -> None:
     single, restarted = (
         registry.instance(
             "attacks", "cpl",
-            {"local": "unrolled", "line_search": "backtracking", "restarts": restarts, "start": "uniform"},
+            {
+                "local": "unrolled", "line_search": "backtracking", "restarts": restarts, "start": "uniform",
+                "refine_float64": refined,
+            },
         ).reconstruct(reading, Budget(evaluations=4000, chunk=1), Key(seed=0))
         for restarts in (0, 8)
     )  # fmt: skip

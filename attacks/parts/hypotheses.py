@@ -1,8 +1,8 @@
 """Label hypotheses: the most plausible labels behind each reading, best first, for an attack to try in turn.
 
 One rule for one example and batches, masks, clipping and several local steps: labels are as plausible as the update
-of the last layer that they would give, trained on features of public examples (`sequences`).  An attack's own loss
-chooses among the first few.
+of the last layer that they would give, trained on features of public examples (`sequence_scores`).  An attack's own
+loss chooses among the first few.
 """
 
 from collections.abc import Mapping
@@ -12,20 +12,22 @@ from torch import Tensor
 
 from bench.attacks.parts.labels import infer_labels
 from bench.attacks.parts.last_layer import LastLayer, last_layers
+from bench.attacks.parts.sequence_scores import fitted_scores, marginal_scores, mean_residuals
 from bench.attacks.parts.sequences import (
     all_sequences,
     canonical,
     count_sequences,
     descend,
-    fitted_residuals,
-    mean_residuals,
-)  # fmt: skip
+    neighbours,
+)
 from bench.rng import Key
 from bench.trip import Reading
 
 Tensors = Mapping[str, Tensor]
-EXHAUSTIVE = 30_000  # hypotheses that are all simulated; beyond, coordinate descent
+EXHAUSTIVE = 120_000  # hypotheses that are all simulated; beyond, coordinate descent
 FITTED = 80  # of several steps, the best so many are judged again with fitted features
+_CERTAIN = 2000  # of so many sequences the true one was always among the `FITTED` best
+_ROUNDS, _EXPANDED = 3, 3  # of a search around the best fits: how often, and around how many
 _DESCENTS = 6
 _MOST = 64  # examples behind a reading; beyond, labels are counted alone
 _EXACT = 1e-9  # noise, as a share of the mean energy of a coordinate, that is rounding
@@ -69,21 +71,46 @@ def _of_layer(layer: LastLayer, reading: Reading, row: int, counted: Tensor, key
         )
     best = sequences[scores.argsort(stable=True)]
     if layer.steps > 1:
-        best = best[:FITTED]
-        return best[fitted_residuals(layer, best).argsort(stable=True)]
+        return _fitted(layer, best[:FITTED], search=len(best) > _CERTAIN, labels_known=known is not None)
     if layer.examples == 1 and layer.whole and layer.noise <= _EXACT * layer.d_weight.square().mean():
         return torch.cat([counted[None], best[best[:, 0] != counted]])
     return best
 
 
 def _scores(layer: LastLayer, sequences: Tensor) -> Tensor:
-    """Residuals on class-mean features; after one step up to a factor where that explains much more."""
+    """How plausible; residuals on class-mean features after one step, up to a factor where that explains much more."""
+    if layer.steps > 1 and layer.whole:
+        return marginal_scores(layer, sequences)
     scores = mean_residuals(layer, sequences)
     if layer.steps == 1:
         rescaled = mean_residuals(layer, sequences, rescaled=True)
         if rescaled.min() < _SHORTER * scores.min():
             return rescaled
     return scores
+
+
+def _fitted(layer: LastLayer, sequences: Tensor, *, search: bool, labels_known: bool) -> Tensor:
+    """Sequences (sequence, example) in the order of their fitted scores; with `search` their neighbours, too."""
+    scores, expanded = fitted_scores(layer, sequences), set[tuple[int, ...]]()
+    for _ in range(_ROUNDS if search else 0):
+        fresh = [
+            row
+            for row in sequences[scores.argsort(stable=True)[:_EXPANDED]]
+            if tuple(row.tolist()) not in expanded
+        ]
+        if not fresh:
+            break
+        expanded.update(tuple(row.tolist()) for row in fresh)
+        near = torch.cat([neighbours(layer, row, labels_known) for row in fresh])
+        met = {tuple(row) for row in sequences.tolist()}
+        new = sorted({tuple(row) for row in near.tolist()} - met)
+        if not new:
+            break
+        near = torch.tensor(new)
+        near = near[_scores(layer, near).argsort(stable=True)[:FITTED]]
+        sequences = torch.cat([sequences, near])
+        scores = torch.cat([scores, fitted_scores(layer, near)])
+    return sequences[scores.argsort(stable=True)]
 
 
 def _start(

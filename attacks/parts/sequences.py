@@ -1,139 +1,14 @@
-"""Which labels, in which order, explain the last layer's update: local training simulated on that layer alone.
-
-At a high rate each local step overturns the softmax, so that Σ (p - y) over the steps tells neither counts nor
-order with p at the first weights.  Given the features h of the examples, the last layer's training follows from
-the labels alone: its weights at step s are W - η Σ (p_j - y_j) h_jᵀ over the examples before, so that the
-logits need no more than products of features.  Features are taken to be the class means of public examples,
-and the best sequences are judged again with features that are fitted (`fitted_residuals`).
-"""
+"""Sequences of labels: in the order of the local steps, ascending within a step, as its mean knows no order."""
 
 from collections.abc import Callable, Iterator
-from itertools import combinations_with_replacement, product
 from math import comb, factorial, prod
 
 import torch
 from torch import Tensor
 
 from bench.attacks.parts.last_layer import LastLayer
-from bench.attacks.solvers.lbfgs import Lbfgs
-
-_CHUNK = 4096
-_PRECISION = 1000.0  # energy per feature over the least variance of its residual
-_TINY = 1e-300
 
 Score = Callable[[Tensor], Tensor]  # sequences (sequence, example) → (sequence,), the lower the likelier
-
-
-def mean_residuals(layer: LastLayer, sequences: Tensor, *, rescaled: bool = False) -> Tensor:
-    """The squared residual of [dW|db] on class-mean features: (sequence, example) int64 → (sequence,).
-
-    Examples are in the order of the local steps; the residual of the bias is weighed by the mean of ‖h‖².
-    `rescaled` takes the least over positive factors, one of dW and one of db: a clipped update is shorter, and that
-    of an example which the model is sure of, or wrong about, is not as long as the mean features say.
-    """
-    steps = torch.arange(layer.examples) // layer.batch
-    flat = layer.means.flatten(0, 1)
-    gram, logits = flat @ flat.mT, flat @ layer.weight.mT + layer.bias
-    kept, has_bias = layer.kept[:, :-1].to(flat), layer.kept[:, -1].to(flat) * layer.bias_unit
-    sent = layer.d_weight * kept
-    across = sent @ flat.mT  # (class, mean)
-    masked = None if layer.whole else torch.stack([(flat * row) @ flat.mT for row in kept])
-    total = sent.square().sum()
-    scores = []
-    for rows in sequences.split(_CHUNK):
-        at = steps * layer.classes + rows
-        k = gram[at[:, :, None], at[:, None, :]]
-        delta = simulate(k, logits[at], rows, layer.batch, layer.rate)
-        linear = (delta * across.mT[at]).sum((1, 2))
-        if masked is None:
-            square = (k * (delta @ delta.mT)).sum((1, 2))
-        else:
-            square = torch.stack(
-                [
-                    (
-                        (delta[:, None, :, c] @ masked[c][at[:, :, None], at[:, None, :]])[:, 0]
-                        * delta[..., c]
-                    ).sum(1)
-                    for c in range(layer.classes)
-                ]
-            ).sum(0)
-        shown = delta.sum(1)
-        of_bias = _residual(
-            layer.d_bias.square() @ has_bias,
-            shown @ (layer.d_bias * has_bias),
-            shown.square() @ has_bias,
-            rescaled,
-        )
-        scores.append(_residual(total, linear, square, rescaled) + of_bias)
-    return torch.cat(scores)
-
-
-def _residual(energy: Tensor, product: Tensor, square: Tensor, rescaled: bool) -> Tensor:
-    """‖o - s·c‖² from ‖o‖², o·c and ‖c‖², with s = 1 or the best s ≥ 0."""
-    if not rescaled:
-        return energy - 2 * product + square
-    return energy - product.clamp_min(0).square() / square.clamp_min(_TINY)
-
-
-def simulate(gram: Tensor, logits: Tensor, labels: Tensor, batch: int, rate: float) -> Tensor:
-    """(p - y)/B of each example at its own local step: (sequence, example, class).
-
-    `gram` (sequence, example, example) are products of features, `logits` (sequence, example, class) those
-    of the features at their step under the first W and b, `labels` (sequence, example).
-    """
-    targets = torch.nn.functional.one_hot(labels, logits.shape[-1]).to(logits)
-    parts: list[Tensor] = []
-    for first in range(0, labels.shape[1], batch):
-        at = slice(first, first + batch)
-        z = logits[:, at]
-        if parts:
-            z = z - rate * (gram[:, at, :first] + 1) @ torch.cat(parts, 1)
-        parts.append((z.softmax(-1) - targets[:, at]) / batch)
-    return torch.cat(parts, 1)
-
-
-def fitted_residuals(layer: LastLayer, sequences: Tensor, *, evaluations: int = 40) -> Tensor:
-    """-2 log of the most probable features' density, up to a constant: (sequence, example) → (sequence,).
-
-    The features of an example vary around their class mean as public examples do, each by itself; the update has the
-    noise that its columns show, and at least 1/1000 of the energy that a feature's share of it has (a fit to
-    rounding would tell sequences apart by nothing).  Where all coordinates were sent, the best features differ from
-    their means within the span of means, rows of dW and rows of W: the search is in that span, exactly.
-    """
-    steps = torch.arange(layer.examples) // layer.batch
-    kept = layer.kept[:, :-1].to(layer.weight)
-    sent, means, weights = layer.d_weight * kept, layer.means, layer.weight
-    if layer.whole:
-        span = torch.cat([means.flatten(0, 1), sent, weights])
-        basis = torch.linalg.svd(span, full_matrices=False).Vh.mT
-        sent, means, weights = sent @ basis, means @ basis, weights @ basis
-        kept = torch.ones_like(sent)
-    has_bias = layer.kept[:, -1].to(sent) * layer.bias_unit
-    energy = sent.square().sum() + layer.d_bias.square() @ has_bias
-    least = float(energy) / (_PRECISION * layer.examples * layer.means.shape[-1])
-    variance, deviation = max(layer.noise, least, _TINY), layer.spread**0.5
-    centre = means[steps, sequences]
-
-    def evaluate(u: Tensor) -> Tensor:
-        h = centre + deviation * u.unflatten(1, centre.shape[1:])
-        delta = simulate(h @ h.mT, h @ weights.mT + layer.bias, sequences, layer.batch, layer.rate)
-        gap = (sent - delta.mT @ h) * kept
-        of_bias = (layer.d_bias - delta.sum(1)).square() @ has_bias
-        objective: Tensor = (gap.square().sum((1, 2)) + of_bias) / variance + u.square().sum(1)
-        return objective
-
-    solver = Lbfgs(history=15, line_search="backtracking")
-    u0 = centre.new_zeros(len(sequences), centre[0].numel())
-    state = solver.init(u0)
-    best = torch.full((len(sequences),), torch.inf, dtype=torch.float64)
-    unit = 0.1 / (layer.examples * layer.means.shape[-1])  # the solver's tolerances are absolute
-    for _ in range(evaluations):
-        u = state.trial.detach().requires_grad_()
-        loss = evaluate(u)
-        (gradient,) = torch.autograd.grad(loss.sum(), u)
-        best = torch.fmin(best, loss.detach())
-        state = solver.step(state, unit * loss.detach(), unit * gradient)
-    return best
 
 
 def count_sequences(layer: LastLayer, labels: Tensor | None) -> int:
@@ -150,12 +25,9 @@ def count_sequences(layer: LastLayer, labels: Tensor | None) -> int:
 def all_sequences(layer: LastLayer, labels: Tensor | None) -> Tensor:
     """Every sequence, (sequence, example); within a step labels ascend, as its mean knows no order."""
     if labels is None:
-        batches = list(combinations_with_replacement(range(layer.classes), layer.batch))
-        rows: Iterator[tuple[int, ...]] = (
-            tuple(label for batch in batches_ for label in batch)
-            for batches_ in product(batches, repeat=layer.steps)
-        )
-        return torch.tensor(list(rows))
+        batches = torch.combinations(torch.arange(layer.classes), layer.batch, with_replacement=True)
+        steps = torch.cartesian_prod(*[torch.arange(len(batches))] * layer.steps)
+        return batches[steps.reshape(-1, layer.steps)].flatten(1)
     if layer.steps == 1:
         ascending: Tensor = labels.sort().values
         return ascending[None]
@@ -181,7 +53,7 @@ def descend(layer: LastLayer, score: Score, starts: Tensor, labels_known: bool) 
     for start in starts:
         now = canonical(start[None], layer.batch)[0]
         while True:
-            near = torch.cat([now[None], canonical(_neighbours(layer, now, labels_known), layer.batch)])
+            near = torch.cat([now[None], neighbours(layer, now, labels_known)])
             scores = score(near)
             pool.update(zip(map(tuple, near.tolist()), scores.tolist(), strict=True))
             best = int(scores.argmin())
@@ -191,7 +63,8 @@ def descend(layer: LastLayer, score: Score, starts: Tensor, labels_known: bool) 
     return torch.tensor(list(pool)), torch.tensor(list(pool.values()), dtype=torch.float64)
 
 
-def _neighbours(layer: LastLayer, now: Tensor, labels_known: bool) -> Tensor:
+def neighbours(layer: LastLayer, now: Tensor, labels_known: bool) -> Tensor:
+    """Sequences (sequence, example) that differ from `now` (example,) by one move of `descend`."""
     rows = []
     count = len(now)
     if not labels_known:
@@ -205,7 +78,7 @@ def _neighbours(layer: LastLayer, now: Tensor, labels_known: bool) -> Tensor:
             if i // layer.batch != j // layer.batch and now[i] != now[j]:
                 rows.append(now.clone())
                 rows[-1][[i, j]] = now[[j, i]]
-    return torch.stack(rows) if rows else now.new_zeros((0, count))
+    return canonical(torch.stack(rows), layer.batch) if rows else now.new_zeros((0, count))
 
 
 def canonical(sequences: Tensor, batch: int) -> Tensor:

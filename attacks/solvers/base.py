@@ -92,8 +92,8 @@ class RowLimits:
       times the zero-gradient loss.
 
     A run that ended above `enough` times the zero-gradient loss is restarted while budget remains.  With
-    `leave_stalled`, a converged run is restarted only if it is no better than a zero gradient.  `hopeless` and
-    `enough` count as at least twice the noise floor.
+    `leave_stalled`, a converged run is restarted only if it is at `stalled` times the zero-gradient loss or above:
+    below, it is left to a refinement.  `hopeless` and `enough` count as at least twice the noise floor.
     """
 
     evaluations: int
@@ -103,6 +103,7 @@ class RowLimits:
     hopeless: float = 1e-2
     enough: float = 1e-4
     leave_stalled: bool = False
+    stalled: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -127,7 +127,7 @@ def _judge(now: _Progress, loss: Tensor, finite: Tensor) -> tuple[Tensor, Tensor
     ended = ended | (allowed & late & (run_loss > now.hopeless[active]))
     restart = ended & ~exhausted & allowed & (run_loss > now.enough[active])
     if limits.leave_stalled:
-        restart = restart & (~converged | ~finite | (run_loss >= now.zero_loss[active]))
+        restart = restart & (~converged | ~finite | (run_loss >= limits.stalled * now.zero_loss[active]))
     return restart, (ended & ~restart) | exhausted
 
 

@@ -1,0 +1,161 @@
+"""How well labels in an order explain the last layer's update: local training simulated on that layer alone.
+
+At a high rate each local step overturns the softmax, so that Σ (p - y) over the steps tells neither counts nor
+order with p at the first weights.  Given the features h of the examples, the last layer's training follows from
+the labels alone: its weights at step s are W - η Σ (p_j - y_j) h_jᵀ over the examples before, so that the
+logits need no more than products of features.  Features are taken to be the class means of public examples
+(`mean_residuals`), or to vary around them (`marginal_scores`), or are fitted (`fitted_scores`).
+"""
+
+import torch
+from torch import Tensor
+
+from bench.attacks.parts.last_layer import LastLayer
+from bench.attacks.solvers.lbfgs import Lbfgs
+
+_CHUNK = 4096
+_PRECISION = 1000.0  # energy per feature over the least variance of its residual
+_FLOOR = 0.01  # of the mean energy of a coordinate: what the class means leave unexplained at least
+_TINY = 1e-300
+
+
+def mean_residuals(layer: LastLayer, sequences: Tensor, *, rescaled: bool = False) -> Tensor:
+    """The squared residual of [dW|db] on class-mean features: (sequence, example) int64 → (sequence,).
+
+    Examples are in the order of the local steps; the residual of the bias is weighed by the mean of ‖h‖².
+    `rescaled` takes the least over positive factors, one of dW and one of db: a clipped update is shorter, and that
+    of an example which the model is sure of, or wrong about, is not as long as the mean features say.
+    """
+    steps = torch.arange(layer.examples) // layer.batch
+    flat = layer.means.flatten(0, 1)
+    gram, logits = flat @ flat.mT, flat @ layer.weight.mT + layer.bias
+    kept, has_bias = layer.kept[:, :-1].to(flat), layer.kept[:, -1].to(flat) * layer.bias_unit
+    sent = layer.d_weight * kept
+    across = sent @ flat.mT  # (class, mean)
+    masked = None if layer.whole else torch.stack([(flat * row) @ flat.mT for row in kept])
+    total = sent.square().sum()
+    scores = []
+    for rows in sequences.split(_CHUNK):
+        at = steps * layer.classes + rows
+        k = gram[at[:, :, None], at[:, None, :]]
+        delta = simulate(k, logits[at], rows, layer.batch, layer.rate)
+        linear = (delta * across.mT[at]).sum((1, 2))
+        if masked is None:
+            square = (k * (delta @ delta.mT)).sum((1, 2))
+        else:
+            square = torch.stack(
+                [
+                    (
+                        (delta[:, None, :, c] @ masked[c][at[:, :, None], at[:, None, :]])[:, 0]
+                        * delta[..., c]
+                    ).sum(1)
+                    for c in range(layer.classes)
+                ]
+            ).sum(0)
+        shown = delta.sum(1)
+        of_bias = _residual(
+            layer.d_bias.square() @ has_bias,
+            shown @ (layer.d_bias * has_bias),
+            shown.square() @ has_bias,
+            rescaled,
+        )
+        scores.append(_residual(total, linear, square, rescaled) + of_bias)
+    return torch.cat(scores)
+
+
+def _residual(energy: Tensor, product: Tensor, square: Tensor, rescaled: bool) -> Tensor:
+    """‖o - s·c‖² from ‖o‖², o·c and ‖c‖², with s = 1 or the best s ≥ 0."""
+    if not rescaled:
+        return energy - 2 * product + square
+    return energy - product.clamp_min(0).square() / square.clamp_min(_TINY)
+
+
+def marginal_scores(layer: LastLayer, sequences: Tensor) -> Tensor:
+    """-2 log of the update's density, up to a constant: (sequence, example) → (sequence,).
+
+    With features of variance `spread` around their class means, and p - y as on the means, the residual of each
+    column of dW has covariance Σ spread · (p - y)(p - y)ᵀ over the examples: a residual along what an example sends
+    is no surprise, any other is.  A floor stands for the noise, and for p - y being other than on the means.  The
+    bias counts as one more column, weighed by the mean of ‖h‖².  Every coordinate must have been sent.
+    """
+    steps = torch.arange(layer.examples) // layer.batch
+    flat, sent = layer.means.flatten(0, 1), layer.d_weight
+    gram, logits = flat @ flat.mT, flat @ layer.weight.mT + layer.bias
+    across, energy = flat @ sent.mT, sent @ sent.mT
+    floor = max(_FLOOR * float(energy.trace()) / sent.numel(), layer.noise, _TINY)
+    has_bias = layer.kept[:, -1].to(sent) * layer.bias_unit
+    scores = []
+    for rows in sequences.split(_CHUNK):
+        at = steps * layer.classes + rows
+        k = gram[at[:, :, None], at[:, None, :]]
+        delta = simulate(k, logits[at], rows, layer.batch, layer.rate)
+        linear = delta.mT @ across[at]
+        gap = (layer.d_bias - delta.sum(1)) * has_bias.sqrt()
+        residual = energy - linear - linear.mT + delta.mT @ (k @ delta) + gap[:, :, None] * gap[:, None, :]
+        covariance = layer.spread * delta.mT @ delta + floor * torch.eye(layer.classes, dtype=sent.dtype)
+        root = torch.linalg.cholesky(covariance)
+        distance = torch.cholesky_solve(residual, root).diagonal(dim1=1, dim2=2).sum(1)
+        volume = 2 * root.diagonal(dim1=1, dim2=2).log().sum(1)
+        scores.append(distance + sent.shape[1] * volume)
+    return torch.cat(scores)
+
+
+def simulate(gram: Tensor, logits: Tensor, labels: Tensor, batch: int, rate: float) -> Tensor:
+    """(p - y)/B of each example at its own local step: (sequence, example, class).
+
+    `gram` (sequence, example, example) are products of features, `logits` (sequence, example, class) those
+    of the features at their step under the first W and b, `labels` (sequence, example).
+    """
+    targets = torch.nn.functional.one_hot(labels, logits.shape[-1]).to(logits)
+    parts: list[Tensor] = []
+    for first in range(0, labels.shape[1], batch):
+        at = slice(first, first + batch)
+        z = logits[:, at]
+        if parts:
+            z = z - rate * (gram[:, at, :first] + 1) @ torch.cat(parts, 1)
+        parts.append((z.softmax(-1) - targets[:, at]) / batch)
+    return torch.cat(parts, 1)
+
+
+def fitted_scores(layer: LastLayer, sequences: Tensor, *, evaluations: int = 40) -> Tensor:
+    """-2 log of the most probable features' density, up to a constant: (sequence, example) → (sequence,).
+
+    The features of an example vary around their class mean as public examples do, each by itself; the update has the
+    noise that its columns show, and at least 1/1000 of the energy that a feature's share of it has (a fit to
+    rounding would tell sequences apart by nothing).  Where all coordinates were sent, the best features differ from
+    their means within the span of means, rows of dW and rows of W: the search is in that span, exactly.
+    """
+    steps = torch.arange(layer.examples) // layer.batch
+    kept = layer.kept[:, :-1].to(layer.weight)
+    sent, means, weights = layer.d_weight * kept, layer.means, layer.weight
+    if layer.whole:
+        span = torch.cat([means.flatten(0, 1), sent, weights])
+        basis = torch.linalg.svd(span, full_matrices=False).Vh.mT
+        sent, means, weights = sent @ basis, means @ basis, weights @ basis
+        kept = torch.ones_like(sent)
+    has_bias = layer.kept[:, -1].to(sent) * layer.bias_unit
+    energy = sent.square().sum() + layer.d_bias.square() @ has_bias
+    least = float(energy) / (_PRECISION * layer.examples * layer.means.shape[-1])
+    variance, deviation = max(layer.noise, least, _TINY), layer.spread**0.5
+    centre = means[steps, sequences]
+
+    def evaluate(u: Tensor) -> Tensor:
+        h = centre + deviation * u.unflatten(1, centre.shape[1:])
+        delta = simulate(h @ h.mT, h @ weights.mT + layer.bias, sequences, layer.batch, layer.rate)
+        gap = (sent - delta.mT @ h) * kept
+        of_bias = (layer.d_bias - delta.sum(1)).square() @ has_bias
+        objective: Tensor = (gap.square().sum((1, 2)) + of_bias) / variance + u.square().sum(1)
+        return objective
+
+    solver = Lbfgs(history=15, line_search="backtracking")
+    u0 = centre.new_zeros(len(sequences), centre[0].numel())
+    state = solver.init(u0)
+    best = torch.full((len(sequences),), torch.inf, dtype=torch.float64)
+    unit = 0.1 / (layer.examples * layer.means.shape[-1])  # the solver's tolerances are absolute
+    for _ in range(evaluations):
+        u = state.trial.detach().requires_grad_()
+        loss = evaluate(u)
+        (gradient,) = torch.autograd.grad(loss.sum(), u)
+        best = torch.fmin(best, loss.detach())
+        state = solver.step(state, unit * loss.detach(), unit * gradient)
+    return best
