@@ -233,7 +233,10 @@ def test_a_plug_in_defense_is_attacked_and_the_cost_is_in_the_record(tmp_path: P
     file.write_text(SIGN)
     registry.add_plugin(str(file))
     cell = cell_of("sign-compression", federated={"batch": 1})
-    record = run(cell, RunContext(run=tmp_path), Memory())
+    try:
+        record = run(cell, RunContext(run=tmp_path), Memory())
+    finally:
+        registry.drop_plugins()
     assert record.status == "done", record.reason
     assert record.attack is not None
     assert record.cost.simulations is not None and record.cost.simulations >= 100
@@ -247,5 +250,5 @@ def test_equal_readings_are_attacked_once(tmp_path: Path) -> None:
     memory, context = Memory(), RunContext(run=tmp_path)
     first = attack(cell_of("none"), context, memory)
     second = attack(cell_of("prune", params={"at": "client"}), context, memory)
-    assert first.attempt.simulations and second.attempt.reused_from
-    assert second.attempt.simulations is None
+    assert first[1].simulations and second[1].reused_from
+    assert second[1].simulations is None

@@ -77,7 +77,7 @@ def simulator(
             seed=simulator_seed(cell.seed), draw=0, round=setup.round, colluders=cell.grants.colluders
         ),
         classes=setup.data.classes, observations=len(reading.rounds), public_inputs=reading.public_inputs,
-        public_labels=reading.public_labels, whole_round=setup.whole_round,
+        public_labels=reading.public_labels, across=setup.across,
         kept={} if simulations is None else simulations,
     )  # fmt: skip
 

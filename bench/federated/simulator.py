@@ -19,7 +19,7 @@ from bench.federated.batches import Batches
 from bench.federated.describe import untouched
 from bench.federated.pipeline import run_round, sent_unit
 from bench.federated.stages import Moment, Stages
-from bench.points import STAGES, Point
+from bench.points import STAGES, Point, Scope
 
 SIMULATIONS = 5000  # readings that a cell's attacker may simulate
 CHUNK_BYTES = 100e6  # of gradients that are computed at once
@@ -41,7 +41,7 @@ class RoundSimulator:
 
     `weights` name → (*shape); `moment` has the attacker's own seed, and the observation's number and draw are set at
     each call.  `public_inputs` (example, *shape) and `public_labels` fill a batch or a round where the defense mixes
-    a victim with others (`whole_round`: those of its round).  `name` tells simulators of one process apart, with the
+    a victim with others (`across`: those of its round).  `name` tells simulators of one process apart, with the
     weights.  `kept` is shared by a process's cells: an equal call is answered from it.
     """
 
@@ -56,7 +56,7 @@ class RoundSimulator:
     observations: int
     public_inputs: Tensor
     public_labels: Tensor
-    whole_round: bool = False
+    across: bool = False
     budget: int = SIMULATIONS
     kept: Kept = field(default_factory=dict)
     used: int = 0
@@ -97,9 +97,9 @@ class RoundSimulator:
     def _observe(self, inputs: Tensor, labels: Tensor, draw: int, observation: int) -> dict[str, Tensor]:
         """One observation of each candidate, name → (reading, *shape)."""
         moment = replace(self.moment, draw=draw, observation=observation)
-        steps = self.federated.steps if self.point.unit in ("update", "sum") else 1
+        steps = self.federated.steps if self.point.after_training else 1
         federated = self.federated.model_copy(update={"steps": steps})
-        unit = sent_unit(federated) * steps if self.point.unit in ("update", "sum") else 1.0
+        unit = sent_unit(federated) * steps if self.point.after_training else 1.0
         parts = []
         for batches, count in self._rounds(inputs, labels, steps):
             stages = _of_clients(self._seen(), batches.clients, self.weights)
@@ -107,7 +107,7 @@ class RoundSimulator:
                 self.model, self.weights, batches, federated, stages, moment, classes=self.classes
             )
             tensors = taps.shown[self.point.after]
-            if self.point.unit == "sum":
+            if self.point.scope is Scope.AGGREGATE:
                 tensors = {name: value[None] for name, value in tensors.items()}
             parts.append({name: value[:count] / unit for name, value in tensors.items()})
         return {name: torch.cat([part[name] for part in parts]) for name in self.weights}
@@ -117,16 +117,16 @@ class RoundSimulator:
 
         A client's number is its candidate's, so that no two share a draw.
         """
-        senders = self.federated.per_round if self.point.unit == "sum" else 1
+        senders = self.federated.per_round if self.point.scope is Scope.AGGREGATE else 1
         count, rows = len(inputs), (len(inputs) * senders, steps, -1)
-        if self.point.unit == "example" and _batchwise(self._seen()):
+        if self.point.scope is Scope.EXAMPLE and _batchwise(self._seen()):
             inputs, labels = self._filled(inputs, labels)
         x, y = inputs.reshape(*rows, *inputs.shape[2:]), labels.reshape(rows)
         size = self.federated.per_round
-        if self.point.unit != "sum" and not self.whole_round:
+        if self.point.scope is not Scope.AGGREGATE and not self.across:
             values = sum(value.numel() for value in self.weights.values())
             size = max(1, int(CHUNK_BYTES / (8 * values * y[0].numel())))
-        elif self.point.unit != "sum" and count % size:  # fill the last round
+        elif self.point.scope is not Scope.AGGREGATE and count % size:  # fill the last round
             missing = size - count % size
             more, labels_of = self._strangers(missing * y[0].numel())
             x = torch.cat([x, more.reshape(missing, *x.shape[1:]).to(x)])
@@ -134,7 +134,7 @@ class RoundSimulator:
         for first in range(0, len(x), size):
             at = slice(first, first + size)
             clients = tuple(range(first, min(first + size, len(x))))
-            real = 1 if self.point.unit == "sum" else min(count - first, len(clients))
+            real = 1 if self.point.scope is Scope.AGGREGATE else min(count - first, len(clients))
             yield Batches(clients=clients, inputs=x[at], labels=y[at]), real
 
     def _filled(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -182,7 +182,7 @@ def simulator_name(
     acting = tuple(stage for stage in STAGES if point.sees(stage) and stages.has(stage))
     by = "" if untouched(stages, point) else f"{defense} {stages.setting} {acting}"
     setting = federated.model_dump_json(exclude={"partition", "client_examples"})
-    return f"{by} {point.unit} {setting} {data} {digest.hexdigest()}"
+    return f"{by} {point.scope} {setting} {data} {digest.hexdigest()}"
 
 
 def _batchwise(stages: Stages) -> bool:
