@@ -16,6 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Params = dict[str, Any]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
+# Of the defense: nothing; what it says of itself; nothing, but it can be run on examples of the attacker's own.
+Knowledge = Literal["plain", "adaptive", "black-box"]
+
 
 class Frozen(BaseModel):
     """A value that is checked once, at the border, and never changes."""
@@ -200,7 +203,7 @@ class AttackCell(_Cell):
     kind: Literal["attack"] = "attack"
     weights: Weights = InitialWeights()
     attack: Entry
-    knowledge: Literal["plain", "adaptive"] = "plain"
+    knowledge: Knowledge = "plain"
     grants: Grants = Grants()
     point: str
     readings: Annotated[int, Field(ge=1)] = 16

@@ -68,6 +68,24 @@ class Description(Protocol):
     def simulate(self, per_example: Tensors, observed: Tensors) -> dict[str, Tensor]: ...
 
 
+class Simulator(Protocol):
+    """The round with its defense as a black box, for an attacker who has no description of it.
+
+    A call maps candidates, `inputs` (reading, example, *shape) and `labels` (reading, example), to what the reading
+    would show of them, name → (reading, observation, *shape) in gradient units.  `draw` numbers the defense's draws;
+    none of them is a victim's.  Each observation of a candidate is a simulation: `budget` in all, `used` so far, in
+    `seconds`; an equal call counts once.  Calls beyond the budget raise `PluginError`.
+    """
+
+    @property
+    def budget(self) -> int: ...
+    @property
+    def used(self) -> int: ...
+    @property
+    def seconds(self) -> float: ...
+    def __call__(self, inputs: Tensor, labels: Tensor, draw: int) -> dict[str, Tensor]: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """All that the attacker has: a batch of readings taken at one point, under the same weights.
@@ -104,6 +122,7 @@ class Reading:
     public_labels: Tensor
     # granted
     description: Description | None = None
+    simulator: Simulator | None = None
     labels: Tensor | None = None
     repeated_readings: int = 1
 

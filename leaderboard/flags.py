@@ -48,7 +48,11 @@ def doubts(worst: Worst, *, averaged: bool, evidence: bool) -> list[Flag]:
     attacks = {name: results for name, results in done.items() if results and not name.startswith(BASELINES)}
     random = any(result.conditions.random for results in done.values() for result in results)
     # an attack that knew nothing of the defense stayed plain, whatever its cell says
-    adaptive = any(result.conditions.described for results in attacks.values() for result in results)
+    adaptive = any(
+        result.conditions.described or result.conditions.simulated
+        for results in attacks.values()
+        for result in results
+    )
     still, blind = _names(_without_progress(worst, attacks)), _names(_failed_self_check(attacks))
     restarted = _restarts(worst, attacks)
     prior, best = worst.prior_psnr_db, worst.best_median(PSNR_DB)

@@ -1,6 +1,8 @@
 """Records → rows: what it gains an attacker to know the defense, plain beside adaptive, on the same examples.
 
-Only attacks that were run both ways count, so that the change is the knowledge's and not another attack's.
+Only attacks that were run both ways count, so that the change is the knowledge's and not another attack's.  Attackers
+who run the defense as a black box are others: they stand beside.  Where they get more than the adaptive ones, a
+description or a solver is at fault.
 """
 
 from collections.abc import Iterable
@@ -20,7 +22,8 @@ from bench.scoring.intervals import paired_difference
 class KnowledgeRow:
     """One defense at one point: the worst of the attacks that were run both ways, plain and adaptive.
 
-    `undescribed`: the defense says nothing of itself, so the adaptive attack was the plain one.
+    `undescribed`: the defense says nothing of itself, so the adaptive attack was the plain one.  `black_box`: the
+    worst of the attacks that ran the defense as a black box; None where there was none.
     """
 
     condition: str
@@ -29,6 +32,7 @@ class KnowledgeRow:
     plain: Worst
     adaptive: Worst
     undescribed: bool
+    black_box: Worst | None = None
 
     @property
     def change(self) -> tuple[float, float, float] | None:
@@ -46,6 +50,7 @@ class KnowledgeRow:
             "block": self.condition, "defense": self.defense, "point": self.point, "change": self.change,
             "plain": _figures(self.plain), "adaptive": _figures(self.adaptive),
             "undescribed": self.undescribed,
+            "black_box": None if self.black_box is None else _figures(self.black_box),
         }  # fmt: skip
 
 
@@ -53,17 +58,22 @@ def knowledge(records: Iterable[Record]) -> list[KnowledgeRow]:
     """A row for each defense and point of each condition with an attack that was run plain and adaptive; none
     where the records hold only one kind.  By title of the condition, no defense first.  An attack that does not
     apply one way counts in neither."""
-    by_kind: dict[str, dict[tuple[str, ...], list[Record]]] = {"plain": {}, "adaptive": {}}
+    by_kind: dict[str, dict[tuple[str, ...], list[Record]]] = {
+        "plain": {}, "adaptive": {}, "black-box": {},
+    }  # fmt: skip
     for record in of_one_series(records):
         cell = record.cell
         if isinstance(cell, AttackCell) and record.status != "n/a":
             key = (condition_key(record), entry(cell.defense), cell.point, entry(cell.attack))
             by_kind[cell.knowledge].setdefault(key, []).append(record)
     both = by_kind["plain"].keys() & by_kind["adaptive"].keys()
-    plain, adaptive = (
-        by_condition(record for key, same in by_key.items() if key in both for record in same)
-        for by_key in by_kind.values()
+    plain, adaptive, boxed = (
+        by_condition(
+            record for key, same in by_key.items() if key in both or kind == "black-box" for record in same
+        )
+        for kind, by_key in by_kind.items()
     )
+    beside = {condition.key: condition.rows for condition in boxed}
     knowing = {condition.key: condition.rows for condition in adaptive}
     rows = [
         KnowledgeRow(
@@ -73,6 +83,7 @@ def knowledge(records: Iterable[Record]) -> list[KnowledgeRow]:
                 for records in informed.records.values()
                 for record in records
             ),
+            black_box=beside.get(condition.key, {}).get(defense, {}).get(point),
         )
         for condition in plain
         for defense, row in condition.rows.items()

@@ -91,6 +91,22 @@ def test_only_attacks_that_were_run_both_ways_count() -> None:
     assert (found.plain.asr, found.adaptive.asr) == (0.0, 0.5)
 
 
+def test_black_box_attackers_stand_beside() -> None:
+    """Another attack than those that were run both ways: its rate counts in neither of theirs."""
+    both = [record(single(False, False)), record(single(True, False), knowledge="adaptive")]
+    boxed = record(single(True, True), attack="learned-inverter", knowledge="black-box")
+    found = row(*both, boxed)
+    assert found.black_box is not None
+    assert (found.plain.asr, found.adaptive.asr, found.black_box.asr) == (0.0, 0.5, 1.0)
+    assert found.json()["black_box"]["asr"] == 1.0
+    shown = printed(terminal.knowledge([found]), width=160)
+    assert "black box" in shown
+    assert "learned-inverter" in " ".join(shown.split())
+    assert row(*both).black_box is None
+    assert "black box" not in printed(terminal.knowledge([row(*both)]), width=160)
+    assert knowledge([boxed]) == []
+
+
 def test_one_kind_alone_makes_no_table() -> None:
     assert knowledge([record(single(True))]) == []
     assert knowledge([record(single(True), knowledge="adaptive")]) == []

@@ -233,6 +233,14 @@ CLEARED: dict[str, list[Record]] = {
 }  # fmt: skip
 
 
+def test_an_attacker_who_runs_the_defense_need_not_know_it() -> None:
+    simulated = {"conditions": Conditions(simulated=True)}
+    rows = board(
+        [attacked(32), attacked(0, defense="d"), attacked(0, defense="d", knowledge="black-box", **simulated)]
+    )
+    assert "no-adaptive-attack" not in codes(by_defense(rows)["d"])
+
+
 @pytest.mark.parametrize("code", FLAGGED)
 def test_a_doubt_is_raised_and_only_then(code: str) -> None:
     assert code in codes(by_defense(board(FLAGGED[code]))["d"])

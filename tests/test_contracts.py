@@ -40,6 +40,9 @@ NOT_SHIPPED = {"aptos"}  # tests/test_aptos.py makes a folder in its layout
 NEEDS_A_PATH = {"npz", "folder"}  # one's own data: checked below with a pack made here
 
 
+SMALLER = {"learned-inverter": {"simulations": 150, "components": 16}}  # the promises do not depend on it
+
+
 def _broken(outcomes: Sequence[Outcome]) -> dict[str, str]:
     found = {outcome.contract.name: outcome.reason for outcome in outcomes if outcome.status == "broken"}
     assert all(reason and "\n" not in reason for reason in found.values()), found
@@ -51,7 +54,7 @@ def _broken(outcomes: Sequence[Outcome]) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", registry.names("attacks"))
 def test_registered_attack(name: str) -> None:
-    assert _broken(check("attacks", name)) == {}
+    assert _broken(check("attacks", name, SMALLER.get(name))) == {}
 
 
 @pytest.mark.parametrize("name", registry.names("defenses"))

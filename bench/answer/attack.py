@@ -35,7 +35,8 @@ def attack(cell: AttackCell, context: RunContext, memory: Memory) -> tuple[Attac
     point = point_of(cell.point)
     setup = prepare(cell, context, memory)  # data, model, weights, clients, the defense's stages
     victims, batches = draw_victims(cell, setup, point)  # the truth: for the harness alone
-    reading = take_reading(cell, setup, point, victims, batches)  # all that the attacker holds
+    # all that the attacker holds
+    reading = take_reading(cell, setup, point, victims, batches, memory.simulations)
     attacker = attacker_of(cell, reading)
     attempt = reconstruct(attacker, reading, cell, context, memory)
     truth = truth_at(victims, point)

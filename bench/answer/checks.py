@@ -93,7 +93,8 @@ def conditions(
         round=setup.trained_rounds, accuracy=setup.accuracy, gradient_norm_median=finite(float(norms.median())),
         weights_norm=finite(weights_norm), mode="eval", client_examples=reading.client_examples,
         examples_per_reading=reading.examples, subset=setup.data.subset,
-        described=cell.knowledge == "adaptive" and knows_all, random=is_random(setup.stages, point),
+        described=cell.knowledge == "adaptive" and knows_all, simulated=cell.knowledge == "black-box",
+        random=is_random(setup.stages, point),
     )  # fmt: skip
 
 

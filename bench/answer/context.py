@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.datasets.base import Data
+from bench.federated.simulator import Kept
 from bench.trip import Reconstruction
 
 
@@ -39,7 +40,8 @@ class TrainingProgress:
 
 @dataclass(slots=True)
 class Memory:
-    """What a worker keeps between cells: loaded data, and reconstructions by attack and reading."""
+    """What a worker keeps between cells: loaded data, reconstructions by attack and reading, and simulated readings."""
 
     data: dict[str, Data] = field(default_factory=dict)
     reconstructions: dict[tuple[Any, ...], tuple[Reconstruction, str]] = field(default_factory=dict)
+    simulations: Kept = field(default_factory=dict)

@@ -14,15 +14,18 @@ from bench.cell import AttackCell
 from bench.federated.batches import Batches
 from bench.federated.describe import describe, untouched
 from bench.federated.pipeline import run_round, sent_unit
+from bench.federated.simulator import Kept, RoundSimulator, simulator_name, simulator_seed
 from bench.federated.stages import Moment, Stages
 from bench.points import Point, Scope
 from bench.trip import Reading, Victims
 
 
 def take_reading(
-    cell: AttackCell, setup: Setup, point: Point, victims: Victims, batches: Sequence[Batches]
-) -> Reading:
-    """What the attacker holds at `point`, with just the grants that the cell names."""
+    cell: AttackCell, setup: Setup, point: Point, victims: Victims, batches: Sequence[Batches],
+    simulations: Kept | None = None,
+) -> Reading:  # fmt: skip
+    """What the attacker holds at `point`, with just the grants that the cell names; `simulations` of earlier cells are
+    not made again."""
     data, grants, federated = setup.data, cell.grants, cell.federated
     shown = [
         observe(cell, setup, point, batches, setup.stages, observation=number)
@@ -45,6 +48,8 @@ def take_reading(
         labels=truth_at(victims, point).labels.sort(1).values if grants.labels else None,
         repeated_readings=grants.repeated_readings,
     )  # fmt: skip
+    if cell.knowledge == "black-box":
+        return replace(reading, simulator=simulator(cell, setup, point, reading, simulations))
     if cell.knowledge == "plain" or untouched(setup.stages, point):
         return reading
     probe = {name: value[0, 0] for name, value in reading.values.items()}
@@ -53,6 +58,27 @@ def take_reading(
             setup.stages, point, round_=setup.round, unit=unit * reading.steps, probe=probe, weights=setup.weights,
             colluders=grants.colluders,
         ),
+    )  # fmt: skip
+
+
+def simulator(
+    cell: AttackCell, setup: Setup, point: Point, reading: Reading, simulations: Kept | None = None
+) -> RoundSimulator:
+    """The round of this cell as a black box, with public examples and the attacker's own draws."""
+    granted = cell.grants.model_dump(exclude={"labels"})  # what decides on what is shown
+    return RoundSimulator(
+        name=simulator_name(
+            setup.stages, point, cell.federated, defense=cell.defense.model_dump_json(),
+            data=f"{setup.data.sha256} {cell.model} {cell.seed} {setup.round} {granted}",
+            weights=setup.weights,
+        ),
+        model=setup.model, weights=setup.weights, stages=setup.stages, federated=cell.federated, point=point,
+        moment=Moment(
+            seed=simulator_seed(cell.seed), draw=0, round=setup.round, colluders=cell.grants.colluders
+        ),
+        classes=setup.data.classes, observations=len(reading.rounds), public_inputs=reading.public_inputs,
+        public_labels=reading.public_labels, across=setup.across,
+        kept={} if simulations is None else simulations,
     )  # fmt: skip
 
 

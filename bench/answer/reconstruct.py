@@ -19,10 +19,15 @@ REUSED = 64  # reconstructions that a worker remembers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """What an attacker claims, and what it took; `reused_from` is the cell whose equal reading was attacked."""
+    """What an attacker claims, and what it took; `reused_from` is the cell whose equal reading was attacked.
+
+    `simulations` and their seconds: None where it could not simulate.
+    """
 
     reconstruction: Reconstruction
     seconds: float = 0.0
+    simulations: int | None = None
+    simulation_seconds: float | None = None
     reused_from: str | None = None
 
 
@@ -57,7 +62,12 @@ def reconstruct(
     if len(memory.reconstructions) >= REUSED:
         del memory.reconstructions[next(iter(memory.reconstructions))]
     memory.reconstructions[key] = (reconstruction, cell.id)
-    return Attempt(reconstruction=reconstruction, seconds=round(seconds, 4))
+    simulator = reading.simulator
+    return Attempt(
+        reconstruction=reconstruction, seconds=round(seconds, 4),
+        simulations=simulator.used if simulator else None,
+        simulation_seconds=round(simulator.seconds, 4) if simulator else None,
+    )  # fmt: skip
 
 
 def _within_memory(attacker: Attack, reading: Reading, cell: AttackCell) -> Reconstruction:

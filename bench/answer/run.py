@@ -73,7 +73,10 @@ def _result(
         trained, cost = train_cell(cell, context, memory, on_progress)
         return trained, Cost(training=cost)
     attacked, attempt = attack(cell, context, memory)
-    return attacked, Cost(attack_seconds=attempt.seconds, reused_from=attempt.reused_from)
+    return attacked, Cost(
+        attack_seconds=attempt.seconds, reused_from=attempt.reused_from, simulations=attempt.simulations,
+        simulation_seconds=attempt.simulation_seconds,
+    )  # fmt: skip
 
 
 def environment(context: RunContext) -> Environment:

@@ -15,6 +15,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 _KNOWLEDGE = {
     "plain": "plain: attacks as published, without knowing the defense",
     "adaptive": "adaptive: knows the defense and its parameters, not its draws",
+    "black-box": "black-box: runs the defense on examples of its own, and has no description of it",
 }
 
 
@@ -187,6 +188,8 @@ def _answered(record: schema.Record) -> Iterator[Line]:
         parts.append(f"reconstruction reused from cell {cost.reused_from[:8]}")
     elif cost.attack_seconds is not None:
         parts.append(f"of it the attack {duration(cost.attack_seconds)}")
+    if cost.simulations is not None:
+        parts.append(f"{cost.simulations} simulations in {duration(cost.simulation_seconds or 0.0)}")
     if cost.training is not None and cost.training.seconds_per_round is not None:
         parts.append(f"{cost.training.seconds_per_round:.3g} s a round")
     where = ""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from bench.answer.readings import take_reading
 from bench.answer.setup import Setup
 from bench.answer.victims import draw_victims, truth_at
-from bench.cell import AttackCell, DataRef, Entry, Federated, Grants
+from bench.cell import AttackCell, DataRef, Entry, Federated, Grants, Knowledge
 from bench.datasets.base import Data
 from bench.datasets.loading import load
 from bench.defenses.base import Public, Setting
@@ -72,7 +72,7 @@ class Situation:
 
 def situation(
     where: str = "type-2", *, batch: int = 1, steps: int = 1, readings: int = 3, observations: int = 1,
-    same_label: bool = False, table: bool = False,
+    same_label: bool = False, table: bool = False, knowledge: Knowledge = "plain",
 ) -> Situation:  # fmt: skip
     """An undefended reading of digits by `dlg-lenet` (of `cancer` by `mlp`, where `table`)."""
     dataset, architecture = ("cancer", "mlp") if table else ("digits", "dlg-lenet")
@@ -84,7 +84,7 @@ def situation(
     cell = AttackCell(
         dataset=DataRef(name=dataset, sha256=source.sha256), model=Entry(name=architecture),
         federated=federated, defense=Entry(name="none"), attack=Entry(name="any"), point=where,
-        readings=readings, grants=Grants(repeated_readings=observations),
+        readings=readings, knowledge=knowledge, grants=Grants(repeated_readings=observations),
     )  # fmt: skip
     at = point(where)
     setting = setting_of(federated, rounds=1)

@@ -4,12 +4,12 @@ A list of an axis holds single values here: `bench.matrix.blocks` has written it
 """
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 import pydantic
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PlainValidator, ValidationError
 
-from bench.cell import Bayesian, Entry, Federated, FileWeights, Grants, InitialWeights
+from bench.cell import Bayesian, Entry, Federated, FileWeights, Grants, InitialWeights, Knowledge
 from bench.matrix.entries import registered
 from bench.matrix.messages import Wrong, expected, nearest, quoted
 from bench.matrix.suites import SUITES
@@ -113,7 +113,6 @@ Dataset = Annotated[Entry, _entry("dataset")]
 Model = Annotated[Entry, _entry("model")]
 Attack = Annotated[Entry, _entry("attack")]
 Defense = Annotated[Entry, _entry("defense")]
-Knowledge = Literal["plain", "adaptive"]
 Point = Annotated[str, _one_of("point", POINTS)]
 Line = Annotated[str, BeforeValidator(_line)]
 Share = Annotated[float, Field(ge=0, le=1)]

@@ -65,7 +65,7 @@ def distinct(names: Iterable[str]) -> dict[str, str]:
 
 
 def _parts(full: str) -> tuple[str, list[str], str]:
-    """A name, its parameters, and ` · adaptive` where that follows."""
+    """A name, its parameters, and ` · adaptive` or ` · black-box` where that follows."""
     head, mark, knowledge = full.partition(" · ")
     name, _, inner = head.partition("(")
     return name, inner.removesuffix(")").split(", ") if inner else [], mark + knowledge

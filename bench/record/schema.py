@@ -162,13 +162,14 @@ class SelfCheck(_Strict):
 class Conditions(_Strict):
     """What the attack met: the training round, the weights' test accuracy and norm, the size of a gradient.
 
-    `described`: the attacker knew all that the defense does to these readings.  `random`: they depend on a
-    draw of the defense's.  `gradient_norm_median` is of undefended gradients.
+    `described`: the attacker knew all that the defense does to these readings; `simulated`: he could run it.
+    `random`: they depend on a draw of the defense's.  `gradient_norm_median` is of undefended gradients.
     """
 
     weights_norm: float | None = None
     random: bool = False
     described: bool = False
+    simulated: bool = False
     round: int | None = None
     accuracy: float | None = None
     gradient_norm_median: float | None = None
@@ -300,13 +301,19 @@ class TrainingCost(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost(_Strict):
-    """What a cell took.  `reused_from` is the cell whose reconstruction of equal readings this one shares."""
+    """What a cell took.  `reused_from` is the cell whose reconstruction of equal readings this one shares.
+
+    `simulations`: readings that a black-box attacker simulated; `simulation_seconds` are part of the attack's, less
+    where an earlier cell had made them.
+    """
 
     wall_seconds: float = 0.0
     cpu_seconds: float = 0.0
     peak_mb: float = 0.0
     attack_seconds: float | None = None
     reused_from: str | None = None
+    simulations: int | None = None
+    simulation_seconds: float | None = None
     training: TrainingCost | None = None
 
 

@@ -24,7 +24,7 @@ def formula(cell: AnyCell, shape: tuple[int, ...]) -> float:
         return 1 + cell.rounds * federated.per_round * federated.steps * 0.004 * max(1, federated.batch / 5)
     attack = registry.load("attacks", cell.attack.name)
     if not getattr(attack, "iterative", True):
-        return 0.2
+        return 20.0 if cell.knowledge == "black-box" else 0.2  # what it learns from simulations
     count = examples(cell.point, federated)
     size = float(max(0.1, (count * prod(shape) / 784) ** 0.9))
     return 0.2 + cell.readings * cell.evaluations * 0.0005 * size

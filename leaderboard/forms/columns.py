@@ -111,7 +111,8 @@ def unscored(at: AtPoint | None) -> str:
 
 def short_attack(attack: str) -> str:
     """`cpl adaptive` of an attack's full name."""
-    return attack.partition("(")[0].partition(" ·")[0] + (" adaptive" if attack.endswith("adaptive") else "")
+    name, knowledge = attack.partition("(")[0].partition(" ·")[0], attack.rpartition(" · ")
+    return f"{name} {knowledge[2]}" if knowledge[1] else name
 
 
 def _rank(line: Line) -> str:

@@ -182,7 +182,9 @@ def _attack_rate(row: AttackRow, published: float | None) -> Text:
 
 
 def _knowledge_table(title: str, rows: list[KnowledgeRow]) -> RenderableType:
-    table = _table(("defense", "point", "plain", "adaptive", "change", "RMSE", "PSNR"), narrow=12)
+    boxed = any(row.black_box for row in rows)
+    headings = ("defense", "point", "plain", "adaptive", "change", "RMSE", "PSNR") + ("black box",) * boxed
+    table = _table(headings, narrow=12)
     names = distinct(row.defense for row in rows)
     for row in rows:
         both = row.plain, row.adaptive
@@ -196,15 +198,25 @@ def _knowledge_table(title: str, rows: list[KnowledgeRow]) -> RenderableType:
             names[row.defense], row.point, *(_informed(worst) for worst in both),
             Text(UNDESCRIBED, style="dim") if row.undescribed else _change(row.change), rmse,
             _below(psnr, f"prior {figure(PSNR_DB, max(priors, default=None))}"),
+            *[_black_box(row.black_box)] * boxed,
         )  # fmt: skip
     return _titled(f"{title} · what knowing the defense gains", table)
+
+
+def _black_box(worst: Worst | None) -> Text:
+    """Its rate and median PSNR: another attack than those beside it."""
+    if worst is None:
+        return Text(NONE, style="dim")
+    text = _informed(worst)
+    best = worst.best_median(PSNR_DB)
+    return text if best is None else text.append(f"\n{figure(PSNR_DB, best)}", style="dim")
 
 
 def _informed(worst: Worst) -> Text:
     if worst.asr is None:
         return Text("crashed" if worst.crashed else "…", style="dim")
     best = worst.best
-    name = short_attack(best[0]).removesuffix(" adaptive") if best and best[1] > 0 else ""
+    name = short_attack(best[0]).partition(" ")[0] if best and best[1] > 0 else ""
     return _below(rate(worst.asr, lower_bound=worst.lower_bound), name)
 
 

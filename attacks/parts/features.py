@@ -1,0 +1,121 @@
+"""Gradients → features of a regression: how they are scaled is learned from public ones alone."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bench.rng import Key
+
+Units = Literal["tensor", "coordinate", "direction"]
+Balance = Literal["values", "tensors"]
+MOST = 16384  # features that are kept of a gradient: more are hashed together
+FAINT = 0.2  # of a tensor's usual deviation: no coordinate is divided by less
+_TINY = 1e-30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sketch:
+    """A gradient as one vector.  A model with more than `MOST` parameters has them hashed: each tensor's coordinates
+    into buckets, with random signs, so that scalar products stay what they are on average (Charikar et al. 2002)."""
+
+    sizes: tuple[int, ...]
+    buckets: tuple[tuple[Tensor, Tensor] | None, ...]
+
+    @classmethod
+    def of(cls, shapes: Mapping[str, tuple[int, ...]], key: Key, most: int = MOST) -> "Sketch":
+        """The sketch of gradients with these parameter shapes."""
+        counts = [torch.Size(shape).numel() for shape in shapes.values()]
+        share = min(1.0, most / sum(counts))
+        sizes, buckets = [], list[tuple[Tensor, Tensor] | None]()
+        for name, count in zip(shapes, counts, strict=True):
+            size = count if share == 1 or count <= 64 else max(64, int(share * count))
+            draw = key.generator("sketch", name)
+            sizes.append(size)
+            buckets.append(
+                None
+                if size == count
+                else (
+                    torch.from_numpy(draw.integers(size, size=count)),
+                    torch.from_numpy(2.0 * draw.integers(2, size=count) - 1),
+                )
+            )
+        return cls(sizes=tuple(sizes), buckets=tuple(buckets))
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """Where each tensor lies."""
+        ends = torch.tensor((0, *self.sizes)).cumsum(0).tolist()
+        return tuple(slice(*pair) for pair in pairwise(ends))
+
+    def __call__(self, gradients: Mapping[str, Tensor]) -> Tensor:
+        """Name → (row, *shape), to (row, value)."""
+        parts = []
+        for value, size, bucket in zip(gradients.values(), self.sizes, self.buckets, strict=True):
+            flat = value.flatten(1)
+            if bucket is not None:
+                into, sign = bucket
+                flat = flat.new_zeros(len(flat), size).index_add_(1, into, flat * sign.to(flat))
+            parts.append(flat)
+        return torch.cat(parts, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling:
+    """Vectors of gradients → features: (row, value) → (row, feature).
+
+    With `direction` each tensor of a row has norm 1 first; then `mean` is taken off and `factor` multiplied.  `basis`
+    (value, feature), where there is one, keeps principal components.
+    """
+
+    slices: tuple[slice, ...]
+    direction: bool
+    mean: Tensor
+    factor: Tensor
+    basis: Tensor | None = None
+
+    def __call__(self, vectors: Tensor) -> Tensor:
+        scaled = (_directions(vectors, self.slices) if self.direction else vectors) - self.mean
+        scaled = scaled.mul_(self.factor)
+        return scaled if self.basis is None else scaled @ self.basis
+
+
+def learn(vectors: Tensor, slices: tuple[slice, ...], units: Units, balance: Balance) -> Scaling:
+    """A scaling to a unit deviation of each tensor, of each coordinate, or of each tensor's direction.
+
+    `balance`: every feature weighs the same, or every tensor.
+    """
+    shown = _directions(vectors, slices) if units == "direction" else vectors
+    mean = shown.mean(0)
+    deviation = (shown - mean).square().mean(0).sqrt()
+    factor = torch.empty_like(deviation)
+    for at in slices:
+        usual = deviation[at].square().mean().sqrt().clamp_min(_TINY)
+        each = deviation[at].clamp_min(FAINT * usual) if units == "coordinate" else usual
+        # a tensor that shows nothing keeps factor 0: rounding is no feature
+        silent = usual <= 1e-7 * shown[:, at].abs().max().clamp_min(_TINY)
+        size = (at.stop - at.start) if balance == "tensors" else deviation.numel()
+        factor[at] = 0.0 if silent else 1 / (each * size**0.5)
+    return Scaling(slices=slices, direction=units == "direction", mean=mean, factor=factor)
+
+
+def principal(scaled: Tensor, count: int, key: Key) -> Tensor:
+    """The first principal directions of centred features (row, feature), (feature, count at most), by a randomised
+    decomposition (Halko et al. 2011, algorithm 4.4) with one power step."""
+    rank = min(count, *scaled.shape)
+    draw = key.generator("principal", rank).standard_normal((scaled.shape[1], min(rank + 10, len(scaled))))
+    span = torch.linalg.qr(scaled @ torch.from_numpy(draw).to(scaled)).Q
+    span = torch.linalg.qr(scaled @ (scaled.T @ span)).Q
+    inner = span.T @ scaled
+    variances, turned = torch.linalg.eigh(inner @ inner.T)  # ascending
+    first = turned[:, -rank:].flip(1) / variances[-rank:].flip(0).clamp_min(_TINY).sqrt()
+    basis: Tensor = inner.T @ first
+    return basis
+
+
+def _directions(vectors: Tensor, slices: tuple[slice, ...]) -> Tensor:
+    parts = [vectors[:, at] / vectors[:, at].norm(dim=1, keepdim=True).clamp_min(_TINY) for at in slices]
+    return torch.cat(parts, 1)

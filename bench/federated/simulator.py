@@ -1,0 +1,202 @@
+"""The federated round as a black box: candidates in, what a reading would show of them out.
+
+An attacker who has no description of a defense can still run its code on examples of his own (Wu et al. 2023).
+He never sees the defense: he gets a closure over the round, with draws of its own.
+"""
+
+import hashlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from bench.cell import Federated
+from bench.defenses.base import Tensors
+from bench.errors import PluginError
+from bench.federated.batches import Batches
+from bench.federated.describe import untouched
+from bench.federated.pipeline import run_round, sent_unit
+from bench.federated.stages import Moment, Stages
+from bench.points import STAGES, Point, Scope
+
+SIMULATIONS = 5000  # readings that a cell's attacker may simulate
+CHUNK_BYTES = 100e6  # of gradients that are computed at once
+KEPT_BYTES = 300e6  # of simulated readings that a process remembers
+
+Kept = dict[str, dict[str, Tensor]]  # a call → what it showed
+
+
+def simulator_seed(seed: int) -> int:
+    """The seed of an attacker's simulations under a cell's seed, by a hash: with the cell's own seed they would repeat
+    the draws that protect the victims."""
+    return int.from_bytes(hashlib.sha256(f"simulator {seed}".encode()).digest()[:8], "little")
+
+
+@dataclass(slots=True, kw_only=True)
+class RoundSimulator:
+    """`bench.trip.Simulator` of one cell: the round up to `point`, with the server's states as they are and clients'
+    before their first round.
+
+    `weights` name → (*shape); `moment` has the attacker's own seed, and the observation's number and draw are set at
+    each call.  `public_inputs` (example, *shape) and `public_labels` fill a batch or a round where the defense mixes
+    a victim with others (`across`: those of its round).  `name` tells simulators of one process apart, with the
+    weights.  `kept` is shared by a process's cells: an equal call is answered from it.
+    """
+
+    name: str
+    model: nn.Module
+    weights: Tensors
+    stages: Stages
+    federated: Federated
+    point: Point
+    moment: Moment
+    classes: int
+    observations: int
+    public_inputs: Tensor
+    public_labels: Tensor
+    across: bool = False
+    budget: int = SIMULATIONS
+    kept: Kept = field(default_factory=dict)
+    used: int = 0
+    seconds: float = 0.0
+    _asked: set[str] = field(default_factory=set)
+
+    def __repr__(self) -> str:
+        """Equal where equal calls give equal results at equal weights: it is part of the reading's hash."""
+        return f"RoundSimulator({self.name!r}, budget={self.budget})"
+
+    def __call__(self, inputs: Tensor, labels: Tensor, draw: int) -> dict[str, Tensor]:
+        """What the reading would show of candidates, name → (reading, observation, *shape) in gradient units.
+
+        `inputs` (reading, example, *shape) in [0, 1], `labels` (reading, example); the same `draw` gives the same
+        draws of the defense.  Each observation counts as a simulation; an equal call counts once.  Raises
+        `PluginError` for more than the budget.
+        """
+        key = self._key(inputs, labels, draw)
+        if key not in self._asked:
+            cost = len(inputs) * self.observations
+            if self.used + cost > self.budget:
+                raise PluginError(
+                    f"the attack asks for {cost} simulations after {self.used}; the budget is {self.budget}"
+                )
+            self.used += cost
+            self._asked.add(key)
+        if key not in self.kept:
+            began = time.perf_counter()
+            dtype = next(iter(self.weights.values())).dtype
+            shown = [
+                self._observe(inputs.detach().to("cpu", dtype), labels.cpu(), draw, observation)
+                for observation in range(self.observations)
+            ]
+            self._keep(key, {name: torch.stack([one[name] for one in shown], 1) for name in self.weights})
+            self.seconds += time.perf_counter() - began
+        return {name: value.clone() for name, value in self.kept[key].items()}
+
+    def _observe(self, inputs: Tensor, labels: Tensor, draw: int, observation: int) -> dict[str, Tensor]:
+        """One observation of each candidate, name → (reading, *shape)."""
+        moment = replace(self.moment, draw=draw, observation=observation)
+        steps = self.federated.steps if self.point.after_training else 1
+        federated = self.federated.model_copy(update={"steps": steps})
+        unit = sent_unit(federated) * steps if self.point.after_training else 1.0
+        parts = []
+        for batches, count in self._rounds(inputs, labels, steps):
+            stages = _of_clients(self._seen(), batches.clients, self.weights)
+            taps = run_round(
+                self.model, self.weights, batches, federated, stages, moment, classes=self.classes
+            )
+            tensors = taps.shown[self.point.after]
+            if self.point.scope is Scope.AGGREGATE:
+                tensors = {name: value[None] for name, value in tensors.items()}
+            parts.append({name: value[:count] / unit for name, value in tensors.items()})
+        return {name: torch.cat([part[name] for part in parts]) for name in self.weights}
+
+    def _rounds(self, inputs: Tensor, labels: Tensor, steps: int) -> Iterator[tuple[Batches, int]]:
+        """The candidates as rounds of clients, and how many of each round's clients, the first, are candidates.
+
+        A client's number is its candidate's, so that no two share a draw.
+        """
+        senders = self.federated.per_round if self.point.scope is Scope.AGGREGATE else 1
+        count, rows = len(inputs), (len(inputs) * senders, steps, -1)
+        if self.point.scope is Scope.EXAMPLE and _batchwise(self._seen()):
+            inputs, labels = self._filled(inputs, labels)
+        x, y = inputs.reshape(*rows, *inputs.shape[2:]), labels.reshape(rows)
+        size = self.federated.per_round
+        if self.point.scope is not Scope.AGGREGATE and not self.across:
+            values = sum(value.numel() for value in self.weights.values())
+            size = max(1, int(CHUNK_BYTES / (8 * values * y[0].numel())))
+        elif self.point.scope is not Scope.AGGREGATE and count % size:  # fill the last round
+            missing = size - count % size
+            more, labels_of = self._strangers(missing * y[0].numel())
+            x = torch.cat([x, more.reshape(missing, *x.shape[1:]).to(x)])
+            y = torch.cat([y, labels_of.reshape(missing, *y.shape[1:])])
+        for first in range(0, len(x), size):
+            at = slice(first, first + size)
+            clients = tuple(range(first, min(first + size, len(x))))
+            real = 1 if self.point.scope is Scope.AGGREGATE else min(count - first, len(clients))
+            yield Batches(clients=clients, inputs=x[at], labels=y[at]), real
+
+    def _filled(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """One example's batch, (reading, example, *shape): the candidate first, then public examples."""
+        others = self.federated.batch - 1
+        more, labels_of = self._strangers(len(inputs) * others)
+        more = more.reshape(len(inputs), others, *inputs.shape[2:]).to(inputs)
+        return torch.cat([inputs, more], 1), torch.cat([labels, labels_of.reshape(len(labels), others)], 1)
+
+    def _strangers(self, count: int) -> tuple[Tensor, Tensor]:
+        """So many public examples, one after the other."""
+        at = torch.arange(count) % len(self.public_inputs)
+        return self.public_inputs[at], self.public_labels[at]
+
+    def _seen(self) -> Stages:
+        """The stages that the point sees; later ones cost time and show nothing."""
+        seen = {stage: self.stages.transforms.get(stage, ()) for stage in STAGES if self.point.sees(stage)}
+        return replace(self.stages, transforms=seen)
+
+    def _key(self, inputs: Tensor, labels: Tensor, draw: int) -> str:
+        digest = hashlib.sha256(f"{self.name} {draw} {tuple(inputs.shape)} {inputs.dtype}".encode())
+        for tensor in (inputs, labels):
+            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
+    def _keep(self, key: str, shown: dict[str, Tensor]) -> None:
+        """Remember a call; the oldest are forgotten."""
+        self.kept[key] = shown
+        held = {each: sum(value.nbytes for value in tensors.values()) for each, tensors in self.kept.items()}
+        for oldest in list(self.kept)[:-1]:
+            if sum(held.values()) <= KEPT_BYTES:
+                break
+            del self.kept[oldest], held[oldest]
+
+
+def simulator_name(
+    stages: Stages, point: Point, federated: Federated, *, defense: str, data: str, weights: Tensors
+) -> str:
+    """What decides a simulation beside the call: where nothing acts on what the point shows, not the defense."""
+    digest = hashlib.sha256()
+    for values in (weights, *(stages.states[place] for place in sorted(stages.states))):
+        for name, value in sorted(values.items()):
+            digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+            digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    acting = tuple(stage for stage in STAGES if point.sees(stage) and stages.has(stage))
+    by = "" if untouched(stages, point) else f"{defense} {stages.setting} {acting}"
+    setting = federated.model_dump_json(exclude={"partition", "client_examples"})
+    return f"{by} {point.scope} {setting} {data} {digest.hexdigest()}"
+
+
+def _batchwise(stages: Stages) -> bool:
+    return any(transform.batchwise for transform in stages.transforms.get("example", ()))
+
+
+def _of_clients(stages: Stages, clients: tuple[int, ...], weights: Tensors) -> Stages:
+    """The stages for clients who have not trained yet: the server's states as they are, theirs initial."""
+    shapes = {name: tuple(value.shape) for name, value in weights.items()}
+    states = {}
+    for (stage, position), state in stages.states.items():
+        transforms = stages.transforms.get(stage, ())
+        if transforms:
+            transform = transforms[position]
+            own = transform.owner == "client"
+            states[stage, position] = transform.initial_of(shapes, len(clients)) if own else state
+    return replace(stages, states=states, members=clients)
