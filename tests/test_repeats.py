@@ -9,7 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bench.answer.victims import Truth, scored_once
+from bench.attacks.parts.distance import Distance
 from bench.attacks.parts.last_layer import LastLayer
+from bench.attacks.parts.objective import Mismatch, observations
+from bench.attacks.parts.prior import NoiseModel, Prior
 from bench.attacks.parts.repeats import distinct_examples, segments, tied_examples
 from bench.attacks.parts.sequence_scores import marginal_scores
 from bench.attacks.parts.sequences import (
@@ -19,7 +23,9 @@ from bench.attacks.parts.sequences import (
     count_sequences,
     descend,
 )
+from bench.attacks.problem import MatchingProblem
 from bench.contracts.situations import situation
+from bench.rng import Key
 
 CLASSES, FEATURES = 3, 6
 
@@ -121,3 +127,45 @@ def test_the_sequence_of_two_epochs_is_the_likeliest_of_all_and_descent_comes_to
     met, met_scores = descend(layer, lambda rows: marginal_scores(layer, rows), starts, labels_known=False)
     assert torch.equal(met[met_scores.argmin()], best)
     assert bool((tied_examples(met, 3) >= 0).all())
+
+
+def test_an_example_that_is_claimed_once_is_scored_once() -> None:
+    indices = torch.tensor([[[7, 4, 9, 4, 9, 7]], [[3, 1, 2, 1, 3, 2]]])
+    truth = Truth(inputs=indices[:, 0, :, None].float() / 10, labels=indices[:, 0] % 2, indices=indices[:, 0])
+    once = scored_once(truth, 3)
+    assert once.indices.tolist() == [[7, 4, 9], [3, 1, 2]]
+    assert torch.equal(once.inputs[:, :, 0] * 10, once.indices.float())
+    assert torch.equal(once.labels, once.indices % 2)
+    assert scored_once(truth, 6) is truth
+    assert scored_once(truth, 4) is truth
+    lone = replace(truth, indices=torch.tensor([[1, 2, 3, 4, 5, 6], [6, 5, 4, 3, 2, 1]]))
+    assert torch.equal(scored_once(lone, 6).indices, lone.indices)
+
+
+def test_tied_positions_share_variables() -> None:
+    """Two epochs over two examples: two have variables, and their gradient is that of untied ones, summed."""
+    case = situation("type-1", steps=4, readings=2)
+    labels = torch.tensor([[3, 5, 5, 3], [1, 2, 1, 2]])
+    reading = replace(case.reading, client_examples=2, labels=labels)
+    observed = observations(reading)
+    tied, untied = (
+        MatchingProblem(
+            mismatch=Mismatch(reading=reading, distance=Distance(kind="l2"), unrolled=True), observed=observed,
+            labels=labels, begin="uniform", prior=Prior(), noise=NoiseModel.of(reading, 1), key=Key(seed=0),
+            distinct=distinct,
+        )
+        for distinct in (2, None)
+    )  # fmt: skip
+    rows = torch.arange(2)
+    x = torch.stack([tied.start(row, 0) for row in range(2)]).double()
+    assert x.shape == (2, 2 * 64)
+    positions = torch.tensor([[0, 1, 1, 0], [0, 1, 0, 1]])
+    wide = x.unflatten(1, (2, 64))[rows[:, None], positions]
+    loss, gradient = tied.subset(rows, rows * 0)(x)
+    wide_loss, wide_gradient = untied.subset(rows, rows * 0)(wide.flatten(1))
+    torch.testing.assert_close(loss, wide_loss)
+    summed = torch.zeros(2, 2, 64, dtype=torch.float64)
+    for row in range(2):
+        summed[row].index_add_(0, positions[row], wide_gradient[row].unflatten(0, (4, 64)))
+    torch.testing.assert_close(gradient, summed.flatten(1))
+    torch.testing.assert_close(tied.distance(rows, rows * 0, x.unflatten(1, (2, 64))), loss)

@@ -64,7 +64,8 @@ def _of_layer(layer: LastLayer, reading: Reading, row: int, counted: Tensor, key
     known = None if reading.labels is None else reading.labels[row]
     if not torch.isfinite(layer.d_weight).all():
         return counted[None]
-    if count_sequences(layer, known) <= EXHAUSTIVE:
+    many = count_sequences(layer, known)
+    if many <= EXHAUSTIVE:
         sequences = all_sequences(layer, known)
         scores = _scores(layer, sequences)
     else:
@@ -77,7 +78,7 @@ def _of_layer(layer: LastLayer, reading: Reading, row: int, counted: Tensor, key
         )
     best = sequences[scores.argsort(stable=True)]
     if layer.steps > 1:
-        return _fitted(layer, best[:FITTED], search=len(best) > _CERTAIN, labels_known=known is not None)
+        return _fitted(layer, best[:FITTED], search=many > _CERTAIN, labels_known=known is not None)
     if layer.examples == 1 and layer.whole and layer.noise <= _EXACT * layer.d_weight.square().mean():
         return torch.cat([counted[None], best[best[:, 0] != counted]])
     return best
