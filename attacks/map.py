@@ -11,6 +11,7 @@ from bench.attacks.parts.distance import Distance
 from bench.attacks.parts.labels import infer_labels, last_layer
 from bench.attacks.parts.objective import Mismatch, mean_observation, observations
 from bench.attacks.parts.prior import NoiseModel, Prior
+from bench.attacks.parts.repeats import distinct_examples
 from bench.attacks.parts.soften import has_relu, softened
 from bench.attacks.parts.space import Gaussian, Space, public_space
 from bench.attacks.problem import MatchingProblem
@@ -56,7 +57,7 @@ class Map(Attack):
         problem = MatchingProblem(
             mismatch=mismatch, observed=observed, begin="grey", prior=Prior(), key=key,
             labels=infer_labels(reading, mean_observation(observed)),
-            noise=NoiseModel.of(reading, len(observed)), space=space,
+            noise=NoiseModel.of(reading, len(observed)), space=space, distinct=distinct_examples(reading),
         )  # fmt: skip
         evaluations = max(1, budget.evaluations // cost)
         stages = tuple(_stages(reading, space, problem.noise.variance, evaluations // self.starts, key))

@@ -137,6 +137,7 @@ def claim(
     inputs, logits = problem.split(solution.x)
     labels = problem.ordered_labels(rows, solution.runs) if logits is None else logits.argmax(-1)
     assert labels is not None
+    labels = labels[:, : problem.examples]
     evaluations = cost * solution.evaluations.cpu()
     trajectory = torch.stack([problem.split(points)[0] for points in solution.trajectory])
     return Reconstruction(

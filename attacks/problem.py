@@ -9,6 +9,7 @@ from torch import Tensor
 from bench.attacks.parts.objective import Mismatch
 from bench.attacks.parts.preconditioner import PUBLIC
 from bench.attacks.parts.prior import NoiseModel, Prior
+from bench.attacks.parts.repeats import tied_examples
 from bench.attacks.parts.space import Space
 from bench.attacks.parts.start import Start, start
 from bench.attacks.solvers.base import Evaluate
@@ -24,6 +25,7 @@ class MatchingProblem:
     A row's variables are its inputs, or those of `space` where there is one, and its label logits where `labels`
     (reading, example) is None.  With `shuffled`, restarts try the labels in other orders.  `initial` (reading,
     variable) replaces the starts.  `energy_weight` (reading,) times the space's -log p is added to the loss.
+    With `distinct`, positions of labels that hold the same example (`tied_examples`) share its variables.
     `tolerance` is the fraction of the zero-gradient loss that the solver, whose tolerances are absolute, sees as 1.
     """
 
@@ -39,10 +41,16 @@ class MatchingProblem:
     initial: Tensor | None = None
     energy_weight: Tensor | None = None
     tolerance: float | None = None
+    distinct: int | None = None
 
     @property
     def reading(self) -> Reading:
         return self.mismatch.reading
+
+    @property
+    def examples(self) -> int:
+        """Examples that have variables; they are the first of the reading's."""
+        return self.reading.examples if self.distinct is None else self.distinct
 
     @property
     def like(self) -> Tensor:
@@ -53,7 +61,7 @@ class MatchingProblem:
         if self.initial is not None:
             return self.initial[row]
         reading = self.reading
-        x = start(self.begin, reading, row, restart, self.key).flatten(1)
+        x = start(self.begin, reading, row, restart, self.key)[: self.examples].flatten(1)
         x = (x if self.space is None else self.space.variables(x)).flatten()
         if self.labels is None:
             draw = self.key.generator("label", reading.indices[row], restart)
@@ -74,7 +82,8 @@ class MatchingProblem:
             inputs, logits = self.split(x)
             targets = known if logits is None else logits.softmax(-1)
             assert targets is not None
-            loss = self.mismatch(observed, inputs, targets, differentiable=True) + self.prior(inputs)
+            at_positions = self._at_positions(inputs, labels)
+            loss = self.mismatch(observed, at_positions, targets, differentiable=True) + self.prior(inputs)
             loss = loss + self.noise.prior(inputs, self.reading.value_range)
             if weight is not None and self.space is not None:
                 loss = loss + weight * self.space.energy(self._variables(x)).sum(1)
@@ -89,8 +98,8 @@ class MatchingProblem:
         assert labels is not None
         targets = one_hot(labels, self.reading.classes, self.like.dtype).to(self.like.device)
         observed = [_rows(target, rows) for target in self.observed]
-        x = inputs.reshape(len(rows), self.reading.examples, *self.reading.shape)
-        return self.mismatch(observed, x, targets, differentiable=False)
+        x = inputs.reshape(len(rows), self.examples, *self.reading.shape)
+        return self.mismatch(observed, self._at_positions(x, labels), targets, differentiable=False)
 
     def zero_gradient_loss(self, rows: Tensor) -> Tensor:
         losses = [self.mismatch.distance.of_zero(_rows(target, rows)) for target in self.observed]
@@ -148,14 +157,22 @@ class MatchingProblem:
         reading = self.reading
         variables = self._variables(x)
         inputs = variables if self.space is None else self.space.inputs(variables)
-        inputs = inputs.reshape(len(x), reading.examples, *reading.shape)
+        inputs = inputs.reshape(len(x), self.examples, *reading.shape)
         if self.labels is not None:
             return inputs, None
         return inputs, x[:, variables[0].numel() :].reshape(len(x), reading.examples, reading.classes)
 
+    def _at_positions(self, inputs: Tensor, labels: Tensor | None) -> Tensor:
+        """Inputs (row, example, *shape) at each position of `labels` (row, position)."""
+        if labels is None or self.examples == self.reading.examples:
+            return inputs
+        ties = tied_examples(labels, self.examples)
+        ties = ties.where(ties >= 0, torch.arange(labels.shape[1]) % self.examples)
+        return inputs[torch.arange(len(inputs))[:, None], ties]
+
     def _variables(self, x: Tensor) -> Tensor:
         """Those of the inputs, (row, example, value)."""
-        examples, size = self.reading.examples, self.reading.public_mean.numel()
+        examples, size = self.examples, self.reading.public_mean.numel()
         return x[:, : examples * size].reshape(len(x), examples, size)
 
 

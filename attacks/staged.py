@@ -171,4 +171,4 @@ def _variables(search: _Search, x: Tensor) -> Tensor:
 
 
 def _size(problem: MatchingProblem) -> tuple[int, int]:
-    return problem.reading.examples, problem.reading.public_mean.numel()
+    return problem.examples, problem.reading.public_mean.numel()

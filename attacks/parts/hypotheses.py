@@ -15,7 +15,7 @@ from bench.attacks.parts.last_layer import LastLayer, last_layers
 from bench.attacks.parts.sequence_scores import fitted_scores, marginal_scores, mean_residuals
 from bench.attacks.parts.sequences import (
     all_sequences,
-    canonical,
+    any_sequence,
     count_sequences,
     descend,
     neighbours,
@@ -44,7 +44,8 @@ def label_hypotheses(reading: Reading, observed: Tensors, count: int, key: Key |
     there are too many hypotheses to try all.
 
     A single example of an update that was sent whole and without noise has its label first for certain (Zhao et al.
-    2020); all else is an estimate.
+    2020); all else is an estimate.  Where a client goes through its examples more than once, `tied_examples` says
+    of each hypothesis which of its positions hold the same one.
     """
     counted = infer_labels(reading, observed)
     layers = last_layers(reading, observed) if reading.examples <= _MOST else None
@@ -61,17 +62,23 @@ def label_hypotheses(reading: Reading, observed: Tensors, count: int, key: Key |
 def _of_layer(layer: LastLayer, reading: Reading, row: int, counted: Tensor, key: Key) -> Tensor:
     """The hypotheses of one reading, (hypothesis, example), best first."""
     known = None if reading.labels is None else reading.labels[row]
-    if count_sequences(layer, known) <= EXHAUSTIVE:
+    if not torch.isfinite(layer.d_weight).all():
+        return counted[None]
+    many = count_sequences(layer, known)
+    if many <= EXHAUSTIVE:
         sequences = all_sequences(layer, known)
         scores = _scores(layer, sequences)
     else:
-        starts = [counted, *(_start(layer, known, reading, row, n, key) for n in range(_DESCENTS - 1))]
+        draws = [key.generator("label-sequence", reading.indices[row], n) for n in range(_DESCENTS)]
+        starts = [any_sequence(layer, known, draw) for draw in draws]
+        if layer.distinct == layer.examples:
+            starts[0] = counted
         sequences, scores = descend(
             layer, lambda rows: _scores(layer, rows), torch.stack(starts), known is not None
         )
     best = sequences[scores.argsort(stable=True)]
     if layer.steps > 1:
-        return _fitted(layer, best[:FITTED], search=len(best) > _CERTAIN, labels_known=known is not None)
+        return _fitted(layer, best[:FITTED], search=many > _CERTAIN, labels_known=known is not None)
     if layer.examples == 1 and layer.whole and layer.noise <= _EXACT * layer.d_weight.square().mean():
         return torch.cat([counted[None], best[best[:, 0] != counted]])
     return best
@@ -111,16 +118,6 @@ def _fitted(layer: LastLayer, sequences: Tensor, *, search: bool, labels_known: 
         sequences = torch.cat([sequences, near])
         scores = torch.cat([scores, fitted_scores(layer, near)])
     return sequences[scores.argsort(stable=True)]
-
-
-def _start(
-    layer: LastLayer, known: Tensor | None, reading: Reading, row: int, number: int, key: Key
-) -> Tensor:
-    """Where a descent begins: the known labels in some order, or any."""
-    draw = key.generator("label-sequence", reading.indices[row], number)
-    if known is not None:
-        return known[torch.from_numpy(draw.permutation(len(known)))]
-    return canonical(torch.from_numpy(draw.integers(0, layer.classes, (1, layer.examples))), layer.batch)[0]
 
 
 def _padded(hypotheses: Tensor, count: int) -> Tensor:

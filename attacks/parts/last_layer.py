@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bench.attacks.parts.labels import last_layer
+from bench.attacks.parts.repeats import distinct_examples
 from bench.trip import Reading
 
 Tensors = Mapping[str, Tensor]
@@ -25,7 +26,8 @@ class LastLayer:
     `weight` (class, feature) and `bias` (class,) at the start of the round; `d_weight` and `d_bias` are Σ over the
     steps of the mean gradient, `kept` (class, feature + 1) says which of their coordinates, the bias last, were
     sent.  `means` (step, class, feature): the mean feature of public examples, `spread` their variance within a
-    class, a mean over features.
+    class, a mean over features.  `client_examples`: so many distinct ones, of which the steps go through all before
+    one comes again; None: all are distinct.
     """
 
     weight: Tensor
@@ -38,6 +40,12 @@ class LastLayer:
     steps: int
     batch: int
     rate: float
+    client_examples: int | None = None
+
+    @property
+    def distinct(self) -> int:
+        """Examples of the first pass, all of them where there is no second."""
+        return self.examples if self.client_examples is None else min(self.examples, self.client_examples)
 
     @property
     def classes(self) -> int:
@@ -128,6 +136,7 @@ def _of(
     return LastLayer(
         weight=weight, bias=bias, d_weight=sent, d_bias=sent_bias, kept=_kept(sent, sent_bias), means=means,
         spread=spread, steps=steps, batch=reading.examples // steps, rate=reading.rate,
+        client_examples=distinct_examples(reading),
     )  # fmt: skip
 
 

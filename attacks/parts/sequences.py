@@ -1,21 +1,34 @@
-"""Sequences of labels: in the order of the local steps, ascending within a step, as its mean knows no order."""
+"""Sequences of labels: in the order of the local steps, ascending within a step, as its mean knows no order.
+
+Where a client goes through its examples more than once, each pass has the labels of the first (`repeats`).
+"""
 
 from collections.abc import Callable, Iterator
-from math import comb, factorial, prod
+from itertools import permutations, product
+from math import comb, factorial, perm, prod
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from bench.attacks.parts.last_layer import LastLayer
+from bench.attacks.parts.repeats import segments, tied_examples
 
 Score = Callable[[Tensor], Tensor]  # sequences (sequence, example) → (sequence,), the lower the likelier
 
 
 def count_sequences(layer: LastLayer, labels: Tensor | None) -> int:
-    """How many sequences there are: of `labels` (example,) where they are known, at most; of all classes where not."""
+    """How many sequences there are, at most: of `labels` (example,) where they are known, of all classes where not."""
+    count: int
+    if layer.distinct < layer.examples:
+        lengths = [
+            min(layer.distinct, layer.examples - at) for at in range(0, layer.examples, layer.distinct)
+        ]
+        count = layer.classes**layer.distinct * prod(perm(layer.distinct, length) for length in lengths[1:])
+        return count
     if labels is None:
-        batches: int = comb(layer.batch + layer.classes - 1, layer.batch) ** layer.steps
-        return batches
+        count = comb(layer.batch + layer.classes - 1, layer.batch) ** layer.steps
+        return count
     if layer.steps == 1:
         return 1
     alike = [factorial(count) for count in torch.bincount(labels).tolist()]
@@ -23,16 +36,32 @@ def count_sequences(layer: LastLayer, labels: Tensor | None) -> int:
 
 
 def all_sequences(layer: LastLayer, labels: Tensor | None) -> Tensor:
-    """Every sequence, (sequence, example); within a step labels ascend, as its mean knows no order."""
+    """Every sequence, (sequence, example)."""
+    sequences: Tensor
+    if layer.distinct < layer.examples:
+        return _all_passes(layer, labels)
     if labels is None:
         batches = torch.combinations(torch.arange(layer.classes), layer.batch, with_replacement=True)
         steps = torch.cartesian_prod(*[torch.arange(len(batches))] * layer.steps)
         return batches[steps.reshape(-1, layer.steps)].flatten(1)
     if layer.steps == 1:
-        ascending: Tensor = labels.sort().values
-        return ascending[None]
-    orders: Tensor = canonical(torch.tensor(list(_orders(labels.tolist()))), layer.batch).unique(dim=0)
-    return orders
+        sequences = labels.sort().values[None]
+    else:
+        sequences = canonical(torch.tensor(list(_orders(labels.tolist()))), layer).unique(dim=0)
+    return sequences
+
+
+def _all_passes(layer: LastLayer, labels: Tensor | None) -> Tensor:
+    """Every sequence whose later passes have the labels of the first, in any order."""
+    distinct = layer.distinct
+    once = torch.cartesian_prod(*[torch.arange(layer.classes)] * distinct).reshape(-1, distinct)
+    lengths = [min(distinct, layer.examples - at) for at in range(distinct, layer.examples, distinct)]
+    later = product(*(permutations(range(distinct), length) for length in lengths))
+    at = torch.tensor([[*range(distinct), *(n for order in orders for n in order)] for orders in later])
+    sequences: Tensor = canonical(once[:, at].flatten(0, 1), layer).unique(dim=0)
+    if labels is None:
+        return sequences
+    return sequences[(sequences.sort(1).values == labels.sort().values).all(1)]
 
 
 def _orders(labels: list[int]) -> Iterator[tuple[int, ...]]:
@@ -48,10 +77,11 @@ def _orders(labels: list[int]) -> Iterator[tuple[int, ...]]:
 
 def descend(layer: LastLayer, score: Score, starts: Tensor, labels_known: bool) -> tuple[Tensor, Tensor]:
     """Coordinate descent from each start (start, example): the sequences met, (sequence, example), and their
-    scores.  A move changes one label (unless they are known) or swaps two of different steps."""
+    scores.  A move changes the label of an example (unless labels are known), or swaps two of different steps within
+    a pass."""
     pool: dict[tuple[int, ...], float] = {}
     for start in starts:
-        now = canonical(start[None], layer.batch)[0]
+        now = canonical(start[None], layer)[0]
         while True:
             near = torch.cat([now[None], neighbours(layer, now, labels_known)])
             scores = score(near)
@@ -66,22 +96,56 @@ def descend(layer: LastLayer, score: Score, starts: Tensor, labels_known: bool) 
 def neighbours(layer: LastLayer, now: Tensor, labels_known: bool) -> Tensor:
     """Sequences (sequence, example) that differ from `now` (example,) by one move of `descend`."""
     rows = []
-    count = len(now)
+    count, ties = len(now), tied_examples(now, layer.distinct)
     if not labels_known:
-        for at in range(count):
+        for example in range(layer.distinct):
             for label in range(layer.classes):
-                if label != now[at]:
-                    rows.append(now.clone())
-                    rows[-1][at] = label
+                if label != now[example]:
+                    rows.append(now.where(ties != example, label))
     for i in range(count):
         for j in range(i + 1, count):
-            if i // layer.batch != j // layer.batch and now[i] != now[j]:
+            one_pass = i // layer.distinct == j // layer.distinct
+            if one_pass and i // layer.batch != j // layer.batch and now[i] != now[j]:
                 rows.append(now.clone())
                 rows[-1][[i, j]] = now[[j, i]]
-    return canonical(torch.stack(rows), layer.batch) if rows else now.new_zeros((0, count))
+    return canonical(torch.stack(rows), layer) if rows else now.new_zeros((0, count))
 
 
-def canonical(sequences: Tensor, batch: int) -> Tensor:
-    """With labels ascending within each step."""
-    steps: Tensor = sequences.unflatten(1, (-1, batch))
-    return steps.sort(2).values.flatten(1)
+def any_sequence(layer: LastLayer, labels: Tensor | None, draw: np.random.Generator) -> Tensor:
+    """One sequence (example,) to start from: `labels` in some order where they are known, else any."""
+    distinct, examples = layer.distinct, layer.examples
+    if labels is None:
+        first = torch.from_numpy(draw.integers(0, layer.classes, distinct))
+        rest = examples % distinct
+    else:
+        first, rest = _first_pass(labels, distinct), 0
+    passes = [first[torch.from_numpy(draw.permutation(distinct))] for _ in range(examples // distinct)]
+    if labels is None:
+        passes.append(first[torch.from_numpy(draw.permutation(distinct))][:rest])
+    else:
+        counts = torch.bincount(labels) - (examples // distinct) * torch.bincount(
+            first, minlength=int(labels.max()) + 1
+        )
+        last = torch.repeat_interleave(torch.arange(len(counts)), counts)
+        passes.append(last[torch.from_numpy(draw.permutation(len(last)))])
+    return canonical(torch.cat(passes)[None], layer)[0]
+
+
+def _first_pass(labels: Tensor, distinct: int) -> Tensor:
+    """Labels (example,) of one pass over the examples whose labels over all passes are known: as many of each as its
+    count over all full passes allows, and no fewer than over one more pass."""
+    full = len(labels) // distinct
+    counts = torch.bincount(labels)
+    of_pass, most = -(-counts // (full + 1 if len(labels) % distinct else full)), counts // full
+    while int(of_pass.sum()) < distinct:
+        of_pass[int((most - of_pass).argmax())] += 1
+    return torch.repeat_interleave(torch.arange(len(counts)), of_pass)
+
+
+def canonical(sequences: Tensor, layer: LastLayer) -> Tensor:
+    """With labels ascending within each step, and each pass over the client's examples."""
+    if layer.distinct == layer.examples:
+        steps: Tensor = sequences.unflatten(1, (-1, layer.batch))
+        return steps.sort(2).values.flatten(1)
+    lengths = segments(layer.examples, layer.batch, layer.distinct)
+    return torch.cat([part.sort(1).values for part in sequences.split(lengths, dim=1)], 1)

@@ -15,7 +15,7 @@ from bench.answer.context import Memory, RunContext
 from bench.answer.readings import take_reading
 from bench.answer.reconstruct import Attempt, attacker_of, reconstruct
 from bench.answer.setup import Setup, prepare
-from bench.answer.victims import Truth, draw_victims, truth_at
+from bench.answer.victims import Truth, draw_victims, scored_once, truth_at
 from bench.cell import AttackCell
 from bench.points import point as point_of
 from bench.record.schema import AttackResult, ReadingScore, Trajectory
@@ -40,8 +40,9 @@ def attack(cell: AttackCell, context: RunContext, memory: Memory) -> tuple[Attac
     attacker = attacker_of(cell, reading)
     attempt = reconstruct(attacker, reading, cell, context, memory)
     truth = truth_at(victims, point)
-    scores = _score(setup, truth, attempt.reconstruction)
     diagnosis = diagnose(cell, setup, point, reading, batches, attacker, truth)
+    truth = scored_once(truth, attempt.reconstruction.inputs.shape[1])
+    scores = _score(setup, truth, attempt.reconstruction)
     arrays = _keep(context.run, truth, attempt.reconstruction, scores)
     result = AttackResult(
         readings=_readings(scores, diagnosis, truth, victims), summary=scores.summary,

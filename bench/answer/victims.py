@@ -69,6 +69,22 @@ def truth_at(victims: Victims, point: Point) -> Truth:
     )  # fmt: skip
 
 
+def scored_once(truth: Truth, claimed: int) -> Truth:
+    """The truth that `claimed` examples a reading are scored against.
+
+    Where a client goes through its examples more than once, an attack may claim each of them once: then each counts
+    once, at its first use.  One that claims an example for every position is scored at every position.
+    """
+    firsts = [np.sort(np.unique(row.numpy(), return_index=True)[1]) for row in truth.indices]
+    if claimed > min(len(first) for first in firsts) or len({len(first) for first in firsts}) > 1:
+        return truth
+    at = torch.from_numpy(np.stack(firsts))
+    rows = torch.arange(len(at))[:, None]
+    return Truth(
+        inputs=truth.inputs[rows, at], labels=truth.labels[rows, at], indices=truth.indices[rows, at]
+    )
+
+
 def _batches(cell: AttackCell, setup: Setup, clients: tuple[int, ...]) -> tuple[Batches, Indices]:
     return local_batches(cell, setup.data, setup.clients, clients, setup.round)
 
