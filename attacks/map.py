@@ -9,7 +9,7 @@ from bench.attacks.matching import claim
 from bench.attacks.parts.curvature import LARGEST, curved
 from bench.attacks.parts.distance import Distance
 from bench.attacks.parts.labels import infer_labels, last_layer
-from bench.attacks.parts.objective import Mismatch, mean_observation, observations
+from bench.attacks.parts.objective import Mismatch, in_deviations, mean_observation, observations
 from bench.attacks.parts.prior import NoiseModel, Prior
 from bench.attacks.parts.repeats import distinct_examples
 from bench.attacks.parts.soften import has_relu, softened
@@ -73,8 +73,9 @@ def _mismatch(reading: Reading) -> Mismatch:
     laplace = (
         description is not None and description.noise.law == "laplace" and description.noise.variance > 0
     )
+    distance = Distance(kind="l1" if laplace and len(reading.rounds) == 1 else "l2")
     return Mismatch(
-        reading=reading, distance=Distance(kind="l1" if laplace and len(reading.rounds) == 1 else "l2"),
+        reading=reading, distance=in_deviations(distance, reading),
         unrolled=reading.steps > 1 and reading.senders == 1,
     )  # fmt: skip
 

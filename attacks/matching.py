@@ -14,7 +14,7 @@ import torch
 from bench.attacks.base import Attack, Objective
 from bench.attacks.parts.distance import Distance, Kind, Layers
 from bench.attacks.parts.labels import infer_labels, last_layer
-from bench.attacks.parts.objective import Mismatch, mean_observation, observations
+from bench.attacks.parts.objective import Mismatch, in_deviations, mean_observation, observations
 from bench.attacks.parts.preconditioner import preconditioner
 from bench.attacks.parts.prior import NoiseModel, Prior
 from bench.attacks.parts.space import Diagonal
@@ -79,8 +79,6 @@ class MatchingAttack(Attack):
         inferred = reading.labels is None and self.parts(reading, Budget(evaluations=1)).labels == "inferred"
         if inferred and last_layer(reading.model, reading.classes) is None:
             return "the model has no last linear layer to read labels off; grant labels, or take dlg"
-        if self._unrolls(reading) and reading.description is not None and reading.description.inside_steps:
-            return "it cannot yet unroll local steps with a described defense inside them; take one-gradient"
         return None
 
     def objective(self, reading: Reading) -> Objective:
@@ -97,7 +95,8 @@ class MatchingAttack(Attack):
         problem = MatchingProblem(
             mismatch=mismatch, observed=observed, begin=parts.start, prior=parts.prior, key=key,
             labels=None if joint else infer_labels(reading, mean_observation(observed)),
-            noise=NoiseModel.of(reading, len(observed)), shuffled=mismatch.unrolled,
+            noise=NoiseModel.of(reading, len(observed)),
+            shuffled=mismatch.unrolled or (reading.description is not None and reading.description.ordered),
             space=Diagonal(preconditioner(reading, key))
             if normalised and mismatch.distance.kind != "cosine" else None,
         )  # fmt: skip
@@ -106,7 +105,7 @@ class MatchingAttack(Attack):
         limits = replace(
             parts.limits, evaluations=max(1, evaluations // cost), leave_stalled=self.refine_float64
         )
-        if problem.shuffled:
+        if mismatch.unrolled:
             limits = replace(limits, hopeless=_WRONG_ORDER, stalled=_WRONG_ORDER)
         solution = minimise(problem, parts.solver, limits, torch.arange(len(reading)), width=budget.chunk)
         if self.refine_float64:
@@ -126,6 +125,7 @@ class MatchingAttack(Attack):
         distance = Distance(
             kind=kind, layers=self.layers, exclude=self.exclude, unknown_scale=self.unknown_scale
         )
+        distance = in_deviations(distance, reading)
         return Mismatch(reading=reading, distance=distance, unrolled=self._unrolls(reading))
 
 

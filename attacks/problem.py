@@ -77,6 +77,8 @@ class MatchingProblem:
             known = one_hot(labels, self.reading.classes, self.like.dtype).to(self.like.device)
         weight = None if self.energy_weight is None else _at(self.energy_weight, rows)
 
+        share = self._share(rows)
+
         def evaluate(x: Tensor) -> tuple[Tensor, Tensor]:
             x = x.detach().requires_grad_()
             inputs, logits = self.split(x)
@@ -84,7 +86,7 @@ class MatchingProblem:
             assert targets is not None
             at_positions = self._at_positions(inputs, labels)
             loss = self.mismatch(observed, at_positions, targets, differentiable=True) + self.prior(inputs)
-            loss = loss + self.noise.prior(inputs, self.reading.value_range)
+            loss = loss + self.noise.prior(inputs, self.reading.value_range, share)
             if weight is not None and self.space is not None:
                 loss = loss + weight * self.space.energy(self._variables(x)).sum(1)
             (gradient,) = torch.autograd.grad(loss.sum(), x)
@@ -107,16 +109,36 @@ class MatchingProblem:
 
     def noise_floor(self, rows: Tensor) -> Tensor:
         """The noise's variance (Laplace: its mean magnitude) on each coordinate that is not exactly zero."""
-        kind, variance = self.mismatch.distance.kind, self.noise.variance
-        if variance == 0 or kind == "cosine":
+        kind = self.mismatch.distance.kind
+        if self.noise.variance == 0 or kind == "cosine":
             return torch.zeros_like(self.zero_gradient_loss(rows))
         counts = [
             torch.stack([(value != 0).flatten(1).sum(1) for value in _rows(target, rows).values()]).sum(0)
             for target in self.observed
         ]
-        return ((variance / 2) ** 0.5 if kind == "l1" else variance) * torch.stack(counts).to(self.like).mean(
-            0
-        )
+        variance = self.variances(rows)
+        return (variance / 2 if kind == "l1" else variance.square()).sqrt() * torch.stack(counts).to(
+            self.like
+        ).mean(0)
+
+    def variances(self, rows: Tensor) -> Tensor:
+        """The noise's variance on each reading, (row,): as stated, or of a bound the reading's own."""
+        return torch.stack([self.noise.of_rows(_rows(target, rows)) for target in self.observed]).mean(0)
+
+    def _share(self, rows: Tensor) -> Tensor | float:
+        """What each reading takes of the prior's weight, (row,), or 1.
+
+        Of a variance below the stated bound as much less.  Near the truth 1 - cos(c, o) is the squared distance over
+        2‖o‖², and so the prior is.
+        """
+        share: Tensor | float = 1.0
+        if self.noise.bound and self.noise.variance > 0:
+            share = self.variances(rows) / self.noise.variance
+        if self.mismatch.distance.kind == "cosine" and self.noise.weight > 0:
+            energies = [self.mismatch.distance.energy(_rows(target, rows)) for target in self.observed]
+            energy = torch.stack(energies).mean(0)
+            share = share / (2 * energy.clamp_min(torch.finfo(energy.dtype).tiny))
+        return share
 
     def loss_scale(self, rows: Tensor) -> Tensor:
         """1 without a space; else, and at least 1, the energy of undefended public gradients over the

@@ -35,15 +35,16 @@ class Stage:
 
 @dataclass(slots=True, kw_only=True)
 class _Search:
-    """What is known of every reading: the zero-gradient loss and the loss that noise leaves (reading,), observed
-    coordinates that are not zero; evaluations `spent`, `restarts`, and the best point so far with its loss and
-    start."""
+    """What is known of every reading: the zero-gradient loss, the loss that noise leaves and, where noise is described,
+    the weight of -log p (reading,), observed coordinates that are not zero; evaluations `spent`, `restarts`, and the
+    best point so far with its loss and start."""
 
     problem: MatchingProblem
     solver: Solver[Any]
     width: int
     zero_loss: Tensor
     noise_floor: Tensor
+    noise_weight: Tensor | None
     coordinates: Tensor
     spent: Tensor
     restarts: Tensor
@@ -53,12 +54,6 @@ class _Search:
     marks: list[int]
     losses: list[Tensor]
     points: list[Tensor]
-
-    @property
-    def noise_weight(self) -> float:
-        """Of -log p, where the noise is described; else 0."""
-        variance = self.problem.noise.variance
-        return (variance / 2) ** 0.5 if self.problem.mismatch.distance.kind == "l1" else 2 * variance
 
 
 def staged(
@@ -84,7 +79,7 @@ def staged(
                 x = _run(search, stage, rows, x, share * start + round(stage.until * share))
                 _keep(search, rows, x, start)
     left = torch.nonzero((search.spent < evaluations) & (search.loss > _STOP * search.zero_loss))[:, 0]
-    if search.noise_weight == 0 and len(left):
+    if search.noise_weight is None and len(left):
         _keep(search, left, _run(search, stages[-1], left, search.point[left], evaluations), None)
     return Solution(
         x=_variables(search, search.point), loss=search.loss, evaluations=search.spent, restarts=search.restarts,
@@ -99,10 +94,19 @@ def _begin(problem: MatchingProblem, solver: Solver[Any], width: int) -> _Search
     return _Search(
         problem=replace(problem, tolerance=_TOLERANCE, noise=replace(problem.noise, weight=0.0)),
         solver=solver, width=width, zero_loss=zero_loss, noise_floor=problem.noise_floor(rows),
+        noise_weight=_noise_weight(problem, rows),
         coordinates=torch.stack([(v != 0).flatten(1).sum(1) for v in problem.observed[0].values()]).sum(0),
         spent=none, restarts=none.clone(), runs=none.clone(), loss=torch.full_like(zero_loss, torch.inf),
         point=zero_loss.new_zeros(len(rows), *_size(problem)), marks=[], losses=[], points=[],
     )  # fmt: skip
+
+
+def _noise_weight(problem: MatchingProblem, rows: Tensor) -> Tensor | None:
+    """Of -log p, (reading,): 2v, or √(v/2) of Laplace noise."""
+    if problem.noise.variance == 0:
+        return None
+    variance = problem.variances(rows)
+    return (variance / 2).sqrt() if problem.mismatch.distance.kind == "l1" else 2 * variance
 
 
 def _unexplained(search: _Search) -> Tensor:
@@ -129,8 +133,8 @@ def _run(search: _Search, stage: Stage, rows: Tensor, x: Tensor, limit: int) -> 
     problem = search.problem
     if int(search.spent[rows].min()) >= limit:
         return x
-    if search.noise_weight:
-        weight = torch.full_like(search.zero_loss, search.noise_weight)
+    if search.noise_weight is not None:
+        weight = search.noise_weight
     elif stage.weight is not None:
         weight = stage.weight * search.zero_loss
     else:
@@ -153,9 +157,9 @@ def _keep(search: _Search, rows: Tensor, x: Tensor, start: int | None) -> None:
     """Keep inputs (row, example, value) that are better than what was found before."""
     problem = search.problem
     loss = problem.distance(rows, torch.full_like(rows, start or 0), x)
-    if search.noise_weight:
+    if search.noise_weight is not None:
         assert problem.space is not None
-        loss = loss + search.noise_weight * problem.space.energy(problem.space.variables(x)).sum(1)
+        loss = loss + search.noise_weight[rows] * problem.space.energy(problem.space.variables(x)).sum(1)
     better = loss < search.loss[rows]
     search.loss[rows[better]], search.point[rows[better]] = loss[better], x[better]
     if start is not None:

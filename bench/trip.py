@@ -10,7 +10,7 @@ Axes are named once, here, and used in every docstring:
     class        of a label's probabilities
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -42,11 +42,31 @@ class Victims:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """The distribution of what a defense adds to each coordinate of one observation; `variance` in gradient
-    units squared, 0 for no noise."""
+    """The distribution of what a defense adds to one observation, around the description's `simulate`.
+
+    `variance`, in gradient units squared and 0 for no noise, is the mean over coordinates; `variances`, where they
+    differ, of each: name → a tensor that broadcasts to (*shape).  `bound`: the true variances are unknown and at most
+    these; attackers estimate them from the reading.
+    """
 
     law: Literal["gaussian", "laplace"] = "gaussian"
     variance: float = 0.0
+    variances: Mapping[str, Tensor] | None = None
+    bound: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """What a step's candidate gradients were computed on: `inputs` (row, example, *shape), `targets` (row, example,
+    class) and `weights`, name → (*shape), or (row, *shape) where they differ."""
+
+    inputs: Tensor
+    targets: Tensor
+    weights: Tensors
+
+
+# (local step, each example's gradient, name → (row, example, *shape), candidates) → that step's mean, (row, *shape)
+StepDefense = Callable[[int, Mapping[str, Tensor], Candidates], dict[str, Tensor]]
 
 
 class Description(Protocol):
@@ -54,9 +74,16 @@ class Description(Protocol):
 
     Attackers see this and never the defense.  `simulate` maps the candidates' gradients, `per_example`
     (reading, example, *shape), to the mean of what the reading would then show, (reading, *shape); `observed`
-    (reading, *shape) is what it does show; all in gradient units.  `noise` is the noise around that mean.
-    `additive`: nothing else is random, so that observations of one secret may be averaged.  `inside_steps`:
-    it acts within a client's local steps.
+    (reading, *shape) is what it does show; all in gradient units.  Examples are in the order of clients, then local
+    steps; `ordered`: which example is whose makes a difference.
+
+    `simulate` is two halves.  `local_steps` is what happens inside a client's local steps, where `inside_steps`, and
+    takes rows, one for each client of each reading; `sent` maps their updates (reading, client, *shape) to what is
+    shown.
+
+    `noise` is the noise around the mean.  `additive`: nothing else is random, so that observations of one secret may
+    be averaged.  `log_likelihood` (reading,), at most 0 and up to a constant, replaces the noise's where that is no
+    Gaussian and no Laplace law; None elsewhere.
     """
 
     @property
@@ -65,7 +92,16 @@ class Description(Protocol):
     def additive(self) -> bool: ...
     @property
     def inside_steps(self) -> bool: ...
-    def simulate(self, per_example: Tensors, observed: Tensors) -> dict[str, Tensor]: ...
+    @property
+    def ordered(self) -> bool: ...
+    @property
+    def senders(self) -> int: ...
+    def simulate(
+        self, per_example: Tensors, observed: Tensors, candidates: Candidates | None = None
+    ) -> dict[str, Tensor]: ...
+    def local_steps(self, observed: Tensors) -> StepDefense: ...
+    def sent(self, updates: Tensors, observed: Tensors) -> dict[str, Tensor]: ...
+    def log_likelihood(self, simulated: Tensors, observed: Tensors) -> Tensor | None: ...
 
 
 class Simulator(Protocol):

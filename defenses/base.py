@@ -19,6 +19,8 @@ Tensors = Mapping[str, Tensor]
 Shapes = Mapping[str, tuple[int, ...]]
 State = Mapping[str, Tensor]
 Law = Literal["gaussian", "laplace"]  # of additive noise
+# What a reading shows of an earlier transform's output: which coordinates are zero; each tensor but for a factor; all.
+Shown = Literal["zeros", "directions", "values"]
 
 
 class Draws(Protocol):
@@ -102,11 +104,27 @@ class Scaling:
     deviation: Tensor | float = 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddedNoise:
+    """Independent noise of mean 0 on what passes, in its units squared: `variance` of each coordinate, a number or
+    name → a tensor that broadcasts to (*shape).
+
+    `bound`: the variance depends on what nobody is told, and is at most this.  `of_mean`: the variance on a
+    coordinate of the mean of the round's clients, where it is not `variance` over their number.
+    """
+
+    law: Law = "gaussian"
+    variance: float | Tensors
+    bound: bool = False
+    of_mean: float | None = None
+
+
 class Transform:
     """One step of a defense.  Concrete ones are frozen dataclasses, checked in `__post_init__`.
 
     The harness calls `update`.  A transform without memory defines `apply`; one with memory defines `initial` and
-    `update`.
+    `update`.  What adaptive attackers know of it follows from these: its code is public, its draws are not.
+    `expected`, `simulate`, `noise` and `log_likelihood` say more where there is more to say.
     """
 
     random: ClassVar[bool] = False
@@ -114,6 +132,7 @@ class Transform:
     across: ClassVar[bool] = False  # a client's result depends on the others of its round
     unlinks: ClassVar[bool] = False  # after it nobody can tell which coordinates belong to one client
     owner: Literal["server", "client"] = "server"  # of the state: one for all, or one for each client
+    reads: ClassVar[Shown] = "values"  # what `simulate` reads off the reading
 
     def __init_subclass__(cls) -> None:
         if cls.apply is Transform.apply and cls.update is Transform.update:
@@ -134,11 +153,36 @@ class Transform:
         """The tensors after it, and the next state; a client's state has the clients' axis first."""
         return self.apply(tensors, context), state
 
-    def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
-        """What a candidate's gradient would look like after it, given what the reading shows.
+    @property
+    def keeps(self) -> tuple[Shown, ...]:
+        """What its output still shows of its input; a clip keeps zeros and directions, noise keeps nothing."""
+        return ()
 
-        Differentiable in `tensors`.  None: no description, and the attacker stays plain.
+    def expected(
+        self, tensors: Tensors, state: State, context: Context
+    ) -> tuple[dict[str, Tensor], State] | None:
+        """What a candidate's gradient would look like after it, on average over its draws, and the next state:
+        `update`, differentiable in `tensors`.
+
+        None: the harness runs `update` on draws of its own (`bench.federated.straight`), with the derivative of the
+        identity where its own is of no use.  `context.draws` draws zeros as normals, the middle as uniforms.
         """
+        del tensors, state, context
+        return None
+
+    def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
+        """The same where the reading shows this very row after it, `observed`: at the truth equal to `apply`, whatever
+        was drawn.
+
+        Asked only where no mean of several rows and no transform after it hides what it `reads`.  Differentiable in
+        `tensors`.  None: the reading tells nothing of its choices, and `expected` stands.
+        """
+        del tensors, observed, context
+        return None
+
+    def log_likelihood(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor | None:
+        """log p of `observed` where `expected` is `tensors`, up to a constant, at most 0 and per row, (row,); None:
+        that of `noise`."""
         del tensors, observed, context
         return None
 
@@ -153,12 +197,13 @@ class Transform:
         scaling = self.by_norms(norms, context)
         return None if scaling is None else (scaling, state)
 
-    def noise(self, context: Context) -> tuple[Law, float] | None:
-        """The law and variance of what it adds to every coordinate, or None where it adds nothing.
+    def noise(self, context: Context, state: State) -> AddedNoise | None:
+        """What it adds to every coordinate, around `expected`; None where it adds nothing.
 
-        Other draws of a `random` transform are no additive noise.
+        `state`: as it is before.  Other draws of a `random` transform are no noise, and none that `simulate` reads off
+        the reading's values.
         """
-        del context
+        del context, state
         return None
 
     def initial_of(self, shapes: Shapes, clients: int) -> State:

@@ -19,13 +19,16 @@ from bench.attacks.priors_only import claim
 from bench.cli.check import command
 from bench.contracts import datasets
 from bench.contracts.base import Contract, ContractBroken, Outcome
-from bench.contracts.defenses import OF_A_CHOICE, variants
+from bench.contracts.defenses import OF_A_CHOICE
+from bench.contracts.descriptions import EXCEPTIONS, seen_of, unread
 from bench.contracts.run import check, check_instance, contracts
+from bench.contracts.trials import variants
 from bench.datasets import base
 from bench.datasets.base import Dataset, Raw
-from bench.defenses.base import Context, Defense, Setting, Transform
+from bench.defenses.base import Context, Defense, Scaling, Setting, Shown, Transform
 from bench.defenses.transforms.clip import Clip
-from bench.defenses.transforms.noise import GaussianNoise
+from bench.defenses.transforms.noise import Additive, GaussianNoise
+from bench.defenses.transforms.rows import norms, rescaled
 from bench.errors import BenchError
 from bench.models.base import Model
 from bench.parameters import parameter, values
@@ -197,6 +200,78 @@ class _TwiceTheNoise(GaussianNoise):
         return {name: value + 1.2 * context.draws.normal(name, value) for name, value in tensors.items()}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Louder(GaussianNoise):
+    """Twice the noise on biases, and states it of none."""
+
+    def apply(self, tensors: Mapping[str, Tensor], context: Context) -> dict[str, Tensor]:
+        return {
+            n: v + (2 if "bias" in n else 1) * context.draws.normal(n, v) for n, v in tensors.items()
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shifting(GaussianNoise):
+    """Noise of a mean that is not 0."""
+
+    def apply(self, tensors: Mapping[str, Tensor], context: Context) -> dict[str, Tensor]:
+        return {n: v + 0.1 + context.draws.normal(n, v) for n, v in tensors.items()}
+
+
+@dataclass(frozen=True)
+class _Hushed(Additive):
+    """Adds noise, and states none."""
+
+    def apply(self, tensors: Mapping[str, Tensor], context: Context) -> dict[str, Tensor]:
+        return {n: v + context.draws.normal(n, v) for n, v in tensors.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _QuietTraining(GaussianNoise):
+    """Noise on every example, but none where a training asks for norms alone."""
+
+    def by_norms(self, norms: Mapping[str, Tensor], context: Context) -> Scaling:
+        del norms, context
+        return Scaling({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LooseTraining(Clip):
+    """Clips to the bound, and to twice the bound where a training asks for norms alone."""
+
+    def apply(self, tensors: Mapping[str, Tensor], context: Context) -> dict[str, Tensor]:
+        return rescaled(tensors, Clip.by_norms(self, norms(tensors, context.lead), context), context)
+
+    def by_norms(self, norms: Mapping[str, Tensor], context: Context) -> Scaling:
+        return Clip(bound=2 * float(self.bound) if not callable(self.bound) else 1.0).by_norms(norms, context)
+
+
+@dataclass(frozen=True)
+class _OfTheMean(Transform):
+    """A mask of each row, which says that the reading's zeros are every row's: true for one alone."""
+
+    keeps: ClassVar[tuple[Shown, ...]] = ()
+
+    def apply(self, tensors: Mapping[str, Tensor], context: Context) -> dict[str, Tensor]:
+        del context
+        return {n: torch.where(v > 0, v, torch.zeros_like(v)) for n, v in tensors.items()}
+
+    def expected(
+        self, tensors: Mapping[str, Tensor], state: Mapping[str, Tensor], context: Context
+    ) -> tuple[dict[str, Tensor], Mapping[str, Tensor]]:
+        return {n: v.clone() for n, v in tensors.items()}, state
+
+    def simulate(
+        self, tensors: Mapping[str, Tensor], observed: Mapping[str, Tensor], context: Context
+    ) -> dict[str, Tensor]:
+        return {n: torch.where(observed[n] != 0, v, torch.zeros_like(v)) for n, v in tensors.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OfExamples(_Defense):
+    stages = ("example",)
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Unbiased(_Defense):
     """Says that it is unbiased, and halves."""
@@ -257,6 +332,21 @@ def _global_noise(value: Tensor) -> Tensor:
         ),
         pytest.param("bias", "unbiased = True", _Unbiased(items=(_Each(_half),)), id="biased in secret"),
         pytest.param("noise", "stated 1 ", _Defense(items=(_TwiceTheNoise(deviation=1.0),)), id="other variance"),
+        pytest.param("noise", "bias has the variance", _Defense(items=(_Louder(deviation=1.0),)), id="louder noise"),
+        pytest.param("noise", "has the mean", _Defense(items=(_Shifting(deviation=1.0),)), id="noise with a mean"),
+        pytest.param("noise", "stated 0 ", _Defense(items=(_Hushed(),)), id="noise not stated"),
+        pytest.param(
+            "norms", "by_norms adds the variance 0 ",
+            _OfExamples(stages_=("example",), items=(_QuietTraining(deviation=1.0),)), id="trains without noise",
+        ),
+        pytest.param(
+            "norms", "by_norms scales", _OfExamples(stages_=("example",), items=(_LooseTraining(bound=0.1),)),
+            id="trains with another bound",
+        ),
+        pytest.param(
+            "description", "at the truth is off",
+            _OfExamples(stages_=("example",), items=(_OfTheMean(),)), id="says it of one example alone",
+        ),
         pytest.param("description", "at the truth", _Defense(items=(_Unlike(_half),)), id="says what is not so"),
         pytest.param("settings", "not one line", _Refusing(), id="refuses in two lines"),
         pytest.param("transforms", "no Transform", _Defense(items=(_half,)), id="no transform"),
@@ -265,6 +355,21 @@ def _global_noise(value: Tensor) -> Tensor:
 def test_a_broken_defense_is_found(contract: str, words: str, defense: Defense) -> None:
     found = _broken(check_instance("defenses", defense, only={contract}))
     assert words in found[contract], found
+
+
+def test_what_describes_nothing_is_simulated_by_its_code_and_keeps_the_contract() -> None:
+    for function in (_half, torch.round, torch.sign):
+        (found,) = check_instance("defenses", _Defense(items=(_Each(function),)), only={"description"})
+        assert (found.status, found.reason) == ("ok", "")
+
+
+def test_the_draws_that_a_reading_does_not_show_are_a_list_with_a_proof_each() -> None:
+    found = set()
+    for name in registry.names("defenses"):
+        for variant in variants(registry.instance("defenses", name, {})):
+            found |= {item for one in seen_of(variant) for item in unread(one.said)}
+    assert found == set(EXCEPTIONS)
+    assert all(EXCEPTIONS.values())
 
 
 # ------------------------------------------------------------------ attacks broken on purpose

@@ -1,16 +1,21 @@
 """Promise: descriptions compose in stage order, and a candidate that is the truth fits them."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import permutations
 
 import pytest
 import torch
 from torch import Tensor
 
-from bench.defenses.base import Setting, Transform
+from bench.defenses.base import Context, Setting, Transform
 from bench.defenses.transforms.clip import Clip
 from bench.defenses.transforms.low_rank import TopDirections
 from bench.defenses.transforms.mask import KeepLargest, KeepRandom
 from bench.defenses.transforms.noise import GaussianNoise, LaplaceNoise
+from bench.defenses.transforms.sensitivity import SensitivityNoise
+from bench.defenses.transforms.shuffle import ShuffleCoordinates
+from bench.defenses.transforms.two_point import TwoPoint
 from bench.federated.describe import Composition, describe
 from bench.federated.stages import Moment, Stages, stages
 from bench.points import point
@@ -25,11 +30,8 @@ TRANSFORMS: dict[str, Transform] = {
 }  # fmt: skip
 PAIRS = list(permutations(TRANSFORMS, 2))
 NOISE = ("gaussian", "laplace")
-MASKS = ("largest", "random")
-# A mask and a truncation hide each other: the zeros that would show what was kept are filled, or the
-# spaces are those of the masked matrix.  Noise fills the zeros as well.  These fit only roughly.
-ROUGH = {*((m, o) for m in MASKS for o in ("low-rank", *NOISE)), *(("low-rank", m) for m in MASKS)}
-ROUGH |= {(n, o) for n in NOISE for o in ("low-rank", *MASKS)}
+# A mask's draws that noise hides, or a truncation: what was kept is not in the reading.
+UNREAD = {("random", other) for other in ("low-rank", *NOISE)}
 
 
 def gradients(seed: int) -> dict[str, Tensor]:
@@ -59,7 +61,7 @@ def test_the_truth_fits_the_description_of_any_two_transforms(first: str, second
     truth = description.simulate({n: v[:, None] for n, v in gradients(0).items()}, shown)
     other = description.simulate({n: v[:, None] for n, v in gradients(1).items()}, shown)
     assert gap(truth, shown) < gap(other, shown), "the truth is nearer than another gradient"
-    if (first, second) in ROUGH:
+    if (first, second) in UNREAD:
         return
     energy = gap(shown, {n: torch.zeros_like(v) for n, v in shown.items()})
     noisy = first in NOISE or second in NOISE
@@ -126,3 +128,123 @@ def test_noise_on_an_update_is_in_units_of_the_gradient() -> None:
     description = describe(found, point("type-1"), round_=0, unit=0.05, probe=probe)
     assert description is not None
     assert description.noise.variance == pytest.approx(0.01 / 0.05**2)
+
+
+def test_on_a_mean_of_clients_each_keeps_what_is_its_own() -> None:
+    """Three clients clip and prune their updates: the description takes the candidates' clients one by one."""
+    setting = Setting(clients=10, per_round=3, rounds=3, steps=1, batch=2, client_examples=9, rate=0.1)
+    found = Stages(
+        setting=setting, transforms={"client": (TRANSFORMS["flat"], TRANSFORMS["largest"])}, states={}
+    )
+    each = {
+        name: torch.cat([v, v + 1, 2 * v])[:6] for name, v in gradients(0).items()
+    }  # of two examples a client
+    means = {name: value.unflatten(0, (3, 2)).mean(1) for name, value in each.items()}
+    sent, _ = found.apply("client", means, Moment(seed=1, draw=0, round=0), (0, 1, 2))
+    shown = {name: value.mean(0, keepdim=True) for name, value in sent.items()}
+    description = describe(
+        found, point("aggregate"), round_=0, unit=1.0, probe={n: v[0] for n, v in each.items()}
+    )
+    assert description is not None
+    assert description.ordered
+    truth = description.simulate({name: value[None] for name, value in each.items()}, shown)
+    assert gap(truth, shown) <= 1e-20 * gap(shown, {n: torch.zeros_like(v) for n, v in shown.items()})
+
+
+@dataclass(frozen=True)
+class Rounded(Transform):
+    """Says nothing of itself."""
+
+    step: float
+
+    def apply(self, tensors: Mapping[str, Tensor], context: Context) -> dict[str, Tensor]:
+        del context
+        return {name: (value / self.step).round() * self.step for name, value in tensors.items()}
+
+
+@dataclass(frozen=True)
+class Halved(Rounded):
+    """Differentiable, and says nothing of itself either."""
+
+    def apply(self, tensors: Mapping[str, Tensor], context: Context) -> dict[str, Tensor]:
+        del context
+        return {name: value.tanh() / 2 for name, value in tensors.items()}
+
+
+@dataclass(frozen=True)
+class Dropped(Rounded):
+    """Keeps a coordinate with probability `step`."""
+
+    random = True
+
+    def apply(self, tensors: Mapping[str, Tensor], context: Context) -> dict[str, Tensor]:
+        return {n: v * (context.draws.uniform(n, v) < self.step) for n, v in tensors.items()}
+
+
+def of_one(transform: Transform) -> Composition:
+    found = Stages(setting=SETTING, transforms={"client": (transform,)}, states={})
+    probe = {name: value[0] for name, value in gradients(0).items()}
+    description = describe(found, point("type-1"), round_=0, unit=1.0, probe=probe)
+    assert description is not None
+    return description
+
+
+def slope_of(transform: Transform) -> tuple[dict[str, Tensor], dict[str, Tensor], Mapping[str, Tensor]]:
+    """The candidates, what the description makes of them, and the derivative of its sum."""
+    free = {name: value[:, None].clone().requires_grad_() for name, value in gradients(0).items()}
+    after = of_one(transform).simulate(free, gradients(1))
+    total = torch.stack([value.sum() for value in after.values()]).sum()
+    return free, after, dict(zip(free, torch.autograd.grad(total, list(free.values())), strict=True))
+
+
+def test_a_transform_that_says_nothing_is_simulated_by_its_code() -> None:
+    free, after, slope = slope_of(Rounded(0.5))
+    for name, value in free.items():
+        torch.testing.assert_close(after[name], (value[:, 0].detach() / 0.5).round() * 0.5)
+        assert slope[name].min() == slope[name].max()
+        assert 0.3 < float(slope[name].flatten()[0]) < 3, (
+            "a staircase's derivative is that of the ramp below it"
+        )
+
+
+def test_the_codes_own_derivative_is_taken_where_it_is_right() -> None:
+    free, after, slope = slope_of(Halved(0.0))
+    for name, value in free.items():
+        torch.testing.assert_close(slope[name], (1 - value.detach().tanh() ** 2) / 2)
+
+
+def test_what_is_random_and_says_nothing_is_the_mean_over_own_draws() -> None:
+    free, after, slope = slope_of(Dropped(0.25))
+    for name, value in free.items():
+        torch.testing.assert_close(after[name], 0.25 * value[:, 0].detach())
+        torch.testing.assert_close(slope[name], torch.full_like(value, 0.25), rtol=0.3, atol=0.1)
+
+
+def test_what_looks_at_other_clients_is_not_described_for_one() -> None:
+    found = Stages(setting=SETTING, transforms={"exchange": (ShuffleCoordinates(),)}, states={})
+    probe = {name: value[0] for name, value in gradients(0).items()}
+    assert describe(found, point("type-0"), round_=0, unit=1.0, probe=probe) is None
+    assert describe(found, point("aggregate"), round_=0, unit=1.0, probe=probe) is not None
+
+
+def test_noise_that_differs_between_coordinates_has_their_mean() -> None:
+    found = Stages(setting=SETTING, transforms={"client": (TwoPoint(epsilon=1.0),)}, states={})
+    weights = {name: value[0] for name, value in gradients(0).items()}
+    weights["fc.weight"] = 3 * weights["fc.weight"]
+    description = describe(found, point("type-1"), round_=0, unit=1.0, probe=weights, weights=weights)
+    assert description is not None
+    noise, reach = description.noise, {n: float(v.max() - v.min()) / 2 for n, v in weights.items()}
+    assert noise.variances is not None
+    kappa = TwoPoint(epsilon=1.0).stretch
+    for name, variance in noise.variances.items():
+        assert float(variance) == pytest.approx((reach[name] * kappa) ** 2)
+    count = sum(value.numel() for value in weights.values())
+    assert noise.variance == pytest.approx(
+        sum((reach[n] * kappa) ** 2 * v.numel() for n, v in weights.items()) / count
+    )
+
+
+def test_a_noise_that_is_shrunk_later_or_depends_on_the_batch_is_a_bound() -> None:
+    assert not described("flat", "gaussian")[1].noise.bound
+    assert described("gaussian", "flat")[1].noise.bound
+    assert of_one(SensitivityNoise(multiplier=1.0, bound=2.0)).noise.bound

@@ -1,7 +1,6 @@
 """Promise: `map` finds the most probable examples: in closed form where the gradient is linear in them."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +8,7 @@ from torch import Tensor, nn
 
 from bench import api
 from bench.attacks.parts.space import public_space
+from bench.federated.describe import Composition
 from bench.models.mlp import Mlp
 from bench.registry import entries as registry
 from bench.rng import Key
@@ -16,21 +16,6 @@ from bench.trip import Budget, Noise, Reading, Reconstruction
 
 KEY = Key(seed=0)
 VALUES, CLASSES = 6, 3
-
-
-@dataclass(frozen=True)
-class _Gaussian:
-    """A defense that adds Gaussian noise of this variance alone."""
-
-    noise: Noise
-    additive: bool = True
-    inside_steps: bool = False
-
-    def simulate(
-        self, per_example: Mapping[str, Tensor], observed: Mapping[str, Tensor]
-    ) -> dict[str, Tensor]:
-        del observed
-        return {name: value.mean(1) for name, value in per_example.items()}
 
 
 def attack(reading: Reading, evaluations: int = 200, **params: object) -> Reconstruction:
@@ -56,7 +41,8 @@ def linear_reading(variance: float, victims: int = 4) -> tuple[Reading, Tensor]:
     }
     made = api.reading(gradients, model=model, shape=(VALUES,), classes=CLASSES, public=public[victims:])
     return replace(
-        made, labels=labels[:, None], description=_Gaussian(Noise(law="gaussian", variance=variance)),
+        made, labels=labels[:, None],
+        description=Composition(parts=(), contexts={}, noise=Noise(law="gaussian", variance=variance)),
     ), x  # fmt: skip
 
 

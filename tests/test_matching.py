@@ -26,12 +26,15 @@ class _Description:
     noise: Noise
     additive: bool = True
     inside_steps: bool = False
+    ordered: bool = False
+    senders: int = 1
 
-    def simulate(
-        self, per_example: Mapping[str, Tensor], observed: Mapping[str, Tensor]
-    ) -> dict[str, Tensor]:
+    def sent(self, updates: Mapping[str, Tensor], observed: Mapping[str, Tensor]) -> dict[str, Tensor]:
         del observed
-        return {name: value.mean(1) for name, value in per_example.items()}
+        return {name: value.mean(1) for name, value in updates.items()}
+
+    def log_likelihood(self, simulated: Mapping[str, Tensor], observed: Mapping[str, Tensor]) -> None:
+        del simulated, observed
 
 
 def table_reading(victims: int = 3) -> tuple[Reading, Tensor]:

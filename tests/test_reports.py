@@ -1,6 +1,7 @@
 """LDP-FL's reports: unbiased, of the variance they should have (lemmas 1 to 3), and what can be linked of them."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -111,12 +112,31 @@ def test_an_attacker_is_told_the_mean_and_the_variance_of_reports() -> None:
     here = context(20_000, moves=0.1, weights=weights)
     update = torch.tensor([0.5, -2.0, 9.0], dtype=torch.float64)  # to weights -.05, .2 and, clipped, -.5
     sent = report.apply({"a": update.expand(20_000, 3)}, here)["a"]
-    said = report.simulate({"a": update[None]}, {"a": sent[:1]}, here)["a"][0]
-    law, variance = report.noise(here)
+    said = report.expected({"a": update[None]}, {}, here)[0]["a"][0]
+    noise = report.noise(here, {})
     assert said.tolist() == pytest.approx([0.5, -2.0, 5.0])
+    assert isinstance(noise.variance, Mapping)
+    variance = float(noise.variance["a"])
     assert (sent.mean(0) - said).abs().max() < SIGMAS * math.sqrt(variance / 20_000)
-    assert law == "gaussian"
+    assert noise.bound
     assert float(sent[:, 0].var()) == pytest.approx(variance, rel=0.05)
+    assert float(sent.var(0).max()) <= 1.05 * variance
+
+
+def test_reports_have_a_likelihood_of_their_own() -> None:
+    """log p of each report against its chance, by the definition; at most 0, and highest near what was sent."""
+    report, weights = TwoPoint(epsilon=1.0, radius=0.5), {"a": torch.zeros(2000, dtype=torch.float64)}
+    here = context(1, moves=1.0, weights=weights)
+    update = torch.linspace(-0.5, 0.5, 2000, dtype=torch.float64)[None]
+    sent = report.apply({"a": update}, here)
+    reach = 0.5 * report.stretch
+    plus = 0.5 + (-update) / (2 * reach)  # the weight is -update
+    chance = torch.where(sent["a"] < 0, plus, 1 - plus)  # a plus moves the update down
+    expected = (2 * chance).log().sum() - 2000 * math.log1p(1 / report.stretch)
+    found = report.log_likelihood({"a": update}, sent, here)
+    assert float(found) == pytest.approx(float(expected))
+    assert float(found) > float(report.log_likelihood({"a": -update}, sent, here))
+    assert float(found) <= 0
 
 
 def test_shuffling_mixes_every_coordinate_by_itself_and_keeps_the_mean() -> None:

@@ -147,11 +147,12 @@ def test_a_gradient_of_zeros_stays_finite(transform):
 def test_candidates_are_differentiable(transform):
     lead = (2, 3)
     tensors = example(lead, seed=1)
-    observed = {name: tensor[:, :1] for name, tensor in transform.apply(example(lead), context(2)).items()}
+    observed = transform.apply(example(lead), context(2))
 
     def mapped(*values):
         given_ = dict(zip(tensors, values, strict=True))
-        return tuple(transform.simulate(given_, observed, context(2)).values())
+        shown = transform.simulate(given_, observed, context(2))
+        return tuple((transform.expected(given_, {}, context(2))[0] if shown is None else shown).values())
 
     assert torch.autograd.gradcheck(mapped, tuple(t.clone().requires_grad_() for t in tensors.values()))
 
@@ -211,7 +212,7 @@ def test_a_row_within_the_bound_is_bit_equal(bound):
 def test_clip_has_a_finite_derivative_at_zero():
     for per in ("flat", "tensor"):
         zeros = {name: torch.zeros(shape, requires_grad=True) for name, shape in SHAPES.items()}
-        after = Clip(bound=1.0, per=per).simulate(zeros, zeros, context(0))
+        after, _ = Clip(bound=1.0, per=per).expected(zeros, {}, context(0))
         torch.stack([tensor.sum() for tensor in after.values()]).sum().backward()
         assert all(zero.grad is not None and bool((zero.grad == 1).all()) for zero in zeros.values())
 
@@ -339,12 +340,11 @@ def test_a_clip_behind_the_mask_moves_the_bound_with_it():
     )
 
 
-def test_a_mean_of_several_rows_bounds_none_of_them():
-    """The mean of two pruned rows: what is zero there was dropped in both; its magnitudes are of neither."""
-    truth = {"w": torch.tensor([[[4.0, -3.0, 0.5, 1.0], [4.0, -5.0, 1.0, 2.0]]])}
-    observed = {"w": KeepLargest(share=0.5).apply(truth, context(2))["w"].mean(1, keepdim=True)}
-    mapped = KeepLargest(share=0.5).simulate({"w": 9 * truth["w"]}, observed, context(2))
-    assert mapped["w"][..., 2:].abs().max() == 0
+def test_a_random_mask_that_is_not_shown_counts_by_its_chance():
+    truth = {"w": torch.tensor([[4.0, -3.0, 0.5, 0.0]])}
+    mask = KeepRandom(share=0.5, threshold=0.1)  # two of the three above the threshold
+    mapped, _ = mask.expected(truth, {}, context(1))
+    torch.testing.assert_close(mapped["w"], truth["w"] * 2 / 3)
 
 
 # --- low rank
@@ -398,24 +398,30 @@ def test_the_truth_as_candidate_of_low_rank_is_the_reading(rank):
         torch.testing.assert_close(mapped[name], observed[name], rtol=0, atol=1e-10)
 
 
-def test_a_candidate_lies_in_the_spaces_of_a_mean_of_rows():
+def test_what_low_rank_describes_is_what_the_two_spaces_tell():
+    """UUᵀG = R and GVVᵀ = R, and nothing else: a candidate counts by both, and is free outside both spaces."""
+    truth, guess = (example((1,), seed=seed, shapes={"w": (8, 9)})["w"] for seed in (0, 5))
+    low = TopDirections(rank=2)
+    observed = low.apply({"w": truth}, context(1))
+    u, _, v = torch.linalg.svd(truth[0])
+    p, q = u[:, :2] @ u[:, :2].T, v[:2].T @ v[:2]
+    mapped = low.simulate({"w": guess}, observed, context(1))["w"][0]
+    torch.testing.assert_close(p @ mapped, p @ guess[0], rtol=0, atol=1e-10)
+    torch.testing.assert_close(mapped @ q, guess[0] @ q, rtol=0, atol=1e-10)
+    outside = (torch.eye(8, dtype=p.dtype) - p) @ guess[0] @ (torch.eye(9, dtype=p.dtype) - q)
+    moved = low.simulate({"w": guess + outside}, observed, context(1))["w"][0]
+    torch.testing.assert_close(moved, mapped, rtol=0, atol=1e-10)
+
+
+def test_low_rank_that_is_not_shown_is_each_candidates_own():
     rows = example((1, 3), shapes={"w": (8, 9)})
-    low = TopDirections(rank=1)
-    mean = {name: tensor.mean(1, keepdim=True) for name, tensor in low.apply(rows, context(2)).items()}
-    assert torch.linalg.matrix_rank(mean["w"]).item() == 3
-    sent = low.apply(rows, context(2))  # each row sent lies in the spaces that the mean shows
-    torch.testing.assert_close(low.simulate(sent, mean, context(2))["w"], sent["w"], rtol=0, atol=1e-10)
-    other = low.simulate(example((1, 3), seed=5, shapes={"w": (8, 9)}), mean, context(2))["w"]
-    assert torch.linalg.matrix_rank(torch.cat([other[0, 0], mean["w"][0, 0]]), rtol=1e-9).item() == 3
-    assert torch.linalg.matrix_rank(torch.cat([other[0, 0], mean["w"][0, 0]], dim=1), rtol=1e-9).item() == 3
-
-
-def test_a_candidate_gains_no_direction_that_the_reading_lacks():
-    one = example((1, 1), shapes={"w": (8, 1)})["w"] @ torch.ones(1, 9, dtype=torch.float64)
-    low = TopDirections(rank=1)  # of three rows the reading could show three directions: it shows one
-    mapped = low.simulate(example((1, 3), shapes={"w": (8, 9)}), {"w": one}, context(2))["w"]
-    assert torch.linalg.matrix_rank(torch.cat([mapped[0, 0], one[0, 0]])).item() == 1
-    assert torch.linalg.matrix_rank(mapped, rtol=1e-9).tolist() == [[1, 1, 1]]
+    low = TopDirections(rank=2)
+    free = {"w": rows["w"].clone().requires_grad_()}
+    mapped = low.expected(free, {}, context(2))[0]["w"]
+    torch.testing.assert_close(mapped, low.apply(rows, context(2))["w"], rtol=0, atol=1e-10)
+    (slope,) = torch.autograd.grad(mapped.sum(), free["w"])
+    assert slope.isfinite().all()
+    assert float(slope.norm()) > 0
 
 
 def test_a_row_that_is_not_finite_harms_no_other():

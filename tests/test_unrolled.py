@@ -26,7 +26,7 @@ from bench.models.lenet import CplLenet, DlgLenet
 from bench.models.mlp import Mlp
 from bench.registry import entries as registry
 from bench.rng import Key
-from bench.trip import Budget
+from bench.trip import Budget, Candidates
 
 READINGS, STEPS, BATCH, CLASSES, RATE = 3, 3, 2, 4, 0.3
 SHAPE = (1, 12, 12)
@@ -138,7 +138,7 @@ def test_gradients_can_be_clipped_example_by_example_inside_the_steps(name: str)
     bound = 0.3
     seen: list[int] = []
 
-    def clip(step: int, per_example: dict[str, Tensor]) -> dict[str, Tensor]:
+    def clip(step: int, per_example: Mapping[str, Tensor], _: Candidates) -> dict[str, Tensor]:
         seen.append(step)
         norms = {key: value.flatten(2).norm(dim=2) for key, value in per_example.items()}
         factors = {key: (bound / norm).clamp(max=1.0) for key, norm in norms.items()}
@@ -185,7 +185,7 @@ def test_at_the_truth_it_is_what_the_pipeline_sends(defended: bool) -> None:
     defense: Defense = FedCdp(clip=0.3, sigma=0.0) if defended else NoDefense()
     sent, before = _round(defense, model, weights, x.detach(), labels)
 
-    def through(step: int, per_example: dict[str, Tensor]) -> dict[str, Tensor]:
+    def through(step: int, per_example: Mapping[str, Tensor], _: Candidates) -> dict[str, Tensor]:
         moment = Moment(seed=0, draw=0, round=0, step=step)
         shown, _ = before.apply("example", per_example, moment, tuple(range(READINGS)))
         return {name: value.mean(1) for name, value in shown.items()}

@@ -10,6 +10,7 @@ from torch import Tensor
 Tensors = Mapping[str, Tensor]
 Kind = Literal["l2", "cosine", "l1"]
 Layers = Literal["equal", "normalised"]
+_LEAST = 1e-4  # of the mean variance: coordinates of less noise count as having so much
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,18 +21,22 @@ class Distance:
     2020, eq. 4).  `layers` = "normalised" weighs each tensor so that a zero gradient is equally far in
     all of them.  `exclude` leaves out tensors whose name begins so (Risk-balanced's "muted" attacker).
     `unknown_scale` takes the least distance over factors s ≥ 1 of o, for a reading that was shortened by an
-    unknown factor (below 1 a zero gradient would explain everything).
+    unknown factor (below 1 a zero gradient would explain everything).  `variances` of each coordinate's noise, name → a
+    tensor that broadcasts to (*shape), and their mean `variance`: each coordinate counts in units of its own deviation,
+    times the mean one.
     """
 
     kind: Kind
     layers: Layers = "equal"
     exclude: tuple[str, ...] = ()
     unknown_scale: bool = False
+    variances: Tensors | None = None
+    variance: float = 0.0
 
     def __call__(self, candidate: Tensors, observed: Tensors) -> Tensor:
         """name → (reading, *shape) twice → (reading,).  Raises `ValueError` where `exclude` leaves no tensor."""
         names = self._names(observed)
-        c, o = {n: candidate[n] for n in names}, {n: observed[n] for n in names}
+        c, o = self._weighed(candidate, names), self._weighed(observed, names)
         if self.kind == "cosine":
             weights = self._weights(o, 2)
             dot, of_c, of_o = (
@@ -46,11 +51,27 @@ class Distance:
 
     def of_zero(self, observed: Tensors) -> Tensor:
         """The distance of a zero gradient, which explains nothing: (reading,)."""
-        o = {n: observed[n] for n in self._names(observed)}
+        o = self._weighed(observed, self._names(observed))
         if self.kind == "cosine":
             return torch.ones_like(_total(o))
         power = 1 if self.kind == "l1" else 2
         return _total({n: v.abs() ** power for n, v in o.items()}, self._weights(o, power))
+
+    def energy(self, observed: Tensors) -> Tensor:
+        """‖o‖², (reading,), as the distance weighs its coordinates."""
+        o = self._weighed(observed, self._names(observed))
+        return _total({n: value * value for n, value in o.items()}, self._weights(o, 2))
+
+    def _weighed(self, tensors: Tensors, names: list[str]) -> dict[str, Tensor]:
+        """Each coordinate over its noise's deviation, times the mean deviation."""
+        if self.variances is None:
+            return {name: tensors[name] for name in names}
+        least = _LEAST * self.variance
+        return {
+            name: tensors[name]
+            * (self.variance / self.variances[name].clamp_min(least)).sqrt().to(tensors[name])
+            for name in names
+        }
 
     def _names(self, observed: Tensors) -> list[str]:
         names = [name for name in observed if not (self.exclude and name.startswith(self.exclude))]

@@ -4,7 +4,7 @@ After the first step the weights differ by reading, and depend on its candidates
 them, so that a distance to the update has exact derivatives.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -12,10 +12,9 @@ from torch.func import functional_call, grad, vmap
 
 from bench.errors import BenchError
 from bench.gradients import group_gradients, soft_cross_entropy, twice_under_vmap
+from bench.trip import Candidates, StepDefense
 
 Tensors = Mapping[str, Tensor]
-# (local step, each example's gradient, name → (reading, example, *shape)) → that step's mean gradient
-StepDefense = Callable[[int, dict[str, Tensor]], Mapping[str, Tensor]]
 
 
 def unrolled_update(
@@ -28,8 +27,8 @@ def unrolled_update(
     `targets` (reading, step·example, class) are in the order of the steps; `rate` is η.  Each step is
     w ← w - η ḡ with ḡ the mean gradient over the step's examples at the current weights (local SGD,
     McMahan et al. 2017, algorithm 1), so that the result is what the client sends, w_0 - w_L, divided by
-    η·steps.  `between` stands for a defense inside the local steps: it takes each example's gradient
-    (reading, example, *shape) and returns ḡ, by default the mean.
+    η·steps.  `between` stands for a defense inside the local steps (`Description.local_steps`): it takes each example's
+    gradient (reading, example, *shape) and returns ḡ, by default the mean.
 
     Differentiable to inputs and targets through all steps, where these require it; else no graph is kept.
     Raises `BenchError` where the examples are not `steps` batches of one size, `NotApplicable` as
@@ -48,7 +47,8 @@ def unrolled_update(
         if between is None:
             mean: Tensors = _mean_gradients(model, shared, local, x, y, graph)
         else:
-            mean = between(step, _example_gradients(model, shared, local, x, y, graph))
+            each = _example_gradients(model, shared, local, x, y, graph)
+            mean = between(step, each, Candidates(inputs=x, targets=y, weights=shared or local))
         total = {name: total[name] + mean[name] if step else mean[name] for name in weights}
         local = {name: value - rate * mean[name] for name, value in local.items()}
     return {name: value / steps for name, value in total.items()}

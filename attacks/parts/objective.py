@@ -1,7 +1,7 @@
 """The matching objective: the observations, and how far the gradients of candidate examples are from them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from torch import Tensor
 from bench.attacks.parts.distance import Distance
 from bench.attacks.parts.local import unrolled_update
 from bench.gradients import group_gradients
-from bench.trip import Reading
+from bench.trip import Candidates, Reading
 
 Tensors = Mapping[str, Tensor]
 
@@ -33,6 +33,14 @@ def mean_observation(observed: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     return {name: torch.stack([each[name] for each in observed]).mean(0) for name in observed[0]}
 
 
+def in_deviations(distance: Distance, reading: Reading) -> Distance:
+    """The distance with each coordinate in units of its described noise, where coordinates differ in that."""
+    if reading.description is None:
+        return distance
+    noise = reading.description.noise
+    return replace(distance, variances=noise.variances, variance=noise.variance)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mismatch:
     """The mean distance to the observations; `unrolled` simulates each local step instead of their mean."""
@@ -47,37 +55,56 @@ class Mismatch:
         """`observed` each name → (reading, *shape), `inputs` (reading, example, *shape) and `targets`
         (reading, example, class) → (reading,)."""
         reading = self.reading
+        description = reading.description
         total = torch.zeros(len(inputs), dtype=inputs.dtype, device=inputs.device)
         shared = len(observed) > 1 and _same_weights(reading)
         gradients = None
         for number, target in enumerate(observed):
+            weights = {name: value[number] for name, value in reading.weights.items()}
             if gradients is None or not shared:
-                weights = {name: value[number] for name, value in reading.weights.items()}
-                gradients = self._gradients(weights, inputs, targets, differentiable)
+                gradients = self._gradients(weights, target, inputs, targets, differentiable)
             simulated = gradients
-            if reading.description is not None:
-                simulated = reading.description.simulate(gradients, target)
-            total = total + self.distance(simulated, target)
+            if description is not None:
+                if self.unrolled or not description.inside_steps:
+                    simulated = description.sent(gradients, target)
+                else:
+                    candidates = Candidates(inputs=inputs, targets=targets, weights=weights)
+                    simulated = description.simulate(gradients, target, candidates)
+            total = total + self._distance(simulated, target)
         return total / len(observed)
 
     def _gradients(
-        self, weights: Tensors, inputs: Tensor, targets: Tensor, differentiable: bool
+        self, weights: Tensors, observed: Tensors, inputs: Tensor, targets: Tensor, differentiable: bool
     ) -> dict[str, Tensor]:
-        """The mean gradient of the candidates, name → (reading, *shape); where the defense is described each
-        candidate's, (reading, example, *shape), which the description maps to what is shown."""
-        reading = self.reading
+        """The mean gradient of the candidates, name → (reading, *shape).
+
+        Where the defense is described, as the description takes it: what each client would send, (reading, client,
+        *shape), or with a defense inside its steps each candidate's gradient, (reading, example, *shape).
+        """
+        reading, description = self.reading, self.reading.description
+        model = reading.model
         if self.unrolled:
+            inside = description is not None and description.inside_steps
             update = unrolled_update(
-                reading.model, weights, inputs, targets, steps=reading.steps, rate=reading.rate
-            )
-            return update if reading.description is None else {name: v[:, None] for name, v in update.items()}
-        if reading.description is None:
-            return group_gradients(reading.model, weights, inputs, targets, differentiable=differentiable)
-        flat = group_gradients(
-            reading.model, weights, inputs.flatten(0, 1)[:, None], targets.flatten(0, 1)[:, None],
-            differentiable=differentiable,
-        )  # fmt: skip
-        return {name: value.unflatten(0, inputs.shape[:2]) for name, value in flat.items()}
+                model, weights, inputs, targets, steps=reading.steps, rate=reading.rate,
+                between=description.local_steps(observed) if description is not None and inside else None,
+            )  # fmt: skip
+            return update if description is None else {name: v[:, None] for name, v in update.items()}
+        if description is None:
+            return group_gradients(model, weights, inputs, targets, differentiable=differentiable)
+        rows = inputs.shape[1] if description.inside_steps else description.senders
+        x, y = (value.unflatten(1, (rows, -1)).flatten(0, 1) for value in (inputs, targets))
+        flat = group_gradients(model, weights, x, y, differentiable=differentiable)
+        return {name: value.unflatten(0, (len(inputs), rows)) for name, value in flat.items()}
+
+    def _distance(self, simulated: Tensors, observed: Tensors) -> Tensor:
+        """The distance; where the defense's draws have a law of their own, -2v log p of it, (reading,)."""
+        description = self.reading.description
+        if description is not None and self.distance.kind != "cosine" and len(self.reading.rounds) == 1:
+            likelihood = description.log_likelihood(simulated, observed)
+            if likelihood is not None:
+                return -2 * description.noise.variance * likelihood
+        return self.distance(simulated, observed)
 
 
 def _same_weights(reading: Reading) -> bool:

@@ -1,5 +1,6 @@
 """Priors on inputs, one figure per reading, added to the distance: as published, and of an adaptive attacker."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor
 from bench.trip import Noise, Reading
 
 _RANGE_DEVIATION = 0.05  # standard deviation of values outside the data's range
+_MEDIAN_SQUARE = 0.4549  # of a standard normal
 _SMOOTH = 0.01  # grey levels below which |∂x| is taken as 0: the root is smooth there
 
 
@@ -34,14 +36,16 @@ class NoiseModel:
     """Makes the objective that of the most probable candidate, not of the one that fits best.
 
     With variance v of the noise on each coordinate of the mean observation, -2v log p is the squared
-    distance (Laplace's law: √(v/2) times -log p is the absolute distance) plus `weight` times the prior's
+    distance (Laplace's law: √(v/2) times -log p is the absolute distance) plus 2v (√(v/2)) times the prior's
     -log p: neighbours differ as in public images (scale `edge_scale`), and values lie in the data's range.
-    `variance` is in gradient units squared; at 0 nothing is known of noise, and the prior is 0.
+    `variance` is in gradient units squared, the mean over coordinates; at 0 nothing is known of noise, and the prior
+    is 0.  Where it is a `bound`, `of_rows` estimates each reading's.  `weight` is the prior's at `variance`.
     """
 
     variance: float
     weight: float
     edge_scale: float
+    bound: bool = False
 
     @classmethod
     def of(cls, reading: Reading, observations: int) -> "NoiseModel":
@@ -55,16 +59,37 @@ class NoiseModel:
             single = noise.law == "laplace" and len(reading.rounds) == 1
             weight = (variance / 2) ** 0.5 if single else 2 * variance
         return cls(
-            variance=variance, weight=weight,
+            variance=variance, weight=weight, bound=noise.bound,
             edge_scale=edge_scale(reading.public_inputs[:256]) if weight else 1.0,
         )  # fmt: skip
 
-    def prior(self, x: Tensor, value_range: tuple[float, float]) -> Tensor | float:
-        """`weight` times -log p of inputs (reading, example, *shape), up to a constant: (reading,), or 0."""
+    def of_rows(self, observed: Mapping[str, Tensor]) -> Tensor:
+        """Each reading's variance, of name → (reading, *shape) → (reading,).
+
+        Of a bound, the reading's own: its median square over that of a standard normal, at most the bound.  Most
+        coordinates of a gradient are near zero, so that their median is the noise's, or little above.  Coordinates that
+        are exactly zero were dropped, not noised.
+        """
+        whole = torch.cat([value.detach().flatten(1) for value in observed.values()], 1)
+        if not self.bound or self.variance == 0:
+            return whole.new_full((len(whole),), self.variance)
+        squares = whole.square()
+        median = squares.where(squares > 0, squares.new_tensor(torch.nan)).nanmedian(1).values
+        return (median / _MEDIAN_SQUARE).nan_to_num(0.0).clamp_max(self.variance)
+
+    def prior(
+        self, x: Tensor, value_range: tuple[float, float], share: Tensor | float = 1.0
+    ) -> Tensor | float:
+        """`weight` times -log p of inputs (reading, example, *shape), up to a constant: (reading,), or 0.
+
+        `share` of the weight, (reading,): of a variance below `variance`, or of a distance in other units.
+        """
         if self.weight == 0:
             return 0.0
-        return self.weight * (
-            edges(x, self.edge_scale) + outside(x, *value_range) / (2 * _RANGE_DEVIATION**2)
+        return (
+            self.weight
+            * share
+            * (edges(x, self.edge_scale) + outside(x, *value_range) / (2 * _RANGE_DEVIATION**2))
         )
 
 

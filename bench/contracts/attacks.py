@@ -240,7 +240,7 @@ def _tensors(reading: Reading) -> dict[str, Tensor]:
 
 
 def _identity() -> Composition:
-    return Composition(parts=(("example", ()),), contexts={}, unit=1.0)
+    return Composition(parts=(), contexts={})
 
 
 CONTRACTS = (

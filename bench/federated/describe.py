@@ -1,61 +1,192 @@
-"""A defense's public description: the composition, in stage order, of its transforms' descriptions."""
+"""A defense's public description: the composition, in stage order, of what its transforms do to a candidate."""
 
+import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
-from bench.defenses.base import Context, Law, Tensors, Transform
-from bench.federated.draws import NoDraws
+from bench.defenses.base import Context, Local, State, Tensors, Transform
+from bench.defenses.transforms.rows import norms
+from bench.federated.draws import OwnDraws
+from bench.federated.noises import Added, Step, total_noise
 from bench.federated.stages import Stages
+from bench.federated.straight import Straight, straight
 from bench.points import SENT, STAGES, Point, Scope, Stage
-from bench.trip import Noise
+from bench.trip import Candidates, Noise, StepDefense
 
-_OF_A_CLIENT = ("step", *SENT)
-_Parts = tuple[tuple[Stage, tuple[Transform, ...]], ...]
+_IN_STEPS: tuple[Stage, ...] = ("example", "step")
+_OF_A_CLIENT = (*_IN_STEPS, *SENT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One transform on a candidate: its code, its state before (the server's, or of one client with an axis of 1),
+    and whether the reading shows what its `simulate` reads."""
+
+    stage: Stage
+    code: Straight
+    state: State
+    shown: bool
+
+    @property
+    def transform(self) -> Transform:
+        return self.code.transform
+
+    def __call__(
+        self, tensors: Tensors, observed: Tensors | None, state: State, context: Context
+    ) -> tuple[dict[str, Tensor], State]:
+        if self.shown and observed is not None:
+            seen = self.transform.simulate(tensors, observed, context)
+            if seen is not None:
+                return seen, state
+        return self.code(tensors, state, context)
+
+    def of_rows(self, rows: int) -> State:
+        """The state, of so many clients where each has its own."""
+        if self.transform.owner == "server":
+            return self.state
+        return {key: value.expand(rows, *value.shape[1:]) for key, value in self.state.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Composition:
-    """`bench.trip.Description` for one point: maps candidates' per-example gradients to what it shows."""
+    """`bench.trip.Description` for one point: maps candidates' gradients to what it shows.
 
-    parts: _Parts
+    `unit`: one unit of the mean gradient in the units that are sent, 1 or η·L.  `senders`: the clients behind a
+    reading.
+    """
+
+    parts: tuple[Part, ...]
     contexts: Mapping[Stage, Context]
-    unit: float
+    unit: float = 1.0
+    senders: int = 1
     noise: Noise = Noise()
     additive: bool = True
 
     @property
     def inside_steps(self) -> bool:
-        return any(transforms for stage, transforms in self.parts if stage in ("example", "step"))
+        return any(part.stage in _IN_STEPS for part in self.parts)
 
-    def simulate(self, per_example: Tensors, observed: Tensors) -> dict[str, Tensor]:
+    @property
+    def ordered(self) -> bool:
+        of_clients = [part for part in self.parts if part.stage in _OF_A_CLIENT]
+        setting = self.contexts[of_clients[0].stage].setting if of_clients else None
+        return self.senders > 1 and setting is not None and setting.batch * setting.steps > 1
+
+    def simulate(
+        self, per_example: Tensors, observed: Tensors, candidates: Candidates | None = None
+    ) -> dict[str, Tensor]:
         """`per_example` (reading, example, *shape), `observed` (reading, *shape) in gradient units →
-        (reading, *shape): exact for one local step."""
-        candidate = dict(per_example)
+        (reading, *shape): exact for one local step.  Examples come in equal numbers from each sender."""
+        rows = {name: self._of_senders(value) for name, value in per_example.items()}
+        if candidates is not None:
+            candidates = replace(
+                candidates,
+                inputs=self._of_senders(candidates.inputs), targets=self._of_senders(candidates.targets),
+            )  # fmt: skip
+        mean = self._local_step(0, rows, candidates, observed, self._states(rows))
+        return self.sent(
+            {name: value.unflatten(0, (-1, self.senders)) for name, value in mean.items()}, observed
+        )
+
+    def local_steps(self, observed: Tensors) -> StepDefense:
+        """One round's local steps in order, which carry the state of each row; see `Description`."""
+        states: list[dict[int, State]] = []
+
+        def between(step: int, each: Mapping[str, Tensor], candidates: Candidates) -> dict[str, Tensor]:
+            if not step:
+                states[:] = [self._states(each)]
+            return self._local_step(step, each, candidates, observed, states[0])
+
+        return between
+
+    def sent(self, updates: Tensors, observed: Tensors) -> dict[str, Tensor]:
+        """Updates (reading, sender, *shape) in gradient units → what is shown, (reading, *shape)."""
+        readings = len(next(iter(updates.values())))
+        current = {name: value.flatten(0, 1) for name, value in updates.items()}
+        seen = observed
+        scaled = any(part.stage not in _IN_STEPS for part in self.parts) and self.unit != 1
+        if scaled:
+            current = {name: self.unit * value for name, value in current.items()}
+            seen = {name: self.unit * value for name, value in observed.items()}
+        for part in self.parts:
+            if part.stage in SENT:
+                current = self._of_clients(part, current, seen, readings)
+        mean = {name: value.unflatten(0, (readings, -1)) for name, value in current.items()}
+        current = {name: value[:, 0] if self.senders == 1 else value.mean(1) for name, value in mean.items()}
+        for part in self.parts:
+            if part.stage == "aggregate":
+                current, _ = part(current, seen, part.of_rows(readings), self.contexts["aggregate"])
+        return {name: value / self.unit for name, value in current.items()} if scaled else current
+
+    def log_likelihood(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
+        """Of the last transform's own law, where it alone is random: (reading,), at most 0."""
+        if not self.parts or not self.parts[-1].shown or not self.additive:
+            return None
+        last = self.parts[-1]
+        scale = self.unit if last.stage not in _IN_STEPS else 1.0
+        ours, seen = ({n: scale * v for n, v in each.items()} for each in (simulated, observed))
+        context = self.contexts[last.stage]
+        if last.stage != "example":
+            return last.transform.log_likelihood(ours, seen, context)
+        ours, seen = ({n: v[:, None] for n, v in each.items()} for each in (ours, seen))
+        whole = last.transform.log_likelihood(ours, seen, context)
+        return None if whole is None else whole[:, 0]
+
+    def _of_senders(self, value: Tensor) -> Tensor:
+        return value if self.senders == 1 else value.unflatten(1, (self.senders, -1)).flatten(0, 1)
+
+    def _states(self, rows: Mapping[str, Tensor]) -> dict[int, State]:
+        count = len(next(iter(rows.values())))
+        return {n: part.of_rows(count) for n, part in enumerate(self.parts) if part.stage in _IN_STEPS}
+
+    def _local_step(
+        self, step: int, each: Mapping[str, Tensor], candidates: Candidates | None, observed: Tensors,
+        states: dict[int, State],
+    ) -> dict[str, Tensor]:  # fmt: skip
+        """One step of each row: (row, example, *shape) → (row, *shape); moves `states` on."""
+        current, of_examples = dict(each), True
+        local = None if candidates is None else _local(self.contexts, candidates)
         batch = {name: value[:, None] for name, value in observed.items()}
-        for stage, transforms in self.parts:
-            if stage == "step":
-                candidate = {name: value.mean(1) for name, value in candidate.items()}
-            scale = self.unit if stage in SENT else 1.0
-            seen = batch if stage == "example" else observed
-            if transforms and scale != 1.0:
-                candidate = {name: scale * value for name, value in candidate.items()}
-                seen = {name: scale * value for name, value in seen.items()}
-            for transform in transforms:
-                after = transform.simulate(candidate, seen, self.contexts[stage])
-                assert after is not None  # `describe` tried it
-                candidate = after
-            if transforms and scale != 1.0:
-                candidate = {name: value / scale for name, value in candidate.items()}
-        if self.parts[-1][0] == "example":
-            candidate = {name: value.mean(1) for name, value in candidate.items()}
-        return candidate
+        remaining: dict[str, Tensor] | None = None
+        for number, part in enumerate(self.parts):
+            if part.stage not in _IN_STEPS:
+                break
+            context = replace(self.contexts[part.stage], step=step)
+            if part.stage == "example":
+                context = replace(context, local=local)
+            elif of_examples:
+                remaining = norms(current, 2)
+                current, of_examples = {name: value.mean(1) for name, value in current.items()}, False
+            if part.stage == "step":
+                context = replace(context, norms=remaining)
+            seen = batch if part.stage == "example" else observed
+            current, states[number] = part(current, seen, states[number], context)
+        return {name: value.mean(1) for name, value in current.items()} if of_examples else current
+
+    def _of_clients(self, part: Part, rows: Tensors, observed: Tensors, readings: int) -> dict[str, Tensor]:
+        """A transform of clients' updates (reading·sender, *shape).  One across clients takes a round at a time."""
+        context = self.contexts[part.stage]
+        if not part.transform.across:
+            return part(rows, observed, part.of_rows(readings * self.senders), context)[0]
+        rounds = [
+            part({n: v.unflatten(0, (readings, -1))[r] for n, v in rows.items()}, None,
+                 part.of_rows(self.senders), context)[0]
+            for r in range(readings)
+        ]  # fmt: skip
+        return {name: torch.cat([one[name] for one in rounds]) for name in rows}
 
     def __repr__(self) -> str:
         """Equal where a later tap adds no transform, so that equal readings are attacked once."""
-        acting = tuple((stage, transforms) for stage, transforms in self.parts if transforms)
-        return f"Composition({acting!r}, unit={self.unit}, noise={self.noise})"
+        acting = tuple((part.stage, part.transform, part.shown) for part in self.parts)
+        digest = hashlib.sha256()
+        for tensors in (*(part.state for part in self.parts), self.noise.variances or {}):
+            for name, value in tensors.items():
+                digest.update(f"{name}{tuple(value.shape)}".encode() + value.detach().cpu().numpy().tobytes())
+        noise = replace(self.noise, variances=None)
+        return f"Composition({acting!r}, {self.unit=}, {self.senders=}, {noise=}, {digest.hexdigest()})"
 
 
 def untouched(stages: Stages, point: Point) -> bool:
@@ -73,68 +204,133 @@ def describe(
     stages: Stages, point: Point, *, round_: int, unit: float, probe: Tensors, weights: Tensors | None = None,
     colluders: float = 0.0,
 ) -> Composition | None:  # fmt: skip
-    """The description of everything that `point` shows; None where a transform has no description, or acts on single
-    clients and only their mean is shown.  `unit`: one unit of the mean gradient in the units that are sent, 1 or η·L.
+    """The description of everything that `point` shows; None where something acts across clients and one client is
+    shown, where a client's own state depends on earlier rounds, and where a transform's code does not run on a
+    candidate.  `unit`: one unit of the mean gradient in the units that are sent, 1 or η·L.
 
-    `probe`, name → (*shape), is any gradient, on which each transform is tried once.  `weights`, name → (*shape) of
+    `probe`, name → (*shape), is any gradient, on which each transform is tried.  `weights`, name → (*shape) of
     that round, and `colluders`: see `Context`.
     """
     seen = [stage for stage in STAGES if point.sees(stage)]
     contexts: dict[Stage, Context] = {
         stage: Context(
             lead=2 if stage == "example" else 1,  # a candidate keeps the readings' axis at `aggregate`
-            stage=stage, round=round_, step=0, setting=stages.setting, draws=NoDraws(),
-            weights=weights, colluders=colluders,
+            stage=stage, round=round_, step=0, setting=stages.setting,
+            draws=OwnDraws(lead=2 if stage == "example" else 1), weights=weights, colluders=colluders,
         )
         for stage in seen
     }  # fmt: skip
-    if point.scope is Scope.AGGREGATE and any(stages.has(stage) for stage in seen if stage in _OF_A_CLIENT):
+    setting = stages.setting
+    senders = setting.per_round if point.scope is Scope.AGGREGATE else 1
+    steps = setting.steps if point.after_training else 1
+    examples = 1 if point.scope is Scope.EXAMPLE else setting.batch
+    # how many rows of a stage one reading is the mean of
+    behind = {stage: senders * (steps if stage in _IN_STEPS else 1) for stage in STAGES} | {"aggregate": 1}
+    behind["example"] *= examples
+    try:
+        parts = _parts(stages, contexts, probe, behind, unit)
+    except Exception:  # a plug-in's code, on a row that it was not written for
         return None
-    for stage in seen:
-        trial = {n: v[(None,) * contexts[stage].lead] for n, v in probe.items()}
-        for transform in stages.transforms.get(stage, ()):
-            if transform.simulate(trial, trial, contexts[stage]) is None:
-                return None
-    parts = tuple((stage, stages.transforms.get(stage, ())) for stage in seen)
+    if parts is None:
+        return None
+    noises, additive = _noises(parts, contexts)
+    scales: dict[Stage, float] = {stage: 1.0 if stage in _IN_STEPS else unit for stage in STAGES}
     return Composition(
-        parts=parts, contexts=contexts, unit=unit,
-        noise=_noise(
-            parts, contexts, unit,
-            batch=1 if point.scope is Scope.EXAMPLE else stages.setting.batch,
-            steps=stages.setting.steps if point.after_training else 1,
-        ),
-        additive=_additive(parts, contexts),
+        parts=parts, contexts=contexts, unit=unit, senders=senders, additive=additive,
+        noise=total_noise(noises, scales, Step(batch=examples, steps=steps, senders=senders), probe),
     )  # fmt: skip
 
 
-def _noise(parts: _Parts, contexts: Mapping[Stage, Context], unit: float, *, batch: int, steps: int) -> Noise:
-    """The noise of all transforms together, in gradient units; means over batch and steps divide by B and L.
-
-    A transform after a noise can only shrink it: the sum is then an upper bound.  A single Laplace noise keeps its law;
-    sums and means of several count as Gaussian.
-    """
-    added: list[tuple[Law, float]] = []
-    for stage, transforms in parts:
+def _parts(
+    stages: Stages,
+    contexts: Mapping[Stage, Context],
+    probe: Tensors,
+    behind: Mapping[Stage, int],
+    unit: float,
+) -> tuple[Part, ...] | None:
+    """Each transform that is seen, tried on what the probe is when it gets there; None: no description."""
+    shapes = {name: tuple(value.shape) for name, value in probe.items()}
+    places = [(stage, n) for stage in contexts for n in range(len(stages.transforms.get(stage, ())))]
+    current = {name: value.detach()[None, None] for name, value in probe.items()}
+    lead, parts, scale = 2, [], 1.0
+    for number, (stage, position) in enumerate(places):
+        transform = stages.transforms[stage][position]
+        if (
+            transform.across and behind[stage] == 1
+            and transform.expected(probe, {}, contexts[stage]) is None
+        ):  # fmt: skip
+            return None  # it depends on clients that this reading says nothing of
+        context = contexts[stage]
+        if context.lead < lead:
+            current, lead = {name: value[:, 0] for name, value in current.items()}, 1
+        if stage not in _IN_STEPS and scale != unit:
+            current, scale = {name: unit * value for name, value in current.items()}, unit
+        state = stages.states.get((stage, position), {})
+        if state and transform.owner == "client":
+            if context.round:
+                return None  # what a client keeps from earlier rounds is known to nobody else
+            state = transform.initial_of(shapes, 1)
+        later = [stages.transforms[s][p] for s, p in places[number + 1 :]]
+        shown = behind[stage] == 1 and all(
+            transform.reads in each.keeps if transform.reads != "values" else False for each in later
+        )
+        if stage == "example":
+            context = replace(context, local=_public(stages))
         if stage == "step":
-            added = [(law if batch == 1 else "gaussian", variance / batch) for law, variance in added]
-        if stage == "client" and steps > 1:
-            added = [("gaussian", variance / steps) for _, variance in added]
-        scale = unit if stage in SENT else 1.0
-        for transform in transforms:
-            noise = transform.noise(contexts[stage])
-            if noise is not None and noise[1] > 0:
-                added.append((noise[0], noise[1] / scale**2))
-    law = added[0][0] if len(added) == 1 else "gaussian"
-    return Noise(law=law, variance=sum(variance for _, variance in added))
+            context = replace(context, norms=norms({n: v[:, None] for n, v in current.items()}, 2))
+        code = straight(transform, current, state, context)
+        parts.append(Part(stage=stage, code=code, state=state, shown=shown))
+        current = {name: value.detach() for name, value in code(current, state, context)[0].items()}
+    return tuple(parts)
 
 
-def _additive(parts: _Parts, contexts: Mapping[Stage, Context]) -> bool:
-    """Whether only additive noise is random, and only noise comes after it."""
-    noised = False
-    for stage, transforms in parts:
-        for transform in transforms:
-            adds = transform.noise(contexts[stage]) is not None
-            if not adds and (transform.random or noised):
-                return False
-            noised |= adds
-    return True
+def _noises(parts: tuple[Part, ...], contexts: Mapping[Stage, Context]) -> tuple[list[Added], bool]:
+    """What the transforms add, in order, and whether nothing else is random and only noise comes after it.
+
+    A transform that reads the reading's values explains its own draws.  What comes after a noise can only shrink
+    it: the variance is then a bound.
+    """
+    added: list[Added] = []
+    additive = True
+    for part in parts:
+        explains = part.shown and part.transform.reads == "values" and _simulates(part.transform)
+        noise = part.transform.noise(contexts[part.stage], part.state)
+        if noise is not None and not explains:
+            added.append((part.stage, noise))
+            continue
+        if part.transform.random or added:
+            additive = False
+            added = [(stage, replace(each, bound=True)) for stage, each in added]
+    return added, additive
+
+
+def _simulates(transform: Transform) -> bool:
+    return type(transform).simulate is not Transform.simulate
+
+
+def _public(stages: Stages) -> Local | None:
+    """A public example in the place of a candidate, for a transform that looks at examples."""
+    public = stages.setting.public
+    if public is None or not len(public.inputs):
+        return None
+    return Local(
+        model=public.model, weights={name: value[None] for name, value in public.weights.items()},
+        inputs=public.inputs[None, :1], labels=public.labels[None, :1],
+    )  # fmt: skip
+
+
+def _local(contexts: Mapping[Stage, Context], candidates: Candidates) -> Local | None:
+    """The candidates as a client's step sees its examples."""
+    public = contexts["example"].setting.public
+    if public is None:
+        return None
+    rows = len(candidates.inputs)
+    shared = contexts["example"].weights or public.weights
+    weights = {
+        name: value if value.dim() > shared[name].dim() else value.expand(rows, *value.shape)
+        for name, value in candidates.weights.items()
+    }
+    return Local(
+        model=public.model, weights=weights, inputs=candidates.inputs.detach(),
+        labels=candidates.targets.detach().argmax(-1),
+    )  # fmt: skip

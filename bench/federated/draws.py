@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -25,6 +26,38 @@ class ZeroDraws(NoDraws):
     def normal(self, name: str, like: Tensor) -> Tensor:
         del name
         return torch.zeros_like(like)
+
+
+@dataclass(slots=True, kw_only=True)
+class OwnDraws:
+    """An attacker's own: zeros as normals, their mean; as uniforms the middle of the `part`-th of `parts` equal parts
+    of [0, 1), in an order of each coordinate's own.
+
+    The mean of a function of one uniform over all parts is its integral by the midpoint rule, to 1/(2·parts) for a
+    threshold.  `lead`: axes of rows, which share their draws.  `drawn`: whether a uniform was asked for.
+    """
+
+    lead: int
+    part: int = 0
+    parts: int = 1
+    drawn: bool = False
+
+    def normal(self, name: str, like: Tensor) -> Tensor:
+        del name
+        return torch.zeros_like(like)
+
+    def uniform(self, name: str, like: Tensor) -> Tensor:
+        self.drawn = True
+        shape = tuple(like.shape[self.lead :])
+        middles = (_orders(name, shape, self.parts)[self.part] + 0.5) / self.parts
+        return middles.to(like).expand(like.shape)
+
+
+@lru_cache(maxsize=64)
+def _orders(name: str, shape: tuple[int, ...], parts: int) -> Tensor:
+    """For each coordinate an order of the parts, (part, *shape)."""
+    draw = generator(0, "own draws", name).random((parts, *shape), dtype=np.float32)
+    return torch.from_numpy(draw.argsort(0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from bench.defenses.base import Context, Scaling, Shapes, State, Tensors, Transform
+from bench.defenses.base import AddedNoise, Context, Scaling, Shapes, State, Tensors, Transform
 from bench.defenses.transforms.clip import clip_factors
 from bench.defenses.transforms.rows import broadcast, norms, rescaled
 
@@ -46,7 +46,7 @@ class AdaptiveClip(Transform):
         between = range(shared, lead)
         means, widths = self._read(tensors, state, lead, shared)
         clipped = _unit({n: (v - means[n]) / widths[n] for n, v in tensors.items()}, context)
-        deviation = self.multiplier**2 if self.as_cited else self.multiplier
+        deviation = self._deviation
         noised = {
             name: widths[name] * (value + deviation * context.draws.normal(name, value)) + means[name]
             for name, value in clipped.items()
@@ -62,15 +62,24 @@ class AdaptiveClip(Transform):
             after[_SPREAD + name] = 0.9 * state[_SPREAD + name] + 0.1 * v.clamp(self.low, self.high)
         return noised, after
 
-    def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
-        """The candidate under the state before round 0; None in later rounds."""
-        del observed
-        if context.round:
-            return None
-        shapes = {name: tuple(value.shape[context.lead :]) for name, value in tensors.items()}
-        means, widths = self._read(tensors, self.initial(shapes), context.lead, 0)
-        clipped = _unit({n: (v - means[n]) / widths[n] for n, v in tensors.items()}, context)
-        return {name: widths[name] * value + means[name] for name, value in clipped.items()}
+    def noise(self, context: Context, state: State) -> AddedNoise:
+        """Of each coordinate (b·multiplier)²: the scales b are public, where the server keeps them."""
+        del context
+        of_client = self.owner == "client"
+        _, widths = self._scales(state, int(of_client))
+        variance = {name: (self._deviation * width).square() for name, width in widths.items()}
+        return AddedNoise(variance={n: v.mean(0) for n, v in variance.items()} if of_client else variance)
+
+    @property
+    def _deviation(self) -> float:
+        return self.multiplier**2 if self.as_cited else self.multiplier
+
+    def _scales(self, state: State, shared: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """a and b, name → (*shape) after `shared` leading axes."""
+        means = {key.removeprefix(_MEAN): value for key, value in state.items() if key.startswith(_MEAN)}
+        s = {n: state[_SPREAD + n] if self.as_cited else state[_SPREAD + n].sqrt() for n in means}
+        total = sum((value.flatten(shared).sum(-1) for value in s.values()), torch.zeros(()))
+        return means, {n: value.sqrt() * broadcast(total.sqrt(), value) for n, value in s.items()}
 
     def _read(
         self, tensors: Tensors, state: State, lead: int, shared: int
@@ -81,12 +90,10 @@ class AdaptiveClip(Transform):
             shape = (*value.shape[:shared], *[1] * (lead - shared), *value.shape[shared:])
             return value.reshape(shape).to(tensors[name])
 
-        s = {n: state[_SPREAD + n] if self.as_cited else state[_SPREAD + n].sqrt() for n in tensors}
-        total = sum((value.flatten(shared).sum(-1) for value in s.values()), torch.zeros(()))
-        widths = {n: value.sqrt() * broadcast(total.sqrt(), value) for n, value in s.items()}
+        means, widths = self._scales(state, shared)
         return (
-            {name: over_rows(name, state[_MEAN + name]) for name in tensors},
-            {name: over_rows(name, value) for name, value in widths.items()},
+            {name: over_rows(name, means[name]) for name in tensors},
+            {name: over_rows(name, widths[name]) for name in tensors},
         )
 
 

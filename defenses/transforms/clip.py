@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bench.defenses.base import Context, Scaling, Tensors, Transform
+from bench.defenses.base import Context, Scaling, Shown, State, Tensors, Transform
 from bench.defenses.ranges import positive
 from bench.defenses.schedules import Schedule, value_at
 from bench.defenses.transforms.rows import joint_norm, norms, rescaled
@@ -34,10 +34,13 @@ class Clip(Transform):
         bound = positive("clip bound", value_at(self.bound, context.round))
         return Scaling(clip_factors(norms, bound, self.per))
 
-    def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
+    @property
+    def keeps(self) -> tuple[Shown, ...]:
+        return ("zeros", "directions")
+
+    def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
         """The candidate, clipped likewise."""
-        del observed
-        return self.apply(tensors, context)
+        return self.apply(tensors, context), state
 
 
 def clip_factors(norms: Tensors, bound: float | Tensor, per: Literal["tensor", "flat"]) -> dict[str, Tensor]:

@@ -36,15 +36,37 @@ class Compensate(Transform):
         size = vectors.shape[-1]
         if not bool(torch.isfinite(vectors).all()):
             return dict(tensors)  # the training reports that it diverged
-        width = max(1, int(math.sqrt(size / self.quotient)))
-        height = -(-size // width)
-        padded = torch.nn.functional.pad(vectors, (0, height * width - size))
-        c = padded.unflatten(-1, (height, width))
+        width, height = self._size(size)
+        c = self._matrix(vectors, width, height)
         values, directions = torch.linalg.eigh(c.mT @ c / height)
         noise = directions * self._is_noise(values, width / height).to(c)[..., None, :]
         # C - C·N·Nᵀ with the noise's directions N: without any, C bit for bit
         kept = (c - c @ noise @ noise.mT).flatten(-2)[..., :size]
         return unflattened(kept, tensors, context.lead)
+
+    def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
+        """The candidate in the directions that the reading shows: C·P·Pᵀ lies in the space of P.
+
+        Its last row is cut off with the padding, and tells nothing of P.
+        """
+        width, height = self._size(flattened(tensors, context.lead).shape[-1])
+        c, seen = (self._matrix(flattened(each, context.lead), width, height) for each in (tensors, observed))
+        shown = seen[..., :-1, :].detach()
+        _, values, v = torch.linalg.svd(shown.where(shown.isfinite(), 0.0), full_matrices=False)
+        floor = values[..., :1] * torch.finfo(values.dtype).eps * max(shown.shape[-2:])
+        p = v * (values > floor)[..., :, None].to(v)
+        size = flattened(tensors, context.lead).shape[-1]
+        return unflattened(((c @ p.mT) @ p).flatten(-2)[..., :size], tensors, context.lead)
+
+    def _size(self, size: int) -> tuple[int, int]:
+        """Columns w and rows v of the matrix of so many coordinates."""
+        width = max(1, int(math.sqrt(size / self.quotient)))
+        return width, -(-size // width)
+
+    def _matrix(self, vectors: Tensor, width: int, height: int) -> Tensor:
+        padded: Tensor = torch.nn.functional.pad(vectors, (0, height * width - vectors.shape[-1]))
+        matrix: Tensor = padded.unflatten(-1, (height, width))
+        return matrix
 
     def _is_noise(self, values: Tensor, ratio: float) -> Tensor:
         low = self.variance * (1 - math.sqrt(ratio)) ** 2 * (1 - self.tolerance)

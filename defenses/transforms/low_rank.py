@@ -1,12 +1,12 @@
 """Low rank: keep the top singular directions of each weight, seen as a matrix (out, rest)."""
 
 from dataclasses import dataclass
-from math import prod
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from bench.defenses.base import Context, Tensors, Transform
+from bench.defenses.base import Context, Shown, State, Tensors, Transform
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +16,8 @@ class TopDirections(Transform):
     Parameters of fewer than two axes (biases) are unchanged, and so is a matrix that is not finite: a diverged row
     stays visible and does not harm its neighbours.
     """
+
+    reads: ClassVar[Shown] = "directions"
 
     share: float = 0.1
     rank: int | None = None
@@ -29,12 +31,16 @@ class TopDirections(Transform):
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
         return {name: self._truncated(tensor, context.lead) for name, tensor in tensors.items()}
 
-    def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """The candidate between the column and row spaces that the reading shows: U Uᵀ G V Vᵀ.
+    def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
+        """The candidate's own truncation, with the derivative at fixed spaces: of G in U, V it is
+        UUᵀG + GVVᵀ - UUᵀGVVᵀ, the tangent of the matrices of that rank."""
+        return {n: self._projected(tensor, tensor, context.lead) for n, tensor in tensors.items()}, state
 
-        Equal to the truncation for the true gradient, and without the derivative of a singular
-        value decomposition.  Where one reading is the mean of m rows, its spaces hold up to m times
-        the directions of one.
+    def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
+        """UUᵀG + GVVᵀ - UUᵀGVVᵀ with the column and row spaces U, V that the reading R shows.
+
+        The truth has UUᵀG = R and GVVᵀ = R, so that this is R.  It keeps all of G but what lies outside both
+        spaces; UUᵀGVVᵀ alone throws away how far a candidate's other directions reach into them.
         """
         return {
             name: self._projected(tensor, observed[name], context.lead) for name, tensor in tensors.items()
@@ -59,17 +65,19 @@ class TopDirections(Transform):
         if len(shape) < 2:
             return tensor
         matrix, seen = _matrices(tensor, shape), _matrices(observed.detach(), shape)
-        sharing = max(1, prod(matrix.shape[:-2]) // max(1, prod(seen.shape[:-2])))
-        seen = seen.where(seen.isfinite(), seen.new_zeros(()))  # a diverged reading must not stop the others
+        finite = seen.isfinite().all(-1, keepdim=True).all(-2, keepdim=True)
+        seen = seen.where(finite, seen.new_zeros(()))  # a diverged reading must not stop the others
         u, values, v = torch.linalg.svd(seen, full_matrices=False)
-        kept = min(values.shape[-1], sharing * self._kept(matrix))
+        kept = self._kept(matrix)
         # Directions below rounding do not belong to the spaces: the decomposition fills them arbitrarily.
         floor = values[..., :1] * torch.finfo(values.dtype).eps * max(seen.shape[-2:])
         significant = (values > floor)[..., :kept].to(values.dtype)
         columns = u[..., :kept] * significant[..., None, :]
         rows = v[..., :kept, :] * significant[..., :, None]
-        projected: Tensor = columns @ ((columns.mT @ matrix) @ rows.mT) @ rows
-        return projected.reshape(tensor.shape)
+        left = columns @ (columns.mT @ matrix)
+        rest = matrix - left
+        projected: Tensor = (left + (rest @ rows.mT) @ rows).reshape(tensor.shape)
+        return projected
 
 
 def _matrices(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:

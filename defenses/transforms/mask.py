@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bench.defenses.base import Context, Tensors, Transform
+from bench.defenses.base import Context, Shown, State, Tensors, Transform
 from bench.defenses.ranges import at_least, share
 from bench.defenses.transforms.rows import broadcast, flattened, rows, unflattened
 
@@ -21,6 +21,8 @@ class KeepLargest(Transform):
     in the order of the tensors stays.
     """
 
+    reads: ClassVar[Shown] = "directions"
+
     share: float
 
     def __post_init__(self) -> None:
@@ -30,17 +32,21 @@ class KeepLargest(Transform):
         magnitudes = {name: tensor.abs() for name, tensor in tensors.items()}
         return _masked(tensors, _first(magnitudes, self.share, context.lead))
 
+    @property
+    def keeps(self) -> tuple[Shown, ...]:
+        return ("zeros",)
+
+    def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
+        """The candidate under its own mask."""
+        return self.apply(tensors, context), state
+
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
         """The candidate where the reading is not zero: the reading shows which coordinates were kept.
 
-        Elsewhere its excess over the least magnitude kept: a zeroed coordinate had no more.  (Zero where one reading
-        is the mean of several rows: its zeros hold for each row, its magnitudes for none.)
+        Elsewhere its excess over the least magnitude kept: a zeroed coordinate had no more.
         """
         kept = {name: observed[name] != 0 for name in tensors}
-        masked = _masked(tensors, kept)
-        if any(tensors[name].shape != observed[name].shape for name in tensors):
-            return masked
-        least = _least_kept(masked, observed, context.lead)
+        least = _least_kept(_masked(tensors, kept), observed, context.lead)
         return {
             name: torch.where(kept[name], tensor, tensor - tensor.clamp(-bound, bound))
             for name, tensor in tensors.items()
@@ -69,6 +75,7 @@ class KeepRandom(Transform):
     """
 
     random: ClassVar[bool] = True
+    reads: ClassVar[Shown] = "zeros"
 
     share: float
     threshold: float = 0.0
@@ -85,6 +92,18 @@ class KeepRandom(Transform):
         }
         drawn = _first(lots, self.share, context.lead)
         return _masked(tensors, {name: drawn[name] & above[name] for name in tensors})
+
+    @property
+    def keeps(self) -> tuple[Shown, ...]:
+        return ("zeros",)
+
+    def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
+        """Each coordinate above the threshold times its chance of being kept."""
+        above = {name: (tensor.abs() > self.threshold).to(tensor) for name, tensor in tensors.items()}
+        drawn = flattened(above, context.lead)
+        kept = drawn.shape[-1] - round(self.share * drawn.shape[-1])
+        chance = (kept / drawn.sum(-1).clamp_min(1)).clamp_max(1)
+        return {n: tensor * above[n] * broadcast(chance, tensor) for n, tensor in tensors.items()}, state
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
         """The candidate where the reading is not zero."""

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from bench.defenses.base import Context, Law, Scaling, Tensors, Transform
+from bench.defenses.base import AddedNoise, Context, Law, Scaling, Shown, State, Tensors, Transform
 from bench.defenses.ranges import at_least
 from bench.defenses.schedules import Schedule, value_at
 
@@ -21,10 +21,10 @@ class Additive(Transform, ABC):
     @abstractmethod
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]: ...
 
-    def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """The candidate itself, the mean of what the reading would show."""
-        del observed, context
-        return dict(tensors)
+    def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
+        """The candidate itself."""
+        del context
+        return dict(tensors), state
 
 
 class Noise(Additive):
@@ -36,8 +36,9 @@ class Noise(Additive):
     def variance(self, context: Context) -> float:
         """The variance of the noise on each noised coordinate, in this round."""
 
-    def noise(self, context: Context) -> tuple[Law, float]:
-        return self.law, self.variance(context)
+    def noise(self, context: Context, state: State) -> AddedNoise:
+        del state
+        return AddedNoise(law=self.law, variance=self.variance(context))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +68,10 @@ class GaussianNoise(Noise):
         if self.on == "all":
             return noised
         return {name: torch.where(tensor == 0, tensor, noised[name]) for name, tensor in tensors.items()}
+
+    @property
+    def keeps(self) -> tuple[Shown, ...]:
+        return ("zeros",) if self.on == "nonzero" else ()
 
     def by_norms(self, norms: Tensors, context: Context) -> Scaling | None:
         del norms

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from bench.defenses.base import Context, Law, Scaling, Shapes, State, Tensors, Transform
+from bench.defenses.base import AddedNoise, Context, Scaling, Shapes, State, Tensors, Transform
 from bench.defenses.transforms.clip import clip_factors
 from bench.defenses.transforms.rows import joint_norm, norms, rescaled
 
@@ -46,15 +46,8 @@ class QuantileClip(Transform):
         after = state["bound"] * torch.exp(-self.rate * (share - self.quantile))
         return Scaling(clip_factors(norms, of_row, "flat"), self.multiplier * of_row), {"bound": after}
 
-    def noise(self, context: Context) -> tuple[Law, float]:
-        """At the initial C."""
+    def noise(self, context: Context, state: State) -> AddedNoise:
+        """At the present C."""
         del context
-        return "gaussian", (self.multiplier * self.initial_bound) ** 2
-
-    def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
-        """The candidate, clipped to the initial C; None in later rounds, where C depends on the data."""
-        del observed
-        if context.round:
-            return None
-        factors = clip_factors(norms(tensors, context.lead), self.initial_bound, "flat")
-        return rescaled(tensors, Scaling(factors), context)
+        bound = state["bound"]
+        return AddedNoise(variance=(self.multiplier * float(bound.mean())) ** 2)

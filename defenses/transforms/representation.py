@@ -3,13 +3,14 @@
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
 from bench.defenses import ranges
-from bench.defenses.base import Context, Local, Tensors, Transform
+from bench.defenses.base import Context, Local, Shown, State, Tensors, Transform
 
 CHUNK = 8  # examples at once
 
@@ -22,6 +23,8 @@ class PruneRepresentation(Transform):
     `layer` is the module's name; empty: the model's last linear layer.  A feature that is 0 has no gradient
     and goes last.
     """
+
+    reads: ClassVar[Shown] = "zeros"
 
     share: float
     layer: str = ""
@@ -39,6 +42,14 @@ class PruneRepresentation(Transform):
         order = sensitivity.argsort(dim=-1, stable=True)[..., :count]
         kept = torch.ones_like(sensitivity, dtype=torch.bool).scatter(-1, order, False)
         return {**tensors, name: torch.where(kept[..., None, :], tensors[name], 0.0)}
+
+    @property
+    def keeps(self) -> tuple[Shown, ...]:
+        return ("zeros",)
+
+    def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
+        """Each candidate without its own columns, which a few Jacobians of the features tell."""
+        return self.apply(tensors, context), state
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
         """The candidate without the columns that are zero in the reading: those were pruned."""

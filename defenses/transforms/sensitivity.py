@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from bench.defenses.base import Context, Law, Scaling, Tensors
+from bench.defenses.base import AddedNoise, Context, Scaling, State, Tensors
 from bench.defenses.ranges import at_least
 from bench.defenses.schedules import Schedule, value_at
 from bench.defenses.transforms.noise import Additive
@@ -23,7 +23,7 @@ class SensitivityNoise(Additive):
     `max`: S is the largest norm of any example's any tensor; `mean-of-largest`: the mean over examples of
     each one's largest tensor norm, within [.1, 32] (the authors' code).  At stage `example` every example is
     noised; at stage `step` their mean, by `share`·σ·S, with S of the examples before the mean.  S depends
-    on the data, so that no accountant's ε covers it; attackers know the variance at S = `bound`.
+    on the data, so that no accountant's ε covers it; attackers know the variance at S = `bound`, as a bound.
     `by` counts a schedule of σ in rounds or in local steps.
     """
 
@@ -50,9 +50,10 @@ class SensitivityNoise(Additive):
         size = self._sigma(context) * self._sensitivity(norms)
         return Scaling({}, size[:, None].expand(first.shape))
 
-    def noise(self, context: Context) -> tuple[Law, float]:
-        """The largest possible variance: S at the bound."""
-        return "gaussian", (self._sigma(context) * self.share * self.bound) ** 2
+    def noise(self, context: Context, state: State) -> AddedNoise:
+        """The largest possible variance, S at the bound; S itself depends on the batch."""
+        del state
+        return AddedNoise(variance=(self._sigma(context) * self.share * self.bound) ** 2, bound=True)
 
     def _sensitivity(self, norms: Tensors) -> Tensor:
         """(client,) of name → (client, example)."""

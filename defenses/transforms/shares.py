@@ -7,8 +7,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bench.defenses.accounting.shares import upload_variance
-from bench.defenses.base import Context, Law, Tensors
+from bench.defenses.accounting.shares import aggregate_variance, upload_variance
+from bench.defenses.base import AddedNoise, Context, State, Tensors
 from bench.defenses.ranges import at_least
 from bench.defenses.transforms.noise import Additive
 
@@ -51,7 +51,12 @@ class NoiseShares(Additive):
                 total = total + sent - received
         return total
 
-    def noise(self, context: Context) -> tuple[Law, float]:
-        """Taken as Gaussian, which it is where no neighbour colludes or σ_r is 0."""
+    def noise(self, context: Context, state: State) -> AddedNoise:
+        """Taken as Gaussian, which it is where no neighbour colludes or σ_r is 0; the mean has that of the factors."""
+        del state
         share = round(context.colluders * self.shares) / self.shares
-        return "gaussian", self.deviation**2 * upload_variance(self.factor_variance, share)
+        own = self.deviation**2
+        return AddedNoise(
+            variance=own * upload_variance(self.factor_variance, share),
+            of_mean=own * aggregate_variance(self.factor_variance) / context.setting.per_round,
+        )

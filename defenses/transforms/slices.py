@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bench.defenses.base import Context, Tensors, Transform
+from bench.defenses.base import AddedNoise, Context, State, Tensors, Transform
 from bench.defenses.ranges import at_least
 from bench.defenses.transforms.rows import flattened, unflattened
 
@@ -38,14 +38,22 @@ class SliceNoise(Transform):
         result = vectors + self.deviation * noised.to(vectors) * flattened(noise, context.lead)
         return unflattened(result, tensors, context.lead)
 
+    def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
+        """The candidate itself."""
+        del context
+        return dict(tensors), state
+
+    def noise(self, context: Context, state: State) -> AddedNoise:
+        """Of a coordinate, over all choices of slices, which are equally likely.  Not Gaussian: most have none."""
+        del context, state
+        return AddedNoise(variance=self.deviation**2 * self.count / len(self.ends))
+
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
         """The candidate, with the reading itself in the `count` slices where it is farthest, as if those were noised.
 
         A squared distance then counts the other slices alone, the least of any choice (least trimmed squares); at the
-        truth those are the clean ones.  (Where one reading is the mean of several rows, the candidate as it is.)
+        truth those are the clean ones.
         """
-        if any(tensors[name].shape != observed[name].shape for name in tensors):
-            return dict(tensors)
         seen, candidate = flattened(observed, context.lead), flattened(tensors, context.lead)
         squares = torch.split((candidate.detach() - seen).square(), self._sizes(), dim=-1)
         farthest = torch.stack([part.sum(-1) for part in squares], dim=-1).topk(self.count, dim=-1).indices

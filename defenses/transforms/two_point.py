@@ -7,8 +7,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bench.defenses.base import Context, Law, Tensors, Transform
+from bench.defenses.base import AddedNoise, Context, State, Tensors, Transform
 from bench.defenses.ranges import positive
+from bench.defenses.transforms.rows import rows
+
+_LEAST = 1e-6  # twice the chance of a report that a candidate out of range could not send
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,21 +51,47 @@ class TwoPoint(Transform):
             reports[name] = (start - (centre + reach * sign)) / context.setting.moves
         return reports
 
-    def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
+    def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
         """The mean of its reports: the update to the weights as they are clipped."""
-        del observed
         start = {name: value.to(tensors[name]) for name, value in _weights(context).items()}
         return {
             name: (value - self._clipped(tensors[name], value, context)) / context.setting.moves
             for name, value in start.items()
-        }
+        }, state
 
-    def noise(self, context: Context) -> tuple[Law, float]:
-        """Taken as Gaussian, of the mean of r²κ² over all coordinates: (w - c)² is at most 1/κ² of it."""
-        weights = _weights(context)
-        total = sum(start.numel() * self._range(start)[1] ** 2 for start in weights.values())
-        mean = total / sum(start.numel() for start in weights.values())
-        return "gaussian", mean * (self.stretch / context.setting.moves) ** 2
+    def log_likelihood(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor:
+        """Of each report's sign s: log(1 + s·(w - c)/(rκ)), less its largest value log(1 + 1/κ).
+
+        A tensor without range tells nothing.
+        """
+        total: Tensor | None = None
+        for name, value in _weights(context).items():
+            start = value.to(tensors[name])
+            centre, radius = self._range(value)
+            if radius == 0:
+                continue
+            reach, moves = radius * self.stretch, context.setting.moves
+            sign = (start - moves * observed[name].detach() - centre).sign()
+            chance = 1 + sign * (start - moves * tensors[name] - centre) / reach
+            each = (chance.clamp_min(_LEAST).log() - math.log1p(1 / self.stretch)).clamp_max(0)
+            row = rows(each, context.lead).sum(-1)
+            total = row if total is None else total + row
+        if total is None:
+            first = next(iter(tensors.values()))
+            return first.new_zeros(first.shape[: context.lead])
+        return total
+
+    def noise(self, context: Context, state: State) -> AddedNoise:
+        """Of each tensor at most r²κ²; (w - c)² is at most 1/κ² of it."""
+        del state
+        scale = (self.stretch / context.setting.moves) ** 2
+        return AddedNoise(
+            variance={
+                name: scale * torch.full((), self._range(start)[1] ** 2, dtype=start.dtype)
+                for name, start in _weights(context).items()
+            },
+            bound=True,
+        )
 
     def _range(self, start: Tensor) -> tuple[float, float]:
         """c and r of one tensor."""

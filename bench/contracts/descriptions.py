@@ -1,0 +1,339 @@
+"""Contracts of what a defense says of itself: to adaptive attackers, and to a training that asks for norms alone."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from bench.attacks.parts.local import unrolled_update
+from bench.contracts.base import ContractSkipped, require
+from bench.contracts.situations import Tensors
+from bench.contracts.trials import (
+    CLOSE,
+    DRAWS,
+    SIGMAS,
+    Trial,
+    context_of,
+    first_trial,
+    joined,
+    lead_of,
+    trial_of,
+    variants,
+)
+from bench.defenses.base import AddedNoise, Context, Defense, Scaling, Shapes, State, Transform
+from bench.defenses.transforms.rows import broadcast, norms
+from bench.federated.describe import Composition, Part, describe
+from bench.federated.pipeline import sent_unit
+from bench.federated.stages import Stages
+from bench.federated.straight import Straight
+from bench.gradients import one_hot
+from bench.points import POINTS, STAGES, Point, Scope, Stage
+
+SETTINGS = ((1, 1), (1, 3), (2, 1), (2, 3))  # local steps, batch
+EXACT = 1e-9  # relative distance at the truth, float64
+POSITIVE = 1e-12
+
+# Where a reading does not determine what was drawn, no function of it and of the truth can equal it: two draws that
+# leave the same reading of one row leave different readings of the others.  `expected` stands in.
+EXCEPTIONS: Mapping[str, str] = {
+    "KeepRandom": "a mean of masked rows does not show which of them kept a coordinate: 2^rows masks, one figure",
+}
+
+
+@dataclass(frozen=True)
+class Quiet(Transform):
+    """A transform without its noise: what it says is expected."""
+
+    inner: Transform
+
+    @property
+    def across(self) -> bool:  # type: ignore[override]
+        return self.inner.across
+
+    @property
+    def owner(self) -> str:  # type: ignore[override]
+        return self.inner.owner
+
+    def initial(self, shapes: Shapes) -> State:
+        return self.inner.initial(shapes)
+
+    def update(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
+        return Straight(self.inner)(tensors, state, context)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What a point shows of a trial with its stated noise off, in gradient units, (reading, *shape)."""
+
+    words: str
+    point: Point
+    trial: Trial
+    said: Composition
+    observed: dict[str, Tensor]
+
+
+def description(defense: Defense) -> None:
+    """At every point, with one example and three in a batch and one local step and two, the described candidate at
+    the truth is the reading, its stated noise off; it is differentiable, and draws nothing."""
+    seen = list(seen_of(defense))
+    if not seen:
+        raise ContractSkipped("there is nothing to describe, or attackers stay plain, with a flag")
+    for one in seen:
+        _differentiable(one)
+        off = _distance(one, at_truth=True)
+        if unread(one.said):
+            elsewhere = _distance(one, at_truth=False)
+            require(
+                off < elsewhere, f"{one.words}: the truth is at {off:.1e}, other examples at {elsewhere:.1e}"
+            )
+            continue
+        require(
+            off <= EXACT, f"{one.words}: the candidate at the truth is off the reading by {off:.1e} of it"
+        )
+
+
+def unread(said: Composition) -> list[str]:
+    """The transforms whose draws are neither noise nor to be read off the reading: `EXCEPTIONS`, and those of
+    plug-ins."""
+    return [
+        type(part.transform).__name__
+        for part in said.parts
+        if part.transform.random and not _reads(part)
+        and part.transform.noise(said.contexts[part.stage], part.state) is None
+        and not (part.transform.across and said.senders > 1)
+    ]  # fmt: skip
+
+
+def noise(defense: Defense) -> None:
+    """What a transform adds around what it says is expected has the mean 0 and the variance that it states for each
+    tensor, within five standard errors; where that is a bound, no more."""
+    words, trial = first_trial(defense)
+    stated = 0
+    for stage, transform, given, state in _arriving(trial):
+        context = context_of(trial, stage)
+        said = transform.noise(context, _of_one(transform, state))
+        if said is None and not _claims_a_mean(transform, given, state, context):
+            continue
+        stated += 1
+        before = Straight(transform)(given, state, context)[0]
+        drawn = [
+            transform.update(given, state, context_of(trial, stage, draw=draw))[0] for draw in range(DRAWS)
+        ]
+        name = type(transform).__name__
+        for key, value in before.items():
+            apart = torch.stack([one[key] - value for one in drawn])
+            _of_tensor(f"{words}, {stage}: {name}'s noise on {key}", apart, value, said, key, lead_of(stage))
+    if not stated:
+        raise ContractSkipped("it adds no noise of a stated variance")
+
+
+def _claims_a_mean(transform: Transform, given: Tensors, state: State, context: Context) -> bool:
+    """Whether it is random, says what is expected, and says of no draws how they are told."""
+    if not transform.random or type(transform).simulate is not Transform.simulate:
+        return False
+    return transform.expected(given, state, context) is not None
+
+
+def by_norms(defense: Defense) -> None:
+    """A training that forms norms alone does what `apply` does: the same factors, and as much noise."""
+    words, trial = first_trial(defense)
+    checked = 0
+    for stage, transform, arriving, state in _arriving(trial):
+        if stage != "example":
+            continue
+        for scale in (1e-3, 1.0, 1e3):
+            given = {name: scale * value for name, value in arriving.items()}
+            context = context_of(trial, stage)
+            said = transform.update_by_norms(norms(given, context.lead), state, context)
+            if said is None:
+                continue
+            checked += 1
+            what = f"{words}, gradients times {scale:g}: {type(transform).__name__}.by_norms"
+            _same_effect(what, transform, given, state, trial, said[0])
+    if not checked:
+        raise ContractSkipped("nothing of it follows from norms at stage example")
+
+
+# ------------------------------------------------------------------ the description at the truth
+
+
+def seen_of(defense: Defense) -> Iterator[Seen]:
+    """What each point shows where it is described, in the settings that the defense takes."""
+    for steps, batch in SETTINGS:
+        trial = _taken(defense, steps, batch)
+        if trial is None:
+            continue
+        for where in POINTS.values():
+            if not any(where.sees(stage) for stage in trial.wired):
+                continue
+            counted = steps if where.after_training else 1
+            unit = sent_unit(trial.federated) * counted if where.after_training else 1.0
+            probe = {name: value[0, 0] for name, value in trial.at("example").items()}
+            said = describe(trial.stages, where, round_=0, unit=unit, probe=probe, weights=trial.weights)
+            if said is None:
+                continue
+            shown = trial.taps(_quiet(trial.stages, said)).shown[where.after]
+            if where.scope is Scope.AGGREGATE:
+                shown = {name: value[None] for name, value in shown.items()}
+            yield Seen(
+                words=f"{where.name}, B={batch}, L={steps}", point=where, trial=trial, said=said,
+                observed={name: value / unit for name, value in shown.items()},
+            )  # fmt: skip
+
+
+def _taken(defense: Defense, steps: int, batch: int) -> Trial | None:
+    """The trial of the first of its variants that takes the setting; None: all refuse it."""
+    for variant in variants(defense):
+        try:
+            return trial_of(variant, steps=steps, batch=batch)
+        except ValueError:
+            continue
+    return None
+
+
+def _quiet(stages: Stages, said: Composition) -> Stages:
+    """The stages without the noise that `said` states: its own, and that of what it does not see."""
+    explained = {id(part.transform) for part in said.parts if _reads(part)}
+    return replace(
+        stages,
+        transforms={
+            stage: tuple(
+                Quiet(item) if id(item) not in explained and _adds(item, said, stage, stages, n) else item
+                for n, item in enumerate(items)
+            )
+            for stage, items in stages.transforms.items()
+        },
+    )  # fmt: skip
+
+
+def _adds(item: Transform, said: Composition, stage: Stage, stages: Stages, position: int) -> bool:
+    if stage not in said.contexts:
+        return False
+    state = _of_one(item, stages.states.get((stage, position), {}))
+    return item.noise(said.contexts[stage], state) is not None
+
+
+def _reads(part: Part) -> bool:
+    return part.shown and type(part.transform).simulate is not Transform.simulate
+
+
+def _described(one: Seen, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """What the description makes of examples (client, step, example, *shape), as attackers use it."""
+    trial, said = one.trial, one.said
+    steps, examples = trial.federated.steps, trial.federated.batch
+    steps = steps if one.point.after_training else 1
+    examples = 1 if one.point.scope is Scope.EXAMPLE else examples
+    x, y = (value[:, :steps, :examples].flatten(1, 2) for value in (inputs, labels))
+    updates = unrolled_update(
+        trial.module, trial.weights, x, one_hot(y, 10, x.dtype), steps=steps, rate=trial.federated.rate,
+        between=said.local_steps(one.observed) if said.inside_steps else None,
+    )  # fmt: skip
+    return said.sent({n: v.unflatten(0, (-1, said.senders)) for n, v in updates.items()}, one.observed)
+
+
+def _distance(one: Seen, *, at_truth: bool) -> float:
+    """Relative to the reading's norm; elsewhere the examples are their own negatives."""
+    inputs = one.trial.batches.inputs if at_truth else 1 - one.trial.batches.inputs
+    simulated = _described(one, inputs, one.trial.batches.labels)
+    for name, value in simulated.items():
+        expected = one.observed[name].shape
+        require(
+            value.shape == expected,
+            f"{one.words}: candidate {name} is {tuple(value.shape)}, not {tuple(expected)}",
+        )
+    apart = joined({name: value - one.observed[name] for name, value in simulated.items()}).norm()
+    return float(apart / joined(one.observed).norm().clamp_min(POSITIVE))
+
+
+def _differentiable(one: Seen) -> None:
+    free = one.trial.batches.inputs.clone().requires_grad_()
+    after = _described(one, free, one.trial.batches.labels)
+    total = torch.stack([value.sum() for value in after.values()]).sum()
+    require(total.requires_grad, f"{one.words}: the candidate is not differentiable in the dummy's gradient")
+    (slope,) = torch.autograd.grad(total, free, allow_unused=True)
+    sound = slope is None or bool(torch.isfinite(slope).all())
+    require(sound, f"{one.words}: the derivative of the candidate is not finite at the truth")
+
+
+# ------------------------------------------------------------------ noise
+
+
+def _arriving(trial: Trial) -> Iterator[tuple[Stage, Transform, dict[str, Tensor], State]]:
+    """Each transform with the tensors that arrive at it, noise off, and its state before round 0."""
+    shapes = {name: tuple(value.shape) for name, value in trial.weights.items()}
+    for stage in STAGES:
+        given = trial.at(stage)
+        rows = len(next(iter(given.values()))) if lead_of(stage) else 1
+        for transform in trial.stages.transforms.get(stage, ()):
+            state = transform.initial_of(shapes, rows)
+            yield stage, transform, given, state
+            given = Straight(transform)(given, state, context_of(trial, stage))[0]
+
+
+def _of_one(transform: Transform, state: State) -> State:
+    """The state of one client, with its axis, or the server's."""
+    return state if transform.owner == "server" else {key: value[:1] for key, value in state.items()}
+
+
+def _of_tensor(what: str, apart: Tensor, like: Tensor, said: AddedNoise | None, name: str, lead: int) -> None:
+    """Differences from what was expected (draw, *lead, *shape) against the stated variance.
+
+    The standard errors are those of the draws' own means, as coordinates of a draw may depend on one another.
+    """
+    stated = 0.0
+    if said is not None:
+        variance = said.variance[name] if isinstance(said.variance, Mapping) else said.variance
+        whole = torch.as_tensor(variance, dtype=like.dtype).expand(like.shape)
+        stated = float(whole[like != 0].mean()) if bool((like != 0).any()) else float(whole.mean())
+    counted = (apart != 0).any(0)
+    if not bool(counted.any()):
+        require(stated <= POSITIVE or bool(said and said.bound), f"{what} is 0, stated {stated:.4g}")
+        return
+    each = apart[:, counted] if lead else apart.flatten(1)
+    means, squares = each.mean(1), each.square().mean(1)
+    error = float(means.std() / len(means) ** 0.5) + POSITIVE
+    require(
+        abs(float(means.mean())) <= SIGMAS * error,
+        f"{what} has the mean {float(means.mean()):.3g} ± {error:.1g}",
+    )
+    found, error = float(squares.mean()), float(squares.std() / len(squares) ** 0.5)
+    allowed = SIGMAS * error + 1e-6 * stated
+    require(
+        found <= stated + allowed,
+        f"{what} has the variance {found:.4g}, stated {stated:.4g} ± {allowed:.2g}",
+    )
+    require(
+        found >= stated - allowed or bool(said and said.bound),
+        f"{what} has the variance {found:.4g}, stated {stated:.4g} ± {allowed:.2g}",
+    )
+
+
+# ------------------------------------------------------------------ norms
+
+
+def _same_effect(
+    what: str, transform: Transform, given: Tensors, state: State, trial: Trial, said: Scaling
+) -> None:
+    """The factors against `update` without draws, the deviation against its draws, row by row."""
+    context = context_of(trial, "example")
+    before = Straight(transform)(given, state, context)[0]
+    deviation = said.deviation
+    drawn = [
+        transform.update(given, state, context_of(trial, "example", draw=draw))[0] for draw in range(DRAWS)
+    ]
+    for name, value in given.items():
+        factor = said.factors.get(name)
+        scaled = value if factor is None else value * broadcast(factor, value)
+        off = float((scaled - before[name]).norm() / before[name].norm().clamp_min(POSITIVE))
+        require(off <= CLOSE, f"{what} scales {name} otherwise than apply, by {off:.1e} of it")
+        squares = torch.stack([(one[name] - before[name]).square() for one in drawn]).flatten(3).mean(-1)
+        found, error = squares.mean(0), squares.std(0) / DRAWS**0.5
+        stated = torch.as_tensor(deviation, dtype=value.dtype).square().expand(found.shape)
+        allowed = SIGMAS * error + 1e-6 * stated + POSITIVE * float(value.square().mean())
+        worst = int(((found - stated).abs() - allowed).argmax())
+        require(
+            bool(((found - stated).abs() <= allowed).all()),
+            f"{what} adds the variance {float(stated.flatten()[worst]):.4g} to {name}, apply "
+            f"{float(found.flatten()[worst]):.4g} ± {float(allowed.flatten()[worst]):.2g}",
+        )

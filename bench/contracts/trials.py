@@ -1,0 +1,196 @@
+"""One round of three clients in which a defense's contracts are checked."""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import torch
+from torch import Tensor, nn
+
+from bench.cell import Federated
+from bench.contracts.base import ContractSkipped, require
+from bench.contracts.situations import Tensors, data, gap, model, setting_of
+from bench.defenses.base import Context, Defense, Local
+from bench.defenses.transforms.rows import norms
+from bench.federated.batches import Batches
+from bench.federated.draws import KeyedDraws
+from bench.federated.pipeline import Taps, run_round, sent_unit
+from bench.federated.stages import Moment, Stages, stages
+from bench.gradients import group_gradients, one_hot
+from bench.points import SENT, STAGES, Stage
+
+CLIENTS = (1, 4, 7)
+SETTINGS = (("FedSGD B=3", 1, 3), ("FedSGD B=1", 1, 1), ("FedAvg L=2 B=2", 2, 2))  # words, steps, batch
+CLOSE = 1e-9  # float64
+DRAWS = 64
+SIGMAS = 5  # a true statement fails once in two million
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One round of three clients on digits, and a defense's stages before it."""
+
+    federated: Federated
+    module: nn.Module
+    weights: dict[str, Tensor]
+    batches: Batches
+    stages: Stages
+
+    def taps(self, chosen: Stages) -> Taps:
+        moment = Moment(seed=3, draw=0, round=0)
+        return run_round(self.module, self.weights, self.batches, self.federated, chosen, moment, classes=10)
+
+    def undefended(self) -> Stages:
+        return Stages(setting=self.stages.setting, transforms={}, states={})
+
+    def at(self, stage: Stage) -> dict[str, Tensor]:
+        """The undefended tensors that a stage receives: (client, example, *shape), (client, *shape), (*shape)."""
+        inputs, labels = self.batches.inputs[:, 0], self.batches.labels[:, 0]
+        targets = one_hot(labels, 10, inputs.dtype)
+        flat = group_gradients(
+            self.module, self.weights, inputs.flatten(0, 1)[:, None], targets.flatten(0, 1)[:, None]
+        )
+        tensors = {
+            name: value.detach().reshape(*labels.shape, *value.shape[1:]) for name, value in flat.items()
+        }
+        if stage != "example":
+            tensors = {name: value.mean(1) for name, value in tensors.items()}
+        if stage in (*SENT, "aggregate"):
+            tensors = {name: sent_unit(self.federated) * value for name, value in tensors.items()}
+        return {name: value.mean(0) for name, value in tensors.items()} if stage == "aggregate" else tensors
+
+    def apply(
+        self, stage: Stage, tensors: Tensors, *, draw: int = 0, clients: tuple[int, ...] = CLIENTS
+    ) -> dict[str, Tensor]:
+        """At stage `step` the examples' norms are those of `at`, of these of `CLIENTS`."""
+        moment, left = Moment(seed=3, draw=draw, round=0), None
+        if stage == "step":
+            left = {name: value[_places(clients)] for name, value in norms(self.at("example"), 2).items()}
+        examples = next(iter(tensors.values())).shape[1] if stage == "example" else 0
+        return self.stages.apply(
+            stage, tensors, moment, clients, norms=left, weights=self.weights,
+            local=self.local(clients, examples) if stage == "example" else None,
+        )[0]  # fmt: skip
+
+    def local(self, clients: tuple[int, ...], examples: int) -> Local:
+        """What these of `CLIENTS` compute their first step's first examples on."""
+        rows = _places(clients)
+        return Local(
+            model=self.module,
+            weights={n: v.expand(len(rows), *v.shape) for n, v in self.weights.items()},
+            inputs=self.batches.inputs[rows, 0, :examples], labels=self.batches.labels[rows, 0, :examples],
+        )  # fmt: skip
+
+    @property
+    def wired(self) -> tuple[Stage, ...]:
+        return tuple(filter(self.stages.has, STAGES))
+
+
+def trial_of(defense: Defense, *, steps: int = 1, batch: int = 3) -> Trial:
+    """Raises ValueError where the defense refuses the setting."""
+    try:
+        hash(defense)
+    except TypeError:  # a parameter that is a list
+        return _new_trial(defense, steps, batch)
+    return _kept_trial(defense, steps, batch)
+
+
+def _places(clients: tuple[int, ...]) -> list[int]:
+    return [CLIENTS.index(client) for client in clients]
+
+
+def federated_of(steps: int, batch: int) -> Federated:
+    return Federated(
+        algorithm="fedsgd" if steps == 1 else "fedavg", clients=12, per_round=3, steps=steps, batch=batch
+    )
+
+
+def _new_trial(defense: Defense, steps: int, batch: int) -> Trial:
+    federated = federated_of(steps, batch)
+    module, weights = model()
+    shape = (len(CLIENTS), steps, batch)
+    training = data().training
+    count = math.prod(shape)
+    batches = Batches(
+        clients=CLIENTS,
+        inputs=torch.from_numpy(training.floats(slice(0, count))).double().reshape(*shape, *data().shape),
+        labels=torch.from_numpy(training.labels[:count]).reshape(shape),
+    )
+    shapes = {name: tuple(value.shape) for name, value in weights.items()}
+    chosen = stages(defense, setting_of(federated), shapes)
+    return Trial(federated=federated, module=module, weights=weights, batches=batches, stages=chosen)
+
+
+_kept_trial = lru_cache(maxsize=32)(_new_trial)  # a defense's stages may take seconds, and each contract asks
+
+
+def trials(defense: Defense) -> Iterator[tuple[str, Trial]]:
+    """FedSGD with batches and with single examples, and FedAvg: those that the defense takes, or that the first
+    of its variants takes which takes any.  Each is built when it is asked for."""
+    reasons = []
+    for variant in variants(defense):
+        taken = False
+        for words, steps, batch in SETTINGS:
+            try:
+                trial = trial_of(variant, steps=steps, batch=batch)
+            except ValueError as error:
+                reasons.append(str(error))
+            else:
+                taken = True
+                yield words, trial
+        if taken:
+            return
+    raise ContractSkipped(f"it refuses every setting: {reasons[0]}")
+
+
+def first_trial(defense: Defense) -> tuple[str, Trial]:
+    """Raises `ContractSkipped` where it refuses every setting."""
+    return next(trials(defense))
+
+
+def lead_of(stage: Stage) -> int:
+    return 2 if stage == "example" else 0 if stage == "aggregate" else 1
+
+
+def variants(defense: Defense) -> Iterator[Defense]:
+    """The defense, and it with each choice of each parameter that is a choice, one at a time."""
+    yield defense
+    entry: Any = defense  # a dataclass, as the contract `declared` asks
+    hints = get_type_hints(type(defense))
+    for item in dataclasses.fields(entry):
+        hint = hints[item.name]
+        options: tuple[Any, ...] = get_args(hint) if get_origin(hint) is Literal else ()
+        options = (True, False) if hint is bool else options
+        for option in options:
+            if option == getattr(defense, item.name):
+                continue
+            try:
+                yield dataclasses.replace(entry, **{item.name: option})
+            except ValueError:
+                continue  # this choice asks for other parameters as well
+
+
+def context_of(trial: Trial, stage: Stage, *, draw: int = 0) -> Context:
+    rows: tuple[tuple[int, ...], ...] = tuple((client,) for client in CLIENTS)
+    if stage == "example":
+        rows = tuple((client, example) for client in CLIENTS for example in range(trial.federated.batch))
+    lead = lead_of(stage)
+    return Context(
+        lead=lead, stage=stage, round=0, step=0, setting=trial.stages.setting,
+        draws=KeyedDraws(seed=3, fields=(draw, 0, 0, stage), rows=rows if lead else ((),)),
+        norms=norms(trial.at("example"), 2) if stage == "step" else None, weights=trial.weights,
+        local=trial.local(CLIENTS, trial.federated.batch) if stage == "example" else None,
+    )  # fmt: skip
+
+
+def joined(tensors: Mapping[str, Tensor]) -> Tensor:
+    return torch.cat([value.flatten() for value in tensors.values()])
+
+
+def require_near(first: Tensors, second: Tensors, words: str, close: float = CLOSE) -> None:
+    for name, value in first.items():
+        apart = gap(value, second[name])
+        require(apart <= close, f"{words}: {name} differs by {apart:.1e}, allowed {close:.0e}")

@@ -1,0 +1,82 @@
+"""The noise of several transforms together, on one reading."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from bench.defenses.base import AddedNoise, Tensors
+from bench.points import SENT, STAGES, Stage
+from bench.trip import Noise
+
+Added = tuple[Stage, AddedNoise]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What a reading is the mean of: `batch` examples a step, `steps` steps, `senders` clients."""
+
+    batch: int
+    steps: int
+    senders: int
+
+
+def total_noise(added: Sequence[Added], scales: Mapping[Stage, float], means: Step, probe: Tensors) -> Noise:
+    """The noise around a reading, in gradient units; means over batch, steps and clients divide by B, L and K.
+
+    `scales`: one gradient unit in a stage's units.  `probe`, name → (*shape), has the tensors' sizes.  A single
+    Laplace noise keeps its law; sums and means of several count as Gaussian.
+    """
+    shrunk = [
+        (stage, replace(noise, variance=_on_reading(stage, noise, scales[stage], means)))
+        for stage, noise in added
+    ]
+    acting = [
+        (stage, noise) for stage, noise in shrunk if isinstance(noise.variance, Mapping) or noise.variance > 0
+    ]
+    each = [noise for _, noise in acting]
+    if not each:
+        return Noise()
+    single = len(each) == 1 and _behind(acting[0][0], means) == 1
+    law = each[0].law if single else "gaussian"
+    bound = any(noise.bound for noise in each)
+    if not any(isinstance(noise.variance, Mapping) for noise in each):
+        return Noise(law=law, variance=sum(_number(noise) for noise in each), bound=bound)
+    variances = {
+        name: sum((_of(noise, name, value) for noise in each), value.new_zeros(()))
+        for name, value in probe.items()
+    }
+    whole = {name: value.expand(probe[name].shape) for name, value in variances.items()}
+    count = sum(value.numel() for value in whole.values())
+    mean = float(sum(value.double().sum() for value in whole.values())) / count
+    flat = torch.cat([value.flatten() for value in whole.values()])
+    if bool((flat == flat[0]).all()):
+        return Noise(law=law, variance=mean, bound=bound)
+    return Noise(law=law, variance=mean, variances=variances, bound=bound)
+
+
+def _behind(stage: Stage, means: Step) -> int:
+    """How many draws a stage's noise on the reading is the mean of."""
+    count = means.batch if stage == "example" else 1
+    count *= means.steps if STAGES.index(stage) < STAGES.index(SENT[0]) else 1
+    return count * (means.senders if stage != "aggregate" else 1)
+
+
+def _on_reading(stage: Stage, noise: AddedNoise, scale: float, means: Step) -> float | dict[str, Tensor]:
+    if means.senders > 1 and noise.of_mean is not None and stage != "aggregate":
+        return noise.of_mean / scale**2
+    over = scale**2 * _behind(stage, means)
+    if isinstance(noise.variance, Mapping):
+        return {name: value / over for name, value in noise.variance.items()}
+    return noise.variance / over
+
+
+def _number(noise: AddedNoise) -> float:
+    assert not isinstance(noise.variance, Mapping)
+    return noise.variance
+
+
+def _of(noise: AddedNoise, name: str, like: Tensor) -> Tensor:
+    value = noise.variance[name] if isinstance(noise.variance, Mapping) else noise.variance
+    return torch.as_tensor(value, dtype=like.dtype, device=like.device)

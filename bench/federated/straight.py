@@ -1,0 +1,133 @@
+"""A transform as a function of candidates: its own code, without its draws, and with a derivative that is of use.
+
+A rounding has the derivative 0 almost everywhere, a sign too; what attackers do is to take the value of the code and
+the derivative of the identity (straight-through: Bengio, Léonard & Courville 2013, §4; Athalye et al. 2018, §4.1), and
+of what is random the mean over draws (Athalye et al. 2018, §4.2).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from bench.defenses.base import Context, State, Tensors, Transform
+from bench.federated.draws import OwnDraws
+
+PARTS = 8  # draws of each uniform
+_CHANGE = 0.01  # of a tensor's size, in the trial of a derivative
+_DIRECTIONS = 4
+_AGREE = 0.2  # by how much the derivative may be off the change that it predicts
+
+Slopes = Mapping[str, float]  # of the identity, one factor a tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Straight:
+    """`transform` on candidates; `slopes` None: its own derivative is right, or nothing else is known."""
+
+    transform: Transform
+    slopes: Slopes | None = None
+
+    def __call__(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
+        """The tensors after it, differentiable, and the next state."""
+        if self.slopes is None:
+            return _expected(self.transform, tensors, state, context)
+        with torch.no_grad():
+            after, state = _expected(self.transform, tensors, state, context)
+        return {
+            name: after[name].detach() + self.slopes[name] * (value - value.detach())
+            for name, value in tensors.items()
+        }, state
+
+
+def straight(transform: Transform, probe: Tensors, state: State, context: Context) -> Straight:
+    """How a transform is simulated, tried on a probe, name → (*lead, *shape).
+
+    Raises what its code raises where it needs what no attacker has.
+    """
+    context = replace(context, draws=OwnDraws(lead=context.lead))
+    if transform.expected(probe, state, context) is not None:
+        return Straight(transform)
+    plain = Straight(transform)
+    plain(probe, state, context)
+    return plain if _is_right(plain, probe, state, context) else Straight(
+        transform, _slopes(plain, probe, state, context)
+    )  # fmt: skip
+
+
+def _expected(
+    transform: Transform, tensors: Tensors, state: State, context: Context
+) -> tuple[dict[str, Tensor], State]:
+    """`expected`, or the mean of `update` over own draws; the state is of the first of them."""
+    draws = OwnDraws(lead=context.lead, parts=PARTS)
+    known = transform.expected(tensors, state, replace(context, draws=OwnDraws(lead=context.lead)))
+    if known is not None:
+        return known
+    total, after = transform.update(tensors, state, replace(context, draws=draws))
+    if not draws.drawn:
+        return total, after
+    for part in range(1, PARTS):
+        again = replace(context, draws=OwnDraws(lead=context.lead, part=part, parts=PARTS))
+        more, _ = transform.update(tensors, state, again)
+        total = {name: value + more[name] for name, value in total.items()}
+    return {name: value / PARTS for name, value in total.items()}, after
+
+
+def _is_right(plain: Straight, probe: Tensors, state: State, context: Context) -> bool:
+    """Whether the derivative predicts what a change of 1 % does, in random directions.
+
+    Of a staircase it does not: it is 0 on a step, or that of the step's height alone.
+    """
+    for number in range(_DIRECTIONS):
+        step = _direction(probe, number)
+        change = _difference(plain, probe, step, state, context)
+        free = {name: value.detach().clone().requires_grad_() for name, value in probe.items()}
+        with torch.enable_grad():
+            after, _ = plain(free, state, context)
+            total = torch.stack([(after[name] * change[name]).sum() for name in probe]).sum()
+        if not total.requires_grad:
+            return False
+        found = torch.autograd.grad(total, list(free.values()), allow_unused=True)
+        predicted = sum(
+            (slope * step[name]).sum()
+            for name, slope in zip(free, found, strict=True)
+            if slope is not None
+        )  # fmt: skip
+        size = torch.stack([value.square().sum() for value in change.values()]).sum()
+        sound = all(slope is None or bool(slope.isfinite().all()) for slope in found)
+        if not sound or abs(float(predicted) - float(size)) > _AGREE * float(size):
+            return False
+    return True
+
+
+def _slopes(plain: Straight, probe: Tensors, state: State, context: Context) -> Slopes:
+    """The multiple of the identity nearest to what a change of 1 % does to each tensor; 1 where that is none."""
+    along, size = dict.fromkeys(probe, 0.0), dict.fromkeys(probe, 0.0)
+    for number in range(_DIRECTIONS):
+        step = _direction(probe, number)
+        change = _difference(plain, probe, step, state, context)
+        for name in probe:
+            along[name] += float((change[name] * step[name]).sum())
+            size[name] += float(step[name].square().sum())
+    slopes = {name: along[name] / size[name] if size[name] else 1.0 for name in probe}
+    return {name: slope if 0 < slope < float("inf") else 1.0 for name, slope in slopes.items()}
+
+
+def _direction(probe: Tensors, number: int) -> dict[str, Tensor]:
+    """Random changes of each tensor by 1 % of its root mean square."""
+    source = torch.Generator().manual_seed(number)
+    return {
+        name: _CHANGE * value.square().mean().sqrt() * torch.randn(value.shape, generator=source).to(value)
+        for name, value in probe.items()
+    }
+
+
+def _difference(
+    plain: Straight, probe: Tensors, step: Tensors, state: State, context: Context
+) -> dict[str, Tensor]:
+    """Half of what the step and its opposite make of a difference."""
+    with torch.no_grad():
+        up, _ = plain({name: value + step[name] for name, value in probe.items()}, state, context)
+        down, _ = plain({name: value - step[name] for name, value in probe.items()}, state, context)
+    return {name: (up[name] - down[name]) / 2 for name in probe}
