@@ -19,6 +19,7 @@ class Attack(ABC):
     reference: ClassVar[str]
     knowledge: ClassVar[tuple[str, ...]] = ("plain",)
     iterative: ClassVar[bool] = True  # whether it uses evaluations
+    most_examples: ClassVar[int] = 16  # behind one reading
 
     def refuses(self, reading: Reading) -> str | None:
         """Why it cannot attack this reading, in a few words, or None."""

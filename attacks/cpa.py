@@ -33,6 +33,7 @@ class Cpa(Attack):
 
     reference = "Kariyappa et al. 2023; Hyvärinen & Oja 2000; Pham & Garat 1997"
     iterative = False
+    most_examples = 64
 
     refine: bool = parameter(
         True, "likelihood without decorrelation after FastICA; off: FastICA alone", source="ours"

@@ -24,7 +24,8 @@ class GradInv(MatchingAttack):
     restarts: int = parameter(0, "fresh starts inside the budget", source="Geiping et al. 2020", low=0)
 
     def parts(self, reading: Reading, budget: Budget) -> Parts:
-        steps = min(self.iterations, budget.evaluations)
+        # an iteration that simulates L local steps costs L evaluations
+        steps = min(self.iterations, budget.evaluations) // (reading.steps if self.unrolls(reading) else 1)
         run = max(1, steps // (self.restarts + 1))
         return Parts(
             departures=("restarts are chosen by the whole loss, the authors' without total variation",)

@@ -112,7 +112,8 @@ class MatchingAttack(Attack):
             solution = refine(problem, parts.solver, limits, solution, budget.chunk)
         return claim(problem, solution, parts.solver, cost, tuple(_departures(parts, problem, evaluations)))
 
-    def _unrolls(self, reading: Reading) -> bool:
+    def unrolls(self, reading: Reading) -> bool:
+        """Whether each local step behind this reading is simulated."""
         return self.local == "unrolled" and reading.steps > 1 and reading.senders == 1
 
     def _mismatch(self, parts: Parts, reading: Reading) -> Mismatch:
@@ -126,7 +127,7 @@ class MatchingAttack(Attack):
             kind=kind, layers=self.layers, exclude=self.exclude, unknown_scale=self.unknown_scale
         )
         distance = in_deviations(distance, reading)
-        return Mismatch(reading=reading, distance=distance, unrolled=self._unrolls(reading))
+        return Mismatch(reading=reading, distance=distance, unrolled=self.unrolls(reading))
 
 
 def claim(

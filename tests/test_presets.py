@@ -257,7 +257,7 @@ def test_rounds_trains_each_model_once() -> None:
 
 def test_batch_and_starts_have_every_value_once() -> None:
     counts = Counter((c.federated.batch, c.federated.partition) for c in cells("batch"))
-    assert counts == {(batch, kind): 2 for batch in (1, 2, 4, 8) for kind in ("iid", "two-shard")}
+    assert counts == {(batch, kind): 3 for batch in (1, 2, 4, 8) for kind in ("iid", "two-shard")}
     starts = Counter((c.attack.params["start"], c.attack.params["line_search"]) for c in cells("starts"))
     assert len(starts) == 8 * 2
     assert set(starts.values()) == {2}

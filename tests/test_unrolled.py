@@ -12,6 +12,7 @@ from torch.func import functional_call
 from bench import api
 from bench.attacks.parts.local import unrolled_update
 from bench.cell import Federated
+from bench.contracts.situations import situation
 from bench.defenses.base import Defense, Setting
 from bench.defenses.fed_cdp import FedCdp
 from bench.defenses.none import NoDefense
@@ -272,3 +273,11 @@ def test_restarts_try_the_labels_in_other_orders(refined: bool) -> None:
     assert restarted.labels.tolist() == [[3, 0]]
     assert restarted.loss[0] < 1e-3 * single.loss[0]
     assert (restarted.inputs - x).abs().max() < 1e-2
+
+
+@pytest.mark.parametrize(("local", "last"), [("one-gradient", 875), ("unrolled", 291)])
+def test_gradinv_lowers_its_rate_by_its_own_iterations(local: str, last: int) -> None:
+    """Of 1000 evaluations, three a simulation of three local steps, its last milestone comes at 7/8."""
+    reading = situation("type-1", batch=1, steps=3, readings=1).reading
+    attack = registry.instance("attacks", "gradinv", {"local": local})
+    assert abs(attack.parts(reading, Budget(evaluations=1000)).solver.milestones[-1] - last) <= 1

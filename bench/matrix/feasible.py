@@ -16,7 +16,7 @@ from bench.parameters import build
 from bench.points import POINTS, Scope
 from bench.registry import entries as _registry
 
-MOST_EXAMPLES = 16  # unknown examples behind one reading
+MOST_EXAMPLES = 16  # unknown examples behind one reading, for attacks that name no other number
 MOST_STEPS = 10  # local steps
 
 
@@ -39,7 +39,7 @@ def impossible(
     reason = _model(cell, facts, registry) or _clients(cell.federated, facts)
     if reason is not None or isinstance(cell, TrainingCell):
         return reason
-    return _knowledge(cell, registry) or _unknowns(cell) or _repeats(cell, facts.training)
+    return _knowledge(cell, registry) or _unknowns(cell, registry) or _repeats(cell, facts.training)
 
 
 def examples(point: str, federated: Federated) -> int:
@@ -108,13 +108,14 @@ def _knowledge(cell: AttackCell, registry: Registry) -> str | None:
     return None
 
 
-def _unknowns(cell: AttackCell) -> str | None:
+def _unknowns(cell: AttackCell, registry: Registry) -> str | None:
     steps = cell.federated.steps
     if POINTS[cell.point].after_training and steps > MOST_STEPS:
         return f"too many unknowns: {steps} local steps, at most {MOST_STEPS}"
     count = examples(cell.point, cell.federated)
-    if count > MOST_EXAMPLES:
-        return f"too many unknowns: {count} examples behind a reading, at most {MOST_EXAMPLES}"
+    most = getattr(registry.load("attacks", cell.attack.name), "most_examples", MOST_EXAMPLES)
+    if count > most:
+        return f"too many unknowns: {count} examples behind a reading, at most {most}"
     return None
 
 

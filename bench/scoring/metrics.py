@@ -103,7 +103,7 @@ def groups_right(truth: ArrayLike, guess: ArrayLike, groups: Sequence[Group]) ->
     """Share per row of the categorical groups whose largest column is the true one; NaN without any.
 
     A tie is not an answer: a guess of equal columns is wrong.  A group of one column (yes or no) is right on the true
-    side of one half.
+    side of one half.  A missing value, a group of zeros alone, is right where no column reaches one half.
     """
     true, named = unit(truth), np.asarray(guess, np.float64)
     right = []
@@ -113,7 +113,8 @@ def groups_right(truth: ArrayLike, guess: ArrayLike, groups: Sequence[Group]) ->
             right.append((claimed[..., 0] > 0.5) == (actual[..., 0] > 0.5))
         else:
             largest = claimed == claimed.max(axis=-1, keepdims=True)
-            right.append((claimed.argmax(-1) == actual.argmax(-1)) & (largest.sum(-1) == 1))
+            named_right = (claimed.argmax(-1) == actual.argmax(-1)) & (largest.sum(-1) == 1)
+            right.append(np.where(actual.any(axis=-1), named_right, claimed.max(axis=-1) < 0.5))
     share = np.mean(right, axis=0, dtype=np.float64) if right else np.nan
     return np.where(np.isfinite(named).all(axis=-1), share, np.nan)
 

@@ -1,0 +1,65 @@
+"""Levenberg–Marquardt for several starts of one least-squares problem (Levenberg 1944; Marquardt 1963).
+
+Not a `Solver`: those see a loss and its gradient, this one residuals and their Jacobian.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_ACCEPTED, _REJECTED = 0.2, 4.0  # factors of the damping after a step
+_DAMPING = (1e-12, 1e8)
+_TINY = 1e-12
+
+# variables (start, variable) → (start, residual), or its derivatives (start, residual, variable)
+Residuals = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """Per start: the point `x` (start, variable), its sum of squares `loss`, and the `evaluations` used."""
+
+    x: Tensor
+    loss: Tensor
+    evaluations: Tensor
+
+
+def least_squares(
+    residuals: Residuals, jacobian: Residuals, x: Tensor, *, evaluations: int, stop: float
+) -> Fit:
+    """Minimise Σ residuals² from each start `x` (start, variable).  Both functions also take the starts' numbers.
+
+    Residuals and a Jacobian count as one evaluation each; there are at most `evaluations` a start.  Ends when
+    one start is below `stop`.
+    """
+    everyone = torch.arange(len(x))
+    f = residuals(x, everyone)
+    loss = f.square().sum(1).nan_to_num(torch.inf)
+    used = torch.ones(len(x), dtype=torch.long)
+    damping = torch.full_like(loss, 1e-2)
+    slopes = f.new_zeros(*f.shape, x.shape[1])
+    stale = torch.ones(len(x), dtype=torch.bool)
+    while float(loss.min()) > stop:
+        rows = torch.isfinite(loss) & (damping < _DAMPING[1]) & (used + 1 + stale.long() <= evaluations)
+        fresh, at = everyone[rows & stale], everyone[rows]
+        if not len(at):
+            break
+        if len(fresh):
+            slopes[fresh] = jacobian(x[fresh], fresh)
+            used[fresh] += 1
+        normal = slopes[at].mT @ slopes[at]
+        scale = damping[at, None] * normal.diagonal(dim1=1, dim2=2).clamp_min(_TINY)
+        step, _ = torch.linalg.solve_ex(normal + scale.diag_embed(), slopes[at].mT @ f[at, :, None])
+        trial = x[at] - step[..., 0].nan_to_num()
+        there = residuals(trial, at)
+        least = there.square().sum(1).nan_to_num(torch.inf)
+        used[at] += 1
+        better = least < loss[at]
+        damping[at] = (damping[at] * torch.where(better, _ACCEPTED, _REJECTED)).clamp(*_DAMPING)
+        moved = at[better]
+        x, f = x.index_copy(0, moved, trial[better]), f.index_copy(0, moved, there[better])
+        loss, stale = loss.index_copy(0, moved, least[better]), torch.zeros_like(stale)
+        stale[moved] = True
+    return Fit(x=x, loss=loss, evaluations=used)
