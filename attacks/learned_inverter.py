@@ -5,7 +5,7 @@ defense and no optimisation at the reading.  Whatever there is to choose is chos
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -21,10 +21,8 @@ from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction, Simulator, Status
 
 LEAST = 100  # public examples: with fewer the choice on held-out ones is by chance
-EXAMPLES = (
-    20_000  # behind all simulated readings together, at most: readings of large batches are simulated less
-)
-CHOSEN_ON = 1500  # simulated readings on which kernel, ridge and features are chosen
+EXAMPLES = 20_000  # behind all simulated readings together, at most: large batches are simulated less
+CHOSEN_ON = 1000  # simulated readings on which kernel, ridge and features are chosen
 HELD_OUT = 300  # and on which they are judged
 CHUNK = 250  # readings simulated in one call
 PLAIN = 2000  # undefended gradients whose principal components are taken
@@ -34,55 +32,58 @@ TRIED = list(range(4))  # rows that are simulated twice, to see whether the defe
 _SCALINGS: tuple[tuple[Units, Balance], ...] = (
     ("tensor", "values"), ("tensor", "tensors"), ("coordinate", "values"), ("direction", "values"),
 )  # fmt: skip
+_PRINCIPAL: tuple[Units, ...] = ("tensor", "coordinate")
 _WIDTHS = (0.0, 0.2, 1.0)
 _RIDGES = (1e-3, 1e-1)  # first, of every kernel; then of the best around its own
 _FINER = (1e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
+_ON_ALL = (0.1, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulated:
     """Simulated readings: `vectors` (row, value), and what is behind them: `inputs` (row, example, *shape), `labels`
-    (row, example), in the order in which they are sought.  The last `held` are judged by."""
+    (row, example), in the order in which they are sought.  The last `held` are judged by; `low` and `high` bound the
+    inputs."""
 
     vectors: Tensor
     inputs: Tensor
     labels: Tensor
     held: int
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What was chosen on held-out examples, and its mean square `error` there."""
+    """One way to regress, and its mean square `error` on held-out examples."""
 
     scaling: Scaling
     words: str
-    kernel: ridge.Kernel
-    ridge: float
+    regression: ridge.Ridge
     error: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inverter:
-    """A learned map from gradients to examples; `error` is the mean square error on held-out public examples."""
+    """A learned map from gradients to examples."""
 
     sketch: Sketch
     choice: Choice
-    regression: ridge.Ridge
     shape: tuple[int, ...]
     classes: int
     simulations: int
 
-    def __call__(self, gradients: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def __call__(self, gradients: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Gradients, name → (reading, *shape), to examples (reading, example, *shape) and the scores of their classes
         in all, (reading, class)."""
-        targets = self.regression(self.choice.scaling(self.sketch(gradients)))
+        targets = self.choice.regression(self.choice.scaling(self.sketch(gradients)))
         inputs, scores = targets[:, : -self.classes], targets[:, -self.classes :]
         return inputs.reshape(len(targets), -1, *self.shape), scores
 
     def residuals(self) -> Tensor:
-        """Errors on simulated readings that were left out, (row, example·value), for `ridge.residual_covariance`."""
-        assert self.regression.left_out is not None
-        return self.regression.left_out[:, : -self.classes]
+        """Its errors on simulated readings when it is fitted without them, (row, example·value): what
+        `ridge.residual_covariance` takes."""
+        return ridge.left_out(self.choice.regression)[:, : -self.classes]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,23 +137,25 @@ class LearnedInverter(Attack):
             notes=(self._note(inverter),),
         )  # fmt: skip
 
-    def inverter(self, reading: Reading, key: Key, *, left_out: bool = False) -> Inverter:
-        """The map from readings like this one to examples, learned from its simulator and its public examples alone;
-        `left_out`: with its errors on examples that it was not fitted on."""
+    def inverter(self, reading: Reading, key: Key) -> Inverter:
+        """The map from readings like this one to examples, learned from its simulator and its public examples alone.
+
+        The best way is sought on few rows, with and without principal components; both are then fitted on all.
+        """
         simulator = reading.simulator
         assert simulator is not None
         shapes = {name: tuple(value.shape[2:]) for name, value in reading.values.items()}
         sketch = Sketch.of(shapes, key)
         simulated = simulate(reading, simulator, sketch, self._rows(reading, simulator), key)
-        targets = _targets(simulated, reading.classes)
-        choice = min(self._choices(reading, sketch, simulated, targets, key), key=lambda each: each.error)
-        choice = _finer(choice, simulated, targets, reading.classes)
-        regression = ridge.fit(
-            choice.scaling(simulated.vectors), targets, choice.kernel, choice.ridge, left_out=left_out
-        )
+        trial = Trial.of(simulated, reading.classes)
+        finalists = []
+        for scalings in (_whole(sketch, trial), self._principal(reading, sketch, trial, key)):
+            tried = [trial.best(scaling, words, _WIDTHS, _RIDGES, CHOSEN_ON) for scaling, words in scalings]
+            if tried:
+                finalists.append(trial.final(min(tried, key=_error)))
         return Inverter(
-            sketch=sketch, choice=choice, regression=regression, shape=reading.shape, classes=reading.classes,
-            simulations=len(targets),
+            sketch=sketch, choice=min(finalists, key=_error), shape=reading.shape, classes=reading.classes,
+            simulations=len(simulated.vectors),
         )  # fmt: skip
 
     def _rows(self, reading: Reading, simulator: Simulator) -> int:
@@ -160,32 +163,29 @@ class LearnedInverter(Attack):
         fresh = AGAIN * len(reading.public_inputs)
         return min(self.simulations, affordable, fresh, max(LEAST, EXAMPLES // reading.examples))
 
-    def _choices(
-        self, reading: Reading, sketch: Sketch, simulated: Simulated, targets: Tensor, key: Key
-    ) -> Iterator[Choice]:
-        """Every way of scaling, with each kernel and its better ridge, judged on held-out examples."""
-        fitted, _ = _split(simulated)
-        vectors = simulated.vectors[fitted]
-        for units, balance in _SCALINGS:
-            scaling = learn(vectors, sketch.slices, units, balance)
-            words = f"{units}s scaled" + (", tensors alike" if balance == "tensors" else "")
-            yield from _judged(scaling, words, simulated, targets, reading.classes, _WIDTHS, _RIDGES)
-        if self.components:
-            rows = slice(0, min(PLAIN, len(vectors)))
-            plain = sketch(_undefended(reading, simulated.inputs[rows], simulated.labels[rows])).to(vectors)
-            for units in ("tensor", "coordinate"):
-                scaling = learn(plain, sketch.slices, units, "values")
-                basis = principal(scaling(plain), self.components, key)
-                scaling = replace(scaling, mean=vectors.mean(0), basis=basis)
-                words = f"{units}s scaled, {basis.shape[1]} principal components of undefended gradients"
-                yield from _judged(scaling, words, simulated, targets, reading.classes, _WIDTHS, _RIDGES)
+    def _principal(
+        self, reading: Reading, sketch: Sketch, trial: "Trial", key: Key
+    ) -> Iterator[tuple[Scaling, str]]:
+        """Scalings to the principal components of undefended gradients: what noise adds elsewhere is left out."""
+        if not self.components:
+            return
+        rows = slice(0, min(PLAIN, trial.fitted))
+        inputs, labels = trial.simulated.inputs[rows], trial.simulated.labels[rows]
+        plain = sketch(_undefended(reading, inputs, labels)).to(trial.simulated.vectors)
+        mean = trial.simulated.vectors[: trial.fitted].mean(0)
+        for units in _PRINCIPAL:
+            scaling = learn(plain, sketch.slices, units, "values")
+            basis = principal(scaling(plain), self.components, key)
+            words = f"{units}s scaled, {basis.shape[1]} principal components of undefended gradients"
+            yield replace(scaling, mean=mean, basis=basis), words
 
     def _note(self, inverter: Inverter) -> str:
         choice = inverter.choice
         decibels = float(-10 * torch.tensor(choice.error).clamp_min(1e-30).log10())
+        kernel = f"{choice.regression.kernel} kernel, ridge {choice.regression.ridge:g}"
         return (
-            f"learned from {inverter.simulations} simulated readings: {choice.words}, {choice.kernel} kernel, ridge "
-            f"{inverter.regression.ridge:g}; {decibels:.1f} dB on held-out public examples"
+            f"learned from {inverter.simulations} simulated readings: {choice.words}, {kernel}; {decibels:.1f} dB on "
+            "held-out public examples"
         )
 
 
@@ -222,7 +222,15 @@ def simulate(reading: Reading, simulator: Simulator, sketch: Sketch, rows: int, 
         again = members.repeat(-(-left // len(members)), 1)[: left - len(TRIED)]
         members, vectors = torch.cat([members, again]), torch.cat([vectors, shown(again)])
     inputs, labels = _sought(reading, torch.cat([members, last]))
-    return Simulated(vectors=torch.cat([vectors, shown(last)]), inputs=inputs, labels=labels, held=len(last))
+    low, high = reading.value_range
+    return Simulated(
+        vectors=torch.cat([vectors, shown(last)]),
+        inputs=inputs,
+        labels=labels,
+        held=len(last),
+        low=low,
+        high=high,
+    )
 
 
 def counted(scores: Tensor, examples: int) -> Tensor:
@@ -260,7 +268,8 @@ def _sought(reading: Reading, members: Tensor) -> tuple[Tensor, Tensor]:
     reading does not show in which order its examples came."""
     inputs, labels = reading.public_inputs[members], reading.public_labels[members]
     brightness = inputs.flatten(2).mean(2)
-    order = (labels + brightness.clamp(0, 1) / 2).argsort(1)
+    brightest = (brightness - brightness.min()) / (brightness.max() - brightness.min()).clamp_min(1e-9)
+    order = (labels + brightest / 2).argsort(1)
     rows = torch.arange(len(members))[:, None]
     return inputs[rows, order], labels[rows, order]
 
@@ -276,44 +285,75 @@ def _undefended(reading: Reading, inputs: Tensor, labels: Tensor) -> dict[str, T
     return {name: torch.cat([part[name].detach() for part in parts]) for name in weights}
 
 
-def _targets(simulated: Simulated, classes: int) -> Tensor:
-    """What is regressed on: the examples' values, then how often each class is there, (row, target)."""
-    counts = one_hot(simulated.labels, classes, simulated.vectors.dtype).sum(1)
-    return torch.cat([simulated.inputs.flatten(1).to(simulated.vectors), counts.to(simulated.vectors)], 1)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """Simulated readings with what is regressed on, `targets` (row, target): the examples' values, then how often each
+    of the `classes` is there.  The first `fitted` rows are for fitting, the others judge."""
 
+    simulated: Simulated
+    targets: Tensor
+    classes: int
+    fitted: int
 
-def _split(simulated: Simulated) -> tuple[slice, slice]:
-    """The rows on which a choice is fitted, and those on which it is judged."""
-    last = len(simulated.vectors) - simulated.held
-    return slice(0, min(CHOSEN_ON, last)), slice(last, None)
+    @classmethod
+    def of(cls, simulated: Simulated, classes: int) -> "Trial":
+        vectors = simulated.vectors
+        counts = one_hot(simulated.labels, classes, vectors.dtype).sum(1)
+        targets = torch.cat([simulated.inputs.flatten(1).to(vectors), counts.to(vectors)], 1)
+        return cls(
+            simulated=simulated, targets=targets, classes=classes, fitted=len(vectors) - simulated.held
+        )
 
+    def final(self, choice: Choice) -> Choice:
+        """The choice's neighbours in width and ridge on few rows, then the best of them on all."""
+        regression = choice.regression
+        widths = tuple(sorted({regression.kernel.width * factor for factor in (0.5, 1.0, 2.0)}))
+        ridges = tuple(regression.ridge * factor for factor in _FINER)
+        finer = self.best(choice.scaling, choice.words, widths, ridges, CHOSEN_ON).regression
+        # more rows need less of a ridge
+        ridges = tuple(finer.ridge * factor for factor in _ON_ALL)
+        return self.best(choice.scaling, choice.words, (finer.kernel.width,), ridges, self.fitted)
 
-def _judged(
-    scaling: Scaling, words: str, simulated: Simulated, targets: Tensor, classes: int,
-    widths: tuple[float, ...], ridges: tuple[float, ...],
-) -> Iterator[Choice]:  # fmt: skip
-    """These kernels and ridges on one scaling's features, each with its error on held-out examples."""
-    fitted, judged = _split(simulated)
-    features, others = scaling(simulated.vectors[fitted]), scaling(simulated.vectors[judged])
-    products, across = features @ features.T, others @ features.T
-    norms, norms_of_others = products.diagonal().clone(), others.square().sum(1)
-    median, offset = ridge.median_distance(products), targets[fitted].mean(0)
-    for width in widths:
-        kernel = ridge.Kernel(width=width)
-        between = kernel(products, norms, norms, median)
-        towards = kernel(across, norms_of_others, norms, median)
-        for amount in ridges:
-            factor, stable = ridge.factorise(between, amount)
-            found = offset + towards @ torch.cholesky_solve(targets[fitted] - offset, factor)
-            values = found[:, :-classes].clamp(0, 1) - targets[judged][:, :-classes]
-            yield Choice(
-                scaling=scaling, words=words, kernel=kernel, ridge=stable, error=float(values.square().mean())
+    def best(
+        self, scaling: Scaling, words: str, widths: Iterable[float], ridges: Sequence[float], count: int
+    ) -> Choice:
+        """The best of these kernels and ridges on one scaling's features, fitted on `count` rows at most."""
+        rows = slice(0, min(count, self.fitted))
+        features, others = (scaling(self.simulated.vectors[at]) for at in (rows, slice(self.fitted, None)))
+        products, across = features @ features.T, others @ features.T
+        norms = others.square().sum(1)
+        every = (
+            regression
+            for width in widths
+            for regression in ridge.path(
+                features, self.targets[rows], ridge.Kernel(width=width), ridges, products
             )
+        )
+        return min(
+            (
+                Choice(
+                    scaling=scaling, words=words, regression=regression,
+                    error=self._error(regression.from_products(across, norms)),
+                )
+                for regression in every
+            ),
+            key=_error,
+        )  # fmt: skip
+
+    def _error(self, found: Tensor) -> float:
+        """The mean square error of predicted targets (row, target) on the held-out rows, labels apart."""
+        inputs = found[:, : -self.classes].clamp(self.simulated.low, self.simulated.high)
+        error = (inputs - self.targets[self.fitted :, : -self.classes]).square().mean()
+        return float(error.nan_to_num(torch.inf))
 
 
-def _finer(choice: Choice, simulated: Simulated, targets: Tensor, classes: int) -> Choice:
-    """The best ridge around the chosen one, and for a kernel with a width the best of neighbouring widths."""
-    ridges = tuple(choice.ridge * factor for factor in _FINER)
-    widths = tuple({choice.kernel.width, choice.kernel.width / 2, choice.kernel.width * 2})
-    tried = _judged(choice.scaling, choice.words, simulated, targets, classes, widths, ridges)
-    return min((choice, *tried), key=lambda each: each.error)
+def _error(choice: Choice) -> float:
+    return choice.error
+
+
+def _whole(sketch: Sketch, trial: Trial) -> Iterator[tuple[Scaling, str]]:
+    """Scalings of the whole gradient."""
+    vectors = trial.simulated.vectors[: min(CHOSEN_ON, trial.fitted)]
+    for units, balance in _SCALINGS:
+        words = f"{units}s scaled" + (", tensors alike" if balance == "tensors" else "")
+        yield learn(vectors, sketch.slices, units, balance), words

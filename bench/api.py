@@ -178,8 +178,11 @@ def open_reading(
 
 def save_reading(path: str | PathLike[str], reading: Reading) -> None:
     """Write a reading of one observation for `bench attack --reading`; granted labels go with it."""
-    if len(reading.rounds) > 1 or reading.senders > 1 or reading.description is not None:
-        raise BenchError(f"{path}: a reading file holds one observation of one client, and no description")
+    knows = reading.description is not None or reading.simulator is not None
+    if len(reading.rounds) > 1 or reading.senders > 1 or knows:
+        raise BenchError(
+            f"{path}: a reading file holds one observation of one client, and no description or simulator"
+        )
     meta = reading_files.checked_meta(
         shape=reading.shape, classes=reading.classes, batch=reading.examples // reading.steps,
         steps=reading.steps, rate=reading.rate, unit=reading.unit, value_range=reading.value_range,

@@ -38,12 +38,10 @@ from bench.registry import entries as registry
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction
 
+SMALLER = {"learned-inverter": {"simulations": 150, "components": 16}}  # the promises do not depend on it
 NEEDS_FILES = {"mnist", "fashion-mnist", "cifar10", "cifar100", "lfw", "adult"}
 NOT_SHIPPED = {"aptos"}  # tests/test_aptos.py makes a folder in its layout
 NEEDS_A_PATH = {"npz", "folder"}  # one's own data: checked below with a pack made here
-
-
-SMALLER = {"learned-inverter": {"simulations": 150, "components": 16}}  # the promises do not depend on it
 
 
 def _broken(outcomes: Sequence[Outcome]) -> dict[str, str]:
@@ -55,7 +53,10 @@ def _broken(outcomes: Sequence[Outcome]) -> dict[str, str]:
 # ------------------------------------------------------------------ everything registered
 
 
-@pytest.mark.parametrize("name", registry.names("attacks"))
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in SMALLER)) for name in registry.names("attacks")],
+)
 def test_registered_attack(name: str) -> None:
     assert _broken(check("attacks", name, SMALLER.get(name))) == {}
 

@@ -3,6 +3,7 @@
 f(z) = b + k(z) A with A = (K + λ m I)⁻¹ (T - b), where m is the mean of K's diagonal, so that λ has no unit.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -56,7 +57,7 @@ class Ridge:
     """A fitted regression.
 
     `features` (row, feature) it was fitted on, with squared `norms` (row,); `coefficients` (row, target), `offset`
-    (target,); `left_out` (row, target) the error on each row by the regression on all others, where it was asked for.
+    (target,).
     """
 
     kernel: Kernel
@@ -66,32 +67,44 @@ class Ridge:
     median: float
     coefficients: Tensor
     offset: Tensor
-    left_out: Tensor | None = None
 
     def __call__(self, features: Tensor) -> Tensor:
         """(row, feature) → (row, target)."""
-        products = features @ self.features.T
-        kernel = self.kernel(products, features.square().sum(1), self.norms, self.median)
-        return self.offset + kernel @ self.coefficients
+        return self.from_products(features @ self.features.T, features.square().sum(1))
+
+    def from_products(self, products: Tensor, norms: Tensor) -> Tensor:
+        """The same from scalar products with the features fitted on, (row, row fitted on), and squared norms (row,)."""
+        return self.offset + self.kernel(products, norms, self.norms, self.median) @ self.coefficients
 
 
-def fit(features: Tensor, targets: Tensor, kernel: Kernel, ridge: float, *, left_out: bool = False) -> Ridge:
-    """Regress `targets` (row, target) on `features` (row, feature).
-
-    The error of a row that is left out is A_i / ((K + λ m I)⁻¹)_ii, in closed form (Rifkin & Lippert 2007), with the
-    offset and the median kept.
-    """
-    products = features @ features.T
+def path(
+    features: Tensor, targets: Tensor, kernel: Kernel, ridges: Iterable[float], products: Tensor | None = None
+) -> Iterator[Ridge]:
+    """Regress `targets` (row, target) on `features` (row, feature), once for each λ.  `products` may hold the features'
+    scalar products, (row, row)."""
+    if products is None:
+        products = features @ features.T
     norms, median, offset = products.diagonal().clone(), median_distance(products), targets.mean(0)
-    factor, ridge = factorise(kernel(products, norms, norms, median), ridge)
-    coefficients = torch.cholesky_solve(targets - offset, factor)
-    errors = None
-    if left_out:
-        errors = coefficients / torch.cholesky_inverse(factor).diagonal()[:, None]
-    return Ridge(
-        kernel=kernel, ridge=ridge, features=features, norms=norms, median=median, coefficients=coefficients,
-        offset=offset, left_out=errors,
-    )  # fmt: skip
+    between = kernel(products, norms, norms, median)
+    for ridge in ridges:
+        factor, stable = factorise(between, ridge)
+        yield Ridge(
+            kernel=kernel, ridge=stable, features=features, norms=norms, median=median, offset=offset,
+            coefficients=torch.cholesky_solve(targets - offset, factor),
+        )  # fmt: skip
+
+
+def fit(features: Tensor, targets: Tensor, kernel: Kernel, ridge: float) -> Ridge:
+    """One regression of `targets` (row, target) on `features` (row, feature)."""
+    return next(path(features, targets, kernel, (ridge,)))
+
+
+def left_out(found: Ridge) -> Tensor:
+    """The error (row, target) on each row that a regression was fitted on, by the regression on all others: A_i over
+    the diagonal of (K + λ m I)⁻¹ (Rifkin & Lippert 2007), with offset and median kept."""
+    kernel = found.kernel(found.features @ found.features.T, found.norms, found.norms, found.median)
+    factor, _ = factorise(kernel, found.ridge)
+    return found.coefficients / torch.cholesky_inverse(factor).diagonal()[:, None]
 
 
 def residual_covariance(errors: Tensor, *, shrinkage: float = 0.05) -> Tensor:

@@ -32,7 +32,9 @@ _HEADING = 18  # columns
 @click.option("--open", "opened", is_flag=True, help="Open the picture, too.")
 @click.option("--attacks", "table", flag_value="attacks", help="How each attack fares on each data set.")
 @click.option("--trainings", "table", flag_value="trainings", help="Accuracy, ε and time under each defense.")
-@click.option("--knowledge", "table", flag_value="knowledge", help="Plain beside adaptive attackers.")
+@click.option(
+    "--knowledge", "table", flag_value="knowledge", help="Plain beside adaptive and black-box attackers."
+)
 def command(cell: str | None, run: Path | None, as_json: bool, opened: bool, table: str | None) -> None:
     """List the cells of RUN (by default the newest below runs/), or show one of them.
 
