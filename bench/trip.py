@@ -82,8 +82,8 @@ class Description(Protocol):
     shown.
 
     `noise` is the noise around the mean.  `additive`: nothing else is random, so that observations of the same
-    victims may be averaged.  `log_likelihood` (reading,), at most 0 and up to a constant, replaces the noise's where that is no
-    Gaussian and no Laplace law; None elsewhere.
+    victims may be averaged.  `log_likelihood` (reading,), at most 0 and up to a constant, replaces the noise's where
+    that is no Gaussian and no Laplace law; None elsewhere.
     """
 
     @property

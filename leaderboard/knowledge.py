@@ -32,7 +32,7 @@ class KnowledgeRow:
     plain: WorstCase
     adaptive: WorstCase
     undescribed: bool
-    black_box: Worst | None = None
+    black_box: WorstCase | None = None
 
     @property
     def change(self) -> tuple[float, float, float] | None:

@@ -234,7 +234,7 @@ CLEARED: dict[str, list[Record]] = {
 
 
 def test_an_attacker_who_runs_the_defense_need_not_know_it() -> None:
-    simulated = {"conditions": Conditions(simulated=True)}
+    simulated = {"conditions": Circumstances(simulated=True)}
     rows = board(
         [attacked(32), attacked(0, defense="d"), attacked(0, defense="d", knowledge="black-box", **simulated)]
     )

@@ -177,7 +177,7 @@ def text_of(record: Record, edit: Edit = lambda content: None) -> str:
 
 
 def hidden(record: Record) -> Record:
-    """The record with the claim that nothing leaked, in every figure that hangs on it."""
+    """The record with the claim that nothing leaked, in every figure that depends on it."""
     result = record.attack
     assert result is not None
     readings = tuple(
@@ -768,7 +768,7 @@ def again(file: Path, run: Path, out: Path) -> verdicts.Verification:
 def test_a_claim_that_nothing_leaks_differs(
     run: Path, submission: Path, fresh: tuple[Path, verdicts.Verification], tmp_path: Path
 ) -> None:
-    """Both seeds of cpl edited in every figure that hangs on it, without arrays that could tell."""
+    """Both seeds of cpl edited in every figure that depends on it, without arrays that could tell."""
     folder = tmp_path / "lie"
     import_(submission, folder)
     for record in list(records.records(folder)):
