@@ -281,8 +281,8 @@ def save_pictures(
 def frame(run: str | PathLike[str]) -> Frames:
     """A run's `cells` and `victims` as pandas DataFrames.
 
-        cells, victims = api.frame("runs/quickstart")
-        victims.join(cells[["defense", "point"]]).groupby(["defense", "point"])["success"].mean().unstack().plot.bar()
+        cells, examples = api.frame("runs/quickstart")
+        examples.join(cells[["defense", "point"]]).groupby(["defense", "point"])["success"].mean().unstack().plot.bar()
 
     Raises `RecordError` where the folder has no records.
     """

@@ -208,7 +208,7 @@ class AttackCell(_Cell):
     point: str
     readings: Annotated[int, Field(ge=1)] = 16
     evaluations: Annotated[int, Field(ge=1, description="budget, restarts included")] = 500
-    chunk: Annotated[int, Field(ge=1, description="readings held at once")] = 32
+    chunk: Annotated[int, Field(ge=1, description="readings in memory at once")] = 32
     draw: Annotated[int, Field(ge=0, description="which draw of the defense's noise")] = 0
 
 

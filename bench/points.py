@@ -15,7 +15,8 @@ from bench.errors import BenchError
 Stage = Literal["example", "step", "client", "exchange", "server", "aggregate"]
 STAGES: tuple[Stage, ...] = ("example", "step", "client", "exchange", "server", "aggregate")
 
-SENT: tuple[Stage, ...] = ("client", "exchange", "server")  # of one client's update after training
+# The stages, in order, that act on one client's whole update: after its local training, before the mean of all.
+SENT: tuple[Stage, ...] = ("client", "exchange", "server")
 
 
 class Scope(StrEnum):

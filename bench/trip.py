@@ -3,7 +3,7 @@
 Axes are named once, here, and used in every docstring:
 
     reading      one observed update: a client's local step or round, or an aggregate
-    observation  one of several reports on the same secret, each under its round's weights
+    observation  one of several reports on the same victims, each under its round's weights
     example      one distinct example behind a reading (type-2: 1, type-1 and type-0: B·L, aggregate: K·B·L)
     client, step      inside the federated pipeline
     *shape       of an example (channel, height, width) or (feature,), or of a parameter
@@ -81,9 +81,9 @@ class Description(Protocol):
     takes rows, one for each client of each reading; `sent` maps their updates (reading, client, *shape) to what is
     shown.
 
-    `noise` is the noise around the mean.  `additive`: nothing else is random, so that observations of one secret may
-    be averaged.  `log_likelihood` (reading,), at most 0 and up to a constant, replaces the noise's where that is no
-    Gaussian and no Laplace law; None elsewhere.
+    `noise` is the noise around the mean.  `additive`: nothing else is random, so that observations of the same
+    victims may be averaged.  `log_likelihood` (reading,), at most 0 and up to a constant, replaces the noise's where
+    that is no Gaussian and no Laplace law; None elsewhere.
     """
 
     @property
@@ -173,7 +173,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Evaluations of the objective that an attack may use on each reading, restarts included, and readings held at
+    """Evaluations of the objective that an attack may use on each reading, restarts included, and readings in memory at
     once."""
 
     evaluations: int

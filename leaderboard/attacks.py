@@ -12,7 +12,7 @@ from bench.leaderboard.conditions import by_condition, condition_key, of_one_ser
 from bench.leaderboard.worst import example_scores, median_of, share_interval
 from bench.matrix.published import PublishedFigures, beside, row_json
 from bench.record.metrics import COMPARED, RMSE
-from bench.record.names import attack_name, dataset_name, entry
+from bench.record.names import attack_name, dataset_name, entry_text
 from bench.record.schema import Record
 from bench.scoring.summary import median
 
@@ -57,7 +57,7 @@ def attacks(records: Iterable[Record], published: Sequence[PublishedFigures] = (
     for record in listed:
         cell = record.cell
         if isinstance(cell, AttackCell):
-            key = (condition_key(record), attack_name(cell), entry(cell.defense), cell.point)
+            key = (condition_key(record), attack_name(cell), entry_text(cell.defense), cell.point)
             gathered.setdefault(key, []).append(record)
     # A condition's title starts with its data set; what follows tells apart all else that differs.
     titles = {condition.key: condition.title.partition(" · ")[2] for condition in by_condition(listed)}
@@ -74,7 +74,7 @@ def _row(title: str, records: Sequence[Record], published: Sequence[PublishedFig
     hits = {key: example.success for key, example in scores.items()}
     examples = list(scores.values())
     return AttackRow(
-        title=title, dataset=dataset_name(cell), attack=attack_name(cell), defense=entry(cell.defense),
+        title=title, dataset=dataset_name(cell), attack=attack_name(cell), defense=entry_text(cell.defense),
         point=cell.point, examples=len(hits), asr=sum(hits.values()) / len(hits) if hits else None,
         interval=share_interval(hits),
         medians={metric.name: median_of(examples, metric) for metric in COMPARED},

@@ -23,9 +23,9 @@ from bench.leaderboard.conditions import (
 )
 from bench.leaderboard.costs import DefenseCost, costs
 from bench.leaderboard.flags import INCOMPLETE, Flag
-from bench.leaderboard.worst import BASELINES, ExampleKey, Worst
+from bench.leaderboard.worst import GRADIENT_FREE, ExampleKey, WorstCase
 from bench.record.metrics import COMPARED
-from bench.record.names import dataset_name, entry
+from bench.record.names import dataset_name, entry_text
 from bench.record.schema import Privacy, Record
 
 THRESHOLDS_DB = tuple(range(10, 62, 2))  # at which `reached` is taken
@@ -48,7 +48,7 @@ class AtPoint:
     `asr` over examples, leaked if any attack got it; `at_least_once` on some draw of the defense's noise.
     `by_attack` each attack's own rate; `reached` the share of examples that some attack brought to each of
     `THRESHOLDS_DB`; `prior_*` what needs no gradient.  `epsilon` bounds any attacker at this tap.  `absent` and
-    `crashed` attack → reason; `missing` attacks that another row of the condition met here.
+    `crashed` attack → reason; `missing` attacks that ran on another row of the condition here.
     """
 
     point: str
@@ -120,42 +120,42 @@ def board(records: Iterable[Record]) -> list[Row]:
     trained, averaged = costs(listed), _averaged(listed)
     rows: list[Row] = []
     for condition in by_condition(listed):
-        met = {point: _met(condition, point) for point in condition.points}
+        attacks_run = {point: _attacks_run(condition, point) for point in condition.points}
         silent = without_evidence(condition)
         rows += _ranked(
-            [_row(condition, defense, met, silent, trained, averaged) for defense in condition.rows]
+            [_row(condition, defense, attacks_run, silent, trained, averaged) for defense in condition.rows]
         )
     return sorted(rows, key=lambda row: (row.title, row.rank))
 
 
 def _row(
-    condition: Condition, defense: str, met: Mapping[str, Sequence[str]], silent: Sequence[str],
+    condition: Condition, defense: str, attacks_run: Mapping[str, Sequence[str]], silent: Sequence[str],
     trained: Mapping[tuple[str, str], DefenseCost], averaged: frozenset[tuple[str, str, str]],
 ) -> Row:  # fmt: skip
     records = [
         r for worst in condition.rows[defense].values() for each in worst.records.values() for r in each
     ]
     cell = records[0].cell
-    place, points = data_and_model(cell), {}
-    for point, attacks in met.items():
-        worst = condition.rows[defense].get(point, Worst())
+    task, points = data_and_model(cell), {}
+    for point, attacks in attacks_run.items():
+        worst = condition.rows[defense].get(point, WorstCase())
         doubts = flags.doubts(
-            worst, averaged=(place, defense, point) in averaged, evidence=point not in silent
+            worst, averaged=(task, defense, point) in averaged, evidence=point not in silent
         )
         points[point] = _at(point, worst, attacks, doubts)
     row = Row(
-        title=condition.title, key=condition.key, dataset=dataset_name(cell), model=entry(cell.model),
-        protocol=records[0].protocol, defense=defense, points=points, cost=trained.get((place, defense)),
+        title=condition.title, key=condition.key, dataset=dataset_name(cell), model=entry_text(cell.model),
+        protocol=records[0].protocol, defense=defense, points=points, cost=trained.get((task, defense)),
         private=any(record.private for record in records), cells=(),
         complete=not any(flag.code in INCOMPLETE for at in points.values() for flag in at.flags),
     )  # fmt: skip
     return replace(row, cells=_cells(row, condition.rows[defense]))
 
 
-def _at(point: str, worst: Worst, attacks: Sequence[str], doubts: Sequence[Flag]) -> AtPoint:
+def _at(point: str, worst: WorstCase, attacks: Sequence[str], doubts: Sequence[Flag]) -> AtPoint:
     results = (record.attack for records in worst.records.values() for record in records if record.attack)
     privacy = next((result.privacy for result in results), Privacy())
-    priors = [worst.rate(name) for name in worst.scores if name.startswith(BASELINES)]
+    priors = [worst.rate(name) for name in worst.scores if name.startswith(GRADIENT_FREE)]
     missing = tuple(name for name in attacks if name not in worst.records)
     return AtPoint(
         point=point, asr=worst.asr, interval=worst.interval, lower_bound=worst.lower_bound,
@@ -168,36 +168,36 @@ def _at(point: str, worst: Worst, attacks: Sequence[str], doubts: Sequence[Flag]
     )  # fmt: skip
 
 
-def _best(worst: Worst) -> Best | None:
+def _best(worst: WorstCase) -> Best | None:
     if (best := worst.best) is None:
         return None
-    medians = {metric.name: worst.quoted(best[0], metric) for metric in COMPARED}
+    medians = {metric.name: worst.median_on_report_draws(best[0], metric) for metric in COMPARED}
     return Best(attack=best[0], asr=best[1], medians=medians)
 
 
-def _reached(worst: Worst) -> tuple[float, ...]:
+def _reached(worst: WorstCase) -> tuple[float, ...]:
     """At each threshold the share of examples whose best PSNR over the attacks is at least that."""
     best: dict[ExampleKey, float] = dict.fromkeys(worst.leaked, -inf)
     for attack, scores in worst.scores.items():
-        if not attack.startswith(BASELINES):
+        if not attack.startswith(GRADIENT_FREE):
             for key, example in scores.items():
                 best[key] = max(best[key], -inf if example.psnr_db is None else example.psnr_db)
     reached, count = np.array(list(best.values())), max(1, len(best))
     return tuple(np.count_nonzero(reached >= threshold) / count for threshold in THRESHOLDS_DB)
 
 
-def _met(condition: Condition, point: str) -> list[str]:
-    """Attacks that some defense of the condition met at this point: what a complete row has."""
+def _attacks_run(condition: Condition, point: str) -> list[str]:
+    """Attacks that ran on some defense of the condition at this point: what a complete row has."""
     return sorted({name for row in condition.rows.values() if point in row for name in row[point].records})
 
 
 def _ranked(rows: Sequence[Row]) -> list[Row]:
     def order(row: Row) -> tuple[Any, ...]:
-        asr, loss = row.worst and row.worst.asr, row.cost and row.cost.loss
+        asr, accuracy_lost = row.worst and row.worst.asr, row.cost and row.cost.loss
         return (
             not row.complete,
             2.0 if asr is None else asr,
-            2.0 if loss is None else loss,
+            2.0 if accuracy_lost is None else accuracy_lost,
             rank(row.defense, ""),
         )
 
@@ -213,8 +213,10 @@ def on_front(row: Row, rows: Iterable[Row], point: str | None = None) -> bool:
 
     def order(row: Row) -> tuple[float, float] | None:
         at = row.worst if point is None else row.points.get(point)
-        asr, loss = at.asr if at else None, row.cost.loss if row.cost else None
-        return None if not row.complete or asr is None or loss is None else (asr, loss)
+        asr, accuracy_lost = at.asr if at else None, row.cost.loss if row.cost else None
+        if not row.complete or asr is None or accuracy_lost is None:
+            return None
+        return asr, accuracy_lost
 
     mine = order(row)
     others = [other for other in map(order, rows) if other not in (None, mine)]
@@ -226,13 +228,13 @@ def on_front(row: Row, rows: Iterable[Row], point: str | None = None) -> bool:
 def _averaged(records: Iterable[Record]) -> frozenset[tuple[str, str, str]]:
     """Data and model, defense, point of which some cell grants repeated readings."""
     return frozenset(
-        (data_and_model(record.cell), entry(record.cell.defense), record.cell.point)
+        (data_and_model(record.cell), entry_text(record.cell.defense), record.cell.point)
         for record in records
         if isinstance(record.cell, AttackCell) and record.cell.grants.repeated_readings > 1
     )
 
 
-def _cells(row: Row, points: Mapping[str, Worst]) -> tuple[str, ...]:
+def _cells(row: Row, points: Mapping[str, WorstCase]) -> tuple[str, ...]:
     """The ids of the finished records, those of the best attack at the worst point first."""
     at = row.worst
     best = at.best.attack if at and at.best else ""

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bench.cell import AnyCell, AttackCell, CheckpointWeights, FileWeights
-from bench.leaderboard.worst import Worst
-from bench.record.names import dataset_name, entry
+from bench.leaderboard.worst import WorstCase
+from bench.record.names import dataset_name, entry_text
 from bench.record.schema import Record
 
 POINT_ORDER = ("type-2", "type-2-step", "type-1", "type-0", "aggregate")
@@ -22,7 +22,7 @@ class Condition:
 
     title: str
     key: str = ""
-    rows: dict[str, dict[str, Worst]] = field(default_factory=dict)
+    rows: dict[str, dict[str, WorstCase]] = field(default_factory=dict)
 
     @property
     def points(self) -> tuple[str, ...]:
@@ -43,8 +43,8 @@ def by_condition(records: Iterable[Record]) -> list[Condition]:
         if isinstance(cell, AttackCell):
             key = condition_key(record)
             condition = by_key.get(key) or by_key.setdefault(key, Condition(_title(cell), key))
-            row = condition.rows.setdefault(entry(cell.defense), {})
-            row.setdefault(cell.point, Worst()).add(record)
+            row = condition.rows.setdefault(entry_text(cell.defense), {})
+            row.setdefault(cell.point, WorstCase()).add(record)
     return _distinguished(by_key.values())
 
 
@@ -56,9 +56,9 @@ def of_one_series(records: Iterable[Record]) -> list[Record]:
     for record in listed:
         if weights := _in_series(record.cell):
             content = weights.sha256 if isinstance(weights, FileWeights) else weights.training
-            place = (weights.series, _round(weights), record.cell.seed, data_and_model(record.cell))
-            contents.setdefault(place, set()).add(content)
-    torn = {place[0] for place, hashes in contents.items() if len(hashes) > 1}
+            origin = (weights.series, _round(weights), record.cell.seed, data_and_model(record.cell))
+            contents.setdefault(origin, set()).add(content)
+    torn = {origin[0] for origin, hashes in contents.items() if len(hashes) > 1}
     for n, record in enumerate(listed if torn else ()):
         if (weights := _in_series(record.cell)) and weights.series in torn:
             apart = weights.model_copy(update={"series": ""})
@@ -145,4 +145,4 @@ def _title(cell: AttackCell) -> str:
         origin = "untrained"
     trained = f"{setting.algorithm} B={setting.batch} L={setting.steps}"
     granted = [f"granted {words}" for words in cell.grants.words()]
-    return " · ".join([dataset_name(cell), entry(cell.model), origin, trained, *granted])
+    return " · ".join([dataset_name(cell), entry_text(cell.model), origin, trained, *granted])

@@ -7,7 +7,7 @@ from statistics import fmean, median
 
 from bench.cell import TrainingCell
 from bench.leaderboard.conditions import data_and_model
-from bench.record.names import entry, federated
+from bench.record.names import entry_text, setting_text
 from bench.record.schema import Record, TrainingResult
 
 UNDEFENDED = "none"
@@ -50,13 +50,13 @@ def costs(records: Iterable[Record]) -> dict[tuple[str, str], DefenseCost]:
         cell, result = record.cell, record.training
         if isinstance(cell, TrainingCell) and result is not None:
             setting = json.dumps(cell.model_dump(mode="json", include=_SETTING), sort_keys=True)
-            settings = trained.setdefault((data_and_model(cell), entry(cell.defense)), {})
+            settings = trained.setdefault((data_and_model(cell), entry_text(cell.defense)), {})
             settings.setdefault(setting, []).append((record, cell, result))
     chosen = {}
-    for (place, defense), settings in trained.items():
-        undefended = trained.get((place, UNDEFENDED), {})
+    for (task, defense), settings in trained.items():
+        undefended = trained.get((task, UNDEFENDED), {})
         name = max(settings, key=lambda name: (name in undefended, _steps(settings[name][0][1]), name))
-        chosen[place, defense] = _cost(settings[name], undefended.get(name, ()))
+        chosen[task, defense] = _cost(settings[name], undefended.get(name, ()))
     return chosen
 
 
@@ -68,7 +68,7 @@ def _cost(done: Sequence[_Done], undefended: Sequence[_Done]) -> DefenseCost:
     tight = longest.privacy.by("tight")
     cell = done[0][1]
     return DefenseCost(
-        setting=f"{federated(cell.federated)} T={cell.rounds}", seeds=len(accuracies),
+        setting=f"{setting_text(cell.federated)} T={cell.rounds}", seeds=len(accuracies),
         accuracy=median(accuracies.values()),
         loss=middle(base[seed] - accuracy for seed, accuracy in accuracies.items() if seed in base),
         epsilon=longest.privacy.epsilon, delta=tight.delta if tight else None,

@@ -7,7 +7,7 @@ flatter a defense, found from what the records already hold.  docs/FLAGS.md says
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bench.leaderboard.worst import BASELINES, Worst
+from bench.leaderboard.worst import GRADIENT_FREE, WorstCase
 from bench.record.metrics import PSNR_DB
 from bench.record.names import distinct
 from bench.record.schema import AttackResult
@@ -26,7 +26,7 @@ class Flag:
     text: str
 
 
-def coverage(worst: Worst, missing: Iterable[str]) -> list[Flag]:
+def coverage(worst: WorstCase, missing: Iterable[str]) -> list[Flag]:
     """What a row lacks to be complete: attacks not run, cells that crashed, too few examples."""
     flags = [Flag("missing", f"not run: {_names(missing)}")] if missing else []
     if worst.crashed:
@@ -36,7 +36,7 @@ def coverage(worst: Worst, missing: Iterable[str]) -> list[Flag]:
     return flags
 
 
-def doubts(worst: Worst, *, averaged: bool, evidence: bool) -> list[Flag]:
+def doubts(worst: WorstCase, *, averaged: bool, evidence: bool) -> list[Flag]:
     """What else could be behind a low figure.
 
     `averaged`: some row of the same data and model grants repeated readings of this defense at this point;
@@ -45,7 +45,9 @@ def doubts(worst: Worst, *, averaged: bool, evidence: bool) -> list[Flag]:
     if not worst.records:
         return []
     done = {name: [r.attack for r in records if r.attack] for name, records in worst.records.items()}
-    attacks = {name: results for name, results in done.items() if results and not name.startswith(BASELINES)}
+    attacks = {
+        name: results for name, results in done.items() if results and not name.startswith(GRADIENT_FREE)
+    }
     random = any(result.conditions.random for results in done.values() for result in results)
     # an attack that knew nothing of the defense stayed plain, whatever its cell says
     adaptive = any(
@@ -76,7 +78,7 @@ def doubts(worst: Worst, *, averaged: bool, evidence: bool) -> list[Flag]:
     return [Flag(code, text) for is_raised, code, text in raised if is_raised]
 
 
-def _without_progress(worst: Worst, attacks: _Results) -> list[str]:
+def _without_progress(worst: WorstCase, attacks: _Results) -> list[str]:
     """Attacks that got nothing back and whose median loss stayed near where it began, in every cell, though
     the truth's is well below that of other examples (under noise nobody's loss falls)."""
     ends = {name: [end for r in results if (end := _end(r)) is not None] for name, results in attacks.items()}
@@ -97,7 +99,7 @@ def _failed_self_check(attacks: _Results) -> list[str]:
     return [name for name, each in answers.items() if False in each and True not in each]
 
 
-def _restarts(worst: Worst, attacks: _Results) -> str:
+def _restarts(worst: WorstCase, attacks: _Results) -> str:
     """How many restarted readings came back; empty where none did, or no example is left that another might get."""
     restarted = [
         reading

@@ -11,9 +11,9 @@ from typing import Any
 
 from bench.cell import AttackCell
 from bench.leaderboard.conditions import by_condition, condition_key, of_one_series, rank
-from bench.leaderboard.worst import Worst, clusters
+from bench.leaderboard.worst import WorstCase, clusters
 from bench.record.metrics import COMPARED
-from bench.record.names import entry
+from bench.record.names import entry_text
 from bench.record.schema import Record
 from bench.scoring.intervals import paired_difference
 
@@ -29,10 +29,10 @@ class KnowledgeRow:
     condition: str
     defense: str
     point: str
-    plain: Worst
-    adaptive: Worst
+    plain: WorstCase
+    adaptive: WorstCase
     undescribed: bool
-    black_box: Worst | None = None
+    black_box: WorstCase | None = None
 
     @property
     def change(self) -> tuple[float, float, float] | None:
@@ -64,7 +64,7 @@ def knowledge(records: Iterable[Record]) -> list[KnowledgeRow]:
     for record in of_one_series(records):
         cell = record.cell
         if isinstance(cell, AttackCell) and record.status != "n/a":
-            key = (condition_key(record), entry(cell.defense), cell.point, entry(cell.attack))
+            key = (condition_key(record), entry_text(cell.defense), cell.point, entry_text(cell.attack))
             by_kind[cell.knowledge].setdefault(key, []).append(record)
     both = by_kind["plain"].keys() & by_kind["adaptive"].keys()
     plain, adaptive, boxed = (
@@ -93,7 +93,7 @@ def knowledge(records: Iterable[Record]) -> list[KnowledgeRow]:
     return sorted(rows, key=lambda row: (row.condition, rank(row.defense, row.point)))
 
 
-def _figures(worst: Worst) -> dict[str, Any]:
+def _figures(worst: WorstCase) -> dict[str, Any]:
     return {
         "asr": worst.asr, "interval": worst.interval, "lower_bound": worst.lower_bound,
         "best_attack": worst.best, "medians": {metric.name: worst.best_median(metric) for metric in COMPARED},

@@ -9,7 +9,7 @@ from typing import Any
 from bench.cell import TrainingCell
 from bench.leaderboard.costs import middle
 from bench.matrix.published import PublishedFigures, beside, row_json
-from bench.record.names import entry, federated
+from bench.record.names import entry_text, setting_text
 from bench.record.schema import BayesianResult, Privacy, Record, TrainingResult
 
 # Published figures that are of trainings.
@@ -58,7 +58,12 @@ def trainings(records: Iterable[Record], published: Sequence[PublishedFigures] =
     for record in records:
         cell = record.cell
         if isinstance(cell, TrainingCell) and record.status != "n/a":
-            names = (entry(cell.dataset), entry(cell.model), entry(cell.defense), federated(cell.federated))
+            names = (
+                entry_text(cell.dataset),
+                entry_text(cell.model),
+                entry_text(cell.defense),
+                setting_text(cell.federated),
+            )
             gathered.setdefault((*names, " ".join(_length(cell))), []).append(record)
     rows = [_row(key, same, published) for key, same in gathered.items()]
     return sorted(

@@ -15,12 +15,12 @@ from bench.scoring.intervals import clustered_share, wilson
 from bench.scoring.summary import median
 
 SNR_CAP_DB = 120.0  # of `bench.scoring.reading`: the reading is the undefended one
-BASELINES = ("prior-", "labels-only")  # attackers whose examples owe nothing to the gradient
+GRADIENT_FREE = ("prior-", "labels-only")  # attackers whose examples owe nothing to the gradient
 ExampleKey = tuple[int, int, int, int]  # seed, draw, reading, example
 
 
 @dataclass(slots=True)
-class Worst:
+class WorstCase:
     """One defense at one point.
 
     `leaked` example → whether any attack succeeded; `scores` attack → example → its score; `prior_db` the best
@@ -99,7 +99,7 @@ class Worst:
         Where the defense's noise was drawn several times the attack is chosen on the first draw and its rate
         is of the others: the best of several attacks on one draw is partly lucky with it.
         """
-        attacks = [name for name in self.scores if not name.startswith(BASELINES)] or list(self.scores)
+        attacks = [name for name in self.scores if not name.startswith(GRADIENT_FREE)] or list(self.scores)
         first = {name: examples for name in attacks if (examples := self._on_draws(name, first=True))}
         if not first:
             return None
@@ -107,12 +107,12 @@ class Worst:
         return best, _rate(self._on_draws(best, first=False))
 
     def best_median(self, metric: Metric) -> float | None:
-        """The best attack's `quoted` median of a compared metric."""
+        """The best attack's median of a compared metric, on the draws that its rate is of."""
         best = self.best
-        return None if best is None else self.quoted(best[0], metric)
+        return None if best is None else self.median_on_report_draws(best[0], metric)
 
-    def quoted(self, attack: str, metric: Metric) -> float | None:
-        """`median_of` an attack's examples on those draws on which `best` is quoted."""
+    def median_on_report_draws(self, attack: str, metric: Metric) -> float | None:
+        """`median_of` an attack's examples on the draws that `best` reports: all but the one it was chosen on."""
         return median_of(self._on_draws(attack, first=False), metric)
 
     def rate(self, attack: str) -> float:
@@ -152,8 +152,8 @@ def example_scores(record: Record) -> Iterator[tuple[ExampleKey, ExampleScore]]:
     cell, result = record.cell, record.attack
     if isinstance(cell, AttackCell) and result is not None:
         for number, reading in enumerate(result.readings):
-            for place, example in enumerate(reading.examples):
-                yield (cell.seed, cell.draw, number, place), example
+            for position, example in enumerate(reading.examples):
+                yield (cell.seed, cell.draw, number, position), example
 
 
 def clusters(keys: Sequence[ExampleKey]) -> list[int] | None:

@@ -28,7 +28,7 @@ from bench.gate import baseline
 from bench.gate.verdict import verdict
 from bench.leaderboard.board import board
 from bench.matrix.expand import PlannedCell
-from bench.matrix.published import kept
+from bench.matrix.published import saved
 from bench.matrix.read import read as read_matrix
 from bench.own import files as reading_files
 from bench.record import request
@@ -265,7 +265,7 @@ KINDS = {
     "progress": Kind(valid=_progress, name="progress.json", read=lambda path: progress.read(path.parent)),
     "published": Kind(
         valid=lambda: b'[{"where": {"dataset": "digits"}, "figures": {"accuracy": 0.9}, "source": "x"}]',
-        name="published.json", read=lambda path: kept(path.parent),
+        name="published.json", read=lambda path: saved(path.parent),
     ),
     "request": Kind(
         valid=lambda: b'{"matrix": "m", "scale": null, "defenses": ["a"], "plugins": []}', name="request.json",

@@ -13,8 +13,8 @@ from bench.cell import AttackCell, DataRef, Entry, Federated, TrainingCell
 from bench.record import store
 from bench.record.schema import (
     AttackResult,
+    Circumstances,
     Code,
-    Conditions,
     Cost,
     Environment,
     ExampleScore,
@@ -101,7 +101,9 @@ def attack_record(
     """
     scores = tuple(readings) if readings is not None else readings_of(successes, psnr_db)
     summary = summarise(scores, identification_chance=0.01, gallery=99, priors={})
-    whole = AttackResult(readings=scores, summary=summary, conditions=Conditions(weights_norm=26.0, round=0))
+    whole = AttackResult(
+        readings=scores, summary=summary, conditions=Circumstances(weights_norm=26.0, round=0)
+    )
     return Record(
         **{
             "id": id or cell.id, "status": "done", "cell": cell.model_copy(update={"readings": len(scores)}),

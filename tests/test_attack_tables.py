@@ -15,10 +15,10 @@ from bench.leaderboard.attacks import attacks
 from bench.leaderboard.forms import terminal
 from bench.leaderboard.forms.terminal import UNDESCRIBED
 from bench.leaderboard.knowledge import KnowledgeRow, knowledge
-from bench.matrix.published import PublishedFigures, keep, kept
+from bench.matrix.published import PublishedFigures, save, saved
 from bench.record import store as records
 from bench.record.metrics import RMSE
-from bench.record.schema import Conditions, Distortion, ReadingScore, Record
+from bench.record.schema import Circumstances, Distortion, ReadingScore, Record
 from bench.scoring.intervals import paired_difference, wilson
 
 
@@ -47,7 +47,7 @@ def record(
     ]  # fmt: skip
     found = attack_record(
         cell=cell, readings=readings,
-        result={"distortion": Distortion(snr_db_least=3.0), "conditions": Conditions(described=described)},
+        result={"distortion": Distortion(snr_db_least=3.0), "conditions": Circumstances(described=described)},
     )  # fmt: skip
     return found if status == "done" else unfinished(found, status, "because")
 
@@ -187,21 +187,21 @@ def test_what_is_published_stands_below_what_is_measured() -> None:
 
 
 def test_published_figures_stay_with_the_run(tmp_path: Path) -> None:
-    assert kept(tmp_path) == ()
-    keep(tmp_path, ())
+    assert saved(tmp_path) == ()
+    save(tmp_path, ())
     assert not list(tmp_path.iterdir())
-    keep(tmp_path, [PAPER])
-    assert kept(tmp_path) == (PAPER,)
+    save(tmp_path, [PAPER])
+    assert saved(tmp_path) == (PAPER,)
     (tmp_path / "published.json").write_text('[{"where": 3}]')
     with pytest.raises(RecordError, match="no published figures"):
-        kept(tmp_path)
+        saved(tmp_path)
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     for kind in ("plain", "adaptive"):
         records.write(tmp_path, record(single(True, False), knowledge=kind, dataset="mnist"))
-    keep(tmp_path, [PAPER])
+    save(tmp_path, [PAPER])
     return tmp_path
 
 

@@ -31,13 +31,13 @@ from bench.errors import BenchError, DataError, StorageError
 from bench.matrix.expand import PlannedCell
 from bench.record import request
 from bench.record import store as records
-from bench.record.folder import is_held, opened
+from bench.record.folder import is_locked, opened
 from bench.record.schema import Record
 from bench.registry import entries as registry
 from bench.sweep import progress
 from bench.sweep.observer import Observer
 from bench.sweep.plan import schedule
-from bench.sweep.pool import CellReturned, WorkerGone, WorkerLost, answer, trace_path
+from bench.sweep.pool import CellReturned, WorkerGone, WorkerLost, run_within_limits, trace_path
 from bench.sweep.processes import ProcessPool, device_of
 from bench.sweep.session import run_schedule
 
@@ -78,7 +78,7 @@ def test_real_runs_killed_with_all_their_processes(
             bench.until(gate.waiting)
             bench.kill()
         runs.whole(run)
-        assert not is_held(run)
+        assert not is_locked(run)
     gate.open()
     runs.ran(*gated, "--out", run)
     runs.assert_equal(run, gated_alone)
@@ -360,7 +360,7 @@ def test_a_trace_is_not_written_through_a_link(tmp_path: Path) -> None:
     path.parent.mkdir(parents=True)
     path.symlink_to(mine)
     context = RunContext(run=tmp_path / "run", time_limit=600.0)
-    assert answer(attack(), context, MEMORY, lambda progress: None).status == "done"
+    assert run_within_limits(attack(), context, MEMORY, lambda progress: None).status == "done"
     assert mine.read_text() == "mine"
 
 

@@ -116,13 +116,13 @@ def test_patience_is_for_progress_not_for_the_whole(run: Path, monkeypatch: pyte
     result = json.dumps({"count": 2, "skipped": 0, "failed": 0, "left": 0, "rows": 0, "reason": None})
     beats, over = count(1), run / "over"
 
-    def pulse(run: Path) -> int:
+    def heartbeat(run: Path) -> int:
         beat = next(beats)
         if beat == 8:
             over.touch()
         return beat
 
-    monkeypatch.setattr(store, "pulse", pulse)
+    monkeypatch.setattr(store, "heartbeat", heartbeat)
     wait = f"while not pathlib.Path({str(over)!r}).exists(): time.sleep(0.01)"
     program = f"import pathlib, time\n{wait}\nprint({result!r})"
     assert started(run, program).finish(0.0) is None
@@ -139,7 +139,7 @@ def test_interrupted_while_it_waits_it_ends_its_process(run: Path, monkeypatch: 
     def interrupted(run: Path) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(store, "pulse", interrupted)
+    monkeypatch.setattr(store, "heartbeat", interrupted)
     follower = started(run, "import sys; sys.stdin.read()")
     with pytest.raises(KeyboardInterrupt):
         follower.finish()

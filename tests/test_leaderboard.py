@@ -10,7 +10,7 @@ from bench.cell import Federated, FileWeights, Grants, InitialWeights
 from bench.leaderboard.conditions import by_condition, without_evidence
 from bench.leaderboard.forms import terminal
 from bench.leaderboard.forms.numbers import share
-from bench.leaderboard.worst import Worst
+from bench.leaderboard.worst import WorstCase
 from bench.record.metrics import PSNR_DB
 from bench.record.names import distinct
 from bench.record.schema import Code, Distortion, Provenance, Record
@@ -35,7 +35,7 @@ def record(
     return made if status == "done" else unfinished(made, status, "because")
 
 
-def only(*found: Record) -> Worst:
+def only(*found: Record) -> WorstCase:
     (condition,) = by_condition(found)
     ((_, row),) = condition.rows.items()
     ((_, worst),) = row.items()

@@ -12,7 +12,7 @@ from bench.cell import AnyCell, AttackCell, CheckpointWeights, DataRef, Entry, F
 from bench.matrix.expand import PlannedCell
 from bench.record import store as records
 from bench.record.schema import Record
-from bench.sweep.plan import Resolver, Schedule, schedule
+from bench.sweep.plan import Resolver, RunSchedule, schedule
 
 RESOLVER = Resolver(None)
 MEMORY = Memory()
@@ -53,7 +53,7 @@ def answer(cell: AnyCell, folder: Path) -> Record:
     return record
 
 
-def left(folder: Path, *cells: AnyCell) -> Schedule:
+def left(folder: Path, *cells: AnyCell) -> RunSchedule:
     return schedule([PlannedCell(cell, None) for cell in cells], folder, RESOLVER)
 
 

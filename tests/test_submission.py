@@ -27,8 +27,8 @@ from tests.records import with_result
 
 from bench import api
 from bench.answer.context import Memory, RunContext
+from bench.answer.run import record_without_result
 from bench.answer.run import run as run_cell
-from bench.answer.run import unanswered
 from bench.cell import AttackCell, CheckpointWeights, DataRef, Entry, Federated, FileWeights, TrainingCell
 from bench.cli import submission as commands
 from bench.datasets.base import content_hash
@@ -104,7 +104,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         records.write(folder, record)
     torch.set_num_threads(threads)
     refused = AttackCell(**common, attack=mean, knowledge="adaptive")
-    records.write(folder, unanswered(refused, context, "n/a", "prior-mean knows plain, not adaptive"))
+    records.write(
+        folder, record_without_result(refused, context, "n/a", "prior-mean knows plain, not adaptive")
+    )
     weights.rename(weights.with_name("moved.safetensors"))  # the submitter's path is nowhere here
     return folder
 
@@ -175,7 +177,7 @@ def text_of(record: Record, edit: Edit = lambda content: None) -> str:
 
 
 def hidden(record: Record) -> Record:
-    """The record with the claim that nothing leaked, in every figure that hangs on it."""
+    """The record with the claim that nothing leaked, in every figure that depends on it."""
     result = record.attack
     assert result is not None
     readings = tuple(
@@ -766,7 +768,7 @@ def again(file: Path, run: Path, out: Path) -> verdicts.Verification:
 def test_a_claim_that_nothing_leaks_differs(
     run: Path, submission: Path, fresh: tuple[Path, verdicts.Verification], tmp_path: Path
 ) -> None:
-    """Both seeds of cpl edited in every figure that hangs on it, without arrays that could tell."""
+    """Both seeds of cpl edited in every figure that depends on it, without arrays that could tell."""
     folder = tmp_path / "lie"
     import_(submission, folder)
     for record in list(records.records(folder)):

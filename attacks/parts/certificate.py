@@ -48,7 +48,7 @@ class Upper:
 
     @classmethod
     def of(cls, reading: Reading, layer: FirstLayer, *, observed: bool = True) -> "Upper":
-        """Under the first observation's weights.  Hooks that others hung on the module stay where `observed`."""
+        """Under the first observation's weights.  Hooks that a caller registered on the model stay where `observed`."""
         weights = {name: value[0].detach().double().cpu() for name, value in reading.weights.items()}
         model = copy.deepcopy(reading.model).double().cpu()
         if not observed:

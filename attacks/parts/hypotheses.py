@@ -31,7 +31,7 @@ _ROUNDS, _EXPANDED = 3, 3  # of a search around the best fits: how often, and ar
 _DESCENTS = 6
 _MOST = 64  # examples behind a reading; beyond, labels are counted alone
 _EXACT = 1e-9  # noise, as a share of the mean energy of a coordinate, that is rounding
-_SHORTER = 0.5  # a factor is believed where it takes so much off the residual
+_RESCALED_BELOW = 0.5  # of the plain residual: where a fit up to a factor is below, its residuals count
 
 
 def label_hypotheses(reading: Reading, observed: Tensors, count: int, key: Key | None = None) -> Tensor:
@@ -91,7 +91,7 @@ def _scores(layer: LastLayer, sequences: Tensor) -> Tensor:
     scores = mean_residuals(layer, sequences)
     if layer.steps == 1:
         rescaled = mean_residuals(layer, sequences, rescaled=True)
-        if rescaled.min() < _SHORTER * scores.min():
+        if rescaled.min() < _RESCALED_BELOW * scores.min():
             return rescaled
     return scores
 

@@ -18,7 +18,7 @@ def observations(reading: Reading) -> list[dict[str, Tensor]]:
     """Each observation as one gradient, name → (reading, *shape), in gradient units.
 
     An update over L steps, w_0 - w_L = η Σ g, is taken as the mean gradient: exact at L = 1.
-    Observations under the same weights are averaged, as their mean holds all that they tell of the secret,
+    Observations under the same weights are averaged, as their mean holds all that they tell of the victims,
     unless the defense's description says that more than added noise is random.
     """
     scale = 1 / (reading.unit * reading.steps)

@@ -13,7 +13,7 @@ from bench.trip import Reading
 PUBLIC = 16  # public examples used
 _DRAWS = 64  # random directions over all of them
 _LEAST = 1e-3  # of the mean curvature: values of less curvature count as having so much
-_ROOM = 1 << 22  # coordinates of gradients held at once
+_ROOM = 1 << 22  # coordinates of gradients in memory at once
 
 
 def preconditioner(reading: Reading, key: Key) -> Tensor:

@@ -2,9 +2,9 @@
 
 `line_search = "none"` always takes the full step, as the published attack loops do with
 `torch.optim.LBFGS`; `"backtracking"` shrinks a row's step until the sufficient-decrease test
-holds.  Rows are asynchronous: one evaluation takes each row's trial point, whatever stage it is in.  The
-direction comes from the compact form (Byrd, Nocedal & Schnabel 1994, theorem 2.2), which reads the history
-twice a step; its small systems are solved in float64.
+holds.  Rows are asynchronous: one evaluation takes each row's trial point, a full step of one row and a
+shrunk one of another.  The direction comes from the compact form (Byrd, Nocedal & Schnabel 1994, theorem
+2.2), which reads the history twice a step; its small systems are solved in float64.
 """
 
 from dataclasses import dataclass
@@ -102,10 +102,12 @@ class Lbfgs(Solver[LbfgsState]):
         if keep.any():
             d = torch.where(keep[:, None], state.d, d)
         t = torch.where(keep, state.t * self._shrink(state, loss), self.rate)
-        gentle = first | lost
-        if gentle.any():
+        scaled_step = first | lost
+        if scaled_step.any():
             d = torch.where(lost[:, None], -g, d)
-            t = torch.where(gentle, (self.rate / g.abs().sum(1).clamp_min(1e-30)).clamp_max(self.rate), t)
+            t = torch.where(
+                scaled_step, (self.rate / g.abs().sum(1).clamp_min(1e-30)).clamp_max(self.rate), t
+            )
         slope = torch.where(keep, state.slope, torch.linalg.vecdot(g, d))
 
         change = torch.where(accepted, loss - state.loss, torch.inf).abs()

@@ -43,7 +43,7 @@ def attack(cell: AttackCell, context: RunContext, memory: Memory) -> tuple[Attac
     diagnosis = diagnose(cell, setup, point, reading, batches, attacker, truth)
     truth = scored_once(truth, attempt.reconstruction.inputs.shape[1])
     scores = _score(setup, truth, attempt.reconstruction)
-    arrays = _keep(context.run, truth, attempt.reconstruction, scores)
+    arrays = _save_arrays(context.run, truth, attempt.reconstruction, scores)
     result = AttackResult(
         readings=_readings(scores, diagnosis, truth, victims), summary=scores.summary,
         distortion=diagnosis.distortion, self_check=diagnosis.self_check, conditions=diagnosis.conditions,
@@ -77,7 +77,7 @@ def _readings(
     )  # fmt: skip
 
 
-def _keep(run: Path, truth: Truth, reconstruction: Reconstruction, scores: Scores) -> str:
+def _save_arrays(run: Path, truth: Truth, reconstruction: Reconstruction, scores: Scores) -> str:
     """Write truth, reconstruction and trajectory; the hash of their file.
 
     Every mark of a trajectory is paired as the end is: an example keeps its row from the start to the truth.

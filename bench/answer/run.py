@@ -53,13 +53,13 @@ def run(
         cost, wall_seconds=round(time.perf_counter() - began, 4), cpu_seconds=round(time.process_time() - cpu, 4),
         peak_mb=round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
     )  # fmt: skip
-    return replace(unanswered(cell, context, status, reason), result=result, cost=cost)
+    return replace(record_without_result(cell, context, status, reason), result=result, cost=cost)
 
 
-def unanswered(
+def record_without_result(
     cell: AttackCell | TrainingCell, context: RunContext, status: Status, reason: str | None
 ) -> Record:
-    """The record of a cell that nothing came of, with the reason."""
+    """The record of a cell without a result, with the reason."""
     return Record(
         id=cell.id, status=status, reason=reason, cell=cell, provenance=provenance(cell, context.run),
         environment=environment(context),

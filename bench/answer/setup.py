@@ -25,7 +25,7 @@ from bench.points import Point, Scope, point
 from bench.record.checkpoints import checkpoint_path, fit, locate, read_about, read_weights
 from bench.registry import entries as registry
 
-UNTRAINED_ROUNDS = 100  # T that schedules are planned over where no training gives one (Fed-αCDP §7)
+UNTRAINED_ROUNDS = 100  # T that noise schedules are planned over where no training gives one (Fed-αCDP §7)
 KEPT_BYTES = 500e6  # of data sets that a worker keeps beside the one in use
 
 
@@ -77,7 +77,7 @@ def prepare(cell: AttackCell | TrainingCell, context: RunContext, memory: Memory
     setup = _setup(cell, data, model, weights, clients, rounds=rounds)
     setup = replace(setup, **about, across=_across(cell, setup.stages, point(cell.point)))
     if training and setup.round and setup.stages.states:
-        return replace(setup, stages=_followed(cell, training, setup, architecture, context.run))
+        return replace(setup, stages=_replayed(cell, training, setup, architecture, context.run))
     return setup
 
 
@@ -160,10 +160,10 @@ def _across(cell: AttackCell, defended: Stages, at: Point) -> bool:
     return whole
 
 
-def _followed(
+def _replayed(
     cell: AttackCell, training: TrainingCell, setup: Setup, architecture: Model, run: Path
 ) -> Stages:
-    """The defense with its states at the checkpoint's round, followed over the training that made it."""
+    """The defense with its states at the checkpoint's round, replayed over the training that made it."""
     replay.check_replayable(training, cell)
     clients = clients_of(training, setup.data)
     course = Course(cell=training, data=setup.data, clients=clients, model=setup.model)

@@ -23,8 +23,8 @@ def draw_victims(cell: AttackCell, setup: Setup, point: Point) -> tuple[Victims,
     first, the others by a key of their own.
     """
     senders = cell.federated.per_round if point.scope is Scope.AGGREGATE else 1
-    key = rng.generator(cell.seed, "victims", data_key(cell, setup.data))
-    order = key.permutation(cell.federated.clients)
+    generator = rng.generator(cell.seed, "victims", data_key(cell, setup.data))
+    order = generator.permutation(cell.federated.clients)
     flat = np.resize(order, cell.readings * senders)
     batches, indices = _batches(cell, setup, tuple(int(client) for client in flat))
     shape = (cell.readings, senders)
@@ -91,6 +91,6 @@ def _batches(cell: AttackCell, setup: Setup, clients: tuple[int, ...]) -> tuple[
 
 def _companions(cell: AttackCell, setup: Setup, victim: int, reading: int) -> tuple[int, ...]:
     """The K - 1 other clients of a reading's round."""
-    key = rng.generator(cell.seed, "companions", data_key(cell, setup.data), reading)
-    order = key.permutation(cell.federated.clients)
+    generator = rng.generator(cell.seed, "companions", data_key(cell, setup.data), reading)
+    order = generator.permutation(cell.federated.clients)
     return tuple(int(client) for client in order if client != victim)[: cell.federated.per_round - 1]

@@ -8,7 +8,7 @@ from bench.leaderboard.forms.numbers import NONE, figure, share
 from bench.points import POINTS
 from bench.record import schema
 from bench.record.metrics import METRICS, OVER_PRIOR_DB, PSNR_DB, RMSE, DataKind, Metric
-from bench.record.names import entry
+from bench.record.names import entry_text
 
 Line = tuple[str, str]  # heading, text
 _BARS = "▁▂▃▄▅▆▇█"
@@ -50,8 +50,8 @@ def number(value: float | None, unit: str = "") -> str:
 
 def _attack(cell: AttackCell, record: schema.Record) -> Iterator[Line]:
     result = record.attack
-    yield "attack", f"{entry(cell.attack)} on {_data(cell)}"
-    yield "defense", entry(cell.defense)
+    yield "attack", f"{entry_text(cell.attack)} on {_data(cell)}"
+    yield "defense", entry_text(cell.defense)
     yield "point", f"{cell.point} ({POINTS[cell.point].source})" if cell.point in POINTS else cell.point
     undescribed = cell.knowledge == "adaptive" and result is not None and not result.conditions.described
     unsaid = "; but this defense describes nothing, so it stayed plain" if undescribed else ""
@@ -74,7 +74,7 @@ def _attack(cell: AttackCell, record: schema.Record) -> Iterator[Line]:
 
 def _training(cell: TrainingCell, record: schema.Record) -> Iterator[Line]:
     yield "training", f"{_data(cell)}, {cell.rounds} rounds by seed {cell.seed}"
-    yield "defense", entry(cell.defense)
+    yield "defense", entry_text(cell.defense)
     yield "federated", _federated(cell.federated, cell.federated.client_examples)
     yield "status", record.status + (f": {record.reason}" if record.reason is not None else "")
     result = record.training
@@ -170,7 +170,7 @@ def _self_check(check: schema.SelfCheck) -> str:
     )
 
 
-def _conditions(conditions: schema.Conditions, *, private: bool) -> str:
+def _conditions(conditions: schema.Circumstances, *, private: bool) -> str:
     parts = [
         f"training round {conditions.round}", f"gradient norm {number(conditions.gradient_norm_median)} (median)",
         f"weights norm {number(conditions.weights_norm)}", f"{conditions.mode} mode",
@@ -212,7 +212,7 @@ def _provenance(record: schema.Record) -> Iterator[str]:
 
 
 def _data(cell: AttackCell | TrainingCell) -> str:
-    return f"{entry(cell.dataset)} with {entry(cell.model)}"
+    return f"{entry_text(cell.dataset)} with {entry_text(cell.model)}"
 
 
 def _weights(cell: AttackCell) -> str:

@@ -16,7 +16,7 @@ from bench.matrix.published import PublishedFigures
 from bench.record.request import Request
 from bench.record.schema import Record
 from bench.sanitize import sanitize
-from bench.sweep.plan import Schedule
+from bench.sweep.plan import RunSchedule
 from bench.sweep.pool import PoolSpec
 from bench.tracking import store
 from bench.tracking.store import UploadResult
@@ -31,7 +31,7 @@ _LEGEND = (
 )
 
 
-def announce(console: Console, title: str, schedule: Schedule, pool: PoolSpec) -> None:
+def announce(console: Console, title: str, schedule: RunSchedule, pool: PoolSpec) -> None:
     """What is to be run, on which workers, for how long about."""
     console.print(Text(sanitize(title), style="bold"))
     about = duration(schedule.seconds / (pool.jobs or 1)) + ("" if pool.jobs else " of one core")

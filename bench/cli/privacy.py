@@ -16,7 +16,7 @@ _DELTA = click.FloatRange(0, 1, min_open=True, max_open=True)
 @click.option("--q", type=_RATE, required=True, help="Sampling rate of a step.")
 @click.option("--steps", type=_COUNT, required=True, help="Steps that are composed.")
 @click.option("--tensors", type=_COUNT, default=1, show_default=True, help="M, clipped by themselves.")
-@click.option("--uses", type=_COUNT, default=1, show_default=True, help="Of one row, at the tap.")
+@click.option("--uses", type=_COUNT, default=1, show_default=True, help="Of one example, at the tap.")
 @common.json_flag
 def command(
     sigma: float, delta: float, q: float, steps: int, tensors: int, uses: int, as_json: bool

@@ -147,7 +147,7 @@ def _options(*, but: Collection[str]) -> list[str]:
 
 
 def _dry_run(run: "PreparedRun", device: str, as_json: bool) -> None:
-    from bench.record.names import entry
+    from bench.record.names import entry_text
     from bench.sweep.session import chosen_device, default_jobs
 
     schedule, jobs = run.schedule, run.jobs or default_jobs(chosen_device(device))
@@ -164,7 +164,7 @@ def _dry_run(run: "PreparedRun", device: str, as_json: bool) -> None:
         common.print_json({"run": str(run.folder), "cells": cells, "estimated_seconds": estimate})
         return
     for cell, state, reason in rows:
-        what = [cell.dataset.name, cell.model.name, entry(cell.defense)]
+        what = [cell.dataset.name, cell.model.name, entry_text(cell.defense)]
         if cell.kind == "attack":
             what += [cell.point, cell.attack.name, cell.knowledge]
         else:

@@ -18,8 +18,8 @@ from bench.cli.watching import Screen, say
 from bench.errors import BenchError
 from bench.leaderboard.conditions import by_condition
 from bench.leaderboard.knowledge import knowledge
+from bench.matrix import published
 from bench.matrix.expand import PlannedCell, expand
-from bench.matrix.published import keep
 from bench.matrix.read import Matrix, read
 from bench.matrix.suites import ranking
 from bench.pictures import grid
@@ -34,7 +34,7 @@ from bench.registry import entries as registry
 from bench.sweep.cluster import ClusterPool
 from bench.sweep.estimates import Remaining
 from bench.sweep.observer import Observer
-from bench.sweep.plan import Resolver, Schedule, schedule, shard_of
+from bench.sweep.plan import Resolver, RunSchedule, schedule, shard_of
 from bench.sweep.pool import PoolSpec
 from bench.sweep.processes import ProcessPool
 from bench.sweep.progress import Reporter
@@ -49,7 +49,7 @@ class PreparedRun:
     request: Request
     matrix: Matrix
     cells: tuple[PlannedCell, ...]
-    schedule: Schedule
+    schedule: RunSchedule
     folder: Path
     data_dir: Path | None
     jobs: int | None
@@ -83,7 +83,7 @@ def execute(
     run: PreparedRun, *, device: str, quiet: bool, tracking_uri: str | None, include_pictures: bool = False,
     overrides: Sequence[str] = (), time_limit: float | None = None, executor: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Run what is left under the user's eyes; returns the result as JSON types.
+    """Run what is left with live display; returns the result as JSON types.
 
     `tracking_uri` None: no MLflow; "": the default store.  `overrides` are options that make a suite unranked;
     `time_limit` are the seconds that a cell may take; `executor` is a cluster's address.
@@ -97,7 +97,7 @@ def execute(
     matrix, order = run.matrix, {item.cell.id: position for position, item in enumerate(run.cells)}
     title = matrix.title + (f" ({matrix.scale} scale)" if matrix.scale else "")
     with opened(run.folder), ExitStack() as stack:
-        suite = _keep(run, overrides)
+        suite = _save_request(run, overrides)
         settled = [records.read(records.record_path(run.folder, cell.id)) for cell in run.schedule.done]
         remaining = Remaining(run.schedule.waiting, run.schedule.estimates)
         screen = Screen(console, settled, cells=len(order), left=remaining.left, quiet=quiet)
@@ -153,10 +153,10 @@ def _pool(
     return PoolSpec(partial(ProcessPool, context, jobs=jobs, plugins=plugins), description, jobs)
 
 
-def _keep(run: PreparedRun, overrides: Sequence[str]) -> dict[str, Any] | None:
+def _save_request(run: PreparedRun, overrides: Sequence[str]) -> dict[str, Any] | None:
     """Note in the run folder what it was made of; returns whether and why its suite is ranked."""
-    keep(run.folder, run.matrix.published)
-    requests.keep(run.folder, run.request)
+    published.save(run.folder, run.matrix.published)
+    requests.save(run.folder, run.request)
     name = run.matrix.suite
     if name is None:
         return None

@@ -16,7 +16,7 @@ from bench.leaderboard.forms import terminal
 from bench.matrix import published
 from bench.pictures import grid, trajectory
 from bench.record import store as records
-from bench.record.names import cell_name, entry
+from bench.record.names import cell_name, entry_text
 from bench.record.runs import checked_run
 from bench.record.schema import Record
 from bench.sanitize import LONGEST, sanitize
@@ -90,7 +90,7 @@ def _print(record: Record, picture: str | None, iterations: str | None) -> None:
 
 def _table(run: Path, table: str, as_json: bool) -> None:
     """Print the run's table of attacks, of trainings, or of what knowing the defense gains."""
-    cells, papers = list(records.records(run)), published.kept(run)
+    cells, papers = list(records.records(run)), published.saved(run)
     rows: Sequence[Any]
     if table == "attacks":
         rows = attacks.attacks(cells, papers)
@@ -125,8 +125,8 @@ def _list(run: Path, as_json: bool) -> None:
 def _row(record: Record) -> dict[str, Any]:
     cell = record.cell
     row = {
-        "id": record.id, "kind": cell.kind, "dataset": entry(cell.dataset), "model": cell.model.name,
-        "defense": entry(cell.defense), "status": record.status, "reason": record.reason,
+        "id": record.id, "kind": cell.kind, "dataset": entry_text(cell.dataset), "model": cell.model.name,
+        "defense": entry_text(cell.defense), "status": record.status, "reason": record.reason,
         "shown": headline(record),
     }  # fmt: skip
     if isinstance(cell, TrainingCell):

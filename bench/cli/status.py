@@ -33,16 +33,16 @@ def command(runs: tuple[Path, ...], as_json: bool) -> None:
 
 
 def _content(run: Path) -> dict[str, Any]:
-    known, holder = progress.read(run), folder.holder(run)
+    known, holder = progress.read(run), folder.lock_holder(run)
     return {
-        "run": str(run), "under_way": folder.is_held(run), "holder": asdict(holder) if holder else {},
+        "run": str(run), "under_way": folder.is_locked(run), "holder": asdict(holder) if holder else {},
         "records": sum(1 for _ in (run / "records").glob("*.json")),
         "progress": asdict(known) if known else None,
     }  # fmt: skip
 
 
 def _lines(run: Path) -> Iterator[str]:
-    known, under_way, holder = progress.read(run), folder.is_held(run), folder.holder(run)
+    known, under_way, holder = progress.read(run), folder.is_locked(run), folder.lock_holder(run)
     where = sanitize(f" on {holder.host}, process {holder.pid}") if holder else ""
     if known is None:
         state = f"under way{where}" if under_way else "not under way"

@@ -90,7 +90,9 @@ def import_command(file: Path, run: Path, as_json: bool) -> None:
 @click.command()
 @click.argument("file", type=common.PATH)
 @click.option("--cells", type=click.IntRange(1), default=12, show_default=True, help="How many to run again.")
-@click.option("--seed", type=click.IntRange(0), help="Draw as a former verification did [default: by lot].")
+@click.option(
+    "--seed", type=click.IntRange(0), help="Draw as a former verification did [default: at random]."
+)
 @common.data_dir
 @click.option(
     "--weights", type=common.PATH, metavar="FOLDER", help="Where to look for weights files, by content."

@@ -54,7 +54,7 @@ def alone_in_company(attack: Attack) -> None:
 
 
 def any_chunk(attack: Attack) -> None:
-    """The result does not depend on how many readings are held at once; at the end, the same successes."""
+    """The result does not depend on how many readings are in memory at once; at the end, the same successes."""
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2)):
         whole = _run(attack, case, evaluations=SHORT)
         parts = _run(attack, case, evaluations=SHORT, chunk=2)  # of three readings: two, then one alone

@@ -66,6 +66,6 @@ def data_key(cell: AttackCell | TrainingCell, data: Data) -> str:
 def _order(cell: AttackCell | TrainingCell, key: str, client: int, examples: Indices, round_: int) -> Indices:
     """The examples of one client's steps, in order: (step·example,)."""
     needed = cell.federated.steps * cell.federated.batch
-    draw = rng.generator(cell.seed, "batch", key, client, round_)
-    passes = [examples[draw.permutation(len(examples))] for _ in range(-(-needed // len(examples)))]
+    generator = rng.generator(cell.seed, "batch", key, client, round_)
+    passes = [examples[generator.permutation(len(examples))] for _ in range(-(-needed // len(examples)))]
     return np.concatenate(passes)[:needed]

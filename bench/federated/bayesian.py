@@ -1,4 +1,4 @@
-"""Bayesian accounting of a training: how far a round's means move without one row, over the noise on them."""
+"""Bayesian accounting of a training: how far a round's means move without one example or client, over their noise."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,7 +22,7 @@ from bench.federated.stages import Moment, Stages
 from bench.points import SENT, Stage
 from bench.record.schema import BayesianRound
 
-CHUNK = 10  # clients whose examples' gradients are held at once
+CHUNK = 10  # clients whose examples' gradients are in memory at once
 _LOCAL: tuple[Stage, ...] = ("example", "step")
 _BDP = "BDP is not DP: it speaks of rows like those seen, exchangeable and of one distribution"
 _CLIENTS = "at the level of clients it says nothing of a single example"

@@ -8,12 +8,12 @@ from bench.defenses.accounting.report import EpsilonReport, at_tap, paper_epsilo
 from bench.defenses.base import Defense, Setting
 from bench.points import Point
 
-NO_MECHANISM = "it adds no noise that is calibrated to a bound on what one row can change"
+NO_MECHANISM = "it adds no noise that is calibrated to a bound on what one example or client can change"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """A defense's mechanism, the sampling of its rows, M, the number of tensors, and d, of coordinates."""
+    """A defense's mechanism, the sampling of examples or clients, M, the number of tensors, and d, of coordinates."""
 
     mechanism: Mechanism | Reports
     sampling: Sampling
@@ -51,7 +51,7 @@ def at_point(
     defense: Defense, setting: Setting, where: Point, *, tensors: int, coordinates: int, round_: int,
     observations: int,
 ) -> tuple[EpsilonReport | None, str | None]:  # fmt: skip
-    """A bound on what an attacker at a point learns of one row, or the reason why there is none.
+    """A bound on what an attacker at a point learns of one example or client, or the reason why there is none.
 
     An update of L local steps holds an example L·B/|D_i| times, at least once, in each observation.
     """

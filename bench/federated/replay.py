@@ -30,14 +30,14 @@ def check_replayable(training: TrainingCell, cell: AttackCell) -> None:
     """Raises `NotApplicable` where the training has other data, clients or defense than the state of the cell's defense
     needs."""
     if training.dataset != cell.dataset or training.model != cell.model:
-        raise NotApplicable("its state cannot be followed over a training of other data or another model")
+        raise NotApplicable("its state cannot be replayed over a training of other data or another model")
     if training.federated.clients != cell.federated.clients:
         raise NotApplicable(
             f"its state is of {training.federated.clients} clients in that training, and of "
             f"{cell.federated.clients} here; give both the same"
         )
     if training.defense.name != "none" and training.defense != cell.defense:
-        raise NotApplicable("its state cannot be followed over a training under another defense")
+        raise NotApplicable("its state cannot be replayed over a training under another defense")
 
 
 def states_at(

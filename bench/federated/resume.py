@@ -14,6 +14,7 @@ from bench.federated.training import Progress
 from bench.points import Stage
 from bench.record.checkpoints import read_about, read_weights, write_weights
 
+# The last saved round of a training that has not ended: all that it needs to be resumed; deleted at its end.
 _FILE = "going-on.safetensors"
 _WEIGHTS, _STATE, _CHECKPOINT, _COSTS = "weights", "state", "checkpoint", "costs"
 

@@ -68,15 +68,15 @@ class Stages:
         """
         current, stages = dict(tensors), self
         rows, lead = _rows(stage, current, clients)
-        ordinal = 0
+        random_index = 0  # counts the transforms that draw, so that others in between move no draw
         for position, transform in enumerate(self.transforms.get(stage, ())):
-            fields = (moment.draw, moment.round, moment.step, stage, ordinal, moment.observation)
+            fields = (moment.draw, moment.round, moment.step, stage, random_index, moment.observation)
             context = Context(
                 lead=lead, stage=stage, round=moment.round, step=moment.step, setting=self.setting,
                 draws=draws or KeyedDraws(seed=moment.seed, fields=fields, rows=rows), norms=norms,
                 weights=weights, local=local, colluders=moment.colluders,
             )  # fmt: skip
-            ordinal += transform.random
+            random_index += transform.random
             current, stages = stages.advance((stage, position), clients, transform.update, current, context)
         return dict(tensors) if self.observing else current, stages
 

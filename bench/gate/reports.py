@@ -38,8 +38,8 @@ def render(verdict: Verdict) -> RenderableType:
     for outcome in ("weaker", "inconclusive"):
         if rows := [row for row in verdict.comparisons if row.outcome == outcome]:
             parts.append(_table(outcome, rows, short))
-    for place, reason in verdict.unpaired[:_PLACES]:
-        parts.append(Text(f"not compared: {place}: {reason}", style="yellow"))
+    for subject, reason in verdict.unpaired[:_PLACES]:
+        parts.append(Text(f"not compared: {subject}: {reason}", style="yellow"))
     if (more := len(verdict.unpaired) - _PLACES) > 0:
         parts.append(Text(f"not compared: {more} more places", style="yellow"))
     passed = [row for row in verdict.comparisons if row.outcome == "pass"]
@@ -67,13 +67,15 @@ def markdown(verdict: Verdict) -> str:
             for row in rows[:_SHOWN]
         ]  # fmt: skip
         lines += [""] + ([f"{len(rows) - _SHOWN} more", ""] if len(rows) > _SHOWN else [])
-    lines += [f"- not compared: {cell(place)}: {cell(reason)}" for place, reason in verdict.unpaired[:_SHOWN]]
+    lines += [
+        f"- not compared: {cell(subject)}: {cell(reason)}" for subject, reason in verdict.unpaired[:_SHOWN]
+    ]
     lines += [f"- changed since the baseline: {cell(line)}" for line in verdict.changes]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def junit(verdict: Verdict) -> str:
-    """JUnit XML: a case for each comparison and for each place that could not be compared.
+    """JUnit XML: a case for each comparison and for each subject that could not be compared.
 
     Weaker is a failure; inconclusive is an error, so that no reader takes it for a pass.
     """
@@ -83,7 +85,7 @@ def junit(verdict: Verdict) -> str:
         suites.setdefault(row.title, []).append(case)
     if verdict.unpaired:
         suites["not compared"] = [
-            ("not compared", place, "inconclusive", reason) for place, reason in verdict.unpaired
+            ("not compared", subject, "inconclusive", reason) for subject, reason in verdict.unpaired
         ]
     root = ElementTree.Element("testsuites", name="bench gate")
     for title, cases in suites.items():

@@ -3,7 +3,7 @@
 Records pair by their cell's id: the same victims, weights, starts and underlying draws, run by two versions of the
 code.  Per defense, point and data, each metric has a margin.  It *passes* where the 95 % upper bound of its
 worsening is below the margin (everywhere: an intersection, which needs no correction); it is *weaker* where the
-worsening is at least the margin and its lower bound, corrected by Holm over all metrics and places, is above zero;
+worsening is at least the margin and its lower bound, corrected by Holm over all metrics and subjects, is above zero;
 else it is *inconclusive*, and the gate says how many examples it needs.
 """
 
@@ -20,8 +20,8 @@ from bench.errors import BenchError
 from bench.gate.noninferiority import Increase, holm, of_numbers, of_shares
 from bench.leaderboard.conditions import by_condition, condition_key, rank
 from bench.leaderboard.costs import UNDEFENDED
-from bench.leaderboard.worst import BASELINES, ExampleKey, Worst, clusters
-from bench.record.names import dataset_name, entry, federated
+from bench.leaderboard.worst import GRADIENT_FREE, ExampleKey, WorstCase, clusters
+from bench.record.names import dataset_name, entry_text, setting_text
 from bench.record.schema import Record
 
 Outcome = Literal["pass", "weaker", "inconclusive"]
@@ -59,7 +59,7 @@ GATE_METRICS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One metric at one place.
+    """One metric of one subject: a defense under a condition at a point, or its trainings.
 
     `before` and `after` are means over the same pairs; `worse` is how much worse it became (after - before for a
     rise that is for the worse, before - after else), with its one-sided 95 % upper bound `upper` and Holm's lower
@@ -88,8 +88,8 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """`comparisons` are all metrics at all places, `unpaired` what could not be compared, place → reason; `changes`
-    what changed in the code between the two runs, in words."""
+    """`comparisons` are all metrics of all subjects, `unpaired` what could not be compared, subject → reason;
+    `changes` what changed in the code between the two runs, in words."""
 
     outcome: Outcome
     comparisons: tuple[Comparison, ...]
@@ -105,7 +105,7 @@ class Verdict:
     def json(self) -> dict[str, Any]:
         """The verdict as JSON types; infinite bounds as None."""
         content = asdict(self) | {"exit_code": self.exit_code}
-        content["unpaired"] = [{"place": place, "reason": reason} for place, reason in self.unpaired]
+        content["unpaired"] = [{"place": subject, "reason": reason} for subject, reason in self.unpaired]
         for comparison in content["comparisons"]:
             comparison["criterion"] = comparison.pop("metric")
             comparison |= {name: None for name in ("lower", "upper") if not np.isfinite(comparison[name])}
@@ -144,15 +144,15 @@ def verdict(
     )  # fmt: skip
 
 
-_Place = tuple[str, str, str]  # title, defense, point
+_Subject = tuple[str, str, str]  # what a metric is of: the condition's title, defense, point or "training"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Measurement:
-    """One metric at one place, not yet judged; `increase` is of how much worse it became."""
+    """One metric of one subject, not yet judged; `increase` is of how much worse it became."""
 
     metric: GateMetric
-    place: _Place
+    subject: _Subject
     before: float
     after: float
     increase: Increase
@@ -166,7 +166,7 @@ _Figures = dict[ExampleKey, tuple[float, float]]  # before and after
 def _pair_up(
     old: Mapping[str, Record], new: Mapping[str, Record]
 ) -> tuple[_Pairs, tuple[tuple[str, str], ...]]:
-    """The pairs that can be compared, and place → reason for the others."""
+    """The pairs that can be compared, and subject → reason for the others."""
     pairs: _Pairs = []
     counts: Counter[tuple[str, str]] = Counter()
     for id_, before in old.items():
@@ -177,10 +177,10 @@ def _pair_up(
         if after is not None and reason is None:
             pairs.append((before, after))
         else:
-            counts[_place(before), reason or ""] += 1
+            counts[_subject_text(before), reason or ""] += 1
     return pairs, tuple(
-        (place, reason if count == 1 else f"{count} cells: {reason}")
-        for (place, reason), count in counts.items()
+        (subject, reason if count == 1 else f"{count} cells: {reason}")
+        for (subject, reason), count in counts.items()
     )
 
 
@@ -207,9 +207,9 @@ def _victims(record: Record) -> list[Any]:
     return [(reading.clients, reading.indices, len(reading.examples)) for reading in readings]
 
 
-def _place(record: Record) -> str:
+def _subject_text(record: Record) -> str:
     cell = record.cell
-    where = f"{dataset_name(cell)} · {entry(cell.model)} · {entry(cell.defense)} · "
+    where = f"{dataset_name(cell)} · {entry_text(cell.model)} · {entry_text(cell.defense)} · "
     return where + (cell.point if isinstance(cell, AttackCell) else "training")
 
 
@@ -222,18 +222,18 @@ def _of_attacks(pairs: _Pairs) -> Iterable[_Measurement]:
         for defense, row in sorted(condition.rows.items(), key=lambda item: rank(item[0], "")):
             for point in (name for name in condition.points if name in row):
                 before, after = row[point], now[key].rows[defense][point]
-                place = (condition.title, defense, point)
+                subject = (condition.title, defense, point)
                 if defense == UNDEFENDED:
-                    yield _of_shares("undefended_asr", before, after, place)
+                    yield _of_shares("undefended_asr", before, after, subject)
                     continue
-                yield _of_shares("asr", before, after, place)
+                yield _of_shares("asr", before, after, subject)
                 was, is_now = _nearest(before), _nearest(after)
                 yield _of_figures(
-                    "rmse", {key: (was[key], is_now[key]) for key in was if key in is_now}, place
+                    "rmse", {key: (was[key], is_now[key]) for key in was if key in is_now}, subject
                 )
                 for name in ("reading_snr", "reading_cosine"):
                     if values := readings.get((key, defense, point, name)):
-                        yield _of_figures(name, values, place)
+                        yield _of_figures(name, values, subject)
 
 
 def _readings(pairs: _Pairs) -> dict[tuple[str, ...], _Figures]:
@@ -243,7 +243,7 @@ def _readings(pairs: _Pairs) -> dict[tuple[str, ...], _Figures]:
         cell = before.cell
         if not isinstance(cell, AttackCell) or before.attack is None or after.attack is None:
             continue
-        place = (condition_key(before), entry(cell.defense), cell.point)
+        taken_at = (condition_key(before), entry_text(cell.defense), cell.point)
         for number, (then, now) in enumerate(zip(before.attack.readings, after.attack.readings, strict=True)):
             for name, values in (
                 ("reading_snr", (then.snr_db, now.snr_db)),
@@ -251,45 +251,45 @@ def _readings(pairs: _Pairs) -> dict[tuple[str, ...], _Figures]:
             ):
                 if values[0] is not None and values[1] is not None:
                     key = (cell.seed, cell.draw, number, 0)
-                    figures.setdefault((*place, name), {}).setdefault(key, (values[0], values[1]))
+                    figures.setdefault((*taken_at, name), {}).setdefault(key, (values[0], values[1]))
     return figures
 
 
 def _of_trainings(pairs: _Pairs) -> Iterable[_Measurement]:
     """The metrics of training cells, per data, model, setting and defense; each seed is a cluster."""
-    by_place: dict[_Place, dict[str, _Figures]] = {}
+    by_subject: dict[_Subject, dict[str, _Figures]] = {}
     for number, (before, after) in enumerate(pairs):
         cell = before.cell
         if isinstance(cell, TrainingCell) and cell.defense.name != UNDEFENDED:
-            title = f"{entry(cell.dataset)} · {entry(cell.model)} · {federated(cell.federated)}"
-            figures = by_place.setdefault(
-                (title, entry(cell.defense), "training"), {"accuracy": {}, "overhead": {}}
+            title = f"{entry_text(cell.dataset)} · {entry_text(cell.model)} · {setting_text(cell.federated)}"
+            figures = by_subject.setdefault(
+                (title, entry_text(cell.defense), "training"), {"accuracy": {}, "overhead": {}}
             )
             for name, values in figures.items():
                 then, now = _training_figure(before, name), _training_figure(after, name)
                 if then is not None and now is not None:
                     values[(cell.seed, 0, number, 0)] = (then, now)
-    for place, figures in by_place.items():
+    for subject, figures in by_subject.items():
         for name, values in figures.items():
             if name != "overhead" or len({seed for seed, *_ in values}) >= _FEWEST_TIMED:
-                yield _of_figures(name, values, place)
+                yield _of_figures(name, values, subject)
 
 
 def _training_figure(record: Record, name: str) -> float | None:
     return getattr(record.training if name == "accuracy" else record.cost.training, name, None)
 
 
-def _nearest(worst: Worst) -> dict[ExampleKey, float]:
+def _nearest(worst: WorstCase) -> dict[ExampleKey, float]:
     """Each example's least RMSE over the attacks; 1, the greatest there is, where none came to a number."""
     least = dict.fromkeys(worst.leaked, 1.0)
     for attack, scores in worst.scores.items():
-        if not attack.startswith(BASELINES):
+        if not attack.startswith(GRADIENT_FREE):
             for key, example in scores.items():
                 least[key] = min(least[key], least[key] if example.rmse is None else example.rmse)
     return least
 
 
-def _of_shares(name: str, before: Worst, after: Worst, place: _Place) -> _Measurement:
+def _of_shares(name: str, before: WorstCase, after: WorstCase, subject: _Subject) -> _Measurement:
     metric = GATE_METRICS[name]
     keys = [key for key in before.leaked if key in after.leaked]
     then, now = (np.array([worst.leaked[key] for key in keys], bool) for worst in (before, after))
@@ -301,16 +301,16 @@ def _of_shares(name: str, before: Worst, after: Worst, place: _Place) -> _Measur
         if any(k in scores and scores[k].success for k in fresh)
     )
     return _Measurement(
-        metric=metric, place=place, before=float(then.mean()), after=float(now.mean()), attacks=tuple(attacks),
+        metric=metric, subject=subject, before=float(then.mean()), after=float(now.mean()), attacks=tuple(attacks),
         increase=of_shares(worse, better, clusters(keys) or range(len(keys))),
     )  # fmt: skip
 
 
-def _of_figures(name: str, figures: _Figures, place: _Place) -> _Measurement:
+def _of_figures(name: str, figures: _Figures, subject: _Subject) -> _Measurement:
     metric = GATE_METRICS[name]
     then, now = np.array(list(figures.values()), np.float64).T
     return _Measurement(
-        metric=metric, place=place, before=float(then.mean()), after=float(now.mean()),
+        metric=metric, subject=subject, before=float(then.mean()), after=float(now.mean()),
         increase=of_numbers(metric.sign * now, metric.sign * then, clusters(list(figures)) or range(len(figures))),
     )  # fmt: skip
 
@@ -321,7 +321,7 @@ def _judged(measurements: Sequence[_Measurement], margins: Mapping[str, float]) 
         metric, increase, (title, defense, point) = (
             measurement.metric,
             measurement.increase,
-            measurement.place,
+            measurement.subject,
         )
         margin, lower, upper = margins[metric.name], increase.lower(level), increase.upper()
         least = ceil(_EXAMPLES_TIMES_MARGIN / margin) if increase.centre is not None else 0

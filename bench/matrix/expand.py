@@ -20,7 +20,7 @@ FactsOf = Callable[
 
 @dataclass(frozen=True, slots=True)
 class PlannedCell:
-    """A cell, and why it cannot run (it is then settled as `n/a: reason`), or None."""
+    """A cell, and why it cannot run (it is then recorded as `n/a: reason`), or None."""
 
     cell: AttackCell | TrainingCell
     impossible: str | None

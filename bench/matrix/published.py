@@ -50,14 +50,14 @@ def row_json(row: Any) -> dict[str, Any]:
     return {**plain, "published": beside and {**beside.figures, "source": beside.source}}
 
 
-def keep(run: Path, rows: Iterable[PublishedFigures]) -> None:
+def save(run: Path, rows: Iterable[PublishedFigures]) -> None:
     """Write the rows beside the run's records; nothing where there are none."""
     content = [asdict(row) for row in rows]
     if content:
         write_atomically(run / FILE, (json.dumps(content, indent=1, sort_keys=True) + "\n").encode())
 
 
-def kept(run: Path) -> tuple[PublishedFigures, ...]:
+def saved(run: Path) -> tuple[PublishedFigures, ...]:
     """The rows of a run, none where it has no file; raises `RecordError` for a file that is damaged."""
     path = run / FILE
     try:

@@ -1,4 +1,4 @@
-"""A run as pandas DataFrames: one row for each cell, and one for each victim example."""
+"""A run as pandas DataFrames: one row for each cell, and one for each example."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bench.errors import RecordError
-from bench.record.names import dataset_name, entry
+from bench.record.names import dataset_name, entry_text
 from bench.record.schema import ExampleScore, Record, Share
 from bench.record.store import records
 
@@ -47,7 +47,7 @@ def _cell(record: Record) -> dict[str, Any]:
     cell, result = record.cell, record.result
     plain = cell.model_dump(mode="json", exclude=set(_PARTS))
     row: dict[str, Any] = {"cell": record.id, "status": record.status, "reason": record.reason}
-    row |= {part: entry(getattr(cell, part)) for part in _PARTS if hasattr(cell, part)}
+    row |= {part: entry_text(getattr(cell, part)) for part in _PARTS if hasattr(cell, part)}
     row |= {"dataset": dataset_name(cell), **_flat(plain)}
     if record.attack is not None:
         summary = record.attack.figures()

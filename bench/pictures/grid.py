@@ -1,6 +1,6 @@
 """The reconstruction grid: the truth above what the attack made of it, one column an example.
 
-For the eye only: no figure is computed here.  Which examples are shown is settled by their order,
+For the eye only: no figure is computed here.  Which examples are shown follows from their order,
 never by how well the attack did on them.
 """
 

@@ -1,6 +1,6 @@
 """Thumbnails for a page: truth above reconstruction, as small as they must be.
 
-Which examples are shown is settled by their order (`bench.pictures.grid`), never by how well the attack did on them.
+Which examples are shown follows from their order (`bench.pictures.grid`), never by how well the attack did on them.
 They are kept at their own size and enlarged where they are shown: a digit is a few hundred bytes.
 """
 

@@ -70,7 +70,7 @@ def for_baseline(record: Record) -> Record:
         result = schema.AttackResult(
             readings=tuple(map(_baseline_reading, result.readings)),
             distortion=schema.Distortion(snr_db_least=result.distortion.snr_db_least),
-            conditions=schema.Conditions(weights_norm=result.conditions.weights_norm),
+            conditions=schema.Circumstances(weights_norm=result.conditions.weights_norm),
         )
     elif isinstance(result, schema.TrainingResult):
         result = schema.TrainingResult(

@@ -1,4 +1,4 @@
-"""A run's folder: made, held by one run at a time, rid of what a killed one left."""
+"""A run's folder: made, locked by one run at a time, rid of what a killed one left."""
 
 import fcntl
 import json
@@ -20,8 +20,8 @@ _FOLDERS = ("records", "arrays", "weights", "pictures", "hung", "kept", "submiss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
-    """The process that holds a run folder, on which machine, since when (seconds since 1970)."""
+class LockHolder:
+    """The process that locked a run folder, on which machine, since when (seconds since 1970)."""
 
     __pydantic_config__ = ConfigDict(strict=True, allow_inf_nan=False)
     pid: int
@@ -29,12 +29,12 @@ class Holder:
     since: float
 
 
-_HOLDER = TypeAdapter(Holder)
+_LOCK_HOLDER = TypeAdapter(LockHolder)
 
 
 @contextmanager
 def opened(run: Path) -> Iterator[Path]:
-    """The run folder, made if it is not there, and held: no second run writes to it meanwhile.
+    """The run folder, made if it is not there, and locked: no second run writes to it meanwhile.
 
     The system lets go of it when this process ends, however it ends.
 
@@ -52,7 +52,7 @@ def opened(run: Path) -> Iterator[Path]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            other = holder(run)
+            other = lock_holder(run)
             by = f" (process {other.pid} on {other.host})" if other else ""
             raise BenchError(
                 f"{run}: a run is under way there{by}; wait for it (`bench status {run}`), "
@@ -60,8 +60,8 @@ def opened(run: Path) -> Iterator[Path]:
             ) from None
         except OSError:
             pass  # a file system without locks
-        me = Holder(pid=os.getpid(), host=socket.gethostname(), since=time.time())
-        with suppress(OSError):  # a full disk: nobody can read who holds it, but held it is
+        me = LockHolder(pid=os.getpid(), host=socket.gethostname(), since=time.time())
+        with suppress(OSError):  # a full disk: nobody can read whose lock it is, but locked it is
             file.truncate(0)
             file.write(json.dumps(asdict(me)).encode())
             file.flush()
@@ -69,7 +69,7 @@ def opened(run: Path) -> Iterator[Path]:
         yield run
 
 
-def is_held(run: Path) -> bool:
+def is_locked(run: Path) -> bool:
     """Whether a run is under way there."""
     try:
         with (run / _LOCK).open("rb") as file:
@@ -81,10 +81,10 @@ def is_held(run: Path) -> bool:
     return False
 
 
-def holder(run: Path) -> Holder | None:
-    """Who held the folder last; None where that is not known."""
+def lock_holder(run: Path) -> LockHolder | None:
+    """Who locked the folder last; None where that is not known."""
     try:
-        return _HOLDER.validate_json((run / _LOCK).read_bytes())
+        return _LOCK_HOLDER.validate_json((run / _LOCK).read_bytes())
     except (OSError, ValueError):
         return None
 

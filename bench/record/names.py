@@ -6,7 +6,7 @@ from typing import Any
 from bench.cell import AttackCell, Entry, Federated, TrainingCell
 
 
-def entry(value: Entry) -> str:
+def entry_text(value: Entry) -> str:
     """A name with its parameters, short: `prune(share=0.7)`."""
     return with_params(value.name, value.params)
 
@@ -19,12 +19,12 @@ def with_params(name: str, params: Mapping[str, Any]) -> str:
 
 def attack_name(cell: AttackCell) -> str:
     """The cell's attack with its parameters, and what it knows where that is more than the reading."""
-    return entry(cell.attack) + ("" if cell.knowledge == "plain" else f" · {cell.knowledge}")
+    return entry_text(cell.attack) + ("" if cell.knowledge == "plain" else f" · {cell.knowledge}")
 
 
 def dataset_name(cell: AttackCell | TrainingCell) -> str:
     """The cell's data set with its parameters, and how much of it where it is not whole."""
-    name = entry(cell.dataset)
+    name = entry_text(cell.dataset)
     return f"{name} ({cell.dataset.subset})" if cell.dataset.subset else name
 
 
@@ -35,11 +35,11 @@ def cell_name(cell: AttackCell | TrainingCell) -> str:
     """
     data = f"{cell.dataset.name} {cell.model.name}"
     if isinstance(cell, TrainingCell):
-        return f"training × {entry(cell.defense)}, {data}"
-    return f"{cell.attack.name}/{cell.knowledge} × {entry(cell.defense)} @ {cell.point}, {data}"
+        return f"training × {entry_text(cell.defense)}, {data}"
+    return f"{cell.attack.name}/{cell.knowledge} × {entry_text(cell.defense)} @ {cell.point}, {data}"
 
 
-def federated(setting: Federated) -> str:
+def setting_text(setting: Federated) -> str:
     """A federated setting in the papers' letters: `fedavg N=100 K=10 L=20 B=5 η=0.05 iid`."""
     size = f" |D|={setting.client_examples}" if setting.client_examples else ""
     return (

@@ -38,6 +38,6 @@ def read(run: Path) -> Request | None:
     return None
 
 
-def keep(run: Path, request: Request) -> None:
+def save(run: Path, request: Request) -> None:
     """Write the request to the run folder; raises `StorageError` where it cannot be."""
     write_atomically(run / FILE, f"{json.dumps(asdict(request), indent=1)}\n".encode())

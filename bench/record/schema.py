@@ -16,7 +16,7 @@ from bench.record.metrics import Metric
 
 SCHEMA = 2
 Status = Literal["done", "n/a", "crashed"]
-Counts = dict[str, float | None]
+Figures = dict[str, float | None]  # by name; None: no number
 
 
 class _Strict:
@@ -60,7 +60,7 @@ class ExampleScore(_Strict):
     groups_right: float | None = None
     prior_db: float | None = None
     over_prior_db: float | None = None
-    priors_db: Counts | None = None
+    priors_db: Figures | None = None
 
     def value(self, metric: Metric) -> float:
         """A metric of this example; NaN where there is none."""
@@ -73,10 +73,9 @@ class ReadingScore(_Strict):
     """One reading: how the attack ended on it, and each example behind it.
 
     `loss` is the attack's own; `evaluations`, `outer` (as the published loop counts) and `restarts` were used.
-     `snr_db` (capped at 120: unchanged) and `cosine` compare the reading with the undefended one.  `clients`
-     and `indices` (into
-    the training split) say whose examples they are; `labels` are as claimed, -1 for none.  `certificate` is the
-    share of the examples that the attack itself knew to be right; None: it cannot know.
+    `snr_db` (capped at 120: unchanged) and `cosine` compare the reading with the undefended one.  `clients` and
+    `indices` (into the training split) say whose examples they are; `labels` are as claimed, -1 for none.
+    `certificate` is the share of the examples that the attack itself knew to be right; None: it cannot know.
     """
 
     status: str
@@ -112,7 +111,8 @@ class Summary(_Strict):
     `asr` is the share of examples leaked: PSNR ≥ 20 dB and ≥ 3 dB over the best prior-only baseline; tables: numeric
     RMSE ≤ .2 standardised and ≥ 90 % of categorical groups; `asr_strict` at 30 dB.  `lower_bound`: some examples
     diverged or are no numbers, so read the ASR as "at least".  `medians` are of each metric. `identification` is None
-    without a gallery. `prior_beaten` is the share of examples on which the attack is nearer than the best prior.
+    without a gallery. `prior_beaten` is the share of examples on which the attack is nearer than the best prior;
+    `beats_prior`: on more than half of them.
     """
 
     readings: int
@@ -124,7 +124,7 @@ class Summary(_Strict):
     identification: Share | None
     identification_chance: float | None
     gallery: int
-    medians: Counts
+    medians: Figures
     label_accuracy: float | None
     evaluations_median: float
     outer_median: float
@@ -159,8 +159,8 @@ class SelfCheck(_Strict):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conditions(_Strict):
-    """What the attack met: the training round, the weights' test accuracy and norm, the size of a gradient.
+class Circumstances(_Strict):
+    """What the attack ran under: the training round, the weights' test accuracy and norm, the size of a gradient.
 
     `described`: the attacker knew all that the defense does to these readings; `simulated`: he could run it.
     `random`: they depend on a draw of the defense's.  `gradient_norm_median` is of undefended gradients.
@@ -235,7 +235,7 @@ class AttackResult(_Strict):
     summary: Summary | None = None
     distortion: Distortion = Distortion()
     self_check: SelfCheck = SelfCheck()
-    conditions: Conditions = Conditions()
+    conditions: Circumstances = Circumstances()
     privacy: Privacy = Privacy()
     trajectory: Trajectory | None = None
     private: bool = False

@@ -2,7 +2,7 @@
 
 Wilson's interval is for independent examples of one cell; clusters (weight seeds, batches, draws)
 are resampled whole; a worst over m settings takes every interval at level 1 - .05/m; two cells
-that met the same victims are compared in pairs.
+of the same victims are compared in pairs.
 """
 
 import numpy as np
@@ -85,9 +85,9 @@ def paired_difference(
     """share(a) - share(b) over the same victims, and its interval: (difference, low, high).
 
     `a` and `b` (n,) are successes on the same examples in the same order.  With n₁₀ examples that leaked in a alone
-    and n₀₁ in b alone, half an example more in each of the four fields and N = n + 2 (Agresti, Min 2005, "Wald+2"):
-    (n₁₀ - n₀₁)/N ± z √(n₁₀ + n₀₁ - (n₁₀ - n₀₁)²/N)/N. With `clusters` (n,) also not inside the cluster bootstrap's of
-    a - b.  Two cells are called different only where 0 is outside.
+    and n₀₁ in b alone, half an example more in each of the four cells of the 2×2 table and N = n + 2 (Agresti, Min
+    2005, "Wald+2"): (n₁₀ - n₀₁)/N ± z √(n₁₀ + n₀₁ - (n₁₀ - n₀₁)²/N)/N.  With `clusters` (n,) also not inside the
+    cluster bootstrap's of a - b.  Two configurations are called different only where 0 is outside.
     """
     first, second = _pairs(a, b)
     difference = float(first.mean() - second.mean())

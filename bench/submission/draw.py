@@ -1,4 +1,4 @@
-"""The records of a submission in groups, and by lot which of them are run again."""
+"""The records of a submission in groups, and which of them, drawn at random, are run again."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from math import ceil
 from bench import rng
 from bench.cell import AttackCell
 from bench.leaderboard.conditions import by_condition, condition_key, of_one_series
-from bench.record.names import attack_name, entry
+from bench.record.names import attack_name, entry_text
 from bench.record.schema import Record
 
 SEEDS = 4  # fresh ones at least for each drawn group: fewer do not show how much seeds differ
@@ -46,13 +46,13 @@ def groups(records: Sequence[Record]) -> list[RecordGroup]:
     for record in sorted(listed, key=lambda record: record.id):
         cell = record.cell
         if isinstance(cell, AttackCell) and record.status != "crashed":
-            key = (condition_key(record), entry(cell.defense), cell.point, attack_name(cell))
+            key = (condition_key(record), entry_text(cell.defense), cell.point, attack_name(cell))
             by_key.setdefault(key, RecordGroup(titles[key[0]])).records.append(record)
     return [by_key[key] for key in sorted(by_key)]
 
 
 def draw(among: Sequence[RecordGroup], cells: int, seed: int) -> list[Draw]:
-    """So many cells by lot, `SEEDS` and more of a group.
+    """So many cells at random, `SEEDS` and more of a group.
 
     All groups share the fresh seeds, none of which the records have, so that equal readings are attacked once.
     """

@@ -1,6 +1,6 @@
 """A record's figures against one another: what its summary says, from the scores of its examples.
 
-Whoever edits one of them has to edit all that hang on it.  That the scores themselves are true shows only when
+Whoever edits one of them has to edit all that depend on it.  That the scores themselves are true shows only when
 cells are run again (`bench.submission.verify`).
 """
 

@@ -52,7 +52,7 @@ def import_(file: Path, run: Path) -> Import:
                     write_atomically(path, _unchanged(archive, f"arrays/{sha256}.npz", manifest))
             for record in report.records:
                 content = _unchanged(archive, f"records/{record.id}.json", manifest)
-                _settle(run, record, content, result)
+                _import_record(run, record, content, result)
         for suite in suites:
             _write(run / f"suite-{suite.suite}.json", suite_text(suite.model_dump(mode="json")))
             words = "; ".join(suite.why_not) or "ranked, as the submitter says"
@@ -63,7 +63,7 @@ def import_(file: Path, run: Path) -> Import:
     return result
 
 
-def _settle(run: Path, record: Record, content: bytes, result: Import) -> None:
+def _import_record(run: Path, record: Record, content: bytes, result: Import) -> None:
     path = record_path(run, record.id)
     if not path.exists():
         write_atomically(path, content)

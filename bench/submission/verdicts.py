@@ -19,7 +19,7 @@ from scipy.special import stdtrit
 
 from bench.cell import AttackCell
 from bench.leaderboard.worst import ExampleKey, clusters, example_scores
-from bench.record.names import attack_name, entry
+from bench.record.names import attack_name, entry_text
 from bench.record.schema import Privacy, Record
 from bench.sanitize import sanitize
 from bench.scoring.intervals import Interval, clustered_share, wilson
@@ -123,7 +123,7 @@ def verdict(draw: Draw, records: Sequence[Record], obstacle: str, level: float) 
     cell = draw.record.cell
     assert isinstance(cell, AttackCell)
     return GroupVerdict(
-        setting=draw.group.setting, defense=entry(cell.defense), point=cell.point, attack=attack_name(cell),
+        setting=draw.group.setting, defense=entry_text(cell.defense), point=cell.point, attack=attack_name(cell),
         outcome=outcome, reason=reason, submitted=submitted, here=here, interval=interval, cell=draw.record.id,
         cells=tuple(record.id for record in records),
     )  # fmt: skip
@@ -192,7 +192,7 @@ def _judged(draw: Draw, records: Sequence[Record], interval: Interval | None) ->
 
 
 def _epsilon(done: Sequence[Record], here: Record) -> tuple[Outcome, str] | None:
-    """ε at the tap hangs on the defense and the setting alone: it must come out the same under any seed."""
+    """ε at the tap depends on the defense and the setting alone: it must come out the same under any seed."""
     privacy = here.attack.privacy if here.attack else Privacy()
     for record in done:
         stated = record.attack.privacy.epsilon if record.attack else None

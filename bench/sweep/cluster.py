@@ -32,8 +32,8 @@ from bench.sweep.pool import (
     Event,
     WorkerGone,
     WorkerLost,
-    answer,
     make_deterministic,
+    run_within_limits,
     timeout_reason,
 )
 from bench.sweep.session import chosen_device
@@ -282,7 +282,7 @@ def _answered(
     if isinstance(cell, AttackCell) and isinstance(cell.weights, FileWeights):
         weights = cell.weights.model_copy(update={"path": str(run / file_name(cell.weights))})
         local = cell.model_copy(update={"weights": weights})
-    record = answer(local, context, memory, on_progress)
+    record = run_within_limits(local, context, memory, on_progress)
     write(run, replace(record, cell=cell))
     return outputs(run, job.files)
 

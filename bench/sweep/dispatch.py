@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from bench.answer.context import RunContext, TrainingProgress
-from bench.answer.run import unanswered
+from bench.answer.run import record_without_result
 from bench.cell import AnyCell
 from bench.record.schema import Cost, Record
 from bench.record.store import write
@@ -56,7 +56,7 @@ def dispatch(
                 if isinstance(event, WorkerLost):
                     losses[dropped.id] += 1
                     if not event.retry or losses[dropped.id] >= TRIES:
-                        record = unanswered(dropped, context, "crashed", event.reason)
+                        record = record_without_result(dropped, context, "crashed", event.reason)
                         write(context.run, record)
                         settle(dropped, record)
                         continue

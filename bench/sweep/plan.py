@@ -45,11 +45,11 @@ class Resolver:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
+class RunSchedule:
     """What of a matrix is done in a run folder, and what is left.
 
     `done` have a record of the same provenance; `again` maps a cell's id to why its record does not count;
-    `impossible` settle as n/a without running; `groups` are left, trainings first; `estimates` say each cell's
+    `impossible` are recorded as n/a without running; `groups` are left, trainings first; `estimates` say each cell's
     time on one core, from what cells in the run folder took.
     """
 
@@ -69,7 +69,7 @@ class Schedule:
         return sum(map(self.estimates.seconds, self.waiting))
 
 
-def schedule(planned: Iterable[PlannedCell], run: Path, resolver: Resolver) -> Schedule:
+def schedule(planned: Iterable[PlannedCell], run: Path, resolver: Resolver) -> RunSchedule:
     """What of `planned` is left to do in `run`, in groups of cells that can share work."""
     done: list[AnyCell] = []
     again: dict[str, str] = {}
@@ -97,7 +97,7 @@ def schedule(planned: Iterable[PlannedCell], run: Path, resolver: Resolver) -> S
             attacks.setdefault(_reading_key(cell), []).append(cell)
     groups = [CellGroup(cells=(cell,)) for cell in trainings]
     groups += [CellGroup(cells=tuple(cells), after=training_id(cells[0])) for cells in attacks.values()]
-    return Schedule(
+    return RunSchedule(
         done=tuple(done), again=again, impossible=tuple(impossible), groups=tuple(groups), estimates=estimates
     )
 
@@ -108,7 +108,7 @@ def shard_of(
     """The part of a matrix that is for shard `number` of `count` (from 1), of about equal time.
 
     What depends on one training goes with it, and what may share readings stays together.  Every machine comes
-    to the same parts: they hang on the matrix alone, not on what is done or how long it took.
+    to the same parts: they depend on the matrix alone, not on what is done or how long it took.
     """
     parts: dict[str, list[PlannedCell]] = {}
     for item in planned:
@@ -161,7 +161,7 @@ def _missing(record: Record, cell: AnyCell, run: Path) -> str | None:
 
 
 def _reading_key(cell: AttackCell) -> str:
-    """Cells whose readings can be equal: they differ in defense, point and knowledge alone."""
+    """Cells whose readings can be equal: they differ in defense, draw, point and knowledge alone."""
     scope = point(cell.point).scope if cell.federated.batch > 1 else ""
     equal = {"defense": Entry(name="any"), "point": str(scope), "knowledge": "plain", "draw": 0}
     return cell.model_copy(update=equal).canonical()

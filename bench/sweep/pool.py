@@ -68,7 +68,7 @@ class PoolSpec:
     jobs: int | None
 
 
-def answer(cell: AnyCell, context: RunContext, memory: Memory, on_progress: OnProgress) -> Record:
+def run_within_limits(cell: AnyCell, context: RunContext, memory: Memory, on_progress: OnProgress) -> Record:
     """Run one cell to a record that can be written, within the time limit; a worker that passes it ends itself."""
     limit = context.time_limit
     with nullcontext() if limit is None else _exit_after(limit, trace_path(context.run, cell)):

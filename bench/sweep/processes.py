@@ -25,7 +25,14 @@ from bench.errors import StorageError
 from bench.record.schema import Record
 from bench.record.store import write
 from bench.registry import entries as registry
-from bench.sweep.pool import Event, WorkerLost, answer, make_deterministic, timeout_reason, trace_path
+from bench.sweep.pool import (
+    Event,
+    WorkerLost,
+    make_deterministic,
+    run_within_limits,
+    timeout_reason,
+    trace_path,
+)
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 # glibc hands large blocks back to the system after each use, and gets them page by page again: let it keep them.
@@ -140,7 +147,7 @@ def _work(pipe: "Connection[Any, Any]", context: RunContext, plugins: tuple[str,
         except EOFError:
             return
         try:
-            record = answer(cell, replace(context, threads=threads), memory, partial(_send, pipe))
+            record = run_within_limits(cell, replace(context, threads=threads), memory, partial(_send, pipe))
             write(context.run, record)
         except StorageError as error:
             pipe.send(error)

@@ -41,8 +41,8 @@ class Running:
 class RunProgress:
     """`settled` of `cells` have their record; `statuses` counts those of this run alone.
 
-    `state` is running, finished, or stopped with the reason.  Times are of the running machine's clock, in seconds
-    since 1970; `left` seconds by the estimate; `busy` is by worker.
+    `state` is running, finished, or stopped with the reason; `seen` is when it was last written.  Times
+    are of the running machine's clock, in seconds since 1970; `left` seconds by the estimate; `busy` is by worker.
     """
 
     __pydantic_config__ = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid")

@@ -1,4 +1,4 @@
-"""A run from schedule to records: settle what cannot run, have a pool of workers answer the rest."""
+"""A run from schedule to records: record what cannot run as n/a, have a pool of workers answer the rest."""
 
 import os
 from collections.abc import Callable
@@ -7,27 +7,27 @@ from contextlib import closing
 import torch
 
 from bench.answer.context import RunContext
-from bench.answer.run import unanswered
+from bench.answer.run import record_without_result
 from bench.errors import BenchError
 from bench.record.store import write
 from bench.sweep.dispatch import dispatch
 from bench.sweep.observer import Observer
-from bench.sweep.plan import Schedule
+from bench.sweep.plan import RunSchedule
 from bench.sweep.pool import WorkerPool
 from bench.sweep.scheduler import Scheduler
 
 
 def run_schedule(
-    schedule: Schedule, context: RunContext, start_pool: Callable[[], WorkerPool], *observers: Observer
+    schedule: RunSchedule, context: RunContext, start_pool: Callable[[], WorkerPool], *observers: Observer
 ) -> None:
     """Run what the schedule has waiting; every cell leaves a record, whatever happens to it.
 
-    `context.run` is held by the caller (`record.folder.opened`).  The pool is started once there is something to
+    `context.run` is locked by the caller (`record.folder.opened`).  The pool is started once there is something to
     run, and closed at the end.  Raises `StorageError` where the folder cannot be written, `BenchError` where no
     worker is left.
     """
     for cell, reason in schedule.impossible:
-        record = unanswered(cell, context, "n/a", reason)
+        record = record_without_result(cell, context, "n/a", reason)
         write(context.run, record)
         for observer in observers:
             observer.on_record(record)

@@ -85,12 +85,12 @@ class Follower:
 
     def _wait(self, process: "subprocess.Popen[bytes]", patience: float) -> None:
         """Until it has ended, or has not shown a sign of progress for so many seconds."""
-        pulse, since = 0, time.monotonic()
+        heartbeat, since = 0, time.monotonic()
         while process.poll() is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(0.1)
-            if (now := store.pulse(self.run)) != pulse:
-                pulse, since = now, time.monotonic()
+            if (now := store.heartbeat(self.run)) != heartbeat:
+                heartbeat, since = now, time.monotonic()
             elif time.monotonic() - since > patience:
                 self._reason = f"no progress in {patience:g} s"
                 return

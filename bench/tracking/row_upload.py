@@ -21,7 +21,7 @@ from bench.tracking.pictures import GRID, WITHHELD
 from bench.tracking.rows import RowView
 from bench.tracking.upload import Target
 
-# Of rows, in their order: left to itself, MLflow's page draws by lot, and two of seven come out alike.
+# Of rows, in their order: left to itself, MLflow's page picks colours at random, and two of seven come out alike.
 _COLOURS = (
     "#1f77b4", "#d62728", "#2ca02c", "#ff7f0e", "#9467bd", "#17becf", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22",
     "#0b3c5d", "#f2a6a0", "#145a32", "#f5c242", "#4a235a",
@@ -41,7 +41,7 @@ def send(
     ended = _last_change(run)
     with store.locked(run / "synced" / ".lock"), upload.mlflow_errors(target.uri):
         for stored in upload.search(target, f"tags.`bench.kind` = '{rows.KIND}'", deleted=True):
-            _settle(target, run, wanted, stored)
+            _reconcile(target, run, wanted, stored)
         for number, row in enumerate(wanted.values()):
             if stop():
                 return number
@@ -50,7 +50,7 @@ def send(
     return len(wanted)
 
 
-def _settle(target: Target, run: Path, wanted: dict[str, RowView], stored: Any) -> None:
+def _reconcile(target: Target, run: Path, wanted: dict[str, RowView], stored: Any) -> None:
     """Take a row off the wanted ones if this run in the store is it; delete one that is out of date."""
     tags = stored.data.tags
     row = wanted.get(tags.get("bench.row", ""))

@@ -14,7 +14,7 @@ from bench.cell import Entry
 from bench.errors import RecordError
 from bench.leaderboard.board import AtPoint, Row, board
 from bench.record import store as records
-from bench.record.names import distinct, entry
+from bench.record.names import distinct, entry_text
 from bench.record.schema import Record
 from bench.tracking import view
 from bench.tracking.store import digest
@@ -46,7 +46,7 @@ def of_run(run: Path) -> list[RowView]:
     """The rows of the run's readable records, as the board orders them; none where no attack was run."""
     readable = {record.id: record for record in _readable(run)}
     rows = board(readable.values())
-    defenses = {entry(record.cell.defense): record.cell.defense for record in readable.values()}
+    defenses = {entry_text(record.cell.defense): record.cell.defense for record in readable.values()}
     return [
         _view(row, name, defenses[row.defense], [readable[cell_id] for cell_id in row.cells])
         for row, name in zip(rows, _names(rows), strict=True)

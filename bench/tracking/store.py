@@ -126,7 +126,7 @@ def beat(run: Path) -> None:
         os.utime(run / "synced")
 
 
-def pulse(run: Path) -> int:
+def heartbeat(run: Path) -> int:
     """Changes with every beat and every note."""
     try:
         return (run / "synced").stat().st_mtime_ns

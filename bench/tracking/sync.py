@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from bench.record.folder import is_held
+from bench.record.folder import is_locked
 from bench.tracking import row_upload, upload
 from bench.tracking.store import UploadResult
 from bench.tracking.upload import StoreError, Target
@@ -44,7 +44,7 @@ def sync(
     address that cannot be a store's.
     """
     target: Target | None = None
-    settled: dict[str, Version] = {}
+    handled: dict[str, Version] = {}
     total, retry_at, over = UploadResult(), 0.0, wait(0)
 
     def report(now: UploadResult) -> None:
@@ -52,7 +52,7 @@ def sync(
 
     while True:
         began = time.monotonic()
-        waiting = {cell: version for cell, version in _versions(run).items() if settled.get(cell) != version}
+        waiting = {cell: version for cell, version in _versions(run).items() if handled.get(cell) != version}
         looking = time.monotonic() - began
         # The store is opened while the first cells are at work.
         if (waiting or target is None) and (over or began >= retry_at):
@@ -63,7 +63,7 @@ def sync(
             except StoreError as error:
                 now = UploadResult(left=len(waiting), reason=str(error))
             total = _sum(total, now)
-            settled |= dict(list(waiting.items())[: len(waiting) - now.left])
+            handled |= dict(list(waiting.items())[: len(waiting) - now.left])
             retry_at = time.monotonic() + _PAUSE_SECONDS if target is None or now.left else 0.0
         if over or stop():
             break
@@ -96,7 +96,7 @@ def while_held(run: Path) -> Wait:
     """`wait` for the run that holds the folder."""
 
     def wait(seconds: float) -> bool:
-        held = is_held(run)
+        held = is_locked(run)
         time.sleep(seconds if held else 0)
         return not held
 

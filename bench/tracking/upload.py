@@ -123,7 +123,7 @@ def _send_twice(target: Target, run: Path, cell_id: str) -> Literal["count", "sk
 def _send(target: Target, run: Path, cell_id: str) -> Literal["count", "skipped"]:
     """Upload one record, unless the store has it.
 
-    The note on disk spares a search; the store's tags settle the rest, so that a crash between upload and note makes
+    The note on disk spares a search; the store's tags decide the rest, so that a crash between upload and note makes
     no second run.  A run left open by a crash is deleted; one of an older content of the record is tagged
     `bench.superseded` with the new run's id.  A picture that was withheld is added to the run there once it may be.
     One writer at a time per folder. Raises `RecordError`, `StoreError`.

@@ -50,7 +50,7 @@ class Column:
     forms: tuple[Literal["csv", "markdown", "page"], ...] = ("csv", "markdown", "page")
     terminal: tuple[str, str] | None = None
     group: str = ""
-    kind: Literal["num", "text", "still"] = "num"
+    kind: Literal["num", "text", "unsortable"] = "num"
     cell: str = "figure"
     point: str = ""
     note: Callable[[Row], str | None] = lambda row: None
@@ -217,7 +217,8 @@ _IDENTITY = (
         cell="condition",
     ),
     Column(
-        name="examples", heading="Examples", value=lambda row: None, forms=("page",), kind="still", cell="thumbnail"
+        name="examples", heading="Examples", value=lambda row: None, forms=("page",), kind="unsortable",
+        cell="thumbnail",
     ),
     Column(name="complete", heading="Complete", value=lambda row: row.complete, forms=("csv",)),
     Column(name="pareto", heading="Pareto", value=lambda row: row.pareto, forms=("csv",)),

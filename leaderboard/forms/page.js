@@ -45,7 +45,7 @@ async function startTable() {
     layout: { topStart: "info", topEnd: null, bottomStart: "pageLength", bottomEnd: "paging" },
     columns: headers.map((header) => ({
       type: header.dataset.kind === "num" ? "figure" : "html",
-      orderable: header.dataset.kind !== "still",
+      orderable: header.dataset.kind !== "unsortable",
       searchable: header.dataset.kind === "text",
     })),
     language: {

@@ -1,6 +1,6 @@
 """Rows → truth and reconstruction of a row's best attack, for the page and the figure.
 
-Which cell is shown is settled by the row's order of cells, never by how well the attack did on its examples.
+Which cell is shown follows from the row's order of cells, never by how well the attack did on its examples.
 """
 
 from collections.abc import Mapping, Sequence

@@ -16,7 +16,7 @@ from bench.leaderboard.forms.notes import LEGEND, notes
 from bench.leaderboard.forms.numbers import NONE, figure, formatted, interval, rate, share
 from bench.leaderboard.knowledge import KnowledgeRow
 from bench.leaderboard.trainings import TrainingRow, missing
-from bench.leaderboard.worst import Worst
+from bench.leaderboard.worst import WorstCase
 from bench.matrix.published import PublishedFigures
 from bench.record.metrics import PSNR_DB, RMSE, SSIM
 from bench.record.names import distinct
@@ -111,7 +111,7 @@ def _stacked(stack: Sequence[Column], line: Line) -> Text:
     return text
 
 
-def _scored(worst: Worst | AtPoint, *, best: str = "", nothing: str = NONE) -> Text:
+def _scored(worst: WorstCase | AtPoint, *, best: str = "", nothing: str = NONE) -> Text:
     """A worst case in colour, dim below it its interval and the best attack; why there is none."""
     if worst.asr is None:
         if worst.crashed:
@@ -134,7 +134,7 @@ def _condition_table(condition: Condition, detail: bool) -> RenderableType:
     return _titled(condition.title, table)
 
 
-def _condition_cell(worst: Worst, detail: bool) -> Text:
+def _condition_cell(worst: WorstCase, detail: bool) -> Text:
     best, prior = worst.best, worst.prior_psnr_db
     text = _scored(
         worst, best=f"{short_attack(best[0])} {share(best[1])}" if best and best[1] > 0 else "", nothing="…"
@@ -203,7 +203,7 @@ def _knowledge_table(title: str, rows: list[KnowledgeRow]) -> RenderableType:
     return _titled(f"{title} · what knowing the defense gains", table)
 
 
-def _black_box(worst: Worst | None) -> Text:
+def _black_box(worst: WorstCase | None) -> Text:
     """Its rate and median PSNR: another attack than those beside it."""
     if worst is None:
         return Text(NONE, style="dim")
@@ -212,7 +212,7 @@ def _black_box(worst: Worst | None) -> Text:
     return text if best is None else text.append(f"\n{figure(PSNR_DB, best)}", style="dim")
 
 
-def _informed(worst: Worst) -> Text:
+def _informed(worst: WorstCase) -> Text:
     if worst.asr is None:
         return Text("crashed" if worst.crashed else "…", style="dim")
     best = worst.best
