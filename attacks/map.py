@@ -1,14 +1,17 @@
 """MAP: the most probable examples, given the reading and the law of public examples."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+
+import torch
 
 from bench.attacks.base import Attack, Objective
 from bench.attacks.matching import claim
 from bench.attacks.parts.curvature import LARGEST, curved
 from bench.attacks.parts.distance import Distance
-from bench.attacks.parts.labels import infer_labels, last_layer
+from bench.attacks.parts.hypotheses import label_hypotheses
+from bench.attacks.parts.labels import last_layer
 from bench.attacks.parts.objective import Mismatch, in_deviations, mean_observation, observations
 from bench.attacks.parts.prior import NoiseModel, Prior
 from bench.attacks.parts.repeats import distinct_examples
@@ -53,18 +56,27 @@ class Map(Attack):
 
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
         observed, mismatch, space = observations(reading), _mismatch(reading), public_space(reading)
+        hypotheses = label_hypotheses(reading, mean_observation(observed), self.starts, key)
         cost = reading.steps if mismatch.unrolled else 1
         problem = MatchingProblem(
             mismatch=mismatch, observed=observed, begin="grey", prior=Prior(), key=key,
-            labels=infer_labels(reading, mean_observation(observed)),
+            labels=hypotheses[:, 0],
             noise=NoiseModel.of(reading, len(observed)), space=space, distinct=distinct_examples(reading),
         )  # fmt: skip
         evaluations = max(1, budget.evaluations // cost)
         stages = tuple(_stages(reading, space, problem.noise.variance, evaluations // self.starts, key))
         solver = Lbfgs(history=min(_HISTORY, evaluations), line_search="backtracking")
         solution = staged(
-            problem, solver, stages, evaluations=evaluations, starts=self.starts, width=budget.chunk
+            problem,
+            hypotheses,
+            solver,
+            stages,
+            evaluations=evaluations,
+            starts=self.starts,
+            width=budget.chunk,
         )
+        rows = torch.arange(len(reading))
+        problem = replace(problem, labels=hypotheses[rows, solution.runs])
         return claim(problem, solution, solver, cost, ())
 
 

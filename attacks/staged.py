@@ -40,6 +40,7 @@ class _Search:
     best point so far with its loss and start."""
 
     problem: MatchingProblem
+    hypotheses: Tensor
     solver: Solver[Any]
     width: int
     zero_loss: Tensor
@@ -57,16 +58,17 @@ class _Search:
 
 
 def staged(
-    problem: MatchingProblem, solver: Solver[Any], stages: tuple[Stage, ...], *, evaluations: int, starts: int,
-    width: int,
+    problem: MatchingProblem, hypotheses: Tensor, solver: Solver[Any], stages: tuple[Stage, ...], *,
+    evaluations: int, starts: int, width: int,
 ) -> Solution:  # fmt: skip
     """Each reading's point of least loss over so many starts, in the variables of `problem.space`.
 
-    A start may take its equal share of `evaluations`; only readings that no start has explained yet begin another.
+    Each start takes the next of `hypotheses` (reading, hypothesis, example), labels, best first, and may spend its
+    equal share of `evaluations`; only readings that no start has explained yet begin another.
     What then remains continues the last stage.  The loss is the distance under the model itself, and -log p where
     noise is described.
     """
-    search = _begin(problem, solver, width)
+    search = _begin(problem, hypotheses, solver, width)
     starts = max(1, min(starts, evaluations // (_LEAST * len(stages))))
     share = evaluations // starts
     for start in range(starts):
@@ -76,11 +78,13 @@ def staged(
             x = problem.like.new_zeros(0)
             for number, stage in enumerate(stages):
                 x = _start(search, rows, start) if number == 0 else x
-                x = _run(search, stage, rows, x, share * start + round(stage.until * share))
-                _keep(search, rows, x, start)
+                starts_of = torch.full_like(rows, start)
+                x = _run(search, stage, rows, starts_of, x, share * start + round(stage.until * share))
+                _keep(search, rows, starts_of, x)
     left = torch.nonzero((search.spent < evaluations) & (search.loss > _STOP * search.zero_loss))[:, 0]
     if search.noise_weight is None and len(left):
-        _keep(search, left, _run(search, stages[-1], left, search.point[left], evaluations), None)
+        runs = search.runs[left]
+        _keep(search, left, runs, _run(search, stages[-1], left, runs, search.point[left], evaluations))
     return Solution(
         x=_variables(search, search.point), loss=search.loss, evaluations=search.spent, restarts=search.restarts,
         runs=search.runs, marks=tuple(search.marks), losses=torch.stack(search.losses),
@@ -88,13 +92,13 @@ def staged(
     )  # fmt: skip
 
 
-def _begin(problem: MatchingProblem, solver: Solver[Any], width: int) -> _Search:
+def _begin(problem: MatchingProblem, hypotheses: Tensor, solver: Solver[Any], width: int) -> _Search:
     rows = torch.arange(len(problem.reading))
     zero_loss, none = problem.zero_gradient_loss(rows), torch.zeros(len(rows), dtype=torch.long)
     return _Search(
         problem=replace(problem, tolerance=_TOLERANCE, noise=replace(problem.noise, weight=0.0)),
-        solver=solver, width=width, zero_loss=zero_loss, noise_floor=problem.noise_floor(rows),
-        noise_weight=_noise_weight(problem, rows),
+        hypotheses=hypotheses, solver=solver, width=width, zero_loss=zero_loss,
+        noise_floor=problem.noise_floor(rows), noise_weight=_noise_weight(problem, rows),
         coordinates=torch.stack([(v != 0).flatten(1).sum(1) for v in problem.observed[0].values()]).sum(0),
         spent=none, restarts=none.clone(), runs=none.clone(), loss=torch.full_like(zero_loss, torch.inf),
         point=zero_loss.new_zeros(len(rows), *_size(problem)), marks=[], losses=[], points=[],
@@ -128,9 +132,10 @@ def _start(search: _Search, rows: Tensor, start: int) -> Tensor:
     return problem.space.inputs(_SPREAD[min(start, 1)] * u)
 
 
-def _run(search: _Search, stage: Stage, rows: Tensor, x: Tensor, limit: int) -> Tensor:
-    """Inputs after a stage from `x`, both (row, example, value), whose readings may have spent `limit` evaluations."""
-    problem = search.problem
+def _run(search: _Search, stage: Stage, rows: Tensor, starts: Tensor, x: Tensor, limit: int) -> Tensor:
+    """Inputs after a stage from `x`, both (row, example, value), on these starts (row,); the readings may have spent
+    `limit` evaluations then."""
+    problem = _labelled(search, rows, starts)
     if int(search.spent[rows].min()) >= limit:
         return x
     if search.noise_weight is not None:
@@ -153,20 +158,26 @@ def _run(search: _Search, stage: Stage, rows: Tensor, x: Tensor, limit: int) -> 
     return stage.space.inputs(solution.x.unflatten(1, _size(problem)))
 
 
-def _keep(search: _Search, rows: Tensor, x: Tensor, start: int | None) -> None:
+def _keep(search: _Search, rows: Tensor, starts: Tensor, x: Tensor) -> None:
     """Keep inputs (row, example, value) that are better than what was found before."""
-    problem = search.problem
-    loss = problem.distance(rows, torch.full_like(rows, start or 0), x)
+    problem = _labelled(search, rows, starts)
+    loss = problem.distance(rows, starts, x)
     if search.noise_weight is not None:
         assert problem.space is not None
         loss = loss + search.noise_weight[rows] * problem.space.energy(problem.space.variables(x)).sum(1)
     better = loss < search.loss[rows]
     search.loss[rows[better]], search.point[rows[better]] = loss[better], x[better]
-    if start is not None:
-        search.runs[rows[better]] = start
+    search.runs[rows[better]] = starts[better]
     search.marks.append(int(search.spent.max()))
     search.losses.append(search.loss.clone())
     search.points.append(search.point[:TRAJECTORIES].clone())
+
+
+def _labelled(search: _Search, rows: Tensor, starts: Tensor) -> MatchingProblem:
+    """The problem with each row's hypothesis of this start as its labels."""
+    labels = search.hypotheses[:, 0].clone()
+    labels[rows] = search.hypotheses[rows, starts % search.hypotheses.shape[1]]
+    return replace(search.problem, labels=labels)
 
 
 def _variables(search: _Search, x: Tensor) -> Tensor:

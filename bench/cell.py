@@ -120,6 +120,9 @@ class Grants(Frozen):
         default=1, ge=1, description="{} draws of the defense's noise at frozen weights"
     )
     colluders: float = Field(default=0.0, ge=0, le=1, description="what {:.0%} of a client's neighbours know")
+    public: Literal["distribution", "statistics", "none"] = Field(
+        default="distribution", description="public data: {}"
+    )
 
     def granted(self) -> dict[str, Any]:
         """The grants that differ from nothing, by name."""

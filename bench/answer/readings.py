@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 import torch
 from torch import Tensor, nn
 
+from bench.answer.public import known_public
 from bench.answer.setup import Setup
 from bench.answer.victims import truth_at
 from bench.cell import AttackCell
@@ -33,7 +34,7 @@ def take_reading(
     ]
     count = len(shown)
     unit = sent_unit(federated) if point.after_training else 1.0
-    public = torch.from_numpy(data.public.floats())
+    public, public_labels = known_public(data, grants.public)
     reading = Reading(
         point=point, linked="coordinate" if setup.stages.unlinked(point) else "vector",
         values={name: torch.stack([one[name] for one in shown], 1) for name in setup.weights},
@@ -44,7 +45,7 @@ def take_reading(
         client_examples=setup.setting.client_examples,
         senders=federated.per_round if point.scope is Scope.AGGREGATE else 1,
         public_mean=public.mean(0), public_inputs=public,
-        public_labels=torch.from_numpy(data.public.labels),
+        public_labels=public_labels,
         labels=truth_at(victims, point).labels.sort(1).values if grants.labels else None,
         repeated_readings=grants.repeated_readings,
     )  # fmt: skip

@@ -81,7 +81,7 @@ def _line(raw: Any) -> str:
 
 def _grants(raw: Any) -> Any:
     """`["labels", { repeated-readings = 100 }]` as the table of `Grants`."""
-    example = '[], ["labels"], [{ repeated-readings = 100 }] or [{ colluders = 0.5 }]'
+    example = '[], ["labels"], [{ repeated-readings = 100 }] or [{ public = "none" }]'
     if not isinstance(raw, list) or not all(isinstance(item, str | dict) for item in raw):
         raise Wrong(expected("a list of grants", raw, example))
     tables = ({item: True} if isinstance(item, str) else item for item in raw)
