@@ -129,9 +129,12 @@ class MatchingProblem:
         """What each reading takes of the prior's weight, (row,), or 1.
 
         Of a variance below the stated bound as much less.  Near the truth 1 - cos(c, o) is the squared distance over
-        2‖o‖², and so the prior is.
+        2‖o‖², and so the prior is; total variation of the attack's own stays in its place, as two are too much (digits,
+        Gaussian 1e-4, GradInv, 24 victims: .79 with its own, .71 with the other or both).
         """
         share: Tensor | float = 1.0
+        if self.mismatch.distance.kind == "cosine" and self.prior.total_variation > 0:
+            return 0.0
         if self.noise.bound and self.noise.variance > 0:
             share = self.variances(rows) / self.noise.variance
         if self.mismatch.distance.kind == "cosine" and self.noise.weight > 0:
