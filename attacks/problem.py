@@ -94,15 +94,6 @@ class MatchingProblem:
 
         return evaluate
 
-    def distance(self, rows: Tensor, restarts: Tensor, inputs: Tensor) -> Tensor:
-        """The distance alone of inputs (row, example, value), whose labels are known: (row,)."""
-        labels = self.ordered_labels(rows, restarts)
-        assert labels is not None
-        targets = one_hot(labels, self.reading.classes, self.like.dtype).to(self.like.device)
-        observed = [_rows(target, rows) for target in self.observed]
-        x = inputs.reshape(len(rows), self.examples, *self.reading.shape)
-        return self.mismatch(observed, self._at_positions(x, labels), targets, differentiable=False)
-
     def zero_gradient_loss(self, rows: Tensor) -> Tensor:
         losses = [self.mismatch.distance.of_zero(_rows(target, rows)) for target in self.observed]
         return torch.stack(losses).mean(0)

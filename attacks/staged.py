@@ -15,7 +15,7 @@ from bench.attacks.solvers.trajectory import TRAJECTORIES
 _TOLERANCE = 1e-5  # of the zero-gradient loss: what the solver, whose tolerances are absolute, sees as 1
 _STOP = 1e-9  # of the zero-gradient loss: nothing is left to gain
 _EXPLAINED = 1e-3  # of the zero-gradient loss: a start that ends below needs no other
-_LEAST = 4  # evaluations of a stage, for another start
+_LEAST = 4  # evaluations of a stage that is worth beginning
 _SPREAD = (0.1, 0.5)  # deviation of u at the first start of several examples, and at later starts
 
 
@@ -69,22 +69,20 @@ def staged(
     noise is described.
     """
     search = _begin(problem, hypotheses, solver, width)
+    if evaluations < _LEAST * len(stages):
+        stages = stages[-1:]
     starts = max(1, min(starts, evaluations // (_LEAST * len(stages))))
     share = evaluations // starts
     for start in range(starts):
         rows = _unexplained(search)
         if len(rows):
             search.restarts[rows] = start
-            x = problem.like.new_zeros(0)
-            for number, stage in enumerate(stages):
-                x = _start(search, rows, start) if number == 0 else x
-                starts_of = torch.full_like(rows, start)
-                x = _run(search, stage, rows, starts_of, x, share * start + round(stage.until * share))
-                _keep(search, rows, starts_of, x)
+            x, runs = _start(search, rows, start), torch.full_like(rows, start)
+            for stage in stages:
+                x = _run(search, stage, rows, runs, x, share * start + round(stage.until * share))
     left = torch.nonzero((search.spent < evaluations) & (search.loss > _STOP * search.zero_loss))[:, 0]
     if search.noise_weight is None and len(left):
-        runs = search.runs[left]
-        _keep(search, left, runs, _run(search, stages[-1], left, runs, search.point[left], evaluations))
+        _run(search, stages[-1], left, search.runs[left], search.point[left], evaluations)
     return Solution(
         x=_variables(search, search.point), loss=search.loss, evaluations=search.spent, restarts=search.restarts,
         runs=search.runs, marks=tuple(search.marks), losses=torch.stack(search.losses),
@@ -132,10 +130,10 @@ def _start(search: _Search, rows: Tensor, start: int) -> Tensor:
     return problem.space.inputs(_SPREAD[min(start, 1)] * u)
 
 
-def _run(search: _Search, stage: Stage, rows: Tensor, starts: Tensor, x: Tensor, limit: int) -> Tensor:
-    """Inputs after a stage from `x`, both (row, example, value), on these starts (row,); the readings may have spent
-    `limit` evaluations then."""
-    problem = _labelled(search, rows, starts)
+def _run(search: _Search, stage: Stage, rows: Tensor, runs: Tensor, x: Tensor, limit: int) -> Tensor:
+    """Inputs after a stage from `x`, both (row, example, value), from start `runs` (row,) on; the readings may have
+    spent `limit` evaluations then.  Points of the model itself are kept where they are better than those before."""
+    problem = _labelled(search, rows, runs)
     if int(search.spent[rows].min()) >= limit:
         return x
     if search.noise_weight is not None:
@@ -155,28 +153,30 @@ def _run(search: _Search, stage: Stage, rows: Tensor, starts: Tensor, x: Tensor,
         staged_problem, search.solver, limits, rows, width=search.width, spent=search.spent[rows]
     )
     search.spent[rows] = solution.evaluations
-    return stage.space.inputs(solution.x.unflatten(1, _size(problem)))
+    variables = solution.x.unflatten(1, _size(problem))
+    x = stage.space.inputs(variables)
+    if stage.model is search.problem.reading.model:
+        loss = solution.loss
+        if search.noise_weight is None:  # the distance alone
+            loss = (loss - weight[rows] * stage.space.energy(variables).sum(1)).clamp_min(0)
+        _keep(search, rows, runs, x, loss)
+    return x
 
 
-def _keep(search: _Search, rows: Tensor, starts: Tensor, x: Tensor) -> None:
-    """Keep inputs (row, example, value) that are better than what was found before."""
-    problem = _labelled(search, rows, starts)
-    loss = problem.distance(rows, starts, x)
-    if search.noise_weight is not None:
-        assert problem.space is not None
-        loss = loss + search.noise_weight[rows] * problem.space.energy(problem.space.variables(x)).sum(1)
+def _keep(search: _Search, rows: Tensor, runs: Tensor, x: Tensor, loss: Tensor) -> None:
+    """Keep inputs (row, example, value) of less loss (row,) than what was found before."""
     better = loss < search.loss[rows]
     search.loss[rows[better]], search.point[rows[better]] = loss[better], x[better]
-    search.runs[rows[better]] = starts[better]
+    search.runs[rows[better]] = runs[better]
     search.marks.append(int(search.spent.max()))
     search.losses.append(search.loss.clone())
     search.points.append(search.point[:TRAJECTORIES].clone())
 
 
-def _labelled(search: _Search, rows: Tensor, starts: Tensor) -> MatchingProblem:
+def _labelled(search: _Search, rows: Tensor, runs: Tensor) -> MatchingProblem:
     """The problem with each row's hypothesis of this start as its labels."""
     labels = search.hypotheses[:, 0].clone()
-    labels[rows] = search.hypotheses[rows, starts % search.hypotheses.shape[1]]
+    labels[rows] = search.hypotheses[rows, runs % search.hypotheses.shape[1]]
     return replace(search.problem, labels=labels)
 
 
