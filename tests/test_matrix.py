@@ -203,7 +203,7 @@ ERRORS = [
     ("suite = 3\n" + axes(), 'suite: expected text, got 3; write e.g. "…"'),
     (axes(federated="[{ batch = 1.5 }]"), f"axes.federated[0].batch: {NUMBER} 1.5; write e.g. 1"),
     (axes(grants="[[3]]"), "axes.grants[0]: expected a list of grants, got [3]; write e.g. "
-     '[], ["labels"], [{ repeated-readings = 100 }] or [{ colluders = 0.5 }]'),
+     '[], ["labels"], [{ repeated-readings = 100 }] or [{ public = "none" }]'),
     (axes(attack='[{ name = "dlg", signed = 1 }]'),
      "axes.attack[0]: dlg: signed: expected true or false, got 1; write true or false"),
     (axes(attack='[{ name = "dlg", share = true }]'),

@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 from scipy.stats import ttest_ind
 from tests.records import with_result
 
-from bench import api
+from bench import PROTOCOL, api
 from bench.answer.context import Memory, RunContext
 from bench.answer.run import record_without_result
 from bench.answer.run import run as run_cell
@@ -250,7 +250,10 @@ def test_records_alone_and_defenses_of_choice(run: Path, tmp_path: Path) -> None
         (lambda folder: [path.unlink() for path in (folder / "records").iterdir()], "no record in it"),
         (lambda folder: (folder / "suite-smoke.json").write_text("{"), "suite-smoke.json: cannot be read"),
         (lambda folder: (folder.parent / "out.zip").write_bytes(b"thesis"), "is there already"),
-        (lambda folder: spoil(folder, lambda r: r["provenance"]["bench"].update(protocol=2)), "protocols 1, 2"),
+        (
+            lambda folder: spoil(folder, lambda r: r["provenance"]["bench"].update(protocol=PROTOCOL + 1)),
+            f"protocols {PROTOCOL}, {PROTOCOL + 1}",
+        ),
         (lambda folder: spoil(folder, lambda r: summary(r)["asr"].update(value=0.5)), "would not pass its check"),
         (lambda folder: next((folder / "records").iterdir()).rename(folder / "records/a.json"), "another id"),
     ],
@@ -328,11 +331,17 @@ def test_a_submission_of_schema_1_is_checked_imported_and_exported_as_it_is(
         name: content for name, content in inside.items() if name != "manifest.json"
     }
     assert parsed(again["manifest.json"]).record_schema == 1
-    # With records of schema 2 they stand on one board, and go into one file.
+    # They are of protocol 1: beside today's records they are ranked apart, and do not go into one file.
     import_(export(run, tmp_path / "new.zip", arrays=False).file, tmp_path / "board")
-    both = export(tmp_path / "board", tmp_path / "both.zip", arrays=False)
-    assert both.manifest is not None and both.manifest.record_schema == 2
-    assert {row.defense.partition("(")[0] for row in board(both.records)} >= {"none", "prune", "fed-cdp"}
+    rows = board(list(records.records(tmp_path / "board")))
+    assert {row.protocol for row in rows} == {1, PROTOCOL}
+    assert {row.defense.partition("(")[0] for row in rows if row.protocol == 1} >= {
+        "none",
+        "prune",
+        "fed-cdp",
+    }
+    with pytest.raises(BenchError, match=f"protocols 1, {PROTOCOL}"):
+        export(tmp_path / "board", tmp_path / "both.zip", arrays=False)
 
 
 @pytest.mark.parametrize(
@@ -401,7 +410,7 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "schema": (top(schema=3), "schema 3, which this bench does not read"),
     "field": (top(more=1), "more: unexpected"),
     "arrays as path": (of_result(arrays="../" * 21 + "x"), "no content hash"),
-    "protocol": (lambda r: r["provenance"]["bench"].update(protocol=7), "is not of protocol 1"),
+    "protocol": (lambda r: r["provenance"]["bench"].update(protocol=7), f"is not of protocol {PROTOCOL}"),
     "provenance no table": (top(provenance=[]), "not a record: provenance"),
     "letters": (lambda r: r["environment"].update(torch="x" * 10**5), "100000 letters"),
     "controls": (lambda r: r["result"]["notes"].append("\x1b]0;evil\x07"), "unprintable letters"),
@@ -827,10 +836,10 @@ def test_what_is_not_here_is_inconclusive(
     assert "defense 'theirs' is not here; give its file by --plugin" in told
     assert any("weights file 00000000 is not here" in why for why in told)
     assert len(told) == 3 and found.exit_code == 3
-    monkeypatch.setattr("bench.submission.verify.PROTOCOL", 2)
+    monkeypatch.setattr("bench.submission.verify.PROTOCOL", PROTOCOL + 1)
     found = verify(submission, cells=2, seed=1)
     assert [one.outcome for one in found.verdicts] == ["inconclusive"]
-    assert "it is of protocol 1, this bench has 2" in found.verdicts[0].reason
+    assert f"it is of protocol {PROTOCOL}, this bench has {PROTOCOL + 1}" in found.verdicts[0].reason
     with pytest.raises(BenchError, match="at least 1, got 0"):
         verify(submission, cells=0)
 

@@ -33,6 +33,7 @@ _TRAINING_COST = (
     "seconds_per_round", "milliseconds_per_step", "undefended_milliseconds_per_step", "overhead", "overhead_quartiles",
 )  # fmt: skip
 
+_GRANTS = ("labels", "repeated_readings", "colluders")
 _SHARES = ("asr", "asr_strict", "readings_leaked", "identification")
 
 Json = dict[str, Any]
@@ -64,7 +65,7 @@ def cell(old: Json, *, rename: bool = True) -> Json:
     new = dict(old)
     if old["kind"] != "attack":
         return new
-    grants = {name: new.pop(name) for name in ("labels", "repeated_readings", "colluders") if name in new}
+    grants = {name: new.pop(name) for name in _GRANTS if name in new}
     if rename:
         params = {OPTIONS.get(name, name): value for name, value in old["attack"]["params"].items()}
         new["attack"] = {**old["attack"], "params": params}
@@ -75,7 +76,10 @@ def id_of(new: AnyCell) -> str:
     """The id that a cell had in schema 1; its own where nothing in it was spelt otherwise."""
     content = new.model_dump(mode="json")
     if isinstance(new, AttackCell):
-        content |= content.pop("grants")
+        if set(new.grants.granted()) - set(_GRANTS):
+            return new.id  # schema 1 had no such grant
+        content |= {name: content["grants"][name] for name in _GRANTS}
+        del content["grants"]
         words = {word: name for name, word in OPTIONS.items()}
         params = {words.get(name, name): value for name, value in new.attack.params.items()}
         content["attack"] = {**content["attack"], "params": params}

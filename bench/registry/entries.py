@@ -10,7 +10,7 @@ import importlib
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -96,7 +96,11 @@ def load(kind: str, name: str) -> type:
     """
     if (kind, name) in _added:
         return _added[kind, name][1]
-    source = origin(kind, name)
+    return _loaded(kind, name, origin(kind, name))
+
+
+@lru_cache(maxsize=1024)  # 10⁵ cells of a matrix ask for the same few
+def _loaded(kind: str, name: str, source: Origin) -> type:
     base = _base(kind)
     try:
         entry = metadata.EntryPoint(name, source.target, f"bench.{kind}").load()
