@@ -15,6 +15,7 @@ from bench.attacks.solvers.trajectory import TRAJECTORIES
 _TOLERANCE = 1e-5  # of the zero-gradient loss: what the solver, whose tolerances are absolute, sees as 1
 _STOP = 1e-9  # of the zero-gradient loss: nothing is left to gain
 _EXPLAINED = 1e-3  # of the zero-gradient loss: a start that ends below needs no other
+_FAINT = 2e-6  # of the zero-gradient loss, -log p's weight where there is no residual yet
 _LEAST = 4  # evaluations of a stage that is worth beginning
 _SPREAD = (0.1, 0.5)  # deviation of u at the first start of several examples, and at later starts
 
@@ -142,6 +143,7 @@ def _run(search: _Search, stage: Stage, rows: Tensor, runs: Tensor, x: Tensor, l
         weight = stage.weight * search.zero_loss
     else:
         weight = 2 * search.loss / search.coordinates.clamp_min(1)
+        weight = weight.where(weight.isfinite(), _FAINT * search.zero_loss)
     initial = search.zero_loss.new_zeros(len(search.zero_loss), x[0].numel())
     initial[rows] = stage.space.variables(x).flatten(1)
     staged_problem = replace(

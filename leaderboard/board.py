@@ -121,15 +121,15 @@ def board(records: Iterable[Record]) -> list[Row]:
     rows: list[Row] = []
     for condition in by_condition(listed):
         attacks_run = {point: _attacks_run(condition, point) for point in condition.points}
-        silent = without_evidence(condition)
+        unproven = without_evidence(condition)
         rows += _ranked(
-            [_row(condition, defense, attacks_run, silent, trained, averaged) for defense in condition.rows]
+            [_row(condition, defense, attacks_run, unproven, trained, averaged) for defense in condition.rows]
         )
     return sorted(rows, key=lambda row: (row.title, row.rank))
 
 
 def _row(
-    condition: Condition, defense: str, attacks_run: Mapping[str, Sequence[str]], silent: Sequence[str],
+    condition: Condition, defense: str, attacks_run: Mapping[str, Sequence[str]], unproven: Sequence[str],
     trained: Mapping[tuple[str, str], DefenseCost], averaged: frozenset[tuple[str, str, str]],
 ) -> Row:  # fmt: skip
     records = [
@@ -140,7 +140,7 @@ def _row(
     for point, attacks in attacks_run.items():
         worst = condition.rows[defense].get(point, WorstCase())
         doubts = flags.doubts(
-            worst, averaged=(task, defense, point) in averaged, evidence=point not in silent
+            worst, averaged=(task, defense, point) in averaged, evidence=point not in unproven
         )
         points[point] = _at(point, worst, attacks, doubts)
     row = Row(

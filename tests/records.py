@@ -170,7 +170,9 @@ def to_upload(cell_id: str = "a1", *, asr: float = 0.5, result: Any = None, **ch
     if result is None or isinstance(result, dict):
         result = replace(AttackResult(readings=(READING, READING), summary=summary(asr)), **(result or {}))
     record = replace(attack_record(cell=UPLOADED, id=cell_id), cost=Cost(wall_seconds=2.5), result=result)
-    return replace(record, **({"result": None} if "reason" in changes else {}), **changes)
+    if "reason" in changes:
+        changes = {"result": None, **changes}
+    return replace(record, **changes)
 
 
 def write(run: Path, cell_id: str, *, result: Any = None, arrays: Any = None, **changes: Any) -> Path:

@@ -234,10 +234,9 @@ CLEARED: dict[str, list[Record]] = {
 
 
 def test_an_attacker_who_runs_the_defense_need_not_know_it() -> None:
-    simulated = {"conditions": Circumstances(simulated=True)}
-    rows = board(
-        [attacked(32), attacked(0, defense="d"), attacked(0, defense="d", knowledge="black-box", **simulated)]
-    )
+    simulated = Circumstances(simulated=True)
+    black_box = attacked(0, defense="d", knowledge="black-box", conditions=simulated)
+    rows = board([attacked(32), attacked(0, defense="d"), black_box])
     assert "no-adaptive-attack" not in codes(by_defense(rows)["d"])
 
 

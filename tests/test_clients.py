@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from bench.answer.context import Memory, RunContext
 from bench.answer.run import run
 from bench.cell import DataRef, Entry, Federated, TrainingCell
-from bench.contracts.defenses import variants
 from bench.contracts.situations import data, differing, setting_of
+from bench.contracts.trials import variants
 from bench.defenses.base import Defense, Public, Scaling, Transform
 from bench.errors import NotApplicable
 from bench.federated import draws, resume
@@ -84,7 +84,7 @@ def staged(defense: Defense, setting: Federated, weights: Mapping[str, Tensor]) 
 
 def choices() -> list[tuple[str, Defense]]:
     """Every registered defense with each choice of each of its parameters; the clip bounds bite."""
-    found = {}
+    found: dict[str, tuple[str, Defense]] = {}
     for name in sorted(registry.names("defenses")):
         small = {"clip": 0.05} if name in ("fed-cdp", "fed-alpha-cdp", "fed-sdp", "quantile") else {}
         default = registry.instance("defenses", name, small)

@@ -139,7 +139,7 @@ class _Defense(Defense):
     """Any items at any stages; `stages` claims the client's."""
 
     reference = "broken on purpose"
-    stages = ("client",)
+    stages: ClassVar[tuple[Stage, ...]] = ("client",)
 
     stages_: tuple[Any, ...] = parameter(("client",), "where it really acts", source="ours")
     items: tuple[Any, ...] = parameter((), "what it does there", source="ours")

@@ -55,6 +55,7 @@ def asr(
         found, _ = attack(cell, RunContext(run=folder), memory)
     except NotApplicable:
         return None
+    assert found.summary is not None
     return found.summary.asr.value
 
 

@@ -1,7 +1,6 @@
 """Promise: what matching adds to its parts: a noise model, and rows continued in double precision."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor
 from bench import api
 from bench.attacks.parts.objective import observations
 from bench.attacks.parts.prior import NoiseModel
+from bench.federated.describe import Composition
 from bench.models.lenet import DlgLenet
 from bench.models.mlp import Mlp
 from bench.registry import entries as registry
@@ -17,24 +17,6 @@ from bench.rng import Key
 from bench.trip import Budget, Noise, Reading, Reconstruction
 
 KEY = Key(seed=0)
-
-
-@dataclass(frozen=True)
-class _Description:
-    """A defense that adds this noise alone."""
-
-    noise: Noise
-    additive: bool = True
-    inside_steps: bool = False
-    ordered: bool = False
-    senders: int = 1
-
-    def sent(self, updates: Mapping[str, Tensor], observed: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        del observed
-        return {name: value.mean(1) for name, value in updates.items()}
-
-    def log_likelihood(self, simulated: Mapping[str, Tensor], observed: Mapping[str, Tensor]) -> None:
-        del simulated, observed
 
 
 def table_reading(victims: int = 3) -> tuple[Reading, Tensor]:
@@ -85,7 +67,7 @@ def test_the_weight_of_the_prior_is_that_of_the_most_probable_candidate(law: str
     gradients = {name: value[None] for name, value in api.gradient(model, x, y).items()}
     bare = api.reading(gradients, model=model, shape=(1, 12, 12), classes=4, public=torch.rand(8, 1, 12, 12))
     noisy = replace(
-        bare, rounds=(0,) * count, description=_Description(Noise(law=law, variance=0.02)),  # type: ignore[arg-type]
+        bare, rounds=(0,) * count, description=Composition(parts=(), contexts={}, noise=Noise(law=law, variance=0.02)),  # type: ignore[arg-type]
         values={name: value.expand(-1, count, *value.shape[2:]) for name, value in bare.values.items()},
         weights={name: value.expand(count, *value.shape[1:]) for name, value in bare.weights.items()},
     )  # fmt: skip
@@ -114,6 +96,8 @@ def test_a_noise_model_keeps_the_attacker_from_fitting_the_noise() -> None:
         noisy, model=model, shape=(1, 12, 12), classes=4, public=public,
         labels=torch.ones(8, dtype=torch.long),
     )  # fmt: skip
-    adaptive = replace(plain, description=_Description(Noise(law="gaussian", variance=0.02**2)))
+    adaptive = replace(
+        plain, description=Composition(parts=(), contexts={}, noise=Noise(law="gaussian", variance=0.02**2))
+    )
     errors = [float((run(r, 150).inputs[:, 0] - x).square().mean().sqrt()) for r in (plain, adaptive)]
     assert errors[1] < errors[0] / 2

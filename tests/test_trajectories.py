@@ -160,7 +160,8 @@ def test_from_an_attack_to_a_picture(
     arrays = records.read_arrays(tmp_path, record.arrays or "")
     pairings = [[example.matched for example in reading.examples] for reading in record.attack.readings]
     assert any(pairing != [0, 1, 2] for pairing in pairings[:8]), "the pairing must have something to do"
-    assert (arrays["trajectory"].shape, arrays["trajectory"].dtype) == ((4, 8, 3, 1, 8, 8), np.float32)
+    assert arrays["trajectory"].shape == (4, 8, 3, 1, 8, 8)
+    assert arrays["trajectory"].dtype == np.float32
     for step, at_mark in enumerate(arrays["trajectory"], 1):
         assert at_mark == pytest.approx(arrays["reconstruction"][:8] * step / 4, abs=1e-6)
 

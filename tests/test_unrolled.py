@@ -186,7 +186,8 @@ def test_at_the_truth_it_is_what_the_pipeline_sends(defended: bool) -> None:
     defense: Defense = FedCdp(clip=0.3, sigma=0.0) if defended else NoDefense()
     sent, before = _round(defense, model, weights, x.detach(), labels)
 
-    def through(step: int, per_example: Mapping[str, Tensor], _: Candidates) -> dict[str, Tensor]:
+    def through(step: int, per_example: Mapping[str, Tensor], candidates: Candidates) -> dict[str, Tensor]:
+        del candidates
         moment = Moment(seed=0, draw=0, round=0, step=step)
         shown, _ = before.apply("example", per_example, moment, tuple(range(READINGS)))
         return {name: value.mean(1) for name, value in shown.items()}

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bench.defenses.base import Context, Local, State, Tensors, Transform
 from bench.defenses.transforms.rows import norms
-from bench.federated.draws import OwnDraws
+from bench.federated.draws import CentralDraws
 from bench.federated.noises import Added, Step, total_noise
 from bench.federated.stages import Stages
 from bench.federated.straight import Straight, straight
@@ -216,7 +216,7 @@ def describe(
         stage: Context(
             lead=2 if stage == "example" else 1,  # a candidate keeps the readings' axis at `aggregate`
             stage=stage, round=round_, step=0, setting=stages.setting,
-            draws=OwnDraws(lead=2 if stage == "example" else 1), weights=weights, colluders=colluders,
+            draws=CentralDraws(lead=2 if stage == "example" else 1), weights=weights, colluders=colluders,
         )
         for stage in seen
     }  # fmt: skip

@@ -29,7 +29,7 @@ class ZeroDraws(NoDraws):
 
 
 @dataclass(slots=True, kw_only=True)
-class OwnDraws:
+class CentralDraws:
     """An attacker's own: zeros as normals, their mean; as uniforms the middle of the `part`-th of `parts` equal parts
     of [0, 1), in an order of each coordinate's own.
 

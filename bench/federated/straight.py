@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bench.defenses.base import Context, State, Tensors, Transform
-from bench.federated.draws import OwnDraws
+from bench.federated.draws import CentralDraws
 
 PARTS = 8  # draws of each uniform
 _CHANGE = 0.01  # of a tensor's size, in the trial of a derivative
@@ -46,7 +46,7 @@ def straight(transform: Transform, probe: Tensors, state: State, context: Contex
 
     Raises what its code raises where it needs what no attacker has.
     """
-    context = replace(context, draws=OwnDraws(lead=context.lead))
+    context = replace(context, draws=CentralDraws(lead=context.lead))
     if transform.expected(probe, state, context) is not None:
         return Straight(transform)
     plain = Straight(transform)
@@ -60,15 +60,15 @@ def _expected(
     transform: Transform, tensors: Tensors, state: State, context: Context
 ) -> tuple[dict[str, Tensor], State]:
     """`expected`, or the mean of `update` over own draws; the state is of the first of them."""
-    draws = OwnDraws(lead=context.lead, parts=PARTS)
-    known = transform.expected(tensors, state, replace(context, draws=OwnDraws(lead=context.lead)))
+    draws = CentralDraws(lead=context.lead, parts=PARTS)
+    known = transform.expected(tensors, state, replace(context, draws=CentralDraws(lead=context.lead)))
     if known is not None:
         return known
     total, after = transform.update(tensors, state, replace(context, draws=draws))
     if not draws.drawn:
         return total, after
     for part in range(1, PARTS):
-        again = replace(context, draws=OwnDraws(lead=context.lead, part=part, parts=PARTS))
+        again = replace(context, draws=CentralDraws(lead=context.lead, part=part, parts=PARTS))
         more, _ = transform.update(tensors, state, again)
         total = {name: value + more[name] for name, value in total.items()}
     return {name: value / PARTS for name, value in total.items()}, after

@@ -5,7 +5,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import linear_sum_assignment
 
 from bench.errors import PluginError
-from bench.scoring.metrics import Floats, clipped, unit
+from bench.scoring.metrics import Floats, clipped, within_range
 
 # Above every mean squared error in [0, 1]: an example with NaN in it takes what the others leave.
 _UNUSABLE = 2.0
@@ -18,7 +18,7 @@ def assign(truth: ArrayLike, guess: ArrayLike) -> NDArray[np.int64]:
     problem); every other metric is taken on it and has none of its own.  With fewer guesses than examples the rest
     is -1.  Raises `PluginError` where there are more, since the best of many would be a choice by the truth.
     """
-    true, claimed = unit(truth), np.asarray(guess)
+    true, claimed = within_range(truth), np.asarray(guess)
     same = len(true) == len(claimed) and true.shape[2:] == claimed.shape[2:]
     if not same or claimed.shape[1] > true.shape[1]:
         raise PluginError(

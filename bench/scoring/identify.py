@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bench.scoring.metrics import clipped, mse, unit
+from bench.scoring.metrics import clipped, mse, within_range
 
 GALLERY_LIMIT = 1000
 # Distances to the gallery are computed by the expanded square; this is above its rounding (90 dB).
@@ -28,8 +28,8 @@ def identify(truth: ArrayLike, guess: ArrayLike, gallery: ArrayLike) -> Identifi
     the first min(1000, all) are used: the split's order is a keyed draw.  A tie is no hit, nor is a guess that is not
     finite.
     """
-    true = unit(truth)
-    strangers = unit(np.asarray(gallery)[:GALLERY_LIMIT])
+    true = within_range(truth)
+    strangers = within_range(np.asarray(gallery)[:GALLERY_LIMIT])
     if not len(strangers):
         raise ValueError("identification needs a gallery, got none")
     claimed = np.asarray(guess, np.float64)

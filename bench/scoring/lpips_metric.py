@@ -12,7 +12,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from bench.record.metrics import DataKind
-from bench.scoring.metrics import Floats, clipped, unit
+from bench.scoring.metrics import Floats, clipped, within_range
 
 TRUNK = "alexnet-owt-7be5be79.pth"
 TRUNK_PREFIX = "7be5be79"  # of the file's SHA-256, as its name says
@@ -75,7 +75,7 @@ def _network(state: dict[str, Any]) -> torch.nn.Module:
 def _measure(network: torch.nn.Module) -> Lpips:
     def lpips(truth: ArrayLike, guess: ArrayLike) -> Floats:
         """LPIPS per example of the clipped guess; NaN where the guess has NaN."""
-        true, found = unit(truth), clipped(guess)
+        true, found = within_range(truth), clipped(guess)
         lead = true.shape[:2]
         rows = [
             network(_prepared(a), _prepared(b)).flatten()

@@ -30,7 +30,7 @@ SSIM_WINDOW = 7  # pixels; scikit-image's default, with its sample covariance, K
 PSNR_CAP_DB = 120.0
 
 
-def unit(truth: ArrayLike) -> Floats:
+def within_range(truth: ArrayLike) -> Floats:
     """The truth as float64; raises `ValueError` where it leaves [0, 1], the range all figures assume."""
     array = np.asarray(truth, np.float64)
     if array.size and not (array.min() >= 0 and array.max() <= 1):
@@ -53,12 +53,12 @@ def mse(truth: ArrayLike, guess: ArrayLike) -> Floats:
 
 def rmse(truth: ArrayLike, guess: ArrayLike) -> Floats:
     """Root mean squared error per example of the clipped guess, in units of the range, 0 to 1."""
-    return np.sqrt(mse(unit(truth), clipped(guess)))
+    return np.sqrt(mse(within_range(truth), clipped(guess)))
 
 
 def rmse_unclipped(truth: ArrayLike, guess: ArrayLike) -> Floats:
     """Root mean squared error per example of the guess as optimised; it has no upper end."""
-    return np.sqrt(mse(unit(truth), guess))
+    return np.sqrt(mse(within_range(truth), guess))
 
 
 def psnr_db(truth: ArrayLike, guess: ArrayLike) -> Floats:
@@ -66,7 +66,7 @@ def psnr_db(truth: ArrayLike, guess: ArrayLike) -> Floats:
 
     At most `PSNR_CAP_DB`, which stands for equal examples, so that records hold finite numbers.
     """
-    error = mse(unit(truth), clipped(guess))
+    error = mse(within_range(truth), clipped(guess))
     return -10 * np.log10(np.maximum(error, 10 ** (-PSNR_CAP_DB / 10)))
 
 
@@ -75,7 +75,7 @@ def ssim(truth: ArrayLike, guess: ArrayLike) -> Floats:
 
     (reading, example, channel, height, width) → (reading, example).  NaN where a side is under 7 pixels.
     """
-    x, y = unit(truth), clipped(guess)
+    x, y = within_range(truth), clipped(guess)
     values = np.full(x.shape[:2], np.nan)
     if min(x.shape[-2:]) >= SSIM_WINDOW:
         for at in np.ndindex(values.shape):
@@ -91,7 +91,7 @@ def numeric_rmse(truth: ArrayLike, guess: ArrayLike, groups: Sequence[Group]) ->
     Rows are (reading, example, feature), the guess is clipped.  A column that never varies has no deviation to be
     measured by and counts in units of the range.
     """
-    true, cut = unit(truth), clipped(guess)
+    true, cut = within_range(truth), clipped(guess)
     scales = {n: group.deviation or 1.0 for group in groups if not group.categorical for n in group.columns}
     if not scales:
         return np.full(true.shape[:2], np.nan)
@@ -105,7 +105,7 @@ def groups_right(truth: ArrayLike, guess: ArrayLike, groups: Sequence[Group]) ->
     A tie is not an answer: a guess of equal columns is wrong.  A group of one column (yes or no) is right on the true
     side of one half.  A missing value, a group of zeros alone, is right where no column reaches one half.
     """
-    true, named = unit(truth), np.asarray(guess, np.float64)
+    true, named = within_range(truth), np.asarray(guess, np.float64)
     right = []
     for columns in (list(group.columns) for group in groups if group.categorical):
         actual, claimed = true[..., columns], named[..., columns]

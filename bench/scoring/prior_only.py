@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bench.scoring.metrics import Floats, unit
+from bench.scoring.metrics import Floats, within_range
 
 
 def prior_only_baselines(
@@ -16,7 +16,7 @@ def prior_only_baselines(
     -1, or a class without public examples, gives the mean.  `public_inputs` (example, *shape) in [0, 1],
     `public_labels` (example,).
     """
-    inputs, labels = unit(public_inputs), np.asarray(public_labels)
+    inputs, labels = within_range(public_inputs), np.asarray(public_labels)
     inferred: NDArray[np.int64] = np.asarray(inferred_labels, np.int64)
     if not len(inputs):
         raise ValueError("prior-only baselines need public examples, got none")

@@ -18,7 +18,7 @@ from bench.scoring import success
 from bench.scoring.assign import assign, in_order
 from bench.scoring.identify import identify
 from bench.scoring.lpips_metric import Lpips
-from bench.scoring.metrics import Floats, measured, unit
+from bench.scoring.metrics import Floats, measured, within_range
 from bench.scoring.summary import median, summarise
 from bench.trip import Reconstruction
 
@@ -53,7 +53,7 @@ def score(
     Raises `PluginError` for a reconstruction of the wrong shape, `ValueError` for a truth outside [0, 1], no
     readings, or a table without groups.
     """
-    truth, labels = unit(truth_inputs), np.asarray(truth_labels, np.int64)
+    truth, labels = within_range(truth_inputs), np.asarray(truth_labels, np.int64)
     if not truth.size:
         raise ValueError(f"expected readings with examples to score, got {truth.shape}")
     if kind == "table" and not groups:
