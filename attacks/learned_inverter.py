@@ -14,6 +14,7 @@ from torch import Tensor
 from bench.attacks.base import Attack
 from bench.attacks.parts import ridge
 from bench.attacks.parts.features import Balance, Scaling, Sketch, Units, learn, principal
+from bench.attacks.parts.labels import listed, whole_counts
 from bench.attacks.parts.objective import mean_observation, observations
 from bench.gradients import group_gradients, one_hot
 from bench.parameters import parameter
@@ -40,7 +41,7 @@ _ON_ALL = (0.1, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Simulated:
+class Simulations:
     """Simulated readings: `vectors` (row, value), and what is behind them: `inputs` (row, example, *shape), `labels`
     (row, example), in the order in which they are sought.  The last `held` are judged by; `low` and `high` bound the
     inputs."""
@@ -125,7 +126,8 @@ class LearnedInverter(Attack):
         inputs, scores = inverter(observed)
         sound = torch.isfinite(inputs).flatten(1).all(1) & torch.isfinite(scores).all(1)
         inputs[~sound] = reading.public_mean.to(inputs)
-        learned = counted(scores.nan_to_num(0, 0, 0), reading.examples)
+        counts = [whole_counts(row, reading.examples) for row in scores.nan_to_num(0, 0, 0).cpu()]
+        learned = listed(torch.stack(counts))
         labels = reading.labels if reading.labels is not None else learned
         zero = torch.zeros(len(reading), dtype=torch.long)
         loss = torch.full((len(reading),), inverter.choice.error, dtype=inputs.dtype)
@@ -194,7 +196,7 @@ def held_examples(public: int) -> int:
     return min(HELD_OUT, public // 5)
 
 
-def simulate(reading: Reading, simulator: Simulator, sketch: Sketch, rows: int, key: Key) -> Simulated:
+def simulate(reading: Reading, simulator: Simulator, sketch: Sketch, rows: int, key: Key) -> Simulations:
     """Simulated readings of public examples; those held out stand in no other.
 
     One example each: every public example once, and where the defense is random again with new draws.  Batches are
@@ -223,7 +225,7 @@ def simulate(reading: Reading, simulator: Simulator, sketch: Sketch, rows: int, 
         members, vectors = torch.cat([members, again]), torch.cat([vectors, shown(again)])
     inputs, labels = _sought(reading, torch.cat([members, last]))
     low, high = reading.value_range
-    return Simulated(
+    return Simulations(
         vectors=torch.cat([vectors, shown(last)]),
         inputs=inputs,
         labels=labels,
@@ -231,18 +233,6 @@ def simulate(reading: Reading, simulator: Simulator, sketch: Sketch, rows: int, 
         low=low,
         high=high,
     )
-
-
-def counted(scores: Tensor, examples: int) -> Tensor:
-    """Labels, (reading, example) ascending, from the scores of the classes (reading, class): each next example goes
-    where the score is farthest above what the class has."""
-    counts = torch.zeros_like(scores)
-    rows = torch.arange(len(scores))
-    for _ in range(examples):
-        counts[rows, (scores - counts).argmax(1)] += 1
-    return torch.stack([
-        torch.repeat_interleave(torch.arange(scores.shape[1]), row.long()) for row in counts.cpu()
-    ])  # fmt: skip
 
 
 def _batches(pool: Tensor, rows: int, examples: int, key: Key, purpose: str) -> Tensor:
@@ -290,13 +280,13 @@ class Trial:
     """Simulated readings with what is regressed on, `targets` (row, target): the examples' values, then how often each
     of the `classes` is there.  The first `fitted` rows are for fitting, the others judge."""
 
-    simulated: Simulated
+    simulated: Simulations
     targets: Tensor
     classes: int
     fitted: int
 
     @classmethod
-    def of(cls, simulated: Simulated, classes: int) -> "Trial":
+    def of(cls, simulated: Simulations, classes: int) -> "Trial":
         vectors = simulated.vectors
         counts = one_hot(simulated.labels, classes, vectors.dtype).sum(1)
         targets = torch.cat([simulated.inputs.flatten(1).to(vectors), counts.to(vectors)], 1)
@@ -340,9 +330,9 @@ class Trial:
             key=_error,
         )  # fmt: skip
 
-    def _error(self, found: Tensor) -> float:
+    def _error(self, predicted: Tensor) -> float:
         """The mean square error of predicted targets (row, target) on the held-out rows, labels apart."""
-        inputs = found[:, : -self.classes].clamp(self.simulated.low, self.simulated.high)
+        inputs = predicted[:, : -self.classes].clamp(self.simulated.low, self.simulated.high)
         error = (inputs - self.targets[self.fitted :, : -self.classes]).square().mean()
         return float(error.nan_to_num(torch.inf))
 

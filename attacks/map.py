@@ -8,11 +8,11 @@ import torch
 
 from bench.attacks.base import Attack, Objective
 from bench.attacks.matching import claim
-from bench.attacks.parts.curvature import LARGEST, curved
+from bench.attacks.parts.curvature import LARGEST, equal_curvature
 from bench.attacks.parts.distance import Distance
 from bench.attacks.parts.hypotheses import label_hypotheses
 from bench.attacks.parts.labels import last_layer
-from bench.attacks.parts.objective import Mismatch, in_deviations, mean_observation, observations
+from bench.attacks.parts.objective import Mismatch, by_likelihood, mean_observation, observations
 from bench.attacks.parts.prior import NoiseModel, Prior
 from bench.attacks.parts.repeats import distinct_examples
 from bench.attacks.parts.soften import has_relu, softened
@@ -81,13 +81,8 @@ class Map(Attack):
 
 
 def _mismatch(reading: Reading) -> Mismatch:
-    description = reading.description
-    laplace = (
-        description is not None and description.noise.law == "laplace" and description.noise.variance > 0
-    )
-    distance = Distance(kind="l1" if laplace and len(reading.rounds) == 1 else "l2")
     return Mismatch(
-        reading=reading, distance=in_deviations(distance, reading),
+        reading=reading, distance=by_likelihood(Distance(kind="l2"), reading),
         unrolled=reading.steps > 1 and reading.senders == 1,
     )  # fmt: skip
 
@@ -106,5 +101,5 @@ def _stages(
         return
     second = evaluations >= _LEAST_CURVED and reading.public_mean.numel() <= LARGEST
     yield Stage(model=reading.model, space=space, weight=2e-6, until=0.3 if second else 0.5)
-    last: Space = curved(space, reading, key) if second else space
+    last: Space = equal_curvature(space, reading, key) if second else space
     yield Stage(model=reading.model, space=last, weight=None, until=1.0)

@@ -14,7 +14,7 @@ import torch
 from bench.attacks.base import Attack, Objective
 from bench.attacks.parts.distance import Distance, Kind, Layers
 from bench.attacks.parts.labels import infer_labels, last_layer
-from bench.attacks.parts.objective import Mismatch, in_deviations, mean_observation, observations
+from bench.attacks.parts.objective import Mismatch, by_likelihood, mean_observation, observations
 from bench.attacks.parts.preconditioner import preconditioner
 from bench.attacks.parts.prior import NoiseModel, Prior
 from bench.attacks.parts.space import Diagonal
@@ -27,9 +27,8 @@ from bench.parameters import parameter
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction
 
-_WRONG_ORDER = (
-    1e-3  # of the zero-gradient loss: labels in a wrong order explain an update to 1e-2, the right one better
-)
+# Of the zero-gradient loss: labels in a wrong order explain an update to 1e-2, the right one better.
+_WRONG_ORDER = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,17 +116,13 @@ class MatchingAttack(Attack):
         return self.local == "unrolled" and reading.steps > 1 and reading.senders == 1
 
     def _mismatch(self, parts: Parts, reading: Reading) -> Mismatch:
-        """The objective of these parts.  L2 becomes L1, the log-likelihood of Laplace noise, where a description
-        says that one observation has such noise alone."""
-        kind, description = parts.distance, reading.description
-        if kind == "l2" and description is not None and len(reading.rounds) == 1:
-            laplace = description.noise.law == "laplace" and description.noise.variance > 0
-            kind = "l1" if laplace else kind
+        """The objective of these parts."""
         distance = Distance(
-            kind=kind, layers=self.layers, exclude=self.exclude, unknown_scale=self.unknown_scale
+            kind=parts.distance, layers=self.layers, exclude=self.exclude, unknown_scale=self.unknown_scale
         )
-        distance = in_deviations(distance, reading)
-        return Mismatch(reading=reading, distance=distance, unrolled=self.unrolls(reading))
+        return Mismatch(
+            reading=reading, distance=by_likelihood(distance, reading), unrolled=self.unrolls(reading)
+        )
 
 
 def claim(

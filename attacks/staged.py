@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bench.attacks.parts.prior import prior_weight
 from bench.attacks.parts.space import Space
 from bench.attacks.problem import MatchingProblem
 from bench.attacks.solvers.base import RowLimits, Solution, Solver
@@ -64,7 +65,7 @@ def staged(
 ) -> Solution:  # fmt: skip
     """Each reading's point of least loss over so many starts, in the variables of `problem.space`.
 
-    Each start takes the next of `hypotheses` (reading, hypothesis, example), labels, best first, and may spend its
+    Each start takes the next of `hypotheses` (reading, start, example), labels, best first, and may spend its
     equal share of `evaluations`; only readings that no start has explained yet begin another.
     What then remains continues the last stage.  The loss is the distance under the model itself, and -log p where
     noise is described.
@@ -108,8 +109,7 @@ def _noise_weight(problem: MatchingProblem, rows: Tensor) -> Tensor | None:
     """Of -log p, (reading,): 2v, or √(v/2) of Laplace noise."""
     if problem.noise.variance == 0:
         return None
-    variance = problem.variances(rows)
-    return (variance / 2).sqrt() if problem.mismatch.distance.kind == "l1" else 2 * variance
+    return prior_weight(problem.variances(rows), absolute=problem.mismatch.distance.kind == "l1")
 
 
 def _unexplained(search: _Search) -> Tensor:
@@ -178,7 +178,7 @@ def _keep(search: _Search, rows: Tensor, runs: Tensor, x: Tensor, loss: Tensor) 
 def _labelled(search: _Search, rows: Tensor, runs: Tensor) -> MatchingProblem:
     """The problem with each row's hypothesis of this start as its labels."""
     labels = search.hypotheses[:, 0].clone()
-    labels[rows] = search.hypotheses[rows, runs % search.hypotheses.shape[1]]
+    labels[rows] = search.hypotheses[rows, runs]
     return replace(search.problem, labels=labels)
 
 

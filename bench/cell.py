@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Params = dict[str, Any]
+PublicKnowledge = Literal["distribution", "statistics", "none"]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 # Of the defense: nothing; what it says of itself; nothing, but it can be run on examples of the attacker's own.
@@ -120,9 +121,7 @@ class Grants(Frozen):
         default=1, ge=1, description="{} draws of the defense's noise at frozen weights"
     )
     colluders: float = Field(default=0.0, ge=0, le=1, description="what {:.0%} of a client's neighbours know")
-    public: Literal["distribution", "statistics", "none"] = Field(
-        default="distribution", description="public data: {}"
-    )
+    public: PublicKnowledge = Field(default="distribution", description="public data: {}")
 
     def granted(self) -> dict[str, Any]:
         """The grants that differ from nothing, by name."""

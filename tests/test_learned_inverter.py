@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from bench import api
-from bench.attacks.learned_inverter import LearnedInverter, counted, simulate
+from bench.attacks.learned_inverter import LearnedInverter, simulate
 from bench.attacks.parts import ridge
 from bench.attacks.parts.features import Sketch, learn, principal
+from bench.attacks.parts.labels import listed, whole_counts
 from bench.contracts.situations import Situation, part, situation
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction
@@ -246,4 +247,5 @@ def test_it_refuses_in_one_line(changes: dict[str, Any], words: str) -> None:
 
 def test_labels_are_counted_by_score() -> None:
     scores = torch.tensor([[0.1, 1.9, 1.1], [3.2, -0.1, 0.2]])
-    assert counted(scores, 3).tolist() == [[1, 1, 2], [0, 0, 0]]
+    counts = torch.stack([whole_counts(row, 3) for row in scores])
+    assert listed(counts).tolist() == [[1, 1, 2], [0, 0, 0]]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bench import api
-from bench.attacks.parts.curvature import curved
+from bench.attacks.parts.curvature import equal_curvature
 from bench.attacks.parts.soften import has_relu, softened
 from bench.attacks.parts.space import Dense, Diagonal, Space, Spectrum, cosines, dense, public_space, spectrum
 from bench.models.mlp import Mlp
@@ -116,7 +116,7 @@ def test_curvature_is_alike_in_every_direction() -> None:
         weights={n: v.double() for n, v in made.weights.items()},
     )  # fmt: skip
     space = public_space(made)
-    found = curved(space, made, KEY)
+    alike = equal_curvature(space, made, KEY)
     weights = {name: value[0] for name, value in made.weights.items()}
 
     def gradient(x: torch.Tensor, label: int) -> torch.Tensor:
@@ -128,14 +128,14 @@ def test_curvature_is_alike_in_every_direction() -> None:
 
     jacobians = [torch.func.jacrev(gradient)(x, n % 3) for n, x in enumerate(made.public_inputs.double())]
     curvature = torch.stack([j.T @ j for j in jacobians]).mean(0)
-    in_w = found.matrix.T @ curvature @ found.matrix
+    in_w = alike.matrix.T @ curvature @ alike.matrix
     in_u = space.factor.T @ curvature @ space.factor  # type: ignore[union-attr]
     values, before = torch.linalg.eigvalsh(in_w), torch.linalg.eigvalsh(in_u)
     strong = before > 0.01 * before.mean()  # the damping leaves weak directions flat
     assert values[strong].max() / values[strong].min() < 1.5 < before[strong].max() / before[strong].min()
     w = torch.randn(2, 10, dtype=torch.float64)
-    assert torch.allclose(found.variables(found.inputs(w)), w, atol=1e-8)
-    assert torch.allclose(found.energy(w), space.energy(space.variables(found.inputs(w))), rtol=1e-6)
+    assert torch.allclose(alike.variables(alike.inputs(w)), w, atol=1e-8)
+    assert torch.allclose(alike.energy(w), space.energy(space.variables(alike.inputs(w))), rtol=1e-6)
 
 
 def test_softened_relus_near_the_kink_alone() -> None:

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from bench.attacks.parts.preconditioner import signed_derivative
 from bench.attacks.parts.space import Gaussian
-from bench.gradients import group_gradients, one_hot
 from bench.rng import Key
 from bench.trip import Reading
 
@@ -19,7 +21,7 @@ _DAMPING = 1e-3  # of the mean curvature
 
 
 @dataclass(frozen=True, slots=True)
-class Curved:
+class EqualCurvature:
     """Variables w of a space's u = T w, with T Tᵀ the inverse of the damped curvature in u.
 
     `matrix` (value, value) is A T, x = mean + A T w, of inputs in `mean` (value,); `to_prior` is T.
@@ -42,7 +44,7 @@ class Curved:
         return self.space.energy(w @ self.to_prior.to(w).T)
 
 
-def curved(space: Gaussian, reading: Reading, key: Key) -> Curved:
+def equal_curvature(space: Gaussian, reading: Reading, key: Key) -> EqualCurvature:
     """`space` in variables in which Σ (∇L(x, y) - g)² has about the same curvature in every direction.
 
     E[JᵀJ], J = ∂∇L/∂x, is the mean of (Jᵀz)(Jᵀz)ᵀ over random signs z and public examples.  One matrix serves all
@@ -62,25 +64,16 @@ def curved(space: Gaussian, reading: Reading, key: Key) -> Curved:
     factor = torch.linalg.cholesky(damped)
     to_prior = torch.linalg.inv(factor).T.contiguous()
     matrix = (space.inputs(to_prior.T.to(like)) - space.mean.flatten()).T
-    return Curved(space, matrix.to(like).contiguous(), to_prior.to(like).contiguous())
+    return EqualCurvature(space, matrix.to(like).contiguous(), to_prior.to(like).contiguous())
 
 
 def _probes(reading: Reading, like: Tensor, key: Key) -> Iterator[Tensor]:
     """Jᵀz (probe, value) of public examples, in turn."""
-    weights = {name: value[0] for name, value in reading.weights.items()}
-    public = reading.public_inputs
-    done = 0
-    while done < _PROBES:
-        numbers = [n % len(public) for n in range(done, min(_PROBES, done + _EXAMPLES))]
-        labels = torch.tensor(numbers) % reading.classes
-        targets = one_hot(labels, reading.classes, like.dtype)[:, None].to(like.device)
-        inputs = public[numbers].to(like)[:, None].requires_grad_()
-        gradients = group_gradients(reading.model, weights, inputs, targets, differentiable=True)
-        draw = key.generator("curvature-matrix", done)
-        product = torch.zeros((), dtype=like.dtype, device=like.device)
-        for value in gradients.values():
-            signs = torch.from_numpy(draw.integers(0, 2, value.shape, dtype=np.int8))
-            product = product + (value * (2 * signs - 1).to(like)).sum()
-        (derivative,) = torch.autograd.grad(product, inputs)
-        yield derivative.flatten(1)
-        done += len(numbers)
+    for first in range(0, _PROBES, _EXAMPLES):
+        draw = key.generator("curvature-matrix", first)
+        examples = [n % len(reading.public_inputs) for n in range(first, min(_PROBES, first + _EXAMPLES))]
+        yield signed_derivative(reading, like, examples, partial(_bits, draw))
+
+
+def _bits(draw: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.int8]:
+    return draw.integers(0, 2, shape, dtype=np.int8)

@@ -42,7 +42,12 @@ def infer_labels(reading: Reading, gradients: Tensors) -> Tensor:
         counts = _counts_from_bias(reading, bias)
     else:
         counts = _counts_from_weights(reading, weight.sum(2))
-    return torch.stack([torch.repeat_interleave(torch.arange(reading.classes), row) for row in counts])
+    return listed(counts)
+
+
+def listed(counts: Tensor) -> Tensor:
+    """How often each class is there, (reading, class) of equal sums, as labels (reading, example), ascending."""
+    return torch.stack([torch.repeat_interleave(row) for row in counts])
 
 
 def last_layer(model: nn.Module, classes: int) -> str | None:
@@ -60,10 +65,10 @@ def _counts_from_bias(reading: Reading, bias: Tensor) -> Tensor:
         logits = functional_call(reading.model, weights, (reading.public_inputs[:256].to(bias),))
     expected = logits.softmax(-1).mean(0)
     estimate = reading.examples * (expected - bias)
-    return torch.stack([_whole(row, reading.examples) for row in estimate.cpu()])
+    return torch.stack([whole_counts(row, reading.examples) for row in estimate.cpu()])
 
 
-def _whole(estimate: Tensor, total: int) -> Tensor:
+def whole_counts(estimate: Tensor, total: int) -> Tensor:
     """Non-negative whole numbers of that sum: each next unit goes where the estimate is farthest above."""
     counts = torch.zeros(len(estimate), dtype=torch.long)
     for _ in range(total):

@@ -33,12 +33,15 @@ def mean_observation(observed: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     return {name: torch.stack([each[name] for each in observed]).mean(0) for name in observed[0]}
 
 
-def in_deviations(distance: Distance, reading: Reading) -> Distance:
-    """The distance with each coordinate in units of its described noise, where coordinates differ in that."""
+def by_likelihood(distance: Distance, reading: Reading) -> Distance:
+    """The distance by the described noise: L2 becomes L1, the log-likelihood of Laplace noise, where one observation
+    has such noise alone; each coordinate counts in units of its own noise, where coordinates differ in that."""
     if reading.description is None:
         return distance
     noise = reading.description.noise
-    return replace(distance, variances=noise.variances, variance=noise.variance)
+    laplace = noise.law == "laplace" and noise.variance > 0 and len(reading.rounds) == 1
+    kind = "l1" if distance.kind == "l2" and laplace else distance.kind
+    return replace(distance, kind=kind, variances=noise.variances, variance=noise.variance)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

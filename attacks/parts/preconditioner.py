@@ -1,9 +1,10 @@
 """A diagonal preconditioner of the inputs: how strongly each input value moves the gradient, on public examples."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bench.gradients import group_gradients, one_hot
@@ -49,16 +50,32 @@ def preconditioner(reading: Reading, key: Key) -> Tensor:
 def _samples(reading: Reading, like: Tensor, key: Key, examples: range, draws: int) -> Iterator[Tensor]:
     """(Jᵀz)², (value,), of some public examples and each draw.  The signs z of an example depend on its number
     alone, not on the examples beside it."""
+    generators = [key.generator("curvature", number) for number in examples]
+
+    def bits(shape: tuple[int, ...]) -> NDArray[np.int8]:
+        return np.stack([draw.integers(0, 2, shape[1:], dtype=np.int8) for draw in generators])
+
+    for _ in range(draws):
+        derivative = signed_derivative(reading, like, examples, bits)
+        yield from derivative * derivative
+
+
+def signed_derivative(
+    reading: Reading,
+    like: Tensor,
+    examples: Sequence[int],
+    bits: Callable[[tuple[int, ...]], NDArray[np.int8]],
+) -> Tensor:
+    """Jᵀz of these public examples, (example, value): J = ∂∇L/∂x at the reading's weights, z = 2·`bits` - 1 for each
+    parameter's gradients (example, *shape).  An example's label is its number modulo the classes."""
     weights = {name: value[0] for name, value in reading.weights.items()}
     labels = torch.tensor(examples, device=like.device) % reading.classes
     targets = one_hot(labels, reading.classes, like.dtype)[:, None]
-    generators = [key.generator("curvature", number) for number in examples]
-    for _ in range(draws):
-        inputs = reading.public_inputs[examples.start : examples.stop].to(like)[:, None].requires_grad_()
-        gradients = group_gradients(reading.model, weights, inputs, targets, differentiable=True)
-        products = []
-        for value in gradients.values():
-            bits = np.stack([draw.integers(0, 2, value.shape[1:], dtype=np.int8) for draw in generators])
-            products.append((value * (2 * torch.from_numpy(bits) - 1).to(like)).sum())
-        (derivative,) = torch.autograd.grad(torch.stack(products).sum(), inputs)
-        yield from (derivative * derivative).flatten(1)
+    inputs = reading.public_inputs[list(examples)].to(like)[:, None].requires_grad_()
+    gradients = group_gradients(reading.model, weights, inputs, targets, differentiable=True)
+    products = [
+        (value * (2 * torch.from_numpy(bits(tuple(value.shape))) - 1).to(like)).sum()
+        for value in gradients.values()
+    ]
+    (derivative,) = torch.autograd.grad(torch.stack(products).sum(), inputs)
+    return derivative.flatten(1)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -57,7 +58,7 @@ class NoiseModel:
         weight = 0.0
         if images:
             single = noise.law == "laplace" and len(reading.rounds) == 1
-            weight = (variance / 2) ** 0.5 if single else 2 * variance
+            weight = prior_weight(variance, absolute=single)
         return cls(
             variance=variance, weight=weight, bound=noise.bound,
             edge_scale=edge_scale(reading.public_inputs[:256]) if weight else 1.0,
@@ -91,6 +92,15 @@ class NoiseModel:
             * share
             * (edges(x, self.edge_scale) + outside(x, *value_range) / (2 * _RANGE_DEVIATION**2))
         )
+
+
+Variance = TypeVar("Variance", float, Tensor)
+
+
+def prior_weight(variance: Variance, *, absolute: bool) -> Variance:
+    """What -log p counts beside a squared distance under Gaussian noise, 2v, or, `absolute`, beside an absolute one
+    under Laplace noise, √(v/2)."""
+    return (variance / 2) ** 0.5 if absolute else 2 * variance
 
 
 def total_variation(x: Tensor) -> Tensor:

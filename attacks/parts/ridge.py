@@ -99,12 +99,13 @@ def fit(features: Tensor, targets: Tensor, kernel: Kernel, ridge: float) -> Ridg
     return next(path(features, targets, kernel, (ridge,)))
 
 
-def left_out(found: Ridge) -> Tensor:
+def left_out(regression: Ridge) -> Tensor:
     """The error (row, target) on each row that a regression was fitted on, by the regression on all others: A_i over
     the diagonal of (K + λ m I)⁻¹ (Rifkin & Lippert 2007), with offset and median kept."""
-    kernel = found.kernel(found.features @ found.features.T, found.norms, found.norms, found.median)
-    factor, _ = factorise(kernel, found.ridge)
-    return found.coefficients / torch.cholesky_inverse(factor).diagonal()[:, None]
+    features, norms = regression.features, regression.norms
+    kernel = regression.kernel(features @ features.T, norms, norms, regression.median)
+    factor, _ = factorise(kernel, regression.ridge)
+    return regression.coefficients / torch.cholesky_inverse(factor).diagonal()[:, None]
 
 
 def residual_covariance(errors: Tensor, *, shrinkage: float = 0.05) -> Tensor:

@@ -3,15 +3,13 @@
 Draws of the law that is known stand in for examples, so that every attack reads its statistics off examples.
 """
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
+from bench.cell import PublicKnowledge
 from bench.datasets.base import Data
 from bench.rng import generator
 
-PublicKnowledge = Literal["distribution", "statistics", "none"]
 _DRAWS = 512  # examples drawn from a law
 _DEVIATION = 0.25  # of a pixel that nothing is known of, around grey
 _COMMON = 0.9  # of that variance, the same in all channels

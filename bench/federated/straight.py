@@ -88,14 +88,14 @@ def _is_right(plain: Straight, probe: Tensors, state: State, context: Context) -
             total = torch.stack([(after[name] * change[name]).sum() for name in probe]).sum()
         if not total.requires_grad:
             return False
-        found = torch.autograd.grad(total, list(free.values()), allow_unused=True)
+        slopes = torch.autograd.grad(total, list(free.values()), allow_unused=True)
         predicted = sum(
             (slope * step[name]).sum()
-            for name, slope in zip(free, found, strict=True)
+            for name, slope in zip(free, slopes, strict=True)
             if slope is not None
         )  # fmt: skip
         size = torch.stack([value.square().sum() for value in change.values()]).sum()
-        sound = all(slope is None or bool(slope.isfinite().all()) for slope in found)
+        sound = all(slope is None or bool(slope.isfinite().all()) for slope in slopes)
         if not sound or abs(float(predicted) - float(size)) > _AGREE * float(size):
             return False
     return True
