@@ -28,7 +28,7 @@ from bench.federated.replay import states_at
 from bench.federated.resume import tensors_of
 from bench.federated.stages import Moment, Stages, stages
 from bench.federated.training import Course, Progress, begin, train
-from bench.record.checkpoints import read_about
+from bench.record.checkpoints import read_about, read_weights
 from bench.record.schema import TrainingResult
 from bench.registry import entries as registry
 
@@ -236,7 +236,9 @@ def test_threads_change_no_bit_and_chunks_no_more_than_rounding(defense: str) ->
 
 
 @pytest.mark.parametrize("defense", ["none", "adaclip", "quantile"])
-def test_a_training_that_was_cut_off_goes_on_bit_for_bit(defense: str, tmp_path: Path) -> None:
+def test_a_training_that_was_cut_off_goes_on_bit_for_bit(
+    defense: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     of, start = course(defense)
     whole = train(of, start)
     path = resume.place(tmp_path, "a")
@@ -248,6 +250,8 @@ def test_a_training_that_was_cut_off_goes_on_bit_for_bit(defense: str, tmp_path:
     assert apart(whole, end) == 0
     assert end.curve == whole.curve
     assert list(end.checkpoints) == [1]
+    monkeypatch.setattr(resume, "read_weights", lambda path: dict(reversed(read_weights(path).items())))
+    assert apart(whole, train(of, resume.load(path, start, {"source": 1}))) == 0  # a file is read in any order
     assert differing(by_name(whole.checkpoints[1]), by_name(end.checkpoints[1])) is None
     assert resume.load(path, start, {"source": 2}) is start  # other code: from the beginning
     path.write_bytes(path.read_bytes()[:100])

@@ -49,7 +49,7 @@ def states_at(
     Raises `NotApplicable` where the training, run again, does not end at the weights `expected`.
     """
     if cache.exists():
-        return replace(stages, states=states_of(read_weights(cache)))
+        return replace(stages, states=states_of(read_weights(cache), stages))
     observer = replace(stages, observing=course.cell.defense.name == "none")
     untested = {"rounds": round_, "test_every": round_, "test_examples": 1, "bayesian": None}
     short = replace(course, cell=course.cell.model_copy(update=untested))

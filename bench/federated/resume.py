@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor
 
@@ -11,7 +11,6 @@ from bench.defenses.base import State, Tensors
 from bench.errors import WeightsError
 from bench.federated.stages import Place, Stages
 from bench.federated.training import Progress
-from bench.points import Stage
 from bench.record.checkpoints import read_about, read_weights, write_weights
 
 # The last saved round of a training that has not ended: all that it needs to be resumed; deleted at its end.
@@ -62,7 +61,7 @@ def load(path: Path, before: Progress, source: Any, checkpoints: tuple[int, ...]
     if any(round_ <= about["round"] and round_ not in saved for round_ in checkpoints):
         return before
     ordered = {name: weights[name] for name in before.weights}
-    stages = replace(before.stages, states=states_of(tensors))
+    stages = replace(before.stages, states=states_of(tensors, before.stages))
     return Progress(
         round=about["round"], weights=ordered, stages=stages, checkpoints=saved, costs=costs,
         curve=tuple((int(round_), float(accuracy)) for round_, accuracy in about["curve"]),
@@ -78,12 +77,10 @@ def tensors_of(stages: Stages) -> dict[str, Tensor]:
     }
 
 
-def states_of(tensors: Tensors) -> dict[Place, State]:
-    """The states among the tensors of a file."""
-    states: dict[Place, dict[str, Tensor]] = {}
-    for full, value in tensors.items():
-        kind, _, rest = full.partition("/")
-        if kind == _STATE:
-            stage, position, key = rest.split("/", 2)
-            states.setdefault((cast(Stage, stage), int(position)), {})[key] = value
-    return dict(states)
+def states_of(tensors: Tensors, stages: Stages) -> dict[Place, State]:
+    """The states of these stages among the tensors of a file.  Their order is the stages' own: it is the order of sums,
+    and a file is read in any."""
+    return {
+        (stage, position): {key: tensors[f"{_STATE}/{stage}/{position}/{key}"] for key in state}
+        for (stage, position), state in stages.states.items()
+    }

@@ -95,6 +95,7 @@ class Stages:
             after = {key: value.index_copy(0, at, after[key]) for key, value in state.items()}
         else:
             output, after = update(values, state, context)
+            after = {key: after[key] for key in state}  # the order of sums over a state
         return output, replace(self, states={**self.states, place: after})
 
     def of(self, clients: tuple[int, ...]) -> "Stages":
