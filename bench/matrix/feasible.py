@@ -18,6 +18,7 @@ from bench.registry import entries as _registry
 
 MOST_EXAMPLES = 16  # unknown examples behind one reading, for attacks that name no other number
 MOST_STEPS = 10  # local steps
+_SMALL = 20_000_000  # parameters of a model that is tried with real numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,14 +68,21 @@ def _model(cell: AttackCell | TrainingCell, facts: DatasetFacts, registry: Regis
 
 @lru_cache(maxsize=256)
 def _unbuildable(model: type, params: str, shape: tuple[int, ...], classes: int) -> str | None:
-    """Why a model cannot be built for this shape: tried without memory or arithmetic, where that works."""
+    """Why a model cannot be built for this shape.  A large one is tried without memory or arithmetic where that works;
+    of a small one real numbers are quicker, as torch's arithmetic without numbers first imports its compiler."""
     misfit = "its layers do not fit inputs of this size"
     for device in ("meta", "cpu"):
         try:
             instance: Any = build(model, json.loads(params), where="model")
-            with torch.device(device), torch.no_grad(), warnings.catch_warnings():
+            with (
+                torch.device(device), torch.no_grad(), torch.random.fork_rng(devices=()),
+                warnings.catch_warnings(),
+            ):  # fmt: skip
                 warnings.simplefilter("ignore")  # torch warns of empty layers, which are reported here
                 module = instance.build(shape, classes)
+                size = sum(parameter.numel() for parameter in module.parameters())
+                if device == "meta" and size <= _SMALL:
+                    continue
                 logits = module(torch.zeros(2, *shape))
         except (NotApplicable, BenchError) as error:
             return str(error)

@@ -15,8 +15,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln, logsumexp
-from scipy.stats import t as student
+from scipy.special import gammaln, logsumexp, stdtrit
 
 Floats = NDArray[np.float64]
 Formula = Literal["code", "paper"]
@@ -49,7 +48,7 @@ def cost(moments: Floats, *, estimator: float, rounds: int = 1) -> Floats:
     moments = rounds * moments
     top = moments.max(0)
     values = np.exp(moments - top)  # of one order's rows, in units of the largest
-    bound = values.mean(0) + student.isf(estimator, count - 1) / math.sqrt(count - 1) * values.std(0)
+    bound = values.mean(0) - stdtrit(count - 1, estimator) / math.sqrt(count - 1) * values.std(0)
     result: Floats = (top + np.log(bound)) / rounds
     return result
 
