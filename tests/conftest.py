@@ -9,6 +9,14 @@ import pytest
 from tests import runs
 
 
+# Files of half a minute and more: first, so that no process is left alone with one at the end.
+LONG = ("test_contracts", "test_faults", "test_resume", "test_page", "test_clients", "test_accounting")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
+
+
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
     """The folder with real data: `BENCH_DATA`, or `../shared/data` beside the checkout."""

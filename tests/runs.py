@@ -115,9 +115,22 @@ class Gate:
         return max(0, self._calls.stat().st_size - self._from + 1)
 
 
-def matrix(folder: Path, *attacks: str) -> Path:
-    path = folder / "faults.toml"
-    path.write_text(MATRIX.format(attacks=", ".join(f'"{name}"' for name in attacks)))
+ONE_EACH = """
+title = "faults, one cell of each attack"
+readings = 2
+evaluations = 20
+[axes]
+dataset = ["digits"]
+model = ["mlp"]
+attack = [{attacks}]
+defense = ["none"]
+point = ["type-2"]
+"""
+
+
+def matrix(folder: Path, *attacks: str, text: str = MATRIX, name: str = "faults") -> Path:
+    path = folder / f"{name}.toml"
+    path.write_text(text.format(attacks=", ".join(f'"{attack}"' for attack in attacks)))
     return path
 
 

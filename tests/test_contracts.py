@@ -39,6 +39,7 @@ from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction
 
 SMALLER = {"learned-inverter": {"simulations": 150, "components": 16}}  # the promises do not depend on it
+PART = 3  # choices of a defense's parameters in one test
 NEEDS_FILES = {"mnist", "fashion-mnist", "cifar10", "cifar100", "lfw", "adult"}
 NOT_SHIPPED = {"aptos"}  # tests/test_aptos.py makes a folder in its layout
 NEEDS_A_PATH = {"npz", "folder"}  # one's own data: checked below with a pack made here
@@ -61,11 +62,20 @@ def test_registered_attack(name: str) -> None:
     assert _broken(check("attacks", name, SMALLER.get(name))) == {}
 
 
-@pytest.mark.parametrize("name", registry.names("defenses"))
-def test_registered_defense_with_each_choice_of_its_parameters(name: str) -> None:
-    default, *others = variants(registry.instance("defenses", name, {}))
-    assert _broken(check_instance("defenses", default)) == {}
-    for variant in others:  # with its noise elsewhere, a stage may be left with a bound alone
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        pytest.param(name, part, marks=[pytest.mark.slow] * (part > 0))
+        for name in registry.names("defenses")
+        for part in range(-(-sum(1 for _ in variants(registry.instance("defenses", name, {}))) // PART))
+    ],
+)
+def test_registered_defense_with_each_choice_of_its_parameters(name: str, part: int) -> None:
+    """The first few choices; the others in `tox -e full`."""
+    chosen = [*variants(registry.instance("defenses", name, {}))][part * PART :][:PART]
+    if part == 0:
+        assert _broken(check_instance("defenses", chosen.pop(0))) == {}
+    for variant in chosen:  # with its noise elsewhere, a stage may be left with a bound alone
         found = _broken(check_instance("defenses", variant, only=OF_A_CHOICE))
         assert all(key == "acts" and reason.endswith("a bound never reached") for key, reason in found.items()), (
             values(variant), found,
@@ -364,6 +374,7 @@ def test_what_describes_nothing_is_simulated_by_its_code_and_keeps_the_contract(
         assert (found.status, found.reason) == ("ok", "")
 
 
+@pytest.mark.slow  # that none is missing is a contract of each
 def test_the_draws_that_a_reading_does_not_show_are_a_list_with_a_proof_each() -> None:
     found = set()
     for name in registry.names("defenses"):

@@ -299,6 +299,16 @@ def test_cancer_is_scaled_by_its_training_part_alone() -> None:
     assert raw.groups[3].deviation == pytest.approx(float(raw.train_inputs[:, 3].std()), abs=1e-6)
 
 
+def test_digits_are_those_of_scikit_learn() -> None:
+    from sklearn.datasets import load_digits
+
+    bunch, raw = load_digits(), Digits().load(())
+    levels = np.concatenate([raw.train_inputs, raw.test_inputs]).reshape(-1, 64) * (16 / 255)
+    rows = np.column_stack([levels.round(), np.concatenate([raw.train_labels, raw.test_labels])])
+    theirs = np.column_stack([bunch.data, bunch.target])
+    assert sorted(map(tuple, rows.tolist())) == sorted(map(tuple, theirs.tolist()))
+
+
 def test_digits_keep_their_17_levels() -> None:
     raw = Digits().load(())
     assert raw.train_inputs.shape == (1347, 1, 8, 8) and raw.test_inputs.shape == (450, 1, 8, 8)

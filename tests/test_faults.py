@@ -52,13 +52,16 @@ def killing(folder: Path, *arguments: object) -> "subprocess.CompletedProcess[st
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 7))])
-def test_no_kill_at_any_point_tears_or_loses_a_record(tmp_path: Path, seed: int) -> None:
-    done = killing(tmp_path, 100, seed)
+@pytest.mark.parametrize(
+    ("kills", "seed"),
+    [(40, 1), *(pytest.param(100, seed, marks=pytest.mark.slow) for seed in range(2, 8))],
+)
+def test_no_kill_at_any_point_tears_or_loses_a_record(tmp_path: Path, kills: int, seed: int) -> None:
+    done = killing(tmp_path, kills, seed)
     assert done.returncode == 0, done.stderr
     counts = json.loads(done.stdout)
-    assert counts["killed"] == 100
-    assert counts["equal"] >= 20  # so often a run that was killed on its way ended as an undisturbed one
+    assert counts["killed"] == kills
+    assert counts["equal"] >= kills // 5  # so often a run that was killed on its way ended as an undisturbed one
 
 
 def test_the_kills_would_find_files_that_are_written_in_place(tmp_path: Path) -> None:
@@ -119,19 +122,14 @@ faulthandler.dump_traceback_later = keep_timer
 def harmed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
     """A run beside attacks that hang, die, write and break; one without them; and what the first said."""
     folder = tmp_path_factory.mktemp("harmed")
-    text = runs.MATRIX.format(attacks='"labels-only", "cpl", "hangs", "dies", "writes", "breaks", "mumbles"')
-    # one cell of each attack: a worker that is lost costs the seconds of another's start
-    text = "".join(
-        line for line in text.splitlines(True) if not line.startswith(("defense", "point", "weights"))
-    )
-    text += 'defense = ["none"]\npoint = ["type-2"]\n'
-    (folder / "harm.toml").write_text(text)
-    (folder / "calm.toml").write_text(text.replace(', "hangs", "dies", "writes", "breaks", "mumbles"', ""))
+    calm, harmful = ("labels-only", "cpl"), ("hangs", "dies", "writes", "breaks", "mumbles")
     plugins = [runs.plugin(folder, name, body) for name, body in HARM.items()]
     plugins[0].write_text(HASTE + plugins[0].read_text())
-    harm = runs.arguments(folder / "harm.toml", *plugins)
-    output = runs.ran(*harm, "--out", folder / "run", "--time-limit", "10m", code=1)
-    runs.ran(*runs.arguments(folder / "calm.toml"), "--out", folder / "calm")
+    # one cell of each attack: a worker that is lost costs the seconds of another's start
+    harm = runs.matrix(folder, *calm, *harmful, text=runs.ONE_EACH, name="harm")
+    alone = runs.matrix(folder, *calm, text=runs.ONE_EACH, name="calm")
+    output = runs.ran(*runs.arguments(harm, *plugins), "--out", folder / "run", "--time-limit", "10m", code=1)
+    runs.ran(*runs.arguments(alone), "--out", folder / "calm")
     return folder / "run", folder / "calm", output
 
 
@@ -402,11 +400,12 @@ def status(run: Path, *options: str) -> str:
 
 
 def test_a_second_run_on_a_folder_waits_for_nobody_and_changes_nothing(
-    gate: runs.Gate, gated: list[object], tmp_path: Path, quick: list[object]
+    gate: runs.Gate, tmp_path: Path, quick: list[object]
 ) -> None:
     run = tmp_path / "run"
+    matrix = runs.matrix(tmp_path, *gate.attacks, text=runs.ONE_EACH, name="first")
     gate.close(at=2)
-    with runs.bench(*gated, "--out", run) as first:
+    with runs.bench(*runs.arguments(matrix, gate.plugin), "--jobs", "1", "--out", run) as first:
         first.until(gate.waiting)
         output = runs.ran(*quick, run, code=2)
         assert "a run is under way there (process" in output

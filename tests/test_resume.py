@@ -15,7 +15,7 @@ readings = 2
 evaluations = 30
 [axes]
 dataset = ["digits"]
-model = ["dlg-lenet"]
+model = ["mlp"]
 attack = {attacks}
 point = ["type-2", "type-1"]
 defense = ["none", {{ name = "gaussian", variance = 1e-2 }}]
@@ -70,6 +70,7 @@ def test_kill_9_loses_the_cells_in_flight_and_no_more(
     assert not (run / "kept").exists()
 
 
+@pytest.mark.slow  # tests/test_faults.py has workers that die, and what becomes of their cells
 def test_a_killed_worker_is_replaced_and_its_cell_is_tried_again(
     gate: runs.Gate, arguments: list[object], whole: Path, tmp_path: Path
 ) -> None:
