@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from tests import runs
 
-
 # Files of half a minute and more: first, so that no process is left alone with one at the end.
 LONG = ("test_contracts", "test_faults", "test_resume", "test_page", "test_clients", "test_accounting")
 
