@@ -156,11 +156,11 @@ def _run(search: _Search, stage: Stage, rows: Tensor, runs: Tensor, x: Tensor, l
     )
     search.spent[rows] = solution.evaluations
     variables = solution.x.unflatten(1, _size(problem))
-    x = stage.space.inputs(variables)
+    x, energy = stage.space.with_energy(variables)
     if stage.model is search.problem.reading.model:
         loss = solution.loss
         if search.noise_weight is None:  # the distance alone
-            loss = (loss - weight[rows] * stage.space.energy(variables).sum(1)).clamp_min(0)
+            loss = (loss - weight[rows] * energy.sum(1)).clamp_min(0)
         _keep(search, rows, runs, x, loss)
     return x
 

@@ -22,17 +22,13 @@ _DAMPING = 1e-3  # of the mean curvature
 
 @dataclass(frozen=True, slots=True)
 class EqualCurvature:
-    """Variables w of a space's u = T w, with T Tᵀ the inverse of the damped curvature in u.
-
-    `matrix` (value, value) is A T, x = mean + A T w, of inputs in `mean` (value,); `to_prior` is T.
-    """
+    """Variables w of a space's u = T w, with T Tᵀ the inverse of the damped curvature in u; `to_prior` is T."""
 
     space: Gaussian
-    matrix: Tensor
     to_prior: Tensor
 
     def inputs(self, w: Tensor) -> Tensor:
-        return w @ self.matrix.to(w).T + self.space.mean.flatten().to(w)
+        return self.space.inputs(self._prior(w))
 
     def variables(self, x: Tensor) -> Tensor:
         u = self.space.variables(x)
@@ -40,8 +36,11 @@ class EqualCurvature:
         w: Tensor = torch.linalg.solve_triangular(self.to_prior.to(u), flat, upper=True)
         return w.T.reshape(u.shape)
 
-    def energy(self, w: Tensor) -> Tensor:
-        return self.space.energy(w @ self.to_prior.to(w).T)
+    def with_energy(self, w: Tensor) -> tuple[Tensor, Tensor]:
+        return self.space.with_energy(self._prior(w))
+
+    def _prior(self, w: Tensor) -> Tensor:
+        return w @ self.to_prior.to(w).T
 
 
 def equal_curvature(space: Gaussian, reading: Reading, key: Key) -> EqualCurvature:
@@ -63,8 +62,7 @@ def equal_curvature(space: Gaussian, reading: Reading, key: Key) -> EqualCurvatu
     damped.diagonal().add_(_DAMPING)
     factor = torch.linalg.cholesky(damped)
     to_prior = torch.linalg.inv(factor).T.contiguous()
-    matrix = (space.inputs(to_prior.T.to(like)) - space.mean.flatten()).T
-    return EqualCurvature(space, matrix.to(like).contiguous(), to_prior.to(like).contiguous())
+    return EqualCurvature(space, to_prior.to(like).contiguous())
 
 
 def _probes(reading: Reading, like: Tensor, key: Key) -> Iterator[Tensor]:
