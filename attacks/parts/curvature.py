@@ -60,9 +60,9 @@ def equal_curvature(space: Gaussian, reading: Reading, key: Key) -> EqualCurvatu
     mean = total.diagonal().mean() / count
     damped = (total / (count * mean)).double()
     damped.diagonal().add_(_DAMPING)
-    factor = torch.linalg.cholesky(damped)
-    to_prior = torch.linalg.inv(factor).T.contiguous()
-    return EqualCurvature(space, to_prior.to(like).contiguous())
+    factor = torch.linalg.cholesky(damped).to(like)
+    to_prior = torch.linalg.solve_triangular(factor, torch.eye(len(factor)).to(factor), upper=False).T
+    return EqualCurvature(space, to_prior.contiguous())
 
 
 def _probes(reading: Reading, like: Tensor, key: Key) -> Iterator[Tensor]:
