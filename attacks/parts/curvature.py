@@ -17,12 +17,14 @@ from bench.trip import Reading
 LARGEST = 4096  # values up to which the matrix is made: its factor has value² numbers
 _PROBES = 2048
 _EXAMPLES = 32  # public examples at a time
+_BLOCKS = 6  # of the rows of a triangular matrix, in a product
 _DAMPING = 1e-3  # of the mean curvature
 
 
 @dataclass(frozen=True, slots=True)
 class EqualCurvature:
-    """Variables w of a space's u = T w, with T Tᵀ the inverse of the damped curvature in u; `to_prior` is T."""
+    """Variables w of a space's u = T w, with T Tᵀ the inverse of the damped curvature in u; `to_prior` is T, upper
+    triangular."""
 
     space: Gaussian
     to_prior: Tensor
@@ -40,7 +42,11 @@ class EqualCurvature:
         return self.space.with_energy(self._prior(w))
 
     def _prior(self, w: Tensor) -> Tensor:
-        return w @ self.to_prior.to(w).T
+        matrix, size = self.to_prior.to(w), len(self.to_prior)
+        starts = range(0, size, -(-size // _BLOCKS))
+        ends = [*starts[1:], size]
+        # by blocks of rows, each without the zeros before its diagonal
+        return torch.cat([w[..., a:] @ matrix[a:b, a:].T for a, b in zip(starts, ends, strict=True)], -1)
 
 
 def equal_curvature(space: Gaussian, reading: Reading, key: Key) -> EqualCurvature:
