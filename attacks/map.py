@@ -44,6 +44,10 @@ class Map(Attack):
         3, "starts inside the budget, while none explains the reading", source="ours", low=1
     )
 
+    tolerance: float = parameter(
+        1e-9, "of the zero-gradient loss: a reading is done below", source="ours", low=0.0, high=1.0
+    )
+
     def refuses(self, reading: Reading) -> str | None:
         if reading.linked != "vector":
             return "it matches whole vectors, and this reading's coordinates are not linked"
@@ -73,6 +77,7 @@ class Map(Attack):
             stages,
             evaluations=evaluations,
             starts=self.starts,
+            stop=self.tolerance,
             width=budget.chunk,
         )
         rows = torch.arange(len(reading))

@@ -37,7 +37,8 @@ class Parts:
 
     `labels`: "joint" optimises softmax(logits) with the inputs (Zhu et al. 2019), "inferred" reads labels off the
     gradient first.  `limits` has the authors' count of evaluations, which the budget caps.  `preconditioned` gives
-    the solver normalised losses and preconditioned inputs.  `departures` say what is not the authors'.
+    the solver normalised losses and preconditioned inputs; a reading with a description always has them.  `departures`
+    say what is not the authors'.
     """
 
     distance: Kind

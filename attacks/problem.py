@@ -81,14 +81,14 @@ class MatchingProblem:
 
         def evaluate(x: Tensor) -> tuple[Tensor, Tensor]:
             x = x.detach().requires_grad_()
-            inputs, logits = self.split(x)
+            inputs, energy, logits = self._split(x)
             targets = known if logits is None else logits.softmax(-1)
             assert targets is not None
             at_positions = self._at_positions(inputs, labels)
             loss = self.mismatch(observed, at_positions, targets, differentiable=True) + self.prior(inputs)
             loss = loss + self.noise.prior(inputs, self.reading.value_range, share)
-            if weight is not None and self.space is not None:
-                loss = loss + weight * self.space.energy(self._variables(x)).sum(1)
+            if weight is not None:
+                loss = loss + weight * energy
             (gradient,) = torch.autograd.grad(loss.sum(), x)
             return loss.detach(), gradient
 
@@ -119,9 +119,10 @@ class MatchingProblem:
     def _share(self, rows: Tensor) -> Tensor | float:
         """What each reading takes of the prior's weight, (row,), or 1.
 
-        Of a variance below the stated bound as much less.  Near the truth 1 - cos(c, o) is the squared distance over
-        2‖o‖², and so the prior is; total variation of the attack's own stays in its place, as two are too much (digits,
-        Gaussian 1e-4, GradInv, 24 victims: .79 with its own, .71 with the other or both).
+        Where the noise's variance is below its stated bound, the share is smaller by the same factor.  Near the truth
+        1 - cos(c, o) is the squared distance over 2‖o‖², and so the prior is; total variation of the attack's own stays
+        in its place, as two are too much (digits, Gaussian 1e-4, GradInv, 24 victims: .79 with its own, .71 with the
+        other or both).
         """
         share: Tensor | float = 1.0
         if self.mismatch.distance.kind == "cosine" and self.prior.total_variation > 0:
@@ -170,13 +171,20 @@ class MatchingProblem:
     def split(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Variables (row, variable) → inputs (row, example, *shape), and label logits (row, example, class) where
         they are variables."""
-        reading = self.reading
-        variables = self._variables(x)
-        inputs = variables if self.space is None else self.space.inputs(variables)
-        inputs = inputs.reshape(len(x), self.examples, *reading.shape)
-        if self.labels is not None:
-            return inputs, None
-        return inputs, x[:, variables[0].numel() :].reshape(len(x), reading.examples, reading.classes)
+        inputs, _, logits = self._split(x)
+        return inputs, logits
+
+    def _split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Inputs, -log p of the space (row,), and label logits."""
+        reading, examples, size = self.reading, self.examples, self.reading.public_mean.numel()
+        variables = x[:, : examples * size].reshape(len(x), examples, size)
+        inputs, energy = variables, x.new_zeros(len(x), examples)
+        if self.space is not None:
+            inputs, energy = self.space.with_energy(variables)
+        inputs, logits = inputs.reshape(len(x), examples, *reading.shape), None
+        if self.labels is None:
+            logits = x[:, examples * size :].reshape(len(x), reading.examples, reading.classes)
+        return inputs, energy.sum(1), logits
 
     def _at_positions(self, inputs: Tensor, labels: Tensor | None) -> Tensor:
         """Inputs (row, example, *shape) at each position of `labels` (row, position)."""
@@ -185,11 +193,6 @@ class MatchingProblem:
         ties = tied_examples(labels, self.examples)
         ties = ties.where(ties >= 0, torch.arange(labels.shape[1]) % self.examples)
         return inputs[torch.arange(len(inputs))[:, None], ties]
-
-    def _variables(self, x: Tensor) -> Tensor:
-        """Those of the inputs, (row, example, value)."""
-        examples, size = self.examples, self.reading.public_mean.numel()
-        return x[:, : examples * size].reshape(len(x), examples, size)
 
 
 def _rows(tensors: Mapping[str, Tensor], rows: Tensor) -> dict[str, Tensor]:

@@ -14,7 +14,6 @@ from bench.attacks.solvers.loop import minimise
 from bench.attacks.solvers.trajectory import TRAJECTORIES
 
 _TOLERANCE = 1e-5  # of the zero-gradient loss: what the solver, whose tolerances are absolute, sees as 1
-_STOP = 1e-9  # of the zero-gradient loss: nothing is left to gain
 _EXPLAINED = 1e-3  # of the zero-gradient loss: a start that ends below needs no other
 _FAINT = 2e-6  # of the zero-gradient loss, -log p's weight where there is no residual yet
 _LEAST = 4  # evaluations of a stage that is worth beginning
@@ -44,6 +43,7 @@ class _Search:
     problem: MatchingProblem
     hypotheses: Tensor
     solver: Solver[Any]
+    stop: float
     width: int
     zero_loss: Tensor
     noise_floor: Tensor
@@ -61,16 +61,16 @@ class _Search:
 
 def staged(
     problem: MatchingProblem, hypotheses: Tensor, solver: Solver[Any], stages: tuple[Stage, ...], *,
-    evaluations: int, starts: int, width: int,
+    evaluations: int, starts: int, stop: float, width: int,
 ) -> Solution:  # fmt: skip
     """Each reading's point of least loss over so many starts, in the variables of `problem.space`.
 
     Each start takes the next of `hypotheses` (reading, start, example), labels, best first, and may spend its
     equal share of `evaluations`; only readings that no start has explained yet begin another.
-    What then remains continues the last stage.  The loss is the distance under the model itself, and -log p where
-    noise is described.
+    What then remains continues the last stage.  A reading is done below `stop` times its zero-gradient loss.  The loss
+    is the distance under the model itself, and -log p where noise is described.
     """
-    search = _begin(problem, hypotheses, solver, width)
+    search = _begin(problem, hypotheses, solver, stop, width)
     if evaluations < _LEAST * len(stages):
         stages = stages[-1:]
     starts = max(1, min(starts, evaluations // (_LEAST * len(stages))))
@@ -82,7 +82,7 @@ def staged(
             x, runs = _start(search, rows, start), torch.full_like(rows, start)
             for stage in stages:
                 x = _run(search, stage, rows, runs, x, share * start + round(stage.until * share))
-    left = torch.nonzero((search.spent < evaluations) & (search.loss > _STOP * search.zero_loss))[:, 0]
+    left = torch.nonzero((search.spent < evaluations) & (search.loss > stop * search.zero_loss))[:, 0]
     if search.noise_weight is None and len(left):
         _run(search, stages[-1], left, search.runs[left], search.point[left], evaluations)
     return Solution(
@@ -92,12 +92,14 @@ def staged(
     )  # fmt: skip
 
 
-def _begin(problem: MatchingProblem, hypotheses: Tensor, solver: Solver[Any], width: int) -> _Search:
+def _begin(
+    problem: MatchingProblem, hypotheses: Tensor, solver: Solver[Any], stop: float, width: int
+) -> _Search:
     rows = torch.arange(len(problem.reading))
     zero_loss, none = problem.zero_gradient_loss(rows), torch.zeros(len(rows), dtype=torch.long)
     return _Search(
         problem=replace(problem, tolerance=_TOLERANCE, noise=replace(problem.noise, weight=0.0)),
-        hypotheses=hypotheses, solver=solver, width=width, zero_loss=zero_loss,
+        hypotheses=hypotheses, solver=solver, stop=stop, width=width, zero_loss=zero_loss,
         noise_floor=problem.noise_floor(rows), noise_weight=_noise_weight(problem, rows),
         coordinates=torch.stack([(v != 0).flatten(1).sum(1) for v in problem.observed[0].values()]).sum(0),
         spent=none, restarts=none.clone(), runs=none.clone(), loss=torch.full_like(zero_loss, torch.inf),
@@ -150,17 +152,17 @@ def _run(search: _Search, stage: Stage, rows: Tensor, runs: Tensor, x: Tensor, l
         problem, space=stage.space, initial=initial, energy_weight=weight,
         mismatch=replace(problem.mismatch, reading=replace(problem.reading, model=stage.model)),
     )  # fmt: skip
-    limits = RowLimits(evaluations=limit, stop_loss=_STOP / _TOLERANCE)
+    limits = RowLimits(evaluations=limit, stop_loss=search.stop / _TOLERANCE)
     solution = minimise(
         staged_problem, search.solver, limits, rows, width=search.width, spent=search.spent[rows]
     )
     search.spent[rows] = solution.evaluations
     variables = solution.x.unflatten(1, _size(problem))
-    x = stage.space.inputs(variables)
+    x, energy = stage.space.with_energy(variables)
     if stage.model is search.problem.reading.model:
         loss = solution.loss
         if search.noise_weight is None:  # the distance alone
-            loss = (loss - weight[rows] * stage.space.energy(variables).sum(1)).clamp_min(0)
+            loss = (loss - weight[rows] * energy.sum(1)).clamp_min(0)
         _keep(search, rows, runs, x, loss)
     return x
 

@@ -16,7 +16,7 @@ Stage = Literal["example", "step", "client", "exchange", "server", "aggregate"]
 STAGES: tuple[Stage, ...] = ("example", "step", "client", "exchange", "server", "aggregate")
 
 # The stages, in order, that act on one client's whole update: after its local training, before the mean of all.
-SENT: tuple[Stage, ...] = ("client", "exchange", "server")
+UPDATE_STAGES: tuple[Stage, ...] = ("client", "exchange", "server")
 
 
 class Scope(StrEnum):

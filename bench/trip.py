@@ -75,15 +75,15 @@ class Description(Protocol):
     Attackers see this and never the defense.  `simulate` maps the candidates' gradients, `per_example`
     (reading, example, *shape), to the mean of what the reading would then show, (reading, *shape); `observed`
     (reading, *shape) is what it does show; all in gradient units.  Examples are in the order of clients, then local
-    steps; `ordered`: which example is whose makes a difference.
+    steps; `ordered`: the order of the examples shows in the reading.
 
     `simulate` is two halves.  `local_steps` is what happens inside a client's local steps, where `inside_steps`, and
     takes rows, one for each client of each reading; `sent` maps their updates (reading, client, *shape) to what is
     shown.
 
     `noise` is the noise around the mean.  `additive`: nothing else is random, so that observations of the same
-    victims may be averaged.  `log_likelihood` (reading,), at most 0 and up to a constant, replaces the noise's where
-    that is no Gaussian and no Laplace law; None elsewhere.
+    victims may be averaged.  `log_likelihood` (reading,), at most 0 and up to a constant, is of noise whose
+    law is neither Gaussian nor Laplace; None elsewhere.
     """
 
     @property

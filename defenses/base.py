@@ -19,7 +19,8 @@ Tensors = Mapping[str, Tensor]
 Shapes = Mapping[str, tuple[int, ...]]
 State = Mapping[str, Tensor]
 Law = Literal["gaussian", "laplace"]  # of additive noise
-# What a reading shows of an earlier transform's output: which coordinates are zero; each tensor but for a factor; all.
+# What a reading shows of an earlier transform's output: which of its coordinates are zero; its tensors, each up to a
+# factor; or all of it.
 Shown = Literal["zeros", "directions", "values"]
 
 

@@ -8,7 +8,7 @@ from bench.defenses.base import Defense, Setting, StageTransforms
 from bench.defenses.transforms.clip import Clip
 from bench.defenses.transforms.noise import GaussianNoise
 from bench.parameters import parameter
-from bench.points import SENT, Stage
+from bench.points import UPDATE_STAGES, Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ def of_examples(
             *caveats,
             "a batch between two passes may hold one example twice, which counts as once here",
         )
-    after: tuple[Stage, ...] = ("step", *SENT)
+    after: tuple[Stage, ...] = ("step", *UPDATE_STAGES)
     return Mechanism(
         unit="example", sigmas=sigmas, released=on_sum, per_tensor=per_tensor, by_step=by_step,
         rows=alone | dict.fromkeys(after, on_sum / 2) | {"aggregate": on_sum / 2 * setting.per_round**0.5},

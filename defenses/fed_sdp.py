@@ -9,7 +9,7 @@ from bench.defenses.base import Defense, Setting, StageTransforms
 from bench.defenses.transforms.clip import Clip
 from bench.defenses.transforms.noise import GaussianNoise
 from bench.parameters import parameter
-from bench.points import SENT, Stage
+from bench.points import UPDATE_STAGES, Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ def of_updates(
     """
     many = setting.per_round**0.5
     on_sum, alone = {"share": (1.0, 1 / many), "each": (many, 1.0), "mean": (1.0, 0.0)}[noise]
-    after: tuple[Stage, ...] = SENT if at == "client" else ("server",)
+    after: tuple[Stage, ...] = UPDATE_STAGES if at == "client" else ("server",)
     rows: dict[Stage, float] = dict.fromkeys(after, alone / 2) if alone else {}
     return Mechanism(
         unit="client", sigmas=sigmas, released=on_sum, rows={**rows, "aggregate": on_sum / 2},

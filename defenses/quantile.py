@@ -9,7 +9,7 @@ from bench.defenses.adaclip import of_rows
 from bench.defenses.base import Defense, Setting, StageTransforms
 from bench.defenses.transforms.quantile import QuantileClip
 from bench.parameters import parameter
-from bench.points import SENT, Stage
+from bench.points import UPDATE_STAGES, Stage
 
 _SOURCE = "Andrew et al. 2021"
 
@@ -63,7 +63,7 @@ class Quantile(Defense):
         mechanism = of_rows((both / root,) * setting.rounds, setting, at=self.at, noise=self.noise)
         # one row by itself has its main noise, and shows nothing of the count
         alone = self.main_multiplier(rows) / (1.0 if self.noise == "each" else math.sqrt(rows)) / 2
-        single: tuple[Stage, ...] = ("example",) if self.at == "example" else SENT
+        single: tuple[Stage, ...] = ("example",) if self.at == "example" else UPDATE_STAGES
         return replace(
             mechanism,
             rows={k: alone * root / both if k in single else v for k, v in mechanism.rows.items()},

@@ -17,22 +17,20 @@ from bench.trip import Reading
 LARGEST = 4096  # values up to which the matrix is made: its factor has value² numbers
 _PROBES = 2048
 _EXAMPLES = 32  # public examples at a time
+_BLOCKS = 6  # of the rows of a triangular matrix, in a product
 _DAMPING = 1e-3  # of the mean curvature
 
 
 @dataclass(frozen=True, slots=True)
 class EqualCurvature:
-    """Variables w of a space's u = T w, with T Tᵀ the inverse of the damped curvature in u.
-
-    `matrix` (value, value) is A T, x = mean + A T w, of inputs in `mean` (value,); `to_prior` is T.
-    """
+    """Variables w of a space's u = T w, with T Tᵀ the inverse of the damped curvature in u; `to_prior` is T, upper
+    triangular."""
 
     space: Gaussian
-    matrix: Tensor
     to_prior: Tensor
 
     def inputs(self, w: Tensor) -> Tensor:
-        return w @ self.matrix.to(w).T + self.space.mean.flatten().to(w)
+        return self.space.inputs(self._prior(w))
 
     def variables(self, x: Tensor) -> Tensor:
         u = self.space.variables(x)
@@ -40,8 +38,15 @@ class EqualCurvature:
         w: Tensor = torch.linalg.solve_triangular(self.to_prior.to(u), flat, upper=True)
         return w.T.reshape(u.shape)
 
-    def energy(self, w: Tensor) -> Tensor:
-        return self.space.energy(w @ self.to_prior.to(w).T)
+    def with_energy(self, w: Tensor) -> tuple[Tensor, Tensor]:
+        return self.space.with_energy(self._prior(w))
+
+    def _prior(self, w: Tensor) -> Tensor:
+        matrix, size = self.to_prior.to(w), len(self.to_prior)
+        starts = range(0, size, -(-size // _BLOCKS))
+        ends = [*starts[1:], size]
+        # by blocks of rows, each without the zeros before its diagonal
+        return torch.cat([w[..., a:] @ matrix[a:b, a:].T for a, b in zip(starts, ends, strict=True)], -1)
 
 
 def equal_curvature(space: Gaussian, reading: Reading, key: Key) -> EqualCurvature:
@@ -61,10 +66,9 @@ def equal_curvature(space: Gaussian, reading: Reading, key: Key) -> EqualCurvatu
     mean = total.diagonal().mean() / count
     damped = (total / (count * mean)).double()
     damped.diagonal().add_(_DAMPING)
-    factor = torch.linalg.cholesky(damped)
-    to_prior = torch.linalg.inv(factor).T.contiguous()
-    matrix = (space.inputs(to_prior.T.to(like)) - space.mean.flatten()).T
-    return EqualCurvature(space, matrix.to(like).contiguous(), to_prior.to(like).contiguous())
+    factor = torch.linalg.cholesky(damped).to(like)
+    to_prior = torch.linalg.solve_triangular(factor, torch.eye(len(factor)).to(factor), upper=False).T
+    return EqualCurvature(space, to_prior.contiguous())
 
 
 def _probes(reading: Reading, like: Tensor, key: Key) -> Iterator[Tensor]:

@@ -27,8 +27,9 @@ class Space(Protocol):
 
     def inputs(self, u: Tensor) -> Tensor: ...
     def variables(self, x: Tensor) -> Tensor: ...
-    def energy(self, u: Tensor) -> Tensor:
-        """-log p(u), up to a constant: (..., value) → (...); 0 in a space without a prior."""
+    def with_energy(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        """The inputs, and -log p(u) up to a constant: (..., value) → (..., value), (...); 0 in a space without a
+        prior."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +44,8 @@ class Diagonal:
     def variables(self, x: Tensor) -> Tensor:
         return x / self.lengths.to(x)
 
-    def energy(self, u: Tensor) -> Tensor:
-        return u.new_zeros(u.shape[:-1])
+    def with_energy(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        return self.inputs(u), u.new_zeros(u.shape[:-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,8 @@ class Spectrum:
         colours = self._colours(x.unflatten(-1, self.mean.shape) - self.mean.to(x), self.channels)
         return (down @ colours @ across.T / self.deviation.to(x)).flatten(-3)
 
-    def energy(self, u: Tensor) -> Tensor:
-        return 0.5 * (u * u).sum(-1)
+    def with_energy(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        return self.inputs(u), 0.5 * (u * u).sum(-1)
 
     def transposed(self, gradient: Tensor) -> Tensor:
         """Aᵀ of (..., value): a gradient of inputs → one of variables."""
@@ -100,8 +101,8 @@ class Dense:
         u: Tensor = torch.linalg.solve_triangular(self.factor.to(x), flat.T, upper=False)
         return u.T.reshape(x.shape)
 
-    def energy(self, u: Tensor) -> Tensor:
-        return 0.5 * (u * u).sum(-1)
+    def with_energy(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        return self.inputs(u), 0.5 * (u * u).sum(-1)
 
     def transposed(self, gradient: Tensor) -> Tensor:
         return gradient @ self.factor.to(gradient)
@@ -177,4 +178,5 @@ def dense(public: Tensor, share: float, images: bool) -> Dense:
 def _log_likelihood(space: Gaussian, x: Tensor) -> float:
     """The mean log density of examples (example, value), up to a constant."""
     deviations = space.deviation if isinstance(space, Spectrum) else space.factor.diagonal()
-    return float(-space.energy(space.variables(x)).mean() - deviations.log().sum())
+    _, energy = space.with_energy(space.variables(x))
+    return float(-energy.mean() - deviations.log().sum())

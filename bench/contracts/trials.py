@@ -20,7 +20,7 @@ from bench.federated.draws import KeyedDraws
 from bench.federated.pipeline import Taps, run_round, sent_unit
 from bench.federated.stages import Moment, Stages, stages
 from bench.gradients import group_gradients, one_hot
-from bench.points import SENT, STAGES, Stage
+from bench.points import STAGES, UPDATE_STAGES, Stage
 
 CLIENTS = (1, 4, 7)
 SETTINGS = (("FedSGD B=3", 1, 3), ("FedSGD B=1", 1, 1), ("FedAvg L=2 B=2", 2, 2))  # words, steps, batch
@@ -58,7 +58,7 @@ class Trial:
         }
         if stage != "example":
             tensors = {name: value.mean(1) for name, value in tensors.items()}
-        if stage in (*SENT, "aggregate"):
+        if stage in (*UPDATE_STAGES, "aggregate"):
             tensors = {name: sent_unit(self.federated) * value for name, value in tensors.items()}
         return {name: value.mean(0) for name, value in tensors.items()} if stage == "aggregate" else tensors
 

@@ -19,7 +19,7 @@ from bench.federated.batches import Batches
 from bench.federated.clients import Network
 from bench.federated.draws import NoDraws, ZeroDraws
 from bench.federated.stages import Moment, Stages
-from bench.points import SENT, Stage
+from bench.points import UPDATE_STAGES, Stage
 from bench.record.schema import BayesianRound
 
 CHUNK = 10  # clients whose examples' gradients are in memory at once
@@ -64,7 +64,9 @@ class Accountant:
                 # jointly, nothing but noise acts on what is sent (`_obstacle`)
                 client = level == "client"
                 sent = (
-                    _without_noise(SENT, round_.update, round_) if client else _noiseless_updates(net, round_)
+                    _without_noise(UPDATE_STAGES, round_.update, round_)
+                    if client
+                    else _noiseless_updates(net, round_)
                 )
                 (cost,) = self._estimates(_distances(flattened(sent, 1)[None]) / variance, level)
             costs[level] = torch.from_numpy(cost)
@@ -168,7 +170,9 @@ def _obstacle(level: str, federated: Federated, stages: Stages) -> str | None:
         plain = isinstance(transform, GaussianNoise) and transform.on == "all"
         if transform.random and not plain:
             return f"it needs Gaussian noise on every coordinate, and {type(transform).__name__} is something else"
-    if level == "joint" and any(not t.random for stage in SENT for t in stages.transforms.get(stage, ())):
+    if level == "joint" and any(
+        not t.random for stage in UPDATE_STAGES for t in stages.transforms.get(stage, ())
+    ):
         return "what is done to a client's noised update changes the noise that it counts on"
     return None if _variance(stages, level, federated, 0) else "no noise lies on what it speaks of"
 
@@ -177,7 +181,7 @@ def _counted(level: str) -> tuple[Stage, ...]:
     """The stages whose noise and clipping a level counts."""
     if level == "instance":
         return _LOCAL
-    sent: tuple[Stage, ...] = (*SENT, "aggregate")
+    sent: tuple[Stage, ...] = (*UPDATE_STAGES, "aggregate")
     return sent if level == "client" else (*_LOCAL, *sent)
 
 

@@ -7,7 +7,7 @@ from statistics import median, quantiles
 from bench.federated.clients import network
 from bench.federated.stages import Moment, Stages
 from bench.federated.training import Course, Progress, participants, updates
-from bench.points import SENT
+from bench.points import UPDATE_STAGES
 from bench.record.schema import TrainingCost
 
 PAIRS = 7
@@ -32,7 +32,7 @@ def step_cost(course: Course, start: Progress) -> TrainingCost:
         began = time.perf_counter()
         moment = Moment(seed=short.seed, draw=0, round=0)
         sent, stages = updates(alone, net, progress, clients, moment)
-        for stage in SENT:
+        for stage in UPDATE_STAGES:
             sent, stages = stages.apply(stage, sent, moment, clients, weights=progress.weights)
         return (time.perf_counter() - began) / len(clients) / steps * 1e3
 

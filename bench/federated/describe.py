@@ -10,14 +10,14 @@ from torch import Tensor
 from bench.defenses.base import Context, Local, State, Tensors, Transform
 from bench.defenses.transforms.rows import norms
 from bench.federated.draws import CentralDraws
-from bench.federated.noises import Added, Step, total_noise
+from bench.federated.noises import Added, MeanOver, total_noise
 from bench.federated.stages import Stages
 from bench.federated.straight import Straight, straight
-from bench.points import SENT, STAGES, Point, Scope, Stage
+from bench.points import STAGES, UPDATE_STAGES, Point, Scope, Stage
 from bench.trip import Candidates, Noise, StepDefense
 
 _IN_STEPS: tuple[Stage, ...] = ("example", "step")
-_OF_A_CLIENT = (*_IN_STEPS, *SENT)
+_OF_A_CLIENT = (*_IN_STEPS, *UPDATE_STAGES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ class Composition:
             current = {name: self.unit * value for name, value in current.items()}
             seen = {name: self.unit * value for name, value in observed.items()}
         for part in self.parts:
-            if part.stage in SENT:
+            if part.stage in UPDATE_STAGES:
                 current = self._of_clients(part, current, seen, readings)
         mean = {name: value.unflatten(0, (readings, -1)) for name, value in current.items()}
         current = {name: value[:, 0] if self.senders == 1 else value.mean(1) for name, value in mean.items()}
@@ -237,7 +237,7 @@ def describe(
     scales: dict[Stage, float] = {stage: 1.0 if stage in _IN_STEPS else unit for stage in STAGES}
     return Composition(
         parts=parts, contexts=contexts, unit=unit, senders=senders, additive=additive,
-        noise=total_noise(noises, scales, Step(batch=examples, steps=steps, senders=senders), probe),
+        noise=total_noise(noises, scales, MeanOver(batch=examples, steps=steps, senders=senders), probe),
     )  # fmt: skip
 
 

@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 
 from bench.defenses.base import AddedNoise, Tensors
-from bench.points import SENT, STAGES, Stage
+from bench.points import STAGES, UPDATE_STAGES, Stage
 from bench.trip import Noise
 
 Added = tuple[Stage, AddedNoise]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class MeanOver:
     """What a reading is the mean of: `batch` examples a step, `steps` steps, `senders` clients."""
 
     batch: int
@@ -22,14 +22,16 @@ class Step:
     senders: int
 
 
-def total_noise(added: Sequence[Added], scales: Mapping[Stage, float], means: Step, probe: Tensors) -> Noise:
+def total_noise(
+    added: Sequence[Added], scales: Mapping[Stage, float], counts: MeanOver, probe: Tensors
+) -> Noise:
     """The noise around a reading, in gradient units; means over batch, steps and clients divide by B, L and K.
 
     `scales`: one gradient unit in a stage's units.  `probe`, name → (*shape), has the tensors' sizes.  A single
     Laplace noise keeps its law; sums and means of several count as Gaussian.
     """
     shrunk = [
-        (stage, replace(noise, variance=_on_reading(stage, noise, scales[stage], means)))
+        (stage, replace(noise, variance=_on_reading(stage, noise, scales[stage], counts)))
         for stage, noise in added
     ]
     acting = [
@@ -38,7 +40,7 @@ def total_noise(added: Sequence[Added], scales: Mapping[Stage, float], means: St
     each = [noise for _, noise in acting]
     if not each:
         return Noise()
-    single = len(each) == 1 and _behind(acting[0][0], means) == 1
+    single = len(each) == 1 and _behind(acting[0][0], counts) == 1
     law = each[0].law if single else "gaussian"
     bound = any(noise.bound for noise in each)
     if not any(isinstance(noise.variance, Mapping) for noise in each):
@@ -56,17 +58,17 @@ def total_noise(added: Sequence[Added], scales: Mapping[Stage, float], means: St
     return Noise(law=law, variance=mean, variances=variances, bound=bound)
 
 
-def _behind(stage: Stage, means: Step) -> int:
+def _behind(stage: Stage, counts: MeanOver) -> int:
     """How many draws a stage's noise on the reading is the mean of."""
-    count = means.batch if stage == "example" else 1
-    count *= means.steps if STAGES.index(stage) < STAGES.index(SENT[0]) else 1
-    return count * (means.senders if stage != "aggregate" else 1)
+    count = counts.batch if stage == "example" else 1
+    count *= counts.steps if STAGES.index(stage) < STAGES.index(UPDATE_STAGES[0]) else 1
+    return count * (counts.senders if stage != "aggregate" else 1)
 
 
-def _on_reading(stage: Stage, noise: AddedNoise, scale: float, means: Step) -> float | dict[str, Tensor]:
-    if means.senders > 1 and noise.of_mean is not None and stage != "aggregate":
+def _on_reading(stage: Stage, noise: AddedNoise, scale: float, counts: MeanOver) -> float | dict[str, Tensor]:
+    if counts.senders > 1 and noise.of_mean is not None and stage != "aggregate":
         return noise.of_mean / scale**2
-    over = scale**2 * _behind(stage, means)
+    over = scale**2 * _behind(stage, counts)
     if isinstance(noise.variance, Mapping):
         return {name: value / over for name, value in noise.variance.items()}
     return noise.variance / over

@@ -15,7 +15,7 @@ from bench.defenses.transforms.rows import norms
 from bench.federated.batches import Batches
 from bench.federated.stages import Moment, Stages
 from bench.gradients import example_gradients, one_hot
-from bench.points import SENT, Stage
+from bench.points import UPDATE_STAGES, Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ def run_round(
         local = {name: value - federated.rate * mean[name] for name, value in local.items()}
     unit = sent_unit(federated)
     update = {name: unit * value for name, value in total.items()}
-    for stage in SENT:
+    for stage in UPDATE_STAGES:
         update, stages = stages.apply(stage, update, moment, batches.clients, weights=weights)
         shown[stage] = update
     mean = {name: value.mean(0) for name, value in update.items()}

@@ -24,7 +24,7 @@ Slopes = Mapping[str, float]  # of the identity, one factor a tensor
 
 @dataclass(frozen=True, slots=True)
 class Straight:
-    """`transform` on candidates; `slopes` None: its own derivative is right, or nothing else is known."""
+    """`transform` on candidates; `slopes` None: torch's derivative of it is used."""
 
     transform: Transform
     slopes: Slopes | None = None

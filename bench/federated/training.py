@@ -26,7 +26,7 @@ from bench.federated.draws import StreamDraws
 from bench.federated.pipeline import server_step
 from bench.federated.stacks import Stack
 from bench.federated.stages import Moment, Stages
-from bench.points import SENT
+from bench.points import UPDATE_STAGES
 
 CHUNK = 10  # clients at once: more exceed the caches, fewer cost more calls (BENCHMARKS.md)
 
@@ -126,7 +126,7 @@ def _round(
             level: torch.cat([costs.get(level, cost.new_empty(0, len(cost))), cost[None]])
             for level, cost in of_round.items()
         }
-    for stage in SENT:
+    for stage in UPDATE_STAGES:
         update, stages = stages.apply(stage, update, moment, chosen, weights=before.weights)
     mean = {name: value.mean(0) for name, value in update.items()}
     mean, stages = stages.apply("aggregate", mean, moment, weights=before.weights)

@@ -5,7 +5,7 @@ of schema 1 and is still read.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,7 +16,7 @@ from bench.cell import Frozen
 from bench.errors import BenchError, RecordError
 from bench.gate.verdict import GATE_METRICS
 from bench.record import store
-from bench.record.compact import for_baseline, short_json
+from bench.record.compact import Interner, for_baseline, short_json
 from bench.record.files import write_atomically
 from bench.record.request import Request
 from bench.record.schema import Record
@@ -69,7 +69,7 @@ def read(path: Path) -> Baseline:
         if path.stat().st_size > _MOST_BYTES:
             raise BenchError(f"{path}: larger than {_MOST_BYTES >> 20} MiB, which no baseline is; {_AGAIN}")
         file = _File.model_validate_json(path.read_bytes())
-        records = [store.parse(json.dumps(record), "a record of it", _AGAIN) for record in file.records]
+        records = list(_parsed(file.records))
     except FileNotFoundError:
         raise BenchError(f"{path}: no such file; bench gate RUN --write-baseline {path} makes it") from None
     except OSError as error:
@@ -79,3 +79,11 @@ def read(path: Path) -> Baseline:
     except (RecordError, RecursionError) as error:
         raise BenchError(f"{path}: not a baseline: {error}") from None
     return Baseline(margins=file.margins, request=file.request, records=tuple(records))
+
+
+def _parsed(contents: list[dict[str, Any]]) -> Iterator[Record]:
+    """The records, from their JSON; each is let go of on the way: of 10⁵ it takes gigabytes."""
+    intern = Interner()
+    contents.reverse()
+    while contents:
+        yield intern(store.parse(json.dumps(contents.pop()), "a record of it", _AGAIN))

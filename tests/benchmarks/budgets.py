@@ -32,7 +32,7 @@ def main() -> None:
     torch.set_num_threads(1)
     case = measures.case(args.data, args.victims, args.data_dir, split="tuning")
     for name in args.attacks:
-        attack = measures.attack(name, stop=False, **({} if name == "gradinv" else measures.OURS))
+        attack = measures.attack(name, stop=False, **measures.OURS.get(name, {}))
         for evaluations in (n for n in BUDGETS[name] if n <= args.most):
             budget = Budget(evaluations=evaluations, chunk=32)
             result = attack.reconstruct(case.some(range(args.victims)), budget, measures.KEY)
