@@ -130,9 +130,9 @@ class MatchingProblem:
         if self.noise.bound and self.noise.variance > 0:
             share = self.variances(rows) / self.noise.variance
         if self.mismatch.distance.kind == "cosine" and self.noise.weight > 0:
-            energies = [self.mismatch.distance.energy(_rows(target, rows)) for target in self.observed]
-            energy = torch.stack(energies).mean(0)
-            share = share / (2 * energy.clamp_min(torch.finfo(energy.dtype).tiny))
+            norms = [self.mismatch.distance.squared_norm(_rows(target, rows)) for target in self.observed]
+            squared = torch.stack(norms).mean(0)
+            share = share / (2 * squared.clamp_min(torch.finfo(squared.dtype).tiny))
         return share
 
     def loss_scale(self, rows: Tensor) -> Tensor:

@@ -83,7 +83,7 @@ def example_gradients(
 
 
 @dataclass(slots=True)
-class _Tap:
+class _LayerHook:
     path: str
     layer: nn.Module
     inputs: Tensor
@@ -119,11 +119,11 @@ def _by_hooks(
     model: nn.Module, weights: Tensors, inputs: Tensor, targets: Tensor, differentiable: bool
 ) -> dict[str, Tensor] | None:
     groups, examples = inputs.shape[:2]
-    taps: list[_Tap] = []
+    hooked: list[_LayerHook] = []
 
     def keep(path: str) -> Any:
         def hook(layer: nn.Module, arguments: tuple[Tensor, ...], out: Tensor) -> None:
-            taps.append(_Tap(path, layer, arguments[0], out, (arguments[0]._version, out._version)))
+            hooked.append(_LayerHook(path, layer, arguments[0], out, (arguments[0]._version, out._version)))
 
         return hook
 
@@ -142,26 +142,26 @@ def _by_hooks(
     finally:
         for handle in handles:
             handle.remove()
-    if any(tap.versions != (tap.inputs._version, tap.outputs._version) for tap in taps):
+    if any(hook.versions != (hook.inputs._version, hook.outputs._version) for hook in hooked):
         return None  # an in-place activation overwrote z: δ would not be ∂loss/∂z
     deltas: tuple[Tensor | None, ...] = torch.autograd.grad(
-        loss, [tap.outputs for tap in taps], create_graph=differentiable, allow_unused=True
+        loss, [hook.outputs for hook in hooked], create_graph=differentiable, allow_unused=True
     )
     gradients: dict[str, Tensor] = {}
-    for tap, delta in zip(taps, deltas, strict=True):
+    for hook, delta in zip(hooked, deltas, strict=True):
         if delta is None:
             continue
-        a = tap.inputs if differentiable else tap.inputs.detach()
-        for name, value in _layer_gradients(tap, a, delta, groups).items():
+        a = hook.inputs if differentiable else hook.inputs.detach()
+        for name, value in _layer_gradients(hook, a, delta, groups).items():
             gradients[name] = gradients[name] + value if name in gradients else value
     for name in weights.keys() - gradients.keys():  # of a layer that the loss does not reach
         gradients[name] = inputs.new_zeros((groups, *weights[name].shape))
     return {name: gradients[name] for name in weights}
 
 
-def _layer_gradients(tap: _Tap, a: Tensor, delta: Tensor, groups: int) -> dict[str, Tensor]:
-    prefix = f"{tap.path}." if tap.path else ""
-    layer = tap.layer
+def _layer_gradients(hook: _LayerHook, a: Tensor, delta: Tensor, groups: int) -> dict[str, Tensor]:
+    prefix = f"{hook.path}." if hook.path else ""
+    layer = hook.layer
     if isinstance(layer, nn.Linear):
         a = a.reshape(groups, -1, layer.in_features)
         delta = delta.reshape(groups, -1, layer.out_features)

@@ -47,7 +47,7 @@ class KnowledgeRow:
     def json(self) -> dict[str, Any]:
         """The row as JSON types."""
         return {
-            "block": self.condition, "defense": self.defense, "point": self.point, "change": self.change,
+            "condition": self.condition, "defense": self.defense, "point": self.point, "change": self.change,
             "plain": _figures(self.plain), "adaptive": _figures(self.adaptive),
             "undescribed": self.undescribed,
             "black_box": None if self.black_box is None else _figures(self.black_box),

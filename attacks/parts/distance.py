@@ -57,7 +57,7 @@ class Distance:
         power = 1 if self.kind == "l1" else 2
         return _total({n: v.abs() ** power for n, v in o.items()}, self._weights(o, power))
 
-    def energy(self, observed: Tensors) -> Tensor:
+    def squared_norm(self, observed: Tensors) -> Tensor:
         """‖o‖², (reading,), as the distance weighs its coordinates."""
         o = self._weighed(observed, self._names(observed))
         return _total({n: value * value for n, value in o.items()}, self._weights(o, 2))

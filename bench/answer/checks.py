@@ -47,11 +47,11 @@ def diagnose(
     """All the checks of one attack cell."""
     undefended = observe(cell, setup, point, batches, setup.undefended)
     values = {name: value.numpy() for name, value in reading.values.items()}
-    plain = {
+    without = {
         name: value[:, None].expand(-1, len(reading.rounds), *value.shape[1:]).numpy()
         for name, value in undefended.items()
     }
-    snr, cosine = reading_snr(values, plain), reading_cosine(values, plain)
+    snr, cosine = reading_snr(values, without), reading_cosine(values, without)
     return Diagnosis(
         snr_db=tuple(finite(float(value)) for value in snr),
         cosine=tuple(finite(float(value)) for value in cosine),

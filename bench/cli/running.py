@@ -169,7 +169,7 @@ def _result(finished: Sequence[Record]) -> dict[str, Any]:
     """The records as JSON types: counts by status, and the tables."""
     table = [
         {
-            "block": condition.title, "defense": defense, "point": point, "asr": worst.asr,
+            "condition": condition.title, "defense": defense, "point": point, "asr": worst.asr,
             "interval": worst.interval, "best_attack": worst.best, "lower_bound": worst.lower_bound,
             "psnr_db_median": worst.best_median(PSNR_DB), "prior_psnr_db_median": worst.prior_psnr_db,
             "examples": len(worst.leaked), "absent": worst.absent, "crashed": worst.crashed,

@@ -23,7 +23,7 @@ from bench.contracts.trials import (
 )
 from bench.defenses.base import AddedNoise, Context, Defense, Scaling, Shapes, State, Transform
 from bench.defenses.transforms.rows import broadcast, norms
-from bench.federated.describe import Composition, Part, describe
+from bench.federated.describe import Composition, DescribedTransform, describe
 from bench.federated.pipeline import sent_unit
 from bench.federated.stages import Stages
 from bench.federated.straight import Straight
@@ -214,7 +214,7 @@ def _adds(item: Transform, said: Composition, stage: Stage, stages: Stages, posi
     return item.noise(said.contexts[stage], state) is not None
 
 
-def _reads(part: Part) -> bool:
+def _reads(part: DescribedTransform) -> bool:
     return part.shown and type(part.transform).simulate is not Transform.simulate
 
 

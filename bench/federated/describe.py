@@ -21,7 +21,7 @@ _OF_A_CLIENT = (*_IN_STEPS, *UPDATE_STAGES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class DescribedTransform:
     """One transform on a candidate: its code, its state before (the server's, or of one client with an axis of 1),
     and whether the reading shows what its `simulate` reads."""
 
@@ -58,7 +58,7 @@ class Composition:
     reading.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[DescribedTransform, ...]
     contexts: Mapping[Stage, Context]
     unit: float = 1.0
     senders: int = 1
@@ -166,7 +166,9 @@ class Composition:
             current, states[number] = part(current, seen, states[number], context)
         return {name: value.mean(1) for name, value in current.items()} if of_examples else current
 
-    def _of_clients(self, part: Part, rows: Tensors, observed: Tensors, readings: int) -> dict[str, Tensor]:
+    def _of_clients(
+        self, part: DescribedTransform, rows: Tensors, observed: Tensors, readings: int
+    ) -> dict[str, Tensor]:
         """A transform of clients' updates (reading·sender, *shape).  One across clients takes a round at a time."""
         context = self.contexts[part.stage]
         if not part.transform.across:
@@ -247,7 +249,7 @@ def _parts(
     probe: Tensors,
     behind: Mapping[Stage, int],
     unit: float,
-) -> tuple[Part, ...] | None:
+) -> tuple[DescribedTransform, ...] | None:
     """Each transform that is seen, tried on what the probe is when it gets there; None: no description."""
     shapes = {name: tuple(value.shape) for name, value in probe.items()}
     places = [(stage, n) for stage in contexts for n in range(len(stages.transforms.get(stage, ())))]
@@ -279,12 +281,14 @@ def _parts(
         if stage == "step":
             context = replace(context, norms=norms({n: v[:, None] for n, v in current.items()}, 2))
         code = straight(transform, current, state, context)
-        parts.append(Part(stage=stage, code=code, state=state, shown=shown))
+        parts.append(DescribedTransform(stage=stage, code=code, state=state, shown=shown))
         current = {name: value.detach() for name, value in code(current, state, context)[0].items()}
     return tuple(parts)
 
 
-def _noises(parts: tuple[Part, ...], contexts: Mapping[Stage, Context]) -> tuple[list[Added], bool]:
+def _noises(
+    parts: tuple[DescribedTransform, ...], contexts: Mapping[Stage, Context]
+) -> tuple[list[Added], bool]:
     """What the transforms add, in order, and whether nothing else is random and only noise comes after it.
 
     A transform that reads the reading's values explains its own draws.  What comes after a noise can only shrink
