@@ -13,7 +13,7 @@ from bench import rng
 from bench.defenses.base import Context, Setting
 from bench.defenses.schedules import Linear
 from bench.defenses.transforms.clip import Clip
-from bench.defenses.transforms.low_rank import TopDirections
+from bench.defenses.transforms.low_rank import TopDirections, _spaces
 from bench.defenses.transforms.mask import KeepLargest, KeepRandom
 from bench.defenses.transforms.noise import GaussianNoise, LaplaceNoise
 
@@ -520,3 +520,16 @@ def test_noise_on_what_is_not_zero_leaves_a_mask_a_mask():
 def test_refuses(kind, given_, message):
     with pytest.raises(ValueError, match=message):
         kind(**given_)
+
+
+@pytest.mark.parametrize("shape", [(3, 12, 75), (3, 75, 12), (2, 5, 5)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_spaces_are_those_of_the_singular_vectors(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """And directions that a matrix of lower rank does not have are zero."""
+    matrix = torch.from_numpy(np.random.default_rng(0).standard_normal(shape)).to(dtype)
+    u, values, v = torch.linalg.svd(matrix, full_matrices=False)
+    low = (u[..., :2] * values[..., None, :2]) @ v[..., :2, :]
+    for columns, rows in (_spaces(matrix, 2), _spaces(low, 4)):
+        bound = 1e3 * torch.finfo(dtype).eps
+        assert (columns @ columns.mT - u[..., :2] @ u[..., :2].mT).abs().max() < bound
+        assert (rows.mT @ rows - v[..., :2, :].mT @ v[..., :2, :]).abs().max() < bound
