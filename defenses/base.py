@@ -130,7 +130,7 @@ class Transform:
 
     random: ClassVar[bool] = False
     batchwise: ClassVar[bool] = False  # an example's result depends on the others of its batch
-    across: ClassVar[bool] = False  # a client's result depends on the others of its round
+    mixes_clients: ClassVar[bool] = False  # a client's result depends on the others of its round
     unlinks: ClassVar[bool] = False  # after it nobody can tell which coordinates belong to one client
     owner: Literal["server", "client"] = "server"  # of the state: one for all, or one for each client
     reads: ClassVar[Shown] = "values"  # what `simulate` reads off the reading

@@ -26,7 +26,7 @@ from bench.federated.draws import StreamDraws
 from bench.federated.pipeline import run_round
 from bench.federated.replay import states_at
 from bench.federated.resume import tensors_of
-from bench.federated.stages import Moment, Stages, stages
+from bench.federated.stages import DrawKey, Stages, stages
 from bench.federated.training import Course, Progress, begin, train
 from bench.record.checkpoints import read_about, read_weights
 from bench.record.schema import TrainingResult
@@ -106,16 +106,16 @@ def test_the_fast_round_is_the_pipelines(
         defended = staged(defense, setting, weights)
     except ValueError:
         return  # it refuses so small a setting, which its contract checks
-    clients, moment = batches(steps), Moment(seed=2, draw=0, round=0)
+    clients, draw_key = batches(steps), DrawKey(seed=2, draw=0, round=0)
     monkeypatch.setattr(draws.KeyedDraws, "normal", Zeros.normal)
     monkeypatch.setattr(draws.KeyedDraws, "uniform", Zeros.uniform)
-    slow = run_round(module, weights, clients, setting, defended, moment, classes=10)
+    slow = run_round(module, weights, clients, setting, defended, draw_key, classes=10)
     sent, after = local_updates(
-        network(module), module, weights, clients, setting, defended.of(CLIENTS), moment, Zeros()
+        network(module), module, weights, clients, setting, defended.of(CLIENTS), draw_key, Zeros()
     )
     after = defended.joined((after,))
     for stage in ("client", "exchange", "server"):
-        sent, after = after.apply(stage, sent, moment, CLIENTS, weights=weights)  # type: ignore[arg-type]
+        sent, after = after.apply(stage, sent, draw_key, CLIENTS, weights=weights)  # type: ignore[arg-type]
     torch.testing.assert_close(dict(sent), dict(slow.shown["server"]), rtol=1e-8, atol=1e-12)
     torch.testing.assert_close(tensors_of(after), tensors_of(slow.stages), rtol=1e-8, atol=1e-12)
 
@@ -132,14 +132,14 @@ def test_noise_on_the_mean_has_the_variance_of_noise_on_each_example(name: str, 
     module, weights = model_of()
     defense = registry.instance("defenses", name, {"clip": 0.05, "sigma": 2.0, "noise": noise})
     defended = staged(defense, setting, weights).of(CLIENTS)
-    given, moment = batches(1, 4), Moment(seed=2, draw=0, round=0)
+    given, draw_key = batches(1, 4), DrawKey(seed=2, draw=0, round=0)
     assert follows_from_norms(defended)
 
     def drawn(fast: bool, patch: pytest.MonkeyPatch, with_noise: bool = True) -> Tensor:
         if not fast:
             patch.setattr("bench.federated.clients.follows_from_norms", lambda stages: False)
         source = StreamDraws.of(3, 0, int(fast), CLIENTS, torch.device("cpu")) if with_noise else Zeros()
-        sent, _ = local_updates(network(module), module, weights, given, setting, defended, moment, source)
+        sent, _ = local_updates(network(module), module, weights, given, setting, defended, draw_key, source)
         return torch.cat([value.flatten(1) for value in sent.values()], 1)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -321,7 +321,7 @@ def test_a_state_of_the_server_inside_local_steps_is_refused() -> None:
 
     with pytest.raises(ValueError, match="server's state at stage 'example'"):
         staged(Wrong(), federated(1), {"w": torch.zeros(2)})
-    assert replace(Moment(seed=0, draw=0, round=0), step=1).step == 1
+    assert replace(DrawKey(seed=0, draw=0, round=0), step=1).step == 1
 
 
 SLOWLY = """

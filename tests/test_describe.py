@@ -17,7 +17,7 @@ from bench.defenses.transforms.sensitivity import SensitivityNoise
 from bench.defenses.transforms.shuffle import ShuffleCoordinates
 from bench.defenses.transforms.two_point import TwoPoint
 from bench.federated.describe import Composition, describe
-from bench.federated.stages import Moment, Stages, stages
+from bench.federated.stages import DrawKey, Stages, stages
 from bench.points import point
 from bench.registry import entries as registry
 
@@ -44,7 +44,7 @@ def gradients(seed: int) -> dict[str, Tensor]:
 def described(first: str, second: str) -> tuple[Stages, Composition, dict[str, Tensor]]:
     """Both at the client's stage, their description, and what a server then reads of four clients."""
     found = Stages(setting=SETTING, transforms={"client": (TRANSFORMS[first], TRANSFORMS[second])}, states={})
-    shown, _ = found.apply("client", gradients(0), Moment(seed=1, draw=0, round=0), (0, 1, 2, 3))
+    shown, _ = found.apply("client", gradients(0), DrawKey(seed=1, draw=0, round=0), (0, 1, 2, 3))
     probe = {name: value[0] for name, value in gradients(0).items()}
     description = describe(found, point("type-1"), round_=0, unit=1.0, probe=probe)
     assert description is not None
@@ -140,7 +140,7 @@ def test_on_a_mean_of_clients_each_keeps_what_is_its_own() -> None:
         name: torch.cat([v, v + 1, 2 * v])[:6] for name, v in gradients(0).items()
     }  # of two examples a client
     means = {name: value.unflatten(0, (3, 2)).mean(1) for name, value in each.items()}
-    sent, _ = found.apply("client", means, Moment(seed=1, draw=0, round=0), (0, 1, 2))
+    sent, _ = found.apply("client", means, DrawKey(seed=1, draw=0, round=0), (0, 1, 2))
     shown = {name: value.mean(0, keepdim=True) for name, value in sent.items()}
     description = describe(
         found, point("aggregate"), round_=0, unit=1.0, probe={n: v[0] for n, v in each.items()}

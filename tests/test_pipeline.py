@@ -15,7 +15,7 @@ from bench.defenses.none import NoDefense
 from bench.federated.batches import Batches
 from bench.federated.draws import KeyedDraws
 from bench.federated.pipeline import run_round, server_step
-from bench.federated.stages import Moment, stages
+from bench.federated.stages import DrawKey, stages
 from bench.points import Stage
 
 CLIENTS, BATCH, CLASSES = 3, 4, 5
@@ -75,7 +75,7 @@ def test_an_update_is_what_a_textbook_loop_gives(
     given = batches(steps)
     plain = stages(NoDefense(), setting(steps), {n: tuple(v.shape) for n, v in weights.items()})
     shown = run_round(
-        model, weights, given, federated, plain, Moment(seed=0, draw=0, round=0), classes=CLASSES
+        model, weights, given, federated, plain, DrawKey(seed=0, draw=0, round=0), classes=CLASSES
     ).shown
     expected = [slow_client(model, weights, given.inputs[c], given.labels[c], 0.1) for c in range(CLIENTS)]
     for name in weights:
@@ -93,11 +93,11 @@ def test_fedsgd_sends_the_gradient_and_fedavg_of_one_step_eta_times_it(
     model: nn.Module, weights: dict[str, Tensor]
 ) -> None:
     plain = stages(NoDefense(), setting(), {n: tuple(v.shape) for n, v in weights.items()})
-    moment = Moment(seed=0, draw=0, round=0)
+    draw_key = DrawKey(seed=0, draw=0, round=0)
     sgd = Federated(algorithm="fedsgd", batch=BATCH, rate=0.1)
     avg = Federated(algorithm="fedavg", batch=BATCH, rate=0.1)
-    one = run_round(model, weights, batches(1), sgd, plain, moment, classes=CLASSES).shown
-    other = run_round(model, weights, batches(1), avg, plain, moment, classes=CLASSES).shown
+    one = run_round(model, weights, batches(1), sgd, plain, draw_key, classes=CLASSES).shown
+    other = run_round(model, weights, batches(1), avg, plain, draw_key, classes=CLASSES).shown
     for name in weights:
         torch.testing.assert_close(0.1 * one["client"][name], other["client"][name])
         torch.testing.assert_close(one["step"][name], one["client"][name])
@@ -109,7 +109,13 @@ def test_the_example_tap_is_the_first_example_of_the_batch(
     plain = stages(NoDefense(), setting(), {n: tuple(v.shape) for n, v in weights.items()})
     given = batches(1)
     shown = run_round(
-        model, weights, given, Federated(batch=BATCH), plain, Moment(seed=0, draw=0, round=0), classes=CLASSES
+        model,
+        weights,
+        given,
+        Federated(batch=BATCH),
+        plain,
+        DrawKey(seed=0, draw=0, round=0),
+        classes=CLASSES,
     ).shown["example"]
     alone = slow_client(model, weights, given.inputs[1, :, :1], given.labels[1, :, :1], 1.0)
     for name in weights:
@@ -143,10 +149,10 @@ def test_a_stage_shows_from_its_own_tap_on_and_nowhere_before(
 ) -> None:
     order: tuple[Stage, ...] = ("example", "step", "client", "server", "aggregate")
     shapes = {n: tuple(v.shape) for n, v in weights.items()}
-    moment = Moment(seed=0, draw=0, round=0)
+    draw_key = DrawKey(seed=0, draw=0, round=0)
     found = {
         name: run_round(
-            model, weights, batches(1), Federated(batch=BATCH), stages(defense, setting(), shapes), moment,
+            model, weights, batches(1), Federated(batch=BATCH), stages(defense, setting(), shapes), draw_key,
             classes=CLASSES,
         ).shown
         for name, defense in (("none", NoDefense()), ("noise", AddAt(at=at)))
@@ -161,12 +167,12 @@ def test_noise_of_a_client_does_not_depend_on_who_else_is_in_the_round(
 ) -> None:
     shapes = {n: tuple(v.shape) for n, v in weights.items()}
     defended = stages(AddAt(at="example"), setting(), shapes)
-    moment = Moment(seed=3, draw=1, round=2)
+    draw_key = DrawKey(seed=3, draw=1, round=2)
     whole = batches(1)
     alone = Batches(clients=(0,), inputs=whole.inputs[1:2], labels=whole.labels[1:2])
     federated = Federated(batch=BATCH)
-    one = run_round(model, weights, alone, federated, defended, moment, classes=CLASSES).shown["server"]
-    all_ = run_round(model, weights, whole, federated, defended, moment, classes=CLASSES).shown["server"]
+    one = run_round(model, weights, alone, federated, defended, draw_key, classes=CLASSES).shown["server"]
+    all_ = run_round(model, weights, whole, federated, defended, draw_key, classes=CLASSES).shown["server"]
     for name in weights:
         torch.testing.assert_close(one[name][0], all_[name][1], atol=1e-13, rtol=1e-11)
 
@@ -243,17 +249,17 @@ def test_a_clients_state_is_its_own_and_outlives_the_round(
     model: nn.Module, weights: dict[str, Tensor]
 ) -> None:
     shapes = {n: tuple(v.shape) for n, v in weights.items()}
-    moment = Moment(seed=0, draw=0, round=0)
+    draw_key = DrawKey(seed=0, draw=0, round=0)
     federated, whole = Federated(batch=BATCH), batches(1)
     before = stages(Counting(), setting(), shapes)
-    first = run_round(model, weights, whole, federated, before, moment, classes=CLASSES)
+    first = run_round(model, weights, whole, federated, before, draw_key, classes=CLASSES)
     some = Batches(clients=(0, 5), inputs=whole.inputs[:2], labels=whole.labels[:2])
-    second = run_round(model, weights, some, federated, first.stages, moment, classes=CLASSES)
+    second = run_round(model, weights, some, federated, first.stages, draw_key, classes=CLASSES)
     seen = second.stages.states["client", 0]["seen"]
     assert seen.tolist() == [2, 0, 1, 0, 1, 1]
     assert before.states["client", 0]["seen"].tolist() == [0] * 6  # the state given is untouched
     plain = run_round(
-        model, weights, some, federated, stages(NoDefense(), setting(), shapes), moment, classes=CLASSES
+        model, weights, some, federated, stages(NoDefense(), setting(), shapes), draw_key, classes=CLASSES
     )
     for name in weights:
         torch.testing.assert_close(second.shown["client"][name][0], plain.shown["client"][name][0] + 1)

@@ -23,7 +23,7 @@ from bench.federated.batches import Batches
 from bench.federated.describe import is_random
 from bench.federated.pipeline import run_round
 from bench.federated.simulator import RoundSimulator, simulator_seed
-from bench.federated.stages import Moment, stages
+from bench.federated.stages import DrawKey, stages
 from bench.parameters import values
 from bench.points import POINTS, point
 from bench.registry import entries as registry
@@ -216,7 +216,7 @@ def test_simulated_clients_have_not_trained_yet(tmp_path: Path) -> None:
         batches,
         cell.federated,
         before,
-        Moment(seed=0, draw=0, round=0),
+        DrawKey(seed=0, draw=0, round=0),
         classes=10,
     ).stages
     assert any((state["times"] > 0).any() for state in after.states.values())

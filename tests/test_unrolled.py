@@ -19,7 +19,7 @@ from bench.defenses.none import NoDefense
 from bench.errors import BenchError, NotApplicable
 from bench.federated.batches import Batches
 from bench.federated.pipeline import run_round
-from bench.federated.stages import Moment, Stages, stages
+from bench.federated.stages import DrawKey, Stages, stages
 from bench.gradients import one_hot
 from bench.models.base import Model
 from bench.models.cnn import FedCnn
@@ -174,7 +174,7 @@ def _round(
         labels=labels.unflatten(1, (STEPS, BATCH)),
     )  # fmt: skip
     taps = run_round(
-        model, weights, batches, federated, before, Moment(seed=0, draw=0, round=0), classes=CLASSES
+        model, weights, batches, federated, before, DrawKey(seed=0, draw=0, round=0), classes=CLASSES
     )
     return {name: value / (RATE * STEPS) for name, value in taps.shown["server"].items()}, before
 
@@ -188,8 +188,8 @@ def test_at_the_truth_it_is_what_the_pipeline_sends(defended: bool) -> None:
 
     def through(step: int, per_example: Mapping[str, Tensor], candidates: Candidates) -> dict[str, Tensor]:
         del candidates
-        moment = Moment(seed=0, draw=0, round=0, step=step)
-        shown, _ = before.apply("example", per_example, moment, tuple(range(READINGS)))
+        draw_key = DrawKey(seed=0, draw=0, round=0, step=step)
+        shown, _ = before.apply("example", per_example, draw_key, tuple(range(READINGS)))
         return {name: value.mean(1) for name, value in shown.items()}
 
     update = unrolled_update(

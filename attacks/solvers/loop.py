@@ -14,7 +14,7 @@ from bench.attacks.solvers.trajectory import Trajectory
 class _Progress:
     """The state of the loop.  A position numbers a row of `rows`; a slot, a row that is active now.
 
-    `zero_loss`, `loss_scale`, `hopeless`, `enough` (position,): see `Problem` and `RowLimits`; `share` (position,) are
+    `zero_loss`, `loss_scale`, `hopeless`, `enough` (position,): see `Problem` and `RowLimits`; `per_run` (position,) are
     the evaluations that each run may take.  `evaluations`, `restarts`, `runs`, `loss`, `x`: see `Solution`;
     `run_evaluations`, `run_loss` (position,) are of the present run.  `active` (slot,) are positions, `waiting` is
     the first position not yet begun; `state` and `evaluate` are of the slots.
@@ -28,7 +28,7 @@ class _Progress:
     loss_scale: Tensor
     hopeless: Tensor
     enough: Tensor
-    share: Tensor
+    per_run: Tensor
     evaluations: Tensor
     run_evaluations: Tensor
     restarts: Tensor
@@ -81,7 +81,7 @@ def _begin(
         problem=problem, solver=solver, limits=limits, rows=rows, zero_loss=zero_loss, loss_scale=loss_scale,
         hopeless=torch.maximum(limits.hopeless * zero_loss, floor),
         enough=torch.maximum(limits.enough * zero_loss, floor),
-        share=torch.div(limits.evaluations - spent, limits.restarts + 1, rounding_mode="floor"),
+        per_run=torch.div(limits.evaluations - spent, limits.restarts + 1, rounding_mode="floor"),
         evaluations=spent, run_evaluations=none, restarts=none.clone(), runs=none.clone(),
         loss=loss, run_loss=loss.clone(), x=x, trajectory=Trajectory(limits.evaluations, x),
         active=active, waiting=width, state=solver.init(starts),
@@ -123,7 +123,7 @@ def _judge(now: _Progress, loss: Tensor, finite: Tensor) -> tuple[Tensor, Tensor
     if limits.stop_loss is not None:
         ended = ended | ((loss < limits.stop_loss) & (now.evaluations[active] % limits.look_every == 0))
     allowed = now.restarts[active] < limits.restarts
-    late = now.run_evaluations[active] >= now.share[active]
+    late = now.run_evaluations[active] >= now.per_run[active]
     ended = ended | (allowed & late & (run_loss > now.hopeless[active]))
     restart = ended & ~exhausted & allowed & (run_loss > now.enough[active])
     if limits.leave_stalled:

@@ -16,7 +16,7 @@ from bench.federated.batches import Batches
 from bench.federated.describe import describe, untouched
 from bench.federated.pipeline import run_round, sent_unit
 from bench.federated.simulator import Kept, RoundSimulator, simulator_name, simulator_seed
-from bench.federated.stages import Moment, Stages
+from bench.federated.stages import DrawKey, Stages
 from bench.points import Point, Scope
 from bench.trip import Reading, Victims
 
@@ -74,11 +74,11 @@ def simulator(
             weights=setup.weights,
         ),
         model=setup.model, weights=setup.weights, stages=setup.stages, federated=cell.federated, point=point,
-        moment=Moment(
+        draw_key=DrawKey(
             seed=simulator_seed(cell.seed), draw=0, round=setup.round, colluders=cell.grants.colluders
         ),
         classes=setup.data.classes, observations=len(reading.rounds), public_inputs=reading.public_inputs,
-        public_labels=reading.public_labels, across=setup.across,
+        public_labels=reading.public_labels, whole_round=setup.whole_round,
         kept={} if simulations is None else simulations,
     )  # fmt: skip
 
@@ -87,20 +87,20 @@ def observe(
     cell: AttackCell, setup: Setup, point: Point, batches: Sequence[Batches], stages: Stages, *, observation: int = 0
 ) -> dict[str, Tensor]:  # fmt: skip
     """One observation at a point under these stages, name → (reading, *shape)."""
-    moment = Moment(
+    draw_key = DrawKey(
         seed=cell.seed, draw=cell.draw, round=setup.round, observation=observation,
         colluders=cell.grants.colluders,
     )  # fmt: skip
     federated, classes = cell.federated, setup.data.classes
     shown = [
-        run_round(setup.model, setup.weights, batch, federated, stages, moment, classes=classes).shown[
+        run_round(setup.model, setup.weights, batch, federated, stages, draw_key, classes=classes).shown[
             point.after
         ]
         for batch in batches
     ]
     if point.scope is Scope.AGGREGATE:
         return {name: torch.stack([one[name] for one in shown]) for name in setup.weights}
-    if not setup.across:
+    if not setup.whole_round:
         return shown[0]
     # each is of one reading's whole round, the victim first
     return {name: torch.stack([one[name][0] for one in shown]) for name in setup.weights}

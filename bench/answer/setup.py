@@ -33,7 +33,7 @@ KEPT_BYTES = 500e6  # of data sets that a worker keeps beside the one in use
 class Setup:
     """`weights` by name, of training round `round`; `clients` (client, example) indices into the training split.
 
-    `trained_rounds` and `accuracy` are what the file of the weights says of them.  With `across` what
+    `trained_rounds` and `accuracy` are what the file of the weights says of them.  With `whole_round` what
     the point shows of a client depends on the other clients of its round.
     """
 
@@ -46,7 +46,7 @@ class Setup:
     round: int = 0
     trained_rounds: int = 0
     accuracy: float | None = None
-    across: bool = False
+    whole_round: bool = False
 
     @property
     def coordinates(self) -> int:
@@ -75,7 +75,7 @@ def prepare(cell: AttackCell | TrainingCell, context: RunContext, memory: Memory
     training = replay.training_of(context.run, cell)
     rounds = training.rounds if training else UNTRAINED_ROUNDS
     setup = _setup(cell, data, model, weights, clients, rounds=rounds)
-    setup = replace(setup, **about, across=_across(cell, setup.stages, point(cell.point)))
+    setup = replace(setup, **about, whole_round=_whole_round(cell, setup.stages, point(cell.point)))
     if training and setup.round and setup.stages.states:
         return replace(setup, stages=_replayed(cell, training, setup, architecture, context.run))
     return setup
@@ -146,12 +146,12 @@ def _weights(
     }  # fmt: skip
 
 
-def _across(cell: AttackCell, defended: Stages, at: Point) -> bool:
+def _whole_round(cell: AttackCell, defended: Stages, at: Point) -> bool:
     """Whether what `at` shows of a client depends on the others of its round.
 
     Raises `NotApplicable` for colluders where there is nothing that they could tell.
     """
-    whole = defended.across is not None and at.sees(defended.across)
+    whole = defended.first_mixing_stage is not None and at.sees(defended.first_mixing_stage)
     if cell.grants.colluders and (not whole or at.scope is not Scope.UPDATE):
         raise NotApplicable(
             f"colluders tell what passed between clients before one's update was read; {cell.defense.name} at "

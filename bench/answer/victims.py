@@ -19,7 +19,7 @@ def draw_victims(cell: AttackCell, setup: Setup, point: Point) -> tuple[Victims,
 
     The same for all points, defenses and attacks: clients in a keyed order, each with its batch of that
     round; at `aggregate` a reading takes K clients of that order.  Where a point shows what depends on a
-    whole round (`Setup.across`), the batches are those of each reading's round of K clients: its victim
+    whole round (`Setup.whole_round`), the batches are those of each reading's round of K clients: its victim
     first, the others by a key of their own.
     """
     senders = cell.federated.per_round if point.scope is Scope.AGGREGATE else 1
@@ -38,7 +38,7 @@ def draw_victims(cell: AttackCell, setup: Setup, point: Point) -> tuple[Victims,
             Batches(clients=victims.clients[r], inputs=victims.inputs[r], labels=victims.labels[r])
             for r in range(cell.readings)
         ]
-    if not setup.across:
+    if not setup.whole_round:
         return victims, [batches]
     rounds = [(victim, *_companions(cell, setup, victim, r)) for r, (victim,) in enumerate(victims.clients)]
     return victims, [_batches(cell, setup, clients)[0] for clients in rounds]

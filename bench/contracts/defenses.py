@@ -151,10 +151,10 @@ def inputs_untouched(defense: Defense) -> None:
 
 
 def row_alone(defense: Defense) -> None:
-    """A client (or an example) gets the same alone and beside others, to 1e-9, unless it says it acts `across`
+    """A client (or an example) gets the same alone and beside others, to 1e-9, unless it says `mixes_clients`
     clients."""
     for words, trial, stage, before in _wired(defense):
-        if stage == "aggregate" or any(item.across for item in trial.stages.transforms[stage]):
+        if stage == "aggregate" or any(item.mixes_clients for item in trial.stages.transforms[stage]):
             continue
         together = trial.apply(stage, before)
         for row, client in enumerate(CLIENTS):

@@ -48,8 +48,8 @@ class Quiet(Transform):
     inner: Transform
 
     @property
-    def across(self) -> bool:  # type: ignore[override]
-        return self.inner.across
+    def mixes_clients(self) -> bool:  # type: ignore[override]
+        return self.inner.mixes_clients
 
     @property
     def owner(self) -> str:  # type: ignore[override]
@@ -101,7 +101,7 @@ def unread(said: Composition) -> list[str]:
         for part in said.parts
         if part.transform.random and not _reads(part)
         and part.transform.noise(said.contexts[part.stage], part.state) is None
-        and not (part.transform.across and said.senders > 1)
+        and not (part.transform.mixes_clients and said.senders > 1)
     ]  # fmt: skip
 
 

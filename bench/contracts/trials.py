@@ -18,7 +18,7 @@ from bench.defenses.transforms.rows import norms
 from bench.federated.batches import Batches
 from bench.federated.draws import KeyedDraws
 from bench.federated.pipeline import Taps, run_round, sent_unit
-from bench.federated.stages import Moment, Stages, stages
+from bench.federated.stages import DrawKey, Stages, stages
 from bench.gradients import group_gradients, one_hot
 from bench.points import STAGES, UPDATE_STAGES, Stage
 
@@ -40,8 +40,10 @@ class Trial:
     stages: Stages
 
     def taps(self, chosen: Stages) -> Taps:
-        moment = Moment(seed=3, draw=0, round=0)
-        return run_round(self.module, self.weights, self.batches, self.federated, chosen, moment, classes=10)
+        draw_key = DrawKey(seed=3, draw=0, round=0)
+        return run_round(
+            self.module, self.weights, self.batches, self.federated, chosen, draw_key, classes=10
+        )
 
     def undefended(self) -> Stages:
         return Stages(setting=self.stages.setting, transforms={}, states={})
@@ -66,12 +68,12 @@ class Trial:
         self, stage: Stage, tensors: Tensors, *, draw: int = 0, clients: tuple[int, ...] = CLIENTS
     ) -> dict[str, Tensor]:
         """At stage `step` the examples' norms are those of `at`, of these of `CLIENTS`."""
-        moment, left = Moment(seed=3, draw=draw, round=0), None
+        draw_key, left = DrawKey(seed=3, draw=draw, round=0), None
         if stage == "step":
             left = {name: value[_places(clients)] for name, value in norms(self.at("example"), 2).items()}
         examples = next(iter(tensors.values())).shape[1] if stage == "example" else 0
         return self.stages.apply(
-            stage, tensors, moment, clients, norms=left, weights=self.weights,
+            stage, tensors, draw_key, clients, norms=left, weights=self.weights,
             local=self.local(clients, examples) if stage == "example" else None,
         )[0]  # fmt: skip
 

@@ -18,7 +18,7 @@ from bench.defenses.transforms.rows import flattened
 from bench.federated.batches import Batches
 from bench.federated.clients import Network
 from bench.federated.draws import NoDraws, ZeroDraws
-from bench.federated.stages import Moment, Stages
+from bench.federated.stages import DrawKey, Stages
 from bench.points import UPDATE_STAGES, Stage
 from bench.record.schema import BayesianRound
 
@@ -35,7 +35,7 @@ class Round:
 
     weights: Tensors
     stages: Stages
-    moment: Moment
+    draw_key: DrawKey
     batches: Batches
     update: Tensors
 
@@ -55,7 +55,7 @@ class Accountant:
         """One round's cost at each level that can be accounted: level → (order,), float64."""
         costs: dict[str, Tensor] = {}
         for level in (level for level in self.config.levels if level not in self.absent):
-            variance = _variance(self.stages, level, self.federated, round_.moment.round)
+            variance = _variance(self.stages, level, self.federated, round_.draw_key.round)
             if level == "instance":
                 moved = torch.cat([_distances(flattened(each, 2)) for each in _clipped(net, round_)])
                 of_clients = np.stack(self._estimates(moved / variance, level))
@@ -212,7 +212,7 @@ def _without_noise(stages: Iterable[Stage], tensors: Tensors, round_: Round) -> 
     """Tensors after these stages but for their noise."""
     for stage in stages:
         tensors, _ = round_.stages.apply(
-            stage, tensors, round_.moment, round_.batches.clients, ZeroDraws(), weights=round_.weights
+            stage, tensors, round_.draw_key, round_.batches.clients, ZeroDraws(), weights=round_.weights
         )
     return tensors
 

@@ -21,7 +21,7 @@ from bench.defenses.transforms.rows import broadcast, norms
 from bench.federated.batches import Batches
 from bench.federated.draws import StreamDraws
 from bench.federated.stacks import stack
-from bench.federated.stages import Moment, Stages
+from bench.federated.stages import DrawKey, Stages
 from bench.gradients import example_loss
 
 
@@ -82,7 +82,7 @@ class ExampleGradients:
 
 def local_updates(
     net: Network, model: nn.Module, weights: Tensors, batches: Batches, federated: Federated, stages: Stages,
-    moment: Moment, draws: Draws,
+    draw_key: DrawKey, draws: Draws,
 ) -> tuple[dict[str, Tensor], Stages]:  # fmt: skip
     """What these clients would send before stage `client`, name → (client, *shape), and their next states.
 
@@ -93,7 +93,7 @@ def local_updates(
     by_norms = follows_from_norms(stages)
     with torch.no_grad():
         for step in range(federated.steps):
-            now = replace(moment, step=step)
+            now = replace(draw_key, step=step)
             inputs, labels = batches.inputs[:, step], batches.labels[:, step]
             gradients = net.gradients(local, inputs, labels)
             remaining: dict[str, Tensor] | None = None  # the examples' norms after stage `example`
@@ -140,13 +140,13 @@ def follows_from_norms(stages: Stages) -> bool:
 
 
 def _by_norms(
-    gradients: Gradients, stages: Stages, moment: Moment, clients: tuple[int, ...], draws: Draws
+    gradients: Gradients, stages: Stages, draw_key: DrawKey, clients: tuple[int, ...], draws: Draws
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], Stages]:
     """Stage `example` and the mean after it, with the examples' norms after all but noise."""
     before = after = gradients.norms()
     factors = {name: torch.ones_like(norm) for name, norm in before.items()}
     deviation: Tensor | float = 0.0
-    now, step = moment.round, moment.step
+    now, step = draw_key.round, draw_key.step
     context = Context(lead=2, stage="example", round=now, step=step, setting=stages.setting, draws=draws)
     for position, transform in enumerate(stages.transforms["example"]):
         scaling, stages = stages.advance(("example", position), clients, _scaling(transform), after, context)

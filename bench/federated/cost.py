@@ -5,7 +5,7 @@ from dataclasses import replace
 from statistics import median, quantiles
 
 from bench.federated.clients import network
-from bench.federated.stages import Moment, Stages
+from bench.federated.stages import DrawKey, Stages
 from bench.federated.training import Course, Progress, participants, updates
 from bench.points import UPDATE_STAGES
 from bench.record.schema import TrainingCost
@@ -30,10 +30,10 @@ def step_cost(course: Course, start: Progress) -> TrainingCost:
 
     def once(progress: Progress) -> float:
         began = time.perf_counter()
-        moment = Moment(seed=short.seed, draw=0, round=0)
-        sent, stages = updates(alone, net, progress, clients, moment)
+        draw_key = DrawKey(seed=short.seed, draw=0, round=0)
+        sent, stages = updates(alone, net, progress, clients, draw_key)
         for stage in UPDATE_STAGES:
-            sent, stages = stages.apply(stage, sent, moment, clients, weights=progress.weights)
+            sent, stages = stages.apply(stage, sent, draw_key, clients, weights=progress.weights)
         return (time.perf_counter() - began) / len(clients) / steps * 1e3
 
     once(bare), once(start)  # the first calls of the library are slow

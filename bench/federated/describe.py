@@ -171,7 +171,7 @@ class Composition:
     ) -> dict[str, Tensor]:
         """A transform of clients' updates (reading·sender, *shape).  One across clients takes a round at a time."""
         context = self.contexts[part.stage]
-        if not part.transform.across:
+        if not part.transform.mixes_clients:
             return part(rows, observed, part.of_rows(readings * self.senders), context)[0]
         rounds = [
             part({n: v.unflatten(0, (readings, -1))[r] for n, v in rows.items()}, None,
@@ -258,7 +258,7 @@ def _parts(
     for number, (stage, position) in enumerate(places):
         transform = stages.transforms[stage][position]
         if (
-            transform.across and behind[stage] == 1
+            transform.mixes_clients and behind[stage] == 1
             and transform.expected(probe, {}, contexts[stage]) is None
         ):  # fmt: skip
             return None  # it depends on clients that this reading says nothing of

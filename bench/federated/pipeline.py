@@ -13,7 +13,7 @@ from bench.cell import Federated
 from bench.defenses.base import Local, Tensors
 from bench.defenses.transforms.rows import norms
 from bench.federated.batches import Batches
-from bench.federated.stages import Moment, Stages
+from bench.federated.stages import DrawKey, Stages
 from bench.gradients import example_gradients, one_hot
 from bench.points import UPDATE_STAGES, Stage
 
@@ -31,7 +31,7 @@ class Taps:
 
 def run_round(
     model: nn.Module, weights: Tensors, batches: Batches, federated: Federated, stages: Stages,
-    moment: Moment, *, classes: int,
+    draw_key: DrawKey, *, classes: int,
 ) -> Taps:  # fmt: skip
     """One round from the shared `weights` (name → (*shape)), for all clients at once.
 
@@ -41,7 +41,7 @@ def run_round(
     local = {name: value.expand(len(batches.clients), *value.shape) for name, value in weights.items()}
     total: dict[str, Tensor] = {name: torch.zeros_like(value) for name, value in local.items()}
     for step in range(federated.steps):
-        now = replace(moment, step=step)
+        now = replace(draw_key, step=step)
         inputs, labels = batches.inputs[:, step], batches.labels[:, step]
         here = Local(model=model, weights=local, inputs=inputs, labels=labels)
         per_example = _per_example(here, classes, same=step == 0)
@@ -58,10 +58,10 @@ def run_round(
     unit = sent_unit(federated)
     update = {name: unit * value for name, value in total.items()}
     for stage in UPDATE_STAGES:
-        update, stages = stages.apply(stage, update, moment, batches.clients, weights=weights)
+        update, stages = stages.apply(stage, update, draw_key, batches.clients, weights=weights)
         shown[stage] = update
     mean = {name: value.mean(0) for name, value in update.items()}
-    shown["aggregate"], stages = stages.apply("aggregate", mean, moment, weights=weights)
+    shown["aggregate"], stages = stages.apply("aggregate", mean, draw_key, weights=weights)
     return Taps(shown=shown, stages=stages)
 
 

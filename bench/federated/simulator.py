@@ -18,7 +18,7 @@ from bench.errors import PluginError
 from bench.federated.batches import Batches
 from bench.federated.describe import untouched
 from bench.federated.pipeline import run_round, sent_unit
-from bench.federated.stages import Moment, Stages
+from bench.federated.stages import DrawKey, Stages
 from bench.points import STAGES, Point, Scope
 
 SIMULATIONS = 5000  # readings that a cell's attacker may simulate
@@ -39,9 +39,9 @@ class RoundSimulator:
     """`bench.trip.Simulator` of one cell: the round up to `point`, with the server's states as they are and clients'
     before their first round.
 
-    `weights` name → (*shape); `moment` has the attacker's own seed, and the observation's number and draw are set at
+    `weights` name → (*shape); `draw_key` has the attacker's own seed, and the observation's number and draw are set at
     each call.  `public_inputs` (example, *shape) and `public_labels` fill a batch or a round where the defense mixes
-    a victim with others (`across`: those of its round).  `name` tells simulators of one process apart, with the
+    a victim with others (`whole_round`: those of its round).  `name` tells simulators of one process apart, with the
     weights.  `kept` is shared by a process's cells: an equal call is answered from it.
     """
 
@@ -51,12 +51,12 @@ class RoundSimulator:
     stages: Stages
     federated: Federated
     point: Point
-    moment: Moment
+    draw_key: DrawKey
     classes: int
     observations: int
     public_inputs: Tensor
     public_labels: Tensor
-    across: bool = False
+    whole_round: bool = False
     budget: int = SIMULATIONS
     kept: Kept = field(default_factory=dict)
     used: int = 0
@@ -96,7 +96,7 @@ class RoundSimulator:
 
     def _observe(self, inputs: Tensor, labels: Tensor, draw: int, observation: int) -> dict[str, Tensor]:
         """One observation of each candidate, name → (reading, *shape)."""
-        moment = replace(self.moment, draw=draw, observation=observation)
+        draw_key = replace(self.draw_key, draw=draw, observation=observation)
         steps = self.federated.steps if self.point.after_training else 1
         federated = self.federated.model_copy(update={"steps": steps})
         unit = sent_unit(federated) * steps if self.point.after_training else 1.0
@@ -104,7 +104,7 @@ class RoundSimulator:
         for batches, count in self._rounds(inputs, labels, steps):
             stages = _of_clients(self._seen(), batches.clients, self.weights)
             taps = run_round(
-                self.model, self.weights, batches, federated, stages, moment, classes=self.classes
+                self.model, self.weights, batches, federated, stages, draw_key, classes=self.classes
             )
             tensors = taps.shown[self.point.after]
             if self.point.scope is Scope.AGGREGATE:
@@ -123,7 +123,7 @@ class RoundSimulator:
             inputs, labels = self._filled(inputs, labels)
         x, y = inputs.reshape(*rows, *inputs.shape[2:]), labels.reshape(rows)
         size = self.federated.per_round
-        if self.point.scope is not Scope.AGGREGATE and not self.across:
+        if self.point.scope is not Scope.AGGREGATE and not self.whole_round:
             values = sum(value.numel() for value in self.weights.values())
             size = max(1, int(CHUNK_BYTES / (8 * values * y[0].numel())))
         elif self.point.scope is not Scope.AGGREGATE and count % size:  # fill the last round

@@ -16,9 +16,12 @@ Output = TypeVar("Output")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
-    """A point in time of the training: round t, local step, the draw's seed and number, and the share of a client's
-    neighbours who collude with the attacker."""
+class DrawKey:
+    """When a defense draws, which keys its draws: the draw's seed and number, round t, local step, observation.
+
+    `colluders`: of the clients that a client exchanges noise with (NISS: its neighbours), the share who collude with
+    the attacker.
+    """
 
     seed: int
     draw: int
@@ -52,12 +55,12 @@ class Stages:
         return any(t.unlinks for stage in STAGES if point.sees(stage) for t in self.transforms.get(stage, ()))
 
     @property
-    def across(self) -> Stage | None:
+    def first_mixing_stage(self) -> Stage | None:
         """The first stage at which clients' updates meet those of others of their round, before the mean."""
-        return next((at for at in STAGES if any(t.across for t in self.transforms.get(at, ()))), None)
+        return next((at for at in STAGES if any(t.mixes_clients for t in self.transforms.get(at, ()))), None)
 
     def apply(
-        self, stage: Stage, tensors: Tensors, moment: Moment, clients: tuple[int, ...] = (),
+        self, stage: Stage, tensors: Tensors, draw_key: DrawKey, clients: tuple[int, ...] = (),
         draws: Draws | None = None, norms: Tensors | None = None, weights: Tensors | None = None,
         local: Local | None = None,
     ) -> tuple[dict[str, Tensor], "Stages"]:  # fmt: skip
@@ -70,11 +73,11 @@ class Stages:
         rows, lead = _rows(stage, current, clients)
         random_index = 0  # counts the transforms that draw, so that others in between move no draw
         for position, transform in enumerate(self.transforms.get(stage, ())):
-            fields = (moment.draw, moment.round, moment.step, stage, random_index, moment.observation)
+            fields = (draw_key.draw, draw_key.round, draw_key.step, stage, random_index, draw_key.observation)
             context = Context(
-                lead=lead, stage=stage, round=moment.round, step=moment.step, setting=self.setting,
-                draws=draws or KeyedDraws(seed=moment.seed, fields=fields, rows=rows), norms=norms,
-                weights=weights, local=local, colluders=moment.colluders,
+                lead=lead, stage=stage, round=draw_key.round, step=draw_key.step, setting=self.setting,
+                draws=draws or KeyedDraws(seed=draw_key.seed, fields=fields, rows=rows), norms=norms,
+                weights=weights, local=local, colluders=draw_key.colluders,
             )  # fmt: skip
             random_index += transform.random
             current, stages = stages.advance((stage, position), clients, transform.update, current, context)

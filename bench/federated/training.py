@@ -25,7 +25,7 @@ from bench.federated.clients import Network, local_updates, network
 from bench.federated.draws import StreamDraws
 from bench.federated.pipeline import server_step
 from bench.federated.stacks import Stack
-from bench.federated.stages import Moment, Stages
+from bench.federated.stages import DrawKey, Stages
 from bench.points import UPDATE_STAGES
 
 CHUNK = 10  # clients at once: more exceed the caches, fewer cost more calls (BENCHMARKS.md)
@@ -110,15 +110,15 @@ def _round(
 ) -> Progress:
     cell = course.cell
     chosen = participants(cell, before.round)
-    moment = Moment(seed=cell.seed, draw=0, round=before.round)
-    update, stages = updates(course, net, before, chosen, moment)
+    draw_key = DrawKey(seed=cell.seed, draw=0, round=before.round)
+    update, stages = updates(course, net, before, chosen, draw_key)
     costs = before.costs
     if accountant is not None:
         batches, _ = local_batches(cell, course.data, course.clients, chosen, before.round)
         of_round = accountant.costs(
             net,
             bayesian.Round(
-                weights=before.weights, stages=before.stages, moment=moment,
+                weights=before.weights, stages=before.stages, draw_key=draw_key,
                 batches=batches.to(course.device), update=update,
             ),
         )  # fmt: skip
@@ -127,9 +127,9 @@ def _round(
             for level, cost in of_round.items()
         }
     for stage in UPDATE_STAGES:
-        update, stages = stages.apply(stage, update, moment, chosen, weights=before.weights)
+        update, stages = stages.apply(stage, update, draw_key, chosen, weights=before.weights)
     mean = {name: value.mean(0) for name, value in update.items()}
-    mean, stages = stages.apply("aggregate", mean, moment, weights=before.weights)
+    mean, stages = stages.apply("aggregate", mean, draw_key, weights=before.weights)
     weights = server_step(before.weights, mean, cell.federated)
     return replace(before, round=before.round + 1, weights=weights, stages=stages, costs=costs)
 
@@ -141,16 +141,16 @@ def participants(cell: TrainingCell, round_: int) -> tuple[int, ...]:
 
 
 def updates(
-    course: Course, net: Network, before: Progress, chosen: tuple[int, ...], moment: Moment
+    course: Course, net: Network, before: Progress, chosen: tuple[int, ...], draw_key: DrawKey
 ) -> tuple[dict[str, Tensor], Stages]:
     """What the chosen clients would send before stage `client`, name → (client, *shape), and the stages after it."""
 
     def part(clients: tuple[int, ...]) -> tuple[dict[str, Tensor], Stages]:
         batches, _ = local_batches(course.cell, course.data, course.clients, clients, before.round)
-        draws = StreamDraws.of(moment.seed, moment.draw, moment.round, clients, course.device)
+        draws = StreamDraws.of(draw_key.seed, draw_key.draw, draw_key.round, clients, course.device)
         return local_updates(
             net, course.model, before.weights, batches.to(course.device), course.cell.federated,
-            before.stages.of(clients), moment, draws,
+            before.stages.of(clients), draw_key, draws,
         )  # fmt: skip
 
     chunks = [chosen[start : start + course.chunk] for start in range(0, len(chosen), course.chunk)]

@@ -20,7 +20,7 @@ from bench.matrix.document import PRESETS, document, located, preset_names
 from bench.matrix.entries import Registry, registered
 from bench.matrix.messages import Errors, Wrong, lacks, nearest, quoted
 from bench.matrix.published import PublishedFigures, published
-from bench.matrix.schema import AXES, TRAIN_AXES, Axes, Document, Settings, TrainBlock
+from bench.matrix.schema import AXES, TRAIN_AXES, Axes, Budgets, Document, TrainBlock
 from bench.matrix.weights import SeededFile
 from bench.registry import entries as _registry
 
@@ -95,7 +95,7 @@ def read(
 def _attacks(errors: Errors, matrix: Document, scale: str | None) -> list[Combination]:
     """The combinations of every block of this scale, with a weights file for each seed."""
     axes = matrix.axes or Axes()
-    shared = matrix.written(Settings.model_fields) | axes.written(AXES)
+    shared = matrix.written(Budgets.model_fields) | axes.written(AXES)
     blocks: list[Axes] = [block for block in matrix.attack if block.scale in (None, scale)]
     if not matrix.attack and axes.model_fields_set:
         blocks = [axes]
@@ -146,7 +146,7 @@ def _check_complete(errors: Errors, content: Mapping[str, Any]) -> None:
     axes = content.get("axes", {})
     if not isinstance(axes, dict):
         return
-    for name in Settings.model_fields:
+    for name in Budgets.model_fields:
         if name in content and name in axes:
             errors.add(f"axes.{name}", "given here and at the top", "keep one of the two")
     for key, block in tables(content, "attack"):

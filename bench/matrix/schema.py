@@ -162,7 +162,7 @@ class Weights(Table):
         return self if self.train is not None else self.file or InitialWeights()
 
 
-class Settings(Table):
+class Budgets(Table):
     """What may stand at the top, for every attack, as well as among its axes: a number, or a list of them."""
 
     evaluations: Counts | None = None
@@ -170,7 +170,7 @@ class Settings(Table):
     chunk: Counts | None = None
 
 
-class Axes(Settings):
+class Axes(Budgets):
     """Axes of attacks: each a list whose values are multiplied with those of the others."""
 
     dataset: Axis[Dataset] | None = None
@@ -258,7 +258,7 @@ class PublishedRow(Figures):
         return self
 
 
-class Document(Settings):
+class Document(Budgets):
     """A whole matrix file."""
 
     title: Line = ""

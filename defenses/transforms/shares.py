@@ -22,7 +22,7 @@ class NoiseShares(Additive):
     the nearest, tell the attacker what they sent and received: he subtracts their n_ij, and the mean of -r·n_ji.
     """
 
-    across: ClassVar[bool] = True
+    mixes_clients: ClassVar[bool] = True
 
     deviation: float
     shares: int

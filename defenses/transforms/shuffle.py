@@ -18,7 +18,7 @@ class ShuffleCoordinates(Transform):
     """
 
     random: ClassVar[bool] = True
-    across: ClassVar[bool] = True
+    mixes_clients: ClassVar[bool] = True
     unlinks: ClassVar[bool] = True
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:

@@ -20,7 +20,7 @@ from bench.defenses.base import Setting
 from bench.federated.batches import Batches
 from bench.federated.clients import local_updates, network
 from bench.federated.draws import StreamDraws
-from bench.federated.stages import Moment, stages
+from bench.federated.stages import DrawKey, stages
 from bench.gradients import example_loss
 from bench.registry import entries as registry
 
@@ -67,11 +67,11 @@ def ours(name: str, steps: int, clients: int) -> Once:
     )
     shapes = {key: tuple(value.shape) for key, value in weights.items()}
     defended = stages(registry.instance("defenses", entry, params), setting, shapes).of(batches.clients)
-    net, moment = network(module), Moment(seed=0, draw=0, round=0)
+    net, draw_key = network(module), DrawKey(seed=0, draw=0, round=0)
 
     def once() -> None:
         draws = StreamDraws.of(0, 0, 0, batches.clients, torch.device("cpu"))
-        local_updates(net, module, weights, batches, federated, defended, moment, draws)
+        local_updates(net, module, weights, batches, federated, defended, draw_key, draws)
 
     return once
 
