@@ -14,8 +14,8 @@ from bench.attacks.solvers.trajectory import Trajectory
 class _Progress:
     """The state of the loop.  A position numbers a row of `rows`; a slot, a row that is active now.
 
-    `zero_loss`, `loss_scale`, `hopeless`, `enough` (position,): see `Problem` and `RowLimits`; `per_run` (position,) are
-    the evaluations that each run may take.  `evaluations`, `restarts`, `runs`, `loss`, `x`: see `Solution`;
+    `zero_loss`, `loss_scale`, `hopeless`, `enough` (position,): see `Problem` and `RowLimits`; `per_run` (position,)
+    are the evaluations that each run may take.  `evaluations`, `restarts`, `runs`, `loss`, `x`: see `Solution`;
     `run_evaluations`, `run_loss` (position,) are of the present run.  `active` (slot,) are positions, `waiting` is
     the first position not yet begun; `state` and `evaluate` are of the slots.
     """
