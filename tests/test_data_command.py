@@ -166,6 +166,14 @@ def test_an_archive_is_unpacked_whole_or_not_at_all(mirror: Mirror, tmp_path: Pa
     with pytest.raises(DataError, match="cannot be unpacked"):
         _get(_remote(mirror, content=outside, unpacks="inner"), tmp_path / "bad")
     assert _files(tmp_path / "bad") == ["set/file.bin"]
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        link = tarfile.TarInfo("inner/link")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(link)
+    mirror.files["/one/file.bin"] = packed.getvalue()
+    with pytest.raises(DataError, match="inner/link is no plain file"):
+        _get(_remote(mirror, content=packed.getvalue(), unpacks="inner"), tmp_path / "link")
 
 
 def test_a_folder_that_cannot_be_written_is_named(mirror: Mirror, tmp_path: Path) -> None:

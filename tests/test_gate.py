@@ -259,6 +259,9 @@ def test_a_run_keeps_its_request(tmp_path: Path) -> None:
         ('{"baseline": 1, "margins": {}, "asked": null, "records": [{"id": 3}]}', "not a baseline"),
         ('{"baseline": 2, "margins": {}, "request": null, "records": [{"id": "3"}]}', "field required"),
         ("\x00\xff", "not a baseline"),
+        ('{"baseline": 2, "margins": {}, "request": null, "records": [', "not a baseline"),
+        ('{"baseline": 2, "margins": {}, "request": null, "records": []} and more', "not a baseline"),
+        ('{"baseline": 2, "margins": {}, "request": null}', "has no records"),
     ],
 )  # fmt: skip
 def test_a_damaged_baseline_is_one_line(tmp_path: Path, content: str, message: str) -> None:

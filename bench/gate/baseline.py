@@ -5,10 +5,11 @@ of schema 1 and is still read.
 """
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AliasChoices, Field, ValidationError
 
@@ -20,10 +21,12 @@ from bench.record.compact import Interner, for_baseline, short_json
 from bench.record.files import write_atomically
 from bench.record.request import Request
 from bench.record.schema import Record
-from bench.sanitize import first_error
+from bench.sanitize import first_error, first_line
 
 FORMAT = 2
 _MOST_BYTES = 2**30
+_RECORDS = re.compile(r',\s*"records"\s*:\s*\[')
+_SPACE, _BETWEEN, _END = re.compile(r"\s*"), re.compile(r"\s*,?\s*"), re.compile(r"\]\s*\}\s*")
 _AGAIN = "write it again: bench gate RUN --write-baseline FILE"
 
 
@@ -36,13 +39,12 @@ class Baseline:
     records: tuple[Record, ...]
 
 
-class _File(Frozen):
-    """The file's JSON; its records are read by `bench.record.store`."""
+class _Head(Frozen):
+    """The file's JSON but for its records, which are read one by one, by `bench.record.store`."""
 
     baseline: Literal[1, 2]
     margins: dict[str, float]
     request: Annotated[Request | None, Field(validation_alias=AliasChoices("request", "asked"))]
-    records: list[dict[str, Any]]
 
 
 def of_run(records: Iterable[Record], request: Request | None, margins: Mapping[str, float]) -> Baseline:
@@ -68,8 +70,12 @@ def read(path: Path) -> Baseline:
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise BenchError(f"{path}: larger than {_MOST_BYTES >> 20} MiB, which no baseline is; {_AGAIN}")
-        file = _File.model_validate_json(path.read_bytes())
-        records = list(_parsed(file.records))
+        text = path.read_text("utf-8")
+        start = _RECORDS.search(text)
+        file = _Head.model_validate_json(text if start is None else text[: start.start()] + "}")
+        if start is None:
+            raise BenchError(f"{path}: not a baseline (it has no records); {_AGAIN}")
+        records = tuple(_parsed(text, start.end()))
     except FileNotFoundError:
         raise BenchError(f"{path}: no such file; bench gate RUN --write-baseline {path} makes it") from None
     except OSError as error:
@@ -78,12 +84,18 @@ def read(path: Path) -> Baseline:
         raise BenchError(f"{path}: not a baseline ({first_error(error)}); {_AGAIN}") from None
     except (RecordError, RecursionError) as error:
         raise BenchError(f"{path}: not a baseline: {error}") from None
-    return Baseline(margins=file.margins, request=file.request, records=tuple(records))
+    except ValueError as error:  # no text, or no JSON from a record on
+        raise BenchError(f"{path}: not a baseline ({first_line(error)}); {_AGAIN}") from None
+    return Baseline(margins=file.margins, request=file.request, records=records)
 
 
-def _parsed(contents: list[dict[str, Any]]) -> Iterator[Record]:
-    """The records, from their JSON; each is let go of on the way: of 10⁵ it takes gigabytes."""
-    intern = Interner()
-    contents.reverse()
-    while contents:
-        yield intern(store.parse(json.dumps(contents.pop()), "a record of it", _AGAIN))
+def _parsed(text: str, at: int) -> Iterator[Record]:
+    """The records of the list that begins here and ends the file.  One at a time: the JSON of 10⁵ takes gigabytes."""
+    decode, intern = json.JSONDecoder().raw_decode, Interner()
+    at = _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing, too
+    while text[at : at + 1] != "]":
+        _, end = decode(text, at)
+        yield intern(store.parse(text[at:end], "a record of it", _AGAIN))
+        at = _BETWEEN.match(text, end).end()  # type: ignore[union-attr]
+    if not _END.fullmatch(text, at):
+        raise ValueError("the list of its records does not end it")
