@@ -28,11 +28,8 @@ class Digits(Dataset):
 def _file() -> Path:
     """The table in scikit-learn's package; importing the package would cost each process most of a second."""
     spec = find_spec("sklearn")
-    path = (
-        Path((spec and spec.origin) or "sklearn/__init__.py").with_name("datasets") / "data" / "digits.csv.gz"
-    )
-    if not path.is_file():
-        raise DataError(
-            f"digits: scikit-learn has no {path}; install scikit-learn as constraints.txt names it"
-        )
-    return path
+    for folder in (spec and spec.submodule_search_locations) or ():
+        path = Path(folder) / "datasets" / "data" / "digits.csv.gz"
+        if path.is_file():
+            return path
+    raise DataError("digits: scikit-learn has no table of them; install it as constraints.txt names it")

@@ -65,7 +65,7 @@ class Gated{number}(_Base{number}):
         pass_gate()
         return _Base{number}.reconstruct(self, reading, budget, key)
 '''
-MATRIX = """
+_SMALL = """
 title = "faults"
 readings = 2
 evaluations = 20
@@ -73,9 +73,15 @@ evaluations = 20
 dataset = ["digits"]
 model = ["mlp"]
 attack = [{attacks}]
+"""
+MATRIX = f"""{_SMALL}
 defense = ["none", "prune"]
 point = ["type-2", "type-1"]
-weights = ["init", {{ train = {{ rounds = 2 }}, round = 2 }}]
+weights = ["init", {{{{ train = {{{{ rounds = 2 }}}}, round = 2 }}}}]
+"""
+ONE_EACH = f"""{_SMALL}
+defense = ["none"]
+point = ["type-2"]
 """
 
 
@@ -113,19 +119,6 @@ class Gate:
     def waiting(self) -> int:
         """How many reconstructions wait, or were killed while they did; those before them have their records."""
         return max(0, self._calls.stat().st_size - self._from + 1)
-
-
-ONE_EACH = """
-title = "faults, one cell of each attack"
-readings = 2
-evaluations = 20
-[axes]
-dataset = ["digits"]
-model = ["mlp"]
-attack = [{attacks}]
-defense = ["none"]
-point = ["type-2"]
-"""
 
 
 def matrix(folder: Path, *attacks: str, text: str = MATRIX, name: str = "faults") -> Path:

@@ -250,10 +250,9 @@ def test_a_training_that_was_cut_off_goes_on_bit_for_bit(
     assert apart(whole, end) == 0
     assert end.curve == whole.curve
     assert list(end.checkpoints) == [1]
+    # a file is read in any order
     monkeypatch.setattr(resume, "read_weights", lambda path: dict(reversed(read_weights(path).items())))
-    assert (
-        apart(whole, train(of, resume.load(path, start, {"source": 1}))) == 0
-    )  # a file is read in any order
+    assert apart(whole, train(of, resume.load(path, start, {"source": 1}))) == 0
     assert differing(by_name(whole.checkpoints[1]), by_name(end.checkpoints[1])) is None
     assert resume.load(path, start, {"source": 2}) is start  # other code: from the beginning
     path.write_bytes(path.read_bytes()[:100])

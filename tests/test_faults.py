@@ -61,9 +61,8 @@ def test_no_kill_at_any_point_tears_or_loses_a_record(tmp_path: Path, kills: int
     assert done.returncode == 0, done.stderr
     counts = json.loads(done.stdout)
     assert counts["killed"] == kills
-    assert (
-        counts["equal"] >= kills // 5
-    )  # so often a run that was killed on its way ended as an undisturbed one
+    # so often a run that was killed on its way ended as an undisturbed one
+    assert counts["equal"] >= kills // 5
 
 
 def test_the_kills_would_find_files_that_are_written_in_place(tmp_path: Path) -> None:

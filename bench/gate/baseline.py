@@ -6,7 +6,7 @@ of schema 1 and is still read.
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -25,8 +25,8 @@ from bench.sanitize import first_error, first_line
 
 FORMAT = 2
 _MOST_BYTES = 2**30
-_RECORDS = re.compile(r',\s*"records"\s*:\s*\[')
-_SPACE, _BETWEEN, _END = re.compile(r"\s*"), re.compile(r"\s*,?\s*"), re.compile(r"\]\s*\}\s*")
+_RECORDS = re.compile(r'"records"\s*:\s*\[\s*')
+_BETWEEN = re.compile(r"\s*(?:,\s*(?=\{)|(?=\]))")  # a comma and the next record, or the end of the list
 _AGAIN = "write it again: bench gate RUN --write-baseline FILE"
 
 
@@ -39,12 +39,13 @@ class Baseline:
     records: tuple[Record, ...]
 
 
-class _Head(Frozen):
-    """The file's JSON but for its records, which are read one by one, by `bench.record.store`."""
+class _File(Frozen):
+    """The file's JSON; its records are taken out first, and read one by one."""
 
     baseline: Literal[1, 2]
     margins: dict[str, float]
     request: Annotated[Request | None, Field(validation_alias=AliasChoices("request", "asked"))]
+    records: tuple[()] | None = None
 
 
 def of_run(records: Iterable[Record], request: Request | None, margins: Mapping[str, float]) -> Baseline:
@@ -71,11 +72,10 @@ def read(path: Path) -> Baseline:
         if path.stat().st_size > _MOST_BYTES:
             raise BenchError(f"{path}: larger than {_MOST_BYTES >> 20} MiB, which no baseline is; {_AGAIN}")
         text = path.read_text("utf-8")
-        start = _RECORDS.search(text)
-        file = _Head.model_validate_json(text if start is None else text[: start.start()] + "}")
-        if start is None:
+        records, text = _taken_out(text)
+        file = _File.model_validate_json(text)
+        if file.records is None:
             raise BenchError(f"{path}: not a baseline (it has no records); {_AGAIN}")
-        records = tuple(_parsed(text, start.end()))
     except FileNotFoundError:
         raise BenchError(f"{path}: no such file; bench gate RUN --write-baseline {path} makes it") from None
     except OSError as error:
@@ -86,16 +86,24 @@ def read(path: Path) -> Baseline:
         raise BenchError(f"{path}: not a baseline: {error}") from None
     except ValueError as error:  # no text, or no JSON from a record on
         raise BenchError(f"{path}: not a baseline ({first_line(error)}); {_AGAIN}") from None
-    return Baseline(margins=file.margins, request=file.request, records=records)
+    return Baseline(margins=file.margins, request=file.request, records=tuple(records))
 
 
-def _parsed(text: str, at: int) -> Iterator[Record]:
-    """The records of the list that begins here and ends the file.  One at a time: the JSON of 10⁵ takes gigabytes."""
-    decode, intern = json.JSONDecoder().raw_decode, Interner()
-    at = _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing, too
+def _taken_out(text: str) -> tuple[list[Record], str]:
+    """The records of a file, and its text without them.  One at a time: the JSON of 10⁵ takes gigabytes.
+
+    Raises `RecordError` for what is no record, `ValueError` for what is no list of JSON objects.
+    """
+    records: list[Record] = []
+    start = _RECORDS.search(text)
+    if start is None:
+        return records, text
+    decode, intern, at = json.JSONDecoder().raw_decode, Interner(), start.end()
     while text[at : at + 1] != "]":
         _, end = decode(text, at)
-        yield intern(store.parse(text[at:end], "a record of it", _AGAIN))
-        at = _BETWEEN.match(text, end).end()  # type: ignore[union-attr]
-    if not _END.fullmatch(text, at):
-        raise ValueError("the list of its records does not end it")
+        records.append(intern(store.parse(text[at:end], "a record of it", _AGAIN)))
+        between = _BETWEEN.match(text, end)
+        if between is None:
+            raise ValueError(f"the list of its records breaks off after {len(records)}")
+        at = between.end()
+    return records, text[: start.end()] + text[at:]

@@ -11,14 +11,14 @@ from typing import Any
 import pandas as pd
 
 from bench import api
-from bench.scoring.intervals import clustered_share, wilson
+from bench.leaderboard.worst import share_interval
+from bench.record.names import distinct
 
 COLUMNS = (
     "data", "model", "point", "defense", "attack", "public data", "ASR, 95 % over seeds", "by weight seed", "dB",
     "identified", "CPU s a reading",
 )  # fmt: skip
 MODEL = re.compile(r"activation=(\w+)")
-PARAMETER = re.compile(r"(\w+)=((?:\[[^\]]*\]|[^,\[\]])*)")
 STAGE = re.compile(r"-(early|late)-")
 
 
@@ -50,44 +50,27 @@ def _condition(cells: pd.DataFrame) -> dict[str, Any]:
             cells["point"], cells["federated.batch"], cells["federated.steps"], strict=True
         )
     ]
+    attack = cells["attack"].map(distinct(cells["attack"]))
     return {
         "data": cells["dataset"].str.partition(" ")[0], "model": activation + stage,
-        "point": cells["point"] + setting, "defense": _distinguished(cells["defense"]),
-        "attack": _distinguished(cells["attack"]) + ", " + cells["knowledge"], "public data": cells["grants.public"],
+        "point": cells["point"] + setting, "defense": cells["defense"].map(distinct(cells["defense"])),
+        "attack": attack + ", " + cells["knowledge"], "public data": cells["grants.public"],
     }  # fmt: skip
-
-
-def _distinguished(names: pd.Series) -> pd.Series:
-    """ "name(a=1, b=2)" with the parameters alone that vary among those of this name."""
-
-    def parts(text: str) -> tuple[str, dict[str, str]]:
-        name, _, rest = text.partition("(")
-        return name, dict(PARAMETER.findall(rest.removesuffix(")")))
-
-    values: dict[str, dict[str, set[str]]] = {}
-    for text in names.unique():
-        name, parameters = parts(text)
-        for key, value in parameters.items():
-            values.setdefault(name, {}).setdefault(key, set()).add(value)
-
-    def short(text: str) -> str:
-        name, parameters = parts(text)
-        varying = [f"{key}={value}" for key, value in parameters.items() if len(values[name][key]) > 1]
-        return f"{name} {', '.join(varying)}".strip()
-
-    return names.map(short)
 
 
 def _figures(group: pd.DataFrame, examples: pd.DataFrame) -> tuple[str, ...]:
     """The figures of one row, as text."""
     group = group.sort_values("seed")
     mine = examples.loc[group.index].join(group["seed"], on="cell")
-    success, seeds = mine["success"].astype(float), mine["seed"]
-    several = seeds.nunique() > 1
-    low, high = (
-        clustered_share(success, seeds) if several else wilson(float(success.sum()), len(success))
-    )  # fmt: skip
-    by_seed = success.groupby(seeds).mean()
+    success = mine["success"].astype(bool)
+    hits = {
+        (seed, 0, reading, example): hit
+        for (_, reading, example), seed, hit in zip(success.index, mine["seed"], success, strict=True)
+    }
+    ends = share_interval(hits)
+    assert ends is not None and len(hits) == len(success)  # one cell a weight seed
+    low, high = ends
+    by_seed = success.groupby(mine["seed"]).mean()
     return (
         f"{_share(success.mean())} [{_share(low)}, {_share(high)}] of {len(success)}",
         ", ".join(map(_share, by_seed)), f"{mine['psnr_db'].median():.0f}",
