@@ -16,6 +16,9 @@ from bench.attacks.solvers.trajectory import TRAJECTORIES
 _TOLERANCE = 1e-5  # of the zero-gradient loss: what the solver, whose tolerances are absolute, sees as 1
 _EXPLAINED = 1e-3  # of the zero-gradient loss: a start that ends below needs no other
 _FAINT = 2e-6  # of the zero-gradient loss, -log p's weight where there is no residual yet
+# Of an explained reading, a stage ends when the loss fell by less than this share over so many evaluations; what remains
+# of the budget then goes on with a smaller weight of -log p, and is worth more than the end of a stage.
+_FLAT_STAGE, _FLAT_END = (20, 0.1), (40, 0.01)
 _LEAST = 4  # evaluations of a stage that is worth beginning
 _SPREAD = (0.1, 0.5)  # deviation of u at the first start of several examples, and at later starts
 
@@ -67,7 +70,8 @@ def staged(
 
     Each start takes the next of `hypotheses` (reading, start, example), labels, best first, and may spend its
     equal share of `evaluations`; only readings that no start has explained yet begin another.
-    What then remains continues the last stage.  A reading is done below `stop` times its zero-gradient loss.  The loss
+    What then remains continues the last stage.  A reading is done below `stop` times its zero-gradient loss, or where its
+    loss falls no more.  The loss
     is the distance under the model itself, and -log p where noise is described.
     """
     search = _begin(problem, hypotheses, solver, stop, width)
@@ -84,7 +88,7 @@ def staged(
                 x = _run(search, stage, rows, runs, x, share * start + round(stage.until * share))
     left = torch.nonzero((search.spent < evaluations) & (search.loss > stop * search.zero_loss))[:, 0]
     if search.noise_weight is None and len(left):
-        _run(search, stages[-1], left, search.runs[left], search.point[left], evaluations)
+        _run(search, stages[-1], left, search.runs[left], search.point[left], evaluations, last=True)
     return Solution(
         x=_variables(search, search.point), loss=search.loss, evaluations=search.spent, restarts=search.restarts,
         runs=search.runs, marks=tuple(search.marks), losses=torch.stack(search.losses),
@@ -133,9 +137,12 @@ def _start(search: _Search, rows: Tensor, start: int) -> Tensor:
     return problem.space.inputs(_SPREAD[min(start, 1)] * u)
 
 
-def _run(search: _Search, stage: Stage, rows: Tensor, runs: Tensor, x: Tensor, limit: int) -> Tensor:
+def _run(
+    search: _Search, stage: Stage, rows: Tensor, runs: Tensor, x: Tensor, limit: int, last: bool = False
+) -> Tensor:
     """Inputs after a stage from `x`, both (row, example, value), from start `runs` (row,) on; the readings may have
-    spent `limit` evaluations then.  Points of the model itself are kept where they are better than those before."""
+    spent `limit` evaluations then.  Points of the model itself are kept where they are better than those before.
+    `last`: nothing comes after it."""
     problem = _labelled(search, rows, runs)
     if int(search.spent[rows].min()) >= limit:
         return x
@@ -152,7 +159,10 @@ def _run(search: _Search, stage: Stage, rows: Tensor, runs: Tensor, x: Tensor, l
         problem, space=stage.space, initial=initial, energy_weight=weight,
         mismatch=replace(problem.mismatch, reading=replace(problem.reading, model=stage.model)),
     )  # fmt: skip
-    limits = RowLimits(evaluations=limit, stop_loss=search.stop / _TOLERANCE)
+    after, fall = _FLAT_END if last else _FLAT_STAGE
+    limits = RowLimits(
+        evaluations=limit, stop_loss=search.stop / _TOLERANCE, flat_after=after, least_fall=fall
+    )
     solution = minimise(
         staged_problem, search.solver, limits, rows, width=search.width, spent=search.spent[rows]
     )

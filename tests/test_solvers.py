@@ -367,6 +367,27 @@ def test_a_loss_below_the_stop_ends_a_row_when_it_is_compared() -> None:
     assert solution.evaluations.tolist() == [7, 7, 7]
 
 
+def test_an_explained_row_ends_where_its_loss_falls_no_more() -> None:
+    """Losses near .5 of the zero-gradient loss that stand still: seen at the second look, and only where that counts as
+    explained.  One that goes on falling is left alone."""
+    x, evaluate = _quadratic()
+
+    def lifted(point: Tensor) -> tuple[Tensor, Tensor]:
+        loss, gradient = evaluate(point)
+        return 1e-9 * loss + 0.5, gradient
+
+    limits = RowLimits(evaluations=30, flat_after=6, least_fall=0.01, explained=0.9)
+    still = Adam(rate=1e-9)
+    assert _minimise(_Problem(x, lifted), still, limits).evaluations.tolist() == [12, 12, 12]
+    unexplained = replace(limits, explained=0.1)
+    assert _minimise(_Problem(x, lifted), still, unexplained).evaluations.tolist() == [30, 30, 30]
+    falling = replace(limits, explained=1e9)
+    problem = _Problem(*_quadratic())
+    whole = _minimise(problem, Adam(rate=0.01), replace(falling, flat_after=None))
+    assert bool((whole.losses[-1] < 0.9 * whole.losses[-2]).all()), "it falls to the end"
+    assert _minimise(_Problem(*_quadratic()), Adam(rate=0.01), falling).evaluations.tolist() == [30, 30, 30]
+
+
 def test_outer_steps_are_counted_as_published() -> None:
     counts = torch.tensor([0, 1, 20, 21, 500])
     assert Lbfgs().outer(counts).tolist() == [0, 1, 1, 2, 25]

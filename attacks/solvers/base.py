@@ -88,6 +88,8 @@ class RowLimits:
 
     - when its solver has converged, or a value is not finite;
     - when its normalised loss is below `stop_loss`, compared every `look_every` evaluations;
+    - when its least loss is below `explained` times the zero-gradient loss and fell, over the last `flat_after`
+      evaluations, by less than a share of `least_fall`;
     - when restarts remain, its equal share of the budget is spent, and its least loss is above `hopeless`
       times the zero-gradient loss.
 
@@ -100,6 +102,9 @@ class RowLimits:
     restarts: int = 0
     stop_loss: float | None = None
     look_every: int = 1
+    flat_after: int | None = None
+    least_fall: float = 0.01
+    explained: float = 1e-3
     hopeless: float = 1e-2
     enough: float = 1e-4
     leave_stalled: bool = False

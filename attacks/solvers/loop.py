@@ -16,8 +16,9 @@ class _Progress:
 
     `zero_loss`, `loss_scale`, `hopeless`, `enough` (position,): see `Problem` and `RowLimits`; `per_run` (position,)
     are the evaluations that each run may take.  `evaluations`, `restarts`, `runs`, `loss`, `x`: see `Solution`;
-    `run_evaluations`, `run_loss` (position,) are of the present run.  `active` (slot,) are positions, `waiting` is
-    the first position not yet begun; `state` and `evaluate` are of the slots.
+    `run_evaluations`, `run_loss` (position,) are of the present run; `earlier_loss` is its least loss `flat_after`
+    evaluations ago.  `active` (slot,) are positions, `waiting` is the first position not yet begun; `state` and
+    `evaluate` are of the slots.
     """
 
     problem: Problem
@@ -35,6 +36,7 @@ class _Progress:
     runs: Tensor
     loss: Tensor
     run_loss: Tensor
+    earlier_loss: Tensor
     x: Tensor
     trajectory: Trajectory
     active: Tensor
@@ -83,7 +85,7 @@ def _begin(
         enough=torch.maximum(limits.enough * zero_loss, floor),
         per_run=torch.div(limits.evaluations - spent, limits.restarts + 1, rounding_mode="floor"),
         evaluations=spent, run_evaluations=none, restarts=none.clone(), runs=none.clone(),
-        loss=loss, run_loss=loss.clone(), x=x, trajectory=Trajectory(limits.evaluations, x),
+        loss=loss, run_loss=loss.clone(), earlier_loss=loss.clone(), x=x, trajectory=Trajectory(limits.evaluations, x),
         active=active, waiting=width, state=solver.init(starts),
         evaluate=problem.subset(rows[active], none[active]),
     )  # fmt: skip
@@ -122,6 +124,11 @@ def _judge(now: _Progress, loss: Tensor, finite: Tensor) -> tuple[Tensor, Tensor
     ended = ~finite | converged
     if limits.stop_loss is not None:
         ended = ended | ((loss < limits.stop_loss) & (now.evaluations[active] % limits.look_every == 0))
+    if limits.flat_after is not None:
+        due = now.run_evaluations[active] % limits.flat_after == 0
+        flat = due & (run_loss > (1 - limits.least_fall) * now.earlier_loss[active])
+        ended = ended | (flat & (run_loss <= limits.explained * now.zero_loss[active]))
+        now.earlier_loss[active[due]] = run_loss[due]
     allowed = now.restarts[active] < limits.restarts
     late = now.run_evaluations[active] >= now.per_run[active]
     ended = ended | (allowed & late & (run_loss > now.hopeless[active]))
@@ -145,6 +152,7 @@ def _refill(now: _Progress, restart: Tensor, done: Tensor) -> None:
         starts = _starts(now.problem, now.rows[positions], now.restarts[positions])
         now.state = merge(now.state, now.solver.init(starts), fresh)
         now.run_loss[positions], now.run_evaluations[positions] = torch.inf, 0
+        now.earlier_loss[positions] = torch.inf
         now.x[now.active[refilled]] = starts[done[fresh]]
     kept = fresh | ~done
     if not kept.all():
