@@ -32,7 +32,7 @@ class MatchingProblem:
     mismatch: Mismatch
     observed: list[dict[str, Tensor]]
     labels: Tensor | None
-    begin: Start
+    start_kind: Start
     prior: Prior
     noise: NoiseModel
     key: Key
@@ -61,7 +61,7 @@ class MatchingProblem:
         if self.initial is not None:
             return self.initial[row]
         reading = self.reading
-        x = start(self.begin, reading, row, restart, self.key)[: self.examples].flatten(1)
+        x = start(self.start_kind, reading, row, restart, self.key)[: self.examples].flatten(1)
         x = (x if self.space is None else self.space.variables(x)).flatten()
         if self.labels is None:
             draw = self.key.generator("label", reading.indices[row], restart)
