@@ -78,7 +78,7 @@ class Map(Attack):
             evaluations=evaluations,
             starts=self.starts,
             stop=self.tolerance,
-            width=budget.chunk,
+            chunk=budget.chunk,
         )
         rows = torch.arange(len(reading))
         problem = replace(problem, labels=hypotheses[rows, solution.runs])

@@ -106,8 +106,8 @@ class MatchingAttack(Attack):
             parts.limits, evaluations=max(1, evaluations // cost), leave_stalled=self.refine_float64
         )
         if mismatch.unrolled:
-            limits = replace(limits, hopeless=_WRONG_ORDER, stalled=_WRONG_ORDER)
-        solution = minimise(problem, parts.solver, limits, torch.arange(len(reading)), width=budget.chunk)
+            limits = replace(limits, abandon_above=_WRONG_ORDER, stalled=_WRONG_ORDER)
+        solution = minimise(problem, parts.solver, limits, torch.arange(len(reading)), chunk=budget.chunk)
         if self.refine_float64:
             solution = refine(problem, parts.solver, limits, solution, budget.chunk)
         return claim(problem, solution, parts.solver, cost, tuple(_departures(parts, problem, evaluations)))
