@@ -36,6 +36,6 @@ class GradInv(MatchingAttack):
                 rate=self.rate, signed=self.signed, box=reading.value_range,
                 milestones=tuple(int(run // part) for part in (2.667, 1.6, 1.142)),
             ),
-            limits=RowLimits(evaluations=self.iterations, restarts=self.restarts, hopeless=0.0, enough=0.0),
+            limits=RowLimits(evaluations=self.iterations, restarts=self.restarts, abandon_above=0.0, keep_below=0.0),
             prior=Prior(total_variation=self.tv if reading.kind == "image" else 0.0),
         )  # fmt: skip

@@ -237,8 +237,8 @@ def simulate(reading: Reading, simulator: Simulator, sketch: Sketch, rows: int, 
 
 def _batches(pool: Tensor, rows: int, examples: int, key: Key, purpose: str) -> Tensor:
     """Public examples of each batch, (row, example), none twice in it."""
-    draw = key.generator(purpose)
-    return torch.stack([pool[draw.permutation(len(pool))[:examples]] for _ in range(rows)])
+    random = key.generator(purpose)
+    return torch.stack([pool[random.permutation(len(pool))[:examples]] for _ in range(rows)])
 
 
 def _shown(

@@ -63,7 +63,7 @@ class Map(Attack):
         hypotheses = label_hypotheses(reading, mean_observation(observed), self.starts, key)
         cost = reading.steps if mismatch.unrolled else 1
         problem = MatchingProblem(
-            mismatch=mismatch, observed=observed, begin="grey", prior=Prior(), key=key,
+            mismatch=mismatch, observed=observed, start_kind="grey", prior=Prior(), key=key,
             labels=hypotheses[:, 0],
             noise=NoiseModel.of(reading, len(observed)), space=space, distinct=distinct_examples(reading),
         )  # fmt: skip
@@ -78,7 +78,7 @@ class Map(Attack):
             evaluations=evaluations,
             starts=self.starts,
             stop=self.tolerance,
-            width=budget.chunk,
+            chunk=budget.chunk,
         )
         rows = torch.arange(len(reading))
         problem = replace(problem, labels=hypotheses[rows, solution.runs])

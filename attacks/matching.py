@@ -36,9 +36,9 @@ class Parts:
     """What one attack is made of.
 
     `labels`: "joint" optimises softmax(logits) with the inputs (Zhu et al. 2019), "inferred" reads labels off the
-    gradient first.  `limits` has the authors' count of evaluations, which the budget caps.  `preconditioned` gives
-    the solver normalised losses and preconditioned inputs; a reading with a description always has them.  `departures`
-    say what is not the authors'.
+    gradient first.  `limits` has the authors' count of evaluations, which the budget caps.  `preconditioned` gives the
+    solver normalised losses and preconditioned inputs; a reading with a description always has them, but for the
+    cosine distance.  `departures` say what is not the authors'.
     """
 
     distance: Kind
@@ -93,7 +93,7 @@ class MatchingAttack(Attack):
         joint = parts.labels == "joint" and reading.labels is None
         normalised = parts.preconditioned or reading.description is not None
         problem = MatchingProblem(
-            mismatch=mismatch, observed=observed, begin=parts.start, prior=parts.prior, key=key,
+            mismatch=mismatch, observed=observed, start_kind=parts.start, prior=parts.prior, key=key,
             labels=None if joint else infer_labels(reading, mean_observation(observed)),
             noise=NoiseModel.of(reading, len(observed)),
             shuffled=mismatch.unrolled or (reading.description is not None and reading.description.ordered),
@@ -106,8 +106,8 @@ class MatchingAttack(Attack):
             parts.limits, evaluations=max(1, evaluations // cost), leave_stalled=self.refine_float64
         )
         if mismatch.unrolled:
-            limits = replace(limits, hopeless=_WRONG_ORDER, stalled=_WRONG_ORDER)
-        solution = minimise(problem, parts.solver, limits, torch.arange(len(reading)), width=budget.chunk)
+            limits = replace(limits, abandon_above=_WRONG_ORDER, stalled=_WRONG_ORDER)
+        solution = minimise(problem, parts.solver, limits, torch.arange(len(reading)), chunk=budget.chunk)
         if self.refine_float64:
             solution = refine(problem, parts.solver, limits, solution, budget.chunk)
         return claim(problem, solution, parts.solver, cost, tuple(_departures(parts, problem, evaluations)))

@@ -32,7 +32,7 @@ class MatchingProblem:
     mismatch: Mismatch
     observed: list[dict[str, Tensor]]
     labels: Tensor | None
-    begin: Start
+    start_kind: Start
     prior: Prior
     noise: NoiseModel
     key: Key
@@ -61,11 +61,11 @@ class MatchingProblem:
         if self.initial is not None:
             return self.initial[row]
         reading = self.reading
-        x = start(self.begin, reading, row, restart, self.key)[: self.examples].flatten(1)
+        x = start(self.start_kind, reading, row, restart, self.key)[: self.examples].flatten(1)
         x = (x if self.space is None else self.space.variables(x)).flatten()
         if self.labels is None:
-            draw = self.key.generator("label", reading.indices[row], restart)
-            logits = torch.from_numpy(draw.standard_normal((reading.examples, reading.classes)))
+            random = self.key.generator("label", reading.indices[row], restart)
+            logits = torch.from_numpy(random.standard_normal((reading.examples, reading.classes)))
             x = torch.cat([x, logits.flatten().to(x.dtype)])
         return x.to(self.like)
 
@@ -163,9 +163,9 @@ class MatchingProblem:
             return None if self.labels is None else self.labels[rows.cpu()]
         orders = []
         for row, restart in zip(rows.tolist(), restarts.tolist(), strict=True):
-            draw = self.key.generator("label-order", self.reading.indices[row], restart)
+            random = self.key.generator("label-order", self.reading.indices[row], restart)
             count = self.reading.examples
-            orders.append(self.labels[row][draw.permutation(count) if restart else torch.arange(count)])
+            orders.append(self.labels[row][random.permutation(count) if restart else torch.arange(count)])
         return torch.stack(orders)
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor | None]:

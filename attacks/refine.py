@@ -14,7 +14,7 @@ from bench.trip import Reading
 
 
 def refine(
-    problem: MatchingProblem, solver: Solver[Any], limits: RowLimits, solution: Solution, width: int
+    problem: MatchingProblem, solver: Solver[Any], limits: RowLimits, solution: Solution, chunk: int
 ) -> Solution:
     """`solution` with its unfinished rows minimised on from where they are, in float64, without restarts.
 
@@ -33,7 +33,7 @@ def refine(
         initial=solution.x.double(),
     )  # fmt: skip
     limits = replace(limits, restarts=0, leave_stalled=False)
-    more = minimise(double, solver, limits, rows, width=width, spent=solution.evaluations[rows])
+    more = minimise(double, solver, limits, rows, chunk=chunk, spent=solution.evaluations[rows])
     return _merged(solution, more, rows)
 
 

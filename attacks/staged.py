@@ -16,6 +16,9 @@ from bench.attacks.solvers.trajectory import TRAJECTORIES
 _TOLERANCE = 1e-5  # of the zero-gradient loss: what the solver, whose tolerances are absolute, sees as 1
 _EXPLAINED = 1e-3  # of the zero-gradient loss: a start that ends below needs no other
 _FAINT = 2e-6  # of the zero-gradient loss, -log p's weight where there is no residual yet
+# Of an explained reading, a stage ends when its loss fell by less than this share over so many evaluations.  What
+# remains of the budget goes on with a smaller weight of -log p, which is worth more than the end of a stage.
+_FLAT_STAGE, _FLAT_END = (20, 0.1), (40, 0.01)
 _LEAST = 4  # evaluations of a stage that is worth beginning
 _SPREAD = (0.1, 0.5)  # deviation of u at the first start of several examples, and at later starts
 
@@ -44,7 +47,7 @@ class _Search:
     hypotheses: Tensor
     solver: Solver[Any]
     stop: float
-    width: int
+    chunk: int
     zero_loss: Tensor
     noise_floor: Tensor
     noise_weight: Tensor | None
@@ -61,16 +64,16 @@ class _Search:
 
 def staged(
     problem: MatchingProblem, hypotheses: Tensor, solver: Solver[Any], stages: tuple[Stage, ...], *,
-    evaluations: int, starts: int, stop: float, width: int,
+    evaluations: int, starts: int, stop: float, chunk: int,
 ) -> Solution:  # fmt: skip
     """Each reading's point of least loss over so many starts, in the variables of `problem.space`.
 
     Each start takes the next of `hypotheses` (reading, start, example), labels, best first, and may spend its
     equal share of `evaluations`; only readings that no start has explained yet begin another.
-    What then remains continues the last stage.  A reading is done below `stop` times its zero-gradient loss.  The loss
-    is the distance under the model itself, and -log p where noise is described.
+    What then remains continues the last stage.  A reading is done below `stop` times its zero-gradient loss, or where
+    its loss falls no more.  The loss is the distance under the model itself, and -log p where noise is described.
     """
-    search = _begin(problem, hypotheses, solver, stop, width)
+    search = _begin(problem, hypotheses, solver, stop, chunk)
     if evaluations < _LEAST * len(stages):
         stages = stages[-1:]
     starts = max(1, min(starts, evaluations // (_LEAST * len(stages))))
@@ -84,7 +87,7 @@ def staged(
                 x = _run(search, stage, rows, runs, x, share * start + round(stage.until * share))
     left = torch.nonzero((search.spent < evaluations) & (search.loss > stop * search.zero_loss))[:, 0]
     if search.noise_weight is None and len(left):
-        _run(search, stages[-1], left, search.runs[left], search.point[left], evaluations)
+        _run(search, stages[-1], left, search.runs[left], search.point[left], evaluations, last=True)
     return Solution(
         x=_variables(search, search.point), loss=search.loss, evaluations=search.spent, restarts=search.restarts,
         runs=search.runs, marks=tuple(search.marks), losses=torch.stack(search.losses),
@@ -93,13 +96,13 @@ def staged(
 
 
 def _begin(
-    problem: MatchingProblem, hypotheses: Tensor, solver: Solver[Any], stop: float, width: int
+    problem: MatchingProblem, hypotheses: Tensor, solver: Solver[Any], stop: float, chunk: int
 ) -> _Search:
     rows = torch.arange(len(problem.reading))
     zero_loss, none = problem.zero_gradient_loss(rows), torch.zeros(len(rows), dtype=torch.long)
     return _Search(
         problem=replace(problem, tolerance=_TOLERANCE, noise=replace(problem.noise, weight=0.0)),
-        hypotheses=hypotheses, solver=solver, stop=stop, width=width, zero_loss=zero_loss,
+        hypotheses=hypotheses, solver=solver, stop=stop, chunk=chunk, zero_loss=zero_loss,
         noise_floor=problem.noise_floor(rows), noise_weight=_noise_weight(problem, rows),
         coordinates=torch.stack([(v != 0).flatten(1).sum(1) for v in problem.observed[0].values()]).sum(0),
         spent=none, restarts=none.clone(), runs=none.clone(), loss=torch.full_like(zero_loss, torch.inf),
@@ -128,14 +131,17 @@ def _start(search: _Search, rows: Tensor, start: int) -> Tensor:
     if start or examples > 1:
         for n, row in enumerate(rows.tolist()):
             for example in range(examples):
-                draw = problem.key.generator("start", problem.reading.indices[row], example, start)
-                u[n, example] = torch.from_numpy(draw.standard_normal(values)).to(u)
+                random = problem.key.generator("start", problem.reading.indices[row], example, start)
+                u[n, example] = torch.from_numpy(random.standard_normal(values)).to(u)
     return problem.space.inputs(_SPREAD[min(start, 1)] * u)
 
 
-def _run(search: _Search, stage: Stage, rows: Tensor, runs: Tensor, x: Tensor, limit: int) -> Tensor:
+def _run(
+    search: _Search, stage: Stage, rows: Tensor, runs: Tensor, x: Tensor, limit: int, last: bool = False
+) -> Tensor:
     """Inputs after a stage from `x`, both (row, example, value), from start `runs` (row,) on; the readings may have
-    spent `limit` evaluations then.  Points of the model itself are kept where they are better than those before."""
+    spent `limit` evaluations then.  Points of the model itself are kept where they are better than those before.
+    `last`: nothing comes after it."""
     problem = _labelled(search, rows, runs)
     if int(search.spent[rows].min()) >= limit:
         return x
@@ -152,9 +158,12 @@ def _run(search: _Search, stage: Stage, rows: Tensor, runs: Tensor, x: Tensor, l
         problem, space=stage.space, initial=initial, energy_weight=weight,
         mismatch=replace(problem.mismatch, reading=replace(problem.reading, model=stage.model)),
     )  # fmt: skip
-    limits = RowLimits(evaluations=limit, stop_loss=search.stop / _TOLERANCE)
+    after, fall = _FLAT_END if last else _FLAT_STAGE
+    limits = RowLimits(
+        evaluations=limit, stop_loss=search.stop / _TOLERANCE, flat_after=after, least_fall=fall
+    )
     solution = minimise(
-        staged_problem, search.solver, limits, rows, width=search.width, spent=search.spent[rows]
+        staged_problem, search.solver, limits, rows, chunk=search.chunk, spent=search.spent[rows]
     )
     search.spent[rows] = solution.evaluations
     variables = solution.x.unflatten(1, _size(problem))

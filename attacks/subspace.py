@@ -118,8 +118,8 @@ class Subspace(Attack):
             left = budget.evaluations - used - 1  # one for the judgement
             least = min(self.share, left)
             while len(starts) < min(_TOGETHER, left // least):
-                draw = key.generator("start", index, 0, number + len(starts) + 1)
-                drawn = public[torch.from_numpy(draw.integers(len(public), size=reading.examples))]
+                random = key.generator("start", index, 0, number + len(starts) + 1)
+                drawn = public[torch.from_numpy(random.integers(len(public), size=reading.examples))]
                 starts.append(problem.project(drawn))
                 # counts of labels off a clipped or trained layer may be wrong: every second start takes what δ shows
                 targets.append(best.labels if len(starts) % 2 else labels)

@@ -1,4 +1,4 @@
-"""What travels, in order: Victims → Reading → Reconstruction → Scores.
+"""What travels, in order: Victims → Reading → Reconstruction (→ `bench.scoring.score.Scores`).
 
 Axes are named once, here, and used in every docstring:
 
@@ -75,11 +75,11 @@ class Description(Protocol):
     Attackers see this and never the defense.  `simulate` maps the candidates' gradients, `per_example`
     (reading, example, *shape), to the mean of what the reading would then show, (reading, *shape); `observed`
     (reading, *shape) is what it does show; all in gradient units.  Examples are in the order of clients, then local
-    steps; `ordered`: the order of the examples shows in the reading.
+    steps, then the batch; `ordered`: a simulation changes where examples of different clients change places.
 
-    `simulate` is two halves.  `local_steps` is what happens inside a client's local steps, where `inside_steps`, and
+    `simulate` is two halves.  `local_steps` is what happens inside a client's local steps, and
     takes rows, one for each client of each reading; `sent` maps their updates (reading, client, *shape) to what is
-    shown.
+    shown.  `inside_steps`: some transform acts inside, at stage example or step.
 
     `noise` is the noise around the mean.  `additive`: nothing else is random, so that observations of the same
     victims may be averaged.  `log_likelihood` (reading,), at most 0 and up to a constant, is of noise whose
@@ -126,14 +126,15 @@ class Simulator(Protocol):
 class Reading:
     """All that the attacker has: a batch of readings taken at one point, under the same weights.
 
-    `values` name → (reading, observation, *shape): a gradient, or an update in the units that the client sends (`unit`
-    = 1 for a gradient, η for a weight difference w_0 - w_L); at `aggregate` the mean over `senders` clients.  `linked`:
-    whether the coordinates of an update are known to be of one client ("vector"), or each came without a sender
-    ("coordinate").  `weights` name → (observation, *shape).  `rounds` (observation,).
-    `indices` number the readings in their cell, for the key of the start.  `public_mean` (*shape),
-    `public_inputs` (example, *shape) and `public_labels` (example,), -1 where unknown, are of the public split.
-    Fields below `granted` are set only where the cell grants them.  No field has an example of a victim, its
-    label (unless granted), a batch statistic or the order of a batch: the type excludes them.
+    `values` name → (reading, observation, *shape): a gradient, or an update in the units that the client sends
+    (`unit` = 1 for a gradient, η for a weight difference w_0 - w_L); at `aggregate` the mean over `senders`
+    clients.  `linked`: whether the coordinates of an update are known to be of one client ("vector"), or each came
+    without a sender ("coordinate").  `weights` name → (observation, *shape).  `rounds` (observation,). `indices` number
+    the readings in their cell, for the key of the start.  `public_mean` (*shape), `public_inputs` (example, *shape)
+    and `public_labels` (example,), -1 where unknown, are of the public split, or draws of what is granted of it
+    (`bench.answer.public`).  Fields below `granted` differ from their defaults only where the cell's knowledge
+    (`description`, `simulator`) or its grants say so.  No field has an example of a victim, its label (unless
+    granted), a batch statistic or the order of a batch: the type excludes them.
     """
 
     point: Point

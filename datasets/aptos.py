@@ -110,25 +110,25 @@ def _cut(files: list[Path], side: int, copies: int) -> Images:
     images = np.empty((len(files) * copies, 3, side, side), np.uint8)
     for number, path in enumerate(files):
         picture = read_picture(path, mode="RGB")
-        draw = rng.generator(0, "aptos", path.stem)
+        random = rng.generator(0, "aptos", path.stem)
         for copy in range(copies):
-            cut = _square(picture, draw if copy else None).resize((side, side), Image.Resampling.BILINEAR)
+            cut = _square(picture, random if copy else None).resize((side, side), Image.Resampling.BILINEAR)
             images[number * copies + copy] = np.asarray(cut).transpose(2, 0, 1)
     return images
 
 
-def _square(picture: Image.Image, draw: np.random.Generator | None) -> Image.Image:
+def _square(picture: Image.Image, random: np.random.Generator | None) -> Image.Image:
     whole = min(picture.size)
     left, top = ((length - whole) / 2 for length in picture.size)
-    if draw is None:
+    if random is None:
         return picture.crop((round(left), round(top), round(left) + whole, round(top) + whole))
     size = max(1, round(0.8 * whole))
     x, y = (
         round(start + place * (whole - size))
-        for start, place in zip((left, top), draw.random(2), strict=True)
+        for start, place in zip((left, top), random.random(2), strict=True)
     )
     cut = picture.crop((x, y, x + size, y + size))
-    return cut.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if draw.random() < 0.5 else cut
+    return cut.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if random.random() < 0.5 else cut
 
 
 def _weights(folder: Path) -> Path:

@@ -84,11 +84,11 @@ def _two_shard(labels: NDArray[np.int64], clients: int, size: int, seed: int) ->
     starts = np.arange(shards) * len(labels) // shards  # spread, so that no class is cut off at the end
 
     def one_pass(number: int) -> Indices:
-        draw = rng.generator(seed, "partition", "two-shard", number)
-        order = draw.permutation(len(labels))
+        random = rng.generator(seed, "partition", "two-shard", number)
+        order = random.permutation(len(labels))
         by_label = order[np.argsort(labels[order], kind="stable")]
         cut = by_label[starts[:, None] + np.arange(size // 2)]
-        dealt: Indices = cut[draw.permutation(shards)].reshape(-1, size)
+        dealt: Indices = cut[random.permutation(shards)].reshape(-1, size)
         return dealt
 
     return _over(one_pass, clients)
@@ -110,9 +110,9 @@ def _two_class(labels: NDArray[np.int64], clients: int, size: int, seed: int) ->
     members = [np.flatnonzero(labels == value) for value in classes]
 
     def members_of(client: int) -> Indices:
-        draw = rng.generator(seed, "partition", "two-class", client)
-        chosen = draw.choice(len(classes), 2, replace=False)
-        return np.concatenate([draw.choice(members[i], size // 2, replace=False) for i in chosen])
+        random = rng.generator(seed, "partition", "two-class", client)
+        chosen = random.choice(len(classes), 2, replace=False)
+        return np.concatenate([random.choice(members[i], size // 2, replace=False) for i in chosen])
 
     return np.stack([members_of(client) for client in range(clients)])
 

@@ -47,8 +47,9 @@ class Public:
 class Setting:
     """What a defense may know of the federated setting: N, K, T, L, B, |D_i|, η, and the public data.
 
-    `moves`: by how much one unit of a client's update moves the weights, 1 for a difference of weights and η for a
-    gradient.  `colluders`: the share of a client's neighbours who collude with the attacker, for statements of ε.
+    `weight_step`: by how much one unit of a client's update moves the weights, 1 for a difference of weights and η
+    for a gradient.  `colluders`: the share of a client's neighbours who collude with the attacker, for statements of
+    ε.
     """
 
     clients: int
@@ -58,7 +59,7 @@ class Setting:
     batch: int
     client_examples: int
     rate: float
-    moves: float = 1.0
+    weight_step: float = 1.0
     colluders: float = 0.0
     public: Public | None = field(default=None, repr=False, compare=False)
 
@@ -165,8 +166,8 @@ class Transform:
         """What a candidate's gradient would look like after it, on average over its draws, and the next state:
         `update`, differentiable in `tensors`.
 
-        None: the harness runs `update` on draws of its own (`bench.federated.straight`), with the derivative of the
-        identity where its own is of no use.  `context.draws` draws zeros as normals, the middle as uniforms.
+        None: the harness runs `update` on draws of its own (`bench.federated.straight_through`), with the derivative
+        of the identity where its own is of no use.  `context.draws` draws zeros as normals, the middle as uniforms.
         """
         del tensors, state, context
         return None

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bench.cell import AttackCell
-from bench.leaderboard.conditions import by_condition, condition_key, of_one_series, rank
+from bench.leaderboard.conditions import by_condition, condition_key, of_one_series, sort_key
 from bench.leaderboard.worst import example_scores, median_of, share_interval
 from bench.matrix.published import PublishedFigures, beside, row_json
 from bench.record.metrics import COMPARED, RMSE
@@ -62,7 +62,9 @@ def attacks(records: Iterable[Record], published: Sequence[PublishedFigures] = (
     # A condition's title starts with its data set; what follows tells apart all else that differs.
     titles = {condition.key: condition.title.partition(" · ")[2] for condition in by_condition(listed)}
     rows = [_row(titles[key[0]], same, published) for key, same in gathered.items()]
-    return sorted(rows, key=lambda row: (row.title, row.dataset, rank(row.defense, row.point), row.attack))
+    return sorted(
+        rows, key=lambda row: (row.title, row.dataset, sort_key(row.defense, row.point), row.attack)
+    )
 
 
 def _row(title: str, records: Sequence[Record], published: Sequence[PublishedFigures]) -> AttackRow:

@@ -18,7 +18,7 @@ from bench.leaderboard.conditions import (
     by_condition,
     data_and_model,
     of_one_series,
-    rank,
+    sort_key,
     without_evidence,
 )
 from bench.leaderboard.costs import DefenseCost, costs
@@ -198,7 +198,7 @@ def _ranked(rows: Sequence[Row]) -> list[Row]:
             not row.complete,
             2.0 if asr is None else asr,
             2.0 if accuracy_lost is None else accuracy_lost,
-            rank(row.defense, ""),
+            sort_key(row.defense, ""),
         )
 
     return [

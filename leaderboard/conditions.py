@@ -73,7 +73,7 @@ def without_evidence(condition: Condition) -> tuple[str, ...]:
     return ordered(point for point, worst in each if worst.unchanged and worst.asr == 0)
 
 
-def rank(defense: str, point: str) -> tuple[bool, str, int, str]:
+def sort_key(defense: str, point: str) -> tuple[bool, str, int, str]:
     """What tables sort by: no defense first, then by name; points from the inside out, then others."""
     return defense != "none", defense, *_from_inside(point)
 

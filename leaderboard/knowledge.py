@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.cell import AttackCell
-from bench.leaderboard.conditions import by_condition, condition_key, of_one_series, rank
+from bench.leaderboard.conditions import by_condition, condition_key, of_one_series, sort_key
 from bench.leaderboard.worst import WorstCase, clusters
 from bench.record.metrics import COMPARED
 from bench.record.names import entry_text
@@ -67,13 +67,13 @@ def knowledge(records: Iterable[Record]) -> list[KnowledgeRow]:
             key = (condition_key(record), entry_text(cell.defense), cell.point, entry_text(cell.attack))
             by_kind[cell.knowledge].setdefault(key, []).append(record)
     both = by_kind["plain"].keys() & by_kind["adaptive"].keys()
-    plain, adaptive, boxed = (
+    plain, adaptive, black_box = (
         by_condition(
             record for key, same in by_key.items() if key in both or kind == "black-box" for record in same
         )
         for kind, by_key in by_kind.items()
     )
-    beside = {condition.key: condition.rows for condition in boxed}
+    beside = {condition.key: condition.rows for condition in black_box}
     knowing = {condition.key: condition.rows for condition in adaptive}
     rows = [
         KnowledgeRow(
@@ -90,7 +90,7 @@ def knowledge(records: Iterable[Record]) -> list[KnowledgeRow]:
         for point, worst in row.items()
         for informed in (knowing[condition.key][defense][point],)
     ]  # fmt: skip
-    return sorted(rows, key=lambda row: (row.condition, rank(row.defense, row.point)))
+    return sorted(rows, key=lambda row: (row.condition, sort_key(row.defense, row.point)))
 
 
 def _figures(worst: WorstCase) -> dict[str, Any]:

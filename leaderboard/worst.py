@@ -21,12 +21,12 @@ ExampleKey = tuple[int, int, int, int]  # seed, draw, reading, example
 
 @dataclass(slots=True)
 class WorstCase:
-    """One defense at one point.
+    """One defense at one point, over all its attacks.
 
     `leaked` example → whether any attack succeeded; `scores` attack → example → its score; `prior_db` the best
     prior-only PSNR, NaN for none.  `records` attack → all that were counted; `absent` and `crashed` attack → reason;
     `failed` the examples on which some attack crashed, diverged or gave no number; `unchanged` whether every
-    reading was bit-equal to the undefended one.
+    reading was the undefended one (SNR at its cap).
     """
 
     leaked: dict[ExampleKey, bool] = field(default_factory=dict)

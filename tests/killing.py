@@ -35,7 +35,7 @@ from bench.answer.context import RunContext
 from bench.cell import AnyCell, CheckpointWeights
 from bench.matrix.expand import PlannedCell
 from bench.record import store as records
-from bench.record.folder import opened
+from bench.record.folder import locked
 from bench.record.store import write
 from bench.sweep.plan import schedule
 from bench.sweep.pool import Event
@@ -88,7 +88,7 @@ def planned() -> list[PlannedCell]:
 def run(folder: Path) -> None:
     context = RunContext(run=folder, save_every=0.0)  # a training's state is saved each round
     MEMORY.reconstructions.clear()
-    with opened(folder), Reporter(folder, "killed", cells=5, settled=0, left=lambda: None) as reporter:
+    with locked(folder), Reporter(folder, "killed", cells=5, settled=0, left=lambda: None) as reporter:
         run_schedule(schedule(planned(), folder, RESOLVER), context, lambda: ScriptedPool(context), reporter)
 
 

@@ -12,8 +12,8 @@ from rich.console import Console, RenderableType
 from bench.cell import AttackCell, DataRef, Entry, Federated, TrainingCell
 from bench.record import store
 from bench.record.schema import (
+    AttackConditions,
     AttackResult,
-    Circumstances,
     Code,
     Cost,
     Environment,
@@ -102,7 +102,7 @@ def attack_record(
     scores = tuple(readings) if readings is not None else readings_of(successes, psnr_db)
     summary = summarise(scores, identification_chance=0.01, gallery=99, priors={})
     whole = AttackResult(
-        readings=scores, summary=summary, conditions=Circumstances(weights_norm=26.0, round=0)
+        readings=scores, summary=summary, conditions=AttackConditions(weights_norm=26.0, round=0)
     )
     return Record(
         **{

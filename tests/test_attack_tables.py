@@ -18,7 +18,7 @@ from bench.leaderboard.knowledge import KnowledgeRow, knowledge
 from bench.matrix.published import PublishedFigures, save, saved
 from bench.record import store as records
 from bench.record.metrics import RMSE
-from bench.record.schema import Circumstances, Distortion, ReadingScore, Record
+from bench.record.schema import AttackConditions, Distortion, ReadingScore, Record
 from bench.scoring.intervals import paired_difference, wilson
 
 
@@ -47,7 +47,7 @@ def record(
     ]  # fmt: skip
     found = attack_record(
         cell=cell, readings=readings,
-        result={"distortion": Distortion(snr_db_least=3.0), "conditions": Circumstances(described=described)},
+        result={"distortion": Distortion(snr_db_least=3.0), "conditions": AttackConditions(described=described)},
     )  # fmt: skip
     return found if status == "done" else unfinished(found, status, "because")
 

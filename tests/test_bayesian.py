@@ -18,7 +18,7 @@ from bench.defenses.accounting import rdp
 from bench.federated import bayesian, resume
 from bench.federated.batches import clients_of
 from bench.federated.stages import stages
-from bench.federated.training import Course, Progress, begin, train
+from bench.federated.training import Progress, TrainingJob, begin, train
 from bench.registry import entries as registry
 
 RARE = 1e-16
@@ -148,7 +148,7 @@ CLIP = 0.4
 
 def course(
     defense: str, params: dict[str, object], config: Bayesian, *, rounds: int = 3
-) -> tuple[Course, Progress]:
+) -> tuple[TrainingJob, Progress]:
     federated = Federated(clients=12, per_round=6, batch=5, rate=0.5)
     cell = TrainingCell(
         dataset=DataRef(name="digits", sha256=data().sha256), model=Entry(name="dlg-lenet"),
@@ -161,7 +161,7 @@ def course(
     shapes = {name: tuple(value.shape) for name, value in weights.items()}
     setting = replace(setting_of(federated, rounds=rounds), client_examples=clients_of(cell, data()).shape[1])
     staged = stages(registry.instance("defenses", defense, params), setting, shapes)
-    found = Course(cell=cell, data=data(), clients=clients_of(cell, data()), model=module)
+    found = TrainingJob(cell=cell, data=data(), clients=clients_of(cell, data()), model=module)
     return found, begin(found, weights, staged)
 
 

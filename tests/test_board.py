@@ -27,7 +27,7 @@ from bench.leaderboard.flags import INCOMPLETE
 from bench.leaderboard.forms import csv as csv_form
 from bench.leaderboard.forms import markdown, terminal
 from bench.record.schema import (
-    Circumstances,
+    AttackConditions,
     Code,
     Cost,
     Distortion,
@@ -179,7 +179,7 @@ def test_protocols_never_share_a_board() -> None:
     assert len({row.title for row in rows}) == 2 and [row.rank for row in rows] == [1, 1]
 
 
-RANDOM: dict[str, Any] = {"conditions": Circumstances(random=True)}
+RANDOM: dict[str, Any] = {"conditions": AttackConditions(random=True)}
 
 
 def test_random_defenses_are_the_mean_over_draws_and_say_what_leaks_once() -> None:
@@ -203,7 +203,7 @@ def recognises(truth: bool) -> dict[str, Any]:
     return {"self_check": SelfCheck(recognises_truth=truth)}
 
 
-DESCRIBED: dict[str, Any] = {"conditions": Circumstances(described=True)}
+DESCRIBED: dict[str, Any] = {"conditions": AttackConditions(described=True)}
 FLAGGED: dict[str, list[Record]] = {
     "no-evidence": [attacked(0), attacked(0, defense="d")],
     "failed": [attacked(32), attacked(0, defense="d", example_status="diverged")],
@@ -234,7 +234,7 @@ CLEARED: dict[str, list[Record]] = {
 
 
 def test_an_attacker_who_runs_the_defense_need_not_know_it() -> None:
-    simulated = Circumstances(simulated=True)
+    simulated = AttackConditions(simulated=True)
     black_box = attacked(0, defense="d", knowledge="black-box", conditions=simulated)
     rows = board([attacked(32), attacked(0, defense="d"), black_box])
     assert "no-adaptive-attack" not in codes(by_defense(rows)["d"])

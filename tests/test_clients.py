@@ -27,7 +27,7 @@ from bench.federated.pipeline import run_round
 from bench.federated.replay import states_at
 from bench.federated.resume import tensors_of
 from bench.federated.stages import DrawKey, Stages, stages
-from bench.federated.training import Course, Progress, begin, train
+from bench.federated.training import Progress, TrainingJob, begin, train
 from bench.record.checkpoints import read_about, read_weights
 from bench.record.schema import TrainingResult
 from bench.registry import entries as registry
@@ -204,7 +204,7 @@ def _wide(value: Tensor | float, like: Tensor) -> Tensor | float:
     )
 
 
-def course(defense: str = "fed-cdp", *, rounds: int = 4, **options: object) -> tuple[Course, Progress]:
+def course(defense: str = "fed-cdp", *, rounds: int = 4, **options: object) -> tuple[TrainingJob, Progress]:
     found = data("digits")
     params = {"sigma": 0.5} if defense != "none" else {}
     setting = Federated(
@@ -218,7 +218,7 @@ def course(defense: str = "fed-cdp", *, rounds: int = 4, **options: object) -> t
     architecture = registry.instance("models", "dlg-lenet", {"width": 0.1})
     module = architecture.build(found.shape, found.classes).eval()
     weights = architecture.initial(module, 3)
-    of = Course(cell=cell, data=found, clients=clients_of(cell, found), model=module, **options)  # type: ignore[arg-type]
+    of = TrainingJob(cell=cell, data=found, clients=clients_of(cell, found), model=module, **options)  # type: ignore[arg-type]
     return of, begin(of, weights, staged(registry.instance("defenses", defense, params), setting, weights))
 
 

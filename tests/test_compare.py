@@ -16,7 +16,7 @@ from bench.cell import DataRef, Entry, Federated, FileWeights
 from bench.cli.compare import command
 from bench.cli.comparison import PairedDifference, compare, differences
 from bench.record import store as records
-from bench.record.schema import Circumstances, Record
+from bench.record.schema import AttackConditions, Record
 from bench.scoring.intervals import mcnemar, paired_difference
 
 
@@ -116,7 +116,7 @@ def test_what_is_not_paired_says_why() -> None:
     cases = {
         "different data": record(singles(True, False), dataset=DataRef(name="digits", sha256="1" * 64)),
         "different weights": record(singles(True, False), seed=1),
-        "norms 26 and 27": with_result(base, conditions=Circumstances(weights_norm=27.0)),
+        "norms 26 and 27": with_result(base, conditions=AttackConditions(weights_norm=27.0)),
         "2 and 1 readings": record(singles(True)),
         "client 1 and of 7": with_result(base, readings=(first, replace(second, clients=(7,)))),
         "example 0 and of 9": with_result(base, readings=(replace(first, indices=(9,)), second)),

@@ -31,7 +31,7 @@ from bench.errors import BenchError, DataError, StorageError
 from bench.matrix.expand import PlannedCell
 from bench.record import request
 from bench.record import store as records
-from bench.record.folder import is_locked, opened
+from bench.record.folder import is_locked, locked
 from bench.record.schema import Record
 from bench.registry import entries as registry
 from bench.sweep import progress
@@ -346,7 +346,7 @@ def test_a_stranger_s_run_folder_does_not_lead_elsewhere(tmp_path: Path, name: s
     if name == "weights":
         (run / "weights").rmdir()
     (run / name).symlink_to(elsewhere)
-    with pytest.raises(BenchError, match=re.escape(str(run))), opened(run):
+    with pytest.raises(BenchError, match=re.escape(str(run))), locked(run):
         pass
     kept = elsewhere if name == ".lock" else elsewhere / ".mine.part"
     assert kept.read_text() == "mine"
@@ -392,7 +392,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, quick: list
         output = runs.ran(*quick, tiny / "run", code=2)
     assert output.splitlines()[-1].endswith("cannot be written (Read-only file system); choose another --out")
     (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match="Not a directory"), opened(tmp_path / "file" / "run"):
+    with pytest.raises(StorageError, match="Not a directory"), locked(tmp_path / "file" / "run"):
         pass
 
 
@@ -428,7 +428,7 @@ def test_what_a_killed_run_was_writing_is_cleared_away(tmp_path: Path) -> None:
     for path in (*left, *kept):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("where it was" if path in kept else "")
-    with opened(tmp_path):
+    with locked(tmp_path):
         assert not any(path.exists() for path in left)
     assert all(path.exists() for path in kept)
 
@@ -557,7 +557,7 @@ def scripted(run: Path, script: list[Any], *cells: AnyCell) -> list[Record]:
             found.append(record)
 
     context = RunContext(run=run)
-    with opened(run):
+    with locked(run):
         todo = schedule([PlannedCell(cell, None) for cell in cells], run, RESOLVER)
         run_schedule(todo, context, lambda: ScriptedPool(context, script), Collector())
     return found

@@ -20,7 +20,7 @@ from tests.records import write
 
 from bench.cli.sync import command as sync
 from bench.errors import BenchError
-from bench.record.folder import opened
+from bench.record.folder import locked
 from bench.tracking import store
 from bench.tracking.following import Follower
 
@@ -63,7 +63,7 @@ def gone(pid: int) -> bool:
 
 
 def test_what_comes_and_what_was_there_besides_is_uploaded(run: Path) -> None:
-    with opened(run), closing(Follower(run)) as follower:
+    with locked(run), closing(Follower(run)) as follower:
         follower.start()
         write(run, "a3")
         assert follower.finish() is None
@@ -156,7 +156,7 @@ def test_by_hand_it_follows_for_as_long_as_the_folder_is_held(run: Path) -> None
     held, let_go = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with opened(run):
+        with locked(run):
             held.set()
             runs.until(lambda: len(list((run / "synced").glob("a*.json"))) == 2)
             write(run, "a3")

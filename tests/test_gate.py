@@ -31,7 +31,7 @@ from bench.gate.verdict import GATE_METRICS, Comparison, Verdict, verdict
 from bench.record import request, store
 from bench.record.compact import for_baseline
 from bench.record.request import Request
-from bench.record.schema import Circumstances, Code, Cost, Provenance, ReadingScore, Record, TrainingCost
+from bench.record.schema import AttackConditions, Code, Cost, Provenance, ReadingScore, Record, TrainingCost
 from bench.registry import entries as registry
 
 SEEDS, READINGS = 8, 8
@@ -142,7 +142,7 @@ def test_what_is_missing_or_failed_is_never_a_pass() -> None:
     assert crashed.exit_code == 3 and crashed.unpaired[0][1] == "crashed now: boom"
     others = verdict(before, run(first=5))
     assert others.exit_code == 3 and not others.comparisons and "other victims" in others.unpaired[0][1]
-    heavier = [with_result(record, conditions=Circumstances(weights_norm=4.0)) for record in before]
+    heavier = [with_result(record, conditions=AttackConditions(weights_norm=4.0)) for record in before]
     assert "other weights" in verdict(before, heavier).unpaired[0][1]
     assert verdict([], []).exit_code == 3
     assert verdict([*before, *run(defense="x", status="n/a")], before).outcome == "pass"

@@ -151,7 +151,7 @@ def test_tied_positions_share_variables() -> None:
     tied, untied = (
         MatchingProblem(
             mismatch=Mismatch(reading=reading, distance=Distance(kind="l2"), unrolled=True), observed=observed,
-            labels=labels, begin="uniform", prior=Prior(), noise=NoiseModel.of(reading, 1), key=Key(seed=0),
+            labels=labels, start_kind="uniform", prior=Prior(), noise=NoiseModel.of(reading, 1), key=Key(seed=0),
             distinct=distinct,
         )
         for distinct in (2, None)

@@ -22,7 +22,7 @@ DRAWS = 40_000
 SIGMAS = 5
 
 
-def context(clients: int, *, moves: float = 1.0, weights: Any = None) -> Context:
+def context(clients: int, *, weight_step: float = 1.0, weights: Any = None) -> Context:
     setting = Setting(
         clients=clients,
         per_round=clients,
@@ -31,28 +31,28 @@ def context(clients: int, *, moves: float = 1.0, weights: Any = None) -> Context
         batch=1,
         client_examples=9,
         rate=0.1,
-        moves=moves,
+        weight_step=weight_step,
     )
     draws = KeyedDraws(seed=5, fields=("test",), rows=tuple((n,) for n in range(clients)))
     return Context(lead=1, stage="client", round=0, step=0, setting=setting, draws=draws, weights=weights)
 
 
-def reported(w: float, report: TwoPoint, *, begun: Tensor, moves: float = 1.0) -> np.ndarray:
+def reported(w: float, report: TwoPoint, *, begun: Tensor, weight_step: float = 1.0) -> np.ndarray:
     """`DRAWS` clients report the same weight w: what the server takes each one's weight to be."""
-    update = ((begun - w) / moves).expand(DRAWS, *begun.shape)
-    sent = report.apply({"a": update}, context(DRAWS, moves=moves, weights={"a": begun}))["a"]
-    return (begun - moves * sent)[:, 0].double().numpy()
+    update = ((begun - w) / weight_step).expand(DRAWS, *begun.shape)
+    sent = report.apply({"a": update}, context(DRAWS, weight_step=weight_step, weights={"a": begun}))["a"]
+    return (begun - weight_step * sent)[:, 0].double().numpy()
 
 
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 4.0])
 @pytest.mark.parametrize("w", [-0.06, 0.0, 0.05])
-@pytest.mark.parametrize("moves", [1.0, 0.05])
+@pytest.mark.parametrize("weight_step", [1.0, 0.05])
 def test_reports_are_two_values_unbiased_and_of_the_stated_variance(
-    epsilon: float, w: float, moves: float
+    epsilon: float, w: float, weight_step: float
 ) -> None:
     """Lemmas 1 and 2, with the term -(w - c)² that lemma 2 drops; within five standard errors."""
     report = TwoPoint(epsilon=epsilon, centre=0.01, radius=0.075)
-    found = reported(w, report, begun=torch.tensor([0.02], dtype=torch.float64), moves=moves)
+    found = reported(w, report, begun=torch.tensor([0.02], dtype=torch.float64), weight_step=weight_step)
     stretch = (math.exp(epsilon) + 1) / (math.exp(epsilon) - 1)
     assert np.unique(found.round(9)).tolist() == pytest.approx(
         [0.01 - 0.075 * stretch, 0.01 + 0.075 * stretch]
@@ -109,7 +109,7 @@ def test_weights_out_of_range_count_as_its_ends() -> None:
 
 def test_an_attacker_is_told_the_mean_and_the_variance_of_reports() -> None:
     report, weights = TwoPoint(epsilon=2.0, radius=0.5), {"a": torch.zeros(3, dtype=torch.float64)}
-    here = context(20_000, moves=0.1, weights=weights)
+    here = context(20_000, weight_step=0.1, weights=weights)
     update = torch.tensor([0.5, -2.0, 9.0], dtype=torch.float64)  # to weights -.05, .2 and, clipped, -.5
     sent = report.apply({"a": update.expand(20_000, 3)}, here)["a"]
     said = report.expected({"a": update[None]}, {}, here)[0]["a"][0]
@@ -126,12 +126,12 @@ def test_an_attacker_is_told_the_mean_and_the_variance_of_reports() -> None:
 def test_reports_have_a_likelihood_of_their_own() -> None:
     """log p of each report against its chance, by the definition; at most 0, and highest near what was sent."""
     report, weights = TwoPoint(epsilon=1.0, radius=0.5), {"a": torch.zeros(2000, dtype=torch.float64)}
-    here = context(1, moves=1.0, weights=weights)
+    here = context(1, weight_step=1.0, weights=weights)
     update = torch.linspace(-0.5, 0.5, 2000, dtype=torch.float64)[None]
     sent = report.apply({"a": update}, here)
     reach = 0.5 * report.stretch
     plus = 0.5 + (-update) / (2 * reach)  # the weight is -update
-    chance = torch.where(sent["a"] < 0, plus, 1 - plus)  # a plus moves the update down
+    chance = torch.where(sent["a"] < 0, plus, 1 - plus)  # a plus weight_step the update down
     expected = (2 * chance).log().sum() - 2000 * math.log1p(1 / report.stretch)
     found = report.log_likelihood({"a": update}, sent, here)
     assert float(found) == pytest.approx(float(expected))

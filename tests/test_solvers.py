@@ -216,16 +216,16 @@ IDS = ["lbfgs", "backtracking", "adam"]
 
 
 def _minimise(
-    problem: _Problem, solver: Solver[Any], limits: RowLimits, rows: Tensor = ROWS, width: int | None = None
+    problem: _Problem, solver: Solver[Any], limits: RowLimits, rows: Tensor = ROWS, chunk: int | None = None
 ) -> Solution:
-    return minimise(problem, solver, limits, rows, width=width)
+    return minimise(problem, solver, limits, rows, chunk=chunk)
 
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=IDS)
 @pytest.mark.parametrize("restarts", [0, 2])
 def test_a_row_alone_is_as_in_a_batch(solver: Solver[Any], restarts: int) -> None:
     # a bound that no run reaches at once, so that rows restart at times of their own
-    limits = RowLimits(evaluations=20, restarts=restarts, hopeless=1e-2, enough=1e-4)
+    limits = RowLimits(evaluations=20, restarts=restarts, abandon_above=1e-2, keep_below=1e-4)
     together = _minimise(_Problem(*_matching()), solver, limits)
     for row in range(3):
         alone = _minimise(_Problem(*_matching()), solver, limits, torch.tensor([row]))
@@ -243,7 +243,7 @@ def test_restarts_stay_inside_the_budget(
     restarts: int,
 ) -> None:
     problem = _Problem(*_quadratic())
-    limits = RowLimits(evaluations=evaluations, restarts=restarts, hopeless=0.0, enough=0.0)
+    limits = RowLimits(evaluations=evaluations, restarts=restarts, abandon_above=0.0, keep_below=0.0)
     solution = _minimise(problem, solver, limits)
     assert problem.counts == dict(enumerate(solution.evaluations.tolist()))
     assert max(problem.counts.values()) <= evaluations
@@ -270,10 +270,10 @@ def test_each_start_gets_its_share_and_the_best_point_of_all_runs_is_kept() -> N
 
 @pytest.mark.parametrize("leave", [False, True])
 def test_a_converged_run_is_restarted_unless_the_plan_leaves_it(leave: bool) -> None:
-    """Every loss is .5 too high: the solver converges, and ends above `enough`."""
+    """Every loss is .5 too high: the solver converges, and ends above `keep_below`."""
     x, evaluate = _quadratic()
     lifted = _Problem(x, lambda point: (evaluate(point)[0] + 0.5, evaluate(point)[1]))
-    limits = RowLimits(evaluations=400, restarts=2, hopeless=0.9, leave_stalled=leave)
+    limits = RowLimits(evaluations=400, restarts=2, abandon_above=0.9, leave_stalled=leave)
     solution = _minimise(lifted, Lbfgs(line_search="backtracking"), limits)
     assert solution.restarts.tolist() == ([0] * 3 if leave else [2] * 3)
     worthless = _Problem(x, lambda point: (evaluate(point)[0] + 1.5, evaluate(point)[1]))
@@ -294,7 +294,7 @@ def test_a_loss_within_twice_the_noise_floor_is_good_enough() -> None:
     x, evaluate = _quadratic()
     for floor, restarts in ((0.3, [0] * 3), (0.2, [2] * 3)):
         lifted = _Problem(x, lambda point: (evaluate(point)[0] + 0.5, evaluate(point)[1]), floor=floor)
-        limits = RowLimits(evaluations=400, restarts=2, hopeless=0.9)
+        limits = RowLimits(evaluations=400, restarts=2, abandon_above=0.9)
         assert _minimise(lifted, Lbfgs(line_search="backtracking"), limits).restarts.tolist() == restarts
 
 
@@ -329,7 +329,7 @@ def test_a_gradient_that_is_not_finite_ends_a_run_and_a_restart_helps() -> None:
         return loss, gradient
 
     problem = replace(problem, evaluate=broken)
-    solution = _minimise(problem, Adam(rate=0.05), RowLimits(evaluations=20, restarts=1, hopeless=1e9))
+    solution = _minimise(problem, Adam(rate=0.05), RowLimits(evaluations=20, restarts=1, abandon_above=1e9))
     assert solution.restarts[1] == 1
     assert torch.isfinite(solution.loss).all()
 
@@ -343,11 +343,11 @@ def test_the_losses_are_the_least_at_powers_of_two_and_at_the_end() -> None:
 
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=IDS)
-@pytest.mark.parametrize("width", [1, 2])
-def test_rows_that_wait_for_room_are_as_those_that_do_not(solver: Solver[Any], width: int) -> None:
-    limits = RowLimits(evaluations=20, restarts=1, hopeless=1e-2, enough=1e-4)
+@pytest.mark.parametrize("chunk", [1, 2])
+def test_rows_that_wait_for_room_are_as_those_that_do_not(solver: Solver[Any], chunk: int) -> None:
+    limits = RowLimits(evaluations=20, restarts=1, abandon_above=1e-2, keep_below=1e-4)
     together = _minimise(_Problem(*_matching()), solver, limits)
-    one_by_one = _minimise(_Problem(*_matching()), solver, limits, width=width)
+    one_by_one = _minimise(_Problem(*_matching()), solver, limits, chunk=chunk)
     assert torch.allclose(one_by_one.x, together.x, rtol=1e-9, atol=1e-9)
     assert one_by_one.evaluations.tolist() == together.evaluations.tolist()
     assert one_by_one.marks == together.marks
@@ -365,6 +365,27 @@ def test_a_loss_below_the_stop_ends_a_row_when_it_is_compared() -> None:
     limits = RowLimits(evaluations=100, stop_loss=1e9, look_every=7)
     solution = _minimise(_Problem(first, clean), Adam(rate=1e-3), limits)
     assert solution.evaluations.tolist() == [7, 7, 7]
+
+
+def test_an_explained_row_ends_where_its_loss_falls_no_more() -> None:
+    """Losses near .5 of the zero-gradient loss that stand still: seen at the second look, and only where that counts as
+    explained.  One that goes on falling is left alone."""
+    x, evaluate = _quadratic()
+
+    def lifted(point: Tensor) -> tuple[Tensor, Tensor]:
+        loss, gradient = evaluate(point)
+        return 1e-9 * loss + 0.5, gradient
+
+    limits = RowLimits(evaluations=30, flat_after=6, least_fall=0.01, explained=0.9)
+    still = Adam(rate=1e-9)
+    assert _minimise(_Problem(x, lifted), still, limits).evaluations.tolist() == [12, 12, 12]
+    unexplained = replace(limits, explained=0.1)
+    assert _minimise(_Problem(x, lifted), still, unexplained).evaluations.tolist() == [30, 30, 30]
+    falling = replace(limits, explained=1e9)
+    problem = _Problem(*_quadratic())
+    whole = _minimise(problem, Adam(rate=0.01), replace(falling, flat_after=None))
+    assert bool((whole.losses[-1] < 0.9 * whole.losses[-2]).all()), "it falls to the end"
+    assert _minimise(_Problem(*_quadratic()), Adam(rate=0.01), falling).evaluations.tolist() == [30, 30, 30]
 
 
 def test_outer_steps_are_counted_as_published() -> None:

@@ -74,10 +74,10 @@ def equal_curvature(space: Gaussian, reading: Reading, key: Key) -> EqualCurvatu
 def _probes(reading: Reading, like: Tensor, key: Key) -> Iterator[Tensor]:
     """Jᵀz (probe, value) of public examples, in turn."""
     for first in range(0, _PROBES, _EXAMPLES):
-        draw = key.generator("curvature-matrix", first)
+        random = key.generator("curvature-matrix", first)
         examples = [n % len(reading.public_inputs) for n in range(first, min(_PROBES, first + _EXAMPLES))]
-        yield signed_derivative(reading, like, examples, partial(_bits, draw))
+        yield signed_derivative(reading, like, examples, partial(_bits, random))
 
 
-def _bits(draw: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.int8]:
-    return draw.integers(0, 2, shape, dtype=np.int8)
+def _bits(random: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.int8]:
+    return random.integers(0, 2, shape, dtype=np.int8)

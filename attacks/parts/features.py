@@ -33,14 +33,14 @@ class Sketch:
         sizes, buckets = [], list[tuple[Tensor, Tensor] | None]()
         for name, count in zip(shapes, counts, strict=True):
             size = count if share == 1 or count <= 64 else max(64, int(share * count))
-            draw = key.generator("sketch", name)
+            random = key.generator("sketch", name)
             sizes.append(size)
             buckets.append(
                 None
                 if size == count
                 else (
-                    torch.from_numpy(draw.integers(size, size=count)),
-                    torch.from_numpy(2.0 * draw.integers(2, size=count) - 1),
+                    torch.from_numpy(random.integers(size, size=count)),
+                    torch.from_numpy(2.0 * random.integers(2, size=count) - 1),
                 )
             )
         return cls(sizes=tuple(sizes), buckets=tuple(buckets))
@@ -106,8 +106,8 @@ def principal(scaled: Tensor, count: int, key: Key) -> Tensor:
     """The first principal directions of centred features (row, feature), (feature, count at most), by a randomised
     decomposition (Halko et al. 2011, algorithm 4.4) with one power step."""
     rank = min(count, *scaled.shape)
-    draw = key.generator("principal", rank).standard_normal((scaled.shape[1], min(rank + 10, len(scaled))))
-    span = torch.linalg.qr(scaled @ torch.from_numpy(draw).to(scaled)).Q
+    start = key.generator("principal", rank).standard_normal((scaled.shape[1], min(rank + 10, len(scaled))))
+    span = torch.linalg.qr(scaled @ torch.from_numpy(start).to(scaled)).Q
     span = torch.linalg.qr(scaled @ (scaled.T @ span)).Q
     inner = span.T @ scaled
     variances, turned = torch.linalg.eigh(inner @ inner.T)  # ascending

@@ -24,17 +24,17 @@ def start(kind: Start, reading: Reading, position: int, restart: int, key: Key) 
 
 
 def _example(kind: Start, reading: Reading, index: int, example: int, restart: int, key: Key) -> Tensor:
-    draw = key.generator("start", index, example, restart)
+    random = key.generator("start", index, example, restart)
     shape = reading.shape
     if kind == "gaussian":
-        return torch.from_numpy(draw.standard_normal(shape, dtype=np.float32))
+        return torch.from_numpy(random.standard_normal(shape, dtype=np.float32))
     if kind == "uniform":
-        return torch.from_numpy(draw.random(shape, dtype=np.float32))
+        return torch.from_numpy(random.random(shape, dtype=np.float32))
     if kind in ("grey", "black"):
         return torch.full(shape, 0.5 if kind == "grey" else 0.0)
     if kind == "public":
-        return reading.public_inputs[int(draw.integers(len(reading.public_inputs)))].clone()
+        return reading.public_inputs[int(random.integers(len(reading.public_inputs)))].clone()
     parts = int(kind.removeprefix("tile-"))
     channels, height, width = shape
-    tile = draw.random((channels, -(-height // parts), -(-width // parts)), dtype=np.float32)
+    tile = random.random((channels, -(-height // parts), -(-width // parts)), dtype=np.float32)
     return torch.from_numpy(np.tile(tile, (1, parts, parts))[:, :height, :width].copy())

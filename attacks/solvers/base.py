@@ -88,20 +88,25 @@ class RowLimits:
 
     - when its solver has converged, or a value is not finite;
     - when its normalised loss is below `stop_loss`, compared every `look_every` evaluations;
-    - when restarts remain, its equal share of the budget is spent, and its least loss is above `hopeless`
+    - when its least loss is below `explained` times the zero-gradient loss and fell, over the last `flat_after`
+      evaluations, by less than a share of `least_fall`;
+    - when restarts remain, its equal share of the budget is spent, and its least loss is above `abandon_above`
       times the zero-gradient loss.
 
-    A run that ended above `enough` times the zero-gradient loss is restarted while budget remains.  With
+    A run that ended above `keep_below` times the zero-gradient loss is restarted while budget remains.  With
     `leave_stalled`, a converged run is restarted only if it is at `stalled` times the zero-gradient loss or above:
-    below, it is left to a refinement.  `hopeless` and `enough` count as at least twice the noise floor.
+    below, it is left to a refinement.  `abandon_above` and `keep_below` count as at least twice the noise floor.
     """
 
     evaluations: int
     restarts: int = 0
     stop_loss: float | None = None
     look_every: int = 1
-    hopeless: float = 1e-2
-    enough: float = 1e-4
+    flat_after: int | None = None
+    least_fall: float = 0.01
+    explained: float = 1e-3
+    abandon_above: float = 1e-2
+    keep_below: float = 1e-4
     leave_stalled: bool = False
     stalled: float = 1.0
 

@@ -14,10 +14,11 @@ from bench.attacks.solvers.trajectory import Trajectory
 class _Progress:
     """The state of the loop.  A position numbers a row of `rows`; a slot, a row that is active now.
 
-    `zero_loss`, `loss_scale`, `hopeless`, `enough` (position,): see `Problem` and `RowLimits`; `per_run` (position,)
-    are the evaluations that each run may take.  `evaluations`, `restarts`, `runs`, `loss`, `x`: see `Solution`;
-    `run_evaluations`, `run_loss` (position,) are of the present run.  `active` (slot,) are positions, `waiting` is
-    the first position not yet begun; `state` and `evaluate` are of the slots.
+    `zero_loss`, `loss_scale`, `abandon_above`, `keep_below` (position,): see `Problem` and `RowLimits`; `per_run`
+    (position,) are the evaluations that each run may take.  `evaluations`, `restarts`, `runs`, `loss`, `x`: see
+    `Solution`; `run_evaluations`, `run_loss` (position,) are of the present run; `earlier_loss` is its least loss
+    `flat_after` evaluations ago.  `active` (slot,) are positions, `waiting` is the first position not yet begun;
+    `state` and `evaluate` are of the slots.
     """
 
     problem: Problem
@@ -26,8 +27,8 @@ class _Progress:
     rows: Tensor
     zero_loss: Tensor
     loss_scale: Tensor
-    hopeless: Tensor
-    enough: Tensor
+    abandon_above: Tensor
+    keep_below: Tensor
     per_run: Tensor
     evaluations: Tensor
     run_evaluations: Tensor
@@ -35,6 +36,7 @@ class _Progress:
     runs: Tensor
     loss: Tensor
     run_loss: Tensor
+    earlier_loss: Tensor
     x: Tensor
     trajectory: Trajectory
     active: Tensor
@@ -44,14 +46,14 @@ class _Progress:
 
 
 def minimise(
-    problem: Problem, solver: Solver[Any], limits: RowLimits, rows: Tensor, *, width: int | None = None,
+    problem: Problem, solver: Solver[Any], limits: RowLimits, rows: Tensor, *, chunk: int | None = None,
     spent: Tensor | None = None,
 ) -> Solution:  # fmt: skip
-    """Minimise some rows of `problem`, `width` of them side by side, each as if it were alone.
+    """Minimise some rows of `problem`, `chunk` of them side by side, each as if it were alone.
 
     A row that has ended makes room for the next.  `spent` (row,): evaluations that rows have used before.
     """
-    now = _begin(problem, solver, limits, rows, min(len(rows), width or len(rows)), spent)
+    now = _begin(problem, solver, limits, rows, min(len(rows), chunk or len(rows)), spent)
     while len(now.active):
         loss, finite = _advance(now)
         restart, done = _judge(now, loss, finite)
@@ -65,26 +67,26 @@ def minimise(
 
 
 def _begin(
-    problem: Problem, solver: Solver[Any], limits: RowLimits, rows: Tensor, width: int, spent: Tensor | None
+    problem: Problem, solver: Solver[Any], limits: RowLimits, rows: Tensor, chunk: int, spent: Tensor | None
 ) -> _Progress:
     zero_loss, floor = problem.zero_gradient_loss(rows), 2 * problem.noise_floor(rows)
     device, loss_scale = zero_loss.device, problem.loss_scale(rows)
     rows = rows.to(device)
     none = torch.zeros(len(rows), dtype=torch.long, device=device)
     spent = none.clone() if spent is None else spent.to(device, copy=True)
-    active = torch.arange(width, device=device)
+    active = torch.arange(chunk, device=device)
     starts = _starts(problem, rows[active], none[active])
     loss = torch.full((len(rows),), torch.inf, dtype=starts.dtype, device=device)
     x = torch.zeros((len(rows), starts.shape[1]), dtype=starts.dtype, device=device)
     x[active] = starts
     return _Progress(
         problem=problem, solver=solver, limits=limits, rows=rows, zero_loss=zero_loss, loss_scale=loss_scale,
-        hopeless=torch.maximum(limits.hopeless * zero_loss, floor),
-        enough=torch.maximum(limits.enough * zero_loss, floor),
+        abandon_above=torch.maximum(limits.abandon_above * zero_loss, floor),
+        keep_below=torch.maximum(limits.keep_below * zero_loss, floor),
         per_run=torch.div(limits.evaluations - spent, limits.restarts + 1, rounding_mode="floor"),
         evaluations=spent, run_evaluations=none, restarts=none.clone(), runs=none.clone(),
-        loss=loss, run_loss=loss.clone(), x=x, trajectory=Trajectory(limits.evaluations, x),
-        active=active, waiting=width, state=solver.init(starts),
+        loss=loss, run_loss=loss.clone(), earlier_loss=loss.clone(), x=x, trajectory=Trajectory(limits.evaluations, x),
+        active=active, waiting=chunk, state=solver.init(starts),
         evaluate=problem.subset(rows[active], none[active]),
     )  # fmt: skip
 
@@ -122,10 +124,15 @@ def _judge(now: _Progress, loss: Tensor, finite: Tensor) -> tuple[Tensor, Tensor
     ended = ~finite | converged
     if limits.stop_loss is not None:
         ended = ended | ((loss < limits.stop_loss) & (now.evaluations[active] % limits.look_every == 0))
+    if limits.flat_after is not None:
+        due = now.run_evaluations[active] % limits.flat_after == 0
+        flat = due & (run_loss > (1 - limits.least_fall) * now.earlier_loss[active])
+        ended = ended | (flat & (run_loss <= limits.explained * now.zero_loss[active]))
+        now.earlier_loss[active[due]] = run_loss[due]
     allowed = now.restarts[active] < limits.restarts
     late = now.run_evaluations[active] >= now.per_run[active]
-    ended = ended | (allowed & late & (run_loss > now.hopeless[active]))
-    restart = ended & ~exhausted & allowed & (run_loss > now.enough[active])
+    ended = ended | (allowed & late & (run_loss > now.abandon_above[active]))
+    restart = ended & ~exhausted & allowed & (run_loss > now.keep_below[active])
     if limits.leave_stalled:
         restart = restart & (~converged | ~finite | (run_loss >= limits.stalled * now.zero_loss[active]))
     return restart, (ended & ~restart) | exhausted
@@ -145,6 +152,7 @@ def _refill(now: _Progress, restart: Tensor, done: Tensor) -> None:
         starts = _starts(now.problem, now.rows[positions], now.restarts[positions])
         now.state = merge(now.state, now.solver.init(starts), fresh)
         now.run_loss[positions], now.run_evaluations[positions] = torch.inf, 0
+        now.earlier_loss[positions] = torch.inf
         now.x[now.active[refilled]] = starts[done[fresh]]
     kept = fresh | ~done
     if not kept.all():

@@ -23,7 +23,7 @@ from bench.federated.describe import is_random, untouched
 from bench.federated.privacy import at_point
 from bench.gradients import one_hot
 from bench.points import Point
-from bench.record.schema import Circumstances, Distortion, Epsilon, Privacy, SelfCheck
+from bench.record.schema import AttackConditions, Distortion, Epsilon, Privacy, SelfCheck
 from bench.scoring.reading import reading_cosine, reading_snr
 from bench.trip import Reading
 
@@ -36,7 +36,7 @@ class Diagnosis:
     cosine: tuple[float | None, ...]
     distortion: Distortion
     self_check: SelfCheck
-    conditions: Circumstances
+    conditions: AttackConditions
     privacy: Privacy
 
 
@@ -84,12 +84,12 @@ def self_check(attacker: Attack, reading: Reading, truth: Truth, setup: Setup, s
 
 def conditions(
     cell: AttackCell, setup: Setup, point: Point, reading: Reading, undefended: Mapping[str, Tensor]
-) -> Circumstances:
+) -> AttackConditions:
     """What the attack ran under."""
     norms = torch.stack([value.flatten(1).square().sum(1) for value in undefended.values()]).sum(0).sqrt()
     weights_norm = float(sum(value.square().sum() for value in setup.weights.values()) ** 0.5)
     knows_all = reading.description is not None or untouched(setup.stages, point)
-    return Circumstances(
+    return AttackConditions(
         round=setup.trained_rounds, accuracy=setup.accuracy, gradient_norm_median=finite(float(norms.median())),
         weights_norm=finite(weights_norm), mode="eval", client_examples=reading.client_examples,
         examples_per_reading=reading.examples, subset=setup.data.subset,

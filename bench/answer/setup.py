@@ -19,7 +19,7 @@ from bench.errors import DataError, NotApplicable
 from bench.federated import replay
 from bench.federated.batches import clients_of
 from bench.federated.stages import Stages, stages
-from bench.federated.training import Course
+from bench.federated.training import TrainingJob
 from bench.models.base import Model
 from bench.points import Point, Scope, point
 from bench.record.checkpoints import checkpoint_path, fit, locate, read_about, read_weights
@@ -99,7 +99,7 @@ def _setup(
     setting = Setting(
         clients=federated.clients, per_round=federated.per_round, rounds=rounds, steps=federated.steps,
         batch=federated.batch, client_examples=clients.shape[1], rate=federated.rate,
-        moves=federated.rate if federated.algorithm == "fedsgd" else 1.0, public=public,
+        weight_step=federated.rate if federated.algorithm == "fedsgd" else 1.0, public=public,
         colluders=cell.grants.colluders if isinstance(cell, AttackCell) else 0.0,
     )  # fmt: skip
     return Setup(
@@ -166,10 +166,10 @@ def _replayed(
     """The defense with its states at the checkpoint's round, replayed over the training that made it."""
     replay.check_replayable(training, cell)
     clients = clients_of(training, setup.data)
-    course = Course(cell=training, data=setup.data, clients=clients, model=setup.model)
+    job = TrainingJob(cell=training, data=setup.data, clients=clients, model=setup.model)
     initial = architecture.initial(setup.model, training.seed)
     of_training = training.model_copy(update={"defense": cell.defense})
     trained = _setup(of_training, setup.data, setup.model, initial, clients, rounds=training.rounds)
     cache = replay.cache_path(checkpoint_path(run, training.id, setup.round), cell)
-    states = replay.states_at(course, initial, trained.stages, setup.round, cache, setup.weights).states
+    states = replay.states_at(job, initial, trained.stages, setup.round, cache, setup.weights).states
     return replace(setup.stages, states=states)

@@ -17,7 +17,7 @@ from bench.defenses.accounting.mechanism import Mechanism
 from bench.federated import bayesian, resume
 from bench.federated.cost import step_cost
 from bench.federated.privacy import NO_MECHANISM, Account, account
-from bench.federated.training import Course, Progress, begin, train
+from bench.federated.training import Progress, TrainingJob, begin, train
 from bench.record.checkpoints import checkpoint_path, write_weights
 from bench.record.schema import BayesianResult, Epsilon, Privacy, TrainingCost, TrainingResult
 
@@ -29,7 +29,7 @@ def train_cell(
 ) -> tuple[TrainingResult, TrainingCost]:
     """Answer a training cell: its result and its cost; `on_progress` hears of every round."""
     setup = prepare(cell, context, memory)
-    course = Course(
+    job = TrainingJob(
         cell=cell, data=setup.data, clients=setup.clients, model=setup.model,
         device=torch.device(context.device), threads=context.threads,
     )  # fmt: skip
@@ -39,7 +39,7 @@ def train_cell(
     )  # fmt: skip
     began = time.perf_counter()
     code, kept = asdict(provenance(cell, context.run)), resume.place(context.run, cell.id)
-    start = resume.load(kept, begin(course, setup.weights, setup.stages), code, cell.checkpoints)
+    start = resume.load(kept, begin(job, setup.weights, setup.stages), code, cell.checkpoints)
     saved = began
 
     def after(now: Progress) -> bool:
@@ -59,7 +59,7 @@ def train_cell(
         )  # fmt: skip
         return goes_on
 
-    end = train(course, start, after) if _goes_on(cell, accounting, start) else start
+    end = train(job, start, after) if _goes_on(cell, accounting, start) else start
     seconds = time.perf_counter() - began
     checkpoints = {}
     for round_, tensors in sorted(end.checkpoints.items()):
@@ -68,12 +68,12 @@ def train_cell(
     result = TrainingResult(
         accuracy=end.curve[-1][1] if not end.diverged else 0.0, curve=tuple(end.curve), rounds=end.round,
         diverged=end.diverged, checkpoints=checkpoints, privacy=_privacy(accounting, end),
-        bayesian=_bayesian(cell, course, end, accounting), private=setup.data.private,
+        bayesian=_bayesian(cell, job, end, accounting), private=setup.data.private,
         upload_bytes=sum(value.numel() * value.element_size() for value in setup.weights.values()),
     )  # fmt: skip
     kept.unlink(missing_ok=True)
     each = round(seconds / max(1, end.round - start.round), 4)
-    return result, replace(step_cost(course, start), seconds_per_round=each)
+    return result, replace(step_cost(job, start), seconds_per_round=each)
 
 
 def _goes_on(cell: TrainingCell, accounting: Account | None, now: Progress) -> bool:
@@ -96,13 +96,13 @@ def _privacy(accounting: Account | None, end: Progress) -> Privacy:
 
 
 def _bayesian(
-    cell: TrainingCell, course: Course, end: Progress, accounting: Account | None
+    cell: TrainingCell, job: TrainingJob, end: Progress, accounting: Account | None
 ) -> BayesianResult | None:
     """Bayesian ε beside the moments accountant's, at the rounds that were tested; None where none was asked."""
     if cell.bayesian is None:
         return None
     accountant = bayesian.accountant(
-        cell.bayesian, cell.federated, end.stages, examples=len(course.data.training)
+        cell.bayesian, cell.federated, end.stages, examples=len(job.data.training)
     )
     mechanism = accounting.mechanism if accounting and isinstance(accounting.mechanism, Mechanism) else None
     by_round = accountant.by_round(end.costs, mechanism, [round_ for round_, _ in end.curve])

@@ -46,7 +46,7 @@ def draw_victims(cell: AttackCell, setup: Setup, point: Point) -> tuple[Victims,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truth:
-    """The distinct examples behind the readings at one point.
+    """The examples behind the readings at one point, at each position; `scored_once` leaves the distinct ones.
 
     `inputs` (reading, example, *shape) in [0, 1], `labels` and `indices` (reading, example): into the training split.
     """
@@ -72,8 +72,9 @@ def truth_at(victims: Victims, point: Point) -> Truth:
 def scored_once(truth: Truth, claimed: int) -> Truth:
     """The truth that `claimed` examples a reading are scored against.
 
-    Where a client goes through its examples more than once, an attack may claim each of them once: then each counts
-    once, at its first use.  One that claims an example for every position is scored at every position.
+    Where a client goes through its examples more than once (no matrix may ask for that yet: `bench.matrix.feasible`),
+    an attack may claim each of them once: then each counts once, at its first use.  One that claims an example for
+    every position is scored at every position.
     """
     firsts = [np.sort(np.unique(row.numpy(), return_index=True)[1]) for row in truth.indices]
     if claimed > min(len(first) for first in firsts) or len({len(first) for first in firsts}) > 1:

@@ -170,7 +170,7 @@ def _self_check(check: schema.SelfCheck) -> str:
     )
 
 
-def _conditions(conditions: schema.Circumstances, *, private: bool) -> str:
+def _conditions(conditions: schema.AttackConditions, *, private: bool) -> str:
     parts = [
         f"training round {conditions.round}", f"gradient norm {number(conditions.gradient_norm_median)} (median)",
         f"weights norm {number(conditions.weights_norm)}", f"{conditions.mode} mode",

@@ -24,10 +24,10 @@ def command(into: Path, sources: tuple[Path, ...], as_json: bool) -> None:
     \b
     bench merge runs/standard runs/standard-shard-*
     """
-    from bench.record.folder import opened
+    from bench.record.folder import locked
     from bench.sweep.merge import merge
 
-    with opened(into):
+    with locked(into):
         merged = merge(into, sources)
     if as_json:
         common.print_json({"run": str(into), **asdict(merged)})

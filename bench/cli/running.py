@@ -26,7 +26,7 @@ from bench.pictures import grid
 from bench.record import request as requests
 from bench.record import store as records
 from bench.record.files import write_atomically
-from bench.record.folder import opened
+from bench.record.folder import locked
 from bench.record.metrics import PSNR_DB
 from bench.record.request import Request
 from bench.record.schema import Record
@@ -87,7 +87,7 @@ def execute(
 
     `tracking_uri` None: no MLflow; "": the default store.  `overrides` are options that make a suite unranked;
     `time_limit` are the seconds that a cell may take; `executor` is a cluster's address.
-    Raises what `record.folder.opened` and `sweep.session.run_schedule` raise.
+    Raises what `record.folder.locked` and `sweep.session.run_schedule` raise.
     """
     began = time.monotonic()
     console = Console(stderr=quiet, highlight=False)
@@ -96,7 +96,7 @@ def execute(
     pool = _pool(run, context, executor, device, partial(say, console))
     matrix, order = run.matrix, {item.cell.id: position for position, item in enumerate(run.cells)}
     title = matrix.title + (f" ({matrix.scale} scale)" if matrix.scale else "")
-    with opened(run.folder), ExitStack() as stack:
+    with locked(run.folder), ExitStack() as stack:
         suite = _save_request(run, overrides)
         settled = [records.read(records.record_path(run.folder, cell.id)) for cell in run.schedule.done]
         remaining = Remaining(run.schedule.waiting, run.schedule.estimates)

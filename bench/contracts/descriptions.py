@@ -26,7 +26,7 @@ from bench.defenses.transforms.rows import broadcast, norms
 from bench.federated.describe import Composition, DescribedTransform, describe
 from bench.federated.pipeline import sent_unit
 from bench.federated.stages import Stages
-from bench.federated.straight import Straight
+from bench.federated.straight_through import StraightThrough
 from bench.gradients import one_hot
 from bench.points import POINTS, STAGES, Point, Scope, Stage
 
@@ -59,7 +59,7 @@ class Quiet(Transform):
         return self.inner.initial(shapes)
 
     def update(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        return Straight(self.inner)(tensors, state, context)
+        return StraightThrough(self.inner)(tensors, state, context)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +116,7 @@ def noise(defense: Defense) -> None:
         if said is None and not _claims_a_mean(transform, given, state, context):
             continue
         stated += 1
-        before = Straight(transform)(given, state, context)[0]
+        before = StraightThrough(transform)(given, state, context)[0]
         drawn = [
             transform.update(given, state, context_of(trial, stage, draw=draw))[0] for draw in range(DRAWS)
         ]
@@ -268,7 +268,7 @@ def _arriving(trial: Trial) -> Iterator[tuple[Stage, Transform, dict[str, Tensor
         for transform in trial.stages.transforms.get(stage, ()):
             state = transform.initial_of(shapes, rows)
             yield stage, transform, given, state
-            given = Straight(transform)(given, state, context_of(trial, stage))[0]
+            given = StraightThrough(transform)(given, state, context_of(trial, stage))[0]
 
 
 def _of_one(transform: Transform, state: State) -> State:
@@ -317,7 +317,7 @@ def _same_effect(
 ) -> None:
     """The factors against `update` without draws, the deviation against its draws, row by row."""
     context = context_of(trial, "example")
-    before = Straight(transform)(given, state, context)[0]
+    before = StraightThrough(transform)(given, state, context)[0]
     deviation = said.deviation
     drawn = [
         transform.update(given, state, context_of(trial, "example", draw=draw))[0] for draw in range(DRAWS)

@@ -56,7 +56,7 @@ def setting_of(federated: Federated, *, rounds: int = 2) -> Setting:
     return Setting(
         clients=federated.clients, per_round=federated.per_round, rounds=rounds, steps=federated.steps,
         batch=federated.batch, client_examples=federated.client_examples or 50, rate=federated.rate,
-        moves=federated.rate if federated.algorithm == "fedsgd" else 1.0, public=_public(),
+        weight_step=federated.rate if federated.algorithm == "fedsgd" else 1.0, public=_public(),
     )  # fmt: skip
 
 

@@ -108,7 +108,7 @@ def local_updates(
                     "example", gradients.each(), now, clients, draws, weights=weights, local=here
                 )
                 # an observer must not change a bit: the sum's own order of adding up
-                mean = gradients.mean() if stages.observing else ExampleGradients(each).mean()
+                mean = gradients.mean() if stages.states_only else ExampleGradients(each).mean()
                 remaining = norms(each, 2) if stages.has("step") else None
             mean, stages = stages.apply("step", mean, now, clients, draws, remaining, weights)
             if federated.algorithm == "fedsgd":
@@ -153,7 +153,7 @@ def _by_norms(
         factors = {name: value * scaling.factors.get(name, 1.0) for name, value in factors.items()}
         after = {name: value * scaling.factors.get(name, 1.0) for name, value in after.items()}
         deviation = scaling.deviation
-    if stages.observing:
+    if stages.states_only:
         return gradients.mean(), before, stages
     mean = gradients.weighted(factors)
     examples = next(iter(before.values())).shape[1]

@@ -6,7 +6,7 @@ from statistics import median, quantiles
 
 from bench.federated.clients import network
 from bench.federated.stages import DrawKey, Stages
-from bench.federated.training import Course, Progress, participants, updates
+from bench.federated.training import Progress, TrainingJob, participants, updates
 from bench.points import UPDATE_STAGES
 from bench.record.schema import TrainingCost
 
@@ -14,18 +14,18 @@ PAIRS = 7
 STEPS = 10  # local steps at most: enough to be steady, few beside a training's
 
 
-def step_cost(course: Course, start: Progress) -> TrainingCost:
+def step_cost(job: TrainingJob, start: Progress) -> TrainingCost:
     """Milliseconds of one client's local step, medians over pairs, and median and quartiles of the pairs' ratio.
 
     Measured on one chunk of clients and one thread; the training itself is unchanged.  The time of stages after the
     steps is divided among the steps.
     """
-    federated = course.cell.federated
+    federated = job.cell.federated
     steps = min(STEPS, federated.steps)
-    short = course.cell.model_copy(update={"federated": federated.model_copy(update={"steps": steps})})
-    alone = replace(course, cell=short, threads=1)
-    clients = participants(short, 0)[: course.chunk]
-    net = network(course.model)
+    short = job.cell.model_copy(update={"federated": federated.model_copy(update={"steps": steps})})
+    alone = replace(job, cell=short, threads=1)
+    clients = participants(short, 0)[: job.chunk]
+    net = network(job.model)
     bare = replace(start, stages=Stages(setting=start.stages.setting, transforms={}, states={}))
 
     def once(progress: Progress) -> float:

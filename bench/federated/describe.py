@@ -12,7 +12,7 @@ from bench.defenses.transforms.rows import norms
 from bench.federated.draws import CentralDraws
 from bench.federated.noises import Added, MeanOver, total_noise
 from bench.federated.stages import Stages
-from bench.federated.straight import Straight, straight
+from bench.federated.straight_through import StraightThrough, straight_through
 from bench.points import STAGES, UPDATE_STAGES, Point, Scope, Stage
 from bench.trip import Candidates, Noise, StepDefense
 
@@ -26,7 +26,7 @@ class DescribedTransform:
     and whether the reading shows what its `simulate` reads."""
 
     stage: Stage
-    code: Straight
+    code: StraightThrough
     state: State
     shown: bool
 
@@ -280,7 +280,7 @@ def _parts(
             context = replace(context, local=_public(stages))
         if stage == "step":
             context = replace(context, norms=norms({n: v[:, None] for n, v in current.items()}, 2))
-        code = straight(transform, current, state, context)
+        code = straight_through(transform, current, state, context)
         parts.append(DescribedTransform(stage=stage, code=code, state=state, shown=shown))
         current = {name: value.detach() for name, value in code(current, state, context)[0].items()}
     return tuple(parts)

@@ -9,7 +9,7 @@ from bench.defenses.base import Tensors
 from bench.errors import NotApplicable, RecordError
 from bench.federated.resume import states_of, tensors_of
 from bench.federated.stages import Stages
-from bench.federated.training import Course, begin, train
+from bench.federated.training import TrainingJob, begin, train
 from bench.record import store as records
 from bench.record.checkpoints import read_weights, write_weights
 
@@ -41,7 +41,7 @@ def check_replayable(training: TrainingCell, cell: AttackCell) -> None:
 
 
 def states_at(
-    course: Course, initial: Tensors, stages: Stages, round_: int, cache: Path, expected: Tensors
+    job: TrainingJob, initial: Tensors, stages: Stages, round_: int, cache: Path, expected: Tensors
 ) -> Stages:
     """`stages` with their states after `round_` rounds of the training: with the defense on if it is the training's,
     beside it if the training had none.  The states are stored in the file `cache`.
@@ -50,9 +50,9 @@ def states_at(
     """
     if cache.exists():
         return replace(stages, states=states_of(read_weights(cache), stages))
-    observer = replace(stages, observing=course.cell.defense.name == "none")
+    observer = replace(stages, states_only=job.cell.defense.name == "none")
     untested = {"rounds": round_, "test_every": round_, "test_examples": 1, "bayesian": None}
-    short = replace(course, cell=course.cell.model_copy(update=untested))
+    short = replace(job, cell=job.cell.model_copy(update=untested))
     end = train(short, begin(short, initial, observer))
     if not all(bool((end.weights[name] == value).all()) for name, value in expected.items()):
         raise NotApplicable(

@@ -36,14 +36,14 @@ class Stages:
     """A defense's transforms in its setting, with the states of those that have memory.
 
     `states`: the server's, or with a leading axis over the clients `members`, in their order; None: all N.  Stages that
-    are `observing` move their states on and leave the tensors as they are.
+    are `states_only` move their states on and leave the tensors as they are.
     """
 
     setting: Setting
     transforms: Mapping[Stage, tuple[Transform, ...]]
     states: Mapping[Place, State]
     members: tuple[int, ...] | None = None
-    observing: bool = False
+    states_only: bool = False
 
     def has(self, stage: Stage) -> bool:
         return bool(self.transforms.get(stage))
@@ -81,7 +81,7 @@ class Stages:
             )  # fmt: skip
             random_index += transform.random
             current, stages = stages.advance((stage, position), clients, transform.update, current, context)
-        return dict(tensors) if self.observing else current, stages
+        return dict(tensors) if self.states_only else current, stages
 
     def advance(
         self, place: Place, clients: tuple[int, ...],

@@ -46,7 +46,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class TrainingJob:
     """The subject of a training: cell, data, the clients' examples (client, example), the model, and where it runs."""
 
     cell: TrainingCell
@@ -58,68 +58,68 @@ class Course:
     threads: int = 1
 
 
-def begin(course: Course, weights: Tensors, stages: Stages) -> Progress:
+def begin(job: TrainingJob, weights: Tensors, stages: Stages) -> Progress:
     """The progress before round 0: the initial weights, tested."""
-    cell = course.cell
-    course.model.to(course.device)
-    current = {name: value.to(course.device) for name, value in weights.items()}
+    cell = job.cell
+    job.model.to(job.device)
+    current = {name: value.to(job.device) for name, value in weights.items()}
     return Progress(
         round=0, weights=current, stages=stages,
-        curve=((0, accuracy(course.model, current, course.data.test, cell.test_examples)),),
+        curve=((0, accuracy(job.model, current, job.data.test, cell.test_examples)),),
         checkpoints={0: current} if 0 in cell.checkpoints else {},
     )  # fmt: skip
 
 
 def train(
-    course: Course, start: Progress, proceed: Callable[[Progress], bool] = lambda progress: True
+    job: TrainingJob, start: Progress, proceed: Callable[[Progress], bool] = lambda progress: True
 ) -> Progress:
     """The remaining rounds, of K clients each; accuracy every `test_every` rounds and at the end.
 
     `proceed` is called after every round and decides whether another follows.  Weights that are no longer finite end
     the training: that is a result, not a crash.
     """
-    cell, now, net = course.cell, start, network(course.model)
-    accountant, examples = None, len(course.data.training)
+    cell, now, net = job.cell, start, network(job.model)
+    accountant, examples = None, len(job.data.training)
     if cell.bayesian is not None:
         accountant = bayesian.accountant(cell.bayesian, cell.federated, start.stages, examples=examples)
     while now.round < cell.rounds and not now.diverged:
-        now = _tested(course, _round(course, net, accountant, now))
+        now = _tested(job, _round(job, net, accountant, now))
         if not proceed(now):
             break
-    return now if now.diverged or now.curve[-1][0] == now.round else _with_accuracy(course, now)
+    return now if now.diverged or now.curve[-1][0] == now.round else _with_accuracy(job, now)
 
 
-def _tested(course: Course, now: Progress) -> Progress:
-    cell = course.cell
+def _tested(job: TrainingJob, now: Progress) -> Progress:
+    cell = job.cell
     if not all(bool(torch.isfinite(value).all()) for value in now.weights.values()):
         return replace(now, diverged=True)
     if now.round in cell.checkpoints:
         now = replace(now, checkpoints={**now.checkpoints, now.round: now.weights})
     if now.round % cell.test_every == 0 or now.round == cell.rounds:
-        now = _with_accuracy(course, now)
+        now = _with_accuracy(job, now)
     return now
 
 
-def _with_accuracy(course: Course, now: Progress) -> Progress:
-    share = accuracy(course.model, now.weights, course.data.test, course.cell.test_examples)
+def _with_accuracy(job: TrainingJob, now: Progress) -> Progress:
+    share = accuracy(job.model, now.weights, job.data.test, job.cell.test_examples)
     return replace(now, curve=(*now.curve, (now.round, share)))
 
 
 def _round(
-    course: Course, net: Network, accountant: bayesian.Accountant | None, before: Progress
+    job: TrainingJob, net: Network, accountant: bayesian.Accountant | None, before: Progress
 ) -> Progress:
-    cell = course.cell
+    cell = job.cell
     chosen = participants(cell, before.round)
     draw_key = DrawKey(seed=cell.seed, draw=0, round=before.round)
-    update, stages = updates(course, net, before, chosen, draw_key)
+    update, stages = updates(job, net, before, chosen, draw_key)
     costs = before.costs
     if accountant is not None:
-        batches, _ = local_batches(cell, course.data, course.clients, chosen, before.round)
+        batches, _ = local_batches(cell, job.data, job.clients, chosen, before.round)
         of_round = accountant.costs(
             net,
             bayesian.Round(
                 weights=before.weights, stages=before.stages, draw_key=draw_key,
-                batches=batches.to(course.device), update=update,
+                batches=batches.to(job.device), update=update,
             ),
         )  # fmt: skip
         costs = {
@@ -141,22 +141,22 @@ def participants(cell: TrainingCell, round_: int) -> tuple[int, ...]:
 
 
 def updates(
-    course: Course, net: Network, before: Progress, chosen: tuple[int, ...], draw_key: DrawKey
+    job: TrainingJob, net: Network, before: Progress, chosen: tuple[int, ...], draw_key: DrawKey
 ) -> tuple[dict[str, Tensor], Stages]:
     """What the chosen clients would send before stage `client`, name → (client, *shape), and the stages after it."""
 
     def part(clients: tuple[int, ...]) -> tuple[dict[str, Tensor], Stages]:
-        batches, _ = local_batches(course.cell, course.data, course.clients, clients, before.round)
-        draws = StreamDraws.of(draw_key.seed, draw_key.draw, draw_key.round, clients, course.device)
+        batches, _ = local_batches(job.cell, job.data, job.clients, clients, before.round)
+        draws = StreamDraws.of(draw_key.seed, draw_key.draw, draw_key.round, clients, job.device)
         return local_updates(
-            net, course.model, before.weights, batches.to(course.device), course.cell.federated,
+            net, job.model, before.weights, batches.to(job.device), job.cell.federated,
             before.stages.of(clients), draw_key, draws,
         )  # fmt: skip
 
-    chunks = [chosen[start : start + course.chunk] for start in range(0, len(chosen), course.chunk)]
+    chunks = [chosen[start : start + job.chunk] for start in range(0, len(chosen), job.chunk)]
     # `torch.func` swaps weights into the only module: no two threads may do that at once
-    single = course.device.type != "cpu" or not isinstance(net, Stack)
-    with _threads(1 if single else course.threads) as many:
+    single = job.device.type != "cpu" or not isinstance(net, Stack)
+    with _threads(1 if single else job.threads) as many:
         parts = list(many(part, chunks))
     update = {name: torch.cat([sent[name] for sent, _ in parts]) for name in before.weights}
     return update, before.stages.joined(tuple(stages for _, stages in parts))

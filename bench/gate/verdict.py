@@ -18,7 +18,7 @@ import numpy as np
 from bench.cell import AttackCell, TrainingCell
 from bench.errors import BenchError
 from bench.gate.noninferiority import Increase, holm, of_numbers, of_shares
-from bench.leaderboard.conditions import by_condition, condition_key, rank
+from bench.leaderboard.conditions import by_condition, condition_key, sort_key
 from bench.leaderboard.costs import UNDEFENDED
 from bench.leaderboard.worst import GRADIENT_FREE, ExampleKey, WorstCase, clusters
 from bench.record.names import dataset_name, entry_text, setting_text
@@ -219,7 +219,7 @@ def _of_attacks(pairs: _Pairs) -> Iterable[_Measurement]:
     now = {condition.key: condition for condition in by_condition(after for _, after in pairs)}
     readings = _readings(pairs)
     for key, condition in then.items():
-        for defense, row in sorted(condition.rows.items(), key=lambda item: rank(item[0], "")):
+        for defense, row in sorted(condition.rows.items(), key=lambda item: sort_key(item[0], "")):
             for point in (name for name in condition.points if name in row):
                 before, after = row[point], now[key].rows[defense][point]
                 subject = (condition.title, defense, point)

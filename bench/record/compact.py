@@ -56,11 +56,12 @@ class Interner:
             value = getattr(cell, name)
             key = (name, value.model_dump_json() if isinstance(value, Frozen) else value)
             shared[name] = self._seen.setdefault(key, value)
-        # a copy with the parts that are shared: they were checked, and a set of all its fields is large
-        return type(cell).model_construct(_fields_set=_ALL, **shared)
+        # a copy with the parts that are shared, which were checked.  Of the set of its fields, which pydantic keeps
+        # for each value, nothing here makes use, and it is large: all have one empty set
+        return type(cell).model_construct(_fields_set=_NO_SET, **shared)
 
 
-_ALL: set[str] = set()
+_NO_SET: set[str] = set()
 
 
 def for_baseline(record: Record) -> Record:
@@ -70,7 +71,7 @@ def for_baseline(record: Record) -> Record:
         result = schema.AttackResult(
             readings=tuple(map(_baseline_reading, result.readings)),
             distortion=schema.Distortion(snr_db_least=result.distortion.snr_db_least),
-            conditions=schema.Circumstances(weights_norm=result.conditions.weights_norm),
+            conditions=schema.AttackConditions(weights_norm=result.conditions.weights_norm),
         )
     elif isinstance(result, schema.TrainingResult):
         result = schema.TrainingResult(

@@ -33,7 +33,7 @@ _LOCK_HOLDER = TypeAdapter(LockHolder)
 
 
 @contextmanager
-def opened(run: Path) -> Iterator[Path]:
+def locked(run: Path) -> Iterator[Path]:
     """The run folder, made if it is not there, and locked: no second run writes to it meanwhile.
 
     The system lets go of it when this process ends, however it ends.

@@ -39,10 +39,11 @@ class Share(_Strict):
 class ExampleScore(_Strict):
     """One true example against what the attack made of it.
 
-    `matched` is which of the attack's examples was paired with it, None for none; `strict` success at PSNR ≥ 30 dB
-    (images); `identified`: nearer to its own reconstruction than every example of the gallery. `priors_db` has the
-    PSNR of each prior-only baseline, `prior_db` the best of them, `over_prior_db` what the attack has above it. The
-    other metrics are those of `bench.record.metrics`; None: not a number, or not measured.
+    `label` is the true one; `matched` is which of the attack's examples was paired with it, None for none; `strict`
+    success at PSNR ≥ 30 dB (images); `identified`: nearer to its own reconstruction than every example of the
+    gallery. `priors_db` has the PSNR of each prior-only baseline, `prior_db` the best of them, `over_prior_db` what
+    the attack has above it. The other metrics are those of `bench.record.metrics`; None: not a number, or not
+    measured.
     """
 
     status: str
@@ -111,8 +112,8 @@ class Summary(_Strict):
     `asr` is the share of examples leaked: PSNR ≥ 20 dB and ≥ 3 dB over the best prior-only baseline; tables: numeric
     RMSE ≤ .2 standardised and ≥ 90 % of categorical groups; `asr_strict` at 30 dB.  `lower_bound`: some examples
     diverged or are no numbers, so read the ASR as "at least".  `medians` are of each metric. `identification` is None
-    without a gallery. `prior_beaten` is the share of examples on which the attack is nearer than the best prior;
-    `beats_prior`: on more than half of them.
+    without a gallery. `gallery` is its number of strangers.  `prior_beaten` is the share of examples on which the
+    attack is nearer than the best prior; `beats_prior`: on more than half of them.
     """
 
     readings: int
@@ -159,10 +160,11 @@ class SelfCheck(_Strict):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Circumstances(_Strict):
+class AttackConditions(_Strict):
     """What the attack ran under: the training round, the weights' test accuracy and norm, the size of a gradient.
 
-    `described`: the attacker knew all that the defense does to these readings; `simulated`: he could run it.
+    `mode` of the model while gradients were computed: eval or train.  `described`: the attacker knew all that the
+    defense does to these readings; `simulated`: he could run it.
     `random`: they depend on a draw of the defense's.  `gradient_norm_median` is of undefended gradients.
     """
 
@@ -217,7 +219,8 @@ class Privacy(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory(_Strict):
-    """The least loss so far, median over the readings, after each number of evaluations: 1, 2, 4, … and the end."""
+    """The least loss so far, median over the readings, after each number of evaluations: 1, 2, 4, … and the
+    end; of `map`, where its stages ended."""
 
     losses: tuple[float | None, ...]
     evaluations: tuple[int, ...] = ()
@@ -235,7 +238,7 @@ class AttackResult(_Strict):
     summary: Summary | None = None
     distortion: Distortion = Distortion()
     self_check: SelfCheck = SelfCheck()
-    conditions: Circumstances = Circumstances()
+    conditions: AttackConditions = AttackConditions()
     privacy: Privacy = Privacy()
     trajectory: Trajectory | None = None
     private: bool = False
@@ -319,7 +322,8 @@ class Cost(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment(_Strict):
-    """The machine and the versions that answered."""
+    """The machine and the versions that answered.  `threads` are those that the cell was given: a training uses them,
+    an attack one."""
 
     bench: str
     torch: str

@@ -47,7 +47,7 @@ def score(
 ) -> Scores:  # fmt: skip
     """Score a cell's reconstructions against the truth, by the rule of `bench.scoring.success`.
 
-    `truth_inputs` (reading, example, *shape) in [0, 1] and `truth_labels` (reading, example) are the distinct
+    `truth_inputs` (reading, example, *shape) in [0, 1] and `truth_labels` (reading, example) are the
     examples behind each reading; `priors` name → (reading, example, *shape); `gallery` (example, *shape) in [0, 1].
 
     Raises `PluginError` for a reconstruction of the wrong shape, `ValueError` for a truth outside [0, 1], no

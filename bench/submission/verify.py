@@ -22,7 +22,7 @@ from bench.matrix.expand import PlannedCell
 from bench.matrix.feasible import impossible
 from bench.record import fingerprint, store
 from bench.record.checkpoints import file_sha256
-from bench.record.folder import opened
+from bench.record.folder import locked
 from bench.record.schema import Record
 from bench.registry import entries as registry
 from bench.sanitize import sanitize
@@ -85,7 +85,7 @@ def verify(
     )  # fmt: skip
     prepared = [_prepared(one, rerun) for one in draws]
     place = nullcontext(str(out)) if out is not None else tempfile.TemporaryDirectory()
-    with place as folder, opened(Path(folder)) as run:
+    with place as folder, locked(Path(folder)) as run:
         todo = schedule(rerun.cells.values(), run, rerun.resolver)
         on_line(f"{len(todo.waiting)} cells to run, about {todo.seconds / jobs:.0f} s")
         context = RunContext(run=run, data_dir=data_dir, device=device)

@@ -161,7 +161,8 @@ def _missing(record: Record, cell: AnyCell, run: Path) -> str | None:
 
 
 def _reading_key(cell: AttackCell) -> str:
-    """Cells whose readings can be equal: they differ in defense, draw, point and knowledge alone."""
+    """What cells share of which some readings can be equal: all but defense, draw, knowledge and, for B > 1 within a
+    scope, point."""
     scope = point(cell.point).scope if cell.federated.batch > 1 else ""
     equal = {"defense": Entry(name="any"), "point": str(scope), "knowledge": "plain", "draw": 0}
     return cell.model_copy(update=equal).canonical()

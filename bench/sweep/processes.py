@@ -1,4 +1,4 @@
-"""Long-lived worker processes on this machine, one thread each.
+"""Long-lived worker processes on this machine, one thread each, and idle cores for their trainings.
 
 A worker that dies loses its cell and is replaced.  A worker whose parent dies ends itself.  Where there are
 several GPUs each worker has one of them.

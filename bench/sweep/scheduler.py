@@ -1,6 +1,6 @@
 """Which cell next, and for which worker: no processes here, only the order.
 
-Cells of one group (equal data, weights and victims; their readings may be equal) go to one worker in order.
+Cells of one group (equal data and weights; some of their readings may be equal) go to one worker in order.
 A worker stays with its data set as long as there is work on it.  Trainings that attacks wait for come first,
 then the longest group.  A worker for whom nothing is left takes half of another worker's queue.
 """
@@ -36,7 +36,9 @@ class Scheduler:
     ) -> None:  # fmt: skip
         self._seconds, self._learned = seconds, learned
         self._ready: defaultdict[str, list[CellGroup]] = defaultdict(list)  # by data set, the longest last
-        self._first: list[CellGroup] = []  # trainings that others wait for, the most urgent last
+        self._first: list[
+            CellGroup
+        ] = []  # trainings that others wait for and cells to repeat, the most urgent last
         self._blocked: defaultdict[str, list[CellGroup]] = defaultdict(list)  # by the training they wait for
         self._queues: dict[str, deque[AnyCell]] = {}  # what is left of each worker's group
         self._loaded: dict[str, str] = {}  # the data set that each worker has loaded

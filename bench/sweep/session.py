@@ -22,7 +22,7 @@ def run_schedule(
 ) -> None:
     """Run what the schedule has waiting; every cell leaves a record, whatever happens to it.
 
-    `context.run` is locked by the caller (`record.folder.opened`).  The pool is started once there is something to
+    `context.run` is locked by the caller (`record.folder.locked`).  The pool is started once there is something to
     run, and closed at the end.  Raises `StorageError` where the folder cannot be written, `BenchError` where no
     worker is left.
     """

@@ -21,7 +21,7 @@ class KeepLargest(Transform):
     in the order of the tensors stays.
     """
 
-    reads: ClassVar[Shown] = "directions"
+    reads: ClassVar[Shown] = "directions"  # magnitudes up to a factor: a clip may come after it
 
     share: float
 

@@ -19,8 +19,8 @@ class TwoPoint(Transform):
     """Report each weight w in [c - r, c + r] (clipped) as c ± r·κ, κ = (e^ε + 1)/(e^ε - 1), the plus with
     probability 1/2 + (w - c)/(2rκ): unbiased, of variance r²κ² - (w - c)² (LDP-FL eq. 2, lemmas 1, 2).
 
-    The tensors are a client's update u; its weight is w = w_0 - u·`moves`.  `radius` None takes c and r of each tensor
-    from the weights at the start of the round: the middle and half the width of their range.
+    The tensors are a client's update u; its weight is w = w_0 - u·`weight_step`.  `radius` None takes c and r of each
+    tensor from the weights at the start of the round: the middle and half the width of their range.
     """
 
     random: ClassVar[bool] = True
@@ -48,14 +48,14 @@ class TwoPoint(Transform):
             reach = radius * self.stretch
             plus = 0.5 + (w - centre) / (2 * reach if reach > 0 else 1)
             sign = torch.where(context.draws.uniform(name, w) < plus, 1.0, -1.0).to(w.dtype)
-            reports[name] = (start - (centre + reach * sign)) / context.setting.moves
+            reports[name] = (start - (centre + reach * sign)) / context.setting.weight_step
         return reports
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
         """The mean of its reports: the update to the weights as they are clipped."""
         start = {name: value.to(tensors[name]) for name, value in _weights(context).items()}
         return {
-            name: (value - self._clipped(tensors[name], value, context)) / context.setting.moves
+            name: (value - self._clipped(tensors[name], value, context)) / context.setting.weight_step
             for name, value in start.items()
         }, state
 
@@ -70,9 +70,9 @@ class TwoPoint(Transform):
             centre, radius = self._range(value)
             if radius == 0:
                 continue
-            reach, moves = radius * self.stretch, context.setting.moves
-            sign = (start - moves * observed[name].detach() - centre).sign()
-            chance = 1 + sign * (start - moves * tensors[name] - centre) / reach
+            reach, weight_step = radius * self.stretch, context.setting.weight_step
+            sign = (start - weight_step * observed[name].detach() - centre).sign()
+            chance = 1 + sign * (start - weight_step * tensors[name] - centre) / reach
             each = (chance.clamp_min(_LEAST).log() - math.log1p(1 / self.stretch)).clamp_max(0)
             row = rows(each, context.lead).sum(-1)
             total = row if total is None else total + row
@@ -84,7 +84,7 @@ class TwoPoint(Transform):
     def noise(self, context: Context, state: State) -> AddedNoise:
         """Of each tensor at most r²κ²; (w - c)² is at most 1/κ² of it."""
         del state
-        scale = (self.stretch / context.setting.moves) ** 2
+        scale = (self.stretch / context.setting.weight_step) ** 2
         return AddedNoise(
             variance={
                 name: scale * torch.full((), self._range(start)[1] ** 2, dtype=start.dtype)
@@ -102,7 +102,7 @@ class TwoPoint(Transform):
 
     def _clipped(self, update: Tensor, start: Tensor, context: Context) -> Tensor:
         centre, radius = self._range(start)
-        return (start - context.setting.moves * update).clamp(centre - radius, centre + radius)
+        return (start - context.setting.weight_step * update).clamp(centre - radius, centre + radius)
 
 
 def _weights(context: Context) -> Tensors:

@@ -125,7 +125,7 @@ def _scored(worst: WorstCase | AtPoint, *, best: str = "", nothing: str = NONE) 
 
 def _condition_table(condition: Condition, detail: bool) -> RenderableType:
     names = distinct(condition.rows)
-    table = _table(("defense", *condition.points), boxed=True)
+    table = _table(("defense", *condition.points), bordered=True)
     for defense, row in condition.rows.items():
         cells = [
             _condition_cell(row[point], detail) if point in row else Text("") for point in condition.points
@@ -182,8 +182,10 @@ def _attack_rate(row: AttackRow, published: float | None) -> Text:
 
 
 def _knowledge_table(title: str, rows: list[KnowledgeRow]) -> RenderableType:
-    boxed = any(row.black_box for row in rows)
-    headings = ("defense", "point", "plain", "adaptive", "change", "RMSE", "PSNR") + ("black box",) * boxed
+    black_box = any(row.black_box for row in rows)
+    headings = ("defense", "point", "plain", "adaptive", "change", "RMSE", "PSNR") + (
+        "black box",
+    ) * black_box
     table = _table(headings, narrow=12)
     names = distinct(row.defense for row in rows)
     for row in rows:
@@ -198,7 +200,7 @@ def _knowledge_table(title: str, rows: list[KnowledgeRow]) -> RenderableType:
             names[row.defense], row.point, *(_informed(worst) for worst in both),
             Text(UNDESCRIBED, style="dim") if row.undescribed else _change(row.change), rmse,
             _below(psnr, f"prior {figure(PSNR_DB, max(priors, default=None))}"),
-            *[_black_box(row.black_box)] * boxed,
+            *[_black_box(row.black_box)] * black_box,
         )  # fmt: skip
     return _titled(f"{title} · what knowing the defense gains", table)
 
@@ -263,10 +265,10 @@ def _titled(title: str, table: Table) -> RenderableType:
 
 
 def _table(
-    headings: Iterable[str], *, folded: Sequence[str] = ("defense",), narrow: int = 16, boxed: bool = False
+    headings: Iterable[str], *, folded: Sequence[str] = ("defense",), narrow: int = 16, bordered: bool = False
 ) -> Table:
     """An empty table; only columns of names are folded, figures stay whole."""
-    box = {} if boxed else {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0)}
+    box = {} if bordered else {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0)}
     table = Table(**box)  # type: ignore[arg-type]
     for heading in headings:
         if heading in folded:

@@ -20,7 +20,7 @@ from scipy.stats import binomtest
 
 from bench.gate.verdict import Verdict, verdict
 from bench.matrix.document import PRESETS
-from bench.record.schema import Circumstances, Record
+from bench.record.schema import AttackConditions, Record
 from bench.record.store import records
 
 SEEDS = 8  # of the preset
@@ -70,7 +70,7 @@ def by_seed(run: Path) -> dict[int, list[Record]]:
     for record in records(run):
         if (result := record.attack) is not None:
             readings = tuple(replace(reading, clients=(), indices=()) for reading in result.readings)
-            record = replace(record, result=replace(result, readings=readings, conditions=Circumstances()))
+            record = replace(record, result=replace(result, readings=readings, conditions=AttackConditions()))
         seeds.setdefault(record.cell.seed, []).append(record)
     return seeds
 

@@ -19,8 +19,8 @@ from bench.record import store as records
 from bench.record.metrics import METRICS
 from bench.record.runs import cell_ids
 from bench.record.schema import (
+    AttackConditions,
     AttackResult,
-    Circumstances,
     Cost,
     Distortion,
     PriorScore,
@@ -39,7 +39,7 @@ SUMMARY = summary(
     asr_strict=Share(value=0.1, low=0.0, high=0.2), identification_chance=0.1, label_accuracy=0.9, prior_beaten=1.0,
     medians={metric.name: 3.0 for metric in METRICS}, priors=dict.fromkeys("abc", PRIOR),
 )  # fmt: skip
-CONDITIONS = Circumstances(
+CONDITIONS = AttackConditions(
     weights_norm=26.0,
     round=0,
     gradient_norm_median=2.3,

@@ -23,7 +23,7 @@ Slopes = Mapping[str, float]  # of the identity, one factor a tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Straight:
+class StraightThrough:
     """`transform` on candidates; `slopes` None: torch's derivative of it is used."""
 
     transform: Transform
@@ -41,17 +41,17 @@ class Straight:
         }, state
 
 
-def straight(transform: Transform, probe: Tensors, state: State, context: Context) -> Straight:
+def straight_through(transform: Transform, probe: Tensors, state: State, context: Context) -> StraightThrough:
     """How a transform is simulated, tried on a probe, name → (*lead, *shape).
 
     Raises what its code raises where it needs what no attacker has.
     """
     context = replace(context, draws=CentralDraws(lead=context.lead))
     if transform.expected(probe, state, context) is not None:
-        return Straight(transform)
-    plain = Straight(transform)
+        return StraightThrough(transform)
+    plain = StraightThrough(transform)
     plain(probe, state, context)
-    return plain if _is_right(plain, probe, state, context) else Straight(
+    return plain if _is_right(plain, probe, state, context) else StraightThrough(
         transform, _slopes(plain, probe, state, context)
     )  # fmt: skip
 
@@ -74,7 +74,7 @@ def _expected(
     return {name: value / PARTS for name, value in total.items()}, after
 
 
-def _is_right(plain: Straight, probe: Tensors, state: State, context: Context) -> bool:
+def _is_right(plain: StraightThrough, probe: Tensors, state: State, context: Context) -> bool:
     """Whether the derivative predicts what a change of 1 % does, in random directions.
 
     Of a staircase it does not: it is 0 on a step, or that of the step's height alone.
@@ -101,7 +101,7 @@ def _is_right(plain: Straight, probe: Tensors, state: State, context: Context) -
     return True
 
 
-def _slopes(plain: Straight, probe: Tensors, state: State, context: Context) -> Slopes:
+def _slopes(plain: StraightThrough, probe: Tensors, state: State, context: Context) -> Slopes:
     """The multiple of the identity nearest to what a change of 1 % does to each tensor; 1 where that is none."""
     along, size = dict.fromkeys(probe, 0.0), dict.fromkeys(probe, 0.0)
     for number in range(_DIRECTIONS):
@@ -124,7 +124,7 @@ def _direction(probe: Tensors, number: int) -> dict[str, Tensor]:
 
 
 def _difference(
-    plain: Straight, probe: Tensors, step: Tensors, state: State, context: Context
+    plain: StraightThrough, probe: Tensors, step: Tensors, state: State, context: Context
 ) -> dict[str, Tensor]:
     """Half of what the step and its opposite make of a difference."""
     with torch.no_grad():
