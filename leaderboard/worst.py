@@ -11,7 +11,7 @@ from bench.points import POINTS
 from bench.record.metrics import PSNR_DB, Metric
 from bench.record.names import attack_name
 from bench.record.schema import ExampleScore, Record
-from bench.scoring.intervals import clustered_share, wilson
+from bench.scoring.intervals import LEVEL, clustered_share
 from bench.scoring.summary import median
 
 SNR_CAP_DB = 120.0  # of `bench.scoring.reading`: the reading is the undefended one
@@ -160,18 +160,27 @@ def clusters(keys: Sequence[ExampleKey]) -> list[int] | None:
     """The cluster of each example, by number: the weight seed where there are several, else the reading (a
     batch's examples and a reading's draws belong together); None where every cluster is one example, or
     there is one alone."""
-    seeds = [(key[0],) for key in keys]
-    names = seeds if len(set(seeds)) > 1 else [(key[0], key[2]) for key in keys]
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    return None if len(numbers) in (1, len(keys)) else [numbers[name] for name in names]
+    numbers = _numbers([(key[0],) for key in keys]) if len({key[0] for key in keys}) > 1 else readings(keys)
+    return None if len(set(numbers)) in (1, len(keys)) else numbers
 
 
-def share_interval(hits: Mapping[ExampleKey, bool]) -> tuple[float, float] | None:
-    """The 95 % interval of a share of examples; Wilson's where there are no clusters to resample."""
+def readings(keys: Sequence[ExampleKey]) -> list[int]:
+    """The reading of each example, by number; its draws are one, as without noise they are equal."""
+    return _numbers([(key[0], key[2]) for key in keys])
+
+
+def share_interval(hits: Mapping[ExampleKey, bool], level: float = LEVEL) -> tuple[float, float] | None:
+    """The interval of a share of examples, of which those of one reading and of one weight seed belong together."""
     if not hits:
         return None
-    values, members = list(hits.values()), clusters(list(hits))
-    return wilson(sum(values), len(values)) if members is None else clustered_share(values, members)
+    keys = list(hits)
+    seeds = _numbers([(key[0],) for key in keys])
+    return clustered_share(list(hits.values()), readings(keys), seeds if max(seeds) else None, level)
+
+
+def _numbers(names: Sequence[tuple[int, ...]]) -> list[int]:
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return [numbers[name] for name in names]
 
 
 def _keys(cell: AttackCell) -> Iterator[ExampleKey]:

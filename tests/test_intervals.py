@@ -9,6 +9,7 @@ from scipy.stats import binom, binomtest
 from bench.scoring.intervals import (
     cluster_bootstrap,
     clustered_share,
+    effective_trials,
     mcnemar,
     paired_difference,
     simultaneous,
@@ -89,9 +90,45 @@ def test_coverage_of_the_cluster_bootstrap(clusters, least, most):
 def test_pooling_correlated_pictures_would_be_too_sure():
     rng = np.random.default_rng(2)
     leaks = np.repeat(rng.random((8, 1)) < 0.5, 16, axis=1).ravel()
-    low, high = clustered_share(leaks, np.repeat(np.arange(8), 16))
+    readings = np.repeat(np.arange(8), 16)
+    low, high = clustered_share(leaks, readings)
     pooled = wilson(leaks.sum(), leaks.size)
     assert high - low > 2 * (pooled[1] - pooled[0])
+    assert effective_trials(leaks, readings) == 8
+
+
+def test_effective_trials_by_hand():
+    """Where the readings' sums agree nothing is known of how they vary; sums 2 and 0 of 2 are two trials.  2, 1, 1, 0:
+    (1 + 0 + 0 + 1) · 4/3 / 64 = 1/24, and .25 over that is 6."""
+    assert effective_trials([1, 0, 1, 0], [0, 0, 1, 1]) == 2
+    assert effective_trials([1, 1, 0, 0], [0, 0, 1, 1]) == 2
+    assert effective_trials([1, 1, 1, 0, 0, 1, 0, 0], [0, 0, 1, 1, 2, 2, 3, 3]) == pytest.approx(6)
+    assert effective_trials(np.zeros(384), np.repeat(np.arange(64), 6)) == 64
+
+
+SETTINGS = [  # seeds, readings a seed, examples a reading, whether these agree, deviation of the seeds' log odds, share
+    (1, 64, 6, 1, 0.0, 0.02), (1, 64, 6, 1, 0.0, 0.1), (1, 64, 6, 1, 0.0, 0.5), (1, 64, 6, 0, 0.0, 0.1),
+    (1, 16, 6, 0.5, 0.0, 0.9), (4, 8, 6, 1, 0.0, 0.02), (4, 16, 6, 1, 0.0, 0.1), (4, 16, 1, 0, 1.0, 0.1),
+    (4, 8, 6, 0, 1.0, 0.1), (4, 16, 6, 1, 1.0, 0.5), (4, 64, 1, 0, 1.0, 0.9), (8, 8, 3, 0.5, 1.0, 0.5),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("seeds", "readings", "examples", "agree", "deviation", "share"), SETTINGS)
+def test_coverage_of_a_clustered_share(seeds, readings, examples, agree, deviation, share):
+    """1000 trials: the coverage's standard error is .008 at .93."""
+    rng = np.random.default_rng(5)
+    odds = np.log(share / (1 - share))
+    truth = (1 / (1 + np.exp(-odds - deviation * rng.standard_normal(1_000_000)))).mean()
+    shape = (seeds, readings, examples)
+    seed, reading, _ = (axis.ravel() for axis in np.indices(shape))
+    held = 0
+    for _ in range(1000):
+        rate = 1 / (1 + np.exp(-odds - deviation * rng.standard_normal((seeds, 1, 1))))
+        together, alone = rng.random((seeds, readings, 1)) < rate, rng.random(shape) < rate
+        leaks = np.where(rng.random(shape) < agree, together, alone).ravel()
+        low, high = clustered_share(leaks, reading + 1000 * seed, seed if seeds > 1 else None)
+        held += low <= truth <= high
+    assert held / 1000 >= 0.92
 
 
 def test_the_bootstrap_is_keyed_and_blind_to_order_and_names():
@@ -107,8 +144,10 @@ def test_the_bootstrap_is_keyed_and_blind_to_order_and_names():
 def test_agreement_of_all_seeds_is_not_certainty():
     names = np.repeat(np.arange(4), 16)
     assert cluster_bootstrap(np.zeros(64), names) == (0, 0)
-    assert clustered_share(np.zeros(64), names) == wilson(0, 64)
-    assert clustered_share(np.ones(64), names) == wilson(64, 64)
+    readings = np.arange(64)
+    assert clustered_share(np.zeros(64), readings, names) == wilson(0, 64)
+    assert clustered_share(np.ones(64), readings, names) == wilson(64, 64)
+    assert clustered_share(np.zeros(64), readings // 2, names) == wilson(0, 32)  # 32 readings of two
 
 
 def test_one_cluster_is_refused():

@@ -20,7 +20,7 @@ LAYERS = (
     ("bench", "errors", "sanitize", "points", "rng", "trip", "cell"),
     ("parameters", "registry", "gradients", "record"),
     ("datasets", "models", "defenses", "attacks"),
-    ("federated", "scoring", "pictures"),
+    ("federated", "scoring", "pictures", "ceilings"),
     ("matrix",),
     ("answer", "leaderboard"),
     ("sweep", "contracts", "gate"),

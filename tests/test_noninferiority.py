@@ -73,8 +73,20 @@ def test_holm_as_its_paper_has_it() -> None:
     """m = 4, p sorted .005, .01, .03, .04: adjusted .02, .03, .06, .06."""
     adjusted, levels = zip(*holm([0.01, 0.04, 0.03, 0.005]), strict=True)
     assert adjusted == pytest.approx((0.03, 0.06, 0.06, 0.02))
-    assert levels == pytest.approx((1 - 0.05 / 3, 0.95, 1 - 0.05 / 2, 1 - 0.05 / 4))
+    assert levels == pytest.approx((1 - 0.05 / 3, 1 - 0.05 / 2, 1 - 0.05 / 2, 1 - 0.05 / 4))
     assert holm([]) == []
+
+
+def test_a_test_after_one_that_failed_is_not_rejected() -> None:
+    """p = .03 and .04: Hochberg's step-up rejects both, Holm's step-down neither; and no bound is above zero."""
+    adjusted, levels = zip(*holm([0.03, 0.04]), strict=True)
+    assert adjusted == pytest.approx((0.06, 0.06))
+    assert levels == pytest.approx((1 - 0.05 / 2, 1 - 0.05 / 2))
+    generator = np.random.default_rng(0)
+    for _ in range(200):
+        p_values = generator.beta(0.5, 3, size=5).tolist()
+        for p, (adjusted_p, level) in zip(p_values, holm(p_values), strict=True):
+            assert (p <= 1 - level) == (adjusted_p <= 0.05)  # what its own bound says is what Holm says
 
 
 def test_what_is_no_pairs_is_refused() -> None:

@@ -65,6 +65,17 @@ def test_sensitivity_is_the_jacobians_row_norm_over_the_feature() -> None:
             assert float(found[client, example, feature]) == pytest.approx(expected, rel=1e-9)
 
 
+def test_each_client_has_its_own_weights() -> None:
+    local, _, _ = situation()
+    later = {n: torch.stack([v[0], 1.1 * v[0]]) for n, v in local.weights.items()}
+    found = feature_sensitivity(replace(local, weights=later), "")
+    for client in range(2):
+        alone = {n: v[client].expand_as(v) for n, v in later.items()}
+        of_one = feature_sensitivity(replace(local, weights=alone), "")
+        assert torch.allclose(found[client], of_one[client], rtol=1e-9)
+    assert not torch.allclose(found[1], feature_sensitivity(local, "")[1], rtol=1e-3)
+
+
 @pytest.mark.parametrize("share", [0.0, 0.6, 1.0])
 def test_the_least_sensitive_features_columns_are_zeroed_and_nothing_else(share: float) -> None:
     local, gradients, context = situation()

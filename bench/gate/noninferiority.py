@@ -93,15 +93,19 @@ def of_shares(after: ArrayLike, before: ArrayLike, clusters: ArrayLike) -> Incre
 def holm(p_values: Sequence[float], level: float = LEVEL) -> list[tuple[float, float]]:
     """Holm's step-down (1979): for each test its adjusted p-value and the level of its own bound.
 
-    The test with the k-th smallest p of m is adjusted by m - k + 1, and no adjusted p is below an earlier one.
+    The test with the k-th smallest p of m is adjusted by m - k + 1, and no adjusted p is below an earlier one.  It is
+    rejected where its adjusted p is at most 1 - level, which is where its bound excludes no increase: once a test is
+    not rejected, those after it keep its level (to go on with theirs would be Hochberg's step-up, 1988, which needs
+    tests that do not depend on one another badly).
     """
     order = np.argsort(p_values, kind="stable")
     adjusted: list[tuple[float, float]] = [(1.0, level)] * len(p_values)
-    largest = 0.0
+    largest, stopped = 0.0, 0  # tests that remained at the first that was not rejected
     for step, position in enumerate(order):
         remaining = len(p_values) - step
         largest = max(largest, min(1.0, remaining * p_values[position]))
-        adjusted[position] = (largest, 1 - (1 - level) / remaining)
+        stopped = stopped or (remaining if largest > 1 - level else 0)
+        adjusted[position] = (largest, 1 - (1 - level) / (stopped or remaining))
     return adjusted
 
 

@@ -1,7 +1,7 @@
 """Scoring: how sure a share is, and whether two differ.
 
-Wilson's interval is for independent examples of one cell; clusters (weight seeds, batches, draws)
-are resampled whole; a worst over m settings takes every interval at level 1 - .05/m; two cells
+Wilson's interval is for independent examples; those that belong together (in a reading, under a weight seed) count
+as fewer; a worst over m settings takes every interval at level 1 - .05/m; two cells
 of the same victims are compared in pairs.
 """
 
@@ -32,13 +32,16 @@ def wilson(successes: float, trials: float, level: float = LEVEL) -> Interval:
         raise ValueError(f"expected between 0 and {trials} successes, got {successes}")
     if not trials:
         return 0.0, 1.0
-    z = _normal_quantile(level)
-    share, correction = successes / trials, z**2 / trials
+    return _wilson(successes / trials, trials, _normal_quantile(level))
+
+
+def _wilson(share: float, trials: float, z: float) -> Interval:
+    correction = z**2 / trials
     centre = share + correction / 2
     half = z * np.sqrt(share * (1 - share) / trials + correction / trials / 4)
     low, high = (centre - half) / (1 + correction), (centre + half) / (1 + correction)
     # At the ends the formula gives 0 and 1 but for rounding.
-    return (0.0 if successes == 0 else float(low)), (1.0 if successes == trials else float(high))
+    return (0.0 if share == 0 else float(low)), (1.0 if share == 1 else float(high))
 
 
 def cluster_bootstrap(
@@ -68,15 +71,53 @@ def cluster_bootstrap(
     return float(low), float(high)
 
 
-def clustered_share(successes: ArrayLike, clusters: ArrayLike, level: float = LEVEL) -> Interval:
-    """Interval of a share over several clusters: the bootstrap's, but never inside Wilson's.
+def effective_trials(successes: ArrayLike, clusters: ArrayLike) -> float:
+    """How many independent trials the n successes or failures, (n,) in [0, 1], are worth where a cluster's may agree.
 
-    `successes` (n,) in [0, 1].  Four seeds that all saw no leak resample to [0, 0], which is
-    certainty from nothing; the union with Wilson's interval of all examples keeps its width.
-    Simulated coverage at nominal .95 with 4 uneven seeds of 16: .92.
+    n over the design effect (Kish 1965, §5.4): the variance of the share between clusters, linearised, over that of
+    independent trials.  At most n, at least the number of clusters; that number where all agree, as nothing is known
+    of how clusters vary.
     """
     array = np.asarray(successes, np.float64)
-    return _union(cluster_bootstrap(array, clusters, level), wilson(float(array.sum()), len(array), level))
+    count, share = len(np.unique(np.asarray(clusters))), float(array.mean())
+    spread = share * (1 - share)
+    if spread <= 0:
+        return float(count)
+    variance = _variance_of_mean(array, clusters)
+    return float(count) if variance <= 0 else min(float(len(array)), max(float(count), spread / variance))
+
+
+def clustered_share(
+    successes: ArrayLike, groups: ArrayLike, clusters: ArrayLike | None = None, level: float = LEVEL
+) -> Interval:
+    """Interval of a share of examples, (n,) in [0, 1], that belong together in `groups` (readings) and, above, in
+    `clusters` (weight seeds), both (n,); None: there is nothing above.
+
+    Wilson's interval of the effective trials.  Over clusters, of which there are few, with trials as few as their
+    variance says, and Student's quantile for the normal's (Korn, Graubard 1998, who do so with Clopper and Pearson's
+    interval); where all agree they tell no variance, and the groups' count stands.  Simulated coverage at nominal .95
+    (tests/test_intervals.py): .92 and more for batches that leak whole, and for 4 or 8 seeds whose log odds have a
+    deviation of 1; .87 to .91 for 4 seeds of deviation 1.5.
+    """
+    array = np.asarray(successes, np.float64)
+    share, trials = float(array.mean()), effective_trials(array, groups)
+    interval = _wilson(share, trials, _normal_quantile(level))
+    above = groups if clusters is None else clusters
+    count, spread = len(np.unique(np.asarray(above))), share * (1 - share)
+    if count < 2 or count == len(array) or spread <= 0:
+        return interval
+    variance = _variance_of_mean(array, above)
+    fewer = min(trials, spread / variance) if variance > 0 else trials
+    student = float(-stdtrit(count - 1, (1 - level) / 2))
+    return _union(interval, _wilson(share, fewer, student))
+
+
+def _variance_of_mean(values: NDArray[np.float64], clusters: ArrayLike) -> float:
+    """Of the mean over all, from the clusters' sums: a ratio's, linearised, times G/(G - 1) (Cochran 1977, §9A.2)."""
+    names, member = np.unique(np.asarray(clusters), return_inverse=True)
+    sums, sizes = np.bincount(member, values), np.bincount(member)
+    residual = sums - sizes * values.mean()
+    return len(names) / max(1, len(names) - 1) * float(residual @ residual) / len(values) ** 2
 
 
 def paired_difference(

@@ -18,11 +18,11 @@ from typing import Any, Literal
 from scipy.special import stdtrit
 
 from bench.cell import AttackCell
-from bench.leaderboard.worst import ExampleKey, clusters, example_scores
+from bench.leaderboard.worst import ExampleKey, example_scores, share_interval
 from bench.record.names import attack_name, entry_text
 from bench.record.schema import Privacy, Record
 from bench.sanitize import sanitize
-from bench.scoring.intervals import Interval, clustered_share, wilson
+from bench.scoring.intervals import Interval
 from bench.submission.draw import Draw
 
 Outcome = Literal["agrees", "differs", "inconclusive"]
@@ -136,10 +136,8 @@ def rate(records: Sequence[Record], level: float) -> Rate | None:
         hits |= {key: example.success for key, example in example_scores(record)}
     if not hits:
         return None
-    values, members = list(hits.values()), clusters(list(hits))
-    interval = wilson(sum(values), len(values), level)
-    if members is not None:
-        interval = clustered_share(values, members, level)
+    values, interval = list(hits.values()), share_interval(hits, level)
+    assert interval is not None
     by_seed: dict[int, list[bool]] = {}
     for (seed, *_), hit in hits.items():
         by_seed.setdefault(seed, []).append(hit)

@@ -79,12 +79,22 @@ def linear(model: nn.Module, layer: str) -> str:
 def feature_sensitivity(local: Local, layer: str) -> Tensor:
     """‖∂r_i/∂x‖/|r_i| of every input feature of a linear layer, (client, example, feature); ∞ where r_i = 0."""
     features = _features(local.model, linear(local.model, layer))
-    rows = []
-    for client in range(len(local.inputs)):
-        weights = {name: value[client].detach() for name, value in local.weights.items()}
-        parts = local.inputs[client].split(CHUNK)
-        rows.append(torch.cat([_sensitivity(features, weights, part) for part in parts]))
-    return torch.stack(rows)
+    if all(
+        value.stride(0) == 0 for value in local.weights.values()
+    ):  # one set of weights: examples side by side
+        flat = local.inputs.flatten(0, 1)
+        return _in_chunks(features, _of_client(local, 0), flat).unflatten(0, local.inputs.shape[:2])
+    return torch.stack(
+        [_in_chunks(features, _of_client(local, n), local.inputs[n]) for n in range(len(local.inputs))]
+    )
+
+
+def _of_client(local: Local, client: int) -> dict[str, Tensor]:
+    return {name: value[client].detach() for name, value in local.weights.items()}
+
+
+def _in_chunks(of_example: Callable[..., Tensor], weights: Tensors, inputs: Tensor) -> Tensor:
+    return torch.cat([_sensitivity(of_example, weights, part) for part in inputs.split(CHUNK)])
 
 
 def _sensitivity(of_example: Callable[..., Tensor], weights: Tensors, inputs: Tensor) -> Tensor:

@@ -1,0 +1,1 @@
+"""What no attacker can exceed, or what one who knows more than any attacker would reach."""

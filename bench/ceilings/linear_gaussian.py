@@ -1,0 +1,83 @@
+"""The linear-Gaussian reference: the error of the best estimate, were the gradient linear around the truth.
+
+With z the truth, J the Jacobian of the described reading at z, noise N(0, v) and a prior N(m, C), C = A Aᵀ of public
+examples, the posterior mean of the linearised reading has the mean squared error
+
+    ‖A K⁻¹ A⁻¹(z - m)‖² + tr(A K⁻¹ (K - I) K⁻¹ Aᵀ),  K = I + Aᵀ Jᵀ J A / v,
+
+the first term of its bias and the second of the noise.  It says how near an attacker is to the best that second
+moments allow.  It is no bound: a gradient is not linear, and examples are not Gaussian.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from bench.attacks.parts.space import public_space
+from bench.gradients import group_gradients, one_hot
+from bench.trip import Candidates, Description, Reading
+
+_STEP = 1e-4  # of a central difference; inputs are in [0, 1]
+_CHUNK = 128  # candidates side by side
+
+
+def mean_squared_errors(reading: Reading, truth: Tensor, labels: Tensor) -> Tensor | None:
+    """The expected mean squared error of each reading's reference, (reading,), in float64.
+
+    `truth` (reading, *shape) in [0, 1] and `labels` (reading,) are the example behind each reading.  None where the
+    reading has no described noise of a known variance, holds several examples, or comes from several local steps.
+    """
+    description = reading.description
+    if description is None or reading.examples > 1 or reading.steps > 1:
+        return None
+    noise = description.noise
+    if noise.variance == 0 or noise.bound:
+        return None
+    space = public_space(reading)
+    eye = torch.eye(reading.public_mean.numel(), dtype=torch.float64)
+    mean = space.inputs(0 * eye[:1]).double()
+    factor = (space.inputs(eye).double() - mean).T  # A, (value, variable)
+    whitened = torch.linalg.solve(factor, (truth.double().flatten(1) - mean).T).T
+    errors = []
+    for row in range(len(reading)):
+        j = _jacobian(reading, description, row, truth[row].double(), labels[row]) @ factor
+        gain = torch.linalg.inv(torch.eye(len(eye), dtype=eye.dtype) + j.T @ j)
+        bias = factor @ (gain @ whitened[row])
+        spread = factor @ gain
+        of_noise = (spread * factor).sum() - (spread * spread).sum()  # tr(A (K⁻¹ - K⁻²) Aᵀ)
+        errors.append((bias.square().sum() + of_noise) / len(eye))
+    return torch.stack(errors)
+
+
+def _jacobian(reading: Reading, description: Description, row: int, truth: Tensor, label: Tensor) -> Tensor:
+    """J (coordinate, value) of the described reading at the truth, coordinates in units of their noise's deviation."""
+    observed = {name: value[row, 0].double() / reading.unit for name, value in reading.values.items()}
+    weights = {name: value[0].double() for name, value in reading.weights.items()}
+    deviations = _deviations(description, observed)
+    size = truth.numel()
+    columns = []
+    for first in range(0, size, _CHUNK):
+        steps = _STEP * torch.eye(size, dtype=torch.float64)[first : first + _CHUNK].unflatten(1, truth.shape)
+        inputs = torch.cat([truth + steps, truth - steps])[:, None]
+        targets = one_hot(label.expand(len(inputs), 1), reading.classes, torch.float64)
+        gradients = group_gradients(reading.model, weights, inputs, targets, differentiable=False)
+        each = {name: value[:, None] for name, value in gradients.items()}
+        seen = {name: value.expand(len(inputs), *value.shape) for name, value in observed.items()}
+        candidates = Candidates(inputs=inputs, targets=targets, weights=weights)
+        simulated = (
+            description.simulate(each, seen, candidates)
+            if description.inside_steps
+            else description.sent(each, seen)
+        )
+        flat = torch.cat([(value / deviations[name]).flatten(1) for name, value in simulated.items()], 1)
+        above, below = flat.chunk(2)
+        columns.append((above - below) / (2 * _STEP))
+    return torch.cat(columns).T
+
+
+def _deviations(description: Description, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    noise = description.noise
+    variances = noise.variances or {name: torch.tensor(noise.variance) for name in like}
+    least = 1e-4 * noise.variance
+    return {name: variances[name].double().clamp_min(least).sqrt() for name in like}

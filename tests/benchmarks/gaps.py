@@ -1,0 +1,116 @@
+"""How far each defense's best attacker is from the linear-Gaussian reference: `python -P tests/benchmarks/gaps.py RUN`.
+
+A row a defense of `bench run --matrix gaps`: ASR and median PSNR of each attacker over the weight seeds, of the best
+prior, and of the reference where the noise has a known law.
+"""
+
+import argparse
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+
+from bench.answer.context import Memory, RunContext
+from bench.answer.readings import take_reading
+from bench.answer.setup import prepare
+from bench.answer.victims import draw_victims, truth_at
+from bench.ceilings.linear_gaussian import mean_squared_errors
+from bench.cell import AttackCell
+from bench.points import point as point_of
+from bench.record.names import distinct
+from bench.record.schema import ExampleScore, Record
+from bench.record.store import records
+
+ATTACKERS = (("map", "plain"), ("map", "adaptive"), ("learned-inverter", "black-box"))
+NO_FIGURE = "–"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--data-dir", type=Path, default=os.environ.get("BENCH_DATA"))
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    for line in table(options.run, RunContext(run=options.run, data_dir=options.data_dir)):
+        print(line, flush=True)
+
+
+def table(run: Path, context: RunContext) -> Iterator[str]:
+    by_defense: dict[str, dict[tuple[str, str], list[Record]]] = {}
+    for record in records(run):
+        if isinstance(record.cell, AttackCell):
+            attacker = (record.cell.attack.name, record.cell.knowledge)
+            by_defense.setdefault(str(record.cell.defense), {}).setdefault(attacker, []).append(record)
+    short, memory = distinct(list(by_defense)), Memory()
+    columns = [
+        "defense",
+        *(f"{name}, {knowledge}" for name, knowledge in ATTACKERS),
+        "prior",
+        "reference",
+        "gap",
+    ]
+    yield f"| {' | '.join(columns)} |"
+    yield f"|{'---|' * len(columns)}"
+    for defense, of_attackers in sorted(by_defense.items(), key=lambda item: short[item[0]]):
+        best = [psnr for answers in of_attackers.values() if (psnr := _psnr(answers)) is not None]
+        prior = [
+            e.prior_db
+            for answers in of_attackers.values()
+            for e in _examples(answers)
+            if e.prior_db is not None
+        ]
+        reference = _reference(of_attackers.get(("map", "adaptive"), []), context, memory)
+        cells = [short[defense], *(_figure(of_attackers.get(attacker, [])) for attacker in ATTACKERS)]
+        cells.append(f"{median(prior):.1f}" if prior else NO_FIGURE)
+        cells += (
+            [NO_FIGURE] * 2 if reference is None else [f"{reference:.1f}", f"{max(best) - reference:+.1f}"]
+        )
+        yield f"| {' | '.join(cells)} |"
+
+
+def _examples(records: Sequence[Record]) -> list[ExampleScore]:
+    return [
+        e
+        for record in records
+        if record.attack is not None
+        for r in record.attack.readings
+        for e in r.examples
+    ]
+
+
+def _psnr(records: Sequence[Record]) -> float | None:
+    figures = [e.psnr_db for e in _examples(records) if e.psnr_db is not None]
+    return median(figures) if figures else None
+
+
+def _figure(records: Sequence[Record]) -> str:
+    examples, psnr = _examples(records), _psnr(records)
+    if psnr is None:
+        return NO_FIGURE
+    success, identified = (np.mean([getattr(e, key) for e in examples]) for key in ("success", "identified"))
+    return f"{success:.2f}, {psnr:.1f} dB, identified {identified:.2f}"
+
+
+def _reference(records: Sequence[Record], context: RunContext, memory: Memory) -> float | None:
+    """The median PSNR of the reference over these cells' victims; None where there is none."""
+    figures: list[float] = []
+    for record in records:
+        cell = record.cell
+        assert isinstance(cell, AttackCell)
+        if record.attack is None:
+            return None
+        point, setup = point_of(cell.point), prepare(cell, context, memory)
+        victims, batches = draw_victims(cell, setup, point)
+        reading, truth = take_reading(cell, setup, point, victims, batches), truth_at(victims, point)
+        errors = mean_squared_errors(reading, truth.inputs[:, 0], truth.labels[:, 0])
+        if errors is None:
+            return None
+        figures += (-10 * errors.log10()).tolist()
+    return median(figures) if figures else None
+
+
+if __name__ == "__main__":
+    main()
