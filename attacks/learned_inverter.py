@@ -16,6 +16,7 @@ from bench.attacks.parts import ridge
 from bench.attacks.parts.features import Balance, Scaling, Sketch, Units, learn, principal
 from bench.attacks.parts.labels import listed, whole_counts
 from bench.attacks.parts.objective import mean_observation, observations
+from bench.attacks.parts.rescale import rescaled
 from bench.gradients import group_gradients, one_hot
 from bench.parameters import parameter
 from bench.rng import Key
@@ -121,6 +122,7 @@ class LearnedInverter(Attack):
 
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
         del budget
+        reading = rescaled(reading)
         inverter = self.inverter(reading, key)
         observed = mean_observation(observations(reading))
         inputs, scores = inverter(observed)

@@ -15,6 +15,7 @@ from bench.attacks.parts.labels import last_layer
 from bench.attacks.parts.objective import Mismatch, by_likelihood, mean_observation, observations
 from bench.attacks.parts.prior import NoiseModel, Prior
 from bench.attacks.parts.repeats import distinct_examples
+from bench.attacks.parts.rescale import rescaled
 from bench.attacks.parts.soften import has_relu, softened
 from bench.attacks.parts.space import Gaussian, Space, public_space
 from bench.attacks.problem import MatchingProblem
@@ -56,9 +57,11 @@ class Map(Attack):
         return None
 
     def objective(self, reading: Reading) -> Objective:
+        reading = rescaled(reading)
         return partial(_mismatch(reading), observations(reading), differentiable=False)
 
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
+        reading = rescaled(reading)
         observed, mismatch, space = observations(reading), _mismatch(reading), public_space(reading)
         hypotheses = label_hypotheses(reading, mean_observation(observed), self.starts, key)
         cost = reading.steps if mismatch.unrolled else 1

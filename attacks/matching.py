@@ -17,6 +17,7 @@ from bench.attacks.parts.labels import infer_labels, last_layer
 from bench.attacks.parts.objective import Mismatch, by_likelihood, mean_observation, observations
 from bench.attacks.parts.preconditioner import preconditioner
 from bench.attacks.parts.prior import NoiseModel, Prior
+from bench.attacks.parts.rescale import rescaled
 from bench.attacks.parts.space import Diagonal
 from bench.attacks.parts.start import Start
 from bench.attacks.problem import MatchingProblem
@@ -83,10 +84,12 @@ class MatchingAttack(Attack):
 
     def objective(self, reading: Reading) -> Objective:
         """The matching distance alone, without prior."""
+        reading = rescaled(reading)
         mismatch = self._mismatch(self.parts(reading, Budget(evaluations=1)), reading)
         return partial(mismatch, observations(reading), differentiable=False)
 
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
+        reading = rescaled(reading)
         parts = self.parts(reading, budget)
         mismatch = self._mismatch(parts, reading)
         observed = observations(reading)

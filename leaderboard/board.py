@@ -74,9 +74,9 @@ class AtPoint:
 class Row:
     """One defense setting on a data set, model and condition (`title`; `key` spells it out).
 
-    `rank` counts within the title, complete rows first, by the highest ASR of its points, then by accuracy
-    lost; `pareto` marks a complete row that no other beats in both.  `cells` are the ids of the records
-    behind it, those of the best attack at the worst point first.
+    `rank` counts within the title, complete rows first, by the highest ASR of its points, then by accuracy lost; equal
+    ones share it.  `pareto` marks a complete row, whose attacks did not fail, that no other beats in both.  `cells` are
+    the ids of the records behind it, those of the best attack at the worst point first.
     """
 
     title: str
@@ -198,23 +198,25 @@ def _ranked(rows: Sequence[Row]) -> list[Row]:
             not row.complete,
             2.0 if asr is None else asr,
             2.0 if accuracy_lost is None else accuracy_lost,
-            sort_key(row.defense, ""),
         )
 
+    ordered = sorted(rows, key=lambda row: (order(row), sort_key(row.defense, "")))
+    keys = [order(row) for row in ordered]
     return [
-        replace(row, rank=number, pareto=on_front(row, rows))
-        for number, row in enumerate(sorted(rows, key=order), start=1)
+        replace(row, rank=1 + keys.index(key), pareto=on_front(row, rows))
+        for row, key in zip(ordered, keys, strict=True)
     ]
 
 
 def on_front(row: Row, rows: Iterable[Row], point: str | None = None) -> bool:
-    """Whether a row is complete, of known accuracy, and no other such row leaks no more and loses no more accuracy, one
-    of them less: at a point, or each at its worst."""
+    """Whether a row is complete, of known accuracy, has no flag that the attacks failed, and no other such row leaks no
+    more and loses no more accuracy, one of them less: at a point, or each at its worst."""
 
     def order(row: Row) -> tuple[float, float] | None:
         at = row.worst if point is None else row.points.get(point)
         asr, accuracy_lost = at.asr if at else None, row.cost.loss if row.cost else None
-        if not row.complete or asr is None or accuracy_lost is None:
+        failed = any(flag.code in flags.FAILED for flag in row.flags)
+        if not row.complete or failed or asr is None or accuracy_lost is None:
             return None
         return asr, accuracy_lost
 

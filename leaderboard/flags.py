@@ -14,7 +14,13 @@ from bench.record.schema import AttackResult
 
 FEW = 32  # examples; with fewer a share's interval is more than a third wide
 NO_PROGRESS = 0.9  # of the first loss: an attack that ends above it has not begun to fit
-INCOMPLETE = ("missing", "crashed", "few")  # flags of an incomplete row
+INCOMPLETE = ("missing", "crashed", "few", "not-attacked", "no-adaptive-attack")  # flags of an incomplete row
+FAILED = (
+    "failed",
+    "self-check",
+    "no-progress",
+    "no-evidence",
+)  # of a row whose low figure may be the attacks' failure
 _Results = dict[str, list[AttackResult]]  # of each attack that is done
 
 
@@ -31,8 +37,15 @@ def coverage(worst: WorstCase, missing: Iterable[str]) -> list[Flag]:
     flags = [Flag("missing", f"not run: {_names(missing)}")] if missing else []
     if worst.crashed:
         flags.append(Flag("crashed", f"crashed: {_names(worst.crashed)}"))
-    if len(worst.leaked) < FEW:
-        flags.append(Flag("few", f"{len(worst.leaked)} examples; at least {FEW} are needed"))
+    if worst.records and not worst.attacked:
+        flags.append(
+            Flag("not-attacked", "no attack that reads the gradient applies here: there is no figure")
+        )
+    elif worst.distinct < FEW:
+        flags.append(Flag("few", f"{worst.distinct} examples; at least {FEW} are needed"))
+    if worst.plain_only:
+        text = "only attacks that do not know the defense were run: the true rate may be higher (≥)"
+        flags.append(Flag("no-adaptive-attack", text))
     return flags
 
 
@@ -49,26 +62,16 @@ def doubts(worst: WorstCase, *, averaged: bool, evidence: bool) -> list[Flag]:
         name: results for name, results in done.items() if results and not name.startswith(GRADIENT_FREE)
     }
     random = any(result.conditions.random for results in done.values() for result in results)
-    # an attack that knew nothing of the defense stayed plain, whatever its cell says
-    adaptive = any(
-        result.conditions.described or result.conditions.simulated
-        for results in attacks.values()
-        for result in results
-    )
     still, blind = _names(_without_progress(worst, attacks)), _names(_failed_self_check(attacks))
     restarted = _restarts(worst, attacks)
     prior, best = worst.prior_psnr_db, worst.best_median(PSNR_DB)
     as_prior = attacks and prior is not None and (best is None or best <= prior)
     raised = (
         (not evidence, "no-evidence", "nothing leaks without a defense either: 0 is no evidence"),
-        (worst.lower_bound, "failed", "some attacks diverged or crashed: the true rate may be higher (≥)"),
+        (worst.cut_short, "failed", "some attacks diverged or crashed: the true rate may be higher (≥)"),
         (
             random and not averaged, "single-observation",
             "the defense is random and was read once: averaging was not tried",
-        ),
-        (
-            attacks and not worst.unchanged and not adaptive, "no-adaptive-attack",
-            "only attacks that do not know the defense were run",
         ),
         (still, "no-progress", f"own loss did not fall: {still}; it may be the attack that fails"),
         (blind, "self-check", f"does not tell the truth from public examples: {blind}"),

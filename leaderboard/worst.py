@@ -26,7 +26,8 @@ class WorstCase:
     `leaked` example → whether any attack succeeded; `scores` attack → example → its score; `prior_db` the best
     prior-only PSNR, NaN for none.  `records` attack → all that were counted; `absent` and `crashed` attack → reason;
     `failed` the examples on which some attack crashed, diverged or gave no number; `unchanged` whether every
-    reading was the undefended one (SNR at its cap).
+    reading was the undefended one (SNR at its cap).  `attacked`: some attack that reads the gradient applied;
+    `informed`: one of them knew the defense, or could run it.
     """
 
     leaked: dict[ExampleKey, bool] = field(default_factory=dict)
@@ -37,6 +38,8 @@ class WorstCase:
     crashed: dict[str, str] = field(default_factory=dict)
     failed: set[ExampleKey] = field(default_factory=set)
     unchanged: bool = True
+    attacked: bool = False
+    informed: bool = False
     _draws: set[int] = field(default_factory=set)
 
     def add(self, record: Record) -> None:
@@ -49,12 +52,18 @@ class WorstCase:
             self.absent[attack] = record.reason or "no reason given"
             return
         self._draws.add(cell.draw)
+        reads_gradient = not attack.startswith(GRADIENT_FREE)
+        self.attacked |= reads_gradient
         if result is None:
             self.crashed[attack] = record.reason or "no reason given"
             for key in _keys(cell):
                 self.leaked.setdefault(key, False)
                 self.failed.add(key)
             return
+        knows = (
+            result.conditions.described or result.conditions.simulated
+        )  # plain attackers know nothing, whatever
+        self.informed |= reads_gradient and knows
         self.unchanged &= result.distortion.snr_db_least == SNR_CAP_DB
         scores, leaked, priors = self.scores.setdefault(attack, {}), self.leaked, self.prior_db
         for key, example in example_scores(record):
@@ -67,18 +76,34 @@ class WorstCase:
 
     @property
     def asr(self) -> float | None:
-        """Share of examples leaked to the worst attacker; None where nothing was scored."""
-        return sum(self.leaked.values()) / len(self.leaked) if self.leaked else None
+        """Share of examples leaked to at least one attack; None where none was scored, or no attack applied that reads
+        the gradient."""
+        return sum(self.leaked.values()) / len(self.leaked) if self.leaked and self.attacked else None
 
     @property
-    def lower_bound(self) -> bool:
-        """Whether an attack failed on an example that nobody got back: the true rate may be higher."""
+    def cut_short(self) -> bool:
+        """Whether an attack failed on an example that nobody got back."""
         return any(not self.leaked[key] for key in self.failed)
 
     @property
+    def plain_only(self) -> bool:
+        """Whether only attacks ran, on readings that the defense changed, that neither know it nor can run it."""
+        return self.attacked and not self.unchanged and not self.informed
+
+    @property
+    def lower_bound(self) -> bool:
+        """Whether the true rate may be higher: some attack failed, or none knew the defense, and not all leaked."""
+        return self.cut_short or (self.plain_only and not all(self.leaked.values()))
+
+    @property
+    def distinct(self) -> int:
+        """Examples, those of several draws of the defense's noise once."""
+        return len({(seed, reading, example) for seed, _, reading, example in self.leaked})
+
+    @property
     def interval(self) -> tuple[float, float] | None:
-        """95 %, with what belongs together counted together (`clusters`)."""
-        return share_interval(self.leaked)
+        """95 %, with what belongs together counted together (`share_interval`); None where there is no rate."""
+        return share_interval(self.leaked) if self.attacked else None
 
     @property
     def at_least_once(self) -> float | None:

@@ -23,7 +23,7 @@ from bench.cell import Grants
 from bench.cli.leaderboard import command as leaderboard
 from bench.errors import BenchError
 from bench.leaderboard.board import Row, board
-from bench.leaderboard.flags import INCOMPLETE
+from bench.leaderboard.flags import FAILED, INCOMPLETE
 from bench.leaderboard.forms import csv as csv_form
 from bench.leaderboard.forms import markdown, terminal
 from bench.record.schema import (
@@ -51,7 +51,8 @@ def attacked(
     restarts: int = 0, readings: int = EXAMPLES, repeated: int = 1, draw: int = 0, snr: float | None = None,
     seed: int = 0, protocol: int = 1, model: str = "dlg-lenet", **result: Any,
 ) -> Record:  # fmt: skip
-    """A cell of one example a reading, of which the first `leaked` leak."""
+    """A cell of one example a reading, of which the first `leaked` leak, to an attacker who knew the defense."""
+    result = {"conditions": AttackConditions(described=True), **result}
     cell = attack_cell(
         defense=defense, attack=attack, point=point, knowledge=knowledge, draw=draw, seed=seed, model=model,
         grants=Grants(repeated_readings=repeated), readings=readings,
@@ -179,7 +180,7 @@ def test_protocols_never_share_a_board() -> None:
     assert len({row.title for row in rows}) == 2 and [row.rank for row in rows] == [1, 1]
 
 
-RANDOM: dict[str, Any] = {"conditions": AttackConditions(random=True)}
+RANDOM: dict[str, Any] = {"conditions": AttackConditions(random=True, described=True)}
 
 
 def test_random_defenses_are_the_mean_over_draws_and_say_what_leaks_once() -> None:
@@ -203,14 +204,14 @@ def recognises(truth: bool) -> dict[str, Any]:
     return {"self_check": SelfCheck(recognises_truth=truth)}
 
 
-DESCRIBED: dict[str, Any] = {"conditions": AttackConditions(described=True)}
+PLAIN: dict[str, Any] = {"conditions": AttackConditions()}
 FLAGGED: dict[str, list[Record]] = {
     "no-evidence": [attacked(0), attacked(0, defense="d")],
     "failed": [attacked(32), attacked(0, defense="d", example_status="diverged")],
     "single-observation": [attacked(32), attacked(0, defense="d", **RANDOM)],
     # the third was to know the defense, which describes nothing: it stayed plain
     "no-adaptive-attack": [
-        attacked(32), attacked(0, defense="d"), attacked(0, defense="d", knowledge="adaptive"),
+        attacked(32), attacked(0, defense="d", **PLAIN), attacked(0, defense="d", knowledge="adaptive", **PLAIN),
     ],
     "no-progress": [attacked(32), attacked(0, defense="d", **losses(1.0, 0.95))],
     "self-check": [attacked(32), attacked(0, defense="d", **recognises(False))],
@@ -224,7 +225,7 @@ CLEARED: dict[str, list[Record]] = {
         attacked(32), attacked(0, defense="d", **RANDOM), attacked(0, defense="d", **RANDOM, repeated=10)
     ],
     "no-adaptive-attack": [
-        attacked(32), attacked(0, defense="d"), attacked(0, defense="d", knowledge="adaptive", **DESCRIBED),
+        attacked(32), attacked(0, defense="d", **PLAIN), attacked(0, defense="d", knowledge="adaptive"),
     ],
     "no-progress": [attacked(32), attacked(0, defense="d", **losses(1.0, 0.2))],
     "self-check": [attacked(32), attacked(0, defense="d", **recognises(True))],
@@ -236,7 +237,7 @@ CLEARED: dict[str, list[Record]] = {
 def test_an_attacker_who_runs_the_defense_need_not_know_it() -> None:
     simulated = AttackConditions(simulated=True)
     black_box = attacked(0, defense="d", knowledge="black-box", conditions=simulated)
-    rows = board([attacked(32), attacked(0, defense="d"), black_box])
+    rows = board([attacked(32), attacked(0, defense="d", **PLAIN), black_box])
     assert "no-adaptive-attack" not in codes(by_defense(rows)["d"])
 
 
@@ -245,7 +246,39 @@ def test_a_doubt_is_raised_and_only_then(code: str) -> None:
     assert code in codes(by_defense(board(FLAGGED[code]))["d"])
     assert all(code not in codes(row) for row in board(CLEARED[code]) if row.defense == "d")
     # a doubt says what a figure is worth; it does not make the row incomplete
-    assert by_defense(board(FLAGGED[code]))["d"].complete
+    assert by_defense(board(FLAGGED[code]))["d"].complete == (code not in INCOMPLETE)
+
+
+def test_only_plain_attacks_are_a_lower_bound_and_rank_below() -> None:
+    plain = attacked(0, defense="plain", **PLAIN)
+    rows = by_defense(board([attacked(32), attacked(9, defense="met"), plain]))
+    assert (rows["met"].rank, rows["none"].rank, rows["plain"].rank) == (1, 2, 3)
+    assert [rows[name].points["type-2"].lower_bound for name in rows] == [False, False, True]
+    whole = board([attacked(32), attacked(32, defense="plain", **PLAIN)])
+    assert not any(row.points["type-2"].lower_bound for row in whole), "more than all cannot leak"
+
+
+def test_where_no_attack_applies_there_is_no_figure() -> None:
+    """Of guesses without the gradient alone nothing follows: no 0, and no first rank."""
+    absent = attacked(defense="split", status="n/a")
+    guess = attacked(0, defense="split", attack="prior-mean")
+    rows = by_defense(board([attacked(32), attacked(0, attack="prior-mean"), attacked(9, defense="met"),
+                             attacked(0, defense="met", attack="prior-mean"), absent, guess]))  # fmt: skip
+    at = rows["split"].points["type-2"]
+    assert at.asr is None and at.interval is None and "not-attacked" in codes(rows["split"])
+    assert (rows["met"].rank, rows["none"].rank, rows["split"].rank) == (1, 2, 3)
+
+
+def test_equal_rows_share_a_rank() -> None:
+    records = [attacked(32), attacked(0, defense="a"), attacked(0, defense="b"), attacked(4, defense="c")]
+    assert {row.defense: row.rank for row in board(records)} == {"a": 1, "b": 1, "c": 3, "none": 4}
+
+
+@pytest.mark.parametrize("code", FAILED)
+def test_a_row_whose_attacks_failed_is_on_no_front(code: str) -> None:
+    records = [*FLAGGED[code], trained(0.9), trained(0.9, defense="d")]
+    assert "d" not in {row.defense for row in board(records) if row.pareto}
+    assert "d" in {row.defense for row in board([*CLEARED[code], *records[-2:]]) if row.pareto}
 
 
 def test_under_noise_nobodys_loss_falls_and_that_is_no_failure() -> None:

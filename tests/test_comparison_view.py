@@ -20,7 +20,7 @@ from bench.cell import Entry, Federated
 from bench.cli.ui import command as ui
 from bench.record import store as records
 from bench.record.runs import cell_ids
-from bench.record.schema import Cost, Distortion, Privacy, TrainingCost
+from bench.record.schema import AttackConditions, Cost, Distortion, Privacy, TrainingCost
 from bench.tracking import charts, pages, row_upload, rows, server, store, upload
 from bench.tracking.sync import sync
 
@@ -82,6 +82,7 @@ def write_attack(run: Path, setting: Setting, point: str, leaked: float, **chang
     scores = readings_of(hits, [[35.0 if hit else 8.0] for (hit,) in hits], prior_db=11.0)
     result: dict[str, Any] = {
         "privacy": Privacy(epsilon=setting.epsilon), "arrays": records.write_arrays(run, arrays),
+        "conditions": AttackConditions(described=True),
         "distortion": Distortion(snr_db_least=120.0 if setting.defense.name == "none" else 3.0),
     }  # fmt: skip
     records.write(run, attack_record(cell=cell, readings=scores, result=result | changes))

@@ -83,7 +83,8 @@ def feature_sensitivity(local: Local, layer: str) -> Tensor:
         value.stride(0) == 0 for value in local.weights.values()
     ):  # one set of weights: examples side by side
         flat = local.inputs.flatten(0, 1)
-        return _in_chunks(features, _of_client(local, 0), flat).unflatten(0, local.inputs.shape[:2])
+        sensitivity = _in_chunks(features, _of_client(local, 0), flat)
+        return sensitivity.reshape(*local.inputs.shape[:2], -1)
     return torch.stack(
         [_in_chunks(features, _of_client(local, n), local.inputs[n]) for n in range(len(local.inputs))]
     )
