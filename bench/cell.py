@@ -122,6 +122,7 @@ class Grants(Frozen):
     )
     colluders: float = Field(default=0.0, ge=0, le=1, description="what {:.0%} of a client's neighbours know")
     public: PublicKnowledge = Field(default="distribution", description="public data: {}")
+    gallery: int = Field(default=0, ge=0, description="{} candidates, of which the examples are some")
 
     def granted(self) -> dict[str, Any]:
         """The grants that differ from nothing, by name."""

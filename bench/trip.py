@@ -133,8 +133,10 @@ class Reading:
     the readings in their cell, for the key of the start.  `public_mean` (*shape), `public_inputs` (example, *shape)
     and `public_labels` (example,), -1 where unknown, are of the public split, or draws of what is granted of it
     (`bench.answer.public`).  Fields below `granted` differ from their defaults only where the cell's knowledge
-    (`description`, `simulator`) or its grants say so.  No field has an example of a victim, its label (unless
-    granted), a batch statistic or the order of a batch: the type excludes them.
+    (`description`, `simulator`) or its grants say so.  `gallery_inputs` (candidate, *shape) and `gallery_labels`
+    (candidate,) hold the examples of all readings among strangers, in an order that tells nothing.  No field
+    has an example of a victim, its label (unless granted), a batch statistic or the order of a batch: the type excludes
+    them.
     """
 
     point: Point
@@ -162,6 +164,8 @@ class Reading:
     simulator: Simulator | None = None
     labels: Tensor | None = None
     repeated_readings: int = 1
+    gallery_inputs: Tensor | None = None
+    gallery_labels: Tensor | None = None
 
     @property
     def examples(self) -> int:
@@ -191,7 +195,8 @@ class Reconstruction:
     mark, an evaluation count, and the least losses so far (reading,); `trajectory` (mark, reading, example,
     *shape) the examples that had those losses, of the first readings at least; `notes` on departures from the
     paper.  `certificate` (reading,) is the share of the examples that the attack itself knows to be right, in
-    [0, 1], without the truth; None for attacks that cannot know.
+    [0, 1], without the truth; None for attacks that cannot know.  `named` (reading, example) are the candidates of the
+    gallery that the attack names, by number; None for attacks that name none.
     """
 
     inputs: Tensor
@@ -204,4 +209,5 @@ class Reconstruction:
     history: tuple[tuple[int, tuple[float, ...]], ...] = ()
     trajectory: Tensor | None = None
     certificate: Tensor | None = None
+    named: Tensor | None = None
     notes: tuple[str, ...] = field(default=())

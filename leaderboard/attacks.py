@@ -52,7 +52,9 @@ class AttackRow:
 def attacks(records: Iterable[Record], published: Sequence[PublishedFigures] = ()) -> list[AttackRow]:
     """A row for each attack, data set, defense and point, over all seeds and draws, by name, no defense
     first; what does not apply has none.  A crashed cell has no figures and is counted."""
-    listed = [record for record in of_one_series(records) if record.status != "n/a"]
+    listed = [
+        record for record in of_one_series(records) if record.status != "n/a" and not _has_gallery(record)
+    ]
     gathered: dict[tuple[str, ...], list[Record]] = {}
     for record in listed:
         cell = record.cell
@@ -65,6 +67,10 @@ def attacks(records: Iterable[Record], published: Sequence[PublishedFigures] = (
     return sorted(
         rows, key=lambda row: (row.title, row.dataset, sort_key(row.defense, row.point), row.attack)
     )
+
+
+def _has_gallery(record: Record) -> bool:
+    return isinstance(record.cell, AttackCell) and bool(record.cell.grants.gallery)
 
 
 def _row(title: str, records: Sequence[Record], published: Sequence[PublishedFigures]) -> AttackRow:

@@ -23,7 +23,7 @@ from bench.leaderboard.conditions import (
 )
 from bench.leaderboard.costs import DefenseCost, costs
 from bench.leaderboard.flags import INCOMPLETE, Flag
-from bench.leaderboard.worst import GRADIENT_FREE, ExampleKey, WorstCase
+from bench.leaderboard.worst import GRADIENT_FREE, ExampleKey, WorstCase, share_interval
 from bench.record.metrics import COMPARED
 from bench.record.names import dataset_name, entry_text
 from bench.record.schema import Privacy, Record
@@ -42,10 +42,20 @@ class Best:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """A share of examples with its 95 % interval; `chance` is of blind guesses, as many as attacks count in it."""
+
+    value: float
+    interval: tuple[float, float]
+    chance: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AtPoint:
     """One defense at one interception point.
 
     `asr` over examples, leaked if any attack got it; `at_least_once` on some draw of the defense's noise.
+    `identified`: nearer to its reconstruction than strangers, by any attack; `named`: picked from a gallery.
     `by_attack` each attack's own rate; `reached` the share of examples that some attack brought to each of
     `THRESHOLDS_DB`; `prior_*` what needs no gradient.  `epsilon` bounds any attacker at this tap.  `absent` and
     `crashed` attack → reason; `missing` attacks that ran on another row of the condition here.
@@ -57,6 +67,8 @@ class AtPoint:
     lower_bound: bool
     at_least_once: float | None
     examples: int
+    identified: Rate | None
+    named: Rate | None
     best: Best | None
     by_attack: dict[str, float]
     reached: tuple[float, ...]
@@ -100,6 +112,16 @@ class Row:
         return max(scored, key=lambda at: at.asr or 0.0, default=None)
 
     @property
+    def most_identified(self) -> Rate | None:
+        """At the point where most is identified."""
+        return _most(at.identified for at in self.points.values())
+
+    @property
+    def most_named(self) -> Rate | None:
+        """At the point where most is named."""
+        return _most(at.named for at in self.points.values())
+
+    @property
     def flags(self) -> tuple[Flag, ...]:
         """All points' flags, each once, those that make the row incomplete first."""
         each = dict.fromkeys(flag for at in self.points.values() for flag in at.flags)
@@ -112,6 +134,10 @@ class Row:
             **asdict(self), "worst_point": worst.point if worst else None,
             "flags": [asdict(flag) for flag in self.flags],
         }  # fmt: skip
+
+
+def _most(rates: Iterable[Rate | None]) -> Rate | None:
+    return max((rate for rate in rates if rate), key=lambda rate: rate.value, default=None)
 
 
 def board(records: Iterable[Record]) -> list[Row]:
@@ -159,13 +185,24 @@ def _at(point: str, worst: WorstCase, attacks: Sequence[str], doubts: Sequence[F
     missing = tuple(name for name in attacks if name not in worst.records)
     return AtPoint(
         point=point, asr=worst.asr, interval=worst.interval, lower_bound=worst.lower_bound,
-        at_least_once=worst.at_least_once, examples=len(worst.leaked), best=_best(worst),
+        at_least_once=worst.at_least_once, examples=len(worst.leaked),
+        identified=_recognised(worst.identified, worst.identified_chance),
+        named=_recognised(worst.named, worst.named_chance), best=_best(worst),
         by_attack={name: worst.rate(name) for name in sorted(worst.scores)}, reached=_reached(worst),
         prior_asr=max(priors, default=None), prior_psnr_db=worst.prior_psnr_db,
         epsilon=privacy.epsilon, epsilon_absent=privacy.absent,
         absent=dict(worst.absent), crashed=dict(worst.crashed), missing=missing,
         flags=(*flags.coverage(worst, missing), *doubts),
     )  # fmt: skip
+
+
+def _recognised(hits: Mapping[ExampleKey, bool], chances: Mapping[str, float]) -> Rate | None:
+    interval = share_interval(hits)
+    if interval is None:
+        return None
+    return Rate(
+        value=sum(hits.values()) / len(hits), interval=interval, chance=min(1.0, sum(chances.values()))
+    )
 
 
 def _best(worst: WorstCase) -> Best | None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bench.cell import AnyCell, AttackCell, CheckpointWeights, FileWeights
+from bench.cell import AnyCell, AttackCell, CheckpointWeights, FileWeights, Grants
 from bench.leaderboard.worst import WorstCase
 from bench.record.names import dataset_name, entry_text
 from bench.record.schema import Record
@@ -88,7 +88,7 @@ def condition_key(record: Record) -> str:
     cell = record.cell
     assert isinstance(cell, AttackCell)
     shared = cell.model_dump(mode="json", exclude=_VARIED | _WRITTEN_APART)
-    shared |= {"grants": cell.grants.granted(), "weights": _shared_weights(cell)}
+    shared |= {"grants": _grants(cell).granted(), "weights": _shared_weights(cell)}
     return json.dumps([shared, record.protocol], sort_keys=True)
 
 
@@ -97,6 +97,11 @@ def data_and_model(cell: AnyCell) -> str:
     return json.dumps(
         [cell.dataset.model_dump(mode="json"), cell.model.model_dump(mode="json")], sort_keys=True
     )
+
+
+def _grants(cell: AttackCell) -> Grants:
+    """What is granted, but for a gallery: what it shows is a column of its own beside what leaks without."""
+    return cell.grants.model_copy(update={"gallery": 0})
 
 
 def _shared_weights(cell: AttackCell) -> dict[str, Any]:
@@ -144,5 +149,5 @@ def _title(cell: AttackCell) -> str:
     else:
         origin = "untrained"
     trained = f"{setting.algorithm} B={setting.batch} L={setting.steps}"
-    granted = [f"granted {words}" for words in cell.grants.words()]
+    granted = [f"granted {words}" for words in _grants(cell).words()]
     return " · ".join([dataset_name(cell), entry_text(cell.model), origin, trained, *granted])

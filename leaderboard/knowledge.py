@@ -63,7 +63,7 @@ def knowledge(records: Iterable[Record]) -> list[KnowledgeRow]:
     }  # fmt: skip
     for record in of_one_series(records):
         cell = record.cell
-        if isinstance(cell, AttackCell) and record.status != "n/a":
+        if isinstance(cell, AttackCell) and record.status != "n/a" and not cell.grants.gallery:
             key = (condition_key(record), entry_text(cell.defense), cell.point, entry_text(cell.attack))
             by_kind[cell.knowledge].setdefault(key, []).append(record)
     both = by_kind["plain"].keys() & by_kind["adaptive"].keys()

@@ -26,7 +26,9 @@ class WorstCase:
     `leaked` example → whether any attack succeeded; `scores` attack → example → its score; `prior_db` the best
     prior-only PSNR, NaN for none.  `records` attack → all that were counted; `absent` and `crashed` attack → reason;
     `failed` the examples on which some attack crashed, diverged or gave no number; `unchanged` whether every
-    reading was the undefended one (SNR at its cap).  `attacked`: some attack that reads the gradient applied;
+    reading was the undefended one (SNR at its cap).  `identified` and `named` example → whether any
+    attack did, and their chances attack → what a blind guess gets; `named` is of attacks with a gallery, which count in
+    nothing else.  `attacked`: some attack that reads the gradient applied;
     `informed`: one of them knew the defense, or could run it.
     """
 
@@ -37,6 +39,10 @@ class WorstCase:
     absent: dict[str, str] = field(default_factory=dict)
     crashed: dict[str, str] = field(default_factory=dict)
     failed: set[ExampleKey] = field(default_factory=set)
+    identified: dict[ExampleKey, bool] = field(default_factory=dict)
+    identified_chance: dict[str, float] = field(default_factory=dict)
+    named: dict[ExampleKey, bool] = field(default_factory=dict)
+    named_chance: dict[str, float] = field(default_factory=dict)
     unchanged: bool = True
     attacked: bool = False
     informed: bool = False
@@ -50,6 +56,9 @@ class WorstCase:
         self.records.setdefault(attack, []).append(record)
         if record.status == "n/a":
             self.absent[attack] = record.reason or "no reason given"
+            return
+        if cell.grants.gallery:  # it was shown the example among others: no reconstruction
+            self._add_named(attack, record)
             return
         self._draws.add(cell.draw)
         reads_gradient = not attack.startswith(GRADIENT_FREE)
@@ -69,10 +78,22 @@ class WorstCase:
         for key, example in example_scores(record):
             scores[key] = example
             leaked[key] = example.success or leaked.get(key, False)
+            if example.identified is not None and reads_gradient:
+                self.identified[key] = example.identified or self.identified.get(key, False)
+                self.identified_chance[attack] = result.figures().identification_chance or 0.0
             prior, best = example.prior_db, priors.get(key, nan)
             priors[key] = best if prior is None or prior <= best else prior
             if example.status in ("diverged", "nan"):
                 self.failed.add(key)
+
+    def _add_named(self, attack: str, record: Record) -> None:
+        if record.attack is None:
+            self.crashed[attack] = record.reason or "no reason given"
+            return
+        for key, example in example_scores(record):
+            if example.named is not None:
+                self.named[key] = example.named or self.named.get(key, False)
+                self.named_chance[attack] = record.attack.figures().naming_chance or 0.0
 
     @property
     def asr(self) -> float | None:

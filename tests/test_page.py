@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.browser import Visit, browser, visit
 from tests.records import attack_record
 
-from bench.leaderboard.board import THRESHOLDS_DB, AtPoint, Best, Row, board
+from bench.leaderboard.board import THRESHOLDS_DB, AtPoint, Best, Rate, Row, board
 from bench.leaderboard.costs import DefenseCost
 from bench.leaderboard.flags import Flag
 from bench.leaderboard.forms import page, reconstructions
@@ -42,6 +42,7 @@ def at(point: str = "type-2", asr: float | None = 0.5, **changes: Any) -> AtPoin
         **{
             "point": point, "asr": asr, "interval": (max(0.0, rate - 0.1), min(1.0, rate + 0.1)) if scored else None,
             "lower_bound": False, "at_least_once": None, "examples": 64 if scored else 0,
+                "identified": Rate(value=rate, interval=(0.0, 1.0), chance=0.01) if scored else None, "named": None,
             "best": Best(attack=CPL, asr=rate, medians=MEDIANS) if scored else None,
             "by_attack": {CPL: rate, f"{CPL} · adaptive": rate / 2} if scored else {},
             "reached": tuple(rate for _ in THRESHOLDS_DB), "prior_asr": 0.0, "prior_psnr_db": 12.0, "epsilon": None,

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from bench.answer.checks import Diagnosis, diagnose, finite
 from bench.answer.context import Memory, RunContext
+from bench.answer.gallery import granted_gallery, naming
 from bench.answer.readings import take_reading
 from bench.answer.reconstruct import Attempt, attacker_of, reconstruct
 from bench.answer.setup import Setup, prepare
@@ -21,6 +22,7 @@ from bench.points import point as point_of
 from bench.record.schema import AttackResult, ReadingScore, Trajectory
 from bench.record.store import write_arrays
 from bench.scoring.assign import in_order
+from bench.scoring.identify import Naming
 from bench.scoring.lpips_metric import lpips_for
 from bench.scoring.prior_only import prior_only_baselines
 from bench.scoring.score import Scores, score
@@ -35,14 +37,16 @@ def attack(cell: AttackCell, context: RunContext, memory: Memory) -> tuple[Attac
     point = point_of(cell.point)
     setup = prepare(cell, context, memory)  # data, model, weights, clients, the defense's stages
     victims, batches = draw_victims(cell, setup, point)  # the truth: for the harness alone
+    truth = truth_at(victims, point)
+    gallery = granted_gallery(cell, setup, truth)
     # all that the attacker holds
-    reading = take_reading(cell, setup, point, victims, batches, memory.simulations)
+    reading = take_reading(cell, setup, point, victims, batches, memory.simulations, gallery)
     attacker = attacker_of(cell, reading)
     attempt = reconstruct(attacker, reading, cell, context, memory)
-    truth = truth_at(victims, point)
     diagnosis = diagnose(cell, setup, point, reading, batches, attacker, truth)
     truth = scored_once(truth, attempt.reconstruction.inputs.shape[1])
-    scores = _score(setup, truth, attempt.reconstruction)
+    named = None if gallery is None else naming(gallery, reading, truth, attempt.reconstruction)
+    scores = _score(setup, truth, attempt.reconstruction, named)
     arrays = _save_arrays(context.run, truth, attempt.reconstruction, scores)
     result = AttackResult(
         readings=_readings(scores, diagnosis, truth, victims), summary=scores.summary,
@@ -53,13 +57,13 @@ def attack(cell: AttackCell, context: RunContext, memory: Memory) -> tuple[Attac
     return result, attempt
 
 
-def _score(setup: Setup, truth: Truth, reconstruction: Reconstruction) -> Scores:
+def _score(setup: Setup, truth: Truth, reconstruction: Reconstruction, named: Naming | None) -> Scores:
     data = setup.data
     lpips, absent = lpips_for(data.kind)
     scores = score(
         truth.inputs.numpy(), truth.labels.numpy(), reconstruction, kind=data.kind, groups=data.groups,
         priors=prior_only_baselines(data.public.floats(), data.public.labels, reconstruction.labels.numpy()),
-        gallery=data.gallery.floats(slice(0, GALLERY)), lpips=lpips,
+        gallery=data.gallery.floats(slice(0, GALLERY)), lpips=lpips, named=named,
     )  # fmt: skip
     return replace(scores, lpips_absent=absent)
 

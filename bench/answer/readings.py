@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 import torch
 from torch import Tensor, nn
 
+from bench.answer.gallery import Gallery
 from bench.answer.public import known_public
 from bench.answer.setup import Setup
 from bench.answer.victims import truth_at
@@ -23,7 +24,7 @@ from bench.trip import Reading, Victims
 
 def take_reading(
     cell: AttackCell, setup: Setup, point: Point, victims: Victims, batches: Sequence[Batches],
-    simulations: Kept | None = None,
+    simulations: Kept | None = None, gallery: Gallery | None = None,
 ) -> Reading:  # fmt: skip
     """What the attacker holds at `point`, with just the grants that the cell names; `simulations` of earlier cells are
     not made again."""
@@ -48,6 +49,8 @@ def take_reading(
         public_labels=public_labels,
         labels=truth_at(victims, point).labels.sort(1).values if grants.labels else None,
         repeated_readings=grants.repeated_readings,
+        gallery_inputs=None if gallery is None else gallery.inputs,
+        gallery_labels=None if gallery is None else gallery.labels,
     )  # fmt: skip
     if cell.knowledge == "black-box":
         return replace(reading, simulator=simulator(cell, setup, point, reading, simulations))

@@ -41,15 +41,16 @@ class ExampleScore(_Strict):
 
     `label` is the true one; `matched` is which of the attack's examples was paired with it, None for none; `strict`
     success at PSNR ≥ 30 dB (images); `identified`: nearer to its own reconstruction than every example of the
-    gallery. `priors_db` has the PSNR of each prior-only baseline, `prior_db` the best of them, `over_prior_db` what
-    the attack has above it. The other metrics are those of `bench.record.metrics`; None: not a number, or not
-    measured.
+    gallery; `named`: the attack picked it from the gallery that it was granted.  `priors_db` has the PSNR of each
+    prior-only baseline, `prior_db` the best of them, `over_prior_db` what the attack has above it. The other metrics
+    are those of `bench.record.metrics`; None: not a number, or not measured.
     """
 
     status: str
     success: bool
     strict: bool | None = None
     identified: bool | None = None
+    named: bool | None = None
     label: int | None = None
     matched: int | None = None
     rmse: float | None = None
@@ -112,8 +113,9 @@ class Summary(_Strict):
     `asr` is the share of examples leaked: PSNR ≥ 20 dB and ≥ 3 dB over the best prior-only baseline; tables: numeric
     RMSE ≤ .2 standardised and ≥ 90 % of categorical groups; `asr_strict` at 30 dB.  `lower_bound`: some examples
     diverged or are no numbers, so read the ASR as "at least".  `medians` are of each metric. `identification` is None
-    without a gallery. `gallery` is its number of strangers.  `prior_beaten` is the share of examples on which the
-    attack is nearer than the best prior; `beats_prior`: on more than half of them.
+    without a gallery. `gallery` is its number of strangers.  `naming` is the share of examples that the attack
+    picked from the gallery that it was granted.  `prior_beaten` is the share of examples on which the attack is nearer
+    than the best prior; `beats_prior`: on more than half of them.
     """
 
     readings: int
@@ -135,6 +137,8 @@ class Summary(_Strict):
     priors: dict[str, PriorScore]
     prior_beaten: float | None
     beats_prior: bool | None
+    naming: Share | None = None
+    naming_chance: float | None = None
 
     def median(self, metric: Metric) -> float | None:
         """The median of a metric, an example that failed counted as worse than any; None: no number."""

@@ -21,6 +21,14 @@ class Identification:
     chance: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Naming:
+    """Whether an attack with a gallery picked each example: `hits` (reading, example); `chance` for a blind guess."""
+
+    hits: NDArray[np.bool_]
+    chance: float
+
+
 def identify(truth: ArrayLike, guess: ArrayLike, gallery: ArrayLike) -> Identification:
     """Whether each true example is nearer (MSE) to its guess than every one of the gallery.
 

@@ -16,7 +16,7 @@ from bench.record.metrics import LPIPS, OVER_PRIOR_DB, PSNR_DB, RMSE, DataKind
 from bench.record.schema import ExampleScore, PriorScore, ReadingScore, Summary
 from bench.scoring import success
 from bench.scoring.assign import assign, in_order
-from bench.scoring.identify import identify
+from bench.scoring.identify import Naming, identify
 from bench.scoring.lpips_metric import Lpips
 from bench.scoring.metrics import Floats, measured, within_range
 from bench.scoring.summary import median, summarise
@@ -43,12 +43,13 @@ class Scores:
 def score(
     truth_inputs: ArrayLike, truth_labels: ArrayLike, reconstruction: Reconstruction, *, kind: DataKind,
     groups: Sequence[Group] = (), priors: Mapping[str, ArrayLike], gallery: ArrayLike | None,
-    lpips: Lpips | None = None,
+    lpips: Lpips | None = None, named: Naming | None = None,
 ) -> Scores:  # fmt: skip
     """Score a cell's reconstructions against the truth, by the rule of `bench.scoring.success`.
 
     `truth_inputs` (reading, example, *shape) in [0, 1] and `truth_labels` (reading, example) are the
-    examples behind each reading; `priors` name → (reading, example, *shape); `gallery` (example, *shape) in [0, 1].
+    examples behind each reading; `priors` name → (reading, example, *shape); `gallery` (example, *shape)
+    in [0, 1]; `named` what an attack with a gallery of its own picked.
 
     Raises `PluginError` for a reconstruction of the wrong shape, `ValueError` for a truth outside [0, 1], no
     readings, or a table without groups.
@@ -85,12 +86,14 @@ def score(
     identification = None if gallery is None else identify(truth, matched, gallery)
     if identification is not None:
         columns["identified"] = identification.hits
+    if named is not None:
+        columns["named"] = named.hits
     columns["status"] = _status(reconstruction.status, order, matched)
     columns["label"], columns["matched"] = labels, np.where(order < 0, np.nan, order)
     readings = _readings(columns, prior_columns, labels, reconstruction)
     summary = summarise(
         readings, identification_chance=identification.chance if identification else None,
-        gallery=identification.gallery if identification else 0,
+        gallery=identification.gallery if identification else 0, naming_chance=named.chance if named else None,
         priors={name: _prior(columns, prior, kind) for name, prior in prior_columns.items()},
     )  # fmt: skip
     return Scores(readings=readings, summary=summary, order=order)

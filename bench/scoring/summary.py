@@ -12,7 +12,7 @@ from bench.scoring.intervals import wilson
 
 def summarise(
     readings: Sequence[ReadingScore], *, identification_chance: float | None, gallery: int,
-    priors: Mapping[str, PriorScore],
+    priors: Mapping[str, PriorScore], naming_chance: float | None = None,
 ) -> Summary:  # fmt: skip
     """The summary of a cell: shares over examples with Wilson intervals, medians, failures.
 
@@ -24,6 +24,7 @@ def summarise(
     failed = (status != "ok") & (status != "missing")
     identified = [example.identified for example in examples]
     strict = [example.strict for example in examples]
+    named = [example.named for example in examples]
     beaten = float((_column(examples, OVER_PRIOR_DB) > 0).mean()) if priors else None
     return Summary(
         readings=len(readings), examples=len(examples), asr=share([example.success for example in examples]),
@@ -39,6 +40,7 @@ def summarise(
         diverged_share=float((status == "diverged").mean()), nan_share=float((status == "nan").mean()),
         missing_share=float((status == "missing").mean()), priors=dict(priors), prior_beaten=beaten,
         beats_prior=None if beaten is None else beaten > 0.5,
+        naming=None if any(hit is None for hit in named) else share(named), naming_chance=naming_chance,
     )  # fmt: skip
 
 

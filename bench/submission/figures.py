@@ -49,6 +49,7 @@ def consistent(result: AttackResult) -> AttackResult:
         priors[name] = replace(stated.priors.get(name, unknown), psnr_db_median=median(db, -np.inf))
     summary = summarise(
         result.readings, identification_chance=stated.identification_chance, gallery=stated.gallery, priors=priors,
+        naming_chance=stated.naming_chance,
     )  # fmt: skip
     if any(example.identified is None for example in examples):
         summary = replace(summary, identification=stated.identification)

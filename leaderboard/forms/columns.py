@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Literal, TypeVar
 
-from bench.leaderboard.board import AtPoint, Row
+from bench.leaderboard.board import AtPoint, Rate, Row
 from bench.leaderboard.conditions import ordered
 from bench.leaderboard.costs import DefenseCost
 from bench.leaderboard.forms.numbers import NONE, figure, formatted, interval, rate, share
@@ -96,7 +96,14 @@ def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, 
 def columns(rows: Iterable[Row]) -> list[Column]:
     """The columns of a board with these rows."""
     points = ordered(point for row in rows for point in row.points)
-    return [*_IDENTITY, *(column for point in points for column in _at(point)), *_COSTS, *_REST, *_OF_BEST]
+    return [
+        *_IDENTITY,
+        *(column for point in points for column in _at(point)),
+        *_RECOGNISED,
+        *_COSTS,
+        *_REST,
+        *_OF_BEST,
+    ]
 
 
 def codes(row: Row) -> list[str]:
@@ -161,6 +168,8 @@ def _at(point: str) -> list[Column]:
         more("lower_bound", lambda at: at.lower_bound),
         more("at_least_once", lambda at: at.at_least_once),
         more("examples", lambda at: at.examples),
+        more("identified", lambda at: at.identified and at.identified.value),
+        more("named", lambda at: at.named and at.named.value),
         more("best_attack", lambda at: at.best and at.best.attack),
         more("best_asr", lambda at: at.best and at.best.asr),
         *map(median, COMPARED),
@@ -168,6 +177,11 @@ def _at(point: str) -> list[Column]:
         more("prior_psnr_db", lambda at: at.prior_psnr_db),
         more("epsilon", lambda at: at.epsilon),
     ]  # fmt: skip
+
+
+def _recognised(rate: Rate) -> str:
+    chance = f"{rate.chance:.3f}".lstrip("0") if rate.chance < 0.1 else share(rate.chance)
+    return f"{share(rate.value)} [{interval(rate.interval)}], chance {chance}"
 
 
 def _cost(read: Callable[[DefenseCost], Any]) -> Callable[[Row], Any]:
@@ -224,6 +238,18 @@ _IDENTITY = (
     Column(name="pareto", heading="Pareto", value=lambda row: row.pareto, forms=("csv",)),
     Column(name="protocol", heading="Protocol", value=lambda row: row.protocol, forms=("csv",)),
     Column(name="worst_point", heading="Worst point", value=_of_worst(lambda at: at.point), forms=("csv",)),
+)  # fmt: skip
+_RECOGNISED = (
+    Column(
+        name="identified", heading="Identified", value=lambda row: row.most_identified and row.most_identified.value,
+        words=lambda line: _recognised(line.row.most_identified) if line.row.most_identified else NONE,
+        terminal=("identified", ""), group=_AT,
+    ),
+    Column(
+        name="named", heading="Named", value=lambda row: row.most_named and row.most_named.value,
+        words=lambda line: _recognised(line.row.most_named) if line.row.most_named else NONE,
+        terminal=("identified", "named "), group=_AT,
+    ),
 )  # fmt: skip
 _COSTS = (
     Column(

@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from bench.leaderboard.forms.columns import INCOMPLETE, PARETO, Line
 
 LEGEND = (
-    f"ASR: share of examples that some attack got back, [95 % interval], ≥ where attacks failed. {PARETO} no other "
-    f"complete row leaks less and keeps more accuracy. {INCOMPLETE} incomplete (not run, crashed, too few examples): "
-    "ranks below complete rows. ε: tight, of the released model; “–”: no guarantee, the reason is in --json. "
-    "lost: accuracy below the undefended training's of the same seeds. Flags: docs/FLAGS.md says what to do."
+    "ASR: share of examples that some attack got back, [95 % interval], ≥ where attacks failed or knew nothing. "
+    f"{PARETO} no other complete row leaks less and keeps more accuracy. "
+    f"{INCOMPLETE} incomplete (not run, crashed, too few examples, plain attackers alone): ranks below complete rows. "
+    "identified: nearer to its reconstruction than strangers; named: picked from a gallery; both at the point where "
+    "most is. ε: tight, of the released model; “–”: no guarantee, the reason is in --json. lost: accuracy below the "
+    "undefended training's of the same seeds. Flags: docs/FLAGS.md says what to do."
 )
 
 

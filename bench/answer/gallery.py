@@ -1,0 +1,72 @@
+"""The gallery that a cell grants: the examples of its readings among strangers of the gallery split."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bench import rng
+from bench.answer.setup import Setup
+from bench.answer.victims import Truth
+from bench.cell import AttackCell
+from bench.errors import NotApplicable
+from bench.federated.batches import data_key
+from bench.scoring.identify import Naming
+from bench.trip import Reading, Reconstruction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gallery:
+    """`inputs` (candidate, *shape) and `labels` (candidate,), in a keyed order; `positions` (reading, example) are
+    those of the truth, for the harness alone."""
+
+    inputs: Tensor
+    labels: Tensor
+    positions: Tensor
+
+
+def granted_gallery(cell: AttackCell, setup: Setup, truth: Truth) -> Gallery | None:
+    """The gallery of this cell, the same for all defenses and attacks; None where none is granted.
+
+    Raises `NotApplicable` where its size leaves no stranger, or asks for more than there are.
+    """
+    if not cell.grants.gallery:
+        return None
+    strangers = setup.data.gallery
+    distinct, where = np.unique(truth.indices.numpy(), return_inverse=True)
+    count = cell.grants.gallery - len(distinct)
+    if not 0 < count <= len(strangers):
+        raise NotApplicable(
+            f"a gallery of {cell.grants.gallery}: {len(distinct)} examples are victims and there are {len(strangers)} "
+            f"strangers; take {len(distinct) + 1} to {len(distinct) + len(strangers)}"
+        )
+    order = rng.generator(cell.seed, "gallery", data_key(cell, setup.data)).permutation(cell.grants.gallery)
+    first = np.unique(truth.indices.numpy(), return_index=True)[1]
+    inputs = torch.cat([
+        truth.inputs.flatten(0, 1)[first], torch.from_numpy(strangers.floats(slice(0, count))).to(truth.inputs)
+    ])  # fmt: skip
+    labels = torch.cat([
+        truth.labels.flatten()[first], torch.from_numpy(strangers.labels[:count]).to(truth.labels)
+    ])  # fmt: skip
+    place = torch.from_numpy(np.argsort(order))  # of each, in that order
+    return Gallery(
+        inputs=inputs[order], labels=labels[order],
+        positions=place[torch.from_numpy(where.reshape(truth.indices.shape))],
+    )  # fmt: skip
+
+
+def naming(gallery: Gallery, reading: Reading, truth: Truth, reconstruction: Reconstruction) -> Naming | None:
+    """Which examples the attack named, and what a blind guess would: of as many candidates as it may name, among those
+    of the example's label where labels are granted.  None for an attack that names none."""
+    if reconstruction.named is None:
+        return None
+    named = reconstruction.named.cpu()
+    hits = (gallery.positions[:, :, None] == named[:, None, :]).any(-1)
+    if reading.labels is None:
+        chance = truth.labels.shape[1] / len(gallery.labels)
+    else:
+        of_label = torch.bincount(gallery.labels)
+        own = (truth.labels[:, :, None] == truth.labels[:, None, :]).sum(-1)
+        chance = float((own / of_label[truth.labels]).clamp_max(1).mean())
+    return Naming(hits=hits.numpy(), chance=chance)

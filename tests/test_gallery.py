@@ -1,0 +1,165 @@
+"""Promise: who holds an example among candidates names it where the reading tells, and that counts in nothing else."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from tests.records import attack_cell, attack_record, example
+
+from bench.answer.attack import attack
+from bench.answer.context import Memory, RunContext
+from bench.answer.gallery import granted_gallery, naming
+from bench.answer.readings import take_reading
+from bench.answer.setup import prepare
+from bench.answer.victims import draw_victims, truth_at
+from bench.cell import AttackCell, Entry, Federated, Grants
+from bench.cli.running import Resolver
+from bench.errors import NotApplicable
+from bench.leaderboard.board import board
+from bench.matrix.expand import expand
+from bench.matrix.read import read
+from bench.points import point
+from bench.record.schema import AttackConditions, Distortion, ReadingScore
+from bench.registry import entries as registry
+from bench.rng import Key
+from bench.trip import Budget
+
+SIZE = 60
+
+
+def cells(
+    tmp_path: Path, *, defense: str = '"none"', batch: int = 1, size: int = SIZE, labels: bool = False
+) -> list[AttackCell]:
+    labels_too = '"labels", ' if labels else ""
+    grants = f"[{labels_too}{{ gallery = {size} }}]"
+    path = tmp_path / "gallery.toml"
+    path.write_text(
+        f"""title = "gallery"
+readings = 6
+[axes]
+dataset = ["digits"]
+model = ["dlg-lenet"]
+attack = ["gallery"]
+knowledge = ["plain", "adaptive"]
+grants = [{grants}]
+point = ["type-1"]
+federated = [{{ batch = {batch} }}]
+[[attack]]
+defense = [{defense}]
+"""
+    )
+    planned = expand(read(path), Resolver(None).data)
+    return [one.cell for one in planned if isinstance(one.cell, AttackCell)]
+
+
+def named(cell: AttackCell, run: Path) -> float:
+    result, _ = attack(cell, RunContext(run=run), Memory())
+    summary = result.figures()
+    assert summary.naming is not None and summary.asr.value == 0
+    return summary.naming.value
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("labels", [False, True])
+def test_without_a_defense_every_example_is_named(tmp_path: Path, batch: int, labels: bool) -> None:
+    for cell in cells(tmp_path, batch=batch, labels=labels):
+        assert named(cell, tmp_path) == 1
+
+
+@pytest.mark.parametrize(
+    ("defense", "least", "most"),
+    [
+        ('{ name = "prune", at = "client", share = 0.99 }', 1.0, 1.0),
+        ('{ name = "gaussian", at = "client", variance = 1e-3 }', 0.8, 1.0),
+        ('{ name = "fed-cdp", clip = 4.0, sigma = 6.0 }', 0.0, 0.34),  # two of six by chance: .004
+    ],
+)
+def test_who_knows_the_defense_names_what_noise_does_not_hide(
+    tmp_path: Path, defense: str, least: float, most: float
+) -> None:
+    adaptive = next(cell for cell in cells(tmp_path, defense=defense) if cell.knowledge == "adaptive")
+    assert least <= named(adaptive, tmp_path) <= most
+
+
+def test_the_gallery_is_the_same_for_all_and_holds_the_truth_once(tmp_path: Path) -> None:
+    plain = cells(tmp_path, batch=3)[0]
+    pruned = cells(tmp_path, batch=3, defense='"prune"')[0]
+    galleries = []
+    for cell in (plain, pruned):
+        setup = prepare(cell, RunContext(run=tmp_path), Memory())
+        truth = truth_at(draw_victims(cell, setup, point("type-1"))[0], point("type-1"))
+        gallery = granted_gallery(cell, setup, truth)
+        assert gallery is not None and len(gallery.inputs) == len(gallery.labels) == SIZE
+        assert torch.equal(gallery.inputs[gallery.positions], truth.inputs)
+        assert torch.equal(gallery.labels[gallery.positions], truth.labels)
+        assert len(gallery.positions.unique()) == truth.labels.numel()
+        assert not torch.equal(gallery.positions.flatten().sort().values, torch.arange(truth.labels.numel()))
+        galleries.append(gallery)
+    assert torch.equal(galleries[0].inputs, galleries[1].inputs)
+
+
+@pytest.mark.parametrize("size", [6, 5000])
+def test_a_size_without_strangers_or_with_too_many_is_refused(tmp_path: Path, size: int) -> None:
+    with pytest.raises(NotApplicable, match=f"a gallery of {size}: 6 examples are victims and there are"):
+        attack(cells(tmp_path, size=size)[0], RunContext(run=tmp_path), Memory())
+
+
+def test_chance_is_what_blind_guesses_get(tmp_path: Path) -> None:
+    """Guesses at random among the candidates of the granted labels, 4000 times over six readings of three."""
+    cell = cells(tmp_path, batch=3, labels=True)[0]
+    setup = prepare(cell, RunContext(run=tmp_path), Memory())
+    victims, batches = draw_victims(cell, setup, point("type-1"))
+    truth = truth_at(victims, point("type-1"))
+    gallery = granted_gallery(cell, setup, truth)
+    assert gallery is not None
+    reading = take_reading(cell, setup, point("type-1"), victims, batches, None, gallery)
+    made = registry.instance("attacks", "gallery", {}).reconstruct(
+        reading, Budget(evaluations=1), Key(seed=0)
+    )
+    found = naming(gallery, reading, truth, made)
+    assert found is not None and reading.labels is not None
+    draw, hits = torch.Generator().manual_seed(0), 0
+    for row, labels in enumerate(reading.labels):
+        for label, count in zip(*labels.unique(return_counts=True), strict=True):
+            members = torch.nonzero(gallery.labels == label)[:, 0]
+            own = set(gallery.positions[row][truth.labels[row] == label].tolist())
+            for _ in range(4000):
+                guess = members[torch.randperm(len(members), generator=draw)[:count]].tolist()
+                hits += len(own & set(guess))
+    mean, trials = hits / 4000 / 18, 4000 * 18
+    assert abs(mean - found.chance) < 5 * (found.chance / trials) ** 0.5
+
+
+def test_without_a_gallery_it_says_what_to_grant(tmp_path: Path) -> None:
+    cell = cells(tmp_path)[0].model_copy(update={"grants": Grants()})
+    with pytest.raises(NotApplicable, match="grant a gallery"):
+        attack(cell, RunContext(run=tmp_path), Memory())
+
+
+def test_it_stands_in_the_row_of_its_defense_and_counts_in_no_rate() -> None:
+    def record(name: str, *, named: bool | None = None, success: bool = False, gallery: int = 0):  # type: ignore[no-untyped-def]
+        cell = attack_cell(
+            defense="prune", attack=name, knowledge="adaptive", grants=Grants(gallery=gallery), readings=32,
+            federated=Federated(batch=1),
+        )  # fmt: skip
+        scores = [ReadingScore(status="ok", examples=(example(success, named=named),)) for _ in range(32)]
+        return attack_record(
+            readings=scores,
+            cell=cell,
+            result={
+                "conditions": AttackConditions(described=True),
+                "distortion": Distortion(snr_db_least=1.0),
+            },
+        )
+
+    (row,) = board([record("cpl"), record("gallery", named=True, success=True, gallery=SIZE)])
+    at = row.points[next(iter(row.points))]
+    assert at.asr == 0 and at.examples == 32 and set(at.by_attack) == {next(iter(at.by_attack))}
+    assert (
+        at.named is not None
+        and at.named.value == 1
+        and at.identified is not None
+        and at.identified.value == 0
+    )
+    assert row.complete and "gallery" not in row.title
+    assert Entry(name="gallery").name not in {name.partition("(")[0] for name in at.by_attack}
