@@ -24,8 +24,8 @@ class RecordGroup:
     """
 
     setting: str
-    weight: Literal["reference", "top", ""] = ""
     records: list[Record] = field(default_factory=list)
+    weight: Literal["reference", "top", ""] = ""
 
     @property
     def done(self) -> list[Record]:
@@ -57,7 +57,7 @@ def groups(records: Sequence[Record]) -> list[RecordGroup]:
             key = (condition_key(record), entry_text(cell.defense), cell.point, attack_name(cell))
             weight: Literal["reference", "top", ""] = "top" if key[:2] in first else ""
             weight = "reference" if cell.defense.name == UNDEFENDED else weight
-            by_key.setdefault(key, RecordGroup(titles[key[0]], weight)).records.append(record)
+            by_key.setdefault(key, RecordGroup(titles[key[0]], weight=weight)).records.append(record)
     return [by_key[key] for key in sorted(by_key)]
 
 
