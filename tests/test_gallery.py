@@ -13,7 +13,6 @@ from bench.answer.readings import take_reading
 from bench.answer.setup import prepare
 from bench.answer.victims import draw_victims, truth_at
 from bench.cell import AttackCell, Entry, Federated, Grants
-from bench.cli.running import Resolver
 from bench.errors import NotApplicable
 from bench.leaderboard.board import board
 from bench.matrix.expand import expand
@@ -22,6 +21,7 @@ from bench.points import point
 from bench.record.schema import AttackConditions, Distortion, ReadingScore
 from bench.registry import entries as registry
 from bench.rng import Key
+from bench.sweep.plan import Resolver
 from bench.trip import Budget
 
 SIZE = 60

@@ -383,6 +383,9 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "prior": (lambda r: summary(r)["priors"]["mean"].update(psnr_db_median=40.0), "summary.priors.mean.psnr_db_median"),
     "no prior": (lambda r: summary(r)["priors"].pop("mean"), "summary.priors.mean is None"),
     "distortion": (lambda r: r["result"]["distortion"].update(snr_db_least=3.0), "distortion.snr_db_least is 3.0"),
+    "distorted without a defense": (
+        lambda r: r["result"]["readings"][0].update(snr_db=20.0), "its SNR is 20 dB, and no defense distorts nothing"
+    ),
     "no share": (lambda r: summary(r).pop("asr"), "summary.asr: field required"),
     "no summary": (of_result(summary=None), "has no summary"),
     "success": (of_example(success=True), "success is True, its figures give False"),
@@ -738,6 +741,8 @@ def test_draws_are_fresh_and_repeat(run: Path, cells: int, seed: int) -> None:
     assert len({id(drawn.group) for drawn in found}) == len(found)
     assert draw.draw(draw.groups(list(records.records(run))[::-1]), cells, seed) == found
     assert draw.draw([], cells, seed) == []
+    weights = [drawn.group.weight for drawn in found]
+    assert weights[0] == "reference" and (len(weights) < 2 or weights[1] == "top")
 
 
 # --- cells run again ------------------------------------------------------------------------------------------

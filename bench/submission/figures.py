@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 
 from bench.cell import AttackCell, TrainingCell
+from bench.leaderboard.costs import UNDEFENDED
 from bench.points import POINTS
 from bench.record.equality import unequal
 from bench.record.schema import AttackResult, Distortion, ExampleScore, PriorScore, Record, TrainingResult
 from bench.sanitize import sanitize
 from bench.scoring.metrics import PSNR_CAP_DB
+from bench.scoring.reading import SNR_CAP_DB
 from bench.scoring.success import image_strict, image_success, table_success
 from bench.scoring.summary import median, summarise
 
@@ -28,7 +30,7 @@ def findings(record: Record) -> list[str]:
     """What does not fit in a record, a few lines of it at most."""
     cell, lines = record.cell, []
     if isinstance(cell, AttackCell) and record.attack is not None:
-        lines = [*_counts(record.attack, cell), *_scores(record.attack)]
+        lines = [*_counts(record.attack, cell), *_undefended(record.attack, cell), *_scores(record.attack)]
         lines = lines or list(_summary(record.attack))  # columns need readings of one length
     elif isinstance(cell, TrainingCell) and record.training is not None:
         lines = list(_training(record.training, cell))
@@ -75,6 +77,14 @@ def _counts(result: AttackResult, cell: AttackCell) -> Iterator[str]:
     wrong = {len(reading.examples) for reading in result.readings} - {count}
     if wrong:
         yield f"{min(wrong)} examples in a reading, its cell makes {count}"
+
+
+def _undefended(result: AttackResult, cell: AttackCell) -> Iterator[str]:
+    """Readings that no defense touched are the undefended ones."""
+    if cell.defense.name == UNDEFENDED:
+        for row, reading in enumerate(result.readings):
+            if reading.snr_db is not None and reading.snr_db < SNR_CAP_DB:
+                yield f"reading {row}: its SNR is {reading.snr_db:.4g} dB, and no defense distorts nothing"
 
 
 def _scores(result: AttackResult) -> Iterator[str]:
