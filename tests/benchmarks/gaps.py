@@ -1,7 +1,8 @@
-"""How far each defense's best attacker is from the linear-Gaussian reference: `python -P tests/benchmarks/gaps.py RUN`.
+"""How far each defense's best attacker is from the reference: `python -P tests/benchmarks/gaps.py RUN [RUN]`.
 
-A row a defense of `bench run --matrix gaps`: ASR and median PSNR of each attacker over the weight seeds, of the best
-prior, and of the reference where the noise has a known law.
+A row a defense of `bench run --matrix gaps`: ASR and median PSNR of each attacker over the weight seeds, the share that
+an adaptive attacker names in a gallery, the PSNR of the best prior, and of the linear-Gaussian reference where the
+noise's law is known.
 """
 
 import argparse
@@ -30,17 +31,17 @@ NO_FIGURE = "–"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("run", type=Path)
+    parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--data-dir", type=Path, default=os.environ.get("BENCH_DATA"))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    for line in table(options.run, RunContext(run=options.run, data_dir=options.data_dir)):
+    for line in table(options.runs, RunContext(run=options.runs[0], data_dir=options.data_dir)):
         print(line, flush=True)
 
 
-def table(run: Path, context: RunContext) -> Iterator[str]:
+def table(runs: Sequence[Path], context: RunContext) -> Iterator[str]:
     by_defense: dict[str, dict[tuple[str, str], list[Record]]] = {}
-    for record in records(run):
+    for record in (record for run in runs for record in records(run)):
         if isinstance(record.cell, AttackCell):
             attacker = (record.cell.attack.name, record.cell.knowledge)
             by_defense.setdefault(str(record.cell.defense), {}).setdefault(attacker, []).append(record)
@@ -48,6 +49,7 @@ def table(run: Path, context: RunContext) -> Iterator[str]:
     columns = [
         "defense",
         *(f"{name}, {knowledge}" for name, knowledge in ATTACKERS),
+        "named",
         "prior",
         "reference",
         "gap",
@@ -55,6 +57,10 @@ def table(run: Path, context: RunContext) -> Iterator[str]:
     yield f"| {' | '.join(columns)} |"
     yield f"|{'---|' * len(columns)}"
     for defense, of_attackers in sorted(by_defense.items(), key=lambda item: short[item[0]]):
+        named = [
+            e.named for e in _examples(of_attackers.pop(("gallery", "adaptive"), [])) if e.named is not None
+        ]
+        of_attackers.pop(("gallery", "plain"), None)
         best = [psnr for answers in of_attackers.values() if (psnr := _psnr(answers)) is not None]
         prior = [
             e.prior_db
@@ -64,6 +70,7 @@ def table(run: Path, context: RunContext) -> Iterator[str]:
         ]
         reference = _reference(of_attackers.get(("map", "adaptive"), []), context, memory)
         cells = [short[defense], *(_figure(of_attackers.get(attacker, [])) for attacker in ATTACKERS)]
+        cells.append(f"{np.mean(named):.2f}" if named else NO_FIGURE)
         cells.append(f"{median(prior):.1f}" if prior else NO_FIGURE)
         cells += (
             [NO_FIGURE] * 2 if reference is None else [f"{reference:.1f}", f"{max(best) - reference:+.1f}"]
