@@ -54,7 +54,7 @@ class Parts:
 
 @dataclass(frozen=True, kw_only=True)
 class MatchingAttack(Attack):
-    """An attack by gradient matching; these options are ours, and off as published."""
+    """An attack by gradient matching; these options are not its authors', and off as published."""
 
     layers: Layers = parameter("equal", "weights of the tensors in the distance", source="ours")
     exclude: tuple[str, ...] = parameter(

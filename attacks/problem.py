@@ -136,9 +136,10 @@ class MatchingProblem:
         return share
 
     def loss_scale(self, rows: Tensor) -> Tensor:
-        """1 without a space; else, and at least 1, the energy of undefended public gradients over the
-        reading's.  A faint reading (clipped, or of an example that the model is sure of) must not meet the
-        solver's absolute tolerances at once."""
+        """With a `tolerance`, what makes that share of the zero-gradient loss 1.  Else 1 without a space or public
+        labels; else, and at least 1, the squared norm of undefended public gradients over the reading's.  A faint
+        reading (clipped, or of an example that the model is sure of) must not meet the solver's absolute tolerances at
+        once."""
         zero_loss, reading, like = self.zero_gradient_loss(rows), self.reading, self.like
         if self.tolerance is not None:
             return 1 / (self.tolerance * zero_loss).clamp_min(torch.finfo(zero_loss.dtype).tiny)

@@ -134,9 +134,8 @@ class Reading:
     and `public_labels` (example,), -1 where unknown, are of the public split, or draws of what is granted of it
     (`bench.answer.public`).  Fields below `granted` differ from their defaults only where the cell's knowledge
     (`description`, `simulator`) or its grants say so.  `gallery_inputs` (candidate, *shape) and `gallery_labels`
-    (candidate,) hold the examples of all readings among strangers, in an order that tells nothing.  No field
-    has an example of a victim, its label (unless granted), a batch statistic or the order of a batch: the type excludes
-    them.
+    (candidate,) hold the examples of all readings among strangers, in an order that tells nothing.  Unless it
+    is granted, no field has an example of a victim or its label; none has a batch statistic or the order of a batch.
     """
 
     point: Point

@@ -81,8 +81,8 @@ class Context:
 
     `weights`, name → (*shape), are those at the start of the round.  `norms`, at stage `step` alone, are the examples'
     norms after stage `example`, name → (client, example).  `local`, at stage `example` alone, is what the gradients
-    were computed on.  An attacker's candidate has neither.  `colluders`: the share of a client's neighbours who tell
-    the attacker what they know; a transform then leaves the noise that they cannot remove.
+    were computed on.  A description fills them in for candidates where it can.  `colluders`: the share of a client's
+    neighbours who tell the attacker what they know; a transform then leaves the noise that they cannot remove.
     """
 
     lead: int

@@ -87,8 +87,9 @@ class Row:
     """One defense setting on a data set, model and condition (`title`; `key` spells it out).
 
     `rank` counts within the title, complete rows first, by the highest ASR of its points, then by accuracy lost; equal
-    ones share it.  `pareto` marks a complete row, whose attacks did not fail, that no other beats in both.  `cells` are
-    the ids of the records behind it, those of the best attack at the worst point first.
+    ones share it.  `pareto` marks a complete row, whose attacks did not fail, that no other such row beats in one
+    without losing in the other.  `cells` are the ids of the records behind it, those of the best attack at the worst
+    point first.
     """
 
     title: str

@@ -1,4 +1,5 @@
-"""Records → conditions: what shares a data set, a model, weights, a federated setting and grants stands together."""
+"""Records → conditions: what shares data, model, weights, federated setting, readings, protocol and grants (but for a
+gallery) stands together."""
 
 import json
 from collections.abc import Iterable

@@ -53,7 +53,7 @@ def doubts(worst: WorstCase, *, averaged: bool, evidence: bool) -> list[Flag]:
     """What else could be behind a low figure.
 
     `averaged`: some row of the same data and model grants repeated readings of this defense at this point;
-    `evidence`: undefended readings leak here.
+    `evidence`: no undefended reading was attacked here in vain.
     """
     if not worst.records:
         return []

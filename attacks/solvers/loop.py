@@ -1,4 +1,4 @@
-"""The one loop of all solvers: evaluate every active row, keep its best point, restart or replace what has ended."""
+"""The loop of the solvers: evaluate every active row, keep its best point, restart or replace what has ended."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,10 +15,10 @@ class _Progress:
     """The state of the loop.  A position numbers a row of `rows`; a slot, a row that is active now.
 
     `zero_loss`, `loss_scale`, `abandon_above`, `keep_below` (position,): see `Problem` and `RowLimits`; `per_run`
-    (position,) are the evaluations that each run may take.  `evaluations`, `restarts`, `runs`, `loss`, `x`: see
-    `Solution`; `run_evaluations`, `run_loss` (position,) are of the present run; `earlier_loss` is its least loss
-    `flat_after` evaluations ago.  `active` (slot,) are positions, `waiting` is the first position not yet begun;
-    `state` and `evaluate` are of the slots.
+    (position,) are the evaluations after which a run that explains little is abandoned.  `evaluations`, `restarts`,
+    `runs`, `loss`, `x`: see `Solution`; `run_evaluations`, `run_loss` (position,) are of the present run;
+    `earlier_loss` is its least loss `flat_after` evaluations ago.  `active` (slot,) are positions, `waiting` is the
+    first position not yet begun; `state` and `evaluate` are of the slots.
     """
 
     problem: Problem

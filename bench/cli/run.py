@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bench.cli.running import PreparedRun
 
 _MOST_SHARDS = 100_000
-# Options that change nothing of what a matrix requests; any other, new ones too, makes a suite's run unranked.
+# Options that leave a suite's own cells as they are; any other, new ones too, makes a suite's run unranked.
 _FREE = (
     "matrix_name", "cell_file", "out", "data_dir", "device", "jobs", "shard", "executor", "time_limit", "plugins",
     "defenses", "dry_run", "tracking_uri", "no_tracking", "include_pictures", "as_json",

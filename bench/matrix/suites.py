@@ -11,7 +11,8 @@ SUITES = ("smoke", "standard", "plus")
 
 
 def ranking(name: str, path: Path, overrides: Sequence[str] = (), folder: Path = PRESETS) -> dict[str, Any]:
-    """Whether a run of suite `name` from the matrix at `path` is ranked, as JSON types.
+    """Whether a run of suite `name` from the matrix at `path` is ranked, as JSON types: run as it was shipped, so that
+    its figures compare with those of other people's runs.
 
     `overrides` are the options that change the suite's configuration.  `why_not` is empty where the run is ranked.
     """

@@ -1,7 +1,8 @@
 """The table of metrics: how far one reconstructed example is from its truth, and what each figure means.
 
-A metric is a function in `bench.scoring.metrics`, a row here, and a field of `ExampleScore`.  The summary,
-the worst case, the board, the page, CSV, `bench show` and the consistency check read this table.
+A metric is a function in `bench.scoring` (most in `metrics`), a row here, and a field of `ExampleScore`.  The summary,
+the worst case, the board, the page, CSV, `bench show` and the check of submissions (`bench.submission.figures`) read
+this table.
 """
 
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ class Metric:
     """`name` is the field of `ExampleScore`; `better` says which way is nearer to the truth.
 
     `label`, `unit` and `decimals` are for tables; `percent` figures are shares.  `kinds` are the data that have it.
-    `compared` metrics are kept for each example in a board's record, so that it can show the worst case.
+    `compared` metrics are kept for each example of the records that a board holds in memory (`bench.record.compact`),
+    so that it can show the worst case.
     """
 
     name: str

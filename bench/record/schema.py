@@ -189,8 +189,8 @@ class AttackConditions(_Strict):
 class Epsilon(_Strict):
     """One figure for ε at δ, or why there is none (`absent`), with all that it means.
 
-    `multiplier` is noise over sensitivity, its first and last value; `q` and `steps` are what was composed;
-    `caveats` what the figure does not cover.
+    `adversary` is who looks: at the released models, or at a tap.  `multiplier` is noise over sensitivity, its first
+    and last value; `q` and `steps` are what was composed; `caveats` what the figure does not cover.
     """
 
     convention: str
@@ -232,7 +232,8 @@ class Trajectory(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackResult(_Strict):
-    """What an attack cell gave.  `summary` is None in a baseline's record.
+    """What an attack cell gave.  `summary` is None in a record that was cut
+    short for the gate's baseline file (`bench.record.compact`).
 
     `arrays` names RUN/arrays/<sha256>.npz by content.  `lpips_absent` says why LPIPS was not measured.
     """
