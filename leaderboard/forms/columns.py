@@ -243,12 +243,12 @@ _RECOGNISED = (
     Column(
         name="identified", heading="Identified", value=lambda row: row.most_identified and row.most_identified.value,
         words=lambda line: _recognised(line.row.most_identified) if line.row.most_identified else NONE,
-        terminal=("identified", ""), group=_AT,
+        terminal=("identified", ""), group=_AT, cell="recognised",
     ),
     Column(
         name="named", heading="Named", value=lambda row: row.most_named and row.most_named.value,
         words=lambda line: _recognised(line.row.most_named) if line.row.most_named else NONE,
-        terminal=("identified", "named "), group=_AT,
+        terminal=("identified", "named "), group=_AT, cell="recognised",
     ),
 )  # fmt: skip
 _COSTS = (
