@@ -1,5 +1,6 @@
 """Gallery: which of some candidates is behind a reading?  The quickest strong test there is, and no reconstruction."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -75,20 +76,16 @@ def _best(reading: Reading, row: int, scores: Tensor) -> Tensor:
 
 def _likelihoods(reading: Reading) -> Tensor:
     """(reading, candidate): minus the distance of the reading from each candidate's described gradient."""
-    assert reading.gallery_inputs is not None and reading.gallery_labels is not None
     distance = (
         Distance(kind="cosine")
         if reading.description is None
         else by_likelihood(Distance(kind="l2"), reading)
     )
     mismatch, observed = Mismatch(reading=reading, distance=distance), observations(reading)
-    like = next(iter(reading.values.values()))
-    targets = one_hot(reading.gallery_labels, reading.classes, like.dtype).to(like)[:, None]
-    inputs = reading.gallery_inputs.to(like)[:, None]
     rows = []
     for row in range(len(reading)):
         parts = []
-        for x, y in zip(inputs.split(_CHUNK), targets.split(_CHUNK), strict=True):
+        for x, y in _candidates(reading):
             seen = [{n: v[row].expand(len(x), *v.shape[1:]) for n, v in each.items()} for each in observed]
             with torch.no_grad():
                 parts.append(mismatch(seen, x, y, differentiable=False))
@@ -96,63 +93,74 @@ def _likelihoods(reading: Reading) -> Tensor:
     return torch.stack(rows).cpu()
 
 
+def _candidates(reading: Reading) -> Iterator[tuple[Tensor, Tensor]]:
+    """Some at a time: inputs (candidate, 1, *shape) and label probabilities (candidate, 1, class)."""
+    assert reading.gallery_inputs is not None and reading.gallery_labels is not None
+    like = next(iter(reading.values.values()))
+    targets = one_hot(reading.gallery_labels, reading.classes, like.dtype).to(like)[:, None]
+    yield from zip(reading.gallery_inputs.to(like)[:, None].split(_CHUNK), targets.split(_CHUNK), strict=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Basis:
+    """The candidates' `gradients` (candidate, value), their `norms` (candidate,), and a Cholesky factor of the Gram
+    matrix of the gradients at norm 1, lower."""
+
+    gradients: Tensor
+    norms: Tensor
+    root: Tensor
+
+    @classmethod
+    def of(cls, gradients: Tensor) -> "_Basis":
+        norms = torch.linalg.vector_norm(gradients, dim=1).double().clamp_min(_TINY)
+        gram = (gradients @ gradients.T).double() / norms / norms[:, None]
+        root = torch.linalg.cholesky(gram + _RIDGE * torch.eye(len(gram), dtype=gram.dtype))
+        return cls(gradients=gradients, norms=norms, root=root)
+
+
 def _coefficients(reading: Reading, key: Key) -> Tensor:
-    """(reading, candidate): coefficients ≥ 0 of the candidates' gradients that come nearest to the reading."""
+    """(reading, candidate): scores from the coefficients ≥ 0 of candidates' gradients nearest to a reading."""
     observed = mean_observation(observations(reading))
     sketch = Sketch.of({name: tuple(value.shape[1:]) for name, value in observed.items()}, key, _VALUES)
-    seen, gradients = sketch(observed).float().cpu(), _gradients(reading, sketch)
-    found = torch.zeros(len(seen), len(gradients), dtype=torch.float64)
-    for row, values in enumerate(seen):
+    weights = {name: value[0] for name, value in reading.weights.items()}
+    gradients = torch.cat([
+        sketch(group_gradients(reading.model, weights, x, y)).float().cpu() for x, y in _candidates(reading)
+    ])  # fmt: skip
+    whole: _Basis | None = None  # of readings that are zero nowhere
+    rows = []
+    for values in sketch(observed).float().cpu():
         shown = values != 0
-        if row == 0 or not bool(shown.all()):
-            part = gradients if bool(shown.all()) else gradients * shown
-            norms = torch.linalg.vector_norm(part, dim=1).double().clamp_min(_TINY)
-            gram = (part @ part.T).double() / norms / norms[:, None]
-            root = torch.linalg.cholesky(gram + _RIDGE * torch.eye(len(gram), dtype=gram.dtype))
-        target = torch.linalg.solve_triangular(root, ((part @ values).double() / norms)[:, None], upper=False)
-        coefficients = nnls(root.T.numpy(), target[:, 0].numpy(), maxiter=20 * len(gram))[0]
-        found[row] = _picked(
-            torch.from_numpy(coefficients), part.double(), norms, values.double(), reading.examples
-        )
-    return found
+        if bool(shown.all()):
+            basis = whole = whole or _Basis.of(gradients)
+        else:
+            basis = _Basis.of(gradients * shown)
+        rows.append(_scores(basis, values, reading.examples))
+    return torch.stack(rows)
 
 
-def _picked(
-    coefficients: Tensor, gradients: Tensor, norms: Tensor, observed: Tensor, examples: int
-) -> Tensor:
-    """Scores (candidate,) of those that one reading holds: `coefficients` of gradients of norm 1.
+def _scores(basis: _Basis, observed: Tensor, examples: int) -> Tensor:
+    """Scores (candidate,) of those that one reading (value,) holds, a mean of so many examples.
 
     In a mean of B every gradient has the coefficient 1/B: a faint one with far more explains noise, and one that is
     much fainter than others may have any.  So those of about 1/B are taken first, and taken off; then, one by one, the
     candidate that leaves the least.
     """
+    gradients, norms, root = basis.gradients, basis.norms, basis.root
+    products = (gradients @ observed).double() / norms
+    target = torch.linalg.solve_triangular(root, products[:, None], upper=False)[:, 0]
+    coefficients = torch.from_numpy(nnls(root.T.numpy(), target.numpy(), maxiter=20 * len(root))[0])
     share = coefficients / norms * examples
     sure = coefficients * ((share > _ABOUT[0]) & (share < _ABOUT[1]))
     scores = torch.zeros_like(coefficients)
-    left = observed.clone()
+    left = observed.double()
     chosen = [int(at) for at in sure.topk(min(examples, len(sure))).indices if sure[at] > 0]
     for at in chosen:
         scores[at] = 2 + coefficients[at]
-        left -= gradients[at] / examples
+        left = left - gradients[at].double() / examples
     for step in range(examples - len(chosen)):
-        gain = 2 * gradients @ left / examples - (norms / examples) ** 2
+        gain = 2 * gradients.double() @ left / examples - (norms / examples) ** 2
         gain[scores > 0] = -torch.inf
         at = int(gain.argmax())
         scores[at] = 2 - (step + 1) / (examples + 1)
-        left -= gradients[at] / examples
+        left = left - gradients[at].double() / examples
     return scores
-
-
-def _gradients(reading: Reading, sketch: Sketch) -> Tensor:
-    """The candidates' gradients, sketched, (candidate, value); not all of them are in memory whole."""
-    assert reading.gallery_inputs is not None and reading.gallery_labels is not None
-    weights = {name: value[0] for name, value in reading.weights.items()}
-    like = next(iter(weights.values()))
-    targets = one_hot(reading.gallery_labels, reading.classes, like.dtype).to(like)[:, None]
-    parts = [
-        sketch(group_gradients(reading.model, weights, x, y)).float().cpu()
-        for x, y in zip(
-            reading.gallery_inputs.to(like)[:, None].split(_CHUNK), targets.split(_CHUNK), strict=True
-        )
-    ]
-    return torch.cat(parts)

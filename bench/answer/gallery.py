@@ -34,7 +34,7 @@ def granted_gallery(cell: AttackCell, setup: Setup, truth: Truth) -> Gallery | N
     if not cell.grants.gallery:
         return None
     strangers = setup.data.gallery
-    distinct, where = np.unique(truth.indices.numpy(), return_inverse=True)
+    distinct, first, where = np.unique(truth.indices.numpy(), return_index=True, return_inverse=True)
     count = cell.grants.gallery - len(distinct)
     if not 0 < count <= len(strangers):
         raise NotApplicable(
@@ -42,7 +42,6 @@ def granted_gallery(cell: AttackCell, setup: Setup, truth: Truth) -> Gallery | N
             f"strangers; take {len(distinct) + 1} to {len(distinct) + len(strangers)}"
         )
     order = rng.generator(cell.seed, "gallery", data_key(cell, setup.data)).permutation(cell.grants.gallery)
-    first = np.unique(truth.indices.numpy(), return_index=True)[1]
     inputs = torch.cat([
         truth.inputs.flatten(0, 1)[first], torch.from_numpy(strangers.floats(slice(0, count))).to(truth.inputs)
     ])  # fmt: skip

@@ -98,9 +98,8 @@ class Stages:
             after = {key: value.index_copy(0, at, after[key]) for key, value in state.items()}
         else:
             output, after = update(values, state, context)
-            after = {
-                key: after[key] for key in state
-            }  # in its old order: transforms sum over a state's tensors, and a sum in another order differs by rounding
+            # in its old order: transforms sum over a state's tensors, and a sum in another order differs by rounding
+            after = {key: after[key] for key in state}
         return output, replace(self, states={**self.states, place: after})
 
     def of(self, clients: tuple[int, ...]) -> "Stages":
