@@ -30,8 +30,8 @@ class Attack(ABC):
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
         """Attack every reading at once, within `budget` evaluations each.
 
-        Randomness comes from `key.generator("start", index, example, restart)` with the index of the
-        reading, so that its result is the same alone and in a batch.
+        Randomness comes from `key.generator(WHAT, index, …)` with the index of the
+        reading and, where they differ, example and restart, so that its result is the same alone and in a batch.
         """
 
     def objective(self, reading: Reading) -> Objective | None:

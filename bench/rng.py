@@ -2,7 +2,9 @@
 
 There is no global seed and no order of draws.  So a run can be resumed, split and reordered without changing a
 number, and two cells that differ in one field share all draws that do not depend on it.  Draws are made on the CPU by
-numpy's Philox (a counter-based generator with a 128-bit key, so that keys do not collide as 32-bit seeds would).
+numpy's Philox: a counter-based generator with a 128-bit key, so that keys do not collide as 32-bit seeds would.  The
+exception is a defense's noise in training: a stream of torch for each client and round, seeded by a key
+(`federated/draws.py`).
 """
 
 import hashlib

@@ -34,7 +34,7 @@ def read(dataset: Dataset, name: str, data_dir: Path | None) -> Raw:
 
 
 def load(dataset: Dataset, name: str, data_dir: Path | None = None) -> Data:
-    """Read, check and split; a pack of rows is a table whatever its loader reads as a rule."""
+    """Read, check and split; a file of flat rows is a table, whatever its loader mostly reads."""
     raw = read(dataset, name, data_dir)
     kind = "table" if raw.train_inputs.ndim == 2 else dataset.kind
     return split(raw, name=name, kind=kind, private=dataset.private)

@@ -25,7 +25,8 @@ Shown = Literal["zeros", "directions", "values"]
 
 
 class Draws(Protocol):
-    """The randomness of a transform: keyed row by row, or a device's generator."""
+    """The randomness of a transform, keyed row by row (a row: one client's or example's tensors), or a device's
+    generator."""
 
     def normal(self, name: str, like: Tensor) -> Tensor: ...
     def uniform(self, name: str, like: Tensor) -> Tensor: ...
@@ -234,6 +235,9 @@ class Defense(ABC):
         """The transforms of each stage, in order.  Raises ValueError for a setting that it refuses."""
 
     def mechanism(self, setting: Setting) -> Mechanism | Reports | None:
-        """Its noise, as an accountant reads it; None: no noise that is calibrated to a bound, and no ε."""
+        """Its noise, or the locally private reports that it sends, as an accountant reads them.
+
+        None: no noise that is calibrated to a bound, and no ε.
+        """
         del setting
         return None

@@ -57,8 +57,8 @@ class AtPoint:
     `asr` over examples, leaked if any attack got it; `at_least_once` on some draw of the defense's noise.
     `identified`: nearer to its reconstruction than strangers, by any attack; `named`: picked from a gallery.
     `by_attack` each attack's own rate; `reached` the share of examples that some attack brought to each of
-    `THRESHOLDS_DB`; `prior_*` what needs no gradient.  `epsilon` bounds any attacker at this tap.  `absent` and
-    `crashed` attack → reason; `missing` attacks that ran on another row of the condition here.
+    `THRESHOLDS_DB`; `prior_*` what needs no gradient.  `epsilon` bounds any attacker at this tap.  `absent` attack →
+    why it is n/a; `crashed` attack → reason; `missing` attacks that ran on another row of the condition here.
     """
 
     point: str

@@ -85,7 +85,7 @@ def _from_inside(point: str) -> tuple[int, str]:
 
 def condition_key(record: Record) -> str:
     """What attack records must share to stand in one condition, as canonical JSON: the cell but for defense, attack,
-    knowledge, point, budget, draw and seed, and the version of the rules of evaluation."""
+    knowledge, point, budget, `chunk`, draw, seed and granted gallery, and the version of the rules of evaluation."""
     cell = record.cell
     assert isinstance(cell, AttackCell)
     shared = cell.model_dump(mode="json", exclude=_VARIED | _WRITTEN_APART)

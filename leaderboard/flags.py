@@ -12,7 +12,7 @@ from bench.record.metrics import PSNR_DB
 from bench.record.names import distinct
 from bench.record.schema import AttackResult
 
-FEW = 32  # examples; with fewer a share's interval is more than a third wide
+FEW = 32  # examples; with fewer a share's interval can be more than a third wide
 NO_PROGRESS = 0.9  # of the first loss: an attack that ends above it has not begun to fit
 INCOMPLETE = ("missing", "crashed", "few", "not-attacked", "no-adaptive-attack")  # flags of an incomplete row
 FAILED = (

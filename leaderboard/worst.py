@@ -24,12 +24,12 @@ class WorstCase:
     """One defense at one point, over all its attacks.
 
     `leaked` example → whether any attack succeeded; `scores` attack → example → its score; `prior_db` the best
-    prior-only PSNR, NaN for none.  `records` attack → all that were counted; `absent` and `crashed` attack → reason;
-    `failed` the examples on which some attack crashed, diverged or gave no number; `unchanged` whether every
-    reading was the undefended one (SNR at its cap).  `identified` and `named` example → whether any
-    attack did, and their chances attack → what a blind guess gets; `named` is of attacks with a gallery, which count in
-    nothing else.  `attacked`: some attack that reads the gradient applied;
-    `informed`: one of them knew the defense, or could run it.
+    prior-only PSNR, NaN for none.  `records` attack → all that were counted; `absent` attack → why it is n/a;
+    `crashed` attack → reason; `failed` the examples on which some attack crashed, diverged or gave no number;
+    `unchanged` whether every reading was the undefended one (SNR at its cap).  `identified` and `named` example →
+    whether any attack did, and their chances attack → what a blind guess gets; `named` is of attacks with a gallery,
+    which count in no other figure (one that crashed is in `crashed`).  `attacked`: some attack that reads the gradient
+    applied; `informed`: one of them knew the defense, or could run it.
     """
 
     leaked: dict[ExampleKey, bool] = field(default_factory=dict)

@@ -252,15 +252,15 @@ def test_rounds_trains_each_model_once() -> None:
     trained = [item.cell for item in planned("rounds") if isinstance(item.cell, TrainingCell)]
     assert [cell.model.params["activation"] for cell in trained] == ["sigmoid", "relu"]
     assert {cell.checkpoints for cell in trained} == {(0, 1, 5, 20)}
-    unrolled = [cell for cell in cells("rounds") if cell.attack.params["local"] == "unrolled"]
-    assert len(cells("rounds")) == 2 * 4 * 2 * (1 + 3) + len(unrolled)
+    unrolled = [cell for cell in cells("rounds") if cell.attack.params.get("local") == "unrolled"]
+    assert len(cells("rounds")) == 2 * 4 * 3 * (2 + 2) + len(unrolled)
     assert len(unrolled) == 2 * 4 * 2
     assert {cell.federated.steps for cell in unrolled} == {3}
 
 
 def test_batch_and_starts_have_every_value_once() -> None:
     counts = Counter((c.federated.batch, c.federated.partition) for c in cells("batch"))
-    assert counts == {(batch, kind): 3 for batch in (1, 2, 4, 8) for kind in ("iid", "two-shard")}
+    assert counts == {(batch, kind): 4 for batch in (1, 2, 4, 8) for kind in ("iid", "two-shard")}
     starts = Counter((c.attack.params["start"], c.attack.params["line_search"]) for c in cells("starts"))
     assert len(starts) == 8 * 2
     assert set(starts.values()) == {2}

@@ -13,7 +13,7 @@ from bench.trip import Reconstruction
 class RunContext:
     """A run's folder, data folder and device.
 
-    `threads` may be taken by a training's chunks; `save_every` is the seconds between two saved states of a
+    `threads` may be taken by a training's groups of clients; `save_every` is the seconds between two saved states of a
     training, and `time_limit` the seconds that a cell may take.  With `data_errors_fail_cell` data that are
     missing or altered crash the cell; without, they are the machine's fault, and raised.
     """

@@ -86,8 +86,8 @@ def command(
 ) -> None:  # fmt: skip
     """Run a matrix: attacks × defenses × data sets × interception points.
 
-    Finished cells are skipped; Ctrl-C loses the cells in flight and no more.  Exit code 0 when all is
-    settled, 1 when cells crashed, 2 for a mistake in the matrix or an option.
+    Finished cells are skipped; Ctrl-C loses the cells in flight and no more.  Exit code 0 when each cell
+    is done or n/a, 1 when cells crashed, 2 for a mistake in the matrix or an option.
 
     \b
     bench run --matrix quickstart

@@ -291,8 +291,8 @@ def _noises(
 ) -> tuple[list[Added], bool]:
     """What the transforms add, in order, and whether nothing else is random and only noise comes after it.
 
-    A transform that reads the reading's values explains its own draws.  What comes after a noise can only shrink
-    it: the variance is then a bound.
+    Where `simulate` reads the drawn values off the reading itself, its draws are no noise to the attacker.  What comes
+    after a noise can only shrink it: the variance is then a bound.
     """
     added: list[Added] = []
     additive = True

@@ -255,7 +255,7 @@ def work(job: Job) -> "dict[str, bytes] | Exclusion | WorkerLost":
         if _memory is None:
             make_deterministic(context.device)
             _memory = Memory()
-        if _use_plugins(job.plugins):
+        if _use_plugins(job.plugins, worker.local_directory):
             _memory = Memory()  # what other code made of equal readings counts for nothing now
         with tempfile.TemporaryDirectory(prefix="bench-", dir=worker.local_directory) as folder:
             return _answered(job, cell, replace(context, run=Path(folder)), _memory, worker)
@@ -287,10 +287,10 @@ def _answered(
     return outputs(run, job.files)
 
 
-def _use_plugins(plugins: dict[str, bytes | None]) -> bool:
+def _use_plugins(plugins: dict[str, bytes | None], folder: str) -> bool:
     """Have these plug-ins and no others; whether that changed anything.
 
-    Files come whole, and are kept as long as the process lives.
+    Files come whole, and are kept in the worker's folder, which goes with it.
     """
     global _plugins
     if plugins == _plugins:
@@ -300,7 +300,7 @@ def _use_plugins(plugins: dict[str, bytes | None]) -> bool:
     for spec, content in plugins.items():
         path = spec
         if content is not None:
-            path = str(Path(tempfile.mkdtemp(prefix="bench-plugin-")) / Path(spec).name)
+            path = str(Path(tempfile.mkdtemp(prefix="bench-plugin-", dir=folder)) / Path(spec).name)
             Path(path).write_bytes(content)
         registry.add_plugin(path)
     _plugins = plugins

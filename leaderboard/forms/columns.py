@@ -14,7 +14,7 @@ from bench.record.names import distinct
 
 _Item = TypeVar("_Item")
 _Key = TypeVar("_Key")
-PARETO = "◆"  # a complete row that no other beats in both ASR and accuracy
+PARETO = "◆"  # on the Pareto front of ASR and accuracy
 INCOMPLETE = "·"  # in place of a rank
 _AT, _COST, _EVIDENCE, _BEST = (
     "Attack success rate at each interception point", "Cost of the defense", "Evidence",
