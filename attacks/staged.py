@@ -17,7 +17,8 @@ _TOLERANCE = 1e-5  # of the zero-gradient loss: what the solver, whose tolerance
 _EXPLAINED = 1e-3  # of the zero-gradient loss: a start that ends below needs no other
 _FAINT = 2e-6  # of the zero-gradient loss, -log p's weight where there is no residual yet
 # Of an explained reading, a stage ends when its loss fell by less than this share over so many evaluations.  What
-# remains of the budget goes on with a smaller weight of -log p, which is worth more than the end of a stage.
+# remains of the budget goes on with a smaller weight of -log p, which is worth more than the end of a stage.  The
+# evaluations are for each example: more unknowns are found more slowly.
 _FLAT_STAGE, _FLAT_END = (20, 0.1), (40, 0.01)
 _LEAST = 4  # evaluations of a stage that is worth beginning
 _SPREAD = (0.1, 0.5)  # deviation of u at the first start of several examples, and at later starts
@@ -160,7 +161,7 @@ def _run(
     )  # fmt: skip
     after, fall = _FLAT_END if last else _FLAT_STAGE
     limits = RowLimits(
-        evaluations=limit, stop_loss=search.stop / _TOLERANCE, flat_after=after, least_fall=fall
+        evaluations=limit, stop_loss=search.stop / _TOLERANCE, flat_after=after * x.shape[1], least_fall=fall
     )
     solution = minimise(
         staged_problem, search.solver, limits, rows, chunk=search.chunk, spent=search.spent[rows]

@@ -53,6 +53,7 @@ def of_updates(
     """The mechanism of noise σ_t·C on updates clipped to C, by its place.
 
     The sum of K clipped updates has noise of deviation σC, or √K times it (`each`); replacing one moves it by 2C.
+    `rows` of the mechanism: noise over sensitivity, in units of σ, as it is seen after a stage.
     """
     many = setting.per_round**0.5
     on_sum, alone = {"share": (1.0, 1 / many), "each": (many, 1.0), "mean": (1.0, 0.0)}[noise]

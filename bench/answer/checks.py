@@ -1,5 +1,5 @@
-"""What stands beside the scores: the distortion of the readings, the attacker's self-check, the conditions, ε
-at the point.
+"""What stands beside the scores: the distortion of the readings, the attacker's self-check, the circumstances
+(`AttackConditions`: norms, accuracy, what is described), ε at the point.
 
 All of it is known to the harness alone.
 """

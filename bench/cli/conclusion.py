@@ -27,7 +27,8 @@ _LEGEND = (
     "example counts as leaked if any attack reaches PSNR ≥ 20 dB and beats the best guess without the gradient by "
     "3 dB (a row of a table: numeric RMSE ≤ .2 and 90 % of the categories right).  0: these attacks got nothing back, "
     "a lower bound on what leaks.  type-2 is one example's gradient inside the client, type-1 the client's update as "
-    "it leaves, type-0 the same at the server.  ≥: some attacks failed, so the true figure may be higher."
+    "it leaves, type-0 the same at the server.  ≥: some attacks failed, or none knew the defense: the true "
+    "figure may be higher."
 )
 
 

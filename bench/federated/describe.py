@@ -206,9 +206,9 @@ def describe(
     stages: Stages, point: Point, *, round_: int, unit: float, probe: Tensors, weights: Tensors | None = None,
     colluders: float = 0.0,
 ) -> Composition | None:  # fmt: skip
-    """The description of everything that `point` shows; None where something acts across clients and one client is
-    shown, where a client's own state depends on earlier rounds, and where a transform's code does not run on a
-    candidate.  `unit`: one unit of the mean gradient in the units that are sent, 1 or η·L.
+    """The description of everything that `point` shows; None where something with no `expected` acts across clients
+    and one client is shown, where a client's own state depends on earlier rounds, and where a transform's code does not
+    run on a candidate.  `unit`: one unit of the mean gradient in the units that are sent, 1 or η·L.
 
     `probe`, name → (*shape), is any gradient, on which each transform is tried.  `weights`, name → (*shape) of
     that round, and `colluders`: see `Context`.

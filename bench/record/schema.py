@@ -98,7 +98,8 @@ class ReadingScore(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriorScore(_Strict):
-    """A prior-only baseline: its success rate and medians, and on what share of examples the attack beats it."""
+    """A prior-only baseline: its success rate (of images: PSNR ≥ 20 dB alone), its medians, and on what share of
+    examples the attack beats it."""
 
     asr: float
     psnr_db_median: float | None
@@ -224,7 +225,7 @@ class Privacy(_Strict):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory(_Strict):
     """The least loss so far, median over the readings, after each number of evaluations: 1, 2, 4, … and the
-    end; of `map`, where its stages ended."""
+    end; of `map`, where its minimisations ended."""
 
     losses: tuple[float | None, ...]
     evaluations: tuple[int, ...] = ()

@@ -1,8 +1,8 @@
 """Scoring: how far one example is from another, in one place, with one data range.
 
 Arrays are (reading, example, *shape) with the truth in [0, 1]; results are (reading, example) in float64.  An example
-with NaN in it has NaN for a figure; who averages must not drop it.  LPIPS needs a network, and what an attack has over
-the prior-only baselines these: `bench.scoring.score` adds both.
+with NaN in it has NaN for a figure; who averages must not drop it.  `bench.scoring.score` adds LPIPS, which
+needs a network, and the margin over the prior-only baselines.
 """
 
 from collections.abc import Callable, Mapping, Sequence

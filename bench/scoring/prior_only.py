@@ -1,4 +1,4 @@
-"""Scoring: what anyone could claim without reading a gradient, to be beaten by every attack."""
+"""Scoring: what anyone could claim from public examples, and the labels, to be beaten by every attack."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray

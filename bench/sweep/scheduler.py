@@ -2,7 +2,8 @@
 
 Cells of one group (equal data and weights; some of their readings may be equal) go to one worker in order.
 A worker stays with its data set as long as there is work on it.  Trainings that attacks wait for come first,
-then the longest group.  A worker for whom nothing is left takes half of another worker's queue.
+then the longest group of the data set with the most work for each worker.  A worker for whom nothing is left takes
+half of another worker's queue.
 """
 
 from bisect import insort

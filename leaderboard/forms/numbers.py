@@ -26,7 +26,7 @@ def interval(ends: tuple[float, float] | None) -> str:
 
 
 def rate(asr: float | None, *, lower_bound: bool) -> str:
-    """An attack success rate: ≥ 68 % where attacks failed and the true rate may be higher."""
+    """An attack success rate: ≥ 68 % where attacks failed, or knew nothing, and the true rate may be higher."""
     return ("≥ " if lower_bound and asr is not None else "") + share(asr)
 
 
