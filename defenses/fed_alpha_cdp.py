@@ -71,7 +71,8 @@ class FedAlphaCdp(Defense):
         return of_examples(
             tuple(schedule(t) for t in range(count)), setting, noise=self.noise, by_step=by_step,
             per_tensor=self.clipping == "per-tensor",
-            caveats=("the noise's scale S ≤ C depends on the data, which no accountant covers: ε as if S were C",),
+            caveats=("as if the noise's scale S ≤ C were C",),
+            unproved="the noise's scale S ≤ C is the data's own: the noise tells S, and no ε is proved",
         )  # fmt: skip
 
     def schedule(self, setting: Setting) -> Schedule:

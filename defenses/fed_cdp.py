@@ -56,7 +56,7 @@ class FedCdp(Defense):
 
 def of_examples(
     sigmas: tuple[float, ...], setting: Setting, *, noise: Literal["per-example", "batch", "code"],
-    per_tensor: bool, by_step: bool = False, caveats: tuple[str, ...] = (),
+    per_tensor: bool, by_step: bool = False, caveats: tuple[str, ...] = (), unproved: str | None = None,
 ) -> Mechanism:  # fmt: skip
     """The mechanism of noise σ_t·C in local steps, by its place.
 
@@ -66,14 +66,9 @@ def of_examples(
     batch = setting.batch
     on_sum = {"per-example": batch**0.5, "batch": float(batch), "code": 1.0}[noise]
     alone: dict[Stage, float] = {"example": 0.5} if noise == "per-example" else {}
-    if setting.steps * batch > setting.client_examples and setting.client_examples % batch:
-        caveats = (
-            *caveats,
-            "a batch between two passes may hold one example twice, which counts as once here",
-        )
     after: tuple[Stage, ...] = ("step", *UPDATE_STAGES)
     return Mechanism(
         unit="example", sigmas=sigmas, released=on_sum, per_tensor=per_tensor, by_step=by_step,
         rows=alone | dict.fromkeys(after, on_sum / 2) | {"aggregate": on_sum / 2 * setting.per_round**0.5},
-        caveats=caveats,
+        caveats=caveats, unproved=unproved,
     )  # fmt: skip

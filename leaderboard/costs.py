@@ -19,10 +19,10 @@ _Done = tuple[Record, TrainingCell, TrainingResult]
 class DefenseCost:
     """One defense's training, over its seeds.
 
-    `accuracy` is the median at the end (a diverged training counts 0), `loss` the median over seeds of what
-    the undefended training of the same seed and setting has above it; `epsilon` the tight one of the released
-    model, of the training that spent most; `overhead` the time of a client's step over the undefended one's,
-    in the same process; `curve` (round, mean test accuracy).  None: no such figure, for `epsilon` with its
+    `accuracy` is the median at the end (a diverged training counts 0), `loss` the median over seeds of what the
+    undefended training of the same seed and setting has above it; `epsilon` the valid one of the released model, of the
+    training that spent most, with δ, unit and adjacency; `overhead` the time of a client's step over the undefended
+    one's, in the same process; `curve` (round, mean test accuracy).  None: no such figure, for `epsilon` with its
     reason in `epsilon_absent`.
     """
 
@@ -33,6 +33,7 @@ class DefenseCost:
     epsilon: float | None
     delta: float | None
     epsilon_unit: str | None
+    epsilon_adjacency: str | None
     epsilon_absent: str | None
     overhead: float | None
     diverged: int
@@ -65,14 +66,15 @@ def _cost(done: Sequence[_Done], undefended: Sequence[_Done]) -> DefenseCost:
     accuracies = {cell.seed: result.accuracy for _, cell, result in done}
     results = [result for _, _, result in done]
     longest = max(results, key=lambda result: result.rounds)
-    tight = longest.privacy.by("tight")
+    spent = longest.privacy.released()
     cell = done[0][1]
     return DefenseCost(
         setting=f"{setting_text(cell.federated)} T={cell.rounds}", seeds=len(accuracies),
         accuracy=median(accuracies.values()),
         loss=middle(base[seed] - accuracy for seed, accuracy in accuracies.items() if seed in base),
-        epsilon=longest.privacy.epsilon, delta=tight.delta if tight else None,
-        epsilon_unit=tight.unit if tight else None, epsilon_absent=longest.privacy.absent,
+        epsilon=longest.privacy.epsilon, delta=spent.delta if spent else None,
+        epsilon_unit=spent.unit if spent else None, epsilon_adjacency=spent.adjacency if spent else None,
+        epsilon_absent=longest.privacy.absent,
         overhead=middle(r.cost.training.overhead for r, _, _ in done if r.cost.training),
         diverged=sum(result.diverged for result in results), curve=_curve(results),
     )  # fmt: skip

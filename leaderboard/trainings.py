@@ -21,7 +21,7 @@ class TrainingRow:
     """One configuration of training, over its seeds.
 
     `length` says when it ends and what is counted beside it.  `accuracy` is the median at the end, `least` and
-    `most` over the seeds; a diverged one counts as 0.  `rounds` are those that ran.  `epsilon` is the tight one, of
+    `most` over the seeds; a diverged one counts as 0.  `rounds` are those that ran.  `epsilon` is the valid one, of
     the released model; `epsilon_paper` counted as Fed-αCDP counts; `caveats` what neither covers.  `overhead` is
     the time of a client's step over that of the undefended one, taken in turn.
     """
@@ -112,6 +112,7 @@ def _row(
     accuracies = [result.accuracy for result in results]
     longest = max(results, key=lambda result: result.rounds, default=None)  # it spent the most
     privacy = longest.privacy if longest else Privacy()
+    paper = privacy.by("paper")
     times = [record.cost.training for record in records if record.training and record.cost.training]
     dataset, model, defense, setting, length = key
     return TrainingRow(
@@ -120,7 +121,7 @@ def _row(
         diverged=sum(result.diverged for result in results),
         rounds=int(median(result.rounds for result in results)) if results else None,
         epsilon=privacy.epsilon,
-        epsilon_paper=privacy.figures[0].epsilon if privacy.figures else None,
+        epsilon_paper=paper.epsilon if paper else None,
         epsilon_absent=privacy.absent, caveats=tuple(dict.fromkeys(_caveats(longest))),
         milliseconds=middle(cost.milliseconds_per_step for cost in times),
         overhead=middle(cost.overhead for cost in times), crashed=len(records) - len(results),
@@ -129,10 +130,9 @@ def _row(
 
 
 def _caveats(result: TrainingResult | None) -> Iterator[str]:
-    """Those of the figures that a row shows: the paper's, the tight one and the Bayesian ones."""
+    """Those of the figures that a row shows: the valid one, the paper's and the Bayesian ones."""
     if result is not None:
-        for n, figure in enumerate(result.privacy.figures):
-            if n == 0 or figure.convention == "tight":
-                yield from figure.caveats
+        for shown in (result.privacy.released(), result.privacy.by("paper")):
+            yield from shown.caveats if shown else ()
         for figure in result.bayesian.spent.values() if result.bayesian else ():
             yield from figure.caveats

@@ -84,12 +84,12 @@ def trained(
     cell = TRAINING.model_copy(
         update={"model": entry(model), "defense": entry(defense), "rounds": rounds, "seed": seed}
     )
-    tight = Epsilon(
-        convention="tight", accountant="a", unit="client", adversary="a", epsilon=epsilon, delta=1e-5, q=1.0,
+    valid = Epsilon(
+        convention="valid", accountant="a", unit="client", adversary="a", epsilon=epsilon, delta=1e-5, q=1.0,
         steps=1, multiplier=None, sampling="a", adjacency="a",
     )  # fmt: skip
     absent = None if epsilon is not None else "it adds no noise"
-    privacy = Privacy(epsilon=epsilon, absent=absent, figures=() if absent else (tight,))
+    privacy = Privacy(epsilon=epsilon, absent=absent, figures=() if absent else (valid,))
     cost = Cost(training=TrainingCost(overhead=overhead))
     return training_record(accuracy, cell=cell, result={"privacy": privacy}, cost=cost)
 

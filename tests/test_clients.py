@@ -284,7 +284,7 @@ def test_a_training_stops_at_its_accuracy_and_before_its_epsilon(tmp_path: Path)
     limit = spent.epsilon * 0.8
     stopped = answered(plain.model_copy(update={"until_epsilon": limit}), context)
     assert 0 < stopped.rounds < 12
-    assert (stopped.privacy.figures[0].epsilon or 0) <= limit
+    assert (paper := stopped.privacy.by("paper")) and (paper.epsilon or 0) <= limit
     undefended = of.cell.model_copy(update={"defense": Entry(name="none"), "rounds": 1})
     bare = answered(undefended, context)
     assert bare.privacy.epsilon is None

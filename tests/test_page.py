@@ -55,7 +55,8 @@ def cost(**changes: Any) -> DefenseCost:
     return DefenseCost(
         **{
             "setting": "fedsgd N=100", "seeds": 1, "accuracy": 0.9, "loss": 0.02, "epsilon": None, "delta": None,
-            "epsilon_unit": None, "epsilon_absent": "it adds no noise", "overhead": 1.5, "diverged": 0,
+            "epsilon_unit": None, "epsilon_adjacency": None,
+            "epsilon_absent": "it adds no noise", "overhead": 1.5, "diverged": 0,
             "curve": ((0, 0.1), (5, 0.7), (10, 0.9)), **changes,
         }
     )  # fmt: skip

@@ -158,13 +158,13 @@ def test_only_split_vectors_are_unlinked(sending: Any, stages: set[str]) -> None
 
 def test_epsilon_is_stated_with_what_it_assumes() -> None:
     """ε a weight is the paper's claim; composition gives d·ε a round and T·d·ε in all."""
-    paper, whole, tight = local.released(
+    paper, whole, valid = local.released(
         LdpFl(epsilon=0.5).mechanism(context(3).setting), rounds=10, coordinates=1000
     )
     assert (paper.convention, paper.epsilon) == ("paper", 0.5)
     assert "no theorem" in paper.accountant
     assert whole.epsilon == 500.0
-    assert (tight.convention, tight.epsilon, tight.delta) == ("tight", 5000.0, 0.0)
+    assert (valid.convention, valid.epsilon, valid.delta) == ("valid", 5000.0, 0.0)
     tap = local.at_tap(LdpFl(epsilon=0.5).mechanism(context(3).setting), coordinates=1000, observations=3)
     assert (tap.convention, tap.epsilon) == ("tap", 1500.0)
 

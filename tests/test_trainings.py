@@ -150,7 +150,7 @@ def test_the_table_has_the_paper_beside_and_says_what_was_not_run(ran: tuple[Pat
 def test_the_table_fits_80_columns(ran: tuple[Path, str]) -> None:
     text = printed(terminal.trainings(trainings(records(ran[0]), [PAPER]), [PAPER]), width=80)
     assert max(map(len, text.splitlines())) <= 80 and "…" not in text
-    assert all(name in text for name in ("accuracy", "rounds", "ε paper", "ε tight", "ms/step", "× none"))
+    assert all(name in text for name in ("accuracy", "rounds", "ε paper", "ε valid", "ms/step", "× none"))
 
 
 def test_several_seeds_are_one_row_with_their_span(ran: tuple[Path, str]) -> None:
@@ -205,7 +205,7 @@ def test_bench_privacy_answers_with_every_convention() -> None:
     }
     for name, epsilon in known.items():
         assert by_name[name] == pytest.approx(epsilon, abs={"moments": 1e-4, "base": 1e-2}.get(name, 1e-3))
-    assert {one["convention"] for one in found} == {"paper", "tight", "tap"}
+    assert {one["convention"] for one in found} == {"idealised", "paper", "tap"}
     assert all(one["adversary"] and one["adjacency"] and one["sampling"] for one in found)
     text = CliRunner().invoke(cli, arguments).output
     words = ("0.8227", "0.601", "of an attacker who", "sees the released models", "at the tap")

@@ -86,13 +86,13 @@ def _goes_on(cell: TrainingCell, accounting: Account | None, now: Progress) -> b
 
 
 def _privacy(accounting: Account | None, end: Progress) -> Privacy:
-    """ε by every convention; the headline is the tight one, of the released model."""
+    """ε by every convention; the headline is the first valid one, of the released model."""
     if accounting is None:
         return privacy((), None, NO_MECHANISM)
     if not end.round:
         return privacy((), None, "no round ran: the first would pass the limit")
     figures = accounting.released(end.round)
-    return privacy(figures, next(figure for figure in figures if figure.convention == "tight"), None)
+    return privacy(figures, next(figure for figure in figures if figure.convention == "valid"), None)
 
 
 def _bayesian(

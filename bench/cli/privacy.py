@@ -44,8 +44,13 @@ def command(
         for each in reports
     ]
     common.print_table(("convention", "ε", "accountant", "of an attacker who"), rows)
-    click.echo(f"\nδ = {delta:g}, q = {q:g}, {steps} steps, σ = {sigma:g}; the tight figure is the headline.")
-    click.echo("Neighbours: one added or removed; at the tap one replaced.  Not in these figures:")
+    click.echo(f"\nδ = {delta:g}, q = {q:g}, {steps} steps, σ = {sigma:g}.")
+    click.echo(
+        "The idealised figure holds where each row is drawn by itself at rate q; a training's record has the valid"
+    )
+    click.echo(
+        "figure of the sampling that runs.  Neighbours: one added or removed; at the tap one replaced.  Caveats:"
+    )
     width = common.console(least=40).width
     for each in reports:
         for note in (*((each.absent,) if each.absent else ()), *each.caveats):

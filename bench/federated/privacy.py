@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from bench.defenses.accounting import local
-from bench.defenses.accounting.mechanism import Mechanism, Reports, Sampling, sampling_of
+from bench.defenses.accounting.mechanism import Mechanism, Reports, Sampling, sampling_of, uses_of_example
 from bench.defenses.accounting.report import EpsilonReport, at_tap, paper_epsilon, released
 from bench.defenses.base import Defense, Setting
 from bench.points import Point
@@ -53,23 +53,29 @@ def at_point(
 ) -> tuple[EpsilonReport | None, str | None]:  # fmt: skip
     """A bound on what an attacker at a point learns of one example or client, or the reason why there is none.
 
-    An update of L local steps holds an example L·B/|D_i| times, at least once, in each observation.
+    An update of L local steps holds an example as often as `uses_of_example` says, in each observation.
     """
     mechanism = defense.mechanism(setting)
     if mechanism is None:
         return None, NO_MECHANISM
+    if isinstance(mechanism, Mechanism) and mechanism.unproved:
+        return None, mechanism.unproved
     if mechanism.unit == "client" and not where.after_training:
         return None, f"it speaks of a client's update, not of what {where.name} shows"
     if isinstance(mechanism, Reports):
         return local.at_tap(mechanism, coordinates=coordinates, observations=observations), None
     inside = mechanism.unit == "example" and where.after_training
-    passes = -(-setting.steps * setting.batch // setting.client_examples) if inside else 1
+    uses = 1
+    if inside:
+        uses = uses_of_example(
+            steps=setting.steps, batch=setting.batch, client_examples=setting.client_examples
+        )
     at = round_
     if mechanism.by_step:  # of the local steps that the point shows, the one with the least noise
         first = round_ * setting.steps
         shown = range(first, first + (setting.steps if inside else 1))
         at = min(shown, key=lambda step: mechanism.sigmas[min(step, len(mechanism.sigmas) - 1)])
-    report = at_tap(mechanism, where.after, tensors=tensors, uses=passes * observations, at=at)
+    report = at_tap(mechanism, where.after, tensors=tensors, uses=uses * observations, at=at)
     if report is None:
         return None, f"nothing protects one {mechanism.unit} by itself at {where.name}"
     return report, None

@@ -218,8 +218,13 @@ class Privacy(_Strict):
     figures: tuple[Epsilon, ...] = ()
 
     def by(self, convention: str) -> Epsilon | None:
-        """The figure of a convention, None where there is none."""
+        """The first figure of a convention, None where there is none."""
         return next((figure for figure in self.figures if figure.convention == convention), None)
+
+    def released(self) -> Epsilon | None:
+        """The headline of the released models: the first valid figure; before protocol 3 "tight", as if sampling were
+        Poisson.  None where there is none."""
+        return self.by("valid") or self.by("tight")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -131,10 +131,10 @@ def _summary(result: AttackResult) -> Iterator[str]:
 
 def _training(result: TrainingResult, cell: TrainingCell) -> Iterator[str]:
     last = result.curve[-1][1] if result.curve else None
-    tight = result.privacy.by("tight")
+    spent = result.privacy.released()
     for name, stated, value in (
         ("accuracy", result.accuracy, 0.0 if result.diverged else last),
-        ("epsilon", result.privacy.epsilon, tight and tight.epsilon),
+        ("epsilon", result.privacy.epsilon, spent and spent.epsilon),
     ):
         for field, _, _ in unequal(name, stated, value, _NEAR):
             yield f"{field} is {stated}, its curve or its figures for ε give {value}"

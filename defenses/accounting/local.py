@@ -11,7 +11,7 @@ def released(reports: Reports, *, rounds: int, coordinates: int) -> tuple[Epsilo
     """ε of so many rounds of d reports: as the paper counts, as composed over one round, and over all rounds.
 
     The paper's is ε, of one weight in one round.  Composition gives d·ε a round against whoever can link a client's
-    coordinates, and rounds·d·ε against whoever can link its rounds as well: the tight figure, which does not rely on
+    coordinates, and rounds·d·ε against whoever can link its rounds as well: the valid figure, which does not rely on
     shuffling.  Amplification by shuffling is not counted: its theorems need a small d·ε.
     """
     whole = coordinates * reports.epsilon
@@ -19,7 +19,7 @@ def released(reports: Reports, *, rounds: int, coordinates: int) -> tuple[Epsilo
         _report("paper", f"ε of one weight's one report ({_UNLINKED})", reports.epsilon, 1),
         _report("paper", f"a client's reports of one round, {_SENT[reports.sending]}: d·ε", whole, 1),
     ]
-    return (*figures, _report("tight", "all reports of all rounds: T·d·ε, pure", rounds * whole, rounds))
+    return (*figures, _report("valid", "all reports of all rounds: T·d·ε, pure", rounds * whole, rounds))
 
 
 def at_tap(reports: Reports, *, coordinates: int, observations: int) -> EpsilonReport:

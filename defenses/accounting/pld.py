@@ -1,8 +1,9 @@
-"""Tight accounting: privacy loss distributions of the Poisson-subsampled Gaussian, by dp-accounting."""
+"""By dp-accounting: the Poisson-subsampled Gaussian, tight, and clients drawn without replacement."""
 
+import math
 from collections.abc import Mapping
 
-_GROUPS = 200
+from bench.defenses.accounting.rdp import grouped
 
 
 def available() -> bool:
@@ -22,17 +23,27 @@ def epsilon(counts: Mapping[float, float], delta: float, *, q: float) -> float:
     from dp_accounting import pld
 
     accountant = pld.PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
-    for sigma, count in _grouped(counts).items():
+    for sigma, count in grouped(counts).items():
         step = dp_accounting.GaussianDpEvent(sigma)
         event = step if q == 1 else dp_accounting.PoissonSampledDpEvent(q, step)
         accountant.compose(event, int(count))
     return float(accountant.get_epsilon(delta))
 
 
-def _grouped(counts: Mapping[float, float]) -> dict[float, float]:
-    ordered = sorted(counts)
-    size = -(-len(ordered) // _GROUPS)
-    return {
-        ordered[start]: sum(counts[sigma] for sigma in ordered[start : start + size])
-        for start in range(0, len(ordered), size)
-    }
+def without_replacement(
+    counts: Mapping[float, float], delta: float, *, per_round: int, clients: int
+) -> float:
+    """ε of so many rounds at each noise multiplier, neighbours by replacing one of N clients, of whom K are drawn
+    without replacement in each round: the Rényi bound of Wang, Balle & Kasiviswanathan 2019 (theorem 9; for the
+    Gaussian as dp-accounting has it)."""
+    import dp_accounting
+    from dp_accounting import rdp
+
+    if min(counts) <= 0:
+        return math.inf
+    accountant = rdp.RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
+    for multiplier, count in grouped(counts).items():
+        step = dp_accounting.GaussianDpEvent(multiplier)
+        drawn = dp_accounting.SampledWithoutReplacementDpEvent(clients, per_round, step)
+        accountant.compose(step if per_round == clients else drawn, int(count))
+    return float(accountant.get_epsilon(delta))

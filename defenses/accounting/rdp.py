@@ -99,3 +99,13 @@ def multiplicities(sigmas: Sequence[float], each: int) -> dict[float, int]:
     for sigma in sigmas:
         counts[sigma] = counts.get(sigma, 0) + each
     return counts
+
+
+def grouped(counts: Mapping[float, float]) -> dict[float, float]:
+    """At most 200 multipliers: neighbouring ones count as the smallest of them."""
+    ordered = sorted(counts)
+    size = -(-len(ordered) // _MANY)
+    return {
+        ordered[start]: sum(counts[sigma] for sigma in ordered[start : start + size])
+        for start in range(0, len(ordered), size)
+    }

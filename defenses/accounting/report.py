@@ -1,20 +1,24 @@
 """ε with its meaning: unit, adversary, convention, sampling, adjacency, and caveats."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
-from bench.defenses.accounting import composition, pld, rdp
+from bench.defenses.accounting import composition, fixed, pld, rdp
 from bench.defenses.accounting.mechanism import Mechanism, Sampling, Unit
 from bench.points import Stage
 
-Convention = Literal["paper", "tight", "tap", "bayesian"]
+Convention = Literal["valid", "idealised", "paper", "tap", "bayesian"]
 DELTA = 1e-5
 RELEASED = "sees the released models"
 TAP = "sees who takes part, at the tap"
+_NOT_INSTALLED = "dp-accounting is not installed here"
 _WIDE = 50.0  # ε beyond which a distribution's grid takes minutes for a useless figure
-_NOT_POISSON = "drawn without replacement in shuffled order, which is not Poisson sampling"
+_NOT_POISSON = "holds were each drawn by itself at rate q; what runs draws fixed numbers, in shuffled order"
+_POISSON, _FIXED = "as Poisson", "fixed size, without replacement"
+_ADDED, _REMOVED, _REPLACED = "one added or removed", "one removed: its gradient is zero", "one replaced"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,16 +50,18 @@ class EpsilonReport:
 def released(
     mechanism: Mechanism, sampling: Sampling, *, tensors: int, delta: float = DELTA
 ) -> tuple[EpsilonReport, ...]:
-    """ε of the released models: the paper's count, at its rate and at its stated rate, and the tight one.
+    """ε of the released models: by the sampling that runs, as if it were Poisson, and by the paper's count, at its
+    rate and at its stated rate.
 
     `tensors` is M.  The rounds are those of `sampling`, which may be fewer than the mechanism plans.
     """
+    ours = (*_valid(mechanism, sampling, tensors, delta), _idealised(mechanism, sampling, tensors, delta))
     if not mechanism.paper:
-        return (_tight(mechanism, sampling, tensors, delta),)
+        return ours
     reports = [_paper(mechanism, sampling, delta), *_table_11(mechanism, sampling, delta)]
     if sampling.stated is not None and not math.isclose(sampling.stated, sampling.q):
         reports.append(_paper(mechanism, replace(sampling, q=sampling.stated), delta))
-    return (*reports, _tight(mechanism, sampling, tensors, delta))
+    return (*ours, *reports)
 
 
 def figures(
@@ -88,7 +94,7 @@ def at_tap(
 ) -> EpsilonReport | None:
     """ε against an attacker who reads after `stage` and knows who takes part, over `uses` of the row at the multiplier
     σ number `at`; None where no row is protected there."""
-    if stage not in mechanism.rows:
+    if stage not in mechanism.rows or mechanism.unproved:
         return None
     factor = mechanism.rows[stage] / _root(mechanism, tensors)
     each = mechanism.sigmas[min(at, len(mechanism.sigmas) - 1)] * factor
@@ -96,7 +102,7 @@ def at_tap(
     return EpsilonReport(
         convention="tap", accountant="Gaussian mechanism, exactly", unit=mechanism.unit, adversary=TAP,
         **_finite(epsilon), delta=delta, q=1.0, steps=uses, multiplier=(each, each), sampling="none",
-        adjacency="one replaced", caveats=_caveats(mechanism, tensors),
+        adjacency=_REPLACED, caveats=_caveats(mechanism, tensors),
     )  # fmt: skip
 
 
@@ -107,7 +113,7 @@ def _paper(mechanism: Mechanism, sampling: Sampling, delta: float) -> EpsilonRep
         convention="paper", accountant="moments accountant (RDP, old conversion)", unit=mechanism.unit,
         adversary=RELEASED, **_finite(epsilon), delta=delta, q=sampling.q,
         steps=sampling.per_round * sampling.rounds + (mechanism.unit == "client"),
-        multiplier=_ends(_steps(mechanism, sampling, 1.0)), sampling="as Poisson", adjacency="one added or removed",
+        multiplier=_ends(_steps(mechanism, sampling, 1.0)), sampling=_POISSON, adjacency=_ADDED,
         caveats=(assumption, *mechanism.caveats),
     )  # fmt: skip
 
@@ -128,30 +134,96 @@ def _table_11(mechanism: Mechanism, sampling: Sampling, delta: float) -> list[Ep
         EpsilonReport(
             convention="paper", accountant=f"{name} composition" if name != "zCDP" else name,
             unit=mechanism.unit, adversary=RELEASED, **_finite(value), delta=delta, q=q,
-            steps=int(sum(counts.values())), multiplier=_ends(counts), sampling="as Poisson",
-            adjacency="one added or removed", caveats=(caveats[name],),
+            steps=int(sum(counts.values())), multiplier=_ends(counts), sampling=_POISSON, adjacency=_ADDED,
+            caveats=(caveats[name],),
         )
         for name, value in composed.items()
     ]  # fmt: skip
 
 
-def _tight(mechanism: Mechanism, sampling: Sampling, tensors: int, delta: float) -> EpsilonReport:
+def _idealised(mechanism: Mechanism, sampling: Sampling, tensors: int, delta: float) -> EpsilonReport:
     factor = mechanism.released / _root(mechanism, tensors)
     counts = _steps(mechanism, sampling, factor)
     bound = rdp.epsilon(counts, delta, q=sampling.q, old=False)
     wide = bound > _WIDE
     shared = {
-        "convention": "tight",
+        "convention": "idealised",
         "accountant": "RDP (too large for a distribution)" if wide else "privacy loss distributions (dp-accounting)",
         "unit": mechanism.unit, "adversary": RELEASED, "delta": delta, "q": sampling.q,
         "steps": sampling.per_round * sampling.rounds,
-        "multiplier": _ends(counts), "sampling": "as Poisson",
-        "adjacency": "one added or removed", "caveats": (*_caveats(mechanism, tensors), _NOT_POISSON),
+        "multiplier": _ends(counts), "sampling": _POISSON, "adjacency": _ADDED,
+        "caveats": (*_caveats(mechanism, tensors), _NOT_POISSON),
     }  # fmt: skip
     if not pld.available():
-        return EpsilonReport(epsilon=None, absent="dp-accounting is not installed here", **shared)  # type: ignore[arg-type]
+        return EpsilonReport(epsilon=None, absent=_NOT_INSTALLED, **shared)  # type: ignore[arg-type]
     epsilon = bound if wide else pld.epsilon(counts, delta, q=sampling.q)
     return EpsilonReport(**_finite(epsilon), **shared)  # type: ignore[arg-type]
+
+
+def _valid(
+    mechanism: Mechanism, sampling: Sampling, tensors: int, delta: float
+) -> tuple[EpsilonReport, ...]:  # fmt: skip
+    """ε by the sampling that runs; of examples removed, the headline, and replaced."""
+    if sampling.clients is None:
+        return ()
+    drawn, clients = sampling.clients
+    removed = _by_round(mechanism, sampling, mechanism.released / _root(mechanism, tensors))
+    replaced = [multiplier / 2 for multiplier in removed]
+    shared: dict[str, Any] = {
+        "convention": "valid", "unit": mechanism.unit, "adversary": RELEASED, "delta": delta, "q": drawn / clients,
+        "steps": sampling.rounds, "sampling": _FIXED,
+    }  # fmt: skip
+    caveats = _caveats(mechanism, tensors)
+    if mechanism.unit == "client":
+        counts = rdp.multiplicities(replaced, 1)
+        value = _unless_unproved(
+            mechanism,
+            lambda: pld.without_replacement(counts, delta, per_round=drawn, clients=clients),
+            needs=True,
+        )
+        accountant = "RDP of samples without replacement (Wang, Balle & Kasiviswanathan 2019)"
+        return (
+            EpsilonReport(
+                **shared, **value, accountant=accountant, adjacency=_REPLACED,
+                multiplier=(replaced[0], replaced[-1]), caveats=caveats,
+            ),
+        )  # fmt: skip
+    rate = drawn / clients * sampling.used
+    reports = []
+    for adjacency, multipliers in ((_REMOVED, removed), (_REPLACED, replaced)):
+        releases = [sampling.uses / each**2 if each else math.inf for each in multipliers]
+        value = _unless_unproved(mechanism, partial(fixed.of_examples, releases, delta, rate=rate))
+        always = fixed.of_examples(releases, delta, rate=1.0)
+        every = (
+            (f"{always:.3g} of a client that takes part in every round",)
+            if value["epsilon"] is not None
+            else ()
+        )
+        reports.append(
+            EpsilonReport(
+                **shared, **value, adjacency=adjacency, multiplier=(multipliers[0], multipliers[-1]),
+                accountant="Gaussian releases to an attacker who knows when an example is used",
+                caveats=(*every, *caveats),
+            )
+        )  # fmt: skip
+    return tuple(reports)
+
+
+def _by_round(mechanism: Mechanism, sampling: Sampling, factor: float) -> list[float]:
+    """The multiplier of each round; of local steps with their own σ, the least."""
+    count = sampling.per_round if mechanism.by_step else 1
+    sigmas = mechanism.sigmas[: sampling.rounds * count]
+    return [factor * min(sigmas[first : first + count]) for first in range(0, len(sigmas), count)]
+
+
+def _unless_unproved(
+    mechanism: Mechanism, epsilon: Callable[[], float], *, needs: bool = False
+) -> Mapping[str, Any]:
+    if mechanism.unproved:
+        return {"epsilon": None, "absent": mechanism.unproved}
+    if needs and not pld.available():
+        return {"epsilon": None, "absent": _NOT_INSTALLED}
+    return _finite(epsilon())
 
 
 def _steps(mechanism: Mechanism, sampling: Sampling, factor: float) -> dict[float, int]:

@@ -201,7 +201,9 @@ def _epsilon_note(row: Row) -> str | None:
     if cost is None or cost.epsilon is None:
         return None
     delta = f"δ = {cost.delta:.0e}".replace("e-0", "e-") if cost.delta else ""
-    return ", ".join(filter(None, [delta, cost.epsilon_unit or ""])) or None
+    adjacency = (cost.epsilon_adjacency or "").split(":")[0].removeprefix("one ")
+    neighbours = f"{cost.epsilon_unit or ''} {adjacency}".strip()
+    return ", ".join(filter(None, [delta, neighbours])) or None
 
 
 def _points_lost(value: float) -> str:
@@ -270,6 +272,9 @@ _COSTS = (
     ),
     Column(name="delta", heading="δ", value=_cost(lambda cost: cost.delta), forms=("csv",)),
     Column(name="epsilon_unit", heading="unit", value=_cost(lambda cost: cost.epsilon_unit), forms=("csv",)),
+    Column(
+        name="epsilon_adjacency", heading="adjacency", value=_cost(lambda cost: cost.epsilon_adjacency), forms=("csv",)
+    ),
     Column(
         name="epsilon_absent", heading="no ε", forms=("csv",),
         value=lambda row: row.cost.epsilon_absent if row.cost else "not trained here",

@@ -10,7 +10,8 @@ LEGEND = (
     f"{INCOMPLETE} incomplete (not run, crashed, too few examples, not attacked, plain attackers alone): ranks below "
     "complete rows. "
     "identified: nearer to its reconstruction than strangers; named: picked from a gallery; both at the point where "
-    "most is. ε: tight, of the released model; “–”: no guarantee, the reason is in --json. lost: accuracy below the "
+    "most is. ε: of the released models, for the sampling that runs; “–”: no guarantee, the reason is in "
+    "--json. lost: accuracy below the "
     "undefended training's of the same seeds. Flags: docs/FLAGS.md says what to do."
 )
 

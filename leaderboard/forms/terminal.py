@@ -233,7 +233,7 @@ def _change(change: tuple[float, float, float] | None) -> Text:
 
 
 def _training_table(title: str, rows: Sequence[TrainingRow]) -> RenderableType:
-    table = _table(("defense", "accuracy", "rounds", "ε paper", "ε tight", "ms/step", "× none"), narrow=18)
+    table = _table(("defense", "accuracy", "rounds", "ε paper", "ε valid", "ms/step", "× none"), narrow=18)
     short = distinct(row.defense for row in rows)
     several = len({row.length for row in rows}) > 1
     for row in rows:

@@ -1,0 +1,61 @@
+"""Accounting of what runs: an example is used as often as its client is drawn, in shuffled batches, not as Poisson.
+
+μ  sensitivity over noise of one Gaussian release     κ  a release's noise over sensitivity, 1/μ
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.special import log_ndtr
+
+_GRID = 1 << 14  # cells of Σ μ²; each round's is rounded up to one, which only raises ε
+Floats = NDArray[np.float64]
+
+
+def of_examples(releases: Sequence[float], delta: float, *, rate: float) -> float:
+    """ε of an example that each round uses with probability `rate`, and then with Σμ² of `releases`.
+
+    Whether it is used depends on nobody's data, and is told to the attacker: the rounds are then Gaussian releases,
+    which compose to one of μ² = Σμ² (Dong, Roth & Su 2022, corollary 3.3), and δ(ε) is the mean over who is drawn
+    (joint convexity).  `releases` Σμ² of each round, a used example's.
+    """
+    squares = np.asarray(releases, np.float64)
+    if not np.isfinite(squares).all():
+        return math.inf
+    weights, total = _totals(squares, rate)
+    keep = (weights > 0) & (total > 0)
+    weights, mu = weights[keep], np.sqrt(total[keep])
+
+    def excess(epsilon: float) -> float:
+        first = log_ndtr(mu / 2 - epsilon / mu)
+        second = epsilon + log_ndtr(-mu / 2 - epsilon / mu)
+        delta_of = np.exp(first) * -np.expm1(np.minimum(0.0, second - first))
+        return float(weights @ delta_of) - delta
+
+    if not len(mu) or excess(0.0) <= 0:
+        return 0.0
+    high = 1.0
+    while excess(high) > 0:
+        high *= 2
+    return float(brentq(excess, 0.0, high, xtol=1e-10))
+
+
+def _totals(squares: Floats, rate: float) -> tuple[Floats, Floats]:
+    """The distribution of Σ μ² over the rounds that use the example: weights and values, on a grid, rounded up."""
+    largest = float(squares.sum())
+    if largest == 0:
+        return np.ones(1), np.zeros(1)
+    equal = bool((squares == squares[0]).all())
+    cell = float(squares[0]) if equal else largest / _GRID
+    cells = np.ceil(squares / cell - 1e-9).astype(int)
+    weights = np.zeros(int(cells.sum()) + 1)
+    weights[0], filled = 1.0, 1
+    for jump in cells.tolist():
+        shifted = rate * weights[:filled]
+        weights[:filled] *= 1 - rate
+        weights[jump : jump + filled] += shifted
+        filled += jump
+    return weights, cell * np.arange(len(weights))
