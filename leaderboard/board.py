@@ -23,7 +23,8 @@ from bench.leaderboard.conditions import (
 )
 from bench.leaderboard.costs import DefenseCost, costs
 from bench.leaderboard.flags import INCOMPLETE, Flag
-from bench.leaderboard.worst import GRADIENT_FREE, ExampleKey, WorstCase, share_interval
+from bench.leaderboard.recognition import Rate, recognition, violations
+from bench.leaderboard.worst import GRADIENT_FREE, ExampleKey, WorstCase
 from bench.record.metrics import COMPARED
 from bench.record.names import dataset_name, entry_text
 from bench.record.schema import Privacy, Record
@@ -39,15 +40,6 @@ class Best:
     attack: str
     asr: float
     medians: dict[str, float | None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rate:
-    """A share of examples with its 95 % interval; `chance` is of blind guesses, as many as attacks count in it."""
-
-    value: float
-    interval: tuple[float, float]
-    chance: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,26 +176,17 @@ def _at(point: str, worst: WorstCase, attacks: Sequence[str], doubts: Sequence[F
     privacy = next((result.privacy for result in results), Privacy())
     priors = [worst.rate(name) for name in worst.scores if name.startswith(GRADIENT_FREE)]
     missing = tuple(name for name in attacks if name not in worst.records)
+    identified, named, spent = recognition(worst)
     return AtPoint(
         point=point, asr=worst.asr, interval=worst.interval, lower_bound=worst.lower_bound,
         at_least_once=worst.at_least_once, examples=len(worst.leaked),
-        identified=_recognised(worst.identified, worst.identified_chance),
-        named=_recognised(worst.named, worst.named_chance), best=_best(worst),
+        identified=identified, named=named, best=_best(worst),
         by_attack={name: worst.rate(name) for name in sorted(worst.scores)}, reached=_reached(worst),
         prior_asr=max(priors, default=None), prior_psnr_db=worst.prior_psnr_db,
         epsilon=privacy.epsilon, epsilon_absent=privacy.absent,
         absent=dict(worst.absent), crashed=dict(worst.crashed), missing=missing,
-        flags=(*flags.coverage(worst, missing), *doubts),
+        flags=(*violations(identified, named, spent), *flags.coverage(worst, missing), *doubts),
     )  # fmt: skip
-
-
-def _recognised(hits: Mapping[ExampleKey, bool], chances: Mapping[str, float]) -> Rate | None:
-    interval = share_interval(hits)
-    if interval is None:
-        return None
-    return Rate(
-        value=sum(hits.values()) / len(hits), interval=interval, chance=min(1.0, sum(chances.values()))
-    )
 
 
 def _best(worst: WorstCase) -> Best | None:

@@ -15,6 +15,7 @@ from bench.record.schema import AttackResult
 FEW = 32  # examples; with fewer a share's interval can be more than a third wide
 NO_PROGRESS = 0.9  # of the first loss: an attack that ends above it has not begun to fit
 INCOMPLETE = ("missing", "crashed", "few", "not-attacked", "no-adaptive-attack")  # flags of an incomplete row
+VIOLATED = "epsilon-violated"  # a fault: what was measured refutes the ε that is stated
 FAILED = (
     "failed",
     "self-check",

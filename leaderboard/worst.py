@@ -80,7 +80,9 @@ class WorstCase:
             leaked[key] = example.success or leaked.get(key, False)
             if example.identified is not None and reads_gradient:
                 self.identified[key] = example.identified or self.identified.get(key, False)
-                self.identified_chance[attack] = result.figures().identification_chance or 0.0
+                self.identified_chance[attack] = (
+                    result.summary and result.summary.identification_chance
+                ) or 0.0
             prior, best = example.prior_db, priors.get(key, nan)
             priors[key] = best if prior is None or prior <= best else prior
             if example.status in ("diverged", "nan"):
@@ -90,10 +92,11 @@ class WorstCase:
         if record.attack is None:
             self.crashed[attack] = record.reason or "no reason given"
             return
+        summary = record.attack.summary
         for key, example in example_scores(record):
             if example.named is not None:
                 self.named[key] = example.named or self.named.get(key, False)
-                self.named_chance[attack] = record.attack.figures().naming_chance or 0.0
+                self.named_chance[attack] = (summary and summary.naming_chance) or 0.0
 
     @property
     def asr(self) -> float | None:

@@ -74,7 +74,13 @@ def of(result: Verdict, metric: str) -> Comparison:
 def test_the_same_twice_passes() -> None:
     result = verdict(run(0.3), run(0.3))
     assert (result.outcome, result.exit_code) == ("pass", 0)
-    assert [row.metric for row in result.comparisons] == ["asr", "rmse", "reading_snr", "reading_cosine"]
+    assert [row.metric for row in result.comparisons] == [
+        "asr",
+        "identified",
+        "rmse",
+        "reading_snr",
+        "reading_cosine",
+    ]
     assert of(result, "asr").upper < 0.10
 
 

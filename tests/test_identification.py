@@ -16,7 +16,7 @@ def test_equals_the_slow_loop(rng):
         own = ((truth[index] - seen) ** 2).mean()
         assert result.hits[index] == all(own < ((other - seen) ** 2).mean() for other in gallery)
     assert 0 < result.hits.sum() < 15 and result.gallery == 40
-    assert result.chance == pytest.approx(1 / 41)
+    assert result.chance == pytest.approx(3 / 41), "three guesses, of which each may count for any example"
 
 
 def test_at_most_a_thousand_strangers(rng):
@@ -55,3 +55,23 @@ def test_ties_and_bad_pictures_are_no_hits(rng):
 def test_no_gallery_is_refused(rng):
     with pytest.raises(ValueError, match="needs a gallery"):
         identify(rng.random((1, 1, 2)), rng.random((1, 1, 2)), np.zeros((0, 2)))
+
+
+def test_chance_with_granted_labels_is_what_guesses_of_the_right_class_get(rng):
+    """Guesses that know the labels and nothing else, 400 times over 12 readings of two examples (error below .01)."""
+    pool = rng.random((3, 8))  # what a class has in common
+    gallery_labels, labels = rng.integers(3, size=40), rng.integers(3, size=(12, 2))
+
+    def drawn(of):
+        return np.clip(pool[of] + 0.2 * rng.standard_normal((*of.shape, 8)), 0, 1)
+
+    truth, gallery = drawn(labels), drawn(gallery_labels)
+    rates = []
+    for _ in range(400):
+        guess = drawn(labels)
+        rates.append(identify(truth, guess, gallery, (labels, gallery_labels)).hits.mean())
+    chance = identify(truth, truth, gallery, (labels, gallery_labels)).chance
+    assert np.mean(rates) <= chance + 0.01
+    alike = np.array([[(gallery_labels == label).sum() for label in row] for row in labels])
+    twins = np.array([[(row == label).sum() for label in row] for row in labels])
+    assert chance == pytest.approx(np.minimum(1, twins / (alike + 1)).mean())

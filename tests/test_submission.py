@@ -182,7 +182,7 @@ def hidden(record: Record) -> Record:
     assert result is not None
     readings = tuple(
         replace(reading, leaked=False, examples=tuple(
-            figures._judged(replace(example, rmse=10 ** (-5 / 20), psnr_db=5.0)) for example in reading.examples
+            figures._judged(replace(example, rmse=10 ** (-5 / 20), psnr_db=5.0), False) for example in reading.examples
         ))
         for reading in result.readings
     )  # fmt: skip

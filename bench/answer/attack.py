@@ -46,7 +46,7 @@ def attack(cell: AttackCell, context: RunContext, memory: Memory) -> tuple[Attac
     diagnosis = diagnose(cell, setup, point, reading, batches, attacker, truth)
     truth = scored_once(truth, attempt.reconstruction.inputs.shape[1])
     named = None if gallery is None else naming(gallery, reading, truth, attempt.reconstruction)
-    scores = _score(setup, truth, attempt.reconstruction, named)
+    scores = _score(cell, setup, truth, attempt.reconstruction, named)
     arrays = _save_arrays(context.run, truth, attempt.reconstruction, scores)
     result = AttackResult(
         readings=_readings(scores, diagnosis, truth, victims), summary=scores.summary,
@@ -57,13 +57,17 @@ def attack(cell: AttackCell, context: RunContext, memory: Memory) -> tuple[Attac
     return result, attempt
 
 
-def _score(setup: Setup, truth: Truth, reconstruction: Reconstruction, named: Naming | None) -> Scores:
+def _score(
+    cell: AttackCell, setup: Setup, truth: Truth, reconstruction: Reconstruction, named: Naming | None
+) -> Scores:
+    """The prior-only baselines know the labels, granted or not: the bar is the same for every attack and defense."""
     data = setup.data
     lpips, absent = lpips_for(data.kind)
     scores = score(
         truth.inputs.numpy(), truth.labels.numpy(), reconstruction, kind=data.kind, groups=data.groups,
-        priors=prior_only_baselines(data.public.floats(), data.public.labels, reconstruction.labels.numpy()),
+        priors=prior_only_baselines(data.public.floats(), data.public.labels, truth.labels.numpy()),
         gallery=data.gallery.floats(slice(0, GALLERY)), lpips=lpips, named=named,
+        gallery_labels=data.gallery.labels[:GALLERY] if cell.grants.labels else None,
     )  # fmt: skip
     return replace(scores, lpips_absent=absent)
 

@@ -38,6 +38,15 @@ def render(verdict: Verdict) -> RenderableType:
     for outcome in ("weaker", "inconclusive"):
         if rows := [row for row in verdict.comparisons if row.outcome == outcome]:
             parts.append(_table(outcome, rows, short))
+    for subject, reason in verdict.faults:
+        parts.append(Text(f"epsilon-violated: {subject}: {reason}", style="bold red"))
+    for row in (row for row in verdict.comparisons if row.drifted):
+        parts.append(
+            Text(
+                f"weaker within the margin, for certain: {row.defense} {row.point} {sentence(row)}",
+                style="yellow",
+            )
+        )
     for subject, reason in verdict.unpaired[:_PLACES]:
         parts.append(Text(f"not compared: {subject}: {reason}", style="yellow"))
     if (more := len(verdict.unpaired) - _PLACES) > 0:
@@ -68,6 +77,13 @@ def markdown(verdict: Verdict) -> str:
         ]  # fmt: skip
         lines += [""] + ([f"{len(rows) - _SHOWN} more", ""] if len(rows) > _SHOWN else [])
     lines += [
+        f"- **epsilon-violated**: {cell(subject)}: {cell(reason)}" for subject, reason in verdict.faults
+    ]
+    lines += [
+        f"- weaker within the margin, for certain: {cell(_place(row))}: {cell(sentence(row))}"
+        for row in verdict.comparisons if row.drifted
+    ][:_SHOWN]  # fmt: skip
+    lines += [
         f"- not compared: {cell(subject)}: {cell(reason)}" for subject, reason in verdict.unpaired[:_SHOWN]
     ]
     lines += [f"- changed since the baseline: {cell(line)}" for line in verdict.changes]
@@ -83,6 +99,8 @@ def junit(verdict: Verdict) -> str:
     for row in verdict.comparisons:
         case = (f"{row.point}.{row.defense}", row.metric, row.outcome, sentence(row))
         suites.setdefault(row.title, []).append(case)
+    if verdict.faults:
+        suites["faults"] = [("faults", subject, "weaker", reason) for subject, reason in verdict.faults]
     if verdict.unpaired:
         suites["not compared"] = [
             ("not compared", subject, "inconclusive", reason) for subject, reason in verdict.unpaired
@@ -103,6 +121,10 @@ def junit(verdict: Verdict) -> str:
                 ElementTree.SubElement(element, kind, message=_xml(message), type=outcome)
     ElementTree.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def _place(row: Comparison) -> str:
+    return f"{row.defense}, {row.point}, {row.title}"
 
 
 def sentence(row: Comparison) -> str:

@@ -20,6 +20,7 @@ from bench.errors import BenchError
 from bench.gate.noninferiority import Increase, holm, of_numbers, of_shares
 from bench.leaderboard.conditions import by_condition, condition_key, sort_key
 from bench.leaderboard.costs import UNDEFENDED
+from bench.leaderboard.recognition import recognition, violations
 from bench.leaderboard.worst import GRADIENT_FREE, ExampleKey, WorstCase, clusters
 from bench.record.names import dataset_name, entry_text, setting_text
 from bench.record.schema import Record
@@ -47,6 +48,9 @@ GATE_METRICS = {
     metric.name: metric
     for metric in (
         GateMetric("asr", +1, 0.10, "examples leaked to the worst attacker"),
+        GateMetric("identified", +1, 0.10, "examples identified by the worst attacker"),
+        GateMetric("named", +1, 0.10, "examples named from a gallery by the worst attacker"),
+        GateMetric("epsilon", +1, 0.05, "ε at the point, its change in shares of what it was", "points"),
         GateMetric("rmse", -1, 0.05, "RMSE of the nearest attacker"),
         GateMetric("reading_snr", +1, 3.0, "reading's SNR against the undefended one", "readings", " dB"),
         GateMetric("reading_cosine", +1, 0.05, "reading's cosine with the undefended one", "readings"),
@@ -64,7 +68,8 @@ class Comparison:
     `before` and `after` are means over the same pairs; `worse` is how much worse it became (after - before for a
     rise that is for the worse, before - after else), with its one-sided 95 % upper bound `upper` and Holm's lower
     bound `lower`; `p` is adjusted.  `needed` pairs would decide where it is inconclusive for their number, `reason`
-    says why it is; `attacks` are those that got back what nobody got before.
+    says why it is; `attacks` are those that got back what nobody got before.  `drifted`: it passes, and is weaker
+    within the margin for certain.
     """
 
     metric: str
@@ -84,18 +89,21 @@ class Comparison:
     needed: int | None = None
     reason: str | None = None
     attacks: tuple[str, ...] = ()
+    drifted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """`comparisons` are all metrics of all subjects, `unpaired` what could not be compared, subject → reason;
-    `changes` what changed in the code between the two runs, in words."""
+    `changes` what changed in the code between the two runs, in words; `faults` places where what was measured now
+    refutes the ε that is stated, subject → what."""
 
     outcome: Outcome
     comparisons: tuple[Comparison, ...]
     unpaired: tuple[tuple[str, str], ...]
     changes: tuple[str, ...]
     cells: int
+    faults: tuple[tuple[str, str], ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -105,7 +113,8 @@ class Verdict:
     def json(self) -> dict[str, Any]:
         """The verdict as JSON types; infinite bounds as None."""
         content = asdict(self) | {"exit_code": self.exit_code}
-        content["unpaired"] = [{"place": subject, "reason": reason} for subject, reason in self.unpaired]
+        for name in ("unpaired", "faults"):
+            content[name] = [{"place": subject, "reason": reason} for subject, reason in content[name]]
         for comparison in content["comparisons"]:
             comparison["criterion"] = comparison.pop("metric")
             comparison |= {name: None for name in ("lower", "upper") if not np.isfinite(comparison[name])}
@@ -135,12 +144,15 @@ def verdict(
             "write the baseline again"
         )
     pairs, unpaired = _pair_up(old, new)
-    comparisons = tuple(_judged([*_of_attacks(pairs), *_of_trainings(pairs)], allowed))
+    measured = _judged([*_of_attacks(pairs), *_of_trainings(pairs)], allowed)
+    comparisons = (*measured, *_of_epsilon(pairs, allowed["epsilon"]))
+    faults = tuple(_faults(new.values()))
     outcomes = {comparison.outcome for comparison in comparisons}
     doubt = unpaired or not comparisons or "inconclusive" in outcomes
     return Verdict(
-        outcome="weaker" if "weaker" in outcomes else "inconclusive" if doubt else "pass",
+        outcome="weaker" if "weaker" in outcomes or faults else "inconclusive" if doubt else "pass",
         comparisons=comparisons, unpaired=unpaired, changes=tuple(changes), cells=len(pairs),
+        faults=faults,
     )  # fmt: skip
 
 
@@ -226,7 +238,9 @@ def _of_attacks(pairs: _Pairs) -> Iterable[_Measurement]:
                 if defense == UNDEFENDED:
                     yield _of_shares("undefended_asr", before, after, subject)
                     continue
-                yield _of_shares("asr", before, after, subject)
+                for metric in ("asr", "identified", "named"):
+                    if _hits(before, metric).keys() & _hits(after, metric).keys():
+                        yield _of_shares(metric, before, after, subject)
                 was, is_now = _nearest(before), _nearest(after)
                 yield _of_figures(
                     "rmse", {key: (was[key], is_now[key]) for key in was if key in is_now}, subject
@@ -291,10 +305,11 @@ def _nearest(worst: WorstCase) -> dict[ExampleKey, float]:
 
 def _of_shares(name: str, before: WorstCase, after: WorstCase, subject: _Subject) -> _Measurement:
     metric = GATE_METRICS[name]
-    keys = [key for key in before.leaked if key in after.leaked]
-    then, now = (np.array([worst.leaked[key] for key in keys], bool) for worst in (before, after))
+    was, is_now = _hits(before, name), _hits(after, name)
+    keys = [key for key in was if key in is_now]
+    then, now = (np.array([hits[key] for key in keys], bool) for hits in (was, is_now))
     worse, better = (now, then) if metric.sign > 0 else (then, now)
-    fresh = {key for key in keys if after.leaked[key] and not before.leaked[key]}
+    fresh = {key for key in keys if is_now[key] and not was[key]} if name.endswith("asr") else set()
     attacks = sorted(
         attack
         for attack, scores in after.scores.items()
@@ -304,6 +319,43 @@ def _of_shares(name: str, before: WorstCase, after: WorstCase, subject: _Subject
         metric=metric, subject=subject, before=float(then.mean()), after=float(now.mean()), attacks=tuple(attacks),
         increase=of_shares(worse, better, clusters(keys) or range(len(keys))),
     )  # fmt: skip
+
+
+def _hits(worst: WorstCase, name: str) -> Mapping[ExampleKey, bool]:
+    """Of a metric of shares: example → whether some attack got it."""
+    return {"identified": worst.identified, "named": worst.named}.get(name, worst.leaked)
+
+
+def _of_epsilon(pairs: _Pairs, margin: float) -> Iterable[Comparison]:
+    """ε at each point: no sample, so that it is weaker, or passes, for certain; one that is gone is infinite."""
+    spending = [(old, new) for old, new in pairs if old.attack and old.attack.privacy.epsilon is not None]
+    now = {condition.key: condition for condition in by_condition(new for _, new in spending)}
+    for condition in by_condition(old for old, _ in spending):
+        for defense, row in sorted(condition.rows.items(), key=lambda item: sort_key(item[0], "")):
+            for point, worst in row.items():
+                before, after = _epsilon(worst), _epsilon(now[condition.key].rows[defense][point])
+                worse = after / before - 1 if before else (inf if after else 0.0)
+                yield Comparison(
+                    metric="epsilon", title=condition.title, defense=defense, point=point,
+                    outcome="weaker" if worse >= margin else "pass", before=before, after=after, worse=worse,
+                    lower=worse, upper=worse, margin=margin, p=0.0 if worse > 0 else 1.0, pairs=1, clusters=1,
+                    drifted=0 < worse < margin,
+                )  # fmt: skip
+
+
+def _epsilon(worst: WorstCase) -> float:
+    spent = recognition(worst)[2]
+    return inf if spent is None or spent.epsilon is None else spent.epsilon
+
+
+def _faults(records: Iterable[Record]) -> Iterable[tuple[str, str]]:
+    """Where what was measured refutes the ε at the point."""
+    spending = [record for record in records if record.attack and record.attack.privacy.epsilon is not None]
+    for condition in by_condition(spending):
+        for defense, row in condition.rows.items():
+            for point, worst in row.items():
+                for flag in violations(*recognition(worst)):
+                    yield f"{condition.title} · {defense} · {point}", flag.text
 
 
 def _of_figures(name: str, figures: _Figures, subject: _Subject) -> _Measurement:
@@ -339,7 +391,7 @@ def _judged(measurements: Sequence[_Measurement], margins: Mapping[str, float]) 
             metric=metric.name, title=title, defense=defense, point=point, outcome=outcome,
             before=measurement.before, after=measurement.after, worse=increase.estimate,
             lower=lower, upper=upper, margin=margin, p=p, pairs=increase.pairs, clusters=increase.clusters,
-            needed=needed, reason=reason, attacks=measurement.attacks,
+            needed=needed, reason=reason, attacks=measurement.attacks, drifted=outcome == "pass" and lower > 0,
         )  # fmt: skip
 
 

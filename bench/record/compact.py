@@ -72,6 +72,7 @@ def for_baseline(record: Record) -> Record:
             readings=tuple(map(_baseline_reading, result.readings)),
             distortion=schema.Distortion(snr_db_least=result.distortion.snr_db_least),
             conditions=schema.AttackConditions(weights_norm=result.conditions.weights_norm),
+            privacy=result.privacy,
         )
     elif isinstance(result, schema.TrainingResult):
         result = schema.TrainingResult(
@@ -86,7 +87,10 @@ def _baseline_reading(reading: schema.ReadingScore) -> schema.ReadingScore:
     return schema.ReadingScore(
         status=reading.status, clients=reading.clients, indices=reading.indices, snr_db=reading.snr_db,
         cosine=reading.cosine, examples=tuple(
-            ExampleScore(status=example.status, success=example.success, rmse=example.rmse)
+            ExampleScore(
+                status=example.status, success=example.success, rmse=example.rmse, identified=example.identified,
+                named=example.named,
+            )
             for example in reading.examples
         ),
     )  # fmt: skip

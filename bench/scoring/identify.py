@@ -29,12 +29,15 @@ class Naming:
     chance: float
 
 
-def identify(truth: ArrayLike, guess: ArrayLike, gallery: ArrayLike) -> Identification:
+def identify(
+    truth: ArrayLike, guess: ArrayLike, gallery: ArrayLike, labels: tuple[ArrayLike, ArrayLike] | None = None
+) -> Identification:
     """Whether each true example is nearer (MSE) to its guess than every one of the gallery.
 
     `truth` and `guess` (reading, example, *shape), the guess clipped; `gallery` (example, *shape) in [0, 1], of which
     the first min(1000, all) are used: the split's order is a keyed draw.  A tie is no hit, nor is a guess that is not
-    finite.
+    finite.  `labels`: of the truth (reading, example) and of the gallery (example,), where the attacker was granted
+    labels, so that a blind guess is of the right class.
     """
     true = within_range(truth)
     strangers = within_range(np.asarray(gallery)[:GALLERY_LIMIT])
@@ -47,4 +50,15 @@ def identify(truth: ArrayLike, guess: ArrayLike, gallery: ArrayLike) -> Identifi
     squares = (crowd**2).sum(-1) + (flat**2).sum(-1)[..., None] - 2 * flat @ crowd.T
     nearest = squares.min(axis=-1) / crowd.shape[1]
     hits = finite & (mse(true, claimed) < nearest - _TIE)
-    return Identification(hits=hits, gallery=len(crowd), chance=1 / (len(crowd) + 1))
+    return Identification(hits=hits, gallery=len(crowd), chance=_chance(true.shape[1], len(crowd), labels))
+
+
+def _chance(examples: int, strangers: int, labels: tuple[ArrayLike, ArrayLike] | None) -> float:
+    """The most that blind guesses identify, on average over the examples: a reading's examples are so many guesses, of
+    which each may count for any of them; with granted labels, for any of its class."""
+    if labels is None:
+        return min(1.0, examples / (strangers + 1))
+    of_truth, of_gallery = np.asarray(labels[0], np.int64), np.asarray(labels[1], np.int64)[:strangers]
+    guesses = (of_truth[:, :, None] == of_truth[:, None, :]).sum(-1)
+    alike = np.bincount(of_gallery, minlength=int(of_truth.max()) + 1)[of_truth]
+    return float(np.minimum(1.0, guesses / (alike + 1)).mean())

@@ -43,13 +43,14 @@ class Scores:
 def score(
     truth_inputs: ArrayLike, truth_labels: ArrayLike, reconstruction: Reconstruction, *, kind: DataKind,
     groups: Sequence[Group] = (), priors: Mapping[str, ArrayLike], gallery: ArrayLike | None,
-    lpips: Lpips | None = None, named: Naming | None = None,
+    lpips: Lpips | None = None, named: Naming | None = None, gallery_labels: ArrayLike | None = None,
 ) -> Scores:  # fmt: skip
     """Score a cell's reconstructions against the truth, by the rule of `bench.scoring.success`.
 
     `truth_inputs` (reading, example, *shape) in [0, 1] and `truth_labels` (reading, example) are the
     examples behind each reading; `priors` name → (reading, example, *shape); `gallery` (example, *shape)
-    in [0, 1]; `named` what an attack with a gallery of its own picked.
+    in [0, 1], with `gallery_labels` (example,) where the attacker was granted labels; `named` what an attack with a
+    gallery of its own picked.
 
     Raises `PluginError` for a reconstruction of the wrong shape, `ValueError` for a truth outside [0, 1], no
     readings, or a table without groups.
@@ -82,8 +83,11 @@ def score(
         columns["success"] = success.image_success(columns[PSNR_DB.name], over)
         columns["strict"] = success.image_strict(columns[PSNR_DB.name], over)
     else:
-        columns["success"] = _table_success(columns)
-    identification = None if gallery is None else identify(truth, matched, gallery)
+        columns["success"] = success.table_success(*_table_figures(columns), over)
+    identification = None
+    if gallery is not None:
+        known = None if gallery_labels is None else (labels, gallery_labels)
+        identification = identify(truth, matched, gallery, known)
     if identification is not None:
         columns["identified"] = identification.hits
     if named is not None:
@@ -99,13 +103,16 @@ def score(
     return Scores(readings=readings, summary=summary, order=order)
 
 
-def _table_success(columns: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
-    return success.table_success(columns[RMSE.name], columns["numeric_rmse"], columns["groups_right"])
+def _table_figures(columns: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
+    return columns[RMSE.name], columns["numeric_rmse"], columns["groups_right"]
 
 
 def _prior(columns: Columns, prior: Mapping[str, Floats], kind: DataKind) -> PriorScore:
     """A prior's own figures, and on what share of the examples the attack is nearer than it."""
-    near = success.image_reached(prior[PSNR_DB.name]) if kind == "image" else _table_success(prior)
+    image = kind == "image"
+    near = (
+        success.image_reached(prior[PSNR_DB.name]) if image else success.table_reached(*_table_figures(prior))
+    )
     return PriorScore(
         asr=float(near.mean()), psnr_db_median=median(prior[PSNR_DB.name], PSNR_DB.failed),
         rmse_median=median(prior[RMSE.name], RMSE.failed),

@@ -24,11 +24,19 @@ def image_strict(psnr_db: ArrayLike, over_prior_db: ArrayLike) -> Booleans:
     return image_success(psnr_db, over_prior_db) & (np.asarray(psnr_db, np.float64) >= STRICT_PSNR_DB)
 
 
-def table_success(rmse: ArrayLike, numeric_rmse: ArrayLike, groups_right: ArrayLike) -> Booleans:
-    """A row of a table leaked: numeric RMSE ≤ .2 standardised and ≥ 90 % of its categorical groups right.
+def table_reached(rmse: ArrayLike, numeric_rmse: ArrayLike, groups_right: ArrayLike) -> Booleans:
+    """A row of a table is near enough: numeric RMSE ≤ .2 standardised and ≥ 90 % of its categorical groups right.
 
     A table may lack numeric columns or categorical ones; a row that is not finite (`rmse` NaN) fails all the same.
     """
     far = np.asarray(numeric_rmse, np.float64) > NUMERIC_RMSE
     wrong = np.asarray(groups_right, np.float64) < GROUPS_RIGHT
     return ~np.isnan(np.asarray(rmse, np.float64)) & ~far & ~wrong
+
+
+def table_success(
+    rmse: ArrayLike, numeric_rmse: ArrayLike, groups_right: ArrayLike, over_prior_db: ArrayLike
+) -> Booleans:
+    """A row of a table leaked: near enough, and 3 dB above the best prior where there is one."""
+    near = table_reached(rmse, numeric_rmse, groups_right)
+    return near & ~(np.asarray(over_prior_db, np.float64) < MARGIN_DB)

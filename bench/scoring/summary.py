@@ -7,14 +7,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from bench.record.metrics import METRICS, OVER_PRIOR_DB, Metric
 from bench.record.schema import ExampleScore, PriorScore, ReadingScore, Share, Summary
-from bench.scoring.intervals import wilson
+from bench.scoring.intervals import clustered_share, wilson
 
 
 def summarise(
     readings: Sequence[ReadingScore], *, identification_chance: float | None, gallery: int,
-    priors: Mapping[str, PriorScore], naming_chance: float | None = None,
+    priors: Mapping[str, PriorScore], naming_chance: float | None = None, independent: bool = False,
 ) -> Summary:  # fmt: skip
-    """The summary of a cell: shares over examples with Wilson intervals, medians, failures.
+    """The summary of a cell: shares over examples with their intervals, medians, failures.
+
+    Examples of one reading count for what they are worth together; `independent`: as if each stood alone, as before
+    protocol 3.
 
     `lower_bound` says that the ASR is to be read as "at least": some examples diverged or are not numbers,
     and might have leaked under a better attack.
@@ -25,13 +28,14 @@ def summarise(
     identified = [example.identified for example in examples]
     strict = [example.strict for example in examples]
     named = [example.named for example in examples]
+    groups = None if independent else [n for n, reading in enumerate(readings) for _ in reading.examples]
     beaten = float((_column(examples, OVER_PRIOR_DB) > 0).mean()) if priors else None
     return Summary(
-        readings=len(readings), examples=len(examples), asr=share([example.success for example in examples]),
-        asr_strict=None if all(value is None for value in strict) else share(strict),
+        readings=len(readings), examples=len(examples), asr=share([example.success for example in examples], groups),
+        asr_strict=None if all(value is None for value in strict) else share(strict, groups),
         lower_bound=bool(failed.any()) or any(reading.status != "ok" for reading in readings),
         readings_leaked=share([any(example.success for example in reading.examples) for reading in readings]),
-        identification=None if any(hit is None for hit in identified) else share(identified),
+        identification=None if any(hit is None for hit in identified) else share(identified, groups),
         identification_chance=identification_chance, gallery=gallery,
         medians={metric.name: median(_column(examples, metric), metric.failed) for metric in METRICS},
         label_accuracy=_label_accuracy([reading.label_accuracy for reading in readings]),
@@ -40,7 +44,7 @@ def summarise(
         diverged_share=float((status == "diverged").mean()), nan_share=float((status == "nan").mean()),
         missing_share=float((status == "missing").mean()), priors=dict(priors), prior_beaten=beaten,
         beats_prior=None if beaten is None else beaten > 0.5,
-        naming=None if any(hit is None for hit in named) else share(named), naming_chance=naming_chance,
+        naming=None if any(hit is None for hit in named) else share(named, groups), naming_chance=naming_chance,
     )  # fmt: skip
 
 
@@ -58,10 +62,13 @@ def median(values: ArrayLike | Sequence[float | None], failed: float) -> float |
     return value if np.isfinite(value) else None
 
 
-def share(hits: Sequence[bool | None]) -> Share:
-    """The share of hits with its Wilson interval; None is no hit."""
+def share(hits: Sequence[bool | None], groups: Sequence[int] | None = None) -> Share:
+    """The share of hits with its 95 % interval, Wilson's, of as many trials as `groups` (hit,) leave; None is no
+    hit."""
     count = sum(map(bool, hits))
-    low, high = wilson(count, len(hits))
+    low, high = (
+        wilson(count, len(hits)) if groups is None else clustered_share([bool(hit) for hit in hits], groups)
+    )
     return Share(value=count / len(hits), low=low, high=high)
 
 

@@ -24,23 +24,30 @@ from bench.scoring.summary import median, summarise
 
 _NEAR = 1e-9  # relative and absolute: sums of the same numbers on another machine
 _MOST = 3  # findings of one record
+_CLUSTERED = 3  # the protocol from which shares count a reading's examples together, and tables have a margin
 
 
 def findings(record: Record) -> list[str]:
     """What does not fit in a record, a few lines of it at most."""
     cell, lines = record.cell, []
+    earlier = (record.protocol or 1) < _CLUSTERED
     if isinstance(cell, AttackCell) and record.attack is not None:
-        lines = [*_counts(record.attack, cell), *_undefended(record.attack, cell), *_scores(record.attack)]
-        lines = lines or list(_summary(record.attack))  # columns need readings of one length
+        lines = [
+            *_counts(record.attack, cell),
+            *_undefended(record.attack, cell),
+            *_scores(record.attack, earlier),
+        ]
+        lines = lines or list(_summary(record.attack, earlier))  # columns need readings of one length
     elif isinstance(cell, TrainingCell) and record.training is not None:
         lines = list(_training(record.training, cell))
     return lines[:_MOST]
 
 
-def consistent(result: AttackResult) -> AttackResult:
+def consistent(result: AttackResult, *, earlier: bool = False) -> AttackResult:
     """The result with the summary and the distortion that follow from its readings.
 
-    Taken over is what does not follow: the gallery, and a prior's figures but for its median PSNR.
+    Taken over is what does not follow: the gallery, and a prior's figures but for its median PSNR.  `earlier`: by the
+    rules before protocol 3.
     """
     stated = result.figures()
     examples = [example for reading in result.readings for example in reading.examples]
@@ -51,7 +58,7 @@ def consistent(result: AttackResult) -> AttackResult:
         priors[name] = replace(stated.priors.get(name, unknown), psnr_db_median=median(db, -np.inf))
     summary = summarise(
         result.readings, identification_chance=stated.identification_chance, gallery=stated.gallery, priors=priors,
-        naming_chance=stated.naming_chance,
+        naming_chance=stated.naming_chance, independent=earlier,
     )  # fmt: skip
     if any(example.identified is None for example in examples):
         summary = replace(summary, identification=stated.identification)
@@ -87,19 +94,19 @@ def _undefended(result: AttackResult, cell: AttackCell) -> Iterator[str]:
                 yield f"reading {row}: its SNR is {reading.snr_db:.4g} dB, and no defense distorts nothing"
 
 
-def _scores(result: AttackResult) -> Iterator[str]:
+def _scores(result: AttackResult, earlier: bool) -> Iterator[str]:
     """Scores that do not follow from the example's other figures."""
     for row, reading in enumerate(result.readings):
         if reading.leaked != any(example.success for example in reading.examples):
             yield f"reading {row}: leaked is {reading.leaked}, its examples say otherwise"
         for number, example in enumerate(reading.examples):
-            for field, stated, value in unequal("", example, _judged(example), _NEAR):
+            for field, stated, value in unequal("", example, _judged(example, earlier), _NEAR):
                 where = f"reading {row} example {number}: {field.removeprefix('.')}"
                 yield f"{where} is {stated}, its figures give {value}"
 
 
-def _judged(example: ExampleScore) -> ExampleScore:
-    """The score with what follows from its figures."""
+def _judged(example: ExampleScore, earlier: bool) -> ExampleScore:
+    """The score with what follows from its figures; `earlier`: rows of a table had no margin over the prior."""
     priors = [value for value in (example.priors_db or {}).values() if value is not None]
     best, psnr = max(priors, default=None), None
     if example.rmse is not None:
@@ -110,7 +117,7 @@ def _judged(example: ExampleScore) -> ExampleScore:
         success = image_success(_number(example.psnr_db), _number(over))
     else:
         figures = (example.rmse, example.numeric_rmse, example.groups_right)
-        success = table_success(*map(_number, figures))
+        success = table_success(*map(_number, figures), math.nan if earlier else _number(over))
     strict = example.strict
     if image and strict is not None:  # a row of a table that is no number has neither
         strict = bool(image_strict(_number(example.psnr_db), _number(over)))
@@ -119,11 +126,11 @@ def _judged(example: ExampleScore) -> ExampleScore:
     )
 
 
-def _summary(result: AttackResult) -> Iterator[str]:
+def _summary(result: AttackResult, earlier: bool) -> Iterator[str]:
     if result.summary is None:
         yield "has no summary"
         return
-    follows = consistent(result)
+    follows = consistent(result, earlier=earlier)
     for name in ("summary", "distortion"):
         for field, stated, value in unequal(name, getattr(result, name), getattr(follows, name), _NEAR):
             yield f"{field} is {sanitize(stated, 40)}, its examples give {sanitize(value, 40)}"

@@ -169,7 +169,9 @@ def _at(point: str) -> list[Column]:
         more("at_least_once", lambda at: at.at_least_once),
         more("examples", lambda at: at.examples),
         more("identified", lambda at: at.identified and at.identified.value),
+        more("identified_ceiling", lambda at: at.identified and at.identified.ceiling),
         more("named", lambda at: at.named and at.named.value),
+        more("named_ceiling", lambda at: at.named and at.named.ceiling),
         more("best_attack", lambda at: at.best and at.best.attack),
         more("best_asr", lambda at: at.best and at.best.asr),
         *map(median, COMPARED),
@@ -179,9 +181,15 @@ def _at(point: str) -> list[Column]:
     ]  # fmt: skip
 
 
-def _recognised(rate: Rate) -> str:
-    chance = f"{rate.chance:.3f}".lstrip("0") if rate.chance < 0.1 else share(rate.chance)
-    return f"{share(rate.value)} [{interval(rate.interval)}], chance {chance}"
+def recognised(rate: Rate) -> str:
+    """Measured, by chance, and what is provable: .12 [.05–.24], chance .010, any attacker ≤ .016."""
+    provable = "nothing provable" if rate.ceiling is None else f"any attacker ≤ {_fine(rate.ceiling)}"
+    return f"{share(rate.value)} [{interval(rate.interval)}], chance {_fine(rate.chance)}, {provable}"
+
+
+def _fine(value: float) -> str:
+    """A share with three digits where two would say 0."""
+    return f"{value:.3f}".lstrip("0") if value < 0.1 else share(value)
 
 
 def _cost(read: Callable[[DefenseCost], Any]) -> Callable[[Row], Any]:
@@ -244,12 +252,12 @@ _IDENTITY = (
 _RECOGNISED = (
     Column(
         name="identified", heading="Identified", value=lambda row: row.most_identified and row.most_identified.value,
-        words=lambda line: _recognised(line.row.most_identified) if line.row.most_identified else NONE,
+        words=lambda line: recognised(line.row.most_identified) if line.row.most_identified else NONE,
         terminal=("identified", ""), group=_AT, cell="recognised",
     ),
     Column(
         name="named", heading="Named", value=lambda row: row.most_named and row.most_named.value,
-        words=lambda line: _recognised(line.row.most_named) if line.row.most_named else NONE,
+        words=lambda line: recognised(line.row.most_named) if line.row.most_named else NONE,
         terminal=("identified", "named "), group=_AT, cell="recognised",
     ),
 )  # fmt: skip

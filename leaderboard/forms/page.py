@@ -21,7 +21,7 @@ from markupsafe import Markup
 from bench.leaderboard.board import THRESHOLDS_DB, Row
 from bench.leaderboard.flags import INCOMPLETE
 from bench.leaderboard.forms.charts import charts, conditions, library
-from bench.leaderboard.forms.columns import Line, codes, columns, lines, unscored
+from bench.leaderboard.forms.columns import Line, codes, columns, lines, recognised, unscored
 from bench.leaderboard.forms.numbers import formatted, interval, rate, share
 from bench.pictures.thumbnails import Thumbnail
 
@@ -117,7 +117,12 @@ def _tap(row: Row, point: str) -> str:
     once = "" if at.at_least_once is None else f", {share(at.at_least_once)} on some draw of the noise"
     why = f" ({_cut(at.epsilon_absent)})" if at.epsilon is None and at.epsilon_absent else ""
     epsilon = "none" if at.epsilon is None else formatted(at.epsilon, ".3g")
-    return f"{at.examples} examples{once}; ε at this tap: {epsilon}{why}"
+    known = [
+        f"; {what} {recognised(rate)}"
+        for what, rate in (("identified", at.identified), ("named", at.named))
+        if rate
+    ]
+    return f"{at.examples} examples{once}{''.join(known)}; ε at this tap: {epsilon}{why}"
 
 
 def _cut(text: str) -> str:
