@@ -22,6 +22,7 @@ _VALUES = 1 << 16  # kept of a gradient: larger ones are hashed together, and lo
 _RIDGE = 1e-8  # of the Gram matrix's diagonal, which is 1
 _ABOUT = (0.5, 2.0)  # times 1/B, the coefficients of candidates that are taken first
 _TINY = 1e-30
+_LIST = 10  # candidates named of one example, best first: what so many attackers together may say
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +54,9 @@ class Gallery(Attack):
         assert reading.gallery_inputs is not None and reading.gallery_labels is not None
         scores = _likelihoods(reading) if reading.examples == 1 else _coefficients(reading, key)
         named = torch.stack([_best(reading, row, scores[row]) for row in range(len(reading))])
-        mean = reading.public_mean.expand(*named.shape, *reading.shape)
-        made = claim(reading, mean, reading.gallery_labels[named])
+        first = named[:, : reading.examples]
+        mean = reading.public_mean.expand(*first.shape, *reading.shape)
+        made = claim(reading, mean, reading.gallery_labels[first])
         return Reconstruction(
             inputs=made.inputs, labels=made.labels, loss=-scores.amax(1), evaluations=made.evaluations,
             outer=made.outer, restarts=made.restarts, status=made.status, named=named,
@@ -62,8 +64,13 @@ class Gallery(Attack):
 
 
 def _best(reading: Reading, row: int, scores: Tensor) -> Tensor:
-    """The candidates of the greatest scores, (example,); of each granted label as many as it has examples."""
+    """The candidates of the greatest scores, of each granted label as many as it has examples, (example,); of one
+    example a list, (candidate,), best first."""
     assert reading.gallery_labels is not None
+    if reading.examples == 1:
+        if reading.labels is not None:
+            scores = scores.where(reading.gallery_labels == reading.labels[row], -torch.inf)
+        return scores.topk(min(_LIST, len(scores))).indices
     if reading.labels is None:
         return scores.topk(reading.examples).indices
     labels, counts = reading.labels[row].unique(return_counts=True)

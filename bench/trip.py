@@ -190,12 +190,12 @@ class Reconstruction:
 
     `inputs` (reading, example, *shape), as optimised, not clipped; `labels` (reading, example),
     -1 where the attack names none; `loss` (reading,) of the attack's objective; `evaluations`, `outer` (iterations
-    as the paper counts them) and `restarts` (reading,), as used; `status` of each reading; `history` pairs of a
-    mark, an evaluation count, and the least losses so far (reading,); `trajectory` (mark, reading, example,
-    *shape) the examples that had those losses, of the first readings at least; `notes` on departures from the
-    paper.  `certificate` (reading,) is the share of the examples that the attack itself knows to be right, in
-    [0, 1], without the truth; None for attacks that cannot know.  `named` (reading, example) are the candidates of the
-    gallery that the attack names, by number; None for attacks that name none.
+    as the paper counts them) and `restarts` (reading,), as used; `status` of each reading; `history` pairs of a mark,
+    an evaluation count, and the least losses so far (reading,); `trajectory` (mark, reading, example, *shape) the
+    examples that had those losses, of the first readings at least; `notes` on departures from the paper.  `certificate`
+    (reading,) is the share of the examples that the attack itself knows to be right, in [0, 1], without the truth; None
+    for attacks that cannot know.  `named` (reading, candidate) are the candidates of the gallery that the attack names,
+    by number: as many as there are examples, and where there is one, more, best first; None for attacks that name none.
     """
 
     inputs: Tensor

@@ -9,13 +9,16 @@ from bench.leaderboard.worst import ExampleKey, WorstCase, readings, share_inter
 from bench.record.schema import Epsilon, Privacy
 from bench.scoring.intervals import effective_trials
 
+LIST = 10  # of the gallery's list; more attackers than that have no ceiling here
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
     """A share of examples with its 95 % interval; `chance` is of blind guesses, as many as attacks count in it.
 
     `ceiling`: the most that any attacker reaches behind the ε at this point; None: nothing is proved.  `violated`: the
-    share refutes it.
+    share refutes it.  `here`: the most that any attacker reaches on these weights and data, the upper end of the best
+    decoder's interval; None: no attack had the readings' own likelihood.
     """
 
     value: float
@@ -23,28 +26,48 @@ class Rate:
     chance: float
     ceiling: float | None = None
     violated: bool = False
+    here: float | None = None
 
 
 def recognition(worst: WorstCase) -> tuple[Rate | None, Rate | None, Epsilon | None]:
     """What some attack identified, and named, at a point, and the ε there."""
     results = (record.attack for records in worst.records.values() for record in records if record.attack)
     spent = next((result.privacy for result in results), Privacy()).by("tap")
-    identified = _recognised(worst.identified, worst.identified_chance, spent)
-    return identified, _recognised(worst.named, worst.named_chance, spent), spent
+    # the decoder may not meet more strangers than a reconstruction does
+    comparable = worst.places if worst.candidates - 1 <= worst.strangers else {}
+    identified = _recognised(worst.identified, worst.identified_chance, spent, comparable)
+    named = _recognised(worst.named, worst.named_chance, spent, worst.places)
+    return identified, named, spent
 
 
 def _recognised(
-    hits: Mapping[ExampleKey, bool], chances: Mapping[str, float], spent: Epsilon | None
+    hits: Mapping[ExampleKey, bool],
+    chances: Mapping[str, float],
+    spent: Epsilon | None,
+    places: Mapping[ExampleKey, int],
 ) -> Rate | None:
     interval = share_interval(hits)
     if interval is None:
         return None
     value, chance = sum(hits.values()) / len(hits), min(1.0, sum(chances.values()))
-    limit = ceiling(spent, chance)
+    limit = ceiling(spent, chance) if chance else None  # a baseline's records do not say it
     trials = effective_trials(list(map(float, hits.values())), readings(list(hits)))
     return Rate(
-        value=value, interval=interval, chance=chance, ceiling=limit, violated=exceeded(value, trials, limit)
+        value=value,
+        interval=interval,
+        chance=chance,
+        ceiling=limit,
+        violated=exceeded(value, trials, limit),
+        here=_here(places, len(chances)),
     )
+
+
+def _here(places: Mapping[ExampleKey, int], attackers: int) -> float | None:
+    """The upper end for a list of as many guesses as there are attackers: each names one, their union is the list."""
+    if not places or attackers > LIST:
+        return None
+    interval = share_interval({key: place < attackers for key, place in places.items()})
+    return interval and interval[1]
 
 
 def violations(identified: Rate | None, named: Rate | None, spent: Epsilon | None) -> Iterator[Flag]:

@@ -24,12 +24,13 @@ class WorstCase:
     """One defense at one point, over all its attacks.
 
     `leaked` example → whether any attack succeeded; `scores` attack → example → its score; `prior_db` the best
-    prior-only PSNR, NaN for none.  `records` attack → all that were counted; `absent` attack → why it is n/a;
-    `crashed` attack → reason; `failed` the examples on which some attack crashed, diverged or gave no number;
-    `unchanged` whether every reading was the undefended one (SNR at its cap).  `identified` and `named` example →
-    whether any attack did, and their chances attack → what a blind guess gets; `named` is of attacks with a gallery,
-    which count in no other figure (one that crashed is in `crashed`).  `attacked`: some attack that reads the gradient
-    applied; `informed`: one of them knew the defense, or could run it.
+    prior-only PSNR, NaN for none.  `records` attack → all that were counted; `absent` attack → why it is n/a; `crashed`
+    attack → reason; `failed` the examples on which some attack crashed, diverged or gave no number; `unchanged` whether
+    every reading was the undefended one (SNR at its cap).  `identified` and `named` example → whether any attack did,
+    and their chances attack → what a blind guess gets; `named` is of attacks with a gallery, which count in no other
+    figure (one that crashed is in `crashed`).  `places` of the truth on the list of an attack that has the readings'
+    own likelihood, among so many `candidates`; `strangers` beside a reconstruction.  `attacked`: some attack that reads
+    the gradient applied; `informed`: one of them knew the defense, or could run it.
     """
 
     leaked: dict[ExampleKey, bool] = field(default_factory=dict)
@@ -43,6 +44,9 @@ class WorstCase:
     identified_chance: dict[str, float] = field(default_factory=dict)
     named: dict[ExampleKey, bool] = field(default_factory=dict)
     named_chance: dict[str, float] = field(default_factory=dict)
+    places: dict[ExampleKey, int] = field(default_factory=dict)
+    candidates: int = 0
+    strangers: int = 0
     unchanged: bool = True
     attacked: bool = False
     informed: bool = False
@@ -58,7 +62,7 @@ class WorstCase:
             self.absent[attack] = record.reason or "no reason given"
             return
         if cell.grants.gallery:  # it was shown the example among others: no reconstruction
-            self._add_named(attack, record)
+            self._add_named(attack, cell, record)
             return
         self._draws.add(cell.draw)
         reads_gradient = not attack.startswith(GRADIENT_FREE)
@@ -79,6 +83,7 @@ class WorstCase:
             scores[key] = example
             leaked[key] = example.success or leaked.get(key, False)
             if example.identified is not None and reads_gradient:
+                self.strangers = result.summary.gallery if result.summary else 0
                 self.identified[key] = example.identified or self.identified.get(key, False)
                 self.identified_chance[attack] = (
                     result.summary and result.summary.identification_chance
@@ -88,7 +93,7 @@ class WorstCase:
             if example.status in ("diverged", "nan"):
                 self.failed.add(key)
 
-    def _add_named(self, attack: str, record: Record) -> None:
+    def _add_named(self, attack: str, cell: AttackCell, record: Record) -> None:
         if record.attack is None:
             self.crashed[attack] = record.reason or "no reason given"
             return
@@ -97,6 +102,8 @@ class WorstCase:
             if example.named is not None:
                 self.named[key] = example.named or self.named.get(key, False)
                 self.named_chance[attack] = (summary and summary.naming_chance) or 0.0
+            if example.place is not None and record.attack.conditions.exact:
+                self.places[key], self.candidates = example.place, cell.grants.gallery
 
     @property
     def asr(self) -> float | None:

@@ -1,4 +1,4 @@
-"""Promise: a ceiling holds for the best attacker there is, and a defense that does not do what it states is found out."""
+"""Promise: a ceiling holds for the best attacker, and a defense that does not do what it states is found out."""
 
 from pathlib import Path
 

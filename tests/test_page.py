@@ -17,10 +17,11 @@ from playwright.sync_api import Browser, Page, expect
 from tests.browser import Visit, browser, visit
 from tests.records import attack_record
 
-from bench.leaderboard.board import THRESHOLDS_DB, AtPoint, Best, Rate, Row, board
+from bench.leaderboard.board import THRESHOLDS_DB, AtPoint, Best, Row, board
 from bench.leaderboard.costs import DefenseCost
 from bench.leaderboard.flags import Flag
 from bench.leaderboard.forms import page, reconstructions
+from bench.leaderboard.recognition import Rate
 from bench.pictures.thumbnails import MOST, TOTAL, Thumbnail, fitting
 from bench.record.store import record_path, write, write_arrays
 

@@ -94,8 +94,16 @@ def conditions(
         weights_norm=finite(weights_norm), mode="eval", client_examples=reading.client_examples,
         examples_per_reading=reading.examples, subset=setup.data.subset,
         described=cell.knowledge == "adaptive" and knows_all, simulated=cell.knowledge == "black-box",
-        random=is_random(setup.stages, point),
+        random=is_random(setup.stages, point), exact=_exact(reading),
     )  # fmt: skip
+
+
+def _exact(reading: Reading) -> bool:
+    """Whether the attacker has the likelihood of one example: all that is random is a noise of known law."""
+    description = reading.description
+    if description is None or reading.examples > 1 or reading.steps > 1 or reading.linked != "vector":
+        return False
+    return description.additive and description.noise.variance > 0 and not description.noise.bound
 
 
 def privacy_at(cell: AttackCell, setup: Setup, point: Point, reading: Reading) -> Privacy:

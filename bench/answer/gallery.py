@@ -61,11 +61,15 @@ def naming(gallery: Gallery, reading: Reading, truth: Truth, reconstruction: Rec
     if reconstruction.named is None:
         return None
     named = reconstruction.named.cpu()
-    hits = (gallery.positions[:, :, None] == named[:, None, :]).any(-1)
+    equal = gallery.positions[:, :, None] == named[:, None, :]
+    hits = equal[..., : truth.labels.shape[1]].any(-1)
+    places = (
+        equal.int().argmax(-1).where(equal.any(-1), named.shape[1]) if truth.labels.shape[1] == 1 else None
+    )
     if reading.labels is None:
         chance = truth.labels.shape[1] / len(gallery.labels)
     else:
         of_label = torch.bincount(gallery.labels)
         own = (truth.labels[:, :, None] == truth.labels[:, None, :]).sum(-1)
         chance = float((own / of_label[truth.labels]).clamp_max(1).mean())
-    return Naming(hits=hits.numpy(), chance=chance)
+    return Naming(hits=hits.numpy(), chance=chance, places=None if places is None else places.numpy())

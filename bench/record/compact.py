@@ -10,7 +10,15 @@ from bench.record.metrics import COMPARED
 from bench.record.schema import ExampleScore, Record
 
 # What is compared of an example and of a reading; the rest is left at its default.
-_EXAMPLE = ("status", "success", "identified", "named", "prior_db", *(metric.name for metric in COMPARED))
+_EXAMPLE = (
+    "status",
+    "success",
+    "identified",
+    "named",
+    "place",
+    "prior_db",
+    *(metric.name for metric in COMPARED),
+)
 _READING = ("status", "restarts", "snr_db", "cosine", "clients", "indices")
 _example_values, _reading_values = attrgetter(*_EXAMPLE), attrgetter(*_READING)
 

@@ -40,10 +40,10 @@ class ExampleScore(_Strict):
     """One true example against what the attack made of it.
 
     `label` is the true one; `matched` is which of the attack's examples was paired with it, None for none; `strict`
-    success at PSNR ≥ 30 dB (images); `identified`: nearer to its own reconstruction than every example of the
-    gallery; `named`: the attack picked it from the gallery that it was granted.  `priors_db` has the PSNR of each
-    prior-only baseline, `prior_db` the best of them, `over_prior_db` what the attack has above it. The other metrics
-    are those of `bench.record.metrics`; None: not a number, or not measured.
+    success at PSNR ≥ 30 dB (images); `identified`: nearer to its own reconstruction than every example of the gallery;
+    `named`: the attack picked it from the gallery that it was granted; `place` on its list, from 0.  `priors_db` has
+    the PSNR of each prior-only baseline, `prior_db` the best of them, `over_prior_db` what the attack has above it. The
+    other metrics are those of `bench.record.metrics`; None: not a number, or not measured.
     """
 
     status: str
@@ -51,6 +51,7 @@ class ExampleScore(_Strict):
     strict: bool | None = None
     identified: bool | None = None
     named: bool | None = None
+    place: int | None = None
     label: int | None = None
     matched: int | None = None
     rmse: float | None = None
@@ -169,14 +170,16 @@ class AttackConditions(_Strict):
     """What the attack ran under: the training round, the weights' test accuracy and norm, the size of a gradient.
 
     `mode` of the model while gradients were computed: eval or train.  `described`: the attacker knew all that the
-    defense does to these readings; `simulated`: he could run it.
-    `random`: they depend on a draw of the defense's.  `gradient_norm_median` is of undefended gradients.
+    defense does to these readings; `simulated`: he could run it; `exact`: of one example he had the readings' own
+    likelihood, so that among exchangeable candidates nobody does better. `random`: they depend on a draw of the
+    defense's.  `gradient_norm_median` is of undefended gradients.
     """
 
     weights_norm: float | None = None
     random: bool = False
     described: bool = False
     simulated: bool = False
+    exact: bool = False
     round: int | None = None
     accuracy: float | None = None
     gradient_norm_median: float | None = None

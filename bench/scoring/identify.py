@@ -23,10 +23,15 @@ class Identification:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Naming:
-    """Whether an attack with a gallery picked each example: `hits` (reading, example); `chance` for a blind guess."""
+    """Whether an attack with a gallery picked each example: `hits` (reading, example); `chance` for a blind guess.
+
+    `places` (reading, example): at which place of the attack's list the truth stands, from 0; the list's length where
+    it is not on it; None where the attack makes no list.
+    """
 
     hits: NDArray[np.bool_]
     chance: float
+    places: NDArray[np.int64] | None = None
 
 
 def identify(

@@ -92,6 +92,8 @@ def score(
         columns["identified"] = identification.hits
     if named is not None:
         columns["named"] = named.hits
+        if named.places is not None:
+            columns["place"] = named.places
     columns["status"] = _status(reconstruction.status, order, matched)
     columns["label"], columns["matched"] = labels, np.where(order < 0, np.nan, order)
     readings = _readings(columns, prior_columns, labels, reconstruction)
@@ -103,7 +105,9 @@ def score(
     return Scores(readings=readings, summary=summary, order=order)
 
 
-def _table_figures(columns: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
+def _table_figures(
+    columns: Mapping[str, NDArray[Any]],
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     return columns[RMSE.name], columns["numeric_rmse"], columns["groups_right"]
 
 
@@ -142,7 +146,12 @@ def _readings(
     for row in range(len(labels)):
         examples = tuple(
             ExampleScore(
-                **{name: plain(values[row, n]) for name, values in columns.items() if name != "matched"},
+                **{
+                    name: plain(values[row, n])
+                    for name, values in columns.items()
+                    if name not in ("matched", "place")
+                },
+                place=int(columns["place"][row, n]) if "place" in columns else None,
                 matched=None if np.isnan(columns["matched"][row, n]) else int(columns["matched"][row, n]),
                 priors_db={name: plain(prior[PSNR_DB.name][row, n]) for name, prior in priors.items()},
             )

@@ -116,8 +116,8 @@ def _judged(example: ExampleScore, earlier: bool) -> ExampleScore:
     if image:
         success = image_success(_number(example.psnr_db), _number(over))
     else:
-        figures = (example.rmse, example.numeric_rmse, example.groups_right)
-        success = table_success(*map(_number, figures), math.nan if earlier else _number(over))
+        rmse, numeric, right = map(_number, (example.rmse, example.numeric_rmse, example.groups_right))
+        success = table_success(rmse, numeric, right, math.nan if earlier else _number(over))
     strict = example.strict
     if image and strict is not None:  # a row of a table that is no number has neither
         strict = bool(image_strict(_number(example.psnr_db), _number(over)))

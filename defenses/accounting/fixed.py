@@ -58,4 +58,4 @@ def _totals(squares: Floats, rate: float) -> tuple[Floats, Floats]:
         weights[:filled] *= 1 - rate
         weights[jump : jump + filled] += shifted
         filled += jump
-    return weights, cell * np.arange(len(weights))
+    return weights, cell * np.arange(len(weights), dtype=np.float64)

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Literal, TypeVar
 
-from bench.leaderboard.board import AtPoint, Rate, Row
+from bench.leaderboard.board import AtPoint, Row
 from bench.leaderboard.conditions import ordered
 from bench.leaderboard.costs import DefenseCost
 from bench.leaderboard.forms.numbers import NONE, figure, formatted, interval, rate, share
+from bench.leaderboard.recognition import Rate
 from bench.record.metrics import COMPARED, PSNR_DB, Metric
 from bench.record.names import distinct
 
@@ -170,8 +171,10 @@ def _at(point: str) -> list[Column]:
         more("examples", lambda at: at.examples),
         more("identified", lambda at: at.identified and at.identified.value),
         more("identified_ceiling", lambda at: at.identified and at.identified.ceiling),
+        more("identified_here", lambda at: at.identified and at.identified.here),
         more("named", lambda at: at.named and at.named.value),
         more("named_ceiling", lambda at: at.named and at.named.ceiling),
+        more("named_here", lambda at: at.named and at.named.here),
         more("best_attack", lambda at: at.best and at.best.attack),
         more("best_asr", lambda at: at.best and at.best.asr),
         *map(median, COMPARED),
@@ -182,8 +185,9 @@ def _at(point: str) -> list[Column]:
 
 
 def recognised(rate: Rate) -> str:
-    """Measured, by chance, and what is provable: .12 [.05–.24], chance .010, any attacker ≤ .016."""
-    provable = "nothing provable" if rate.ceiling is None else f"any attacker ≤ {_fine(rate.ceiling)}"
+    """Measured, by chance, and what is provable: .12 [.05–.24], chance .010, ceiling .016, here .015."""
+    provable = "no ceiling" if rate.ceiling is None else f"ceiling {_fine(rate.ceiling)}"
+    provable += "" if rate.here is None else f", here {_fine(rate.here)}"
     return f"{share(rate.value)} [{interval(rate.interval)}], chance {_fine(rate.chance)}, {provable}"
 
 

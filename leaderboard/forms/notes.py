@@ -9,9 +9,9 @@ LEGEND = (
     f"{PARETO} no other complete row is better in leakage or accuracy, and as good in the other. "
     f"{INCOMPLETE} incomplete (not run, crashed, too few examples, not attacked, plain attackers alone): ranks below "
     "complete rows. identified: nearer to its reconstruction than strangers; named: picked from a gallery; both at the "
-    "point where most is; “any attacker ≤”: the ceiling that ε at the point proves. ε: of the released models, for the "
-    "sampling that runs; “–”: no guarantee, the reason is in --json. lost: accuracy below the undefended training's of "
-    "the same seeds. Flags: docs/FLAGS.md says what to do."
+    "point where most is; ceiling: what nobody exceeds where ε at the point holds; here: on these weights and data. "
+    "ε: of the released models, for the sampling that runs; “–”: no guarantee, the reason is in --json. lost: accuracy "
+    "below the undefended training's of the same seeds. Flags: docs/FLAGS.md says what to do."
 )
 
 

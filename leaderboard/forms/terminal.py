@@ -100,14 +100,15 @@ def _stacked(stack: Sequence[Column], line: Line) -> Text:
         at = line.row.points[stack[0].point]
         return _scored(at, best=short_attack(at.best.attack) if at.best and at.best.asr > 0 else "")
     first, *rest = stack
-    name = first.text(line)
+    name = first.text(line).replace(", chance", "\nchance")
     # a space before the parameters, so that a narrow column breaks there and not inside a word
     text = Text(name.replace("(", " (", 1) if first.name == "defense" else name)
     for column in rest:
         words = column.text(line)
         if words not in (NONE, ""):
             assert column.terminal is not None
-            text.append(f"\n{column.terminal[1]}{words}", style="dim")
+            lines = words.replace(", chance", "\nchance")  # too wide for one line
+            text.append(f"\n{column.terminal[1]}{lines}", style="dim")
     return text
 
 
