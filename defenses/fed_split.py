@@ -1,6 +1,6 @@
 """Separate noise at both levels: on examples' gradients inside clients, and on clients' updates."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench.defenses.accounting.mechanism import Mechanism
 from bench.defenses.base import Defense, Setting, StageTransforms
@@ -29,7 +29,10 @@ class FedSplit(Defense):
         return {**self._inside().transforms(setting), **self._outside().transforms(setting)}
 
     def mechanism(self, setting: Setting) -> Mechanism:
-        return self._inside().mechanism(setting)
+        """The others' noise is not counted at the aggregate: updates are clipped before they are summed, and it has no
+        known scale."""
+        inside = self._inside().mechanism(setting)
+        return replace(inside, rows={**inside.rows, "aggregate": inside.rows["server"]})
 
     def _inside(self) -> FedCdp:
         return FedCdp(clip=self.clip, sigma=self.sigma, noise="batch", clipping="flat")

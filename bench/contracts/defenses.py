@@ -7,6 +7,7 @@ from torch import Tensor
 
 from bench.contracts.base import DECLARED, Contract, ContractSkipped, one_line, require
 from bench.contracts.descriptions import by_norms, description, noise
+from bench.contracts.sensitivity import sensitivity
 from bench.contracts.situations import Tensors, differing, setting_of, under_two_seeds
 from bench.contracts.trials import (
     CLIENTS,
@@ -207,6 +208,7 @@ OF_A_CHOICE = frozenset(
         "alone = in company",
         "bias",
         "noise",
+        "sensitivity",
         "norms",
         "description",
     }
@@ -225,6 +227,7 @@ CONTRACTS = (
     Contract("alone = in company", "a client gets what it gets alone", row_alone),
     Contract("bias", "unbiased or biased, as it says", bias),
     Contract("noise", "noise has the variance it states", noise),
+    Contract("sensitivity", "no crafted gradient moves what is seen by more than its ε counts", sensitivity),
     Contract("norms", "norms decide what it says they do", by_norms),
     Contract("description", "what it tells attackers is the reading, at the truth", description),
 )
