@@ -16,6 +16,7 @@ from tests.records import (
     attack_cell,
     attack_record,
     example,
+    printed,
     training_record,
     unfinished,
     with_result,
@@ -24,14 +25,27 @@ from tests.records import (
 from bench.cell import Entry
 from bench.cli.gate import command as gate
 from bench.cli.main import cli
+from bench.defenses.accounting.report import at_tap
+from bench.defenses.base import Setting
+from bench.defenses.fed_cdp import FedCdp
 from bench.errors import BenchError
 from bench.gate import baseline
 from bench.gate import reports as gate_reports
-from bench.gate.verdict import GATE_METRICS, Comparison, Verdict, verdict
+from bench.gate.verdict import GATE_METRICS, Comparison, Verdict, verdict, with_oldest
 from bench.record import request, store
 from bench.record.compact import for_baseline
 from bench.record.request import Request
-from bench.record.schema import AttackConditions, Code, Cost, Provenance, ReadingScore, Record, TrainingCost
+from bench.record.schema import (
+    AttackConditions,
+    Code,
+    Cost,
+    Epsilon,
+    Privacy,
+    Provenance,
+    ReadingScore,
+    Record,
+    TrainingCost,
+)
 from bench.registry import entries as registry
 
 SEEDS, READINGS = 8, 8
@@ -260,7 +274,7 @@ def test_a_run_keeps_its_request(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "not a baseline"), ("[]", "not a baseline"), ('{"baseline": 9}', "should be 1 or 2"),
+        ("", "not a baseline"), ("[]", "not a baseline"), ('{"baseline": 9}', "should be 1, 2 or 3"),
         ('{"baseline": 1, "margins": 3}', "not a baseline"), ("[" * 100000, "not a baseline"),
         ('{"baseline": 1, "margins": {}, "asked": null, "records": [{"id": 3}]}', "not a baseline"),
         ('{"baseline": 2, "margins": {}, "request": null, "records": [{"id": "3"}]}', "field required"),
@@ -355,3 +369,77 @@ def test_mistakes_at_the_command_line(project: Path) -> None:
     assert "names no matrix" in str(call("--baseline", "b.json").exception)
     lines = textwrap.dedent(call("--help").output)
     assert "Exit code 0" in lines
+
+
+def steps(*rates: float) -> list[list[Record]]:
+    """Runs of the same victims, each of which leaks what the one before did, and more."""
+    drawn = np.random.default_rng(0).random((SEEDS, READINGS, 1))
+    return [[attacked((d < rate).tolist(), seed=seed) for seed, d in enumerate(drawn)] for rate in rates]
+
+
+def test_small_steps_add_up_against_the_oldest_baseline() -> None:
+    """Each passes against the one before, and says that it is weaker for certain; the oldest baseline finds the sum."""
+    runs = steps(0.2, 0.28, 0.36, 0.44, 0.52)
+    made = baseline.of_run(runs[0], None, {"asr": 0.2})
+    for number, now in enumerate(runs[1:]):
+        step = verdict(made.records, now, made.margins)
+        assert of(step, "asr").outcome == "pass"
+        whole = with_oldest(step, verdict(made.oldest, now, made.margins)) if made.oldest else step
+        made = baseline.replacing(baseline.of_run(now, None, made.margins), made)
+        assert made.oldest == baseline.of_run(runs[0], None, {}).records, number
+    assert whole.exit_code == 1
+    assert "asr" in {row.metric for row in whole.since_oldest}
+    assert "against the oldest baseline" in printed(gate_reports.render(whole))
+    assert "weaker than the oldest baseline" in gate_reports.markdown(whole)
+    assert 'type="weaker"' in gate_reports.junit(whole)
+
+
+def test_the_oldest_baseline_is_read_as_it_was_written(tmp_path: Path) -> None:
+    first, second = (baseline.of_run(each, None, {}) for each in steps(0.2, 0.3))
+    made = baseline.replacing(second, first)
+    baseline.write(tmp_path / "b.json", made)
+    assert baseline.read(tmp_path / "b.json") == made
+    assert made.oldest == first.records
+    assert baseline.replacing(first, first).oldest == (), "written again as it was, nothing is older"
+
+
+def test_what_passes_and_is_weaker_for_certain_is_said() -> None:
+    before, after = steps(0.2, 0.35)
+    result = verdict(before, after, {"asr": 0.4, "identified": 0.4, "rmse": 0.9})
+    assert of(result, "asr").outcome == "pass" and of(result, "asr").drifted
+    assert "weaker within the margin, for certain" in printed(gate_reports.render(result))
+    assert not any(row.drifted for row in verdict(before, before).comparisons)
+
+
+def spending(record: Record, epsilon: float | None, named: bool = False) -> Record:
+    """The record with an ε at its point, and examples that were named from a gallery."""
+    report = at_tap(FedCdp(sigma=6.0, clipping="flat").mechanism(ALONE), "example", tensors=1)
+    assert report is not None and record.attack is not None
+    figure = replace(Epsilon(**report.json()), epsilon=epsilon)
+    readings = tuple(
+        replace(reading, examples=tuple(replace(example, identified=named) for example in reading.examples))
+        for reading in record.attack.readings
+    )
+    return with_result(record, privacy=Privacy(epsilon=epsilon, figures=(figure,)), readings=readings)
+
+
+ALONE = Setting(clients=10, per_round=1, rounds=1, steps=1, batch=1, client_examples=50, rate=0.1)
+
+
+@pytest.mark.parametrize(
+    ("now", "outcome"), [(1.27, "pass"), (1.3, "pass"), (1.5, "weaker"), (None, "weaker")]
+)
+def test_epsilon_at_the_point_is_a_metric(now: float | None, outcome: str) -> None:
+    before, after = ([spending(record, epsilon) for record in run(0.0)] for epsilon in (1.27, now))
+    found = of(verdict(before, after), "epsilon")
+    assert (found.outcome, found.drifted) == (outcome, now == 1.3)
+
+
+def test_more_identified_than_epsilon_allows_is_a_fault() -> None:
+    honest = [spending(record, 1.27) for record in run(0.0)]
+    assert not verdict(honest, honest).faults
+    lying = [spending(record, 1.27, named=True) for record in run(0.0)]
+    result = verdict(lying, lying)
+    assert result.exit_code == 1 and len(result.faults) == 1
+    assert "epsilon-violated" in printed(gate_reports.render(result))
+    assert "epsilon-violated" in gate_reports.markdown(result)

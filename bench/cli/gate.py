@@ -11,7 +11,7 @@ from bench.errors import BenchError
 from bench.gate import baseline as baselines
 from bench.gate import reports
 from bench.gate.baseline import Baseline
-from bench.gate.verdict import Verdict, verdict
+from bench.gate.verdict import Verdict, verdict, with_oldest
 from bench.record import fingerprint, request
 from bench.record.files import write_atomically
 from bench.record.runs import checked_run
@@ -77,6 +77,8 @@ def _write(run: Path | None, path: Path, margins: dict[str, float]) -> None:
     made = baselines.of_run(lookup.compact_records(run), request.read(run), margins)
     # Against itself it must pass, or it is too small to be of use: better said now than in CI.
     result = verdict(made.records, made.records, made.margins)
+    if path.exists():
+        made = baselines.replacing(made, baselines.read(path))
     baselines.write(path, made)
     click.echo(f"{path}: {len(made.records)} cells of {run}, {path.stat().st_size / 1e6:.1f} MB")
     if result.exit_code:
@@ -112,7 +114,8 @@ def _verdict(before: Baseline, run: Path, margins: dict[str, float]) -> Verdict:
         if record.cell.id in old
         for line in fingerprint.changed(old[record.cell.id], record.provenance)
     )
-    return verdict(before.records, after, margins, tuple(changes))
+    result = verdict(before.records, after, margins, tuple(changes))
+    return with_oldest(result, verdict(before.oldest, after, margins)) if before.oldest else result
 
 
 def _report(result: Verdict, junit: Path | None, markdown: Path | None, as_json: bool) -> None:

@@ -1,13 +1,14 @@
 """A baseline file: what the gate needs of a run's records, its margins, and the request that made the run.
 
-One JSON object, with one record a line, so that a change of the baseline can be reviewed.  Format 1 held records
-of schema 1 and is still read.
+One JSON object, with one record a line, so that a change of the baseline can be reviewed.  Written anew over an older
+one it keeps the oldest one's records beside its own, so that small steps add up.  Format 1 held records of schema 1,
+and before format 3 there was no oldest one; both are still read.
 """
 
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -23,29 +24,32 @@ from bench.record.request import Request
 from bench.record.schema import Record
 from bench.sanitize import first_error, first_line
 
-FORMAT = 2
+FORMAT = 3
 _MOST_BYTES = 2**30
-_RECORDS = re.compile(r'"records"\s*:\s*\[\s*')
+_LISTS = {name: re.compile(rf'"{name}"\s*:\s*\[\s*') for name in ("records", "oldest")}
 _BETWEEN = re.compile(r"\s*(?:,\s*(?=\{)|(?=\]))")  # a comma and the next record, or the end of the list
 _AGAIN = "write it again: bench gate RUN --write-baseline FILE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """`margins` by metric, all of `GATE_METRICS`; `request` is None for a run that does not say what it was."""
+    """`margins` by metric, all of `GATE_METRICS`; `request` is None for a run that does not say what it was; `oldest`
+    are the records of the first baseline that this one replaced, by way of others."""
 
     margins: Mapping[str, float]
     request: Request | None
     records: tuple[Record, ...]
+    oldest: tuple[Record, ...] = ()
 
 
 class _File(Frozen):
     """The file's JSON; its records are taken out first, and read one by one."""
 
-    baseline: Literal[1, 2]
+    baseline: Literal[1, 2, 3]
     margins: dict[str, float]
     request: Annotated[Request | None, Field(validation_alias=AliasChoices("request", "asked"))]
     records: tuple[()] | None = None
+    oldest: tuple[()] = ()
 
 
 def of_run(records: Iterable[Record], request: Request | None, margins: Mapping[str, float]) -> Baseline:
@@ -61,9 +65,18 @@ def write(path: Path, baseline: Baseline) -> None:
     """Write the file, whole or not at all; raises `StorageError` where it cannot be."""
     request = baseline.request and asdict(baseline.request)
     head = {"baseline": FORMAT, "margins": dict(baseline.margins), "request": request}
-    lines = [json.dumps(short_json(record), sort_keys=True, allow_nan=False) for record in baseline.records]
-    text = json.dumps(head, indent=1)[:-2] + ',\n "records": [\n' + ",\n".join(lines) + "\n ]\n}\n"
-    write_atomically(path, text.encode())
+    text = json.dumps(head, indent=1)[:-2]
+    for name, records in (("records", baseline.records), ("oldest", baseline.oldest)):
+        lines = [json.dumps(short_json(record), sort_keys=True, allow_nan=False) for record in records]
+        text += f',\n "{name}": [\n' + ",\n".join(lines) + ("\n" if lines else "") + " ]"
+    write_atomically(path, (text + "\n}\n").encode())
+
+
+def replacing(made: Baseline, earlier: Baseline) -> Baseline:
+    """The new baseline with the oldest records that its predecessor knows, where they are of the same protocol."""
+    oldest = earlier.oldest or earlier.records
+    protocols = {record.protocol for record in (*made.records, *oldest)}
+    return replace(made, oldest=oldest if len(protocols) == 1 and oldest != made.records else ())
 
 
 def read(path: Path) -> Baseline:
@@ -72,7 +85,9 @@ def read(path: Path) -> Baseline:
         if path.stat().st_size > _MOST_BYTES:
             raise BenchError(f"{path}: larger than {_MOST_BYTES >> 20} MiB, which no baseline is; {_AGAIN}")
         text = path.read_text("utf-8")
-        records, text = _taken_out(text)
+        intern = Interner()
+        records, text = _taken_out(text, "records", intern)
+        oldest, text = _taken_out(text, "oldest", intern)
         file = _File.model_validate_json(text)
         if file.records is None:
             raise BenchError(f"{path}: not a baseline (it has no records); {_AGAIN}")
@@ -86,19 +101,19 @@ def read(path: Path) -> Baseline:
         raise BenchError(f"{path}: not a baseline: {error}") from None
     except ValueError as error:  # no text, or no JSON from a record on
         raise BenchError(f"{path}: not a baseline ({first_line(error)}); {_AGAIN}") from None
-    return Baseline(margins=file.margins, request=file.request, records=tuple(records))
+    return Baseline(margins=file.margins, request=file.request, records=tuple(records), oldest=tuple(oldest))
 
 
-def _taken_out(text: str) -> tuple[list[Record], str]:
-    """The records of a file, and its text without them.  One at a time: the JSON of 10⁵ takes gigabytes.
+def _taken_out(text: str, name: str, intern: Interner) -> tuple[list[Record], str]:
+    """The records of a file's list, and its text without them.  One at a time: the JSON of 10⁵ takes gigabytes.
 
     Raises `RecordError` for what is no record, `ValueError` for what is no list of JSON objects.
     """
     records: list[Record] = []
-    start = _RECORDS.search(text)
+    start = _LISTS[name].search(text)
     if start is None:
         return records, text
-    decode, intern, at = json.JSONDecoder().raw_decode, Interner(), start.end()
+    decode, at = json.JSONDecoder().raw_decode, start.end()
     while text[at : at + 1] != "]":
         _, end = decode(text, at)
         records.append(intern(store.parse(text[at:end], "a record of it", _AGAIN)))

@@ -20,6 +20,7 @@ _HEADLINE = {
     "inconclusive": "inconclusive: there is too little, or something is missing",
 }
 _STYLE = {"pass": "green", "weaker": "bold red", "inconclusive": "yellow"}
+_SINCE = "against the oldest baseline (to accept it: delete the file, and write the baseline anew):"
 _PLACES = 8  # that were not compared, in the terminal
 _SHOWN = 30  # rows of a summary; the JSON and the XML have all
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -34,10 +35,15 @@ def headline(verdict: Verdict) -> str:
 def render(verdict: Verdict) -> RenderableType:
     """For the terminal: what did not pass, in detail, then what did, in short."""
     parts: list[RenderableType] = []
-    short = distinct(row.defense for row in verdict.comparisons)
+    short = distinct(row.defense for row in (*verdict.comparisons, *verdict.since_oldest))
     for outcome in ("weaker", "inconclusive"):
         if rows := [row for row in verdict.comparisons if row.outcome == outcome]:
             parts.append(_table(outcome, rows, short))
+    if verdict.since_oldest:
+        parts += [
+            Text(_SINCE, style="bold"),
+            _table("weaker", verdict.since_oldest, short),
+        ]
     for subject, reason in verdict.faults:
         parts.append(Text(f"epsilon-violated: {subject}: {reason}", style="bold red"))
     for row in (row for row in verdict.comparisons if row.drifted):
@@ -77,6 +83,10 @@ def markdown(verdict: Verdict) -> str:
         ]  # fmt: skip
         lines += [""] + ([f"{len(rows) - _SHOWN} more", ""] if len(rows) > _SHOWN else [])
     lines += [
+        f"- **weaker than the oldest baseline**: {cell(_place(row))}: {cell(sentence(row))}"
+        for row in verdict.since_oldest[:_SHOWN]
+    ]
+    lines += [
         f"- **epsilon-violated**: {cell(subject)}: {cell(reason)}" for subject, reason in verdict.faults
     ]
     lines += [
@@ -99,6 +109,11 @@ def junit(verdict: Verdict) -> str:
     for row in verdict.comparisons:
         case = (f"{row.point}.{row.defense}", row.metric, row.outcome, sentence(row))
         suites.setdefault(row.title, []).append(case)
+    if verdict.since_oldest:
+        suites["against the oldest baseline"] = [
+            (f"{row.point}.{row.defense}", row.metric, "weaker", sentence(row))
+            for row in verdict.since_oldest
+        ]
     if verdict.faults:
         suites["faults"] = [("faults", subject, "weaker", reason) for subject, reason in verdict.faults]
     if verdict.unpaired:

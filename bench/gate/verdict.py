@@ -9,7 +9,7 @@ else it is *inconclusive*, and the gate says how many examples it needs.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import ceil, inf, isclose
 from typing import Any, Literal
 
@@ -104,6 +104,7 @@ class Verdict:
     changes: tuple[str, ...]
     cells: int
     faults: tuple[tuple[str, str], ...] = ()
+    since_oldest: tuple[Comparison, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -115,10 +116,16 @@ class Verdict:
         content = asdict(self) | {"exit_code": self.exit_code}
         for name in ("unpaired", "faults"):
             content[name] = [{"place": subject, "reason": reason} for subject, reason in content[name]]
-        for comparison in content["comparisons"]:
+        for comparison in (*content["comparisons"], *content["since_oldest"]):
             comparison["criterion"] = comparison.pop("metric")
             comparison |= {name: None for name in ("lower", "upper") if not np.isfinite(comparison[name])}
         return content
+
+
+def with_oldest(result: Verdict, oldest: Verdict) -> Verdict:
+    """The verdict, and what is weaker than in the oldest baseline: small steps that each passed."""
+    weaker = tuple(row for row in oldest.comparisons if row.outcome == "weaker")
+    return replace(result, since_oldest=weaker, outcome="weaker" if weaker else result.outcome)
 
 
 def verdict(
