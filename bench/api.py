@@ -248,7 +248,7 @@ def score(
     lpips, lpips_absent = lpips_for(kind)
     scores = score_examples(
         true, true_labels.numpy(), claimed, kind=kind, groups=groups,
-        priors=prior_only_baselines(known, known_labels, claimed.labels.cpu().numpy()),
+        priors=prior_only_baselines(known, known_labels, true_labels.numpy()),
         gallery=None if public is None else known, lpips=lpips,
     )  # fmt: skip
     return replace(
