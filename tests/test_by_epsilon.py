@@ -1,9 +1,11 @@
 """Promise: a ceiling holds for the best attacker, and a defense that does not do what it states is found out."""
 
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 from scipy.stats import binom, norm
 
 from bench.answer.context import Memory, RunContext
@@ -15,8 +17,10 @@ from bench.defenses.accounting.mechanism import Reports
 from bench.defenses.accounting.report import at_tap
 from bench.defenses.base import Setting
 from bench.defenses.fed_cdp import FedCdp
-from bench.leaderboard.board import board
+from bench.leaderboard.board import Row, board
 from bench.leaderboard.flags import VIOLATED
+from bench.leaderboard.forms import terminal
+from bench.leaderboard.forms.page import render
 from bench.matrix.expand import expand
 from bench.matrix.read import read
 from bench.record.schema import Epsilon
@@ -114,7 +118,7 @@ class Faint(FedCdp):
 '''
 
 
-def flags(folder: Path, defense: str, readings: int = 32) -> set[str]:
+def _row(folder: Path, defense: str, readings: int = 32) -> Row:
     (folder / "mine.py").write_text(PLUGIN)
     registry.add_plugin(str(folder / "mine.py"))
     path = folder / "matrix.toml"
@@ -139,6 +143,11 @@ defense = [{defense}]
         (row,) = board([run(cell, RunContext(run=folder), Memory()) for cell in cells])
     finally:
         registry.drop_plugins()
+    return row
+
+
+def flags(folder: Path, defense: str) -> set[str]:
+    row = _row(folder, defense)
     at = row.points["type-2"]
     assert at.named is not None and at.named.ceiling is not None
     assert at.named.violated == (VIOLATED in {flag.code for flag in row.flags})
@@ -158,3 +167,14 @@ def test_a_defense_that_does_not_do_what_it_states_is_found_out(
     tmp_path: Path, defense: str, violated: bool
 ) -> None:
     assert (VIOLATED in flags(tmp_path, defense)) == violated
+
+
+def test_the_board_shows_the_fault_in_red(tmp_path: Path) -> None:
+    row = _row(tmp_path, '{ name = "unclipped", clip = 0.1, sigma = 2.0 }')
+    console = Console(width=120, force_terminal=True, color_system="standard", file=StringIO())
+    console.print(terminal.board([row]))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    start = shown.index(VIOLATED)
+    assert "\x1b[1;31m" in shown[max(0, start - 200) : start], "bold red"
+    page = render([row], thumbnails={}, title="planted", context=())
+    assert f'<span class="badge bad">{VIOLATED}</span>' in page

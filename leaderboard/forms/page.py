@@ -19,7 +19,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from bench.leaderboard.board import THRESHOLDS_DB, Row
-from bench.leaderboard.flags import INCOMPLETE
+from bench.leaderboard.flags import INCOMPLETE, VIOLATED
 from bench.leaderboard.forms.charts import charts, conditions, library
 from bench.leaderboard.forms.columns import Line, codes, columns, lines, recognised, unscored
 from bench.leaderboard.forms.numbers import formatted, interval, rate, share
@@ -75,7 +75,12 @@ def _template() -> Template:
         lstrip_blocks=True,
     )  # fmt: skip
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False}
-    environment.globals |= {"incomplete": INCOMPLETE, "rates": _rates, "tap": _tap, "unscored": unscored}
+    environment.globals |= {
+        "bad": (*INCOMPLETE, VIOLATED),
+        "rates": _rates,
+        "tap": _tap,
+        "unscored": unscored,
+    }
     environment.filters |= {
         "share": share, "interval": interval, "cut": _cut, "codes": codes, "rate": rate,
         "image": lambda thumbnail: f"data:image/webp;base64,{b64encode(thumbnail.webp).decode()}",

@@ -11,6 +11,7 @@ from rich.text import Text
 from bench.leaderboard.attacks import AttackRow
 from bench.leaderboard.board import AtPoint, Row
 from bench.leaderboard.conditions import Condition
+from bench.leaderboard.flags import VIOLATED
 from bench.leaderboard.forms.columns import Column, Line, columns, grouped, lines, short_attack
 from bench.leaderboard.forms.notes import LEGEND, notes
 from bench.leaderboard.forms.numbers import NONE, figure, formatted, interval, rate, share
@@ -108,7 +109,7 @@ def _stacked(stack: Sequence[Column], line: Line) -> Text:
         if words not in (NONE, ""):
             assert column.terminal is not None
             lines = words.replace(", chance", "\nchance")  # too wide for one line
-            text.append(f"\n{column.terminal[1]}{lines}", style="dim")
+            text.append(f"\n{column.terminal[1]}{lines}", style="bold red" if VIOLATED in lines else "dim")
     return text
 
 
