@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from bench.leaderboard.board import Row
+from bench.leaderboard.board import AtPoint, Row
 from bench.leaderboard.costs import UNDEFENDED
-from bench.leaderboard.forms.numbers import rate
+from bench.leaderboard.forms.numbers import rate, share
 from bench.leaderboard.forms.reconstructions import Runs, of_best
 from bench.pictures.grid import Floats, chosen, drawn
 from bench.record.names import distinct
@@ -35,9 +35,18 @@ def figure(rows: Sequence[Row], runs: Runs, *, point: str, private: bool = False
         lines = lines or [("victims", point, truth)]
         if np.array_equal(truth, lines[0][2]):
             at = row.points[point]
-            words = f"{rate(at.asr, lower_bound=at.lower_bound)} of {at.examples} leaked"
-            lines.append((names[row.defense], words, guess))
+            lines.append((names[row.defense], _words(at), guess))
     return _drawn(lines) if lines else None
+
+
+def _words(at: AtPoint) -> str:
+    """What came back, and what is recognised of what did not: a blurred face is no 0."""
+    # the font has no sign for it
+    reached = rate(at.asr, lower_bound=at.lower_bound).replace("≥", "at least")
+    words = f"{reached} of {at.examples} reconstructed"
+    if at.identified is None:
+        return words
+    return f"{words}\n{share(at.identified.value)} identified, by chance {share(at.identified.chance)}"
 
 
 def _asr(row: Row, point: str) -> float:
@@ -53,8 +62,8 @@ def _drawn(lines: Sequence[tuple[str, str, Floats]]) -> Image.Image:
     large, small = ImageFont.load_default(17), ImageFont.load_default(14)
     for number, (name, words, examples) in enumerate(lines):
         top = _GAP + number * (_TILE + _GAP)
-        ink.text((_GAP + 4, top + 14), _fitted(ink, name, large), fill=_INK, font=large)
-        ink.text((_GAP + 4, top + 38), words, fill=_DIM, font=small)
+        ink.text((_GAP + 4, top + 8), _fitted(ink, name, large), fill=_INK, font=large)
+        ink.text((_GAP + 4, top + 31), words, fill=_DIM, font=small, spacing=3)
         for column, pixels in enumerate(drawn(examples)):
             tile = Image.fromarray(pixels).resize((_TILE, _TILE), Image.Resampling.NEAREST)
             image.paste(tile, (_LABEL + column * (_TILE + _GAP), top))
