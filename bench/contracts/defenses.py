@@ -25,6 +25,7 @@ from bench.contracts.trials import (
     trials,
     variants,
 )
+from bench.contracts.unlinked import unlinked
 from bench.defenses.base import Defense, Transform
 from bench.points import STAGES, Stage
 
@@ -228,6 +229,7 @@ CONTRACTS = (
     Contract("bias", "unbiased or biased, as it says", bias),
     Contract("noise", "noise has the variance it states", noise),
     Contract("sensitivity", "no crafted gradient moves what is seen by more than its ε counts", sensitivity),
+    Contract("unlinked", "coordinates that it says are unlinked cannot be linked", unlinked),
     Contract("norms", "norms decide what it says they do", by_norms),
     Contract("description", "what it tells attackers is the reading, at the truth", description),
 )
