@@ -110,7 +110,7 @@ def noise(defense: Defense) -> None:
     tensor, within five standard errors; where that is a bound, no more."""
     words, trial = first_trial(defense)
     stated = 0
-    for stage, transform, given, state in _arriving(trial):
+    for stage, transform, given, state in arriving_at(trial):
         context = context_of(trial, stage)
         said = transform.noise(context, _of_one(transform, state))
         if said is None and not _claims_a_mean(transform, given, state, context):
@@ -139,7 +139,7 @@ def by_norms(defense: Defense) -> None:
     """A training that forms norms alone does what `apply` does: the same factors, and as much noise."""
     words, trial = first_trial(defense)
     checked = 0
-    for stage, transform, arriving, state in _arriving(trial):
+    for stage, transform, arriving, state in arriving_at(trial):
         if stage != "example":
             continue
         for scale in (1e-3, 1.0, 1e3):
@@ -259,7 +259,7 @@ def _differentiable(one: Seen) -> None:
 # ------------------------------------------------------------------ noise
 
 
-def _arriving(trial: Trial) -> Iterator[tuple[Stage, Transform, dict[str, Tensor], State]]:
+def arriving_at(trial: Trial) -> Iterator[tuple[Stage, Transform, dict[str, Tensor], State]]:
     """Each transform with the tensors that arrive at it, noise off, and its state before round 0."""
     shapes = {name: tuple(value.shape) for name, value in trial.weights.items()}
     for stage in STAGES:

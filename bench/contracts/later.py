@@ -1,0 +1,97 @@
+"""Contracts of what a defense does after the round that is attacked: in later rounds, and with a training's draws."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from bench.contracts.base import ContractSkipped, require
+from bench.contracts.descriptions import arriving_at
+from bench.contracts.situations import Tensors, setting_of
+from bench.contracts.trials import CLIENTS, DRAWS, SIGMAS, Trial, context_of, first_trial, joined, lead_of
+from bench.defenses.accounting.mechanism import Mechanism
+from bench.defenses.base import Defense, Setting, State, Transform
+from bench.federated.draws import StreamDraws
+from bench.federated.stages import stages
+from bench.points import Stage
+
+_ROUNDS, _LATER = 100, (1, 3, 50, 99)
+_HALF = 0.5  # of the first round's squared change, which a later round must keep
+
+
+def rounds(defense: Defense) -> None:
+    """In later rounds each transform changes what passes it by no less than half of what it does in round 0.
+
+    Squared, on the same tensors, state and draws; less where the mechanism states a smaller noise.  Attacks read one
+    round, and their figure is to hold for all.
+    """
+    words, trial = first_trial(defense)
+    shapes = {name: tuple(value.shape) for name, value in trial.weights.items()}
+    try:
+        trial = replace(trial, stages=stages(defense, setting_of(trial.federated, rounds=_ROUNDS), shapes))
+    except ValueError:  # what was tried is another choice of its parameters
+        raise ContractSkipped("it refuses the setting") from None
+    for stage, transform, given, state in arriving_at(trial):
+        first = _change(transform.update(given, state, context_of(trial, stage))[0], given)
+        for round_ in _LATER:
+            context = replace(context_of(trial, stage), round=round_)
+            now = _change(transform.update(given, state, context)[0], given)
+            least = _HALF * _stated(defense, trial.stages.setting, round_) * first
+            require(
+                now >= least,
+                f"{words}, {stage}: in round {round_} {type(transform).__name__} changes its input by {now:.3g}, in "
+                f"round 0 by {first:.3g} (squared), and no smaller noise is stated",
+            )
+
+
+def _stated(defense: Defense, setting: Setting, round_: int) -> float:
+    """σ_t² over σ_0², as the mechanism counts them, 1 at most."""
+    mechanism = defense.mechanism(setting)
+    if not isinstance(mechanism, Mechanism) or not mechanism.sigmas[0]:
+        return 1.0
+    at = round_ * (setting.steps if mechanism.by_step else 1)
+    return min(1.0, (mechanism.sigmas[min(at, len(mechanism.sigmas) - 1)] / mechanism.sigmas[0]) ** 2)
+
+
+def _change(after: Tensors, before: Tensors) -> float:
+    return float((joined(after) - joined(before)).square().sum())
+
+
+def training_draws(defense: Defense) -> None:
+    """With a training's draws, a stream for each client, a transform has the law that it has with the keyed draws of an
+    attacked reading: the same output where nothing is random, else the same mean and mean square, within five standard
+    errors of their difference."""
+    words, trial = first_trial(defense)
+    for stage, transform, given, state in arriving_at(trial):
+        if not lead_of(stage):
+            continue  # the server's own, keyed in trainings too
+        keyed, streamed = (
+            _outputs(trial, stage, transform, given, state, kind) for kind in ("keyed", "streamed")
+        )
+        what = f"{words}, {stage}: {type(transform).__name__}"
+        if not transform.random:
+            require(
+                bool((keyed[0] == streamed[0]).all()), f"{what} gives another output with a training's draws"
+            )
+            continue
+        for power, name in ((1, "mean"), (2, "mean square")):
+            one, other = keyed.pow(power).mean(1), streamed.pow(power).mean(1)  # of each draw
+            error = float((one.var() + other.var()) / DRAWS) ** 0.5 + 1e-12
+            apart = abs(float(one.mean() - other.mean()))
+            require(
+                apart <= SIGMAS * error,
+                f"{what}'s {name} is another with a training's draws ({apart:.3g} ± {error:.1g})",
+            )
+
+
+def _outputs(
+    trial: Trial, stage: Stage, transform: Transform, given: Tensors, state: State, kind: str
+) -> Tensor:
+    """What comes out, (draw, value)."""
+    shown = []
+    for draw in range(DRAWS if transform.random else 1):
+        context = context_of(trial, stage, draw=draw)
+        if kind == "streamed":
+            context = replace(context, draws=StreamDraws.of(3, draw, 0, CLIENTS, torch.device("cpu")))
+        shown.append(joined(transform.update(given, state, context)[0]))
+    return torch.stack(shown)
