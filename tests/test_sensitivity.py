@@ -1,18 +1,21 @@
 """Promise: `bench check` finds a defense whose ε counts a bound that it does not keep, however seldom that shows."""
 
 from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import pytest
+import torch
 
 from bench.contracts.base import ContractBroken, ContractSkipped
 from bench.contracts.sensitivity import sensitivity
 from bench.defenses.accounting.mechanism import Mechanism
-from bench.defenses.base import Defense, Setting, StageTransforms
+from bench.defenses.base import Context, Defense, Setting, StageTransforms, Tensors, Transform
 from bench.defenses.fed_alpha_cdp import FedAlphaCdp
 from bench.defenses.fed_cdp import FedCdp
 from bench.defenses.fed_sdp import FedSdp
 from bench.defenses.fed_split import FedSplit
 from bench.defenses.gaussian import Gaussian
+from bench.defenses.transforms.clip import Clip
 from bench.registry import entries as registry
 
 
@@ -60,6 +63,82 @@ class _OthersNoiseCounted(FedSplit):
 )
 def test_what_is_stated_and_not_kept_is_found(defense: Defense, where: str) -> None:
     with pytest.raises(ContractBroken, match=f"{where}: .* deviations of the noise, and its ε counts"):
+        sensitivity(defense)
+
+
+@dataclass(frozen=True, slots=True)
+class _OneDirection(Transform):
+    """Noise of the stated deviation at every coordinate, and one normal for all: a public projection removes it."""
+
+    deviation: float
+    random: ClassVar[bool] = True
+
+    def apply(self, tensors: Tensors, context: Context) -> dict[str, torch.Tensor]:
+        first = next(iter(tensors.values()))
+        lead = first.shape[: context.lead]
+        one = context.draws.normal("all", first).reshape(*lead, -1)[..., 0]
+        return {
+            name: value + self.deviation * one.reshape(*lead, *[1] * (value.ndim - len(lead)))
+            for name, value in tensors.items()
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RankOne(FedCdp):
+    def transforms(self, setting: Setting) -> StageTransforms:
+        clip, noise = FedCdp.transforms(self, setting)["example"]
+        return {"example": (clip, _OneDirection(deviation=self.sigma * self.clip))}
+
+
+@dataclass(frozen=True, slots=True)
+class _OnlyTheLargest(Transform):
+    """Clips what is a thousand times too large."""
+
+    bound: float
+
+    def apply(self, tensors: Tensors, context: Context) -> dict[str, torch.Tensor]:
+        clip = Clip(bound=self.bound, per="flat")
+        norm = torch.cat([value.flatten(context.lead) for value in tensors.values()], context.lead).norm(
+            dim=-1
+        )
+        far = norm > 1000 * self.bound
+        return {
+            name: torch.where(far.reshape(*far.shape, *[1] * (value.ndim - context.lead)), after, value)
+            for (name, value), after in zip(
+                tensors.items(), clip.apply(tensors, context).values(), strict=True
+            )
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _GapClip(FedCdp):
+    clipping: Literal["per-tensor", "flat"] = "flat"
+
+    def transforms(self, setting: Setting) -> StageTransforms:
+        return {"example": (_OnlyTheLargest(bound=self.clip), FedCdp.transforms(self, setting)["example"][1])}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _HonestHereAlone(FedCdp):
+    """Counts fifty times the noise in any setting but the one that used to be tried."""
+
+    def mechanism(self, setting: Setting) -> Mechanism:
+        honest = FedCdp.mechanism(self, setting)
+        more = 1.0 if setting.rounds == 2 else 50.0
+        return replace(honest, rows={stage: more * value for stage, value in honest.rows.items()})
+
+
+@pytest.mark.parametrize(
+    ("defense", "words"),
+    [
+        (_RankOne(), "the noise's coordinates depend on one another"),
+        (_GapClip(), "times larger moves what is seen"),
+        (_HonestHereAlone(), "T=100, example: .* deviations of the noise"),
+    ],
+)
+def test_what_an_adversary_found(defense: Defense, words: str) -> None:
+    """Each passed every check once."""
+    with pytest.raises(ContractBroken, match=words):
         sensitivity(defense)
 
 

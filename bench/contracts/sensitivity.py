@@ -1,24 +1,28 @@
 """Contract of a defense that states an ε: no gradient, however large, moves what is seen by more than it counts."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import sqrt
 
 import torch
 
 from bench.contracts.base import ContractSkipped, require
-from bench.contracts.situations import Tensors
+from bench.contracts.situations import Tensors, setting_of
 from bench.contracts.trials import CLIENTS, Trial, first_trial, variants
 from bench.defenses.accounting.mechanism import Mechanism
 from bench.defenses.base import Defense, Draws
 from bench.defenses.transforms.rows import norms
 from bench.federated.draws import ZeroDraws
 from bench.federated.pipeline import sent_unit
-from bench.federated.stages import DrawKey
+from bench.federated.stages import DrawKey, stages
 from bench.points import STAGES, UPDATE_STAGES, Stage
 
 _DRAWS = 128
+_ROUNDS = (2, 100)  # T, so that no mechanism is of one setting alone
 _SLACK = 1.1  # deviations are measured, each to 6 %
 _LARGE = 1e6
+_SIZES = (1.0, 3.0, 10.0, 30.0, 100.0, 1e3, 1e4, _LARGE)  # a bound may hold for the largest alone
+_DEPENDENT = 2.0  # times what independent coordinates give: mean squared product of two draws
 _BENT = 2.0  # mean square of a standardised difference that says so; 1 by chance, of hundreds of coordinates
 _Shown = dict[Stage, dict[str, torch.Tensor]]
 
@@ -27,16 +31,28 @@ def sensitivity(defense: Defense) -> None:
     """One row (an example's gradient, a client's update) is replaced by crafted ones: its own 10⁶ times larger, and
     each tensor of it alone.  Against a row of zeros none moves what a stage shows by more noise deviations than the
     mechanism counts there: half of what replacing a row does."""
-    words, trial, mechanism = _stated(defense)
+    for rounds in _ROUNDS:
+        words, trial, mechanism = _stated(defense, rounds)
+        _keeps(f"{words}, T={rounds}", trial, mechanism)
+
+
+def _keeps(words: str, trial: Trial, mechanism: Mechanism) -> None:
     start: Stage = "example" if mechanism.unit == "example" else UPDATE_STAGES[0]
     given = trial.at(start)
     try:
         still = _shown(trial, start, _with_row(given, {}), ZeroDraws())
     except RuntimeError:
         raise ContractSkipped("it draws other than normals, and cannot be run without its noise") from None
-    mean, deviations = _drawn(trial, start, given)
+    mean, deviations, draws = _drawn(trial, start, given)
     without = _shown(trial, start, given, ZeroDraws())
     linear = _linear(words, mechanism, mean, without, deviations)
+    for stage in linear:
+        found = _dependence(draws[stage], mean[stage], deviations[stage])
+        require(
+            found <= _DEPENDENT,
+            f"{words}, {stage}: the noise's coordinates depend on one another (two draws agree {found:.3g} times as "
+            "independent ones do), so that a part of what is seen has none",
+        )
     root = sqrt(len(trial.weights)) if mechanism.per_tensor else 1.0
     for craft, row in _crafted(given):
         moved = _shown(trial, start, _with_row(given, row), ZeroDraws())
@@ -57,19 +73,19 @@ def _linear(
 
     What comes after is post-processing, such as a clipping of what is noisy: no ε there may count more than before.
     """
-    stages: list[Stage] = []
+    added: list[Stage] = []
     bent = False
     for stage in (stage for stage in STAGES if mechanism.rows.get(stage)):
         if _bent(mean[stage], without[stage], deviations[stage]) or bent:
             bent = True
-            before = max((mechanism.rows[each] for each in stages), default=None)
+            before = max((mechanism.rows[each] for each in added), default=None)
             more = before is not None and mechanism.rows[stage] > before * (1 + 1e-9)
             require(
                 not more, f"{words}, {stage}: its ε counts more noise than before a step that is not linear"
             )
             continue
-        stages.append(stage)
-    return stages
+        added.append(stage)
+    return added
 
 
 def _length(moved: Tensors, still: Tensors, deviations: Tensors) -> float:
@@ -78,11 +94,14 @@ def _length(moved: Tensors, still: Tensors, deviations: Tensors) -> float:
     return float(torch.cat(parts).norm())
 
 
-def _stated(defense: Defense) -> tuple[str, Trial, Mechanism]:
+def _stated(defense: Defense, rounds: int) -> tuple[str, Trial, Mechanism]:
     """The first choice of its parameters that takes the setting, and the mechanism that it states."""
     for variant in variants(defense):
         try:
             words, trial = first_trial(variant)
+            shapes = {name: tuple(value.shape) for name, value in trial.weights.items()}
+            setting = setting_of(trial.federated, rounds=rounds)
+            trial = replace(trial, stages=stages(variant, setting, shapes))
             mechanism = variant.mechanism(trial.stages.setting)
         except ValueError:
             continue
@@ -101,8 +120,9 @@ def _bent(mean: Tensors, without: Tensors, deviations: Tensors) -> bool:
 def _crafted(given: Tensors) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
     """Rows in place of the first one, name → (*shape); names that are left out are zero."""
     own = {name: _first(value, given) for name, value in given.items()}
-    for sign, words in ((1, "a gradient 10⁶ times larger"), (-1, "one of the other sign")):
-        yield words, {name: sign * _LARGE * value for name, value in own.items()}
+    for size in _SIZES:
+        yield f"a gradient {size:g} times larger", {name: size * value for name, value in own.items()}
+    yield "one of the other sign", {name: -_LARGE * value for name, value in own.items()}
     for name, value in own.items():
         yield f"{name} alone, 10⁶ times larger", {name: _LARGE * value}
 
@@ -126,7 +146,7 @@ def _with_row(given: Tensors, row: Tensors) -> dict[str, torch.Tensor]:
 
 def _shown(trial: Trial, start: Stage, given: Tensors, draws: Draws | None, draw: int = 0) -> _Shown:
     """What each stage from `start` on shows of the first client, name → (*shape): the round behind that stage."""
-    stages, current, shown = trial.stages, dict(given), _Shown()
+    chain, current, shown = trial.stages, dict(given), _Shown()
     key = DrawKey(seed=3, draw=draw, round=0)
     for stage in STAGES[STAGES.index(start) :]:
         left = None
@@ -138,7 +158,7 @@ def _shown(trial: Trial, start: Stage, given: Tensors, draws: Draws | None, draw
         elif stage == "aggregate":
             current = {name: value.mean(0) for name, value in current.items()}
         examples = next(iter(current.values())).shape[1] if stage == "example" else 0
-        current, stages = stages.apply(
+        current, chain = chain.apply(
             stage, current, key, () if stage == "aggregate" else CLIENTS, draws, norms=left, weights=trial.weights,
             local=trial.local(CLIENTS, examples) if stage == "example" else None,
         )  # fmt: skip
@@ -147,22 +167,26 @@ def _shown(trial: Trial, start: Stage, given: Tensors, draws: Draws | None, draw
     return shown
 
 
-def _drawn(trial: Trial, start: Stage, given: Tensors) -> tuple[_Shown, _Shown]:
-    """The mean of what each stage shows over draws, and each coordinate's deviation."""
-    sums: _Shown = {}
-    squares: _Shown = {}
-    for draw in range(_DRAWS):
-        for stage, tensors in _shown(trial, start, given, None, draw).items():
-            for name, value in tensors.items():
-                sums.setdefault(stage, {})[name] = sums.get(stage, {}).get(name, 0) + value
-                squares.setdefault(stage, {})[name] = squares.get(stage, {}).get(name, 0) + value.square()
-    mean = {
-        stage: {name: total / _DRAWS for name, total in tensors.items()} for stage, tensors in sums.items()
-    }
-    return mean, {
-        stage: {
-            name: ((squares[stage][name] - total.square() / _DRAWS) / (_DRAWS - 1)).clamp_min(0).sqrt()
-            for name, total in tensors.items()
-        }
-        for stage, tensors in sums.items()
-    }
+def _drawn(trial: Trial, start: Stage, given: Tensors) -> tuple[_Shown, _Shown, dict[Stage, torch.Tensor]]:
+    """Over draws, of what each stage shows: the mean, each coordinate's deviation, and all of it (draw, coordinate)."""
+    shown = [_shown(trial, start, given, None, draw) for draw in range(_DRAWS)]
+    mean, deviations, draws = _Shown(), _Shown(), {}
+    for stage, tensors in shown[0].items():
+        stacks = {name: torch.stack([each[stage][name] for each in shown]) for name in tensors}
+        mean[stage] = {name: value.mean(0) for name, value in stacks.items()}
+        deviations[stage] = {name: value.std(0) for name, value in stacks.items()}
+        draws[stage] = torch.cat([value.flatten(1) for value in stacks.values()], 1)
+    return mean, deviations, draws
+
+
+def _dependence(draws: torch.Tensor, mean: Tensors, deviations: Tensors) -> float:
+    """The mean squared product of two draws' standardised noise, times the coordinates: 1 where they are independent,
+    n/r where the noise fills r of n directions."""
+    centre, deviation = (
+        torch.cat([value.flatten() for value in each.values()]) for each in (mean, deviations)
+    )
+    noised = deviation > 0
+    z = (draws[:, noised] - centre[noised]) / deviation[noised]
+    gram = z @ z.T / z.shape[1]
+    apart = ~torch.eye(len(z), dtype=torch.bool)
+    return float(gram[apart].square().mean() * z.shape[1])
