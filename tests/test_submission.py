@@ -388,6 +388,7 @@ EDITS: dict[str, tuple[Edit, str]] = {
     ),
     "no share": (lambda r: summary(r).pop("asr"), "summary.asr: field required"),
     "no summary": (of_result(summary=None), "has no summary"),
+    "chance": (lambda r: summary(r).update(identification_chance=0.9), "identification_chance is 0.9, "),
     "success": (of_example(success=True), "success is True, its figures give False"),
     "psnr": (of_example(psnr_db=3.0), "its figures give"),
     "prior of an example": (of_example(prior_db=3.0), "prior_db is 3.0"),

@@ -35,6 +35,7 @@ def findings(record: Record) -> list[str]:
         lines = [
             *_counts(record.attack, cell),
             *_undefended(record.attack, cell),
+            *_chances(record.attack, cell, earlier),
             *_scores(record.attack, earlier),
         ]
         lines = lines or list(_summary(record.attack, earlier))  # columns need readings of one length
@@ -84,6 +85,20 @@ def _counts(result: AttackResult, cell: AttackCell) -> Iterator[str]:
     wrong = {len(reading.examples) for reading in result.readings} - {count}
     if wrong:
         yield f"{min(wrong)} examples in a reading, its cell makes {count}"
+
+
+def _chances(result: AttackResult, cell: AttackCell, earlier: bool) -> Iterator[str]:
+    """Chances that do not follow: without granted labels they are the reading's guesses over the candidates."""
+    if earlier or cell.grants.labels or not result.readings:
+        return
+    stated, guesses = result.figures(), len(result.readings[0].examples)
+    for name, value, candidates in (
+        ("identification_chance", stated.identification_chance, stated.gallery + 1),
+        ("naming_chance", stated.naming_chance, cell.grants.gallery),
+    ):
+        expected = min(1.0, guesses / candidates) if candidates else None
+        if value is not None and (expected is None or not math.isclose(value, expected, rel_tol=1e-9)):
+            yield f"{name} is {value:.4g}, {guesses} guesses among {candidates} give {expected}"
 
 
 def _undefended(result: AttackResult, cell: AttackCell) -> Iterator[str]:
