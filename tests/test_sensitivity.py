@@ -8,6 +8,7 @@ import torch
 
 from bench.contracts.base import ContractBroken, ContractSkipped
 from bench.contracts.sensitivity import sensitivity
+from bench.contracts.trials import variants
 from bench.defenses.accounting.mechanism import Mechanism
 from bench.defenses.base import Context, Defense, Setting, StageTransforms, Tensors, Transform
 from bench.defenses.fed_alpha_cdp import FedAlphaCdp
@@ -170,3 +171,13 @@ def test_the_bound_is_near() -> None:
 def test_without_a_gaussian_epsilon_it_is_skipped(defense: Defense) -> None:
     with pytest.raises(ContractSkipped, match="states no ε"):
         sensitivity(defense)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(registry.names("defenses")))
+def test_every_choice_of_what_is_registered_keeps_it(name: str) -> None:
+    for variant in variants(registry.instance("defenses", name, {})):
+        try:
+            sensitivity(variant)
+        except ContractSkipped:
+            continue

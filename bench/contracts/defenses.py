@@ -210,7 +210,6 @@ OF_A_CHOICE = frozenset(
         "alone = in company",
         "bias",
         "noise",
-        "sensitivity",
         "norms",
         "description",
     }
