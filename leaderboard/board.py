@@ -27,7 +27,7 @@ from bench.leaderboard.recognition import Rate, recognition, violations
 from bench.leaderboard.worst import GRADIENT_FREE, ExampleKey, WorstCase
 from bench.record.metrics import COMPARED
 from bench.record.names import dataset_name, entry_text
-from bench.record.schema import Privacy, Record
+from bench.record.schema import Record
 
 THRESHOLDS_DB = tuple(range(10, 62, 2))  # at which `reached` is taken
 
@@ -172,8 +172,6 @@ def _row(
 
 
 def _at(point: str, worst: WorstCase, attacks: Sequence[str], doubts: Sequence[Flag]) -> AtPoint:
-    results = (record.attack for records in worst.records.values() for record in records if record.attack)
-    privacy = next((result.privacy for result in results), Privacy())
     priors = [worst.rate(name) for name in worst.scores if name.startswith(GRADIENT_FREE)]
     missing = tuple(name for name in attacks if name not in worst.records)
     identified, named, spent = recognition(worst)
@@ -183,7 +181,7 @@ def _at(point: str, worst: WorstCase, attacks: Sequence[str], doubts: Sequence[F
         identified=identified, named=named, best=_best(worst),
         by_attack={name: worst.rate(name) for name in sorted(worst.scores)}, reached=_reached(worst),
         prior_asr=max(priors, default=None), prior_psnr_db=worst.prior_psnr_db,
-        epsilon=privacy.epsilon, epsilon_absent=privacy.absent,
+        epsilon=worst.privacy.epsilon, epsilon_absent=worst.privacy.absent,
         absent=dict(worst.absent), crashed=dict(worst.crashed), missing=missing,
         flags=(*violations(identified, named, spent), *flags.coverage(worst, missing), *doubts),
     )  # fmt: skip

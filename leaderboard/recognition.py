@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from bench.ceilings.by_epsilon import ceiling, exceeded
 from bench.leaderboard.flags import VIOLATED, Flag
 from bench.leaderboard.worst import ExampleKey, WorstCase, readings, share_interval
-from bench.record.schema import Epsilon, Privacy
+from bench.record.schema import Epsilon
 from bench.scoring.intervals import effective_trials
 
 LIST = 10  # of the gallery's list; more attackers than that have no ceiling here
@@ -31,8 +31,7 @@ class Rate:
 
 def recognition(worst: WorstCase) -> tuple[Rate | None, Rate | None, Epsilon | None]:
     """What some attack identified, and named, at a point, and the ε there."""
-    results = (record.attack for records in worst.records.values() for record in records if record.attack)
-    spent = next((result.privacy for result in results), Privacy()).by("tap")
+    spent = worst.privacy.by("tap")
     # the decoder may not meet more strangers than a reconstruction does
     comparable = worst.places if worst.candidates - 1 <= worst.strangers else {}
     identified = _recognised(worst.identified, worst.identified_chance, spent, comparable)

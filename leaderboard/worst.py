@@ -10,7 +10,7 @@ from bench.cell import AttackCell
 from bench.points import POINTS
 from bench.record.metrics import PSNR_DB, Metric
 from bench.record.names import attack_name
-from bench.record.schema import ExampleScore, Record
+from bench.record.schema import ExampleScore, Privacy, Record
 from bench.scoring.intervals import LEVEL, clustered_share
 from bench.scoring.summary import median
 
@@ -104,6 +104,12 @@ class WorstCase:
                 self.named_chance[attack] = (summary and summary.naming_chance) or 0.0
             if example.place is not None and record.attack.conditions.exact:
                 self.places[key], self.candidates = example.place, cell.grants.gallery
+
+    @property
+    def privacy(self) -> Privacy:
+        """ε at the point: the same for all its records."""
+        results = (record.attack for records in self.records.values() for record in records if record.attack)
+        return next((result.privacy for result in results), Privacy())
 
     @property
     def asr(self) -> float | None:

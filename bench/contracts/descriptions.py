@@ -261,12 +261,11 @@ def _differentiable(one: Seen) -> None:
 
 def arriving_at(trial: Trial) -> Iterator[tuple[Stage, Transform, dict[str, Tensor], State]]:
     """Each transform with the tensors that arrive at it, noise off, and its state before round 0."""
-    shapes = {name: tuple(value.shape) for name, value in trial.weights.items()}
     for stage in STAGES:
         given = trial.at(stage)
         rows = len(next(iter(given.values()))) if lead_of(stage) else 1
         for transform in trial.stages.transforms.get(stage, ()):
-            state = transform.initial_of(shapes, rows)
+            state = transform.initial_of(trial.shapes, rows)
             yield stage, transform, given, state
             given = StraightThrough(transform)(given, state, context_of(trial, stage))[0]
 

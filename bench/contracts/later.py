@@ -7,12 +7,11 @@ from torch import Tensor
 
 from bench.contracts.base import ContractSkipped, require
 from bench.contracts.descriptions import arriving_at
-from bench.contracts.situations import Tensors, setting_of
+from bench.contracts.situations import Tensors
 from bench.contracts.trials import CLIENTS, DRAWS, SIGMAS, Trial, context_of, first_trial, joined, lead_of
 from bench.defenses.accounting.mechanism import Mechanism
 from bench.defenses.base import Defense, Setting, State, Transform
 from bench.federated.draws import StreamDraws
-from bench.federated.stages import stages
 from bench.points import Stage
 
 _ROUNDS, _LATER = 100, (1, 3, 50, 99)
@@ -26,9 +25,8 @@ def rounds(defense: Defense) -> None:
     round, and their figure is to hold for all.
     """
     words, trial = first_trial(defense)
-    shapes = {name: tuple(value.shape) for name, value in trial.weights.items()}
     try:
-        trial = replace(trial, stages=stages(defense, setting_of(trial.federated, rounds=_ROUNDS), shapes))
+        trial = trial.of_rounds(defense, _ROUNDS)
     except ValueError:  # what was tried is another choice of its parameters
         raise ContractSkipped("it refuses the setting") from None
     for stage, transform, given, state in arriving_at(trial):

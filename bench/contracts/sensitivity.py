@@ -1,20 +1,19 @@
 """Contract of a defense that states an ε: no gradient, however large, moves what is seen by more than it counts."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from math import sqrt
 
 import torch
 
 from bench.contracts.base import ContractSkipped, require
-from bench.contracts.situations import Tensors, setting_of
+from bench.contracts.situations import Tensors
 from bench.contracts.trials import CLIENTS, Trial, first_trial, variants
 from bench.defenses.accounting.mechanism import Mechanism
 from bench.defenses.base import Defense, Draws
 from bench.defenses.transforms.rows import norms
 from bench.federated.draws import ZeroDraws
 from bench.federated.pipeline import sent_unit
-from bench.federated.stages import DrawKey, stages
+from bench.federated.stages import DrawKey
 from bench.points import STAGES, UPDATE_STAGES, Stage
 
 _DRAWS = 128
@@ -99,9 +98,7 @@ def _stated(defense: Defense, rounds: int) -> tuple[str, Trial, Mechanism]:
     for variant in variants(defense):
         try:
             words, trial = first_trial(variant)
-            shapes = {name: tuple(value.shape) for name, value in trial.weights.items()}
-            setting = setting_of(trial.federated, rounds=rounds)
-            trial = replace(trial, stages=stages(variant, setting, shapes))
+            trial = trial.of_rounds(variant, rounds)
             mechanism = variant.mechanism(trial.stages.setting)
         except ValueError:
             continue

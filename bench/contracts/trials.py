@@ -45,6 +45,15 @@ class Trial:
             self.module, self.weights, self.batches, self.federated, chosen, draw_key, classes=10
         )
 
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(value.shape) for name, value in self.weights.items()}
+
+    def of_rounds(self, defense: Defense, rounds: int) -> "Trial":
+        """The same round, of a training of so many.  Raises ValueError where the defense refuses that setting."""
+        chosen = stages(defense, setting_of(self.federated, rounds=rounds), self.shapes)
+        return dataclasses.replace(self, stages=chosen)
+
     def undefended(self) -> Stages:
         return Stages(setting=self.stages.setting, transforms={}, states={})
 

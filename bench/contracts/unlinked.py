@@ -3,9 +3,9 @@
 import torch
 
 from bench.contracts.base import ContractSkipped, require
+from bench.contracts.descriptions import arriving_at
 from bench.contracts.trials import CLIENTS, DRAWS, SIGMAS, context_of, first_trial
 from bench.defenses.base import Defense
-from bench.points import STAGES
 
 
 def unlinked(defense: Defense) -> None:
@@ -14,31 +14,28 @@ def unlinked(defense: Defense) -> None:
     to n times as much."""
     words, trial = first_trial(defense)
     said = False
-    for stage in STAGES:
-        for transform in trial.stages.transforms.get(stage, ()):
-            if not transform.unlinks:
-                continue
-            said = True
-            marks = torch.arange(1.0, len(CLIENTS) + 1, dtype=torch.float64)
-            marked = {
-                name: marks.reshape(-1, *[1] * (value.ndim - 1)).expand_as(value).clone()
-                for name, value in trial.at(stage).items()
-            }
-            shapes = {name: tuple(value.shape) for name, value in trial.weights.items()}
-            state = transform.initial_of(shapes, len(CLIENTS))
-            rows = []
-            for draw in range(DRAWS):
-                shown = transform.update(marked, state, context_of(trial, stage, draw=draw))[0]
-                rows.append(torch.cat([value.flatten(1) for value in shown.values()], 1))
-            drawn = torch.stack(rows)  # (draw, client, coordinate)
-            spread = float(drawn.var())
-            require(spread > 0, f"{words}, {stage}: {type(transform).__name__} makes all clients equal")
-            found = float(drawn.mean(2).var()) * drawn.shape[2] / spread
-            most = 1 + SIGMAS * (2 / (DRAWS * (len(CLIENTS) - 1))) ** 0.5
-            require(
-                found <= most,
-                f"{words}, {stage}: {type(transform).__name__} says that it unlinks, and a row's coordinates stay "
-                f"together (its mean varies {found:.3g} times as that of independent ones)",
-            )
+    for stage, transform, given, state in arriving_at(trial):
+        if not transform.unlinks:
+            continue
+        said = True
+        marks = torch.arange(1.0, len(CLIENTS) + 1, dtype=torch.float64)
+        marked = {
+            name: marks.reshape(-1, *[1] * (value.ndim - 1)).expand_as(value).clone()
+            for name, value in given.items()
+        }
+        rows = []
+        for draw in range(DRAWS):
+            shown = transform.update(marked, state, context_of(trial, stage, draw=draw))[0]
+            rows.append(torch.cat([value.flatten(1) for value in shown.values()], 1))
+        drawn = torch.stack(rows)  # (draw, client, coordinate)
+        spread = float(drawn.var())
+        require(spread > 0, f"{words}, {stage}: {type(transform).__name__} makes all clients equal")
+        ratio = float(drawn.mean(2).var()) * drawn.shape[2] / spread
+        most = 1 + SIGMAS * (2 / (DRAWS * (len(CLIENTS) - 1))) ** 0.5
+        require(
+            ratio <= most,
+            f"{words}, {stage}: {type(transform).__name__} says that it unlinks, and a row's coordinates stay "
+            f"together (its mean varies {ratio:.3g} times as that of independent ones)",
+        )
     if not said:
         raise ContractSkipped("nothing of it says that it unlinks")
