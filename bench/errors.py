@@ -1,5 +1,8 @@
 """Every error a user can cause, each one line: what is wrong, where, and the way out."""
 
+import traceback
+from pathlib import Path
+
 # What content of another form than it should have makes its reader raise.
 MALFORMED = (
     TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError, RecursionError,
@@ -40,3 +43,12 @@ class WeightsError(BenchError):
 
 class NotApplicable(Exception):
     """A combination that is possible to write but not to run; it becomes `n/a: reason`, never an error."""
+
+
+def with_place(error: BaseException) -> str:
+    """One line of an unforeseen error: what it is, and the innermost line of code that it came from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    last = frames[-1] if frames else None
+    place = f" ({Path(last.filename).name}:{last.lineno})" if last else ""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0] if text else 'no message'}{place}"

@@ -6,6 +6,7 @@ from pathlib import Path
 from bench.datasets.base import Data, Dataset, Raw, split
 from bench.datasets.files import MissingDataError
 from bench.errors import DataError
+from bench.record.metrics import DataKind
 
 
 def folders(data_dir: Path | None) -> tuple[Path, ...]:
@@ -33,8 +34,16 @@ def read(dataset: Dataset, name: str, data_dir: Path | None) -> Raw:
         raise DataError(f"{name}: {error}{remedy}") from None
 
 
-def load(dataset: Dataset, name: str, data_dir: Path | None = None) -> Data:
-    """Read, check and split; a file of flat rows is a table, whatever its loader mostly reads."""
+def read_kind(dataset: Dataset, name: str, data_dir: Path | None) -> tuple[Raw, DataKind]:
+    """The data as their source has them, and what they are: flat rows are a table, whatever their loader mostly reads.
+
+    Raises as `read` does.
+    """
     raw = read(dataset, name, data_dir)
-    kind = "table" if raw.train_inputs.ndim == 2 else dataset.kind
+    return raw, "table" if raw.train_inputs.ndim == 2 else dataset.kind
+
+
+def load(dataset: Dataset, name: str, data_dir: Path | None = None) -> Data:
+    """Read, check and split."""
+    raw, kind = read_kind(dataset, name, data_dir)
     return split(raw, name=name, kind=kind, private=dataset.private)

@@ -22,6 +22,7 @@ from tests.test_plan import MEMORY, RESOLVER, alter, attack, entry, training
 from tests.test_plan import answer as answer_to
 
 from bench.answer.context import Memory, RunContext
+from bench.answer.process import trace_path
 from bench.answer.run import run as run_cell
 from bench.attacks.labels_only import LabelsOnly
 from bench.cell import AnyCell, DataRef, Entry
@@ -37,7 +38,7 @@ from bench.registry import entries as registry
 from bench.sweep import progress
 from bench.sweep.observer import Observer
 from bench.sweep.plan import schedule
-from bench.sweep.pool import CellReturned, WorkerGone, WorkerLost, run_within_limits, trace_path
+from bench.sweep.pool import CellReturned, WorkerGone, WorkerLost, run_within_limits
 from bench.sweep.processes import ProcessPool, device_of
 from bench.sweep.session import run_schedule
 
@@ -108,7 +109,7 @@ import faulthandler
 _later, _timer = faulthandler.dump_traceback_later, {}
 
 def keep_timer(seconds, **options):
-    assert seconds == 600
+    assert 500 < seconds <= 600
     _timer.update(options)
     _later(seconds, **options)
 
@@ -149,7 +150,7 @@ def test_a_cell_that_hangs_is_ended_and_says_where_it_was(harmed: tuple[Path, Pa
 
 
 def test_a_worker_that_dies_twice_of_one_cell_is_not_given_it_again(harmed: tuple[Path, Path, str]) -> None:
-    assert reason(harmed[0], "dies") == "its worker process died (exit code -9)"
+    assert reason(harmed[0], "dies") == "the attacker's process died (exit code -9)"
 
 
 def test_an_attack_that_writes_to_its_reading_is_found_out(harmed: tuple[Path, Path, str]) -> None:
@@ -181,8 +182,8 @@ def test_an_answer_that_cannot_be_written_is_the_attack_s_fault(harmed: tuple[Pa
 def test_a_trace_of_an_earlier_run_says_nothing_of_this_one(gate: runs.Gate, tmp_path: Path) -> None:
     cell = attack(attack=Entry(name=gate.attacks[0]))
     gate.close(at=1)
-    trace_path(tmp_path, cell).parent.mkdir()
-    trace_path(tmp_path, cell).write_text("it hung, last week")
+    trace_path(tmp_path, cell.id).parent.mkdir()
+    trace_path(tmp_path, cell.id).write_text("it hung, last week")
     with closing(ProcessPool(RunContext(run=tmp_path), jobs=1, plugins=[str(gate.plugin)])) as pool:
         pool.submit("1", cell, demand=1)
         runs.until(gate.waiting)
@@ -355,7 +356,7 @@ def test_a_stranger_s_run_folder_does_not_lead_elsewhere(tmp_path: Path, name: s
 def test_a_trace_is_not_written_through_a_link(tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     mine.write_text("mine")
-    path = trace_path(tmp_path / "run", attack())
+    path = trace_path(tmp_path / "run", attack().id)
     path.parent.mkdir(parents=True)
     path.symlink_to(mine)
     context = RunContext(run=tmp_path / "run", time_limit=600.0)

@@ -7,16 +7,19 @@ import pytest
 import torch
 
 from bench.contracts.base import ContractBroken, ContractSkipped
+from bench.contracts.reports import reports
 from bench.contracts.sensitivity import sensitivity
 from bench.contracts.trials import variants
-from bench.defenses.accounting.mechanism import Mechanism
+from bench.defenses.accounting.mechanism import Mechanism, Reports
 from bench.defenses.base import Context, Defense, Setting, StageTransforms, Tensors, Transform
 from bench.defenses.fed_alpha_cdp import FedAlphaCdp
 from bench.defenses.fed_cdp import FedCdp
 from bench.defenses.fed_sdp import FedSdp
 from bench.defenses.fed_split import FedSplit
 from bench.defenses.gaussian import Gaussian
+from bench.defenses.ldp_fl import LdpFl
 from bench.defenses.transforms.clip import Clip
+from bench.defenses.transforms.two_point import TwoPoint
 from bench.registry import entries as registry
 
 
@@ -92,6 +95,35 @@ class _RankOne(FedCdp):
 
 
 @dataclass(frozen=True, slots=True)
+class _FewVectors(Transform):
+    """Noise of the stated deviation at every coordinate, one of sixteen vectors that everybody can write down."""
+
+    deviation: float
+    random: ClassVar[bool] = True
+
+    def apply(self, tensors: Tensors, context: Context) -> dict[str, torch.Tensor]:
+        first = next(iter(tensors.values()))
+        lead = first.shape[: context.lead]
+        chosen = (context.draws.uniform("which", first).reshape(*lead, -1)[..., 0] * 16).long()
+        noised = {}
+        for name, value in tensors.items():
+            public = torch.randn(
+                (16, *value.shape[context.lead :]),
+                generator=torch.Generator().manual_seed(5),
+                dtype=value.dtype,
+            )
+            noised[name] = value + self.deviation * public[chosen]
+        return noised
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FromAList(FedCdp):
+    def transforms(self, setting: Setting) -> StageTransforms:
+        clip, noise = FedCdp.transforms(self, setting)["example"]
+        return {"example": (clip, _FewVectors(deviation=self.sigma * self.clip))}
+
+
+@dataclass(frozen=True, slots=True)
 class _OnlyTheLargest(Transform):
     """Clips what is a thousand times too large."""
 
@@ -133,6 +165,7 @@ class _HonestHereAlone(FedCdp):
     ("defense", "words"),
     [
         (_RankOne(), "the noise's coordinates depend on one another"),
+        (_FromAList(), "a gradient 1 times larger moves what is seen by .*e\\+07 deviations"),
         (_GapClip(), "times larger moves what is seen"),
         (_HonestHereAlone(), "T=100, example: .* deviations of the noise"),
     ],
@@ -181,3 +214,50 @@ def test_every_choice_of_what_is_registered_keeps_it(name: str) -> None:
             sensitivity(variant)
         except ContractSkipped:
             continue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Louder(LdpFl):
+    """States half the ε of its reports."""
+
+    def mechanism(self, setting: Setting) -> Reports:
+        return Reports(epsilon=self.epsilon / 2, sending=self.sending)
+
+
+@dataclass(frozen=True, slots=True)
+class _WideReport(TwoPoint):
+    """Does not clip the weights: one out of range is reported for certain."""
+
+    def apply(self, tensors: Tensors, context: Context) -> dict[str, torch.Tensor]:
+        reports = TwoPoint.apply(self, tensors, context)
+        return {
+            name: torch.where(tensors[name].abs() > 100, tensors[name], report)
+            for name, report in reports.items()
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Unclamped(LdpFl):
+    sending: Literal["split", "whole", "named"] = "named"
+
+    def transforms(self, setting: Setting) -> StageTransforms:
+        return {"client": (_WideReport(epsilon=self.epsilon, radius=self.radius),)}
+
+
+@pytest.mark.parametrize("defense", [_Louder(), _Louder(epsilon=0.2), _Unclamped()])
+def test_reports_that_tell_more_than_their_epsilon_are_found(defense: Defense) -> None:
+    with pytest.raises(
+        ContractBroken, match="reports (high|low) with chance .*; its ε of .* allows a factor"
+    ):
+        reports(defense)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])
+@pytest.mark.parametrize("range_", ["adaptive", "fixed"])
+def test_honest_reports_keep_their_epsilon(epsilon: float, range_: Literal["adaptive", "fixed"]) -> None:
+    reports(LdpFl(epsilon=epsilon, range=range_))
+
+
+def test_a_defense_without_reports_is_skipped() -> None:
+    with pytest.raises(ContractSkipped, match="its reports state no ε"):
+        reports(Gaussian())

@@ -14,7 +14,7 @@ from bench.answer.context import Memory, RunContext
 from bench.answer.readings import reading_hash, take_reading
 from bench.answer.run import run
 from bench.answer.setup import Setup, prepare
-from bench.answer.victims import Truth, draw_victims, truth_at
+from bench.answer.victims import Truth, batches_of, draw_victims, truth_at
 from bench.cell import AttackCell, DataRef, Entry, Federated, Grants
 from bench.contracts.situations import data
 from bench.defenses.base import Context, Defense, Setting, StageTransforms, State, Tensors, Transform
@@ -67,7 +67,8 @@ def cell_of(defense: str = "none", where: str = "type-2", **changes: Any) -> Att
 def taken(cell: AttackCell, tmp: Path) -> tuple[Setup, Reading, Truth]:
     at = point(cell.point)
     setup = prepare(cell, RunContext(run=tmp), MEMORY)
-    victims, batches = draw_victims(cell, setup, at)
+    victims = draw_victims(cell, setup.source, at)
+    batches = batches_of(cell, setup, victims, at)
     return setup, take_reading(cell, setup, at, victims, batches, MEMORY.simulations), truth_at(victims, at)
 
 

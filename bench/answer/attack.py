@@ -1,6 +1,6 @@
 """One attack cell, answered: the trip.
 
-setup → victims → reading → attacker → reconstruction → scores, with checks beside them → result
+victims → reading → attacker → reconstruction → scores, with checks beside them → result
 """
 
 from dataclasses import replace
@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.answer.checks import Diagnosis, diagnose, finite
+from bench.answer.checks import Diagnosis, finite
 from bench.answer.context import Memory, RunContext
 from bench.answer.gallery import granted_gallery, naming
-from bench.answer.readings import take_reading
-from bench.answer.reconstruct import Attempt, attacker_of, reconstruct
-from bench.answer.setup import Setup, prepare
+from bench.answer.isolation import Isolation
+from bench.answer.observation import observe_cell
+from bench.answer.reconstruct import Attempt, reconstruct
+from bench.answer.setup import prepare_source
 from bench.answer.victims import Truth, draw_victims, scored_once, truth_at
 from bench.cell import AttackCell
+from bench.datasets.base import Data
 from bench.points import point as point_of
 from bench.record.schema import AttackResult, ReadingScore, Trajectory
 from bench.record.store import write_arrays
@@ -32,36 +34,46 @@ GALLERY = 1000
 TRAJECTORIES = 8  # readings whose trajectory is kept: as many as a reconstruction grid shows
 
 
-def attack(cell: AttackCell, context: RunContext, memory: Memory) -> tuple[AttackResult, Attempt]:
-    """Answer an attack cell: its result and the attempt that it cost; raises `NotApplicable` where it cannot be run."""
+def attack(
+    cell: AttackCell, context: RunContext, memory: Memory, isolation: Isolation | None = None
+) -> tuple[AttackResult, Attempt]:
+    """Answer an attack cell: its result and the attempt that it cost; raises `NotApplicable` where it cannot be run.
+
+    With `isolation`, round and attack of a cell with a plug-in run in processes of their own; truth and scores are made
+    here.
+    """
     point = point_of(cell.point)
-    setup = prepare(cell, context, memory)  # data, model, weights, clients, the defense's stages
-    victims, batches = draw_victims(cell, setup, point)  # the truth: for the harness alone
+    apart = isolation if isolation is not None and isolation.concerns(cell) else None
+    if apart is not None:
+        apart.provide_data(cell, context, memory)
+    source = prepare_source(cell, context, memory)
+    victims = draw_victims(cell, source, point)  # the truth: for the harness alone
     truth = truth_at(victims, point)
-    gallery = granted_gallery(cell, setup, truth)
-    # all that the attacker holds
-    reading = take_reading(cell, setup, point, victims, batches, memory.simulations, gallery)
-    attacker = attacker_of(cell, reading)
-    attempt = reconstruct(attacker, reading, cell, context, memory)
-    diagnosis = diagnose(cell, setup, point, reading, batches, attacker, truth)
+    gallery = granted_gallery(cell, source.data, truth)
+    if apart is not None:
+        diagnosis, attempt = apart.attacked(cell, context, memory)
+    else:
+        observation = observe_cell(cell, context, memory)
+        diagnosis, attempt = observation.diagnosis, reconstruct(observation.reading, cell, context, memory)
     truth = scored_once(truth, attempt.reconstruction.inputs.shape[1])
-    named = None if gallery is None else naming(gallery, reading, truth, attempt.reconstruction)
-    scores = _score(cell, setup, truth, attempt.reconstruction, named)
+    named = None
+    if gallery is not None:
+        named = naming(gallery, truth, attempt.reconstruction, labels=cell.grants.labels)
+    scores = _score(cell, source.data, truth, attempt.reconstruction, named)
     arrays = _save_arrays(context.run, truth, attempt.reconstruction, scores)
     result = AttackResult(
         readings=_readings(scores, diagnosis, truth, victims), summary=scores.summary,
         distortion=diagnosis.distortion, self_check=diagnosis.self_check, conditions=diagnosis.conditions,
-        privacy=diagnosis.privacy, trajectory=_losses(attempt.reconstruction), private=setup.data.private,
+        privacy=diagnosis.privacy, trajectory=_losses(attempt.reconstruction), private=source.data.private,
         lpips_absent=scores.lpips_absent, notes=tuple(attempt.reconstruction.notes), arrays=arrays,
     )  # fmt: skip
     return result, attempt
 
 
 def _score(
-    cell: AttackCell, setup: Setup, truth: Truth, reconstruction: Reconstruction, named: Naming | None
+    cell: AttackCell, data: Data, truth: Truth, reconstruction: Reconstruction, named: Naming | None
 ) -> Scores:
     """The prior-only baselines know the labels, granted or not: the bar is the same for every attack and defense."""
-    data = setup.data
     lpips, absent = lpips_for(data.kind)
     scores = score(
         truth.inputs.numpy(), truth.labels.numpy(), reconstruction, kind=data.kind, groups=data.groups,

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from bench import rng
-from bench.answer.setup import Setup
 from bench.answer.victims import Truth
 from bench.cell import AttackCell
+from bench.datasets.base import Data
 from bench.errors import NotApplicable
 from bench.federated.batches import data_key
 from bench.scoring.identify import Naming
-from bench.trip import Reading, Reconstruction
+from bench.trip import Reconstruction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,14 +26,14 @@ class Gallery:
     positions: Tensor
 
 
-def granted_gallery(cell: AttackCell, setup: Setup, truth: Truth) -> Gallery | None:
+def granted_gallery(cell: AttackCell, data: Data, truth: Truth) -> Gallery | None:
     """The gallery of this cell, the same for all defenses and attacks; None where none is granted.
 
     Raises `NotApplicable` where its size leaves no stranger, or asks for more than there are.
     """
     if not cell.grants.gallery:
         return None
-    strangers = setup.data.gallery
+    strangers = data.gallery
     distinct, first, where = np.unique(truth.indices.numpy(), return_index=True, return_inverse=True)
     count = cell.grants.gallery - len(distinct)
     if not 0 < count <= len(strangers):
@@ -41,7 +41,7 @@ def granted_gallery(cell: AttackCell, setup: Setup, truth: Truth) -> Gallery | N
             f"a gallery of {cell.grants.gallery}: {len(distinct)} examples are victims and there are {len(strangers)} "
             f"strangers; take {len(distinct) + 1} to {len(distinct) + len(strangers)}"
         )
-    order = rng.generator(cell.seed, "gallery", data_key(cell, setup.data)).permutation(cell.grants.gallery)
+    order = rng.generator(cell.seed, "gallery", data_key(cell, data)).permutation(cell.grants.gallery)
     inputs = torch.cat([
         truth.inputs.flatten(0, 1)[first], torch.from_numpy(strangers.floats(slice(0, count))).to(truth.inputs)
     ])  # fmt: skip
@@ -55,9 +55,9 @@ def granted_gallery(cell: AttackCell, setup: Setup, truth: Truth) -> Gallery | N
     )  # fmt: skip
 
 
-def naming(gallery: Gallery, reading: Reading, truth: Truth, reconstruction: Reconstruction) -> Naming | None:
+def naming(gallery: Gallery, truth: Truth, reconstruction: Reconstruction, *, labels: bool) -> Naming | None:
     """Which examples the attack named, and what a blind guess would: of as many candidates as it may name, among those
-    of the example's label where labels are granted.  None for an attack that names none."""
+    of the example's label where `labels` are granted.  None for an attack that names none."""
     if reconstruction.named is None:
         return None
     named = reconstruction.named.cpu()
@@ -66,7 +66,7 @@ def naming(gallery: Gallery, reading: Reading, truth: Truth, reconstruction: Rec
     places = (
         equal.int().argmax(-1).where(equal.any(-1), named.shape[1]) if truth.labels.shape[1] == 1 else None
     )
-    if reading.labels is None:
+    if not labels:
         chance = truth.labels.shape[1] / len(gallery.labels)
     else:
         of_label = torch.bincount(gallery.labels)

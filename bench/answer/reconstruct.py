@@ -14,6 +14,7 @@ from bench.registry import entries as registry
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction
 
+ReadingKey = tuple[str, str, int, int, int]  # equal for equal readings under the same attack
 REUSED = 64  # reconstructions that a worker remembers
 
 
@@ -39,29 +40,55 @@ def attacker_of(cell: AttackCell, reading: Reading) -> Attack:
     return attacker
 
 
-def reconstruct(
-    attacker: Attack, reading: Reading, cell: AttackCell, context: RunContext, memory: Memory
+def reading_key(reading: Reading, cell: AttackCell) -> ReadingKey:
+    """What tells a reading and its attack from others."""
+    return (reading_hash(reading), cell.attack.model_dump_json(), cell.evaluations, cell.chunk, cell.seed)
+
+
+def recalled(key: ReadingKey, memory: Memory) -> Attempt | None:
+    """What the same attack made of an equal reading, if that is known."""
+    if key not in memory.reconstructions:
+        return None
+    reconstruction, other = memory.reconstructions[key]
+    return Attempt(reconstruction=reconstruction, reused_from=other)
+
+
+def remember(key: ReadingKey, cell: AttackCell, attempt: Attempt, memory: Memory) -> None:
+    """Keep an attempt for equal readings; the oldest is forgotten."""
+    if len(memory.reconstructions) >= REUSED:
+        del memory.reconstructions[next(iter(memory.reconstructions))]
+    memory.reconstructions[key] = (attempt.reconstruction, cell.id)
+
+
+def reconstruct(reading: Reading, cell: AttackCell, context: RunContext, memory: Memory) -> Attempt:
+    """Attack the reading, or reuse what the same attack made of an equal one; raises as `attack_reading` does."""
+    key = reading_key(reading, cell)
+    if (known := recalled(key, memory)) is not None:
+        return known
+    try:
+        attempt = attack_reading(attacker_of(cell, reading), reading, cell, context, key)
+    except PluginError:
+        memory.data.clear()  # parts of the reading are views of the data, and the attack may have written to it
+        raise
+    remember(key, cell, attempt, memory)
+    return attempt
+
+
+def attack_reading(
+    attacker: Attack, reading: Reading, cell: AttackCell, context: RunContext, key: ReadingKey
 ) -> Attempt:
-    """Attack the reading, or reuse what the same attack made of an equal one.
+    """What the attacker makes of the reading, whose key is `key`.
 
     Raises `PluginError` for an attack that writes to its reading or answers in another shape.
     """
-    key = (reading_hash(reading), cell.attack.model_dump_json(), cell.evaluations, cell.chunk, cell.seed)
-    if key in memory.reconstructions:
-        reconstruction, other = memory.reconstructions[key]
-        return Attempt(reconstruction=reconstruction, reused_from=other)
     began = time.perf_counter()
     reconstruction = _within_memory(attacker, to_device(reading, torch.device(context.device)), cell)
     seconds = time.perf_counter() - began
     _check_shape(reconstruction, reading)
     if reading_hash(reading) != key[0]:
-        memory.data.clear()  # parts of the reading are views of the data
         raise PluginError(
             f"attack {cell.attack.name} wrote to the reading that it was given; let it work on copies: tensor.clone()"
         )
-    if len(memory.reconstructions) >= REUSED:
-        del memory.reconstructions[next(iter(memory.reconstructions))]
-    memory.reconstructions[key] = (reconstruction, cell.id)
     simulator = reading.simulator
     return Attempt(
         reconstruction=reconstruction, seconds=round(seconds, 4),

@@ -2,11 +2,8 @@
 
 import os
 import platform
-import resource
 import time
-import traceback
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,19 +11,22 @@ import torch
 from bench import __version__
 from bench.answer.attack import attack
 from bench.answer.context import Memory, RunContext
+from bench.answer.isolation import Isolation
+from bench.answer.process import Usage
 from bench.answer.provenance import provenance
 from bench.answer.train import OnProgress, train_cell
 from bench.cell import AttackCell, TrainingCell
-from bench.errors import BenchError, DataError, NotApplicable, StorageError
+from bench.errors import BenchError, DataError, NotApplicable, StorageError, with_place
 from bench.record.schema import AttackResult, Cost, Environment, Record, Status, TrainingResult
 
 
 def run(
     cell: AttackCell | TrainingCell, context: RunContext, memory: Memory,
-    on_progress: OnProgress = lambda progress: None,
+    on_progress: OnProgress = lambda progress: None, isolation: Isolation | None = None,
 ) -> Record:  # fmt: skip
     """Run one cell to a record; `on_progress` hears of every round of a training.
 
+    With `isolation` the code of plug-ins runs in processes of its own.
     Raises `StorageError` where the run folder cannot be written, and `DataError` where the context says so:
     those are no fault of the cell's.
     """
@@ -35,7 +35,7 @@ def run(
     result: AttackResult | TrainingResult | None = None
     reason, cost = None, Cost()
     try:
-        result, cost = _result(cell, context, memory, on_progress)
+        result, cost = _result(cell, context, memory, on_progress, isolation)
         status = "done"
     except NotApplicable as error:
         status, reason = "n/a", str(error)
@@ -48,10 +48,12 @@ def run(
     except BenchError as error:
         reason = str(error)
     except Exception as error:
-        reason = _with_place(error)
+        reason = with_place(error)
+    elsewhere = isolation.usage() if isolation else Usage()
     cost = replace(
-        cost, wall_seconds=round(time.perf_counter() - began, 4), cpu_seconds=round(time.process_time() - cpu, 4),
-        peak_mb=round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
+        cost, wall_seconds=round(time.perf_counter() - began, 4),
+        cpu_seconds=round(time.process_time() - cpu + elsewhere.cpu_seconds, 4),
+        peak_mb=round(max(Usage.here().peak_mb, elsewhere.peak_mb), 1),
     )  # fmt: skip
     return replace(record_without_result(cell, context, status, reason), result=result, cost=cost)
 
@@ -67,12 +69,15 @@ def record_without_result(
 
 
 def _result(
-    cell: AttackCell | TrainingCell, context: RunContext, memory: Memory, on_progress: OnProgress
-) -> tuple[AttackResult | TrainingResult, Cost]:
+    cell: AttackCell | TrainingCell, context: RunContext, memory: Memory, on_progress: OnProgress,
+    isolation: Isolation | None,
+) -> tuple[AttackResult | TrainingResult, Cost]:  # fmt: skip
     if isinstance(cell, TrainingCell):
-        trained, cost = train_cell(cell, context, memory, on_progress)
+        isolated = isolation is not None and isolation.concerns(cell)
+        train = isolation.train if isolation is not None and isolated else train_cell
+        trained, cost = train(cell, context, memory, on_progress)
         return trained, Cost(training=cost)
-    attacked, attempt = attack(cell, context, memory)
+    attacked, attempt = attack(cell, context, memory, isolation)
     return attacked, Cost(
         attack_seconds=attempt.seconds, reused_from=attempt.reused_from, simulations=attempt.simulations,
         simulation_seconds=attempt.simulation_seconds,
@@ -87,12 +92,3 @@ def environment(context: RunContext) -> Environment:
         platform=platform.platform(), device=device.type, threads=context.threads, cores=os.cpu_count(),
         device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
     )  # fmt: skip
-
-
-def _with_place(error: Exception) -> str:
-    """One line: the error and the innermost line of code it came from."""
-    frames = traceback.extract_tb(error.__traceback__)
-    last = frames[-1] if frames else None
-    place = f" ({Path(last.filename).name}:{last.lineno})" if last else ""
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0] if text else 'no message'}{place}"

@@ -30,6 +30,16 @@ KEPT_BYTES = 500e6  # of data sets that a worker keeps beside the one in use
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What the truth is drawn from: the data, `clients` (client, example) indices into the training split, and the
+    training round whose batches are read."""
+
+    data: Data
+    clients: NDArray[np.int64]
+    round: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
     """`weights` by name, of training round `round`; `clients` (client, example) indices into the training split.
 
@@ -49,6 +59,11 @@ class Setup:
     whole_round: bool = False
 
     @property
+    def source(self) -> Source:
+        """What the truth is drawn from."""
+        return Source(data=self.data, clients=self.clients, round=self.round)
+
+    @property
     def coordinates(self) -> int:
         """Parameters of the model."""
         return sum(value.numel() for value in self.weights.values())
@@ -59,12 +74,21 @@ class Setup:
         return Stages(setting=self.setting, transforms={}, states={})
 
 
+def prepare_source(cell: AttackCell, context: RunContext, memory: Memory) -> Source:
+    """What the truth of a cell is drawn from: no defense, model or attack takes part.
+
+    Raises `DataError` and `WeightsError` for what is missing or altered.
+    """
+    data = load_data(cell, context, memory)
+    return Source(data=data, clients=clients_of(cell, data), round=locate(context.run, cell.weights).round)
+
+
 def prepare(cell: AttackCell | TrainingCell, context: RunContext, memory: Memory) -> Setup:
     """Set a cell up; for an attack on a checkpoint with the defense in the state of that round.
 
     Raises `NotApplicable` for what cannot be run, `DataError` and `WeightsError` for what is missing or altered.
     """
-    data = _data(cell, context, memory)
+    data = load_data(cell, context, memory)
     architecture: Model = registry.of("models", cell.model)
     model = architecture.build(data.shape, data.classes).eval()
     clients = clients_of(cell, data)
@@ -79,6 +103,18 @@ def prepare(cell: AttackCell | TrainingCell, context: RunContext, memory: Memory
     if training and setup.round and setup.stages.states:
         return replace(setup, stages=_replayed(cell, training, setup, architecture, context.run))
     return setup
+
+
+def data_is_kept(cell: AttackCell | TrainingCell, memory: Memory) -> bool:
+    """Whether the cell's data are in memory."""
+    return cell.dataset.model_dump_json() in memory.data
+
+
+def keep_data(cell: AttackCell | TrainingCell, memory: Memory, data: Data) -> None:
+    """Put the cell's data into memory; those that were used longest ago go where it grows too large."""
+    while memory.data and sum(kept.nbytes for kept in memory.data.values()) > KEPT_BYTES:
+        del memory.data[next(iter(memory.data))]
+    memory.data[cell.dataset.model_dump_json()] = data
 
 
 def defense_of(cell: AttackCell | TrainingCell) -> Defense:
@@ -116,13 +152,13 @@ def _stages(cell: AttackCell | TrainingCell, setting: Setting, weights: Mapping[
         raise NotApplicable(f"{cell.defense.name}: {error}") from None
 
 
-def _data(cell: AttackCell | TrainingCell, context: RunContext, memory: Memory) -> Data:
+def load_data(cell: AttackCell | TrainingCell, context: RunContext, memory: Memory) -> Data:
+    """The cell's data set, from memory where an earlier cell had it; raises `DataError` for other content."""
     key = cell.dataset.model_dump_json()
     data = memory.data.pop(key, None)
     if data is None:
-        while memory.data and sum(kept.nbytes for kept in memory.data.values()) > KEPT_BYTES:
-            del memory.data[next(iter(memory.data))]  # the one that was used longest ago
         data = load(registry.of("datasets", cell.dataset), cell.dataset.name, context.data_dir)
+        keep_data(cell, memory, data)
     memory.data[key] = data
     if data.sha256 != cell.dataset.sha256:
         raise DataError(

@@ -7,41 +7,47 @@ import torch
 from torch import Tensor
 
 from bench import rng
-from bench.answer.setup import Setup
+from bench.answer.setup import Setup, Source
 from bench.cell import AttackCell
 from bench.federated.batches import Batches, Indices, data_key, local_batches
 from bench.points import Point, Scope
 from bench.trip import Victims
 
 
-def draw_victims(cell: AttackCell, setup: Setup, point: Point) -> tuple[Victims, list[Batches]]:
-    """The victims of an attack cell, and the batches of the clients whose gradients are computed.
+def draw_victims(cell: AttackCell, source: Source, point: Point) -> Victims:
+    """The victims of an attack cell, the same for all points, defenses and attacks.
 
-    The same for all points, defenses and attacks: clients in a keyed order, each with its batch of that
-    round; at `aggregate` a reading takes K clients of that order.  Where a point shows what depends on a
-    whole round (`Setup.whole_round`), the batches are those of each reading's round of K clients: its victim
-    first, the others by a key of their own.
+    Clients in a keyed order, each with its batch of that round; at `aggregate` a reading takes K clients of that order.
     """
     senders = cell.federated.per_round if point.scope is Scope.AGGREGATE else 1
-    generator = rng.generator(cell.seed, "victims", data_key(cell, setup.data))
+    generator = rng.generator(cell.seed, "victims", data_key(cell, source.data))
     order = generator.permutation(cell.federated.clients)
     flat = np.resize(order, cell.readings * senders)
-    batches, indices = _batches(cell, setup, tuple(int(client) for client in flat))
+    batches, indices = _batches(cell, source, tuple(int(client) for client in flat))
     shape = (cell.readings, senders)
-    victims = Victims(
+    return Victims(
         inputs=batches.inputs.unflatten(0, shape), labels=batches.labels.unflatten(0, shape),
         indices=torch.from_numpy(indices).unflatten(0, shape),
         clients=tuple(tuple(int(client) for client in row) for row in flat.reshape(shape)),
     )  # fmt: skip
+
+
+def batches_of(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -> list[Batches]:
+    """The batches of the clients whose gradients are computed, of so many rounds.
+
+    Where a point shows what depends on a whole round (`Setup.whole_round`), they are those of each reading's round of
+    K clients: its victim first, the others by a key of their own.
+    """
     if point.scope is Scope.AGGREGATE:
-        return victims, [
+        return [
             Batches(clients=victims.clients[r], inputs=victims.inputs[r], labels=victims.labels[r])
             for r in range(cell.readings)
         ]
     if not setup.whole_round:
-        return victims, [batches]
+        clients = tuple(client for (client,) in victims.clients)
+        return [Batches(clients=clients, inputs=victims.inputs[:, 0], labels=victims.labels[:, 0])]
     rounds = [(victim, *_companions(cell, setup, victim, r)) for r, (victim,) in enumerate(victims.clients)]
-    return victims, [_batches(cell, setup, clients)[0] for clients in rounds]
+    return [_batches(cell, setup.source, clients)[0] for clients in rounds]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +92,8 @@ def scored_once(truth: Truth, claimed: int) -> Truth:
     )
 
 
-def _batches(cell: AttackCell, setup: Setup, clients: tuple[int, ...]) -> tuple[Batches, Indices]:
-    return local_batches(cell, setup.data, setup.clients, clients, setup.round)
+def _batches(cell: AttackCell, source: Source, clients: tuple[int, ...]) -> tuple[Batches, Indices]:
+    return local_batches(cell, source.data, source.clients, clients, source.round)
 
 
 def _companions(cell: AttackCell, setup: Setup, victim: int, reading: int) -> tuple[int, ...]:

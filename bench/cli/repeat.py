@@ -2,11 +2,15 @@
 
 import json
 import tempfile
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import click
 
 from bench.answer.context import Memory, RunContext
+from bench.answer.isolation import Isolation
+from bench.answer.process import make_deterministic
 from bench.answer.run import run
 from bench.cell import AttackCell, CheckpointWeights
 from bench.errors import BenchError
@@ -14,10 +18,9 @@ from bench.record import fingerprint, store
 from bench.record.equality import differences, unequal
 from bench.sanitize import LONG, sanitize
 from bench.sweep.bundle import inputs, unpack
-from bench.sweep.pool import make_deterministic
 
 
-def repeat(path: Path, data_dir: Path | None, device: str, as_json: bool) -> int:
+def repeat(path: Path, data_dir: Path | None, device: str, plugins: Sequence[str], as_json: bool) -> int:
     """Run the record's cell into a temporary folder; exit code 0 if it agrees, 1 if it does not."""
     old = store.read(path, foreign=True)
     cell = old.cell
@@ -26,7 +29,8 @@ def repeat(path: Path, data_dir: Path | None, device: str, as_json: bool) -> int
         if isinstance(cell, AttackCell) and isinstance(cell.weights, CheckpointWeights):
             unpack(context.run, inputs(cell, path.resolve().parent.parent))
         make_deterministic(device)
-        new = run(cell, context, Memory())
+        with closing(Isolation(plugins, device)) as isolation:
+            new = run(cell, context, Memory(), isolation=isolation)
     if new.status == "crashed" and old.status != "crashed":
         raise BenchError(f"{path}: cannot be repeated here: {new.reason}")
     differs = differences(old, new)

@@ -103,12 +103,9 @@ def command(
         if idle := _options(but=_OF_CELLS):
             raise click.UsageError(f"{idle[0]} is of a matrix; leave it out, or give --matrix")
         from bench.cli import repeat
-        from bench.registry import entries as registry
         from bench.sweep.session import chosen_device
 
-        for plugin in plugins:
-            registry.add_plugin(plugin)
-        sys.exit(repeat.repeat(cell_file, data_dir, chosen_device(device), as_json))
+        sys.exit(repeat.repeat(cell_file, data_dir, chosen_device(device), plugins, as_json))
     from bench.cli import running
     from bench.matrix.suites import ranking_line
     from bench.record.request import Request

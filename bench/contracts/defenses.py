@@ -8,6 +8,7 @@ from torch import Tensor
 from bench.contracts.base import DECLARED, Contract, ContractSkipped, one_line, require
 from bench.contracts.descriptions import by_norms, description, noise
 from bench.contracts.later import rounds, training_draws
+from bench.contracts.reports import reports
 from bench.contracts.sensitivity import sensitivity
 from bench.contracts.situations import Tensors, differing, setting_of, under_two_seeds
 from bench.contracts.trials import (
@@ -229,6 +230,7 @@ CONTRACTS = (
     Contract("bias", "unbiased or biased, as it says", bias),
     Contract("noise", "noise has the variance it states", noise),
     Contract("sensitivity", "no crafted gradient moves what is seen by more than its ε counts", sensitivity),
+    Contract("reports", "no update shows through a report by more than the report's ε", reports),
     Contract("rounds", "later rounds are protected as the first", rounds),
     Contract("draws", "a training's draws have the law of an attacked reading's", training_draws),
     Contract("unlinked", "coordinates that it says are unlinked cannot be linked", unlinked),

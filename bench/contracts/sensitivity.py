@@ -7,11 +7,10 @@ import torch
 
 from bench.contracts.base import ContractSkipped, require
 from bench.contracts.situations import Tensors
-from bench.contracts.trials import CLIENTS, Trial, first_trial, variants
+from bench.contracts.trials import CLIENTS, CLOSE, Trial, first_trial, variants
 from bench.defenses.accounting.mechanism import Mechanism
 from bench.defenses.base import Defense, Draws
 from bench.defenses.transforms.rows import norms
-from bench.federated.draws import ZeroDraws
 from bench.federated.pipeline import sent_unit
 from bench.federated.stages import DrawKey
 from bench.points import STAGES, UPDATE_STAGES, Stage
@@ -38,12 +37,9 @@ def sensitivity(defense: Defense) -> None:
 def _keeps(words: str, trial: Trial, mechanism: Mechanism) -> None:
     start: Stage = "example" if mechanism.unit == "example" else UPDATE_STAGES[0]
     given = trial.at(start)
-    try:
-        still = _shown(trial, start, _with_row(given, {}), ZeroDraws())
-    except RuntimeError:
-        raise ContractSkipped("it draws other than normals, and cannot be run without its noise") from None
+    still = _shown(trial, start, _with_row(given, {}), _Draws(None))
     mean, deviations, draws = _drawn(trial, start, given)
-    without = _shown(trial, start, given, ZeroDraws())
+    without = _shown(trial, start, given, _Draws(None))
     linear = _linear(words, mechanism, mean, without, deviations)
     for stage in linear:
         found = _dependence(draws[stage], mean[stage], deviations[stage])
@@ -54,7 +50,7 @@ def _keeps(words: str, trial: Trial, mechanism: Mechanism) -> None:
         )
     root = sqrt(len(trial.weights)) if mechanism.per_tensor else 1.0
     for craft, row in _crafted(given):
-        moved = _shown(trial, start, _with_row(given, row), ZeroDraws())
+        moved = _shown(trial, start, _with_row(given, row), _Draws(None))
         for stage in linear:
             limit = root / (2 * mechanism.rows[stage] * mechanism.sigmas[0])
             found = _length(moved[stage], still[stage], deviations[stage])
@@ -89,8 +85,7 @@ def _linear(
 
 def _length(moved: Tensors, still: Tensors, deviations: Tensors) -> float:
     """How far apart, in deviations of the noise."""
-    parts = [((moved[name] - still[name]) / deviations[name]).flatten().nan_to_num(0.0) for name in moved]
-    return float(torch.cat(parts).norm())
+    return float(_standardised(moved, still, deviations).norm())
 
 
 def _stated(defense: Defense, rounds: int) -> tuple[str, Trial, Mechanism]:
@@ -110,8 +105,17 @@ def _stated(defense: Defense, rounds: int) -> tuple[str, Trial, Mechanism]:
 
 def _bent(mean: Tensors, without: Tensors, deviations: Tensors) -> bool:
     """Whether the mean over draws is not what is shown without noise."""
-    parts = [((mean[name] - without[name]) / deviations[name]).flatten().nan_to_num(0.0) for name in mean]
-    return float(torch.cat(parts).square().mean() * _DRAWS) > _BENT
+    return float(_standardised(mean, without, deviations).square().mean() * _DRAWS) > _BENT
+
+
+def _standardised(one: Tensors, other: Tensors, deviations: Tensors) -> torch.Tensor:
+    """Differences in deviations of the noise, (coordinate,): 0 for what is equal to rounding, whether noised or not."""
+    parts = []
+    for name, value in one.items():
+        apart, size = value - other[name], torch.maximum(value.abs(), other[name].abs())
+        apart = apart.where(apart.abs() > CLOSE * size, 0.0)
+        parts.append((apart / deviations[name]).flatten().nan_to_num(0.0, posinf=_LARGE, neginf=-_LARGE))
+    return torch.cat(parts)
 
 
 def _crafted(given: Tensors) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
@@ -141,10 +145,30 @@ def _with_row(given: Tensors, row: Tensors) -> dict[str, torch.Tensor]:
     return changed
 
 
-def _shown(trial: Trial, start: Stage, given: Tensors, draws: Draws | None, draw: int = 0) -> _Shown:
+class _Draws:
+    """Normals of one draw, zeros for None; uniforms, which no ε of Gaussian noise counts, as everybody knows them."""
+
+    def __init__(self, draw: int | None) -> None:
+        self._normals = None if draw is None else torch.Generator().manual_seed(draw)
+        self._uniforms = torch.Generator().manual_seed(_DRAWS)
+
+    def normal(self, name: str, like: torch.Tensor) -> torch.Tensor:
+        """Standard normals in the shape of `like`."""
+        del name
+        if self._normals is None:
+            return torch.zeros_like(like)
+        return torch.randn(like.shape, generator=self._normals, dtype=like.dtype)
+
+    def uniform(self, name: str, like: torch.Tensor) -> torch.Tensor:
+        """Uniform in [0, 1), in the shape of `like`."""
+        del name
+        return torch.rand(like.shape, generator=self._uniforms, dtype=like.dtype)
+
+
+def _shown(trial: Trial, start: Stage, given: Tensors, draws: Draws) -> _Shown:
     """What each stage from `start` on shows of the first client, name → (*shape): the round behind that stage."""
     chain, current, shown = trial.stages, dict(given), _Shown()
-    key = DrawKey(seed=3, draw=draw, round=0)
+    key = DrawKey(seed=3, draw=0, round=0)
     for stage in STAGES[STAGES.index(start) :]:
         left = None
         if stage == "step":
@@ -166,14 +190,20 @@ def _shown(trial: Trial, start: Stage, given: Tensors, draws: Draws | None, draw
 
 def _drawn(trial: Trial, start: Stage, given: Tensors) -> tuple[_Shown, _Shown, dict[Stage, torch.Tensor]]:
     """Over draws, of what each stage shows: the mean, each coordinate's deviation, and all of it (draw, coordinate)."""
-    shown = [_shown(trial, start, given, None, draw) for draw in range(_DRAWS)]
+    shown = [_shown(trial, start, given, _Draws(draw)) for draw in range(_DRAWS)]
     mean, deviations, draws = _Shown(), _Shown(), {}
     for stage, tensors in shown[0].items():
         stacks = {name: torch.stack([each[stage][name] for each in shown]) for name in tensors}
         mean[stage] = {name: value.mean(0) for name, value in stacks.items()}
-        deviations[stage] = {name: value.std(0) for name, value in stacks.items()}
+        deviations[stage] = {name: _deviation(value) for name, value in stacks.items()}
         draws[stage] = torch.cat([value.flatten(1) for value in stacks.values()], 1)
     return mean, deviations, draws
+
+
+def _deviation(stack: torch.Tensor) -> torch.Tensor:
+    """Over draws, exactly 0 where they are equal to rounding."""
+    deviation = stack.std(0)
+    return deviation.where(deviation > CLOSE * stack.abs().amax(0), 0.0)
 
 
 def _dependence(draws: torch.Tensor, mean: Tensors, deviations: Tensors) -> float:
@@ -183,6 +213,8 @@ def _dependence(draws: torch.Tensor, mean: Tensors, deviations: Tensors) -> floa
         torch.cat([value.flatten() for value in each.values()]) for each in (mean, deviations)
     )
     noised = deviation > 0
+    if not bool(noised.any()):
+        return 0.0
     z = (draws[:, noised] - centre[noised]) / deviation[noised]
     gram = z @ z.T / z.shape[1]
     apart = ~torch.eye(len(z), dtype=torch.bool)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bench.answer.readings import take_reading
 from bench.answer.setup import Setup
-from bench.answer.victims import draw_victims, truth_at
+from bench.answer.victims import batches_of, draw_victims, truth_at
 from bench.cell import AttackCell, DataRef, Entry, Federated, Grants, Knowledge
 from bench.datasets.base import Data
 from bench.datasets.loading import load
@@ -92,7 +92,8 @@ def situation(
         data=source, model=module, weights=weights, clients=clients_of(cell, source), setting=setting,
         stages=Stages(setting=setting, transforms={}, states={}),
     )  # fmt: skip
-    victims, batches = draw_victims(cell, setup, at)
+    victims = draw_victims(cell, setup.source, at)
+    batches = batches_of(cell, setup, victims, at)
     batches = [replace(rows, inputs=rows.inputs.double()) for rows in batches]
     if same_label:
         victims, batches = _same_label(source, victims, batches[0])

@@ -8,7 +8,7 @@ attributes with `ast`; nothing but `load` and `add_plugin` imports an entry.
 import difflib
 import importlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import metadata
@@ -52,7 +52,8 @@ class Origin:
         return f"{self.distribution} {self.version} ({self.target})"
 
 
-_added: dict[tuple[str, str], tuple[Origin, type]] = {}
+# None: declared, and not loaded in this process
+_added: dict[tuple[str, str], tuple[Origin, type | None]] = {}
 
 
 def names(kind: str) -> tuple[str, ...]:
@@ -94,9 +95,12 @@ def load(kind: str, name: str) -> type:
     Raises what `origin` raises, and `PluginError` naming the distribution whose entry cannot be
     imported, is not of its kind, or is abstract.
     """
-    if (kind, name) in _added:
-        return _added[kind, name][1]
-    return _loaded(kind, name, origin(kind, name))
+    if (kind, name) not in _added:
+        return _loaded(kind, name, origin(kind, name))
+    source, entry = _added[kind, name]
+    if entry is None:
+        raise PluginError(f"{SINGULAR[kind]} {name!r} of {source} is not loaded in the process that scores")
+    return entry
 
 
 @lru_cache(maxsize=1024)  # 10⁵ cells of a matrix ask for the same few
@@ -130,7 +134,7 @@ def add_plugin(spec: str) -> tuple[Origin, ...]:
     Raises `PluginError`: it cannot be imported, defines nothing, or takes a name that is taken.
     """
     module = plugins.module(spec)
-    defined: dict[tuple[str, str], tuple[Origin, type]] = {}
+    defined: dict[tuple[str, str], tuple[Origin, type | None]] = {}
     for kind, name, entry in plugins.entries(module, {kind: _base(kind) for kind in KINDS}):
         file = static.file_of(entry.__module__) or Path(inspect.getfile(entry)).resolve()
         claim = Origin(
@@ -149,6 +153,14 @@ def add_plugin(spec: str) -> tuple[Origin, ...]:
         )
     _added.update(defined)
     return tuple(claim for claim, _ in defined.values())
+
+
+def declare(origins: Iterable[Origin]) -> None:
+    """Register the names of plug-ins' entries without their code: `load` refuses them in this process.
+
+    For a process that must know of an entry where it comes from, and must not run it (`bench.answer.isolation`).
+    """
+    _added.update({(origin.kind, origin.name): (origin, None) for origin in origins})
 
 
 def drop_plugins() -> None:

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.answer.context import Memory, RunContext, TrainingProgress
+from bench.answer.isolation import Isolation
+from bench.answer.process import make_deterministic, timeout_reason
 from bench.answer.provenance import provenance
 from bench.cell import AnyCell, AttackCell, FileWeights
 from bench.errors import BenchError, DataError, PluginError, RecordError, StorageError
@@ -32,9 +34,7 @@ from bench.sweep.pool import (
     Event,
     WorkerGone,
     WorkerLost,
-    make_deterministic,
     run_within_limits,
-    timeout_reason,
 )
 from bench.sweep.session import chosen_device
 
@@ -43,6 +43,7 @@ PATIENCE = 120.0  # seconds without a scheduler, or without one worker, after wh
 _LOOK = 0.5  # seconds between two looks at who is there
 _PROGRESS = "bench-progress"
 _memory: Memory | None = None  # of this process, where it is a worker
+_isolation: Isolation | None = None
 _plugins: dict[str, bytes | None] = {}
 
 
@@ -255,7 +256,8 @@ def work(job: Job) -> "dict[str, bytes] | Exclusion | WorkerLost":
         if _memory is None:
             make_deterministic(context.device)
             _memory = Memory()
-        if _use_plugins(job.plugins, worker.local_directory):
+        if _isolation is None or job.plugins != _plugins:
+            _use_plugins(job.plugins, worker.local_directory, context.device)
             _memory = Memory()  # what other code made of equal readings counts for nothing now
         with tempfile.TemporaryDirectory(prefix="bench-", dir=worker.local_directory) as folder:
             return _answered(job, cell, replace(context, run=Path(folder)), _memory, worker)
@@ -282,29 +284,29 @@ def _answered(
     if isinstance(cell, AttackCell) and isinstance(cell.weights, FileWeights):
         weights = cell.weights.model_copy(update={"path": str(run / file_name(cell.weights))})
         local = cell.model_copy(update={"weights": weights})
-    record = run_within_limits(local, context, memory, on_progress)
+    record = run_within_limits(local, context, memory, on_progress, _isolation)
     write(run, replace(record, cell=cell))
     return outputs(run, job.files)
 
 
-def _use_plugins(plugins: dict[str, bytes | None], folder: str) -> bool:
-    """Have these plug-ins and no others; whether that changed anything.
+def _use_plugins(plugins: dict[str, bytes | None], folder: str, device: str) -> None:
+    """Have processes with these plug-ins and no others.
 
     Files come whole, and are kept in the worker's folder, which goes with it.
     """
-    global _plugins
-    if plugins == _plugins:
-        return False
+    global _isolation, _plugins
+    if _isolation is not None:
+        _isolation.close()
     registry.drop_plugins()
-    _plugins = {}
+    _isolation, _plugins = None, {}
+    paths = []
     for spec, content in plugins.items():
         path = spec
         if content is not None:
             path = str(Path(tempfile.mkdtemp(prefix="bench-plugin-", dir=folder)) / Path(spec).name)
             Path(path).write_bytes(content)
-        registry.add_plugin(path)
-    _plugins = plugins
-    return True
+        paths.append(path)
+    _isolation, _plugins = Isolation(paths, device), plugins
 
 
 def _outcome(future: Any) -> "dict[str, bytes] | Exclusion | WorkerLost | CellReturned":

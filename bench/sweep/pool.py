@@ -1,19 +1,17 @@
 """What a pool of workers promises to the loop that feeds it (`bench.sweep.dispatch`)."""
 
-import faulthandler
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Protocol
 
-import torch
-
 from bench.answer.context import Memory, RunContext, TrainingProgress
+from bench.answer.isolation import GRACE, Isolation
+from bench.answer.process import exit_after, trace_path
 from bench.answer.run import run
 from bench.answer.train import OnProgress
 from bench.cell import AnyCell
-from bench.errors import MALFORMED, StorageError
+from bench.errors import MALFORMED
 from bench.record.schema import Record
 from bench.record.store import to_json
 from bench.sanitize import first_line
@@ -68,50 +66,19 @@ class PoolSpec:
     jobs: int | None
 
 
-def run_within_limits(cell: AnyCell, context: RunContext, memory: Memory, on_progress: OnProgress) -> Record:
+def run_within_limits(
+    cell: AnyCell, context: RunContext, memory: Memory, on_progress: OnProgress,
+    isolation: Isolation | None = None,
+) -> Record:  # fmt: skip
     """Run one cell to a record that can be written, within the time limit; a worker that passes it ends itself."""
     limit = context.time_limit
-    with nullcontext() if limit is None else _exit_after(limit, trace_path(context.run, cell)):
-        record = run(cell, context, memory, on_progress)
+    if limit is not None and isolation is not None and isolation.concerns(cell):
+        limit += GRACE  # the plug-ins' process knows better where it was
+    with nullcontext() if limit is None else exit_after(limit, trace_path(context.run, cell.id)):
+        record = run(cell, context, memory, on_progress, isolation)
     try:
         to_json(record)
     except MALFORMED as error:  # a plug-in's value of another kind, in notes or marks
         reason = f"what is to be recorded is no JSON: {first_line(error)}"
         return replace(record, status="crashed", reason=reason, result=None)
     return record
-
-
-def trace_path(run: Path, cell: AnyCell) -> Path:
-    """Where it is written what a cell was doing when its time was over."""
-    return run / "hung" / f"{cell.id}.txt"
-
-
-@contextmanager
-def _exit_after(seconds: float, trace: Path) -> Iterator[None]:
-    """The process ends itself after so long, whatever it does: a thread of faulthandler's, which needs no
-    interpreter, writes where every thread was."""
-    try:
-        trace.parent.mkdir(parents=True, exist_ok=True)
-        trace.unlink(missing_ok=True)
-        file = trace.open("x")  # a new file: not what a link of this name leads to
-    except OSError as error:
-        raise StorageError(f"{trace}: cannot be written ({error.strerror})") from None
-    with file:
-        faulthandler.dump_traceback_later(seconds, exit=True, file=file)
-        try:
-            yield
-        finally:
-            faulthandler.cancel_dump_traceback_later()
-    trace.unlink(missing_ok=True)
-
-
-def timeout_reason(seconds: float) -> str:
-    """The reason of a cell whose time was over."""
-    return f"took longer than the time limit of {seconds:g} s; give --time-limit more, or mend what hangs"
-
-
-def make_deterministic(device: str) -> None:
-    """What makes figures repeat bit for bit: one thread, and on a GPU deterministic algorithms."""
-    torch.set_num_threads(1)
-    if device != "cpu":
-        torch.use_deterministic_algorithms(True)

@@ -7,8 +7,6 @@ several GPUs each worker has one of them.
 import multiprocessing
 import os
 import signal
-import threading
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,23 +18,23 @@ from typing import Any
 import torch
 
 from bench.answer.context import Memory, RunContext, TrainingProgress
+from bench.answer.isolation import Isolation
+from bench.answer.process import (
+    end_with,
+    make_deterministic,
+    prepare_environment,
+    timeout_reason,
+    trace_path,
+)
 from bench.cell import AnyCell
 from bench.errors import StorageError
 from bench.record.schema import Record
 from bench.record.store import write
-from bench.registry import entries as registry
 from bench.sweep.pool import (
     Event,
     WorkerLost,
-    make_deterministic,
     run_within_limits,
-    timeout_reason,
-    trace_path,
 )
-
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-# glibc hands large blocks back to the system after each use, and gets them page by page again: let it keep them.
-_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
 
 
 @dataclass(slots=True)
@@ -61,7 +59,7 @@ class ProcessPool:
         return self._names
 
     def submit(self, worker: str, cell: AnyCell, *, demand: int) -> None:
-        trace_path(self._context.run, cell).unlink(missing_ok=True)  # of an earlier run
+        trace_path(self._context.run, cell.id).unlink(missing_ok=True)  # of an earlier run
         process = self._workers.get(worker)
         if process is None or not process.process.is_alive():  # it may have died while it had nothing to do
             device = device_of(self._context.device, self._names.index(worker))
@@ -107,7 +105,7 @@ class ProcessPool:
     def _lost(self, worker: _LocalWorker, cell: AnyCell) -> WorkerLost:
         worker.process.join(10)
         worker.pipe.close()
-        limit, trace = self._context.time_limit, trace_path(self._context.run, cell)
+        limit, trace = self._context.time_limit, trace_path(self._context.run, cell.id)
         if limit is not None and trace.exists() and trace.stat().st_size:
             return WorkerLost(reason=f"{timeout_reason(limit)} (where it was: {trace})", retry=False)
         trace.unlink(missing_ok=True)
@@ -121,11 +119,7 @@ def device_of(device: str, number: int) -> str:
 
 
 def _start(context: RunContext, plugins: Sequence[str]) -> _LocalWorker:
-    for name in _THREADS:  # read when the worker imports its numerical libraries
-        os.environ[name] = "1"
-    for name, size in _MEMORY.items():
-        os.environ.setdefault(name, size)
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    prepare_environment()
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
     process = spawn.Process(target=_work, args=(theirs, context, tuple(plugins), os.getpid()), daemon=True)
@@ -136,18 +130,19 @@ def _start(context: RunContext, plugins: Sequence[str]) -> _LocalWorker:
 
 def _work(pipe: "Connection[Any, Any]", context: RunContext, plugins: tuple[str, ...], parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
-    threading.Thread(target=_exit_with, args=(parent,), daemon=True).start()
+    end_with(parent)
     make_deterministic(context.device)
-    for plugin in plugins:
-        registry.add_plugin(plugin)
-    memory = Memory()
+    memory, isolation = Memory(), Isolation(plugins, context.device)
     while True:
         try:
             cell, threads = pipe.recv()
         except EOFError:
+            isolation.close()
             return
         try:
-            record = run_within_limits(cell, replace(context, threads=threads), memory, partial(_send, pipe))
+            record = run_within_limits(
+                cell, replace(context, threads=threads), memory, partial(_send, pipe), isolation
+            )
             write(context.run, record)
         except StorageError as error:
             pipe.send(error)
@@ -161,9 +156,3 @@ def _send(pipe: "Connection[Any, Any]", progress: TrainingProgress) -> None:
         pipe.send(progress)
     except OSError:
         os._exit(1)
-
-
-def _exit_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)

@@ -17,7 +17,7 @@ import torch
 from bench.answer.context import Memory, RunContext
 from bench.answer.readings import take_reading
 from bench.answer.setup import prepare
-from bench.answer.victims import draw_victims, truth_at
+from bench.answer.victims import batches_of, draw_victims, truth_at
 from bench.ceilings.linear_gaussian import mean_squared_errors
 from bench.cell import AttackCell
 from bench.points import point as point_of
@@ -110,7 +110,8 @@ def _reference(records: Sequence[Record], context: RunContext, memory: Memory) -
         if record.attack is None:
             return None
         point, setup = point_of(cell.point), prepare(cell, context, memory)
-        victims, batches = draw_victims(cell, setup, point)
+        victims = draw_victims(cell, setup.source, point)
+        batches = batches_of(cell, setup, victims, point)
         reading, truth = take_reading(cell, setup, point, victims, batches), truth_at(victims, point)
         errors = mean_squared_errors(reading, truth.inputs[:, 0], truth.labels[:, 0])
         if errors is None:

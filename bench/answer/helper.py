@@ -1,0 +1,141 @@
+"""The other side of `bench.answer.isolation`: a process that runs plug-ins' code and answers calls.
+
+Each function below is one call.  The last argument is what the process keeps between calls.
+"""
+
+import os
+import pickle
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+import cloudpickle
+
+from bench.answer import wire
+from bench.answer.checks import Diagnosis
+from bench.answer.context import Memory, RunContext, TrainingProgress
+from bench.answer.observation import observe_cell
+from bench.answer.process import Usage, end_with, exit_after, make_deterministic, trace_path
+from bench.answer.reconstruct import Attempt, ReadingKey, attack_reading, attacker_of, reading_key
+from bench.answer.train import train_cell
+from bench.cell import AnyCell, AttackCell, TrainingCell
+from bench.datasets.base import Dataset, Raw
+from bench.datasets.loading import read_kind
+from bench.errors import BenchError, NotApplicable, PluginError, with_place
+from bench.federated.simulator import RoundSimulator
+from bench.record.metrics import DataKind
+from bench.record.schema import TrainingCost, TrainingResult
+from bench.registry import entries as registry
+from bench.trip import Reading
+
+
+@dataclass(slots=True, kw_only=True)
+class State:
+    """What the process keeps: its memory, where it came from, and the reading that is attacked next."""
+
+    memory: Memory = field(default_factory=Memory)
+    origins: tuple[registry.Origin, ...] = ()
+    held: tuple[Reading, ReadingKey] | None = None
+    on_progress: Callable[[TrainingProgress], None] = lambda progress: None
+
+
+def origins(state: State) -> tuple[registry.Origin, ...]:
+    """Where the plug-ins' entries come from."""
+    return state.origins
+
+
+def raw_data(cell: AnyCell, context: RunContext, state: State) -> tuple[Raw, DataKind, bool]:
+    """A data set as its source has it, what it is, and whether it is private."""
+    dataset: Dataset = registry.of("datasets", cell.dataset)
+    raw, kind = read_kind(dataset, cell.dataset.name, context.data_dir)
+    return raw, kind, dataset.private
+
+
+def observe(cell: AttackCell, context: RunContext, state: State) -> tuple[bytes, Diagnosis]:
+    """The cell's reading, pickled for an attacker's process, and its diagnosis."""
+    observation = observe_cell(cell, context, state.memory)
+    try:
+        return cloudpickle.dumps(observation.reading), observation.diagnosis
+    except Exception as error:
+        raise PluginError(
+            f"the reading cannot be sent to the attacker's process: {with_place(error)}; let a transform hold tensors, "
+            "numbers and functions, and no open files or locks"
+        ) from None
+
+
+def hold(reading: bytes, cell: AttackCell, state: State) -> ReadingKey:
+    """Keep a reading for `attempt`; what tells it from others."""
+    received: Reading = pickle.loads(reading)
+    if isinstance(received.simulator, RoundSimulator):
+        received = replace(received, simulator=replace(received.simulator, kept=state.memory.simulations))
+    state.held = received, reading_key(received, cell)
+    return state.held[1]
+
+
+def attempt(cell: AttackCell, context: RunContext, state: State) -> Attempt:
+    """Attack the reading that is held."""
+    assert state.held is not None
+    reading, key = state.held
+    return attack_reading(attacker_of(cell, reading), reading, cell, context, key)
+
+
+def train(cell: TrainingCell, context: RunContext, state: State) -> tuple[TrainingResult, TrainingCost]:
+    """Answer a training cell."""
+    return train_cell(cell, context, state.memory, state.on_progress)
+
+
+_CALLS: dict[str, Callable[..., Any]] = {
+    function.__name__: function for function in (origins, raw_data, observe, hold, attempt, train)
+}
+
+
+def serve(descriptor: int) -> None:
+    """Answer calls that come by the pipe of this file descriptor, until it is closed or the parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
+    pipe: Connection[Any, Any] = Connection(descriptor)
+    path, parent, role, plugins, device = pickle.loads(pipe.recv_bytes())
+    sys.path[:] = path
+    end_with(parent)
+    make_deterministic(device)
+    state, loaded, used = State(), False, Usage()
+
+    def send(kind: str, value: Any, usage: Usage) -> None:
+        try:
+            pipe.send_bytes(wire.dump((kind, value, usage)))
+        except OSError:
+            os._exit(1)  # nobody to work for
+
+    state.on_progress = lambda progress: send("progress", progress, Usage())
+    while True:
+        try:
+            name, arguments = pickle.loads(pipe.recv_bytes())
+        except EOFError:
+            sys.stdout.flush()
+            os._exit(0)  # at once: tearing torch down takes a second
+        kind = "result"
+        try:
+            if not loaded:
+                state.origins = tuple(origin for plugin in plugins for origin in registry.add_plugin(plugin))
+                loaded = True
+            with _limited(arguments, role):
+                value = _CALLS[name](*arguments, state)
+        except (BenchError, NotApplicable) as error:
+            kind, value = "error", error
+        except Exception as error:
+            kind, value = "error", BenchError(with_place(error))
+        now = Usage.here()
+        send(kind, value, replace(now, cpu_seconds=now.cpu_seconds - used.cpu_seconds))
+        used = now
+
+
+def _limited(arguments: tuple[Any, ...], role: str) -> Any:
+    """The time limit of a call's cell, which this process keeps even where its code never lets Python run."""
+    context = next((each for each in arguments if isinstance(each, RunContext)), None)
+    cell = next((each for each in arguments if isinstance(each, AttackCell | TrainingCell)), None)
+    if context is None or cell is None or context.time_limit is None:
+        return nullcontext()
+    return exit_after(context.time_limit, trace_path(context.run, cell.id, role))

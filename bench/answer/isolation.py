@@ -1,0 +1,231 @@
+"""Plug-ins in processes of their own: the process that draws the truth and scores runs none of their code.
+
+    scorer     the worker: draws the truth, pairs, scores, writes the record; loads no plug-in
+    pipeline   truth → reading: the defense's transforms, a model's or a data set's code, trainings
+    attacker   reading → reconstruction; one with the plug-ins, and one without for attackers who need none
+
+What a plug-in's process sends is read as data (`bench.answer.wire`).  This keeps a defense from the scorer and from
+attackers who do not know it; it is no sandbox (SECURITY.md).
+"""
+
+import os
+import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from multiprocessing.connection import Connection, Pipe
+from typing import Any, TypeVar
+
+from bench.answer import helper, wire
+from bench.answer.checks import Diagnosis
+from bench.answer.context import Memory, RunContext, TrainingProgress
+from bench.answer.process import Usage, prepare_environment, timeout_reason, trace_path
+from bench.answer.reconstruct import Attempt, recalled, remember
+from bench.answer.setup import data_is_kept, keep_data, load_data
+from bench.cell import AnyCell, AttackCell, TrainingCell
+from bench.datasets.base import split
+from bench.errors import PluginError
+from bench.federated.training import accuracy
+from bench.record.checkpoints import checkpoint_path, read_weights
+from bench.record.schema import TrainingCost, TrainingResult
+from bench.registry import entries as registry
+
+ROLES = PIPELINE, ATTACKER = "pipeline", "attacker"
+GRACE = 10.0  # seconds beyond a cell's limit, in which its plug-ins' process says where it hung
+T = TypeVar("T")
+OnProgress = Callable[[TrainingProgress], None]
+
+
+class HelperDied(PluginError):
+    """A plug-ins' process that ended within a call."""
+
+
+class Helper:
+    """One process that answers calls, one at a time, with these plug-ins loaded; started at its first call."""
+
+    def __init__(self, role: str, plugins: Sequence[str], device: str) -> None:
+        self._role, self._plugins, self._device = role, tuple(plugins), device
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pipe: Connection[Any, Any] | None = None
+        self.usage = Usage()
+
+    def call(self, function: Callable[..., T], *arguments: Any, on_progress: OnProgress | None = None) -> T:
+        """What `function(*arguments, memory)` returns there.
+
+        `function` is one of `bench.answer.helper`.  Raises what it raises, and `HelperDied` where the process dies.
+        """
+        pipe = self._pipe if self._pipe is not None else self._start()
+        try:
+            pipe.send_bytes(pickle.dumps((function.__name__, arguments)))
+            while True:
+                kind, value, usage = wire.load(pipe.recv_bytes())
+                if kind == "progress" and on_progress is not None:
+                    on_progress(value)
+                elif kind != "progress":
+                    break
+        except (EOFError, OSError):
+            raise HelperDied(f"the {self._role}'s process died (exit code {self._end()})") from None
+        self.usage = self.usage.plus(usage)
+        if kind == "error":
+            raise value
+        result: T = value
+        return result
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._end()
+
+    def _start(self) -> "Connection[Any, Any]":
+        prepare_environment()
+        ours, theirs = Pipe()
+        code = "import sys; from bench.answer.helper import serve; serve(int(sys.argv[1]))"
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-c", code, str(theirs.fileno())], pass_fds=[theirs.fileno()]
+        )
+        theirs.close()
+        ours.send_bytes(pickle.dumps((list(sys.path), os.getpid(), self._role, self._plugins, self._device)))
+        self._pipe = ours
+        return ours
+
+    def _end(self) -> int | None:
+        """Close the pipe, which ends a process that waits, and wait for it; its exit code."""
+        assert self._process is not None and self._pipe is not None
+        process, self._process = self._process, None
+        self._pipe.close()
+        self._pipe = None
+        try:
+            return process.wait(10)
+        except subprocess.TimeoutExpired:  # it hangs
+            process.kill()
+            return process.wait()
+
+
+class Isolation:
+    """The processes of one worker that run plug-ins' code."""
+
+    def __init__(self, plugins: Sequence[str], device: str) -> None:
+        self._pipeline = Helper(PIPELINE, plugins, device)
+        self._attacker = Helper(ATTACKER, plugins, device)
+        self._clean = Helper(ATTACKER, (), device)
+        self._told = Usage()
+        self.origins = self._pipeline.call(helper.origins) if plugins else ()
+        registry.declare(self.origins)
+
+    def concerns(self, cell: AnyCell) -> bool:
+        """Whether an entry of the cell is not bench's own."""
+        return any(_foreign(kind, name) for kind, name in _entries(cell).items())
+
+    def provide_data(self, cell: AnyCell, context: RunContext, memory: Memory) -> None:
+        """Put the data of a plug-in's data set into memory; they are split, and hashed, here."""
+        if _foreign("datasets", cell.dataset.name) and not data_is_kept(cell, memory):
+            raw, kind, private = self._pipeline.call(helper.raw_data, cell, context)
+            keep_data(cell, memory, split(raw, name=cell.dataset.name, kind=kind, private=private))
+
+    def attacked(self, cell: AttackCell, context: RunContext, memory: Memory) -> tuple[Diagnosis, Attempt]:
+        """The reading's diagnosis and what its attacker makes of it, or made of an equal one.
+
+        Raises `NotApplicable` and `PluginError` as the same does in one process.
+        """
+        return _twice(lambda remaining: self._attacked(cell, remaining, memory), cell, context)
+
+    def _attacked(
+        self, cell: AttackCell, remaining: Callable[[], RunContext], memory: Memory
+    ) -> tuple[Diagnosis, Attempt]:
+        reading, diagnosis = self._pipeline.call(helper.observe, cell, remaining())
+        attacker = self._attacker if _needs_plugins(cell) else self._clean
+        key = attacker.call(helper.hold, reading, cell)
+        known = recalled(key, memory)
+        if known is None:
+            known = attacker.call(helper.attempt, cell, remaining())
+            remember(key, cell, known, memory)
+        return diagnosis, known
+
+    def train(
+        self, cell: TrainingCell, context: RunContext, memory: Memory, on_progress: OnProgress
+    ) -> tuple[TrainingResult, TrainingCost]:
+        """A training with a plug-in's defense.
+
+        The accuracy of its last kept round is measured again here.  Raises `PluginError` where it is another.
+        """
+        result, cost = _twice(
+            lambda remaining: self._pipeline.call(helper.train, cell, remaining(), on_progress=on_progress),
+            cell, context,
+        )  # fmt: skip
+        if not (_foreign("models", cell.model.name) or result.diverged):
+            _check_accuracy(cell, result, context, memory)
+        return result, cost
+
+    def usage(self) -> Usage:
+        """What the processes used since this was asked last."""
+        now = Usage()
+        for each in (self._pipeline, self._attacker, self._clean):
+            now = now.plus(each.usage)
+        used = replace(now, cpu_seconds=now.cpu_seconds - self._told.cpu_seconds)
+        self._told = now
+        return used
+
+    def close(self) -> None:
+        """End all processes."""
+        for each in (self._pipeline, self._attacker, self._clean):
+            each.close()
+
+
+def _twice(answer: Callable[[Callable[[], RunContext]], T], cell: AnyCell, context: RunContext) -> T:
+    """The answer; once more where a process died of it, as that may have been the machine's fault.
+
+    `answer` is given the context with the time that is left of the cell's.  Raises `PluginError` for a second death,
+    and for one at the time limit.
+    """
+    began, limit = time.monotonic(), context.time_limit
+
+    def remaining() -> RunContext:
+        left = None if limit is None else max(0.1, limit - (time.monotonic() - began))
+        return replace(context, time_limit=left)
+
+    for role in ROLES:
+        trace_path(context.run, cell.id, role).unlink(missing_ok=True)  # of an earlier run
+    for last in (False, True):
+        try:
+            return answer(remaining)
+        except HelperDied:
+            for trace in (trace_path(context.run, cell.id, role) for role in ROLES):
+                if limit is not None and trace.exists() and trace.stat().st_size:
+                    raise PluginError(f"{timeout_reason(limit)} (where it was: {trace})") from None
+            if last:
+                raise
+    raise AssertionError
+
+
+def _entries(cell: AnyCell) -> dict[str, str]:
+    """The cell's entries, kind → name."""
+    names = {"datasets": cell.dataset.name, "models": cell.model.name, "defenses": cell.defense.name}
+    return names | {"attacks": cell.attack.name} if isinstance(cell, AttackCell) else names
+
+
+def _foreign(kind: str, name: str) -> bool:
+    return not registry.origin(kind, name).built_in
+
+
+def _needs_plugins(cell: AttackCell) -> bool:
+    """Whether the attacker holds a plug-in's code: his own, the model's, or the defense's where he knows or runs it."""
+    known = cell.knowledge != "plain" and _foreign("defenses", cell.defense.name)
+    return known or _foreign("attacks", cell.attack.name) or _foreign("models", cell.model.name)
+
+
+def _check_accuracy(cell: TrainingCell, result: TrainingResult, context: RunContext, memory: Memory) -> None:
+    """Measure the accuracy of the last round that was kept and tested; raises `PluginError` for another."""
+    reported = dict(result.curve)
+    rounds = [round_ for round_ in result.checkpoints if round_ in reported]
+    if not rounds:
+        return
+    path, data = checkpoint_path(context.run, cell.id, max(rounds)), load_data(cell, context, memory)
+    model = registry.of("models", cell.model).build(data.shape, data.classes).eval()
+    measured = accuracy(model, read_weights(path), data.test, cell.test_examples)
+    if abs(measured - reported[max(rounds)]) > 1e-3:  # a GPU may round a tie another way
+        raise PluginError(
+            f"the defense's process reports an accuracy of {reported[max(rounds)]:.3f} at round {max(rounds)}, and its "
+            f"weights have {measured:.3f}; a plug-in must not change bench's code"
+        )

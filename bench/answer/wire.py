@@ -1,0 +1,66 @@
+"""What a plug-in's process sends back, read as data: records' classes, tensors and arrays, and nothing else.
+
+A pickle may name any function to be called when it is read.  This one may name classes that hold data, and the few
+functions that make arrays and tensors of bytes.
+"""
+
+import io
+import pickle
+from dataclasses import is_dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bench.errors import BenchError, NotApplicable, PluginError
+
+_ARRAYS = {
+    ("bench.answer.wire", "tensor_of"), ("numpy", "ndarray"), ("numpy", "dtype"),
+    ("numpy._core.numeric", "_frombuffer"), ("numpy._core.multiarray", "_reconstruct"),
+    ("numpy._core.multiarray", "scalar"),
+    ("pathlib", "PosixPath"), ("pathlib._local", "PosixPath"),
+}  # fmt: skip
+
+
+def dump(value: Any) -> bytes:
+    """The value as bytes; tensors travel as arrays."""
+    buffer = io.BytesIO()
+    _Pickler(buffer, protocol=5).dump(value)
+    return buffer.getvalue()
+
+
+def load(content: bytes) -> Any:
+    """The value again; raises `PluginError` for content that names anything but data."""
+    try:
+        return _Unpickler(io.BytesIO(content)).load()
+    except PluginError:
+        raise
+    except Exception as error:  # whatever odd bytes make pickle raise
+        raise PluginError(f"a plug-in's process answered what cannot be read: {error}") from None
+
+
+def tensor_of(array: NDArray[Any]) -> torch.Tensor:
+    """The tensor that travelled as this array."""
+    return torch.from_numpy(np.array(array))  # a copy: what came is read-only
+
+
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return tensor_of, (value.detach().cpu().contiguous().numpy(),)
+        return NotImplemented
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in _ARRAYS:
+            return super().find_class(module, name)
+        if module.startswith("bench."):
+            found = super().find_class(module, name)
+            if isinstance(found, type) and (
+                is_dataclass(found) or issubclass(found, BenchError | NotApplicable | Enum)
+            ):
+                return found
+        raise PluginError(f"a plug-in's process answered with {module}.{name}, which is no data")

@@ -1,0 +1,68 @@
+"""Contract of a defense whose reports state an ε each: no update, however large, shows through one by more."""
+
+from math import exp, inf, log, sqrt
+
+import torch
+
+from bench.contracts.base import ContractSkipped, require
+from bench.contracts.situations import Tensors
+from bench.contracts.trials import SIGMAS, Trial, first_trial, variants
+from bench.defenses.accounting.mechanism import Reports
+from bench.defenses.base import Defense
+from bench.points import UPDATE_STAGES
+
+_DRAWS = 64
+_SLACK = 0.02  # of ε: what chance may add beside its stated error
+_SIZES = (1e6, 1.0, 0.0, -1.0, -1e6)  # of a client's update, in units of its largest coordinate
+
+
+def reports(defense: Defense) -> None:
+    """Two updates of one client, equal at all coordinates, of any two of a few sizes: the chance that a coordinate's
+    report is the high one differs by a factor of at most e^ε, and so does the chance of the low one.  Chances are of 64
+    draws, over the coordinates whose report is random, or differs between the two updates."""
+    words, trial, epsilon = _stated(defense)
+    stage = next(stage for stage in UPDATE_STAGES if trial.stages.has(stage))
+    own = trial.at(stage)
+    shown = {size: _drawn(trial, own, size) for size in _SIZES}
+    every = torch.stack([*shown.values()])
+    middle = (every.amin((0, 1)) + every.amax((0, 1))) / 2
+    reported = every.amin((0, 1)) < every.amax((0, 1))
+    require(bool(reported.any()), f"{words}: no coordinate's report changes with the update")
+    for one, first in shown.items():
+        for other, second in shown.items():
+            for kind, chances in (("high", 1.0), ("low", -1.0)):
+                p, q = (
+                    float((chances * draws > chances * middle)[:, reported].double().mean())
+                    for draws in (first, second)
+                )
+                count = _DRAWS * int(reported.sum())
+                error = sqrt((1 - p) / (count * p) + (1 - q) / (count * q)) if p and q else inf
+                gained = log(p / q) if p and q else inf if p > SIGMAS / count else 0.0
+                chance = SIGMAS * error if p and q else 0.0
+                require(
+                    gained <= epsilon * (1 + _SLACK) + chance,
+                    f"{words}: an update of {one:g} at each coordinate reports {kind} with chance {p:.3g}, one of "
+                    f"{other:g} with {q:.3g}; its ε of {epsilon:g} allows a factor of {exp(epsilon):.3g}",
+                )
+
+
+def _stated(defense: Defense) -> tuple[str, Trial, float]:
+    for variant in variants(defense):
+        try:
+            words, trial = first_trial(variant)
+            mechanism = variant.mechanism(trial.stages.setting)
+        except ValueError:
+            continue
+        if isinstance(mechanism, Reports):
+            return words, trial, mechanism.epsilon
+        break
+    raise ContractSkipped("its reports state no ε")
+
+
+def _drawn(trial: Trial, own: Tensors, size: float) -> torch.Tensor:
+    """What the first client's reports show of an update of that size at each coordinate, (draw, coordinate)."""
+    stage = next(stage for stage in UPDATE_STAGES if trial.stages.has(stage))
+    largest = max(float(value.abs().max()) for value in own.values())
+    scaled = {name: torch.full_like(value, size * largest) for name, value in own.items()}
+    draws = [trial.apply(stage, scaled, draw=draw) for draw in range(_DRAWS)]
+    return torch.stack([torch.cat([value[0].flatten() for value in each.values()]) for each in draws])
