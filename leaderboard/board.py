@@ -78,10 +78,10 @@ class AtPoint:
 class Row:
     """One defense setting on a data set, model and condition (`title`; `key` spells it out).
 
-    `rank` counts within the title, complete rows first, by the highest ASR of its points, then by accuracy lost; equal
-    ones share it.  `pareto` marks a complete row, whose attacks did not fail, that no other such row beats in one
-    without losing in the other.  `cells` are the ids of the records behind it, those of the best attack at the worst
-    point first.
+    `rank` counts within the title, complete rows first, by the highest ASR of its points, then by the most that is
+    identified at any, then by accuracy lost; equal ones share it.  `pareto` marks a complete row, whose attacks did not
+    fail, that no other such row beats in one without losing in the other.  `cells` are the ids of the records behind
+    it, those of the best attack at the worst point first.
     """
 
     title: str
@@ -113,6 +113,11 @@ class Row:
     def most_named(self) -> Rate | None:
         """At the point where most is named."""
         return _most(at.named for at in self.points.values())
+
+    @property
+    def broken(self) -> bool:
+        """Whether the defense does not do what it states."""
+        return any(flag.code in flags.FAULTS for flag in self.flags)
 
     @property
     def flags(self) -> tuple[Flag, ...]:
@@ -214,8 +219,10 @@ def _ranked(rows: Sequence[Row]) -> list[Row]:
     def order(row: Row) -> tuple[Any, ...]:
         asr, accuracy_lost = row.worst and row.worst.asr, row.cost and row.cost.loss
         return (
+            row.broken,
             not row.complete,
             2.0 if asr is None else asr,
+            row.most_identified.value if row.most_identified else 0.0,
             2.0 if accuracy_lost is None else accuracy_lost,
         )
 
@@ -229,15 +236,17 @@ def _ranked(rows: Sequence[Row]) -> list[Row]:
 
 def on_front(row: Row, rows: Iterable[Row], point: str | None = None) -> bool:
     """Whether a row is complete, of known accuracy, has no flag that the attacks failed, and no other such row leaks no
-    more and loses no more accuracy, one of them less: at a point, or each at its worst."""
+    more and loses no more accuracy, one of them less: at a point, or each at its worst.  Of two rows with the same ASR
+    the one that identifies less leaks less."""
 
-    def order(row: Row) -> tuple[float, float] | None:
+    def order(row: Row) -> tuple[tuple[float, float], float] | None:
         at = row.worst if point is None else row.points.get(point)
         asr, accuracy_lost = at.asr if at else None, row.cost.loss if row.cost else None
         failed = any(flag.code in flags.FAILED for flag in row.flags)
         if not row.complete or failed or asr is None or accuracy_lost is None:
             return None
-        return asr, accuracy_lost
+        identified = row.most_identified if point is None else at and at.identified
+        return (asr, identified.value if identified else 0.0), accuracy_lost
 
     mine = order(row)
     others = [other for other in map(order, rows) if other not in (None, mine)]

@@ -14,8 +14,17 @@ from bench.record.schema import AttackResult
 
 FEW = 32  # examples; with fewer a share's interval can be more than a third wide
 NO_PROGRESS = 0.9  # of the first loss: an attack that ends above it has not begun to fit
-INCOMPLETE = ("missing", "crashed", "few", "not-attacked", "no-adaptive-attack")  # flags of an incomplete row
+BROKEN = "broken"  # a fault: the defense does not do what it states
+INCOMPLETE = (
+    BROKEN,
+    "missing",
+    "crashed",
+    "few",
+    "not-attacked",
+    "no-adaptive-attack",
+)  # flags of an incomplete row
 VIOLATED = "epsilon-violated"  # a fault: what was measured refutes the ε that is stated
+FAULTS = (BROKEN, VIOLATED)
 FAILED = (
     "failed",
     "self-check",
@@ -34,8 +43,10 @@ class Flag:
 
 
 def coverage(worst: WorstCase, missing: Iterable[str]) -> list[Flag]:
-    """What a row lacks to be complete: attacks not run, cells that crashed, too few examples."""
-    flags = [Flag("missing", f"not run: {_names(missing)}")] if missing else []
+    """What a row lacks to be complete: a defense that keeps its contracts, attacks not run, cells that crashed, too few
+    examples."""
+    flags = [Flag(BROKEN, f"the defense breaks a contract: {each}") for each in worst.broken]
+    flags += [Flag("missing", f"not run: {_names(missing)}")] if missing else []
     if worst.crashed:
         flags.append(Flag("crashed", f"crashed: {_names(worst.crashed)}"))
     if worst.records and not worst.attacked:

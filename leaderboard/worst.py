@@ -112,6 +112,13 @@ class WorstCase:
         return next((result.privacy for result in results), Privacy())
 
     @property
+    def broken(self) -> tuple[str, ...]:
+        """The contracts that the defense broke in any record, each once."""
+        return tuple(
+            dict.fromkeys(each for records in self.records.values() for r in records for each in r.broken)
+        )
+
+    @property
     def asr(self) -> float | None:
         """Share of examples leaked to at least one attack; None where none was scored, or no attack applied that reads
         the gradient."""

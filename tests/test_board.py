@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -330,3 +331,28 @@ def test_the_command_writes_what_it_is_asked(tmp_path: Path, monkeypatch: pytest
     (one / "records" / "bad.json").write_text("{}")
     broken = CliRunner().invoke(leaderboard, [str(one)]).exception
     assert isinstance(broken, BenchError) and "bad.json: not a record" in str(broken)
+
+
+def test_a_defense_that_breaks_a_contract_ranks_last_and_is_no_protection() -> None:
+    broken = replace(attacked(0, defense="a"), broken=("noise: it is not added",))
+    rows = {
+        row.defense: row for row in board([broken, attacked(32, defense="b"), attacked(32, defense="none")])
+    }
+    assert rows["a"].broken and not rows["a"].pareto and rows["a"].rank == 3
+    assert next(flag.code for flag in rows["a"].flags) == "broken"
+    shown = " ".join(printed(terminal.board([*rows.values()]), width=200).split())
+    assert "✗" in shown and "the defense breaks a contract: noise: it is not added" in shown
+
+
+def test_what_is_identified_breaks_ties() -> None:
+    def row(defense: str, identified: int) -> Record:
+        record = attacked(0, defense=defense)
+        assert record.attack is not None
+        readings = tuple(
+            replace(reading, examples=tuple(replace(e, identified=n < identified) for e in reading.examples))
+            for n, reading in enumerate(record.attack.readings)
+        )
+        return replace(record, result=replace(record.attack, readings=readings))
+
+    rows = {row.defense: row.rank for row in board([row("more", 20), row("less", 2), row("less-too", 2)])}
+    assert rows == {"less": 1, "less-too": 1, "more": 3}

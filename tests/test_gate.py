@@ -443,3 +443,13 @@ def test_more_identified_than_epsilon_allows_is_a_fault() -> None:
     assert result.exit_code == 1 and len(result.faults) == 1
     assert "epsilon-violated" in printed(gate_reports.render(result))
     assert "epsilon-violated" in gate_reports.markdown(result)
+
+
+def test_a_defense_that_breaks_a_contract_is_a_fault() -> None:
+    before = run(0.0)
+    broken = [replace(record, broken=("sensitivity: nothing is clipped",)) for record in before]
+    result = verdict(before, broken)
+    assert result.exit_code == 1 and len(result.faults) == 1
+    assert (
+        "broken: " in printed(gate_reports.render(result)) and result.json()["faults"][0]["code"] == "broken"
+    )

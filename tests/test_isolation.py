@@ -22,6 +22,7 @@ from bench.matrix.read import read
 from bench.record.equality import differences
 from bench.record.schema import Record
 from bench.registry import entries as registry
+from bench.sweep.checked import broken
 from bench.sweep.plan import Resolver
 
 PLUGIN = """
@@ -294,6 +295,18 @@ def test_a_process_that_dies_once_costs_its_cell_nothing_and_one_that_dies_twice
     first, second, third = apart([once, twice, once], tmp_path / "run")
     assert first.status == third.status == "done"
     assert (second.status, second.reason) == ("crashed", "the pipeline's process died (exit code 7)")
+
+
+def test_a_defense_is_checked_beside_its_cells(
+    tmp_path: Path, plugin: str, apart: Answer, isolation: Isolation
+) -> None:
+    honest, absent, built_in = (
+        attacks(plugin, tmp_path, defense=name)[0] for name in ("twin-gaussian", "holds-lock", "gaussian")
+    )
+    apart([], tmp_path / "run")  # this process has none of the code
+    assert broken(honest, isolation) == broken(built_in, isolation) == broken(built_in, None) == ()
+    names = [line.partition(":")[0] for line in broken(absent, isolation)]
+    assert names == ["declared", "stages", "acts"]
 
 
 def test_what_a_process_answers_is_read_as_data() -> None:

@@ -1,6 +1,6 @@
 """The other side of `bench.answer.isolation`: a process that runs plug-ins' code and answers calls.
 
-Each function below is one call.  The last argument is what the process keeps between calls.
+Each function below is one call; a call's last argument is what the process keeps between calls.
 """
 
 import os
@@ -88,11 +88,6 @@ def train(cell: TrainingCell, context: RunContext, state: State) -> tuple[Traini
     return train_cell(cell, context, state.memory, state.on_progress)
 
 
-_CALLS: dict[str, Callable[..., Any]] = {
-    function.__name__: function for function in (origins, raw_data, observe, hold, attempt, train)
-}
-
-
 def serve(descriptor: int) -> None:
     """Answer calls that come by the pipe of this file descriptor, until it is closed or the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
@@ -112,7 +107,7 @@ def serve(descriptor: int) -> None:
     state.on_progress = lambda progress: send("progress", progress, Usage())
     while True:
         try:
-            name, arguments = pickle.loads(pipe.recv_bytes())
+            function, arguments = pickle.loads(pipe.recv_bytes())  # from the parent, who is trusted
         except EOFError:
             sys.stdout.flush()
             os._exit(0)  # at once: tearing torch down takes a second
@@ -122,7 +117,7 @@ def serve(descriptor: int) -> None:
                 state.origins = tuple(origin for plugin in plugins for origin in registry.add_plugin(plugin))
                 loaded = True
             with _limited(arguments, role):
-                value = _CALLS[name](*arguments, state)
+                value = function(*arguments, state)
         except (BenchError, NotApplicable) as error:
             kind, value = "error", error
         except Exception as error:

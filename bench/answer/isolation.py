@@ -24,7 +24,7 @@ from bench.answer.context import Memory, RunContext, TrainingProgress
 from bench.answer.process import Usage, prepare_environment, timeout_reason, trace_path
 from bench.answer.reconstruct import Attempt, recalled, remember
 from bench.answer.setup import data_is_kept, keep_data, load_data
-from bench.cell import AnyCell, AttackCell, TrainingCell
+from bench.cell import AnyCell, AttackCell, Entry, TrainingCell
 from bench.datasets.base import split
 from bench.errors import PluginError
 from bench.federated.training import accuracy
@@ -54,11 +54,11 @@ class Helper:
     def call(self, function: Callable[..., T], *arguments: Any, on_progress: OnProgress | None = None) -> T:
         """What `function(*arguments, memory)` returns there.
 
-        `function` is one of `bench.answer.helper`.  Raises what it raises, and `HelperDied` where the process dies.
+        `function` is a module's.  Raises what it raises, and `HelperDied` where the process dies.
         """
         pipe = self._pipe if self._pipe is not None else self._start()
         try:
-            pipe.send_bytes(pickle.dumps((function.__name__, arguments)))
+            pipe.send_bytes(pickle.dumps((function, arguments)))
             while True:
                 kind, value, usage = wire.load(pipe.recv_bytes())
                 if kind == "progress" and on_progress is not None:
@@ -111,8 +111,13 @@ class Isolation:
         self._attacker = Helper(ATTACKER, plugins, device)
         self._clean = Helper(ATTACKER, (), device)
         self._told = Usage()
+        self._answers: dict[tuple[str, str, str], Any] = {}
         self.origins = self._pipeline.call(helper.origins) if plugins else ()
         registry.declare(self.origins)
+
+    def concerns_defense(self, cell: AnyCell) -> bool:
+        """Whether the cell's defense is not bench's own."""
+        return _foreign("defenses", cell.defense.name)
 
     def concerns(self, cell: AnyCell) -> bool:
         """Whether an entry of the cell is not bench's own."""
@@ -157,6 +162,15 @@ class Isolation:
         if not (_foreign("models", cell.model.name) or result.diverged):
             _check_accuracy(cell, result, context, memory)
         return result, cost
+
+    def ask(self, function: Callable[..., T], kind: str, entry: Entry) -> T:
+        """What a function says of an entry, with the plug-ins' code: once, and in no cell's time."""
+        key = (function.__qualname__, kind, entry.model_dump_json())
+        if key not in self._answers:
+            self._answers[key] = self._pipeline.call(function, kind, entry)
+            self.usage()
+        answer: T = self._answers[key]
+        return answer
 
     def usage(self) -> Usage:
         """What the processes used since this was asked last."""

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bench.cell import Entry
 from bench.contracts import attacks, datasets, defenses, models
 from bench.contracts.base import Contract, ContractBroken, ContractSkipped, Outcome
 from bench.contracts.datasets import LoadedDataset, reload
@@ -33,6 +34,13 @@ def check(
     """
     entry = registry.instance(kind, name, dict(params or {}))
     return check_instance(kind, entry, name=name, data_dir=data_dir)
+
+
+def broken_contracts(kind: str, entry: Entry, state: object = None) -> tuple[str, ...]:
+    """The contracts that an entry breaks, `name: reason`; for `bench.answer.isolation.Isolation.ask`."""
+    del state
+    outcomes = check_instance(kind, registry.of(kind, entry), name=entry.name)
+    return tuple(f"{each.contract.name}: {each.reason}" for each in outcomes if each.status == "broken")
 
 
 def check_instance(

@@ -44,8 +44,8 @@ def render(verdict: Verdict) -> RenderableType:
             Text(_SINCE, style="bold"),
             _table("weaker", verdict.since_oldest, short),
         ]
-    for subject, reason in verdict.faults:
-        parts.append(Text(f"epsilon-violated: {subject}: {reason}", style="bold red"))
+    for code, subject, reason in verdict.faults:
+        parts.append(Text(f"{code}: {subject}: {reason}", style="bold red"))
     for row in (row for row in verdict.comparisons if row.drifted):
         parts.append(
             Text(
@@ -86,9 +86,7 @@ def markdown(verdict: Verdict) -> str:
         f"- **weaker than the oldest baseline**: {cell(_place(row))}: {cell(sentence(row))}"
         for row in verdict.since_oldest[:_SHOWN]
     ]
-    lines += [
-        f"- **epsilon-violated**: {cell(subject)}: {cell(reason)}" for subject, reason in verdict.faults
-    ]
+    lines += [f"- **{code}**: {cell(subject)}: {cell(reason)}" for code, subject, reason in verdict.faults]
     lines += [
         f"- weaker within the margin, for certain: {cell(_place(row))}: {cell(sentence(row))}"
         for row in verdict.comparisons if row.drifted
@@ -115,7 +113,7 @@ def junit(verdict: Verdict) -> str:
             for row in verdict.since_oldest
         ]
     if verdict.faults:
-        suites["faults"] = [("faults", subject, "weaker", reason) for subject, reason in verdict.faults]
+        suites["faults"] = [("faults", subject, "weaker", reason) for _, subject, reason in verdict.faults]
     if verdict.unpaired:
         suites["not compared"] = [
             ("not compared", subject, "inconclusive", reason) for subject, reason in verdict.unpaired

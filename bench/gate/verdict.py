@@ -8,7 +8,7 @@ else it is *inconclusive*, and the gate says how many examples it needs.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import ceil, inf, isclose
 from typing import Any, Literal
@@ -20,6 +20,7 @@ from bench.errors import BenchError
 from bench.gate.noninferiority import Increase, holm, of_numbers, of_shares
 from bench.leaderboard.conditions import by_condition, condition_key, sort_key
 from bench.leaderboard.costs import UNDEFENDED
+from bench.leaderboard.flags import BROKEN
 from bench.leaderboard.recognition import recognition, violations
 from bench.leaderboard.worst import GRADIENT_FREE, ExampleKey, WorstCase, clusters
 from bench.record.names import dataset_name, entry_text, setting_text
@@ -95,15 +96,15 @@ class Comparison:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """`comparisons` are all metrics of all subjects, `unpaired` what could not be compared, subject → reason;
-    `changes` what changed in the code between the two runs, in words; `faults` places where what was measured now
-    refutes the ε that is stated, subject → what."""
+    `changes` what changed in the code between the two runs, in words; `faults` flags of a defense that does not do
+    what it states, (code, subject, what)."""
 
     outcome: Outcome
     comparisons: tuple[Comparison, ...]
     unpaired: tuple[tuple[str, str], ...]
     changes: tuple[str, ...]
     cells: int
-    faults: tuple[tuple[str, str], ...] = ()
+    faults: tuple[tuple[str, str, str], ...] = ()
     since_oldest: tuple[Comparison, ...] = ()
 
     @property
@@ -114,8 +115,10 @@ class Verdict:
     def json(self) -> dict[str, Any]:
         """The verdict as JSON types; infinite bounds as None."""
         content = asdict(self) | {"exit_code": self.exit_code}
-        for name in ("unpaired", "faults"):
-            content[name] = [{"place": subject, "reason": reason} for subject, reason in content[name]]
+        content["unpaired"] = [{"place": subject, "reason": reason} for subject, reason in self.unpaired]
+        content["faults"] = [
+            {"code": code, "place": subject, "reason": reason} for code, subject, reason in self.faults
+        ]
         for comparison in (*content["comparisons"], *content["since_oldest"]):
             comparison["criterion"] = comparison.pop("metric")
             comparison |= {name: None for name in ("lower", "upper") if not np.isfinite(comparison[name])}
@@ -355,14 +358,16 @@ def _epsilon(worst: WorstCase) -> float:
     return inf if spent is None or spent.epsilon is None else spent.epsilon
 
 
-def _faults(records: Iterable[Record]) -> Iterable[tuple[str, str]]:
-    """Where what was measured refutes the ε at the point."""
+def _faults(records: Collection[Record]) -> Iterable[tuple[str, str, str]]:
+    """Where a defense breaks a contract, or what was measured refutes the ε at the point."""
+    broken = {(entry_text(record.cell.defense), each): None for record in records for each in record.broken}
+    yield from ((BROKEN, defense, each) for defense, each in broken)
     spending = [record for record in records if record.attack and record.attack.privacy.epsilon is not None]
     for condition in by_condition(spending):
         for defense, row in condition.rows.items():
             for point, worst in row.items():
                 for flag in violations(*recognition(worst)):
-                    yield f"{condition.title} · {defense} · {point}", flag.text
+                    yield flag.code, f"{condition.title} · {defense} · {point}", flag.text
 
 
 def _of_figures(name: str, figures: _Figures, subject: _Subject) -> _Measurement:

@@ -386,6 +386,7 @@ class Record(_Strict):
 
     `id` names the file; it is the cell's own id, but for a record of schema 1, whose cell was spelt in other words.
     Compare `cell.id` to pair records.  `result` is there when `status` is done, `reason` when it is not.
+    `broken`: contracts that the defense, a plug-in, broke on the day (`bench check`), with the reasons.
     """
 
     id: str
@@ -396,6 +397,7 @@ class Record(_Strict):
     reason: str | None = None
     environment: Environment | None = None
     cost: Cost = Cost()
+    broken: tuple[str, ...] = ()
     schema: int = SCHEMA
 
     @property

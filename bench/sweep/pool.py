@@ -15,6 +15,7 @@ from bench.errors import MALFORMED
 from bench.record.schema import Record
 from bench.record.store import to_json
 from bench.sanitize import first_line
+from bench.sweep.checked import broken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +77,7 @@ def run_within_limits(
         limit += GRACE  # the plug-ins' process knows better where it was
     with nullcontext() if limit is None else exit_after(limit, trace_path(context.run, cell.id)):
         record = run(cell, context, memory, on_progress, isolation)
+        record = replace(record, broken=broken(cell, isolation))
     try:
         to_json(record)
     except MALFORMED as error:  # a plug-in's value of another kind, in notes or marks

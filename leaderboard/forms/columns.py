@@ -17,6 +17,7 @@ _Item = TypeVar("_Item")
 _Key = TypeVar("_Key")
 PARETO = "◆"  # on the Pareto front of ASR and accuracy
 INCOMPLETE = "·"  # in place of a rank
+BROKEN = "✗"  # in place of a rank, of a row with a fault
 _AT, _COST, _EVIDENCE, _BEST = (
     "Attack success rate at each interception point", "Cost of the defense", "Evidence",
     "Best single attack at the worst point",
@@ -125,7 +126,8 @@ def short_attack(attack: str) -> str:
 
 def _rank(line: Line) -> str:
     row = line.row
-    return (str(row.rank) if row.complete else INCOMPLETE) + (f" {PARETO}" if row.pareto else "")
+    rank = BROKEN if row.broken else str(row.rank) if row.complete else INCOMPLETE
+    return rank + (f" {PARETO}" if row.pareto else "")
 
 
 def _rate(at: AtPoint | None) -> str:

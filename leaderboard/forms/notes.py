@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
-from bench.leaderboard.forms.columns import INCOMPLETE, PARETO, Line
+from bench.leaderboard.forms.columns import BROKEN, INCOMPLETE, PARETO, Line
 
 LEGEND = (
     "ASR: share of examples that some attack got back, its 95 % interval, ≥ where attacks failed or knew nothing. "
     f"{PARETO} no other complete row is better in leakage or accuracy, and as good in the other. "
+    f"{BROKEN} the defense does not do what it states (`bench check`). "
     f"{INCOMPLETE} incomplete (not run, crashed, too few examples, not attacked, plain attackers alone): ranks below "
     "complete rows. identified: nearer to its reconstruction than strangers; named: picked from a gallery; both at the "
     "point where most is; ceiling: what nobody exceeds where ε at the point holds; here: on these weights and data. "

@@ -19,7 +19,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from bench.leaderboard.board import THRESHOLDS_DB, Row
-from bench.leaderboard.flags import INCOMPLETE, VIOLATED
+from bench.leaderboard.flags import FAULTS, INCOMPLETE
 from bench.leaderboard.forms.charts import charts, conditions, library
 from bench.leaderboard.forms.columns import Line, codes, columns, lines, recognised, unscored
 from bench.leaderboard.forms.numbers import formatted, interval, rate, share
@@ -76,7 +76,7 @@ def _template() -> Template:
     )  # fmt: skip
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False}
     environment.globals |= {
-        "bad": (*INCOMPLETE, VIOLATED),
+        "bad": (*INCOMPLETE, *FAULTS),
         "rates": _rates,
         "tap": _tap,
         "unscored": unscored,

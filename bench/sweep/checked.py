@@ -1,0 +1,15 @@
+"""Whether a plug-in's defense keeps its contracts, beside its figures."""
+
+from bench.answer.isolation import HelperDied, Isolation
+from bench.cell import AnyCell
+from bench.contracts.run import broken_contracts
+
+
+def broken(cell: AnyCell, isolation: Isolation | None) -> tuple[str, ...]:
+    """The contracts that the cell's defense breaks, with the reasons; none for bench's own, which its tests keep."""
+    if isolation is None or not isolation.concerns_defense(cell):
+        return ()
+    try:
+        return isolation.ask(broken_contracts, "defenses", cell.defense)
+    except HelperDied as error:
+        return (f"all: {error}",)
