@@ -29,7 +29,17 @@ from bench import PROTOCOL, api
 from bench.answer.context import Memory, RunContext
 from bench.answer.run import record_without_result
 from bench.answer.run import run as run_cell
-from bench.cell import AttackCell, CheckpointWeights, DataRef, Entry, Federated, FileWeights, TrainingCell
+from bench.cell import (
+    AttackCell,
+    CheckpointWeights,
+    DataRef,
+    Entry,
+    Federated,
+    FileWeights,
+    Grants,
+    InitialWeights,
+    TrainingCell,
+)
 from bench.cli import submission as commands
 from bench.datasets.base import content_hash
 from bench.datasets.digits import Digits
@@ -41,7 +51,7 @@ from bench.record import store as records
 from bench.record.checkpoints import file_sha256
 from bench.record.schema import Record
 from bench.scoring.intervals import wilson
-from bench.submission import archive, arrays, draw, figures, verdicts
+from bench.submission import archive, arrays, draw, figures, truth, verdicts
 from bench.submission.check import FailedCheck, check
 from bench.submission.export import export
 from bench.submission.importing import import_
@@ -270,8 +280,8 @@ def test_nothing_half_written(
     assert left in ({}, {"out.zip": b"thesis"})
 
 
-def spoil(folder: Path, edit: Edit) -> None:
-    record = one_of(folder)
+def spoil(folder: Path, edit: Edit, attack: str = "cpl") -> None:
+    record = one_of(folder, attack=attack)
     records.record_path(folder, record.id).write_text(text_of(record, edit))
 
 
@@ -848,6 +858,66 @@ def test_what_is_not_here_is_inconclusive(
     assert f"it is of protocol {PROTOCOL}, this bench has {PROTOCOL + 1}" in found.verdicts[0].reason
     with pytest.raises(BenchError, match="at least 1, got 0"):
         verify(submission, cells=0)
+
+
+@pytest.fixture(scope="module")
+def labelled(run: Path) -> Path:
+    """A run of one record whose attacker was granted labels."""
+    folder = run.parent / "labelled"
+    cell = one_of(run, attack="prior-mean").cell
+    assert isinstance(cell, AttackCell)
+    cell = cell.model_copy(update={"grants": Grants(labels=True), "weights": InitialWeights()})
+    records.write(folder, run_cell(cell, RunContext(run=folder), Memory()))
+    return folder
+
+
+def test_examples_of_an_honest_submission_are_those_of_the_data_set(submission: Path, labelled: Path) -> None:
+    assert list(truth.findings(submission, check(submission).records, None)) == []
+    export(labelled, labelled.parent / "labelled.zip")
+    file = labelled.parent / "labelled.zip"
+    assert list(truth.findings(file, check(file).records, None)) == []
+
+
+def mirrored(folder: Path) -> None:
+    """Truth and reconstruction turned about: as far apart as they were."""
+    (record,) = records.records(folder)
+    turned = {
+        name: array[..., ::-1] for name, array in records.read_arrays(folder, str(record.arrays)).items()
+    }
+    (folder / "arrays" / f"{record.arrays}.npz").unlink()
+    spoil(folder, of_result(arrays=records.write_arrays(folder, turned)), "prior-mean")
+
+
+@pytest.mark.parametrize(
+    ("lie", "finding"),
+    [
+        (mirrored, "what its arrays call the truth is not in the data set at its indices"),
+        (
+            lambda folder: spoil(
+                folder, lambda r: r["result"]["readings"][0].update(indices=[3]), "prior-mean"
+            ),
+            "its examples are not those that its seed draws",
+        ),
+        (
+            lambda folder: spoil(
+                folder, lambda r: summary(r).update(identification_chance=0.5), "prior-mean"
+            ),
+            "its identification_chance is 0.5, its cell's is 0.1",
+        ),
+    ],
+)
+def test_a_lie_that_passes_every_check_is_found_by_the_data(
+    labelled: Path, tmp_path: Path, lie: Callable[[Path], None], finding: str
+) -> None:
+    folder, file = tmp_path / "lie", tmp_path / "lie.zip"
+    shutil.copytree(labelled, folder)
+    lie(folder)
+    export(folder, file)
+    assert check(file).ok
+    (told,) = truth.findings(file, check(file).records, None)
+    assert finding in told
+    found = verify(file, cells=1, seed=1)
+    assert (found.outcome, found.exit_code) == ("differs", 1) and finding in next(iter(found.lines()))
 
 
 def test_not_applicable_is_a_claim_too(run: Path, fresh: tuple[Path, verdicts.Verification]) -> None:

@@ -66,10 +66,15 @@ def naming(gallery: Gallery, truth: Truth, reconstruction: Reconstruction, *, la
     places = (
         equal.int().argmax(-1).where(equal.any(-1), named.shape[1]) if truth.labels.shape[1] == 1 else None
     )
-    if not labels:
-        chance = truth.labels.shape[1] / len(gallery.labels)
-    else:
-        of_label = torch.bincount(gallery.labels)
-        own = (truth.labels[:, :, None] == truth.labels[:, None, :]).sum(-1)
-        chance = float((own / of_label[truth.labels]).clamp_max(1).mean())
+    chance = naming_chance(gallery, truth, labels=labels)
     return Naming(hits=hits.numpy(), chance=chance, places=None if places is None else places.numpy())
+
+
+def naming_chance(gallery: Gallery, truth: Truth, *, labels: bool) -> float:
+    """What a blind guess names: of as many candidates as a reading has examples, among those of the example's label
+    where `labels` are granted."""
+    if not labels:
+        return truth.labels.shape[1] / len(gallery.labels)
+    of_label = torch.bincount(gallery.labels)
+    own = (truth.labels[:, :, None] == truth.labels[:, None, :]).sum(-1)
+    return float((own / of_label[truth.labels]).clamp_max(1).mean())

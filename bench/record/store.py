@@ -45,6 +45,8 @@ def to_json(record: Record) -> str:
         content = adapter().dump_python(record, mode="json", warnings="error")
     except ValueError as error:  # the first line of pydantic's says nothing
         raise ValueError(str(error).splitlines()[-1].strip()) from None
+    if not record.broken:
+        del content["broken"]  # as records without it were written before there was one
     return json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n"
 
 

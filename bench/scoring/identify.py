@@ -55,10 +55,10 @@ def identify(
     squares = (crowd**2).sum(-1) + (flat**2).sum(-1)[..., None] - 2 * flat @ crowd.T
     nearest = squares.min(axis=-1) / crowd.shape[1]
     hits = finite & (mse(true, claimed) < nearest - _TIE)
-    return Identification(hits=hits, gallery=len(crowd), chance=_chance(true.shape[1], len(crowd), labels))
+    return Identification(hits=hits, gallery=len(crowd), chance=chance_of(true.shape[1], len(crowd), labels))
 
 
-def _chance(examples: int, strangers: int, labels: tuple[ArrayLike, ArrayLike] | None) -> float:
+def chance_of(examples: int, strangers: int, labels: tuple[ArrayLike, ArrayLike] | None) -> float:
     """The most that blind guesses identify, on average over the examples: a reading's examples are so many guesses, of
     which each may count for any of them; with granted labels, for any of its class."""
     if labels is None:

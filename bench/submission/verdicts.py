@@ -70,7 +70,8 @@ class Verification:
     """The verdicts on the groups that were drawn.
 
     `seed` draws everything again; `seeds` are the fresh ones; `level` is each interval's; `groups` is how many
-    there were to draw from; `changes` what code differs here, `notes` what could not be drawn anew.
+    there were to draw from; `changes` what code differs here, `notes` what could not be drawn anew; `findings` what
+    the data sets that are here speak against it.
     """
 
     file: Path
@@ -82,11 +83,12 @@ class Verification:
     verdicts: tuple[GroupVerdict, ...]
     changes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    findings: tuple[str, ...] = ()
 
     @property
     def outcome(self) -> Outcome:
-        """One group that differs is enough; without one, every drawn group must agree."""
-        outcomes = {verdict.outcome for verdict in self.verdicts}
+        """One group that differs is enough, or one finding; without, every drawn group must agree."""
+        outcomes = {verdict.outcome for verdict in self.verdicts} | ({"differs"} if self.findings else set())
         return "differs" if "differs" in outcomes else "agrees" if outcomes == {"agrees"} else "inconclusive"
 
     @property
@@ -97,7 +99,8 @@ class Verification:
         return {**asdict(self), "file": str(self.file), "outcome": self.outcome}
 
     def lines(self) -> Iterator[str]:
-        """The verdicts in words, one line each."""
+        """The findings and the verdicts in words, one line each."""
+        yield from (f"differs  {finding}" for finding in self.findings)
         for verdict in self.verdicts:
             where = " · ".join(
                 (verdict.setting, f"{verdict.defense} @ {verdict.point}", sanitize(verdict.attack, 60))

@@ -27,6 +27,7 @@ from bench.record.schema import Record
 from bench.registry import entries as registry
 from bench.sanitize import sanitize
 from bench.scoring.intervals import simultaneous
+from bench.submission import truth
 from bench.submission.check import passed
 from bench.submission.draw import Draw, draw, groups
 from bench.submission.verdicts import Verification, verdict
@@ -72,6 +73,7 @@ def verify(
     report = passed(file)
     for plugin in plugins:
         registry.add_plugin(plugin)
+    against = tuple(sanitize(line, 300) for line in truth.findings(file, report.records, data_dir))
     seed = int.from_bytes(os.urandom(6)) if seed is None else seed
     among = groups(report.records)
     draws = draw(among, cells, seed)
@@ -100,7 +102,7 @@ def verify(
     ]
     return Verification(
         file=file, sha256=report.sha256, seed=seed, seeds=seeds, level=level, groups=len(among),
-        verdicts=tuple(verdicts), changes=tuple(rerun.changes), notes=tuple(rerun.notes),
+        verdicts=tuple(verdicts), changes=tuple(rerun.changes), notes=tuple(rerun.notes), findings=against,
     )  # fmt: skip
 
 

@@ -1,0 +1,104 @@
+"""A submission against the data sets that are here: whose examples its records are of, what its arrays call the truth,
+and what a blind guess gets.
+
+All three follow from the cell and the data, whatever defense and attack ran.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from bench import PROTOCOL
+from bench.answer.attack import GALLERY
+from bench.answer.gallery import granted_gallery, naming_chance
+from bench.answer.setup import Source
+from bench.answer.victims import Truth, draw_victims, scored_once, truth_at
+from bench.cell import AttackCell, CheckpointWeights
+from bench.datasets.base import Data
+from bench.datasets.loading import load
+from bench.errors import MALFORMED, BenchError, NotApplicable
+from bench.federated.batches import clients_of
+from bench.points import point
+from bench.record.schema import AttackResult, Record
+from bench.registry import entries as registry
+from bench.sanitize import first_line
+from bench.scoring.identify import chance_of
+from bench.submission import arrays
+from bench.submission.archive import opened
+
+_NEAR = 1e-9
+
+
+def findings(file: Path, records: Iterable[Record], data_dir: Path | None) -> Iterator[str]:
+    """What speaks against a submission that has passed its check, a line each: of records whose data are bench's own
+    and here; `verify` says of others that they are not."""
+    loaded: dict[str, Data | None] = {}
+    with opened(file) as archive:
+        inside = set(archive.names)
+        for record in records:
+            cell, result = record.cell, record.attack
+            if not isinstance(cell, AttackCell) or result is None or record.protocol != PROTOCOL:
+                continue
+            data = _data(cell, data_dir, loaded)
+            if data is None:
+                continue
+            name = f"arrays/{record.arrays}.npz"
+            content = arrays.read(archive.read(name)) if name in inside else None
+            try:
+                faults = list(_findings(cell, result, data, content))
+            except (BenchError, NotApplicable, *MALFORMED) as error:
+                faults = [f"its cell draws no victims from the data here ({first_line(error)})"]
+            yield from (f"records/{record.id}.json: {each}" for each in faults)
+
+
+def _data(cell: AttackCell, data_dir: Path | None, loaded: dict[str, Data | None]) -> Data | None:
+    """The cell's data; None where they are not bench's own, not here, or of other content."""
+    key = cell.dataset.model_dump_json()
+    if key not in loaded:
+        try:
+            built_in = registry.origin("datasets", cell.dataset.name).built_in and not cell.dataset.params
+            data = (
+                load(registry.of("datasets", cell.dataset), cell.dataset.name, data_dir) if built_in else None
+            )
+        except BenchError:
+            data = None
+        loaded[key] = data if data is not None and data.sha256 == cell.dataset.sha256 else None
+    return loaded[key]
+
+
+def _findings(
+    cell: AttackCell, result: AttackResult, data: Data, content: arrays.Arrays | None
+) -> Iterator[str]:
+    at = point(cell.point)
+    round_ = cell.weights.round if isinstance(cell.weights, CheckpointWeights) else 0
+    source = Source(data=data, clients=clients_of(cell, data), round=round_)
+    drawn = truth_at(draw_victims(cell, source, at), at)
+    truth = scored_once(drawn, len(result.readings[0].examples))
+    stated = [tuple(reading.indices) for reading in result.readings]
+    if stated != [tuple(row.flatten().tolist()) for row in truth.indices]:
+        yield "its examples are not those that its seed draws"
+        return
+    if content is not None and not np.array_equal(content["truth"], truth.inputs.numpy()):
+        yield "what its arrays call the truth is not in the data set at its indices"
+    summary = result.figures()
+    for name, chance in (
+        ("identification_chance", _identification(cell, truth, data)),
+        ("naming_chance", _naming(cell, drawn, truth, data)),
+    ):
+        value = getattr(summary, name)
+        if value is not None and (chance is None or abs(value - chance) > _NEAR):
+            yield f"its {name} is {value}, its cell's is {chance}"
+
+
+def _identification(cell: AttackCell, truth: Truth, data: Data) -> float:
+    """A blind guess's chance to be nearer than every stranger."""
+    crowd = data.gallery.labels[:GALLERY]
+    labels = (truth.labels.numpy(), crowd) if cell.grants.labels else None
+    return chance_of(truth.labels.shape[1], len(crowd), labels)
+
+
+def _naming(cell: AttackCell, drawn: Truth, truth: Truth, data: Data) -> float | None:
+    """A blind guess's chance to name the example."""
+    gallery = granted_gallery(cell, data, drawn)
+    return None if gallery is None else naming_chance(gallery, truth, labels=cell.grants.labels)
