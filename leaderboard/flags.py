@@ -7,12 +7,15 @@ flatter a defense, found from what the records already hold.  docs/FLAGS.md says
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bench.leaderboard.worst import GRADIENT_FREE, WorstCase
+from bench.cell import AttackCell
+from bench.leaderboard.worst import GRADIENT_FREE, SNR_CAP_DB, WorstCase
+from bench.points import POINTS, Scope
 from bench.record.metrics import PSNR_DB
 from bench.record.names import distinct
-from bench.record.schema import AttackResult
+from bench.record.schema import AttackResult, Record
 
 FEW = 32  # examples; with fewer a share's interval can be more than a third wide
+EXPLAINED = 1e-3  # of the squared distance at public examples: more than any rounding
 NO_PROGRESS = 0.9  # of the first loss: an attack that ends above it has not begun to fit
 BROKEN = "broken"  # a fault: the defense does not do what it states
 INCOMPLETE = (
@@ -24,7 +27,8 @@ INCOMPLETE = (
     "no-adaptive-attack",
 )  # flags of an incomplete row
 VIOLATED = "epsilon-violated"  # a fault: what was measured refutes the ε that is stated
-FAULTS = (BROKEN, VIOLATED)
+UNEXPLAINED = "truth-unexplained"  # a fault: readings are not of the examples that are scored
+FAULTS = (BROKEN, UNEXPLAINED, VIOLATED)
 FAILED = (
     "failed",
     "self-check",
@@ -46,6 +50,9 @@ def coverage(worst: WorstCase, missing: Iterable[str]) -> list[Flag]:
     """What a row lacks to be complete: a defense that keeps its contracts, attacks not run, cells that crashed, too few
     examples."""
     flags = [Flag(BROKEN, f"the defense breaks a contract: {each}") for each in worst.broken]
+    if unexplained := [name for name, records in worst.records.items() if any(map(_unexplained, records))]:
+        text = "the examples do not explain the reading to an attacker who knows all of the round: "
+        flags.append(Flag(UNEXPLAINED, text + _names(unexplained)))
     flags += [Flag("missing", f"not run: {_names(missing)}")] if missing else []
     if worst.crashed:
         flags.append(Flag("crashed", f"crashed: {_names(worst.crashed)}"))
@@ -91,6 +98,19 @@ def doubts(worst: WorstCase, *, averaged: bool, evidence: bool) -> list[Flag]:
         (as_prior, "at-prior-level", "the best guess without the gradient does as well"),
     )  # fmt: skip
     return [Flag(code, text) for is_raised, code, text in raised if is_raised]
+
+
+def _unexplained(record: Record) -> bool:
+    """Whether the truth is far from a reading in which nothing is unknown: no defense changed it, or it is described
+    and draws nothing.  A reconstruction that fits better than the truth then counts as not leaked."""
+    cell, result = record.cell, record.attack
+    if not isinstance(cell, AttackCell) or result is None:
+        return False
+    truth, public = result.self_check.distance_at_truth, result.self_check.distance_at_public
+    one_step = cell.federated.steps == 1 or POINTS[cell.point].scope is Scope.EXAMPLE
+    unchanged = result.distortion.snr_db_least == SNR_CAP_DB and one_step
+    known = result.conditions.described and not result.conditions.random
+    return (known or unchanged) and truth is not None and public is not None and truth > EXPLAINED * public
 
 
 def _without_progress(worst: WorstCase, attacks: _Results) -> list[str]:

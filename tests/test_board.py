@@ -356,3 +356,25 @@ def test_what_is_identified_breaks_ties() -> None:
 
     rows = {row.defense: row.rank for row in board([row("more", 20), row("less", 2), row("less-too", 2)])}
     assert rows == {"less": 1, "less-too": 1, "more": 3}
+
+
+@pytest.mark.parametrize(
+    ("described", "random", "snr", "truth", "fault"),
+    [
+        (True, False, 10.0, 0.02, True),
+        (True, False, 10.0, 1e-9, False),
+        (True, True, 10.0, 0.02, False),  # noise is unknown to all
+        (False, False, 10.0, 0.9, False),  # a plain attacker does not know the defense
+        (False, False, 120.0, 0.02, True),
+        (False, False, 120.0, 0.0, False),
+    ],
+)
+def test_examples_that_do_not_explain_a_reading_are_a_fault(
+    described: bool, random: bool, snr: float, truth: float, fault: bool
+) -> None:
+    record = attacked(
+        0, conditions=AttackConditions(described=described, random=random), distortion=Distortion(snr_db_least=snr),
+        self_check=SelfCheck(distance_at_truth=truth, distance_at_public=1.0, recognises_truth=True),
+    )  # fmt: skip
+    (row,) = board([record])
+    assert any(flag.code == "truth-unexplained" for flag in row.flags) == row.broken == fault
