@@ -88,7 +88,7 @@ def _likelihoods(reading: Reading) -> Tensor:
         if reading.description is None
         else by_likelihood(Distance(kind="l2"), reading)
     )
-    mismatch, observed = Mismatch(reading=reading, distance=distance), observations(reading)
+    mismatch, observed = Mismatch(reading=reading, distance=distance, exact=True), observations(reading)
     rows = []
     for row in range(len(reading)):
         parts = []

@@ -83,7 +83,8 @@ class Description(Protocol):
 
     `noise` is the noise around the mean.  `additive`: nothing else is random, so that observations of the same
     victims may be averaged.  `log_likelihood` (reading,), at most 0 and up to a constant, is of noise whose
-    law is neither Gaussian nor Laplace; None elsewhere.
+    law is neither Gaussian nor Laplace; None elsewhere.  `log_density` (reading,) is of any sign, up to a constant
+    that no candidate moves, and exact: for who compares candidates; None where it is that of `noise`.
     """
 
     @property
@@ -102,6 +103,7 @@ class Description(Protocol):
     def local_steps(self, observed: Tensors) -> StepDefense: ...
     def sent(self, updates: Tensors, observed: Tensors) -> dict[str, Tensor]: ...
     def log_likelihood(self, simulated: Tensors, observed: Tensors) -> Tensor | None: ...
+    def log_density(self, simulated: Tensors, observed: Tensors) -> Tensor | None: ...
 
 
 class Simulator(Protocol):

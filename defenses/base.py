@@ -189,6 +189,14 @@ class Transform:
         del tensors, observed, context
         return None
 
+    def log_density(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor | None:
+        """log p of `observed` where `expected` is `tensors`, per row, (row,), of any sign and up to a constant that no
+        candidate moves; None where it is that of `noise`, whose variance is then exact unless it is a bound.
+
+        For who compares candidates; `log_likelihood` is for who seeks them by its derivative.
+        """
+        return self.log_likelihood(tensors, observed, context)
+
     def by_norms(self, norms: Tensors, context: Context) -> Scaling | None:
         """The effect of `apply` on rows whose tensors have these norms, name → (row axes), where the norms decide
         it; training then forms no example's gradient.  None: it needs the tensors."""

@@ -34,16 +34,20 @@ def recognition(worst: WorstCase) -> tuple[Rate | None, Rate | None, Epsilon | N
     spent = worst.privacy.by("tap")
     # the decoder may not meet more strangers than a reconstruction does
     comparable = worst.places if worst.candidates - 1 <= worst.strangers else {}
-    identified = _recognised(worst.identified, worst.identified_chance, spent, comparable)
-    named = _recognised(worst.named, worst.named_chance, spent, worst.places)
+    identified = _recognised(
+        worst.identified,
+        worst.identified_chance,
+        spent,
+        _here(worst, comparable, len(worst.identified_chance)),
+    )
+    named = _recognised(
+        worst.named, worst.named_chance, spent, _here(worst, worst.places, len(worst.named_chance))
+    )
     return identified, named, spent
 
 
 def _recognised(
-    hits: Mapping[ExampleKey, bool],
-    chances: Mapping[str, float],
-    spent: Epsilon | None,
-    places: Mapping[ExampleKey, int],
+    hits: Mapping[ExampleKey, bool], chances: Mapping[str, float], spent: Epsilon | None, here: float | None
 ) -> Rate | None:
     interval = share_interval(hits)
     if interval is None:
@@ -57,15 +61,16 @@ def _recognised(
         chance=chance,
         ceiling=limit,
         violated=exceeded(value, trials, limit),
-        here=_here(places, len(chances)),
+        here=here,
     )
 
 
-def _here(places: Mapping[ExampleKey, int], attackers: int) -> float | None:
-    """The upper end for a list of as many guesses as there are attackers: each names one, their union is the list."""
-    if not places or attackers > LIST:
+def _here(worst: WorstCase, places: Mapping[ExampleKey, int], attackers: int) -> float | None:
+    """The upper end for a list of as many guesses as all attackers together have for an example."""
+    single = all(count == 1 for count in worst.guesses.values())
+    if not places or (single and attackers > LIST):
         return None
-    interval = share_interval({key: place < attackers for key, place in places.items()})
+    interval = share_interval({key: place < attackers * worst.guesses[key] for key, place in places.items()})
     return interval and interval[1]
 
 

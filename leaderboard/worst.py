@@ -29,7 +29,9 @@ class WorstCase:
     every reading was the undefended one (SNR at its cap).  `identified` and `named` example → whether any attack did,
     and their chances attack → what a blind guess gets; `named` is of attacks with a gallery, which count in no other
     figure (one that crashed is in `crashed`).  `places` of the truth on the list of an attack that has the readings'
-    own likelihood, among so many `candidates`; `strangers` beside a reconstruction.  `attacked`: some attack that reads
+    own likelihood, or of the decoder that knows a batch's other examples, among so many `candidates`; `guesses` of one
+    attacker that may count for such an example: as many as its reading has examples, with granted labels of its class;
+    `strangers` beside a reconstruction.  `attacked`: some attack that reads
     the gradient applied; `informed`: one of them knew the defense, or could run it.
     """
 
@@ -45,6 +47,7 @@ class WorstCase:
     named: dict[ExampleKey, bool] = field(default_factory=dict)
     named_chance: dict[str, float] = field(default_factory=dict)
     places: dict[ExampleKey, int] = field(default_factory=dict)
+    guesses: dict[ExampleKey, int] = field(default_factory=dict)
     candidates: int = 0
     strangers: int = 0
     unchanged: bool = True
@@ -104,6 +107,9 @@ class WorstCase:
                 self.named_chance[attack] = (summary and summary.naming_chance) or 0.0
             if example.place is not None and record.attack.conditions.exact:
                 self.places[key], self.candidates = example.place, cell.grants.gallery
+                others = record.attack.readings[key[2]].examples
+                alike = [each for each in others if each.label == example.label or not cell.grants.labels]
+                self.guesses[key] = len(alike)
 
     @property
     def privacy(self) -> Privacy:

@@ -46,11 +46,15 @@ def by_likelihood(distance: Distance, reading: Reading) -> Distance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mismatch:
-    """The mean distance to the observations; `unrolled` simulates each local step instead of their mean."""
+    """The mean distance to the observations; `unrolled` simulates each local step instead of their mean.
+
+    `exact`: minus the described log density where a law has one of its own, of any sign.
+    """
 
     reading: Reading
     distance: Distance
     unrolled: bool = False
+    exact: bool = False
 
     def __call__(
         self, observed: list[dict[str, Tensor]], inputs: Tensor, targets: Tensor, *, differentiable: bool
@@ -103,6 +107,10 @@ class Mismatch:
     def _distance(self, simulated: Tensors, observed: Tensors) -> Tensor:
         """The distance; where the defense's draws have a law of their own, -2v log p of it, (reading,)."""
         description = self.reading.description
+        if description is not None and self.exact and len(self.reading.rounds) == 1:
+            density = description.log_density(simulated, observed)
+            if density is not None:
+                return -density
         if description is not None and self.distance.kind != "cosine" and len(self.reading.rounds) == 1:
             likelihood = description.log_likelihood(simulated, observed)
             if likelihood is not None:

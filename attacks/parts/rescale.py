@@ -55,6 +55,9 @@ class _RescaledDescription:
     def log_likelihood(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
         return self.inner.log_likelihood(self._as_read(simulated), self._as_read(observed))
 
+    def log_density(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
+        return self.inner.log_density(self._as_read(simulated), self._as_read(observed))
+
     def _as_read(self, observed: Tensors) -> dict[str, Tensor]:
         return _times(1 / self.factor, observed)
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bench.answer.checks import Diagnosis, finite
 from bench.answer.context import Memory, RunContext
-from bench.answer.gallery import granted_gallery, naming
+from bench.answer.gallery import granted_gallery, naming, of_first
 from bench.answer.isolation import Isolation
 from bench.answer.observation import observe_cell
 from bench.answer.reconstruct import Attempt, reconstruct
@@ -59,6 +59,8 @@ def attack(
     named = None
     if gallery is not None:
         named = naming(gallery, truth, attempt.reconstruction, labels=cell.grants.labels)
+        if named is not None and diagnosis.places is not None:
+            named = replace(named, places=of_first(diagnosis.places, named.hits))
     scores = _score(cell, source.data, truth, attempt.reconstruction, named)
     arrays = _save_arrays(context.run, truth, attempt.reconstruction, scores)
     result = AttackResult(

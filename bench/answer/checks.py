@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from bench import rng
+from bench.answer.decoder import decoder_places, has_likelihood
+from bench.answer.gallery import Gallery
 from bench.answer.readings import observe
 from bench.answer.setup import Setup, defense_of
 from bench.answer.victims import Truth
@@ -30,7 +32,7 @@ from bench.trip import Reading
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """`snr_db` and `cosine` are of each reading against the undefended one."""
+    """`snr_db` and `cosine` are of each reading against the undefended one; `places` as of `decoder_places`."""
 
     snr_db: tuple[float | None, ...]
     cosine: tuple[float | None, ...]
@@ -38,13 +40,15 @@ class Diagnosis:
     self_check: SelfCheck
     conditions: AttackConditions
     privacy: Privacy
+    places: tuple[int, ...] | None = None
 
 
 def diagnose(
     cell: AttackCell, setup: Setup, point: Point, reading: Reading, batches: Sequence[Batches], attacker: Attack,
-    truth: Truth,
+    truth: Truth, gallery: Gallery | None = None,
 ) -> Diagnosis:  # fmt: skip
     """All the checks of one attack cell."""
+    places = None if gallery is None else decoder_places(reading, truth, gallery)
     undefended = observe(cell, setup, point, batches, setup.undefended)
     values = {name: value.numpy() for name, value in reading.values.items()}
     without = {
@@ -60,8 +64,8 @@ def diagnose(
             cosine_median=finite(float(np.median(cosine))),
         ),
         self_check=self_check(attacker, reading, truth, setup, cell.seed),
-        conditions=conditions(cell, setup, point, reading, undefended),
-        privacy=privacy_at(cell, setup, point, reading),
+        conditions=conditions(cell, setup, point, reading, undefended, decoded=places is not None),
+        privacy=privacy_at(cell, setup, point, reading), places=places,
     )  # fmt: skip
 
 
@@ -83,9 +87,10 @@ def self_check(attacker: Attack, reading: Reading, truth: Truth, setup: Setup, s
 
 
 def conditions(
-    cell: AttackCell, setup: Setup, point: Point, reading: Reading, undefended: Mapping[str, Tensor]
-) -> AttackConditions:
-    """What the attack ran under."""
+    cell: AttackCell, setup: Setup, point: Point, reading: Reading, undefended: Mapping[str, Tensor], *,
+    decoded: bool = False,
+) -> AttackConditions:  # fmt: skip
+    """What the attack ran under; `decoded`: the batch's decoder answered beside it."""
     norms = torch.stack([value.flatten(1).square().sum(1) for value in undefended.values()]).sum(0).sqrt()
     weights_norm = float(sum(value.square().sum() for value in setup.weights.values()) ** 0.5)
     knows_all = reading.description is not None or untouched(setup.stages, point)
@@ -94,16 +99,8 @@ def conditions(
         weights_norm=finite(weights_norm), mode="eval", client_examples=reading.client_examples,
         examples_per_reading=reading.examples, subset=setup.data.subset,
         described=cell.knowledge == "adaptive" and knows_all, simulated=cell.knowledge == "black-box",
-        random=is_random(setup.stages, point), exact=_exact(reading),
+        random=is_random(setup.stages, point), exact=decoded or (reading.examples == 1 and has_likelihood(reading)),
     )  # fmt: skip
-
-
-def _exact(reading: Reading) -> bool:
-    """Whether the attacker has the likelihood of one example: all that is random is a noise of known law."""
-    description = reading.description
-    if description is None or reading.examples > 1 or reading.steps > 1 or reading.linked != "vector":
-        return False
-    return description.additive and description.noise.variance > 0 and not description.noise.bound
 
 
 def privacy_at(cell: AttackCell, setup: Setup, point: Point, reading: Reading) -> Privacy:

@@ -1,9 +1,11 @@
 """The gallery that a cell grants: the examples of its readings among strangers of the gallery split."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bench import rng
@@ -78,3 +80,10 @@ def naming_chance(gallery: Gallery, truth: Truth, *, labels: bool) -> float:
     of_label = torch.bincount(gallery.labels)
     own = (truth.labels[:, :, None] == truth.labels[:, None, :]).sum(-1)
     return float((own / of_label[truth.labels]).clamp_max(1).mean())
+
+
+def of_first(places: Sequence[int], hits: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """The decoder's places of each reading's first example as `Naming` has them, in the shape of `hits`."""
+    whole = np.full(hits.shape, -1, np.int64)
+    whole[:, 0] = places
+    return whole

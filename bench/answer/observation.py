@@ -37,5 +37,5 @@ def observe_cell(cell: AttackCell, context: RunContext, memory: Memory) -> Obser
     reading = take_reading(cell, setup, point, victims, batches, memory.simulations, gallery)
     attacker = attacker_of(cell, reading)
     return Observation(
-        reading=reading, diagnosis=diagnose(cell, setup, point, reading, batches, attacker, truth)
+        reading=reading, diagnosis=diagnose(cell, setup, point, reading, batches, attacker, truth, gallery)
     )

@@ -1,7 +1,7 @@
 """A defense's public description: the composition, in stage order, of what its transforms do to a candidate."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -123,6 +123,16 @@ class Composition:
 
     def log_likelihood(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
         """Of the last transform's own law, where it alone is random: (reading,), at most 0."""
+        return self._of_last(lambda transform: transform.log_likelihood, simulated, observed)
+
+    def log_density(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
+        """The same, exact and of any sign."""
+        return self._of_last(lambda transform: transform.log_density, simulated, observed)
+
+    def _of_last(
+        self, law: Callable[[Transform], Callable[[Tensors, Tensors, Context], Tensor | None]],
+        simulated: Tensors, observed: Tensors,
+    ) -> Tensor | None:  # fmt: skip
         if not self.parts or not self.parts[-1].shown or not self.additive:
             return None
         last = self.parts[-1]
@@ -130,9 +140,9 @@ class Composition:
         ours, seen = ({n: scale * v for n, v in each.items()} for each in (simulated, observed))
         context = self.contexts[last.stage]
         if last.stage != "example":
-            return last.transform.log_likelihood(ours, seen, context)
+            return law(last.transform)(ours, seen, context)
         ours, seen = ({n: v[:, None] for n, v in each.items()} for each in (ours, seen))
-        whole = last.transform.log_likelihood(ours, seen, context)
+        whole = law(last.transform)(ours, seen, context)
         return None if whole is None else whole[:, 0]
 
     def _of_senders(self, value: Tensor) -> Tensor:

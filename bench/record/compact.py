@@ -16,6 +16,7 @@ _EXAMPLE = (
     "identified",
     "named",
     "place",
+    "label",
     "prior_db",
     *(metric.name for metric in COMPARED),
 )

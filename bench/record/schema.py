@@ -170,8 +170,9 @@ class AttackConditions(_Strict):
     """What the attack ran under: the training round, the weights' test accuracy and norm, the size of a gradient.
 
     `mode` of the model while gradients were computed: eval or train.  `described`: the attacker knew all that the
-    defense does to these readings; `simulated`: he could run it; `exact`: of one example he had the readings' own
-    likelihood, so that among exchangeable candidates nobody does better. `random`: they depend on a draw of the
+    defense does to these readings; `simulated`: he could run it; `exact`: a decoder had the readings' own
+    likelihood, of one example the attacker himself, of a batch one who knows the others, so that among exchangeable
+    candidates nobody does better. `random`: they depend on a draw of the
     defense's.  `gradient_norm_median` is of undefended gradients.
     """
 

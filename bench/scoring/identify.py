@@ -25,8 +25,8 @@ class Identification:
 class Naming:
     """Whether an attack with a gallery picked each example: `hits` (reading, example); `chance` for a blind guess.
 
-    `places` (reading, example): at which place of the attack's list the truth stands, from 0; the list's length where
-    it is not on it; None where the attack makes no list.
+    `places` (reading, example): at which place of the decoder's list the truth stands, from 0; the list's length where
+    it is not on it, -1 for examples that have no list; None where there is no decoder.
     """
 
     hits: NDArray[np.bool_]

@@ -151,7 +151,7 @@ def _readings(
                     for name, values in columns.items()
                     if name not in ("matched", "place")
                 },
-                place=int(columns["place"][row, n]) if "place" in columns else None,
+                place=_place(columns["place"][row, n]) if "place" in columns else None,
                 matched=None if np.isnan(columns["matched"][row, n]) else int(columns["matched"][row, n]),
                 priors_db={name: plain(prior[PSNR_DB.name][row, n]) for name, prior in priors.items()},
             )
@@ -167,6 +167,10 @@ def _readings(
             )
         )  # fmt: skip
     return tuple(readings)
+
+
+def _place(value: np.floating[Any]) -> int | None:
+    return None if value < 0 else int(value)
 
 
 def _label_accuracy(labels: NDArray[np.int64], claimed: NDArray[Any]) -> Floats:

@@ -55,6 +55,20 @@ class SensitivityNoise(Additive):
         del state
         return AddedNoise(variance=(self._sigma(context) * self.share * self.bound) ** 2, bound=True)
 
+    def log_density(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor | None:
+        """Of N(g, σ²S²) where S is the candidate's own; None in a batch, whose other examples have a part in S."""
+        if context.setting.batch > 1:
+            return None
+        own = {name: value.reshape(len(value), 1) for name, value in norms(tensors, context.lead).items()}
+        variance = (self._sigma(context) * self.share * self._sensitivity(own)) ** 2
+        squares = sum(
+            (observed[name] - value).double().square().flatten(context.lead).sum(-1).reshape(len(value))
+            for name, value in tensors.items()
+        )
+        count = sum(value[(0,) * context.lead].numel() for value in tensors.values())
+        density = -squares / (2 * variance) - count / 2 * variance.log()
+        return density.reshape(next(iter(tensors.values())).shape[: context.lead])
+
     def _sensitivity(self, norms: Tensors) -> Tensor:
         """(client,) of name → (client, example)."""
         largest = torch.stack(tuple(norms.values())).amax(0)

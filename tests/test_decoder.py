@@ -1,0 +1,158 @@
+"""The best decoder: its likelihood against the law written out, its places against every candidate tried by hand."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from tests.test_plan import answer
+from torch.distributions import Normal
+
+from bench.answer.attack import attack
+from bench.answer.context import Memory, RunContext
+from bench.answer.decoder import decoder_places, has_likelihood
+from bench.answer.gallery import granted_gallery
+from bench.answer.readings import take_reading
+from bench.answer.setup import prepare
+from bench.answer.victims import batches_of, draw_victims, truth_at
+from bench.cell import AttackCell
+from bench.contracts.trials import context_of, trial_of
+from bench.defenses.fed_alpha_cdp import FedAlphaCdp
+from bench.defenses.transforms.sensitivity import SensitivityNoise
+from bench.gradients import group_gradients, one_hot
+from bench.leaderboard.board import board
+from bench.matrix.expand import expand
+from bench.matrix.read import read
+from bench.points import point
+from bench.record.schema import Record
+from bench.sweep.plan import Resolver
+
+MATRIX = """title = "decoders"
+readings = {readings}
+[axes]
+dataset = ["digits"]
+model = ["dlg-lenet"]
+attack = ["gallery"]
+knowledge = ["plain", "adaptive"]
+grants = [{grants}]
+point = ["{point}"]
+federated = [{{ batch = {batch} }}]
+[[attack]]
+defense = [{defense}]
+"""
+
+
+def cells(
+    folder: Path,
+    defense: str,
+    *,
+    batch: int = 3,
+    where: str = "type-1",
+    readings: int = 4,
+    labels: bool = False,
+) -> list[AttackCell]:
+    grants = '["labels", { gallery = 60 }]' if labels else "[{ gallery = 60 }]"
+    path = folder / "m.toml"
+    path.write_text(
+        MATRIX.format(readings=readings, grants=grants, point=where, batch=batch, defense=defense)
+    )
+    planned = expand(read(path), Resolver(None).data)
+    return [item.cell for item in planned if isinstance(item.cell, AttackCell)]
+
+
+@pytest.mark.parametrize("measure", ["max", "mean-of-largest"])
+def test_the_likelihood_of_noise_whose_scale_is_the_candidate_s_own(measure: str) -> None:
+    trial = trial_of(FedAlphaCdp(), steps=1, batch=1)
+    context = context_of(trial, "example")
+    noise = SensitivityNoise(multiplier=0.7, bound=4.0, measure=measure)  # type: ignore[arg-type]
+    given = trial.at("example")
+    observed = {name: value + 0.1 for name, value in given.items()}
+    found = noise.log_density(given, observed, context)
+    assert found is not None and found.shape == (3, 1)
+    for row in range(3):
+        largest = max(float(value[row, 0].norm()) for value in given.values())
+        scale = 0.7 * (largest if measure == "max" else min(max(largest, 0.1), 32.0))
+        terms = [Normal(given[n][row, 0], scale).log_prob(observed[n][row, 0]).sum() for n in given]
+        count = sum(given[n][row, 0].numel() for n in given)
+        constant = -count / 2 * torch.log(torch.tensor(2 * torch.pi, dtype=torch.float64))
+        assert float(found[row, 0]) == pytest.approx(float(sum(terms) - constant), rel=1e-9)
+
+
+def test_in_a_batch_its_scale_is_of_others_too() -> None:
+    trial = trial_of(FedAlphaCdp(), steps=1, batch=3)
+    given = trial.at("example")
+    noise = SensitivityNoise(multiplier=0.7, bound=4.0)
+    assert noise.log_density(given, given, context_of(trial, "example")) is None
+
+
+@pytest.mark.parametrize("labels", [False, True])
+def test_a_batch_s_decoder_is_every_candidate_tried(tmp_path: Path, labels: bool) -> None:
+    """The squared distance of the reading from the mean gradient of candidate and mates, written out."""
+    cell = cells(tmp_path, '{ name = "gaussian", at = "client", variance = 1e-2 }', labels=labels)[-1]
+    setup = prepare(cell, RunContext(run=tmp_path), Memory())
+    at = point(cell.point)
+    victims = draw_victims(cell, setup.source, at)
+    truth = truth_at(victims, at)
+    gallery = granted_gallery(cell, setup.data, truth)
+    assert gallery is not None
+    batches = batches_of(cell, setup, victims, at)
+    reading = take_reading(cell, setup, at, victims, batches, None, gallery)
+    found = decoder_places(reading, truth, gallery)
+    expected = []
+    for row in range(len(reading)):
+        own = int(gallery.positions[row, 0])
+        distances = {}
+        for number in range(len(gallery.labels)):
+            alike = int(gallery.labels[number]) == int(gallery.labels[own]) or not labels
+            if not alike or number in gallery.positions[row, 1:].tolist():
+                continue
+            inputs = torch.cat([gallery.inputs[number][None], truth.inputs[row, 1:]])[None]
+            targets = one_hot(
+                torch.cat([gallery.labels[number][None], truth.labels[row, 1:]])[None], 10, torch.float32
+            )
+            mean = group_gradients(setup.model, setup.weights, inputs, targets)
+            distances[number] = sum(
+                float((mean[n][0] - reading.values[n][row, 0] / reading.unit).square().sum()) for n in mean
+            )
+        expected.append(sum(value < distances[own] for value in distances.values()))
+    assert found is not None and list(found) == expected
+    assert max(expected) > 0  # the noise is large enough to matter
+
+
+@pytest.mark.parametrize(
+    ("defense", "batch", "where", "exact"),
+    [
+        ('{ name = "gaussian", at = "client", variance = 1e-2 }', 3, "type-1", True),
+        ('{ name = "fed-cdp", clip = 4.0, sigma = 0.5 }', 3, "type-1", True),
+        ('{ name = "ldp-fl", sending = "named" }', 3, "type-1", True),
+        ('{ name = "ldp-fl", sending = "named" }', 1, "type-1", True),
+        ('{ name = "fed-alpha-cdp", clip = 4.0, sigma = 6.0 }', 1, "type-2", True),
+        ('{ name = "fed-alpha-cdp", clip = 4.0, sigma = 6.0 }', 3, "type-1", False),
+        ('{ name = "prune", at = "client" }', 3, "type-1", False),
+        ('{ name = "random-prune", at = "client" }', 1, "type-1", False),
+    ],
+)
+def test_where_there_is_a_decoder(tmp_path: Path, defense: str, batch: int, where: str, exact: bool) -> None:
+    plain, adaptive = cells(tmp_path, defense, batch=batch, where=where)
+    for cell, wanted in ((plain, False), (adaptive, exact)):
+        result, _ = attack(cell, RunContext(run=tmp_path), Memory())
+        assert result.conditions.exact == wanted
+        places = [[example.place for example in reading.examples] for reading in result.readings]
+        if batch > 1:
+            assert all((each[0] is not None) == wanted and each[1:] == [None] * 2 for each in places)
+
+
+def test_nobody_names_more_of_a_batch_than_its_decoder(tmp_path: Path) -> None:
+    defense = '{ name = "fed-cdp", clip = 4.0, sigma = 0.5 }'
+    records: list[Record] = [answer(cell, tmp_path) for cell in cells(tmp_path, defense, readings=16)]
+    (row,) = board(records)
+    named = row.points["type-1"].named
+    assert named is not None and named.here is not None
+    assert named.interval[0] <= named.here < 1
+
+
+def test_without_a_description_nobody_has_a_likelihood(tmp_path: Path) -> None:
+    cell = cells(tmp_path, '"none"')[0]
+    setup, at = prepare(cell, RunContext(run=tmp_path), Memory()), point(cell.point)
+    victims = draw_victims(cell, setup.source, at)
+    reading = take_reading(cell, setup, at, victims, batches_of(cell, setup, victims, at))
+    assert not has_likelihood(reading)
