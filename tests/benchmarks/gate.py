@@ -34,7 +34,7 @@ WEAKENINGS = {
     ),
     "fed-cdp": ("fed_cdp.py", "clip = Clip(bound=self.clip,", "clip = Clip(bound=3 * self.clip,"),
     "prune": ("prune.py", "KeepLargest(share=self.share)", "KeepLargest(share=self.share - 0.4)"),
-    "fed-sdp": ("fed_sdp.py", "return {self.at: (clip, GaussianNoise(deviation=part))}", "return {}"),
+    "fed-sdp": ("fed_sdp.py", "return {self.at: (clip, GaussianNoise(deviation=deviation))}", "return {}"),
 }
 WORDS = {
     "gaussian": "σ halved",
