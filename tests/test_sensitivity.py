@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from bench.contracts.base import ContractBroken, ContractSkipped
+from bench.contracts.precision import precision
 from bench.contracts.reports import reports
 from bench.contracts.sensitivity import sensitivity
 from bench.contracts.trials import variants
@@ -261,3 +262,27 @@ def test_honest_reports_keep_their_epsilon(epsilon: float, range_: Literal["adap
 def test_a_defense_without_reports_is_skipped() -> None:
     with pytest.raises(ContractSkipped, match="its reports state no ε"):
         reports(Gaussian())
+
+
+@dataclass(frozen=True, slots=True)
+class _OnlyInDouble(Transform):
+    """Noise where contracts look, and none where attackers read."""
+
+    random: ClassVar[bool] = True
+
+    def apply(self, tensors: Tensors, context: Context) -> dict[str, torch.Tensor]:
+        first = next(iter(tensors.values()))
+        scale = 1.0 if first.dtype == torch.float64 else 0.0
+        return {name: value + scale * context.draws.normal(name, value) for name, value in tensors.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Double(FedCdp):
+    def transforms(self, setting: Setting) -> StageTransforms:
+        return {"client": (_OnlyInDouble(),)}
+
+
+def test_noise_in_double_precision_alone_is_found() -> None:
+    with pytest.raises(ContractBroken, match="client: _OnlyInDouble on float32 and on float64 differ by 1"):
+        precision(_Double())
+    precision(FedCdp())

@@ -8,6 +8,7 @@ from torch import Tensor
 from bench.contracts.base import DECLARED, Contract, ContractSkipped, one_line, require
 from bench.contracts.descriptions import by_norms, description, noise
 from bench.contracts.later import rounds, training_draws
+from bench.contracts.precision import precision
 from bench.contracts.reports import reports
 from bench.contracts.sensitivity import sensitivity
 from bench.contracts.situations import Tensors, differing, setting_of, under_two_seeds
@@ -229,6 +230,7 @@ CONTRACTS = (
     Contract("alone = in company", "a client gets what it gets alone", row_alone),
     Contract("bias", "unbiased or biased, as it says", bias),
     Contract("noise", "noise has the variance it states", noise),
+    Contract("precision", "in float32 it does what it does in float64", precision),
     Contract("sensitivity", "no crafted gradient moves what is seen by more than its ε counts", sensitivity),
     Contract("reports", "no update shows through a report by more than the report's ε", reports),
     Contract("rounds", "later rounds are protected as the first", rounds),

@@ -1,0 +1,50 @@
+"""Contract of every defense: in single precision, in which cells run, it does what it does in double."""
+
+from dataclasses import replace
+
+import torch
+
+from bench.contracts.base import ContractSkipped, require
+from bench.contracts.descriptions import arriving_at
+from bench.contracts.trials import context_of, first_trial
+from bench.defenses.base import Context, Defense, Tensors
+
+_NEAR = 1e-2  # of the output's norm: a threshold may fall on the other side of a coordinate that rounds
+
+
+def precision(defense: Defense) -> None:
+    """Each transform, with the same draws on tensors of float32 and of float64, gives the same to rounding: contracts
+    look at float64, attackers read float32."""
+    words, trial = first_trial(defense)
+    looked = False
+    for stage, transform, given, state in arriving_at(trial):
+        looked, context = True, context_of(trial, stage)
+        wide = transform.update(given, state, context)[0]
+        single = transform.update(_single(given), _single(state), _single_context(context))[0]
+        name = type(transform).__name__
+        for key in wide:
+            require(
+                single[key].dtype == torch.float32, f"{words}, {stage}: {name} changes the dtype of {key}"
+            )
+        apart = torch.cat([(single[n].double() - value).flatten() for n, value in wide.items()]).norm()
+        size = torch.cat([value.flatten() for value in wide.values()]).norm()
+        require(
+            bool(apart <= _NEAR * size),
+            f"{words}, {stage}: {name} on float32 and on float64 differ by {float(apart / size):.2g} of its norm",
+        )
+    if not looked:
+        raise ContractSkipped("it has no transform")
+
+
+def _single(tensors: Tensors) -> dict[str, torch.Tensor]:
+    return {name: value.float() if value.is_floating_point() else value for name, value in tensors.items()}
+
+
+def _single_context(context: Context) -> Context:
+    local = context.local and replace(
+        context.local, weights=_single(context.local.weights), inputs=context.local.inputs.float()
+    )
+    return replace(
+        context, local=local, norms=context.norms and _single(context.norms),
+        weights=context.weights and _single(context.weights),
+    )  # fmt: skip
