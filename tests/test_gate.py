@@ -453,3 +453,12 @@ def test_a_defense_that_breaks_a_contract_is_a_fault() -> None:
     assert (
         "broken: " in printed(gate_reports.render(result)) and result.json()["faults"][0]["code"] == "broken"
     )
+
+
+def test_a_margin_wider_than_the_default_is_said() -> None:
+    before = run(0.0)
+    result = verdict(before, before, margins={"asr": 0.5, "rmse": 0.01})
+    assert result.wider == {"asr": 0.5}
+    words = "margin of asr: 0.5, wider than the default 0.1"
+    assert words in printed(gate_reports.render(result)) and words in gate_reports.markdown(result)
+    assert "margin of" not in printed(gate_reports.render(verdict(before, before)))

@@ -1,7 +1,7 @@
 """A gate's verdict as text, Markdown and JUnit XML: the same comparisons and figures in each."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from xml.etree import ElementTree
 
 from rich.box import SIMPLE_HEAD
@@ -60,6 +60,7 @@ def render(verdict: Verdict) -> RenderableType:
     passed = [row for row in verdict.comparisons if row.outcome == "pass"]
     if passed:
         parts.append(Text(f"{len(passed)} of {len(verdict.comparisons)} comparisons pass", style="dim"))
+    parts += [Text(line, style="yellow") for line in _wider(verdict)]
     parts += [Text(f"changed since the baseline: {line}", style="dim") for line in verdict.changes]
     parts.append(Text(headline(verdict), style=_STYLE[verdict.outcome]))
     return Group(*parts)
@@ -87,6 +88,7 @@ def markdown(verdict: Verdict) -> str:
         for row in verdict.since_oldest[:_SHOWN]
     ]
     lines += [f"- **{code}**: {cell(subject)}: {cell(reason)}" for code, subject, reason in verdict.faults]
+    lines += [f"- {line}" for line in _wider(verdict)]
     lines += [
         f"- weaker within the margin, for certain: {cell(_place(row))}: {cell(sentence(row))}"
         for row in verdict.comparisons if row.drifted
@@ -96,6 +98,11 @@ def markdown(verdict: Verdict) -> str:
     ]
     lines += [f"- changed since the baseline: {cell(line)}" for line in verdict.changes]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _wider(verdict: Verdict) -> Iterator[str]:
+    for name, margin in verdict.wider.items():
+        yield f"margin of {name}: {margin:g}, wider than the default {GATE_METRICS[name].margin:g}"
 
 
 def junit(verdict: Verdict) -> str:

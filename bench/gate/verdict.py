@@ -108,6 +108,12 @@ class Verdict:
     since_oldest: tuple[Comparison, ...] = ()
 
     @property
+    def wider(self) -> dict[str, float]:
+        """Metrics whose margin is larger than the default, with it: what they tolerate is somebody's choice."""
+        margins = {row.metric: row.margin for row in self.comparisons}
+        return {name: margin for name, margin in margins.items() if margin > GATE_METRICS[name].margin}
+
+    @property
     def exit_code(self) -> int:
         """0 passes, 1 weaker, 3 inconclusive."""
         return {"pass": 0, "weaker": 1, "inconclusive": 3}[self.outcome]
