@@ -219,13 +219,16 @@ def attack(
 
 def score(
     reconstruction: Reconstruction, truth: Values, labels: Values, *, public: Values | None = None,
-    public_labels: Values | None = None, value_range: Range = ZERO_TO_ONE, groups: Sequence[Group] = (),
+    public_labels: Values | None = None, labels_known: bool = False, value_range: Range = ZERO_TO_ONE,
+    groups: Sequence[Group] = (),
 ) -> Scores:  # fmt: skip
     """PSNR, SSIM and the rest of each example (`readings`) and their `summary`, as records have them.
 
     `truth` (reading, example, *shape) and `labels` (reading, example), or the same examples in fewer axes.
     `public` (example, *shape) gives the prior-only baselines and, as strangers to the victims, the gallery of
-    identification; without it there is no identification, and `priors_from` says what the prior was.  Values
+    identification; without it there is no identification, and `priors_from` says what the prior was.
+    `labels_known`: the attacker had the true labels, so that a blind guess is of the right class; it takes
+    `public_labels`.  Values
     in `value_range` are scored as [0, 1]. A table without `groups` counts every column as numeric.  Raises
     `BenchError` for shapes, labels or values that do not fit.
     """
@@ -238,6 +241,10 @@ def score(
     if public is not None:
         known = coerce.scaled(coerce.examples(public, shape, "public"), value_range, "public")
         known_labels = np.full(len(known), -1)
+    if labels_known and (public is None or public_labels is None):
+        raise BenchError(
+            "labels_known: chance is among examples of the true class; give public and public_labels"
+        )
     if public is not None and public_labels is not None:
         known_labels = coerce.labels(public_labels, len(known)).numpy()
     if kind == "table" and not groups:
@@ -250,6 +257,7 @@ def score(
         true, true_labels.numpy(), claimed, kind=kind, groups=groups,
         priors=prior_only_baselines(known, known_labels, true_labels.numpy()),
         gallery=None if public is None else known, lpips=lpips,
+        gallery_labels=known_labels if labels_known else None,
     )  # fmt: skip
     return replace(
         scores, lpips_absent=lpips_absent,

@@ -279,3 +279,17 @@ def test_a_saved_reading_is_the_same_reading(model: nn.Module, pictures: Picture
         assert torch.equal(after.weights[name], before.weights[name])
     with pytest.raises(BenchError, match=r"a\.npz: weights: no tensor '.*'"):
         api.open_reading(tmp_path / "a.npz", model="cpl-lenet")
+
+
+def test_chance_is_within_the_class_where_labels_are_known(model: nn.Module, pictures: Pictures) -> None:
+    x, y = pictures[0][:1], pictures[1][:1]
+    reading = api.reading(api.gradient(model, x, y), model=model, shape=SHAPE, classes=10)
+    found = api.attack(reading, evaluations=5)
+    public, labels = pictures[0][10:], pictures[1][10:]
+    plain = api.score(found, x, y, public=public, public_labels=labels).summary
+    known = api.score(found, x, y, public=public, public_labels=labels, labels_known=True).summary
+    alike = int((np.asarray(labels) == int(np.asarray(y)[0])).sum())
+    assert plain.identification_chance == pytest.approx(1 / (len(public) + 1))
+    assert known.identification_chance == pytest.approx(1 / (alike + 1))
+    with pytest.raises(BenchError, match="labels_known: chance is among examples of the true class"):
+        api.score(found, x, y, public=public, labels_known=True)

@@ -71,6 +71,7 @@ def command(
         scores = api.score(
             reconstruction, true["inputs"], true["labels"], public=public_examples,
             public_labels=public_labels, value_range=value_range,
+            labels_known=reading.labels is not None and public_labels is not None,
         )  # fmt: skip
     out = out or Path(f"{reading_file.stem}-leak")
     picture = api.save_pictures(
