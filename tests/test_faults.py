@@ -22,13 +22,13 @@ from tests.test_plan import MEMORY, RESOLVER, alter, attack, entry, training
 from tests.test_plan import answer as answer_to
 
 from bench.answer.context import Memory, RunContext
-from bench.answer.process import trace_path
 from bench.answer.run import run as run_cell
 from bench.attacks.labels_only import LabelsOnly
 from bench.cell import AnyCell, DataRef, Entry
 from bench.cli.main import cli
 from bench.cli.watching import say
 from bench.errors import BenchError, DataError, StorageError
+from bench.isolation.process import trace_path
 from bench.matrix.expand import PlannedCell
 from bench.record import request
 from bench.record import store as records

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from bench.answer import wire
 from bench.answer.context import Memory, RunContext
-from bench.answer.isolation import Isolation
 from bench.answer.run import run
 from bench.answer.train import OnProgress
 from bench.cell import AnyCell, TrainingCell
 from bench.errors import NotApplicable, PluginError
+from bench.isolation import wire
+from bench.isolation.isolation import Isolation
 from bench.matrix.expand import expand
 from bench.matrix.read import read
 from bench.record.equality import differences

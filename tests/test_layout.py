@@ -23,7 +23,7 @@ LAYERS = (
     ("federated", "scoring", "pictures", "ceilings"),
     ("matrix",),
     ("answer", "leaderboard"),
-    ("contracts",),
+    ("contracts", "isolation"),
     ("sweep", "gate"),
     ("tracking", "submission", "own"),
     ("api", "health"),

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from bench.answer.checks import Diagnosis, finite
 from bench.answer.context import Memory, RunContext
+from bench.answer.elsewhere import Elsewhere
 from bench.answer.gallery import granted_gallery, naming, of_first
-from bench.answer.isolation import Isolation
 from bench.answer.observation import observe_cell
 from bench.answer.reconstruct import Attempt, reconstruct
 from bench.answer.setup import prepare_source
@@ -35,7 +35,7 @@ TRAJECTORIES = 8  # readings whose trajectory is kept: as many as a reconstructi
 
 
 def attack(
-    cell: AttackCell, context: RunContext, memory: Memory, isolation: Isolation | None = None
+    cell: AttackCell, context: RunContext, memory: Memory, isolation: Elsewhere | None = None
 ) -> tuple[AttackResult, Attempt]:
     """Answer an attack cell: its result and the attempt that it cost; raises `NotApplicable` where it cannot be run.
 

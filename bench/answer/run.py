@@ -11,8 +11,7 @@ import torch
 from bench import __version__
 from bench.answer.attack import attack
 from bench.answer.context import Memory, RunContext
-from bench.answer.isolation import Isolation
-from bench.answer.process import Usage
+from bench.answer.elsewhere import Elsewhere, Usage
 from bench.answer.provenance import provenance
 from bench.answer.train import OnProgress, train_cell
 from bench.cell import AttackCell, TrainingCell
@@ -22,7 +21,7 @@ from bench.record.schema import AttackResult, Cost, Environment, Record, Status,
 
 def run(
     cell: AttackCell | TrainingCell, context: RunContext, memory: Memory,
-    on_progress: OnProgress = lambda progress: None, isolation: Isolation | None = None,
+    on_progress: OnProgress = lambda progress: None, isolation: Elsewhere | None = None,
 ) -> Record:  # fmt: skip
     """Run one cell to a record; `on_progress` hears of every round of a training.
 
@@ -70,7 +69,7 @@ def record_without_result(
 
 def _result(
     cell: AttackCell | TrainingCell, context: RunContext, memory: Memory, on_progress: OnProgress,
-    isolation: Isolation | None,
+    isolation: Elsewhere | None,
 ) -> tuple[AttackResult | TrainingResult, Cost]:  # fmt: skip
     if isinstance(cell, TrainingCell):
         isolated = isolation is not None and isolation.concerns(cell)

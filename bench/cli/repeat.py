@@ -9,11 +9,11 @@ from pathlib import Path
 import click
 
 from bench.answer.context import Memory, RunContext
-from bench.answer.isolation import Isolation
-from bench.answer.process import make_deterministic
 from bench.answer.run import run
 from bench.cell import AttackCell, CheckpointWeights
 from bench.errors import BenchError
+from bench.isolation.isolation import Isolation
+from bench.isolation.process import make_deterministic
 from bench.record import fingerprint, store
 from bench.record.equality import differences, unequal
 from bench.sanitize import LONG, sanitize

@@ -37,7 +37,7 @@ def check(
 
 
 def broken_contracts(kind: str, entry: Entry, state: object = None) -> tuple[str, ...]:
-    """The contracts that an entry breaks, `name: reason`; for `bench.answer.isolation.Isolation.ask`."""
+    """The contracts that an entry breaks, `name: reason`; for `bench.isolation.Isolation.ask`."""
     del state
     outcomes = check_instance(kind, registry.of(kind, entry), name=entry.name)
     return tuple(f"{each.contract.name}: {each.reason}" for each in outcomes if each.status == "broken")

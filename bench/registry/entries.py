@@ -158,7 +158,7 @@ def add_plugin(spec: str) -> tuple[Origin, ...]:
 def declare(origins: Iterable[Origin]) -> None:
     """Register the names of plug-ins' entries without their code: `load` refuses them in this process.
 
-    For a process that must know of an entry where it comes from, and must not run it (`bench.answer.isolation`).
+    For a process that must know of an entry where it comes from, and must not run it (`bench.isolation`).
     """
     _added.update({(origin.kind, origin.name): (origin, None) for origin in origins})
 

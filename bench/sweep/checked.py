@@ -1,8 +1,9 @@
 """Whether a plug-in's defense keeps its contracts, beside its figures."""
 
-from bench.answer.isolation import HelperDied, Isolation
 from bench.cell import AnyCell
 from bench.contracts.run import broken_contracts
+from bench.isolation.helper import HelperDied
+from bench.isolation.isolation import Isolation
 
 
 def broken(cell: AnyCell, isolation: Isolation | None) -> tuple[str, ...]:

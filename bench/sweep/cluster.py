@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.answer.context import Memory, RunContext, TrainingProgress
-from bench.answer.isolation import Isolation
-from bench.answer.process import make_deterministic, timeout_reason
 from bench.answer.provenance import provenance
 from bench.cell import AnyCell, AttackCell, FileWeights
 from bench.errors import BenchError, DataError, PluginError, RecordError, StorageError
+from bench.isolation.isolation import Isolation
+from bench.isolation.process import make_deterministic, timeout_reason
 from bench.record.fingerprint import changed
 from bench.record.schema import Provenance
 from bench.record.store import cell_from, write

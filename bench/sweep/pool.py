@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from bench.answer.context import Memory, RunContext, TrainingProgress
-from bench.answer.isolation import GRACE, Isolation
-from bench.answer.process import exit_after, trace_path
 from bench.answer.run import run
 from bench.answer.train import OnProgress
 from bench.cell import AnyCell
 from bench.errors import MALFORMED
+from bench.isolation.isolation import GRACE, Isolation
+from bench.isolation.process import exit_after, trace_path
 from bench.record.schema import Record
 from bench.record.store import to_json
 from bench.sanitize import first_line

@@ -18,16 +18,16 @@ from typing import Any
 import torch
 
 from bench.answer.context import Memory, RunContext, TrainingProgress
-from bench.answer.isolation import Isolation
-from bench.answer.process import (
+from bench.cell import AnyCell
+from bench.errors import StorageError
+from bench.isolation.isolation import Isolation
+from bench.isolation.process import (
     end_with,
     make_deterministic,
     prepare_environment,
     timeout_reason,
     trace_path,
 )
-from bench.cell import AnyCell
-from bench.errors import StorageError
 from bench.record.schema import Record
 from bench.record.store import write
 from bench.sweep.pool import (

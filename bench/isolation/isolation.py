@@ -4,30 +4,27 @@
     pipeline   truth → reading: the defense's transforms, a model's or a data set's code, trainings
     attacker   reading → reconstruction; one with the plug-ins, and one without for attackers who need none
 
-What a plug-in's process sends is read as data (`bench.answer.wire`).  This keeps a defense from the scorer and from
+What a plug-in's process sends is read as data (`bench.isolation.wire`).  This keeps a defense from the scorer and from
 attackers who do not know it; it is no sandbox (SECURITY.md).
 """
 
-import os
-import pickle
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from multiprocessing.connection import Connection, Pipe
 from typing import Any, TypeVar
 
-from bench.answer import helper, wire
 from bench.answer.checks import Diagnosis
-from bench.answer.context import Memory, RunContext, TrainingProgress
-from bench.answer.process import Usage, prepare_environment, timeout_reason, trace_path
+from bench.answer.context import Memory, RunContext
+from bench.answer.elsewhere import Usage
 from bench.answer.reconstruct import Attempt, recalled, remember
 from bench.answer.setup import data_is_kept, keep_data, load_data
 from bench.cell import AnyCell, AttackCell, Entry, TrainingCell
 from bench.datasets.base import split
 from bench.errors import PluginError
 from bench.federated.training import accuracy
+from bench.isolation import served
+from bench.isolation.helper import Helper, HelperDied, OnProgress
+from bench.isolation.process import timeout_reason, trace_path
 from bench.record.checkpoints import checkpoint_path, read_weights
 from bench.record.schema import TrainingCost, TrainingResult
 from bench.registry import entries as registry
@@ -35,72 +32,6 @@ from bench.registry import entries as registry
 ROLES = PIPELINE, ATTACKER = "pipeline", "attacker"
 GRACE = 10.0  # seconds beyond a cell's limit, in which its plug-ins' process says where it hung
 T = TypeVar("T")
-OnProgress = Callable[[TrainingProgress], None]
-
-
-class HelperDied(PluginError):
-    """A plug-ins' process that ended within a call."""
-
-
-class Helper:
-    """One process that answers calls, one at a time, with these plug-ins loaded; started at its first call."""
-
-    def __init__(self, role: str, plugins: Sequence[str], device: str) -> None:
-        self._role, self._plugins, self._device = role, tuple(plugins), device
-        self._process: subprocess.Popen[bytes] | None = None
-        self._pipe: Connection[Any, Any] | None = None
-        self.usage = Usage()
-
-    def call(self, function: Callable[..., T], *arguments: Any, on_progress: OnProgress | None = None) -> T:
-        """What `function(*arguments, memory)` returns there.
-
-        `function` is a module's.  Raises what it raises, and `HelperDied` where the process dies.
-        """
-        pipe = self._pipe if self._pipe is not None else self._start()
-        try:
-            pipe.send_bytes(pickle.dumps((function, arguments)))
-            while True:
-                kind, value, usage = wire.load(pipe.recv_bytes())
-                if kind == "progress" and on_progress is not None:
-                    on_progress(value)
-                elif kind != "progress":
-                    break
-        except (EOFError, OSError):
-            raise HelperDied(f"the {self._role}'s process died (exit code {self._end()})") from None
-        self.usage = self.usage.plus(usage)
-        if kind == "error":
-            raise value
-        result: T = value
-        return result
-
-    def close(self) -> None:
-        """End the process."""
-        if self._process is not None:
-            self._end()
-
-    def _start(self) -> "Connection[Any, Any]":
-        prepare_environment()
-        ours, theirs = Pipe()
-        code = "import sys; from bench.answer.helper import serve; serve(int(sys.argv[1]))"
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", code, str(theirs.fileno())], pass_fds=[theirs.fileno()]
-        )
-        theirs.close()
-        ours.send_bytes(pickle.dumps((list(sys.path), os.getpid(), self._role, self._plugins, self._device)))
-        self._pipe = ours
-        return ours
-
-    def _end(self) -> int | None:
-        """Close the pipe, which ends a process that waits, and wait for it; its exit code."""
-        assert self._process is not None and self._pipe is not None
-        process, self._process = self._process, None
-        self._pipe.close()
-        self._pipe = None
-        try:
-            return process.wait(10)
-        except subprocess.TimeoutExpired:  # it hangs
-            process.kill()
-            return process.wait()
 
 
 class Isolation:
@@ -112,7 +43,7 @@ class Isolation:
         self._clean = Helper(ATTACKER, (), device)
         self._told = Usage()
         self._answers: dict[tuple[str, str, str], Any] = {}
-        self.origins = self._pipeline.call(helper.origins) if plugins else ()
+        self.origins = self._pipeline.call(served.origins) if plugins else ()
         registry.declare(self.origins)
 
     def concerns_defense(self, cell: AnyCell) -> bool:
@@ -126,7 +57,7 @@ class Isolation:
     def provide_data(self, cell: AnyCell, context: RunContext, memory: Memory) -> None:
         """Put the data of a plug-in's data set into memory; they are split, and hashed, here."""
         if _foreign("datasets", cell.dataset.name) and not data_is_kept(cell, memory):
-            raw, kind, private = self._pipeline.call(helper.raw_data, cell, context)
+            raw, kind, private = self._pipeline.call(served.raw_data, cell, context)
             keep_data(cell, memory, split(raw, name=cell.dataset.name, kind=kind, private=private))
 
     def attacked(self, cell: AttackCell, context: RunContext, memory: Memory) -> tuple[Diagnosis, Attempt]:
@@ -139,12 +70,12 @@ class Isolation:
     def _attacked(
         self, cell: AttackCell, remaining: Callable[[], RunContext], memory: Memory
     ) -> tuple[Diagnosis, Attempt]:
-        reading, diagnosis = self._pipeline.call(helper.observe, cell, remaining())
+        reading, diagnosis = self._pipeline.call(served.observe, cell, remaining())
         attacker = self._attacker if _needs_plugins(cell) else self._clean
-        key = attacker.call(helper.hold, reading, cell)
+        key = attacker.call(served.hold, reading, cell)
         known = recalled(key, memory)
         if known is None:
-            known = attacker.call(helper.attempt, cell, remaining())
+            known = attacker.call(served.attempt, cell, remaining())
             remember(key, cell, known, memory)
         return diagnosis, known
 
@@ -156,7 +87,7 @@ class Isolation:
         The accuracy of its last kept round is measured again here.  Raises `PluginError` where it is another.
         """
         result, cost = _twice(
-            lambda remaining: self._pipeline.call(helper.train, cell, remaining(), on_progress=on_progress),
+            lambda remaining: self._pipeline.call(served.train, cell, remaining(), on_progress=on_progress),
             cell, context,
         )  # fmt: skip
         if not (_foreign("models", cell.model.name) or result.diverged):

@@ -2,12 +2,10 @@
 
 import faulthandler
 import os
-import resource
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -17,25 +15,6 @@ from bench.errors import StorageError
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 # glibc hands large blocks back to the system after each use, and gets them page by page again: let it keep them.
 _MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
-    """CPU seconds, of all threads, and the most memory held."""
-
-    cpu_seconds: float = 0.0
-    peak_mb: float = 0.0
-
-    @staticmethod
-    def here() -> "Usage":
-        """Of this process, since it began."""
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        return Usage(cpu_seconds=time.process_time(), peak_mb=peak)
-
-    def plus(self, other: "Usage") -> "Usage":
-        return Usage(
-            cpu_seconds=self.cpu_seconds + other.cpu_seconds, peak_mb=max(self.peak_mb, other.peak_mb)
-        )
 
 
 def prepare_environment() -> None:

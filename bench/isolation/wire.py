@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from bench.errors import BenchError, NotApplicable, PluginError
 
 _ARRAYS = {
-    ("bench.answer.wire", "tensor_of"), ("numpy", "ndarray"), ("numpy", "dtype"),
+    ("bench.isolation.wire", "tensor_of"), ("numpy", "ndarray"), ("numpy", "dtype"),
     ("numpy._core.numeric", "_frombuffer"), ("numpy._core.multiarray", "_reconstruct"),
     ("numpy._core.multiarray", "scalar"),
     ("pathlib", "PosixPath"), ("pathlib._local", "PosixPath"),

@@ -1,4 +1,4 @@
-"""The other side of `bench.answer.isolation`: a process that runs plug-ins' code and answers calls.
+"""The other side of `bench.isolation.helper`: a process that runs plug-ins' code and answers calls.
 
 Each function below is one call; a call's last argument is what the process keeps between calls.
 """
@@ -15,11 +15,10 @@ from typing import Any
 
 import cloudpickle
 
-from bench.answer import wire
 from bench.answer.checks import Diagnosis
 from bench.answer.context import Memory, RunContext, TrainingProgress
+from bench.answer.elsewhere import Usage
 from bench.answer.observation import observe_cell
-from bench.answer.process import Usage, end_with, exit_after, make_deterministic, trace_path
 from bench.answer.reconstruct import Attempt, ReadingKey, attack_reading, attacker_of, reading_key
 from bench.answer.train import train_cell
 from bench.cell import AnyCell, AttackCell, TrainingCell
@@ -27,6 +26,8 @@ from bench.datasets.base import Dataset, Raw
 from bench.datasets.loading import read_kind
 from bench.errors import BenchError, NotApplicable, PluginError, with_place
 from bench.federated.simulator import RoundSimulator
+from bench.isolation import wire
+from bench.isolation.process import end_with, exit_after, make_deterministic, trace_path
 from bench.record.metrics import DataKind
 from bench.record.schema import TrainingCost, TrainingResult
 from bench.registry import entries as registry

@@ -1,0 +1,83 @@
+"""One process that runs plug-ins' code, as its parent sees it."""
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection, Pipe
+from typing import Any, TypeVar
+
+from bench.answer.context import TrainingProgress
+from bench.answer.elsewhere import Usage
+from bench.errors import PluginError
+from bench.isolation import wire
+from bench.isolation.process import prepare_environment
+
+T = TypeVar("T")
+OnProgress = Callable[[TrainingProgress], None]
+
+
+class HelperDied(PluginError):
+    """A plug-ins' process that ended within a call."""
+
+
+class Helper:
+    """One process that answers calls, one at a time, with these plug-ins loaded; started at its first call."""
+
+    def __init__(self, role: str, plugins: Sequence[str], device: str) -> None:
+        self._role, self._plugins, self._device = role, tuple(plugins), device
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pipe: Connection[Any, Any] | None = None
+        self.usage = Usage()
+
+    def call(self, function: Callable[..., T], *arguments: Any, on_progress: OnProgress | None = None) -> T:
+        """What `function(*arguments, state)` returns there, `state` what the process keeps (`bench.isolation.served`).
+
+        Raises what it raises, and `HelperDied` where the process dies.
+        """
+        pipe = self._pipe if self._pipe is not None else self._start()
+        try:
+            pipe.send_bytes(pickle.dumps((function, arguments)))
+            while True:
+                kind, value, usage = wire.load(pipe.recv_bytes())
+                if kind == "progress" and on_progress is not None:
+                    on_progress(value)
+                elif kind != "progress":
+                    break
+        except (EOFError, OSError):
+            raise HelperDied(f"the {self._role}'s process died (exit code {self._end()})") from None
+        self.usage = self.usage.plus(usage)
+        if kind == "error":
+            raise value
+        result: T = value
+        return result
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._end()
+
+    def _start(self) -> "Connection[Any, Any]":
+        prepare_environment()
+        ours, theirs = Pipe()
+        code = "import sys; from bench.isolation.served import serve; serve(int(sys.argv[1]))"
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-c", code, str(theirs.fileno())], pass_fds=[theirs.fileno()]
+        )
+        theirs.close()
+        ours.send_bytes(pickle.dumps((list(sys.path), os.getpid(), self._role, self._plugins, self._device)))
+        self._pipe = ours
+        return ours
+
+    def _end(self) -> int | None:
+        """Close the pipe, which ends a process that waits, and wait for it; its exit code."""
+        assert self._process is not None and self._pipe is not None
+        process, self._process = self._process, None
+        self._pipe.close()
+        self._pipe = None
+        try:
+            return process.wait(10)
+        except subprocess.TimeoutExpired:  # it hangs
+            process.kill()
+            return process.wait()
