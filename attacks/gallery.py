@@ -22,7 +22,7 @@ _VALUES = 1 << 16  # kept of a gradient: larger ones are hashed together, and lo
 _RIDGE = 1e-8  # of the Gram matrix's diagonal, which is 1
 _ABOUT = (0.5, 2.0)  # times 1/B, the coefficients of candidates that are taken first
 _TINY = 1e-30
-_LIST = 10  # candidates named of one example, best first: what so many attackers together may say
+LIST = 10  # candidates named of one example, best first: what so many attackers together may say
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ def _best(reading: Reading, row: int, scores: Tensor) -> Tensor:
     if reading.examples == 1:
         if reading.labels is not None:
             scores = scores.where(reading.gallery_labels == reading.labels[row], -torch.inf)
-        return scores.topk(min(_LIST, len(scores))).indices
+        return scores.topk(min(LIST, len(scores))).indices
     if reading.labels is None:
         return scores.topk(reading.examples).indices
     labels, counts = reading.labels[row].unique(return_counts=True)

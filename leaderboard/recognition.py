@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from bench.ceilings.by_epsilon import ceiling, exceeded
 from bench.leaderboard.flags import VIOLATED, Flag
 from bench.leaderboard.worst import ExampleKey, WorstCase, readings, share_interval
+from bench.record.metrics import NAMED_LIST
 from bench.record.schema import Epsilon
 from bench.scoring.intervals import effective_trials
-
-LIST = 10  # of the gallery's list; more attackers than that have no ceiling here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +67,7 @@ def _recognised(
 def _here(worst: WorstCase, places: Mapping[ExampleKey, int], attackers: int) -> float | None:
     """The upper end for a list of as many guesses as all attackers together have for an example."""
     single = all(count == 1 for count in worst.guesses.values())
-    if not places or (single and attackers > LIST):
+    if not places or (single and attackers > NAMED_LIST):
         return None
     interval = share_interval({key: place < attackers * worst.guesses[key] for key, place in places.items()})
     return interval and interval[1]

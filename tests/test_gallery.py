@@ -12,12 +12,14 @@ from bench.answer.gallery import granted_gallery, naming
 from bench.answer.readings import take_reading
 from bench.answer.setup import prepare
 from bench.answer.victims import batches_of, draw_victims, truth_at
+from bench.attacks.gallery import LIST
 from bench.cell import AttackCell, Entry, Federated, Grants
 from bench.errors import NotApplicable
 from bench.leaderboard.board import board
 from bench.matrix.expand import expand
 from bench.matrix.read import read
 from bench.points import point
+from bench.record.metrics import NAMED_LIST
 from bench.record.schema import AttackConditions, Distortion, ReadingScore
 from bench.registry import entries as registry
 from bench.rng import Key
@@ -164,3 +166,8 @@ def test_it_stands_in_the_row_of_its_defense_and_counts_in_no_rate() -> None:
     )
     assert row.complete and "gallery" not in row.title
     assert Entry(name="gallery").name not in {name.partition("(")[0] for name in at.by_attack}
+
+
+def test_the_list_is_as_long_as_the_board_takes_it() -> None:
+    """Attacks do not import records, and boards no attack."""
+    assert LIST == NAMED_LIST

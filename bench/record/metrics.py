@@ -10,6 +10,8 @@ from math import inf
 from typing import Literal
 
 DataKind = Literal["image", "table"]
+# Candidates that the attack `gallery` names of a single example: what so many attackers together may say.
+NAMED_LIST = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -187,10 +187,10 @@ def _at(point: str) -> list[Column]:
 
 
 def recognised(rate: Rate) -> str:
-    """Measured, by chance, and what is provable: .12 [.05–.24], chance .010, ceiling .016, here .015."""
+    """Measured, by chance, and what is provable, a line each: .12 [.05–.24], chance .010, ceiling .016, here .015."""
     provable = "no ceiling" if rate.ceiling is None else f"ceiling {_fine(rate.ceiling)}"
     provable += "" if rate.here is None else f", here {_fine(rate.here)}"
-    return f"{share(rate.value)} [{interval(rate.interval)}], chance {_fine(rate.chance)}, {provable}"
+    return f"{share(rate.value)} [{interval(rate.interval)}],\nchance {_fine(rate.chance)},\n{provable}"
 
 
 def _fine(value: float) -> str:

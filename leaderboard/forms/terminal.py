@@ -11,7 +11,6 @@ from rich.text import Text
 from bench.leaderboard.attacks import AttackRow
 from bench.leaderboard.board import AtPoint, Row
 from bench.leaderboard.conditions import Condition
-from bench.leaderboard.flags import VIOLATED
 from bench.leaderboard.forms.columns import Column, Line, columns, grouped, lines, short_attack
 from bench.leaderboard.forms.notes import LEGEND, notes
 from bench.leaderboard.forms.numbers import NONE, figure, formatted, interval, rate, share
@@ -101,15 +100,15 @@ def _stacked(stack: Sequence[Column], line: Line) -> Text:
         at = line.row.points[stack[0].point]
         return _scored(at, best=short_attack(at.best.attack) if at.best and at.best.asr > 0 else "")
     first, *rest = stack
-    name = first.text(line).replace(", chance", "\nchance")
+    name = first.text(line)
     # a space before the parameters, so that a narrow column breaks there and not inside a word
     text = Text(name.replace("(", " (", 1) if first.name == "defense" else name)
     for column in rest:
         words = column.text(line)
         if words not in (NONE, ""):
             assert column.terminal is not None
-            lines = words.replace(", chance", "\nchance")  # too wide for one line
-            text.append(f"\n{column.terminal[1]}{lines}", style="bold red" if VIOLATED in lines else "dim")
+            fault = column.name == "flags" and line.row.broken
+            text.append(f"\n{column.terminal[1]}{words}", style="bold red" if fault else "dim")
     return text
 
 
