@@ -2,8 +2,10 @@
 
 import os
 import pickle
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, Pipe
 from typing import Any, TypeVar
@@ -11,7 +13,7 @@ from typing import Any, TypeVar
 from bench.answer.context import TrainingProgress
 from bench.answer.elsewhere import Usage
 from bench.errors import PluginError
-from bench.isolation import wire
+from bench.isolation import served, wire
 from bench.isolation.process import prepare_environment
 
 T = TypeVar("T")
@@ -22,12 +24,41 @@ class HelperDied(PluginError):
     """A plug-ins' process that ended within a call."""
 
 
+class _Copy:
+    """A copy of this process that serves, with the part of `subprocess.Popen` that is used here."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._pid = os.fork()
+        if self._pid == 0:
+            try:
+                # the worker's own pipes must close when it dies
+                os.closerange(3, descriptor)
+                os.closerange(descriptor + 1, os.sysconf("SC_OPEN_MAX"))
+                served.serve(descriptor)
+            finally:
+                os._exit(1)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code; raises `subprocess.TimeoutExpired`."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while True:
+            pid, status = os.waitpid(self._pid, 0 if until is None else os.WNOHANG)
+            if pid:
+                return os.waitstatus_to_exitcode(status)
+            if until is not None and time.monotonic() > until:
+                raise subprocess.TimeoutExpired("a plug-ins' process", timeout or 0.0)
+            time.sleep(0.01)
+
+    def kill(self) -> None:
+        os.kill(self._pid, signal.SIGKILL)
+
+
 class Helper:
     """One process that answers calls, one at a time, with these plug-ins loaded; started at its first call."""
 
     def __init__(self, role: str, plugins: Sequence[str], device: str) -> None:
         self._role, self._plugins, self._device = role, tuple(plugins), device
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | _Copy | None = None
         self._pipe: Connection[Any, Any] | None = None
         self.usage = Usage()
 
@@ -53,6 +84,15 @@ class Helper:
         result: T = value
         return result
 
+    def fork(self) -> None:
+        """Start now, as a copy of this process, at once and without imports.
+
+        For a process that has one thread, and has drawn no truth: a copy knows what this one does.
+        """
+        ours, theirs = Pipe()
+        self._process = _Copy(theirs.fileno())
+        self._introduce(ours, theirs)
+
     def close(self) -> None:
         """End the process."""
         if self._process is not None:
@@ -65,6 +105,11 @@ class Helper:
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-c", code, str(theirs.fileno())], pass_fds=[theirs.fileno()]
         )
+        return self._introduce(ours, theirs)
+
+    def _introduce(
+        self, ours: "Connection[Any, Any]", theirs: "Connection[Any, Any]"
+    ) -> "Connection[Any, Any]":
         theirs.close()
         ours.send_bytes(pickle.dumps((list(sys.path), os.getpid(), self._role, self._plugins, self._device)))
         self._pipe = ours

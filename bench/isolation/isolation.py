@@ -37,12 +37,16 @@ T = TypeVar("T")
 class Isolation:
     """The processes of one worker that run plug-ins' code."""
 
-    def __init__(self, plugins: Sequence[str], device: str) -> None:
+    def __init__(self, plugins: Sequence[str], device: str, *, fork: bool = False) -> None:
+        """`fork` where this process has just begun (`Helper.fork`)."""
         self._pipeline = Helper(PIPELINE, plugins, device)
         self._attacker = Helper(ATTACKER, plugins, device)
         self._clean = Helper(ATTACKER, (), device)
         self._told = Usage()
         self._answers: dict[tuple[str, str, str], Any] = {}
+        if fork and plugins:
+            for each in (self._pipeline, self._attacker, self._clean):
+                each.fork()
         self.origins = self._pipeline.call(served.origins) if plugins else ()
         registry.declare(self.origins)
 

@@ -130,9 +130,10 @@ def _start(context: RunContext, plugins: Sequence[str]) -> _LocalWorker:
 
 def _work(pipe: "Connection[Any, Any]", context: RunContext, plugins: tuple[str, ...], parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
-    end_with(parent)
     make_deterministic(context.device)
-    memory, isolation = Memory(), Isolation(plugins, context.device)
+    # before there is another thread or any truth here
+    memory, isolation = Memory(), Isolation(plugins, context.device, fork=True)
+    end_with(parent)
     while True:
         try:
             cell, threads = pipe.recv()
