@@ -243,7 +243,7 @@ def on_front(row: Row, rows: Iterable[Row], point: str | None = None) -> bool:
         at = row.worst if point is None else row.points.get(point)
         asr, accuracy_lost = at.asr if at else None, row.cost.loss if row.cost else None
         failed = any(flag.code in flags.FAILED for flag in row.flags)
-        if not row.complete or failed or asr is None or accuracy_lost is None:
+        if row.broken or not row.complete or failed or asr is None or accuracy_lost is None:
             return None
         identified = row.most_identified if point is None else at and at.identified
         return (asr, identified.value if identified else 0.0), accuracy_lost

@@ -50,9 +50,9 @@ def coverage(worst: WorstCase, missing: Iterable[str]) -> list[Flag]:
     """What a row lacks to be complete: a defense that keeps its contracts, attacks not run, cells that crashed, too few
     examples."""
     flags = [Flag(BROKEN, f"the defense breaks a contract: {each}") for each in worst.broken]
-    if unexplained := [name for name, records in worst.records.items() if any(map(_unexplained, records))]:
+    if names := [name for name, records in worst.records.items() if any(map(unexplained, records))]:
         text = "the examples do not explain the reading to an attacker who knows all of the round: "
-        flags.append(Flag(UNEXPLAINED, text + _names(unexplained)))
+        flags.append(Flag(UNEXPLAINED, text + _names(names)))
     flags += [Flag("missing", f"not run: {_names(missing)}")] if missing else []
     if worst.crashed:
         flags.append(Flag("crashed", f"crashed: {_names(worst.crashed)}"))
@@ -100,9 +100,9 @@ def doubts(worst: WorstCase, *, averaged: bool, evidence: bool) -> list[Flag]:
     return [Flag(code, text) for is_raised, code, text in raised if is_raised]
 
 
-def _unexplained(record: Record) -> bool:
-    """Whether the truth is far from a reading in which nothing is unknown: no defense changed it, or it is described
-    and draws nothing.  A reconstruction that fits better than the truth then counts as not leaked."""
+def unexplained(record: Record) -> bool:
+    """Whether the truth is not what is behind the reading: farther from it, as described, than the stated noise, or far
+    where nothing is unknown.  A reconstruction that fits better than the truth then counts as not leaked."""
     cell, result = record.cell, record.attack
     if not isinstance(cell, AttackCell) or result is None:
         return False
@@ -110,7 +110,8 @@ def _unexplained(record: Record) -> bool:
     one_step = cell.federated.steps == 1 or POINTS[cell.point].scope is Scope.EXAMPLE
     unchanged = result.distortion.snr_db_least == SNR_CAP_DB and one_step
     known = result.conditions.described and not result.conditions.random
-    return (known or unchanged) and truth is not None and public is not None and truth > EXPLAINED * public
+    far = truth is not None and public is not None and truth > EXPLAINED * public
+    return result.self_check.explained is False or ((known or unchanged) and far)
 
 
 def _without_progress(worst: WorstCase, attacks: _Results) -> list[str]:

@@ -105,7 +105,8 @@ class WorstCase:
             if example.named is not None:
                 self.named[key] = example.named or self.named.get(key, False)
                 self.named_chance[attack] = (summary and summary.naming_chance) or 0.0
-            if example.place is not None and record.attack.conditions.exact:
+            honest = record.attack.self_check.explained is not False
+            if example.place is not None and record.attack.conditions.exact and honest:
                 self.places[key], self.candidates = example.place, cell.grants.gallery
                 others = record.attack.readings[key[2]].examples
                 alike = [each for each in others if each.label == example.label or not cell.grants.labels]

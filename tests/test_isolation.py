@@ -17,6 +17,7 @@ from bench.cell import AnyCell, TrainingCell
 from bench.errors import NotApplicable, PluginError
 from bench.isolation import wire
 from bench.isolation.isolation import Isolation
+from bench.leaderboard.board import board
 from bench.matrix.expand import expand
 from bench.matrix.read import read
 from bench.record.equality import differences
@@ -29,11 +30,13 @@ PLUGIN = """
 import gc, os, pathlib, threading
 from dataclasses import dataclass, replace
 
+import torch
+
 import bench.answer.attack
 from bench.attacks.cpl import Cpl
 from bench.attacks.priors_only import MeanPicture
 from bench.datasets.cancer import Cancer
-from bench.defenses.base import Defense, Transform
+from bench.defenses.base import AddedNoise, Defense, Transform
 from bench.defenses.gaussian import Gaussian
 from bench.defenses.prune import Prune
 from bench.models.mlp import Mlp
@@ -87,6 +90,44 @@ class Locked(Unchanged):
     def __init__(self):
         self.lock = threading.Lock()
 
+class Subclass(torch.Tensor):
+    def __reduce_ex__(self, protocol):
+        return (os.mkdir, (os.environ["DIED"] + "-arrived",))
+
+class BringsCode(Unchanged):
+    def apply(self, tensors, context):
+        return {name: (1.01 * value).as_subclass(Subclass) for name, value in tensors.items()}
+
+class MovesWeights(Unchanged):
+    def apply(self, tensors, context):
+        for value in context.weights.values():
+            value.neg_()
+        return dict(tensors)
+
+class NoNumber(Unchanged):
+    def apply(self, tensors, context):
+        return {name: value / 0 for name, value in tensors.items()}
+
+class Misdescribed(Unchanged):
+    # turned about, and said to be left as it is; faint noise makes it random
+    random = True
+    def apply(self, tensors, context):
+        return {
+            name: value.flip(-1) + 1e-9 * context.draws.normal(name, value) for name, value in tensors.items()
+        }
+    def expected(self, tensors, state, context):
+        return dict(tensors), state
+    def noise(self, context, state):
+        return AddedNoise(variance=1e-18)
+
+class BringsCodeAlong(_Hostile):
+    part = BringsCode
+class MovesTheWeights(_Hostile):
+    part = MovesWeights
+class SendsNoNumber(_Hostile):
+    part = NoNumber
+class SaysSomethingElse(_Hostile):
+    part = Misdescribed
 class LeavesAll(_Hostile):
     part = Unchanged
 class MovesTruth(_Hostile):
@@ -295,6 +336,43 @@ def test_a_process_that_dies_once_costs_its_cell_nothing_and_one_that_dies_twice
     first, second, third = apart([once, twice, once], tmp_path / "run")
     assert first.status == third.status == "done"
     assert (second.status, second.reason) == ("crashed", "the pipeline's process died (exit code 7)")
+
+
+def test_no_code_travels_with_a_plain_reading(tmp_path: Path, plugin: str, apart: Answer) -> None:
+    """A subclass of a tensor names what is called when it is unpickled."""
+    (record,) = apart(attacks(plugin, tmp_path, defense="brings-code-along")[:1], tmp_path / "run")
+    assert record.status == "done", record.reason
+    assert not list(tmp_path.parent.rglob("*-arrived"))
+
+
+@pytest.mark.parametrize(
+    ("defense", "reason"),
+    [
+        (
+            "moves-the-weights",
+            "defense moves-the-weights wrote to the round's weights; let it work on copies",
+        ),
+        ("sends-no-number", "defense sends-no-number sends what is no number; mend it"),
+    ],
+)
+def test_what_a_round_must_not_do_is_a_crash(
+    tmp_path: Path, plugin: str, apart: Answer, defense: str, reason: str
+) -> None:
+    (record,) = apart(attacks(plugin, tmp_path, defense=defense)[:1], tmp_path / "run")
+    assert (record.status, record.reason) == ("crashed", reason)
+
+
+def test_a_description_that_is_not_of_the_reading_is_a_fault_in_every_cell(
+    tmp_path: Path, plugin: str, apart: Answer
+) -> None:
+    """The faint noise would make the row random, of which a distance at the truth says nothing."""
+    wanted = attacks(plugin, tmp_path, defense="says-something-else")
+    records = apart(wanted, tmp_path / "run")
+    adaptive = records[1]
+    assert adaptive.attack is not None and adaptive.attack.conditions.random
+    assert adaptive.attack.self_check.explained is False
+    (row,) = board(records[:2])
+    assert row.broken and "truth-unexplained" in [flag.code for flag in row.flags]
 
 
 def test_a_defense_is_checked_beside_its_cells(

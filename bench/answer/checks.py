@@ -13,6 +13,7 @@ from torch import Tensor
 
 from bench import rng
 from bench.answer.decoder import decoder_places, has_likelihood
+from bench.answer.explained import explained
 from bench.answer.gallery import Gallery
 from bench.answer.readings import observe
 from bench.answer.setup import Setup, defense_of
@@ -71,9 +72,10 @@ def diagnose(
 
 def self_check(attacker: Attack, reading: Reading, truth: Truth, setup: Setup, seed: int) -> SelfCheck:
     """The matching distance at the truth and at random public examples; absent for attacks that match nothing."""
+    described = explained(reading, truth)
     objective = attacker.objective(reading)
     if objective is None:
-        return SelfCheck()
+        return SelfCheck(explained=described)
     data, inputs, labels = setup.data, truth.inputs, truth.labels
     chosen = rng.generator(seed, "self-check").integers(len(data.public), size=labels.numel())
     public = torch.from_numpy(data.public.floats(chosen)).reshape(inputs.shape)
@@ -82,7 +84,7 @@ def self_check(attacker: Attack, reading: Reading, truth: Truth, setup: Setup, s
     at_public = float(objective(public, one_hot(public_labels, data.classes, inputs.dtype)).mean())
     return SelfCheck(
         distance_at_truth=finite(at_truth), distance_at_public=finite(at_public),
-        recognises_truth=at_truth < at_public,
+        recognises_truth=at_truth < at_public, explained=described,
     )  # fmt: skip
 
 

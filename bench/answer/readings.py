@@ -13,6 +13,7 @@ from bench.answer.public import known_public
 from bench.answer.setup import Setup
 from bench.answer.victims import truth_at
 from bench.cell import AttackCell
+from bench.errors import PluginError
 from bench.federated.batches import Batches
 from bench.federated.describe import describe, untouched
 from bench.federated.pipeline import run_round, sent_unit
@@ -95,18 +96,30 @@ def observe(
         colluders=cell.grants.colluders,
     )  # fmt: skip
     federated, classes = cell.federated, setup.data.classes
+    weights = {name: value.clone() for name, value in setup.weights.items()}
     shown = [
-        run_round(setup.model, setup.weights, batch, federated, stages, draw_key, classes=classes).shown[
-            point.after
-        ]
+        _plain(
+            run_round(setup.model, weights, batch, federated, stages, draw_key, classes=classes).shown[
+                point.after
+            ]
+        )
         for batch in batches
     ]
+    if any(not torch.equal(value, setup.weights[name]) for name, value in weights.items()):
+        raise PluginError(f"defense {cell.defense.name} wrote to the round's weights; let it work on copies")
+    if not all(bool(torch.isfinite(value).all()) for one in shown for value in one.values()):
+        raise PluginError(f"defense {cell.defense.name} sends what is no number; mend it")
     if point.scope is Scope.AGGREGATE:
         return {name: torch.stack([one[name] for one in shown]) for name in setup.weights}
     if not setup.whole_round:
         return shown[0]
     # each is of one reading's whole round, the victim first
     return {name: torch.stack([one[name][0] for one in shown]) for name in setup.weights}
+
+
+def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """As tensors of torch's own class: a subclass would bring code along."""
+    return {name: value.as_subclass(Tensor) for name, value in tensors.items()}
 
 
 def reading_hash(reading: Reading) -> str:

@@ -20,7 +20,7 @@ from bench.errors import BenchError
 from bench.gate.noninferiority import Increase, holm, of_numbers, of_shares
 from bench.leaderboard.conditions import by_condition, condition_key, sort_key
 from bench.leaderboard.costs import UNDEFENDED
-from bench.leaderboard.flags import BROKEN
+from bench.leaderboard.flags import BROKEN, UNEXPLAINED, unexplained
 from bench.leaderboard.recognition import recognition, violations
 from bench.leaderboard.worst import GRADIENT_FREE, ExampleKey, WorstCase, clusters
 from bench.record.names import dataset_name, entry_text, setting_text
@@ -368,6 +368,12 @@ def _faults(records: Collection[Record]) -> Iterable[tuple[str, str, str]]:
     """Where a defense breaks a contract, or what was measured refutes the ε at the point."""
     broken = {(entry_text(record.cell.defense), each): None for record in records for each in record.broken}
     yield from ((BROKEN, defense, each) for defense, each in broken)
+    others = {
+        (entry_text(r.cell.defense), r.cell.point): None
+        for r in records if isinstance(r.cell, AttackCell) and unexplained(r)
+    }  # fmt: skip
+    for defense, point in others:
+        yield UNEXPLAINED, f"{defense} · {point}", "the examples that are scored do not explain the reading"
     spending = [record for record in records if record.attack and record.attack.privacy.epsilon is not None]
     for condition in by_condition(spending):
         for defense, row in condition.rows.items():

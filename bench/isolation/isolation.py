@@ -2,7 +2,8 @@
 
     scorer     the worker: draws the truth, pairs, scores, writes the record; loads no plug-in
     pipeline   truth → reading: the defense's transforms, a model's or a data set's code, trainings
-    attacker   reading → reconstruction; one with the plug-ins, and one without for attackers who need none
+    attacker   reading → reconstruction: one for each defense with the plug-ins, and one without them for plain
+               attackers of bench's own, who get data alone
 
 What a plug-in's process sends is read as data (`bench.isolation.wire`).  This keeps a defense from the scorer and from
 attackers who do not know it; it is no sandbox (SECURITY.md).
@@ -23,6 +24,7 @@ from bench.datasets.base import split
 from bench.errors import PluginError
 from bench.federated.training import accuracy
 from bench.isolation import served
+from bench.isolation.foreign import entries_of, foreign, needs_plugins
 from bench.isolation.helper import Helper, HelperDied, OnProgress
 from bench.isolation.process import timeout_reason, trace_path
 from bench.record.checkpoints import checkpoint_path, read_weights
@@ -40,27 +42,29 @@ class Isolation:
     def __init__(self, plugins: Sequence[str], device: str, *, fork: bool = False) -> None:
         """`fork` where this process has just begun (`Helper.fork`)."""
         self._pipeline = Helper(PIPELINE, plugins, device)
-        self._attacker = Helper(ATTACKER, plugins, device)
         self._clean = Helper(ATTACKER, (), device)
+        self._plugins, self._device = plugins, device
+        # a description runs in its attacker's process: each defense has one of its own
+        self._attackers: dict[str, Helper] = {}
         self._told = Usage()
         self._answers: dict[tuple[str, str, str], Any] = {}
         if fork and plugins:
-            for each in (self._pipeline, self._attacker, self._clean):
+            for each in self._helpers:
                 each.fork()
         self.origins = self._pipeline.call(served.origins) if plugins else ()
         registry.declare(self.origins)
 
     def concerns_defense(self, cell: AnyCell) -> bool:
         """Whether the cell's defense is not bench's own."""
-        return _foreign("defenses", cell.defense.name)
+        return foreign("defenses", cell.defense.name)
 
     def concerns(self, cell: AnyCell) -> bool:
         """Whether an entry of the cell is not bench's own."""
-        return any(_foreign(kind, name) for kind, name in _entries(cell).items())
+        return any(foreign(kind, name) for kind, name in entries_of(cell).items())
 
     def provide_data(self, cell: AnyCell, context: RunContext, memory: Memory) -> None:
         """Put the data of a plug-in's data set into memory; they are split, and hashed, here."""
-        if _foreign("datasets", cell.dataset.name) and not data_is_kept(cell, memory):
+        if foreign("datasets", cell.dataset.name) and not data_is_kept(cell, memory):
             raw, kind, private = self._pipeline.call(served.raw_data, cell, context)
             keep_data(cell, memory, split(raw, name=cell.dataset.name, kind=kind, private=private))
 
@@ -75,7 +79,7 @@ class Isolation:
         self, cell: AttackCell, remaining: Callable[[], RunContext], memory: Memory
     ) -> tuple[Diagnosis, Attempt]:
         reading, diagnosis = self._pipeline.call(served.observe, cell, remaining())
-        attacker = self._attacker if _needs_plugins(cell) else self._clean
+        attacker = self._attacker_of(cell) if needs_plugins(cell) else self._clean
         key = attacker.call(served.hold, reading, cell)
         known = recalled(key, memory)
         if known is None:
@@ -94,7 +98,7 @@ class Isolation:
             lambda remaining: self._pipeline.call(served.train, cell, remaining(), on_progress=on_progress),
             cell, context,
         )  # fmt: skip
-        if not (_foreign("models", cell.model.name) or result.diverged):
+        if not (foreign("models", cell.model.name) or result.diverged):
             _check_accuracy(cell, result, context, memory)
         return result, cost
 
@@ -110,7 +114,7 @@ class Isolation:
     def usage(self) -> Usage:
         """What the processes used since this was asked last."""
         now = Usage()
-        for each in (self._pipeline, self._attacker, self._clean):
+        for each in self._helpers:
             now = now.plus(each.usage)
         used = replace(now, cpu_seconds=now.cpu_seconds - self._told.cpu_seconds)
         self._told = now
@@ -118,8 +122,17 @@ class Isolation:
 
     def close(self) -> None:
         """End all processes."""
-        for each in (self._pipeline, self._attacker, self._clean):
+        for each in self._helpers:
             each.close()
+
+    @property
+    def _helpers(self) -> tuple[Helper, ...]:
+        return (self._pipeline, self._clean, *self._attackers.values())
+
+    def _attacker_of(self, cell: AttackCell) -> Helper:
+        if cell.defense.name not in self._attackers:
+            self._attackers[cell.defense.name] = Helper(ATTACKER, self._plugins, self._device)
+        return self._attackers[cell.defense.name]
 
 
 def _twice(answer: Callable[[Callable[[], RunContext]], T], cell: AnyCell, context: RunContext) -> T:
@@ -146,22 +159,6 @@ def _twice(answer: Callable[[Callable[[], RunContext]], T], cell: AnyCell, conte
             if last:
                 raise
     raise AssertionError
-
-
-def _entries(cell: AnyCell) -> dict[str, str]:
-    """The cell's entries, kind → name."""
-    names = {"datasets": cell.dataset.name, "models": cell.model.name, "defenses": cell.defense.name}
-    return names | {"attacks": cell.attack.name} if isinstance(cell, AttackCell) else names
-
-
-def _foreign(kind: str, name: str) -> bool:
-    return not registry.origin(kind, name).built_in
-
-
-def _needs_plugins(cell: AttackCell) -> bool:
-    """Whether the attacker holds a plug-in's code: his own, the model's, or the defense's where he knows or runs it."""
-    known = cell.knowledge != "plain" and _foreign("defenses", cell.defense.name)
-    return known or _foreign("attacks", cell.attack.name) or _foreign("models", cell.model.name)
 
 
 def _check_accuracy(cell: TrainingCell, result: TrainingResult, context: RunContext, memory: Memory) -> None:

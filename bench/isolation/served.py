@@ -11,9 +11,10 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, cast
 
 import cloudpickle
+from torch import nn
 
 from bench.answer.checks import Diagnosis
 from bench.answer.context import Memory, RunContext, TrainingProgress
@@ -27,7 +28,9 @@ from bench.datasets.loading import read_kind
 from bench.errors import BenchError, NotApplicable, PluginError, with_place
 from bench.federated.simulator import RoundSimulator
 from bench.isolation import wire
+from bench.isolation.foreign import needs_plugins
 from bench.isolation.process import end_with, exit_after, make_deterministic, trace_path
+from bench.models.base import Model
 from bench.record.metrics import DataKind
 from bench.record.schema import TrainingCost, TrainingResult
 from bench.registry import entries as registry
@@ -57,8 +60,14 @@ def raw_data(cell: AnyCell, context: RunContext, state: State) -> tuple[Raw, Dat
 
 
 def observe(cell: AttackCell, context: RunContext, state: State) -> tuple[bytes, Diagnosis]:
-    """The cell's reading, pickled for an attacker's process, and its diagnosis."""
+    """The cell's reading, for an attacker's process, and its diagnosis.
+
+    A plain reading of a model of bench's own goes as data, without the model: whoever receives it runs nothing of a
+    plug-in.  Others are pickled.
+    """
     observation = observe_cell(cell, context, state.memory)
+    if not needs_plugins(cell):
+        return wire.dump(replace(observation.reading, model=cast(nn.Module, None))), observation.diagnosis
     try:
         return cloudpickle.dumps(observation.reading), observation.diagnosis
     except Exception as error:
@@ -70,7 +79,12 @@ def observe(cell: AttackCell, context: RunContext, state: State) -> tuple[bytes,
 
 def hold(reading: bytes, cell: AttackCell, state: State) -> ReadingKey:
     """Keep a reading for `attempt`; what tells it from others."""
-    received: Reading = pickle.loads(reading)
+    if needs_plugins(cell):
+        received: Reading = pickle.loads(reading)
+    else:
+        received = wire.load(reading)
+        architecture: Model = registry.of("models", cell.model)
+        received = replace(received, model=architecture.build(received.shape, received.classes).eval())
     if isinstance(received.simulator, RoundSimulator):
         received = replace(received, simulator=replace(received.simulator, kept=state.memory.simulations))
     state.held = received, reading_key(received, cell)

@@ -158,11 +158,15 @@ class Distortion(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfCheck(_Strict):
-    """The matching distance at the truth and at random public examples: an attacker should recognise the truth."""
+    """The matching distance at the truth and at random public examples: an attacker should recognise the truth.
+
+    `explained`: the described truth is as far from the reading as its stated noise; None where that cannot be said.
+    """
 
     distance_at_truth: float | None = None
     distance_at_public: float | None = None
     recognises_truth: bool | None = None
+    explained: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

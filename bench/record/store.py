@@ -45,9 +45,16 @@ def to_json(record: Record) -> str:
         content = adapter().dump_python(record, mode="json", warnings="error")
     except ValueError as error:  # the first line of pydantic's says nothing
         raise ValueError(str(error).splitlines()[-1].strip()) from None
-    if not record.broken:
-        del content["broken"]  # as records without it were written before there was one
+    _without_later_fields(record, content)
     return json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n"
+
+
+def _without_later_fields(record: Record, content: dict[str, Any]) -> None:
+    """Leave out what later fields do not say, so that earlier records of the schema are written as they were."""
+    if not record.broken:
+        del content["broken"]
+    if record.attack is not None and record.attack.self_check.explained is None:
+        del content["result"]["self_check"]["explained"]
 
 
 def write_arrays(run: Path, arrays: Arrays) -> str:

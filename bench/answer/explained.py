@@ -1,0 +1,47 @@
+"""Does the truth explain the reading?  The description at the truth, against what the reading shows, in every cell.
+
+The contract `description` asks the same of a trial of its own, which a defense may know, and `noise` what is added.
+"""
+
+import torch
+
+from bench.answer.victims import Truth
+from bench.attacks.parts.distance import Distance
+from bench.attacks.parts.objective import Mismatch, observations
+from bench.attacks.parts.rescale import rescaled
+from bench.gradients import one_hot
+from bench.trip import Reading
+
+_ROUNDING = 1e-5  # of the reading's squared norm, in single precision
+_ERRORS = 6.0  # standard errors of a mean square, of the heaviest law: Laplace's
+_LAPLACE = 5.0  # variance of a squared draw, in squared variances
+
+
+def explained(reading: Reading, truth: Truth) -> bool | None:
+    """Whether reading and described truth are apart by the stated noise: no more, and no less where its variance is not
+    a bound.  None without a description, where more than added noise is random, or its law is its own."""
+    if reading.description is None or not reading.description.additive or reading.linked != "vector":
+        return None
+    reading = rescaled(reading)
+    description = reading.description
+    assert description is not None
+    observed, like = observations(reading), next(iter(reading.values.values()))
+    if description.log_likelihood(observed[0], observed[0]) is not None:
+        return None
+    mismatch = Mismatch(reading=reading, distance=Distance(kind="l2"), unrolled=reading.steps > 1)
+    targets = one_hot(truth.labels, reading.classes, like.dtype)
+    with torch.no_grad():
+        squares = float(mismatch(observed, truth.inputs.to(like), targets, differentiable=False).mean())
+    norms = float(Distance(kind="l2").squared_norm(observed[0]).mean())
+    count = sum(value[0].numel() for value in observed[0].values())
+    noise = description.noise
+    stated = count * noise.variance
+    if noise.variances is not None:
+        stated = float(sum(v.expand(observed[0][n].shape[1:]).sum() for n, v in noise.variances.items()))
+    if len(observed) == 1:
+        stated /= len(reading.rounds)  # their mean
+    draws = count * len(reading) * len(observed)
+    loose = _ERRORS * (_LAPLACE / draws) ** 0.5
+    most = stated * (1 + loose) + _ROUNDING * norms
+    least = 0.0 if noise.bound else stated * (1 - loose) - _ROUNDING * norms
+    return bool(least <= squares <= most)
