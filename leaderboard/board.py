@@ -29,6 +29,7 @@ from bench.record.metrics import COMPARED
 from bench.record.names import dataset_name, entry_text
 from bench.record.schema import Record
 
+_Attacks = dict[str, set[int]]  # name → weight seeds
 THRESHOLDS_DB = tuple(range(10, 62, 2))  # at which `reached` is taken
 
 
@@ -153,7 +154,7 @@ def board(records: Iterable[Record]) -> list[Row]:
 
 
 def _row(
-    condition: Condition, defense: str, attacks_run: Mapping[str, Sequence[str]], unproven: Sequence[str],
+    condition: Condition, defense: str, attacks_run: Mapping[str, _Attacks], unproven: Sequence[str],
     trained: Mapping[tuple[str, str], DefenseCost], averaged: frozenset[tuple[str, str, str]],
 ) -> Row:  # fmt: skip
     records = [
@@ -176,9 +177,15 @@ def _row(
     return replace(row, cells=_cells(row, condition.rows[defense]))
 
 
-def _at(point: str, worst: WorstCase, attacks: Sequence[str], doubts: Sequence[Flag]) -> AtPoint:
+def _at(point: str, worst: WorstCase, attacks: _Attacks, doubts: Sequence[Flag]) -> AtPoint:
     priors = [worst.rate(name) for name in worst.scores if name.startswith(GRADIENT_FREE)]
-    missing = tuple(name for name in attacks if name not in worst.records)
+    missing = tuple(
+        name
+        for name, seeds in attacks.items()
+        if name not in worst.records
+        # n/a on some weight seeds alone, which others have: a row may not choose its conditions
+        or (worst.seeds.get(name) and worst.refused_seeds.get(name, set()) & seeds)
+    )
     identified, named, spent = recognition(worst)
     return AtPoint(
         point=point, asr=worst.asr, interval=worst.interval, lower_bound=worst.lower_bound,
@@ -210,9 +217,12 @@ def _reached(worst: WorstCase) -> tuple[float, ...]:
     return tuple(np.count_nonzero(reached >= threshold) / count for threshold in THRESHOLDS_DB)
 
 
-def _attacks_run(condition: Condition, point: str) -> list[str]:
-    """Attacks that ran on some defense of the condition at this point: what a complete row has."""
-    return sorted({name for row in condition.rows.values() if point in row for name in row[point].records})
+def _attacks_run(condition: Condition, point: str) -> _Attacks:
+    """Attacks that ran on some defense of the condition at this point, with their weight seeds: what a complete row
+    has."""
+    rows = [row[point] for row in condition.rows.values() if point in row]
+    names = sorted({name for worst in rows for name in worst.records})
+    return {name: set().union(*(worst.seeds.get(name, set()) for worst in rows)) for name in names}
 
 
 def _ranked(rows: Sequence[Row]) -> list[Row]:

@@ -24,15 +24,16 @@ class WorstCase:
     """One defense at one point, over all its attacks.
 
     `leaked` example → whether any attack succeeded; `scores` attack → example → its score; `prior_db` the best
-    prior-only PSNR, NaN for none.  `records` attack → all that were counted; `absent` attack → why it is n/a; `crashed`
-    attack → reason; `failed` the examples on which some attack crashed, diverged or gave no number; `unchanged` whether
-    every reading was the undefended one (SNR at its cap).  `identified` and `named` example → whether any attack did,
-    and their chances attack → what a blind guess gets; `named` is of attacks with a gallery, which count in no other
-    figure (one that crashed is in `crashed`).  `places` of the truth on the list of an attack that has the readings'
-    own likelihood, or of the decoder that knows a batch's other examples, among so many `candidates`; `guesses` of one
+    prior-only PSNR, NaN for none.  `records` attack → all that were counted; `absent` attack → why it is n/a; `seeds`
+    and `refused_seeds` attack → the weight seeds that it ran on, and on which it is n/a; `crashed` attack → reason;
+    `failed` the examples on which some attack crashed, diverged or gave no number; `unchanged` whether every reading
+    was the undefended one (SNR at its cap).  `identified` and `named` example → whether any attack did, and their
+    chances attack → what a blind guess gets; `named` is of attacks with a gallery, which count in no other figure (one
+    that crashed is in `crashed`).  `places` of the truth on the list of an attack that has the readings' own
+    likelihood, or of the decoder that knows a batch's other examples, among so many `candidates`; `guesses` of one
     attacker that may count for such an example: as many as its reading has examples, with granted labels of its class;
-    `strangers` beside a reconstruction.  `attacked`: some attack that reads
-    the gradient applied; `informed`: one of them knew the defense, or could run it.
+    `strangers` beside a reconstruction.  `attacked`: some attack that reads the gradient applied; `informed`: one of
+    them knew the defense, or could run it.
     """
 
     leaked: dict[ExampleKey, bool] = field(default_factory=dict)
@@ -40,6 +41,8 @@ class WorstCase:
     prior_db: dict[ExampleKey, float] = field(default_factory=dict)
     records: dict[str, list[Record]] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
+    seeds: dict[str, set[int]] = field(default_factory=dict)
+    refused_seeds: dict[str, set[int]] = field(default_factory=dict)
     crashed: dict[str, str] = field(default_factory=dict)
     failed: set[ExampleKey] = field(default_factory=set)
     identified: dict[ExampleKey, bool] = field(default_factory=dict)
@@ -63,7 +66,9 @@ class WorstCase:
         self.records.setdefault(attack, []).append(record)
         if record.status == "n/a":
             self.absent[attack] = record.reason or "no reason given"
+            self.refused_seeds.setdefault(attack, set()).add(cell.seed)
             return
+        self.seeds.setdefault(attack, set()).add(cell.seed)
         if cell.grants.gallery:  # it was shown the example among others: no reconstruction
             self._add_named(attack, cell, record)
             return

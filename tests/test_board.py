@@ -378,3 +378,17 @@ def test_examples_that_do_not_explain_a_reading_are_a_fault(
     )  # fmt: skip
     (row,) = board([record])
     assert any(flag.code == "truth-unexplained" for flag in row.flags) == row.broken == fault
+
+
+def test_a_row_does_not_choose_its_weight_seeds() -> None:
+    """n/a on some seeds that others have is missing; on seeds that nobody has, or on all, it is not."""
+
+    def refused(defense: str, seed: int) -> Record:
+        return unfinished(attacked(defense=defense, seed=seed), "n/a", "badly conditioned")
+
+    choosy = [attacked(defense="choosy"), refused("choosy", 1)]
+    rows = {row.defense: row for row in board([*choosy, *(attacked(32, seed=seed) for seed in (0, 1))])}
+    assert not rows["choosy"].complete and rows["choosy"].points["type-2"].missing == ("cpl",)
+    assert rows["none"].complete
+    both = [*choosy, attacked(32), refused("none", 1)]
+    assert all(row.complete for row in board(both))

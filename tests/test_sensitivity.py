@@ -162,9 +162,22 @@ class _HonestHereAlone(FedCdp):
         return replace(honest, rows={stage: more * value for stage, value in honest.rows.items()})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ReleasesLess(FedSdp):
+    """Honest of what each stage shows, and not of the models."""
+
+    def mechanism(self, setting: Setting) -> Mechanism:
+        honest = FedSdp.mechanism(self, setting)
+        return replace(honest, released=1000 * honest.released)
+
+
 @pytest.mark.parametrize(
     ("defense", "words"),
     [
+        (
+            _ReleasesLess(at="client"),
+            "its ε of released models counts 1e\\+03 σ of noise over the sensitivity",
+        ),
         (_RankOne(), "the noise's coordinates depend on one another"),
         (_FromAList(), "a gradient 1 times larger moves what is seen by .*e\\+07 deviations"),
         (_GapClip(), "times larger moves what is seen"),

@@ -48,6 +48,12 @@ def _keeps(words: str, trial: Trial, mechanism: Mechanism) -> None:
             f"{words}, {stage}: the noise's coordinates depend on one another (two draws agree {found:.3g} times as "
             "independent ones do), so that a part of what is seen has none",
         )
+    seen = max((mechanism.rows[stage] for stage in linear), default=0.0)
+    require(
+        mechanism.released <= 2 * seen * (1 + 1e-6),
+        f"{words}: its ε of released models counts {mechanism.released:.3g} σ of noise over the sensitivity, and no "
+        f"stage shows a row behind more than {2 * seen:.3g}",
+    )
     root = sqrt(len(trial.weights)) if mechanism.per_tensor else 1.0
     for craft, row in _crafted(given):
         moved = _shown(trial, start, _with_row(given, row), _Draws(None))

@@ -121,7 +121,10 @@ def verdict(draw: Draw, records: Sequence[Record], obstacle: str, level: float) 
     submitted = rate(draw.group.done, level)
     here = rate([record for record in records if record.status == "done"], level)
     interval = difference(submitted, here, level) if submitted and here else None
-    unjudged: tuple[Outcome, str] = ("inconclusive", obstacle)
+    broken = [each for record in records for each in record.broken]
+    if broken and not any(record.broken for record in draw.group.records):
+        obstacle = f"its defense breaks a contract here, which was not submitted: {sanitize(broken[0], 120)}"
+    unjudged: tuple[Outcome, str] = ("differs" if broken else "inconclusive", obstacle)
     outcome, reason = unjudged if obstacle else _judged(draw, records, interval)
     cell = draw.record.cell
     assert isinstance(cell, AttackCell)
