@@ -14,7 +14,7 @@ from torch import Tensor
 from bench.attacks.base import Attack
 from bench.attacks.parts import ridge
 from bench.attacks.parts.features import Balance, Scaling, Sketch, Units, learn, principal
-from bench.attacks.parts.labels import listed, whole_counts
+from bench.attacks.parts.label_rules import listed, whole_counts
 from bench.attacks.parts.objective import mean_observation, observations
 from bench.attacks.parts.rescale import rescaled
 from bench.gradients import group_gradients, one_hot

@@ -11,7 +11,7 @@ from bench.attacks.matching import claim
 from bench.attacks.parts.curvature import LARGEST, equal_curvature
 from bench.attacks.parts.distance import Distance
 from bench.attacks.parts.hypotheses import label_hypotheses
-from bench.attacks.parts.labels import last_layer
+from bench.attacks.parts.label_rules import last_layer
 from bench.attacks.parts.objective import Mismatch, by_likelihood, mean_observation, observations
 from bench.attacks.parts.prior import NoiseModel, Prior
 from bench.attacks.parts.repeats import distinct_examples

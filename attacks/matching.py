@@ -13,7 +13,8 @@ import torch
 
 from bench.attacks.base import Attack, Objective
 from bench.attacks.parts.distance import Distance, Kind, Layers
-from bench.attacks.parts.labels import infer_labels, last_layer
+from bench.attacks.parts.label_rules import last_layer
+from bench.attacks.parts.labels import infer_labels
 from bench.attacks.parts.objective import Mismatch, by_likelihood, mean_observation, observations
 from bench.attacks.parts.preconditioner import preconditioner
 from bench.attacks.parts.prior import NoiseModel, Prior

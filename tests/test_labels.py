@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from bench.attacks.labels_only import LabelsOnly
-from bench.attacks.parts.labels import infer_labels, last_layer
+from bench.attacks.parts.label_rules import last_layer
+from bench.attacks.parts.labels import infer_labels
 from bench.attacks.parts.objective import observations
 from bench.contracts.situations import Situation, data, situation
 from bench.gradients import group_gradients, one_hot

@@ -12,7 +12,7 @@ from bench import api
 from bench.attacks.learned_inverter import LearnedInverter, simulate
 from bench.attacks.parts import ridge
 from bench.attacks.parts.features import Sketch, learn, principal
-from bench.attacks.parts.labels import listed, whole_counts
+from bench.attacks.parts.label_rules import listed, whole_counts
 from bench.contracts.situations import Situation, part, situation
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from bench.attacks.parts.labels import infer_labels
+from bench.attacks.parts.labels import infer_labels, rule_holds
 from bench.attacks.parts.last_layer import LastLayer, last_layers
 from bench.attacks.parts.sequence_scores import fitted_scores, marginal_scores, mean_residuals
 from bench.attacks.parts.sequences import (
@@ -51,12 +51,24 @@ def label_hypotheses(reading: Reading, observed: Tensors, count: int, key: Key |
     layers = last_layers(reading, observed) if reading.examples <= _MOST else None
     if layers is None:
         return counted[:, None].expand(-1, count, -1).clone()
+    if reading.labels is None and not rule_holds(
+        reading, observed
+    ):  # nor do layers show what they are scored by
+        return _all_from(counted, reading.classes, count)
     return torch.stack(
         [
             _padded(_of_layer(layer, reading, row, counted[row], key or Key(seed=0)), count)
             for row, layer in enumerate(layers)
         ]
     )
+
+
+def _all_from(counted: Tensor, classes: int, count: int) -> Tensor:
+    """The labels themselves first; of single examples then the other classes, of batches the same again."""
+    if counted.shape[1] > 1:
+        return counted[:, None].expand(-1, count, -1).clone()
+    others = (counted + torch.arange(classes)) % classes
+    return others[:, torch.arange(count) % classes, None]
 
 
 def _of_layer(layer: LastLayer, reading: Reading, row: int, counted: Tensor, key: Key) -> Tensor:

@@ -1,20 +1,21 @@
-"""Labels read off the last layer's gradient, without optimisation.
-
-One example (Zhao et al. 2020): cross entropy's gradient at the last bias is p - y, negative at the
-true class alone; at the weights it is (p - y) hᵀ, whose sum over the true class's row is the largest
-in size (of three classes or more), alone negative where h ≥ 0.  Batches: counts from the bias,
-(Σp - counts)/B, with p estimated on public examples; or from the weights (Wainakh et al. 2021, LLG).
-"""
+"""Labels behind a reading: by rule, or where the defense breaks the rule, by its description."""
 
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call
+from scipy.optimize import nnls
+from torch import Tensor
 
+from bench.attacks.parts.distance import Distance
+from bench.attacks.parts.label_rules import labels_by_rule, last_layer, listed, whole_counts
+from bench.attacks.parts.objective import Mismatch
+from bench.gradients import one_hot
 from bench.trip import Reading
 
 Tensors = Mapping[str, Tensor]
+_PUBLIC = 4  # public batches that stand for each class
+_RIGHT = 0.9  # of their labels: the rule holds
+_STEP = 64  # classes and batches side by side
 
 
 def infer_labels(reading: Reading, gradients: Tensors) -> Tensor:
@@ -26,68 +27,61 @@ def infer_labels(reading: Reading, gradients: Tensors) -> Tensor:
     if reading.labels is not None:
         return reading.labels
     path = last_layer(reading.model, reading.classes)
-    if path is None:
-        return torch.full((len(reading), reading.examples), -1)
+    if path is None or rule_holds(reading, gradients):
+        return labels_by_rule(reading, gradients)
     prefix = f"{path}." if path else ""
-    weight = gradients[f"{prefix}weight"].flatten(2)
-    bias = gradients.get(f"{prefix}bias")
-    if reading.examples == 1:
-        signal = bias if bias is not None else weight.sum(2)
-        if (
-            bias is None and reading.classes > 2
-        ):  # 1 - p of a class is Σ p of the others: whatever the sign of Σh
-            signal = -signal.abs()
-        return signal.argmin(1, keepdim=True).cpu()
-    if bias is not None:
-        counts = _counts_from_bias(reading, bias)
-    else:
-        counts = _counts_from_weights(reading, weight.sum(2))
-    return listed(counts)
+    # a bias shows p - y, whatever the features
+    names = [name for name in (f"{prefix}bias", f"{prefix}weight") if name in gradients][:1]
+    return torch.stack([_nearest(reading, gradients, row, names) for row in range(len(reading))])
 
 
-def listed(counts: Tensor) -> Tensor:
-    """How often each class is there, (reading, class) of equal sums, as labels (reading, example), ascending."""
-    return torch.stack([torch.repeat_interleave(row) for row in counts])
+def rule_holds(reading: Reading, gradients: Tensors) -> bool:
+    """Whether the rule names the classes of public batches behind the described defense, as it does without one.
+
+    A public turn of the last layer's signs, say, hides no label from who knows it.
+    """
+    description = reading.description
+    if description is None or reading.steps > 1 or description.senders > 1:
+        return True
+    classes = torch.arange(reading.classes).repeat_interleave(_PUBLIC)
+    described = _described(reading, gradients, 0)
+    nothing = _described(reading, {name: torch.zeros_like(value) for name, value in gradients.items()}, 0)
+    if not all(torch.equal(value, nothing[name]) for name, value in described.items()):
+        return True  # draws are read off this very reading: public batches say nothing of them
+    named = labels_by_rule(reading, described)
+    return bool((named == classes[:, None]).double().mean() >= _RIGHT)
 
 
-def last_layer(model: nn.Module, classes: int) -> str | None:
-    """The path of the last linear layer ("" for the model itself), or None if its outputs are not the classes."""
-    linear = [(path, layer) for path, layer in model.named_modules() if isinstance(layer, nn.Linear)]
-    if not linear:
-        return None
-    path, layer = linear[-1]
-    return path if layer.out_features == classes else None
-
-
-def _counts_from_bias(reading: Reading, bias: Tensor) -> Tensor:
-    weights = {name: value[0] for name, value in reading.weights.items()}
+def _described(reading: Reading, gradients: Tensors, row: int) -> dict[str, Tensor]:
+    """What reading `row` would show of public batches, all of one class: name → (class and batch, *shape)."""
+    like = next(iter(gradients.values()))
+    count = reading.classes * _PUBLIC
+    at = torch.arange(_PUBLIC * reading.examples) % len(reading.public_inputs)
+    inputs = reading.public_inputs[at].to(like).unflatten(0, (_PUBLIC, reading.examples))
+    inputs = inputs.repeat(reading.classes, *[1] * (inputs.ndim - 1))
+    labels = torch.arange(reading.classes).repeat_interleave(_PUBLIC)[:, None].expand(count, reading.examples)
+    targets = one_hot(labels, reading.classes, like.dtype).to(like)
+    mismatch = Mismatch(reading=reading, distance=Distance(kind="l2"))
+    parts = []
     with torch.no_grad():
-        logits = functional_call(reading.model, weights, (reading.public_inputs[:256].to(bias),))
-    expected = logits.softmax(-1).mean(0)
-    estimate = reading.examples * (expected - bias)
-    return torch.stack([whole_counts(row, reading.examples) for row in estimate.cpu()])
+        for x, y in zip(inputs.split(_STEP), targets.split(_STEP), strict=True):
+            seen = {name: value[row].expand(len(x), *value.shape[1:]) for name, value in gradients.items()}
+            parts.append(mismatch.simulated(seen, x, y))
+    return {name: torch.cat([part[name] for part in parts]) for name in gradients}
 
 
-def whole_counts(estimate: Tensor, total: int) -> Tensor:
-    """Non-negative whole numbers of that sum: each next unit goes where the estimate is farthest above."""
-    counts = torch.zeros(len(estimate), dtype=torch.long)
-    for _ in range(total):
-        counts[(estimate - counts).argmax()] += 1
-    return counts
-
-
-def _counts_from_weights(reading: Reading, sums: Tensor) -> Tensor:
-    """LLG: each class whose row of the weights has a negative sum once; then repeatedly the class of the lowest
-    sum.  Each count takes the mean impact of one example off its sum."""
-    counts = torch.zeros((len(sums), reading.classes), dtype=torch.long)
-    for row, values in enumerate(sums.cpu().clone()):
-        # Wainakh et al. 2021, §4.1: m = Σ negative sums · (1 + 1/classes) / B
-        impact = values[values < 0].sum() * (1 + 1 / reading.classes) / reading.examples
-        present = torch.nonzero(values < 0)[:, 0][: reading.examples]
-        counts[row, present] += 1
-        values[present] -= impact
-        for _ in range(reading.examples - len(present)):
-            lowest = int(values.argmin())
-            counts[row, lowest] += 1
-            values[lowest] -= impact
-    return counts
+def _nearest(reading: Reading, gradients: Tensors, row: int, names: list[str]) -> Tensor:
+    """The labels whose described last layer is nearest to the reading's, (example,): by coefficients of the classes."""
+    described = _described(reading, gradients, row)
+    of_class = torch.cat([described[name].flatten(1) for name in names], 1).double()
+    of_class = of_class.unflatten(0, (reading.classes, _PUBLIC)).mean(1)
+    observed = torch.cat([gradients[name][row].flatten() for name in names]).double()
+    if reading.examples == 1:
+        products = (of_class @ observed) / of_class.norm(dim=1).clamp_min(1e-30)
+        best: Tensor = products.argmax()[None].cpu()
+        return best
+    # shares of the classes, whose sum is 1: without that p may be added to them
+    weight = of_class.norm(dim=1).max()
+    columns = torch.cat([of_class, weight.expand(len(of_class), 1)], 1).T
+    shares = nnls(columns.cpu().numpy(), torch.cat([observed, weight[None]]).cpu().numpy())[0]
+    return listed(whole_counts(reading.examples * torch.from_numpy(shares), reading.examples)[None])[0]

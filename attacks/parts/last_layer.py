@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bench.attacks.parts.labels import last_layer
+from bench.attacks.parts.label_rules import last_layer
 from bench.attacks.parts.repeats import distinct_examples
 from bench.trip import Reading
 

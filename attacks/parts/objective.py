@@ -62,7 +62,6 @@ class Mismatch:
         """`observed` each name → (reading, *shape), `inputs` (reading, example, *shape) and `targets`
         (reading, example, class) → (reading,)."""
         reading = self.reading
-        description = reading.description
         total = torch.zeros(len(inputs), dtype=inputs.dtype, device=inputs.device)
         shared = len(observed) > 1 and _same_weights(reading)
         gradients = None
@@ -70,15 +69,30 @@ class Mismatch:
             weights = {name: value[number] for name, value in reading.weights.items()}
             if gradients is None or not shared:
                 gradients = self._gradients(weights, target, inputs, targets, differentiable)
-            simulated = gradients
-            if description is not None:
-                if self.unrolled or not description.inside_steps:
-                    simulated = description.sent(gradients, target)
-                else:
-                    candidates = Candidates(inputs=inputs, targets=targets, weights=weights)
-                    simulated = description.simulate(gradients, target, candidates)
+            simulated = self._as_shown(
+                gradients, target, Candidates(inputs=inputs, targets=targets, weights=weights)
+            )
             total = total + self._distance(simulated, target)
         return total / len(observed)
+
+    def simulated(self, observed: Tensors, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """What the first observation would show of candidates, name → (reading, *shape)."""
+        weights = {name: value[0] for name, value in self.reading.weights.items()}
+        gradients = self._gradients(weights, observed, inputs, targets, False)
+        return self._as_shown(
+            gradients, observed, Candidates(inputs=inputs, targets=targets, weights=weights)
+        )
+
+    def _as_shown(
+        self, gradients: dict[str, Tensor], observed: Tensors, candidates: Candidates
+    ) -> dict[str, Tensor]:
+        """Gradients, as `_gradients` gives them, behind the described defense."""
+        description = self.reading.description
+        if description is None:
+            return gradients
+        if self.unrolled or not description.inside_steps:
+            return description.sent(gradients, observed)
+        return description.simulate(gradients, observed, candidates)
 
     def _gradients(
         self, weights: Tensors, observed: Tensors, inputs: Tensor, targets: Tensor, differentiable: bool
