@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from bench.contracts.trials import context_of, trial_of
 from bench.defenses.base import Context, Setting, Transform
+from bench.defenses.none import NoDefense
 from bench.defenses.transforms.clip import Clip
 from bench.defenses.transforms.low_rank import TopDirections
 from bench.defenses.transforms.mask import KeepLargest, KeepRandom
@@ -18,6 +20,7 @@ from bench.defenses.transforms.shuffle import ShuffleCoordinates
 from bench.defenses.transforms.two_point import TwoPoint
 from bench.federated.describe import Composition, describe
 from bench.federated.stages import DrawKey, Stages, stages
+from bench.federated.straight_through import straight_through
 from bench.points import point
 from bench.registry import entries as registry
 
@@ -248,3 +251,37 @@ def test_a_noise_that_is_shrunk_later_or_depends_on_the_batch_is_a_bound() -> No
     assert not described("flat", "gaussian")[1].noise.bound
     assert described("gaussian", "flat")[1].noise.bound
     assert of_one(SensitivityNoise(multiplier=1.0, bound=2.0)).noise.bound
+
+
+def _signs(value: Tensor, lead: int, seed: int) -> Tensor:
+    return torch.randn(value.shape[lead:], generator=torch.Generator().manual_seed(seed)).sign().to(value)
+
+
+@dataclass(frozen=True)
+class _Astray(Transform):
+    """Public signs; what it says is expected has the right values, and a derivative of other signs."""
+
+    def apply(self, tensors: Mapping[str, Tensor], context: Context) -> dict[str, Tensor]:
+        return {name: value * _signs(value, context.lead, 1) for name, value in tensors.items()}
+
+    def expected(
+        self, tensors: Mapping[str, Tensor], state: Mapping[str, Tensor], context: Context
+    ) -> tuple[dict[str, Tensor], Mapping[str, Tensor]]:
+        right = self.apply(tensors, context)
+        return {
+            name: right[name].detach() + _signs(value, context.lead, 2) * (value - value.detach())
+            for name, value in tensors.items()
+        }, state
+
+
+def test_a_stated_derivative_that_leads_astray_is_not_taken() -> None:
+    trial = trial_of(NoDefense(), steps=1, batch=1)
+    context, given = context_of(trial, "client"), trial.at("client")
+    transform = _Astray()
+    code = straight_through(transform, given, {}, context)
+    free = {name: value.clone().requires_grad_() for name, value in given.items()}
+    after, _ = code(free, {}, context)
+    torch.stack([value.sum() for value in after.values()]).sum().backward()
+    for value in free.values():
+        assert value.grad is not None
+        assert torch.equal(value.grad, _signs(value, context.lead, 1).expand_as(value))

@@ -7,12 +7,22 @@ import pytest
 import torch
 
 from bench.contracts.base import ContractBroken, ContractSkipped
+from bench.contracts.descriptions import noise
 from bench.contracts.precision import precision
 from bench.contracts.reports import reports
 from bench.contracts.sensitivity import sensitivity
 from bench.contracts.trials import variants
 from bench.defenses.accounting.mechanism import Mechanism, Reports
-from bench.defenses.base import Context, Defense, Setting, StageTransforms, Tensors, Transform
+from bench.defenses.base import (
+    AddedNoise,
+    Context,
+    Defense,
+    Setting,
+    StageTransforms,
+    State,
+    Tensors,
+    Transform,
+)
 from bench.defenses.fed_alpha_cdp import FedAlphaCdp
 from bench.defenses.fed_cdp import FedCdp
 from bench.defenses.fed_sdp import FedSdp
@@ -299,3 +309,39 @@ def test_noise_in_double_precision_alone_is_found() -> None:
     with pytest.raises(ContractBroken, match="client: _OnlyInDouble on float32 and on float64 differ by 1"):
         precision(_Double())
     precision(FedCdp())
+
+
+@dataclass(frozen=True, slots=True)
+class _Cancels(Transform):
+    """Noise on each example, centred over the batch: what leaves the client has none."""
+
+    random: ClassVar[bool] = True
+    batchwise: ClassVar[bool] = True
+
+    def apply(self, tensors: Tensors, context: Context) -> dict[str, torch.Tensor]:
+        noised = {}
+        for name, value in tensors.items():
+            draw = context.draws.normal(name, value)
+            batch = value.shape[1]
+            centred = draw - draw.mean(1, keepdim=True)
+            noised[name] = value + centred * ((batch / (batch - 1)) ** 0.5 if batch > 1 else 1.0)
+        return noised
+
+    def expected(
+        self, tensors: Tensors, state: State, context: Context
+    ) -> tuple[dict[str, torch.Tensor], State]:
+        return dict(tensors), state
+
+    def noise(self, context: Context, state: State) -> AddedNoise:
+        return AddedNoise(variance=1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _InBatch(FedCdp):
+    def transforms(self, setting: Setting) -> StageTransforms:
+        return {"example": (_Cancels(),)}
+
+
+def test_noise_that_cancels_in_a_batch_is_found() -> None:
+    with pytest.raises(ContractBroken, match="noise on the mean of a batch, .* has the variance"):
+        noise(_InBatch())

@@ -124,8 +124,19 @@ def noise(defense: Defense) -> None:
         for key, value in before.items():
             apart = torch.stack([one[key] - value for one in drawn])
             _of_tensor(f"{words}, {stage}: {name}'s noise on {key}", apart, value, said, key, lead_of(stage))
+            if stage == "example" and said is not None:  # what leaves the client is the batch's mean
+                what = f"{words}, {stage}: {name}'s noise on the mean of a batch, {key}"
+                _of_tensor(what, apart.mean(2), value.mean(1), _of_mean(said, value.shape[1]), key, 1)
     if not stated:
         raise ContractSkipped("it adds no noise of a stated variance")
+
+
+def _of_mean(said: AddedNoise, batch: int) -> AddedNoise:
+    """The noise on the mean of so many examples, each with its own."""
+    variance = said.variance
+    if isinstance(variance, Mapping):
+        return replace(said, variance={name: value / batch for name, value in variance.items()})
+    return replace(said, variance=variance / batch)
 
 
 def _claims_a_mean(transform: Transform, given: Tensors, state: State, context: Context) -> bool:
