@@ -51,7 +51,7 @@ def whole(arguments: list[object], tmp_path_factory: pytest.TempPathFactory) -> 
     return run
 
 
-@pytest.mark.parametrize("after", [7, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("after", [pytest.param(7, marks=pytest.mark.slow), 1])
 def test_kill_9_loses_the_cells_in_flight_and_no_more(
     gate: runs.Gate, arguments: list[object], whole: Path, tmp_path: Path, after: int
 ) -> None:

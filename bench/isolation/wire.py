@@ -50,6 +50,8 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return tensor_of, (value.detach().cpu().contiguous().numpy(),)
+        if isinstance(value, BenchError | NotApplicable):  # whatever else teaches pickle of exceptions
+            return type(value), value.args
         return NotImplemented
 
 
