@@ -249,6 +249,7 @@ def test_no_schedule_from_15_to_4_85_spends_what_the_paper_says(decay: str, expe
     assert found < 0.65
 
 
+@pytest.mark.slow  # seven seconds
 def test_the_authors_script_spends_it_by_round_95() -> None:
     mechanism = FedAlphaCdp(decay="as-published", by="step").mechanism(PAPER)
     assert mechanism.sigmas[0] == pytest.approx(15.78, abs=0.005)

@@ -81,7 +81,7 @@ def too_low(most: float, estimator: float, repeats: int = 4000) -> float:
     return float(np.mean([numbers.cost(one, estimator=estimator)[order] < truth for one in moments]))
 
 
-@pytest.mark.parametrize("estimator", [0.05, 0.2])
+@pytest.mark.parametrize("estimator", [pytest.param(0.05, marks=pytest.mark.slow), 0.2])
 def test_estimates_are_too_low_no_more_often_than_they_say(estimator: float) -> None:
     """Where rows' moments are alike (up to a factor of 1.1): within five standard errors of δ'."""
     low = too_low(0.05, estimator)

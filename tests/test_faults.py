@@ -66,6 +66,7 @@ def test_no_kill_at_any_point_tears_or_loses_a_record(tmp_path: Path, kills: int
     assert counts["equal"] >= kills // 5
 
 
+@pytest.mark.slow  # a check of the check
 def test_the_kills_would_find_files_that_are_written_in_place(tmp_path: Path) -> None:
     done = killing(tmp_path, 60, 1, "careless")
     assert done.returncode == 1

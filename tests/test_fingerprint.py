@@ -150,6 +150,7 @@ ROOMS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow  # fourteen seconds
 def test_a_file_of_each_room_runs_again_what_it_answers(site: Path) -> None:
     """The rule of imports, seen from outside: cells whose provenance changes run again.
 

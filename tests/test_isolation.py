@@ -253,8 +253,8 @@ def attacks(plugin: str, folder: Path, **parts: str) -> list[AnyCell]:
     "twin",
     [
         {"defense": "twin-prune"},
-        {"attack": "twin-cpl", "defense": "twin-gaussian"},
-        {"dataset": "twin-cancer", "model": "twin-mlp"},
+        pytest.param({"attack": "twin-cpl", "defense": "twin-gaussian"}, marks=pytest.mark.slow),
+        pytest.param({"dataset": "twin-cancer", "model": "twin-mlp"}, marks=pytest.mark.slow),
     ],
 )
 def test_figures_are_those_of_one_process_bit_for_bit(
@@ -329,6 +329,7 @@ def test_a_defense_that_holds_what_cannot_travel_is_told_so(
     assert adaptive.reason.startswith("the reading cannot be sent to the attacker's process: TypeError")
 
 
+@pytest.mark.slow  # each death is three seconds
 def test_a_process_that_dies_once_costs_its_cell_nothing_and_one_that_dies_twice_is_told(
     tmp_path: Path, plugin: str, apart: Answer
 ) -> None:

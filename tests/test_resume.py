@@ -51,6 +51,7 @@ def whole(arguments: list[object], tmp_path_factory: pytest.TempPathFactory) -> 
     return run
 
 
+@pytest.mark.slow  # tests/test_faults.py has processes killed at any point
 @pytest.mark.parametrize("after", [pytest.param(7, marks=pytest.mark.slow), 1])
 def test_kill_9_loses_the_cells_in_flight_and_no_more(
     gate: runs.Gate, arguments: list[object], whole: Path, tmp_path: Path, after: int

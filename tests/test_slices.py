@@ -55,6 +55,7 @@ def whole_jacobian(given: Public) -> dict[str, float]:
     return {layer: sum(values) / len(values) for layer, values in norms.items()}
 
 
+@pytest.mark.slow  # six seconds
 def test_risk_is_the_mean_norm_of_each_layers_jacobian() -> None:
     given = public(3)
     exact = risk.layer_risks(given, directions=given.inputs[0].numel())

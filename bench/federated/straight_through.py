@@ -17,6 +17,7 @@ from bench.federated.draws import CentralDraws
 
 PARTS = 8  # draws of each uniform
 _CHANGE = 0.01  # of a tensor's size, in the trial of a derivative
+_TINY = 1e-30  # near the smallest numbers of single precision, which have few digits
 _DIRECTIONS = 4
 _AGREE = 0.2  # by how much the derivative may be off the change that it predicts
 _STATED = 0.8  # the same of a stated expectation: a mask's may change with the candidate, another sign is a mask itself
@@ -101,7 +102,7 @@ def _is_right(
         change = _difference(plain, probe, step, state, context)
         # in double, and the derivative along a unit: squares of very large gradients leave single precision
         size = float(torch.stack([value.double().square().sum() for value in change.values()]).sum().sqrt())
-        if not isfinite(size):
+        if not isfinite(size) or 0 < size < _TINY:
             continue  # beyond single precision nothing is seen
         along = {name: value / size if size else value for name, value in change.items()}
         free = {name: value.detach().clone().requires_grad_() for name, value in probe.items()}
