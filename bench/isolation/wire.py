@@ -52,6 +52,8 @@ class _Pickler(pickle.Pickler):
             return tensor_of, (value.detach().cpu().contiguous().numpy(),)
         if isinstance(value, BenchError | NotApplicable):  # whatever else teaches pickle of exceptions
             return type(value), value.args
+        if isinstance(value, Enum):  # by getattr, in Python before 3.11.4
+            return type(value), (value.value,)
         return NotImplemented
 
 
