@@ -285,7 +285,9 @@ def _answered(
         weights = cell.weights.model_copy(update={"path": str(run / file_name(cell.weights))})
         local = cell.model_copy(update={"weights": weights})
     record = run_within_limits(local, context, memory, on_progress, _isolation)
-    write(run, replace(record, cell=cell))
+    # a trace of where a plug-in hung lies in this folder, which goes
+    reason = record.reason and record.reason.partition(" (where it was: ")[0]
+    write(run, replace(record, cell=cell, reason=reason))
     return outputs(run, job.files)
 
 
