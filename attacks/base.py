@@ -20,6 +20,7 @@ class Attack(ABC):
     knowledge: ClassVar[tuple[str, ...]] = ("plain",)
     iterative: ClassVar[bool] = True  # whether it uses evaluations
     most_examples: ClassVar[int] = 16  # behind one reading
+    mergeable: ClassVar[bool] = False  # whether readings of several cells may be attacked as one batch
 
     def refuses(self, reading: Reading) -> str | None:
         """Why it cannot attack this reading, in a few words, or None."""

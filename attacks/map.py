@@ -16,6 +16,7 @@ from bench.attacks.parts.objective import Mismatch, by_likelihood, mean_observat
 from bench.attacks.parts.prior import NoiseModel, Prior
 from bench.attacks.parts.repeats import distinct_examples
 from bench.attacks.parts.rescale import rescaled
+from bench.attacks.parts.scale import blind_to_scale, usual_brightness
 from bench.attacks.parts.soften import has_relu, softened
 from bench.attacks.parts.space import Gaussian, Space, public_space
 from bench.attacks.problem import MatchingProblem
@@ -25,9 +26,13 @@ from bench.parameters import parameter
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction
 
-_SHARPNESS = (15.0, 50.0, 150.0, 500.0, None)  # of a softened ReLU, stage by stage; None: the ReLU itself
+# Of softened ReLUs, stage by stage, and the weight of -log p; None: the ReLU itself.
+_SHARPNESS = (1.0, 2.0, 5.0, 15.0, 50.0, 150.0, None)
+_WEIGHTS = (1e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 1e-6)
+_SOFT_STAGE = 150  # evaluations of each of these stages from which another start pays
 _LEAST_CURVED = 200  # evaluations of a start from which the curvature matrix pays
 _HISTORY = 100
+_SCALED = "the model does not see the scale of its inputs: each picture is as bright as public ones"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +40,13 @@ class Map(Attack):
     """min ‖D(∇L(x', y)) - g‖² + 2v·½‖u‖², x' = mean + A u, A Aᵀ the covariance of public examples.
 
     v is the variance of the described noise; without one it is estimated from each stage's residual, and goes to zero
-    with it.  ReLUs are softened first and get their kink back in stages.
+    with it.  ReLUs are softened first and get their kink back in stages; a softened model's gradient is of another
+    length, so the angle is matched until the last stage, where no noise is described.
     """
 
     reference = "ours; as an estimator: maximum a posteriori"
     knowledge = ("plain", "adaptive")
+    mergeable = True
 
     starts: int = parameter(
         3, "starts inside the budget, while none explains the reading", source="ours", low=1
@@ -70,22 +77,25 @@ class Map(Attack):
             labels=hypotheses[:, 0],
             noise=NoiseModel.of(reading, len(observed)), space=space, distinct=distinct_examples(reading),
         )  # fmt: skip
-        evaluations = max(1, budget.evaluations // cost)
-        stages = tuple(_stages(reading, space, problem.noise.variance, evaluations // self.starts, key))
+        evaluations, starts = max(1, budget.evaluations // cost), self.starts
+        if has_relu(reading.model):
+            starts = max(1, min(starts, evaluations // (_SOFT_STAGE * len(_SHARPNESS))))
+        stages = tuple(_stages(reading, space, problem.noise.variance, evaluations // starts, key))
         solver = Lbfgs(history=min(_HISTORY, evaluations), line_search="backtracking")
         solution = staged(
-            problem,
-            hypotheses,
-            solver,
-            stages,
-            evaluations=evaluations,
-            starts=self.starts,
-            stop=self.tolerance,
-            chunk=budget.chunk,
-        )
+            problem, hypotheses, solver, stages,
+            starts=starts, stop=self.tolerance, budget=replace(budget, evaluations=evaluations),
+        )  # fmt: skip
         rows = torch.arange(len(reading))
         problem = replace(problem, labels=hypotheses[rows, solution.runs])
-        return claim(problem, solution, solver, cost, ())
+        result = claim(problem, solution, solver, cost, ())
+        if not blind_to_scale(reading):
+            return result
+        way = result.trajectory
+        return replace(
+            result, inputs=usual_brightness(result.inputs, reading), notes=(*result.notes, _SCALED),
+            trajectory=None if way is None else usual_brightness(way, reading),
+        )  # fmt: skip
 
 
 def _mismatch(reading: Reading) -> Mismatch:
@@ -100,9 +110,10 @@ def _stages(
 ) -> Iterator[Stage]:
     """The stages of one start that may take so many evaluations."""
     if has_relu(reading.model):
-        for n, sharpness in enumerate(_SHARPNESS, 1):
+        for n, (sharpness, weight) in enumerate(zip(_SHARPNESS, _WEIGHTS, strict=True), 1):
             model = reading.model if sharpness is None else softened(reading.model, sharpness)
-            yield Stage(model=model, space=space, weight=2e-5, until=n / len(_SHARPNESS))
+            cosine = variance == 0 and sharpness is not None
+            yield Stage(model=model, space=space, weight=weight, until=n / len(_SHARPNESS), cosine=cosine)
         return
     if variance > 0:
         yield Stage(model=reading.model, space=space, weight=None, until=1.0)

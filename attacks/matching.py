@@ -57,6 +57,8 @@ class Parts:
 class MatchingAttack(Attack):
     """An attack by gradient matching; these options are not its authors', and off as published."""
 
+    mergeable = True
+
     layers: Layers = parameter("equal", "weights of the tensors in the distance", source="ours")
     exclude: tuple[str, ...] = parameter(
         (), "tensors left out: those whose names begin so", source="Risk-balanced"
@@ -111,7 +113,8 @@ class MatchingAttack(Attack):
         )
         if mismatch.unrolled:
             limits = replace(limits, abandon_above=_WRONG_ORDER, stalled=_WRONG_ORDER)
-        solution = minimise(problem, parts.solver, limits, torch.arange(len(reading)), chunk=budget.chunk)
+        rows = torch.arange(len(reading))
+        solution = minimise(problem, parts.solver, limits, rows, chunk=budget.chunk, traced=budget.traced)
         if self.refine_float64:
             solution = refine(problem, parts.solver, limits, solution, budget.chunk)
         return claim(problem, solution, parts.solver, cost, tuple(_departures(parts, problem, evaluations)))
@@ -139,18 +142,19 @@ def claim(
     labels = problem.ordered_labels(rows, solution.runs) if logits is None else logits.argmax(-1)
     assert labels is not None
     labels = labels[:, : problem.examples]
-    evaluations = cost * solution.evaluations.cpu()
+    evaluations = cost * solution.evaluations
     trajectory = torch.stack([problem.split(points)[0] for points in solution.trajectory])
+    final, worthless = solution.loss.cpu(), problem.zero_gradient_loss(rows).cpu()
     return Reconstruction(
-        inputs=inputs.cpu(), labels=labels.cpu(), loss=solution.loss.cpu(), evaluations=evaluations,
-        outer=solver.outer(evaluations), restarts=solution.restarts.cpu(),
+        inputs=inputs.cpu(), labels=labels.cpu(), loss=final, evaluations=evaluations,
+        outer=solver.outer(evaluations), restarts=solution.restarts,
         status=tuple(
-            "nan" if not torch.isfinite(loss) else "diverged" if loss >= worthless else "ok"
-            for loss, worthless in zip(solution.loss, problem.zero_gradient_loss(rows), strict=True)
+            "nan" if not torch.isfinite(loss) else "diverged" if loss >= most else "ok"
+            for loss, most in zip(final, worthless, strict=True)
         ),
         history=tuple(
-            (cost * mark, tuple(float(loss) for loss in losses))
-            for mark, losses in zip(solution.marks, solution.losses, strict=True)
+            (cost * mark, tuple(losses))
+            for mark, losses in zip(solution.marks, solution.losses.tolist(), strict=True)
         ),
         trajectory=trajectory.cpu(), notes=notes,
     )  # fmt: skip

@@ -21,13 +21,13 @@ def refine(
     A row is unfinished if evaluations remain and its normalised loss is finite and above the limits' stop.
     """
     loss = problem.loss_scale(torch.arange(len(solution.loss))) * solution.loss
-    unfinished = (loss > (limits.stop_loss or 0.0)) & torch.isfinite(loss)
+    unfinished = ((loss > (limits.stop_loss or 0.0)) & torch.isfinite(loss)).cpu()
     rows = torch.nonzero((solution.evaluations < limits.evaluations) & unfinished)[:, 0]
     if not len(rows) or problem.like.dtype == torch.float64:
         return solution
     double = replace(
         problem,
-        mismatch=replace(problem.mismatch, reading=_in_double(problem.reading)),
+        mismatch=replace(problem.mismatch, reading=in_double(problem.reading)),
         observed=[{name: value.double() for name, value in target.items()} for target in problem.observed],
         labels=problem.ordered_labels(torch.arange(len(solution.runs)), solution.runs), shuffled=False,
         initial=solution.x.double(),
@@ -37,7 +37,8 @@ def refine(
     return _merged(solution, more, rows)
 
 
-def _in_double(reading: Reading) -> Reading:
+def in_double(reading: Reading) -> Reading:
+    """What is observed, the weights and a copy of the model in double precision."""
     return replace(
         reading, model=copy.deepcopy(reading.model).double(),
         values={name: value.double() for name, value in reading.values.items()},
@@ -48,8 +49,9 @@ def _in_double(reading: Reading) -> Reading:
 def _merged(first: Solution, more: Solution, rows: Tensor) -> Solution:
     """`first` with what `more` made of `rows`, where that is better; the counts of `more` are totals."""
     x, loss, evaluations = first.x.clone(), first.loss.clone(), first.evaluations.clone()
-    better = more.loss.to(loss) < loss[rows]
-    x[rows[better]], loss[rows[better]] = more.x[better].to(x), more.loss[better].to(loss)
+    at = rows.to(loss.device)
+    better = more.loss.to(loss) < loss[at]
+    x[at[better]], loss[at[better]] = more.x[better].to(x), more.loss[better].to(loss)
     evaluations[rows] = more.evaluations
     losses, trajectory = first.losses.clone(), first.trajectory.clone()
     losses[-1], trajectory[-1] = loss, x[: trajectory.shape[1]]

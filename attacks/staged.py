@@ -11,7 +11,7 @@ from bench.attacks.parts.space import Space
 from bench.attacks.problem import MatchingProblem
 from bench.attacks.solvers.base import RowLimits, Solution, Solver
 from bench.attacks.solvers.loop import minimise
-from bench.attacks.solvers.trajectory import TRAJECTORIES
+from bench.trip import Budget
 
 _TOLERANCE = 1e-5  # of the zero-gradient loss: what the solver, whose tolerances are absolute, sees as 1
 _EXPLAINED = 1e-3  # of the zero-gradient loss: a start that ends below needs no other
@@ -29,26 +29,27 @@ class Stage:
     """One minimisation: with which model, in which space, and until which share of a start's evaluations.
 
     `weight` of -log p, over the zero-gradient loss; None: what the residual of the stage before leaves room for.  A
-    described noise has its own weight.
+    described noise has its own weight.  `cosine`: by the angle to the reading instead of the distance.
     """
 
     model: nn.Module
     space: Space
     weight: float | None = None
     until: float = 1.0
+    cosine: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
 class _Search:
     """What is known of every reading: the zero-gradient loss, the loss that noise leaves and, where noise is described,
     the weight of -log p (reading,), observed coordinates that are not zero; evaluations `spent`, `restarts`, and the
-    best point so far with its loss and start."""
+    best point so far with its loss and start.  Numbers of rows and of starts, and what is spent, are on the host."""
 
     problem: MatchingProblem
     hypotheses: Tensor
     solver: Solver[Any]
     stop: float
-    chunk: int
+    budget: Budget
     zero_loss: Tensor
     noise_floor: Tensor
     noise_weight: Tensor | None
@@ -65,16 +66,16 @@ class _Search:
 
 def staged(
     problem: MatchingProblem, hypotheses: Tensor, solver: Solver[Any], stages: tuple[Stage, ...], *,
-    evaluations: int, starts: int, stop: float, chunk: int,
+    starts: int, stop: float, budget: Budget,
 ) -> Solution:  # fmt: skip
     """Each reading's point of least loss over so many starts, in the variables of `problem.space`.
 
     Each start takes the next of `hypotheses` (reading, start, example), labels, best first, and may spend its
-    equal share of `evaluations`; only readings that no start has explained yet begin another.
+    equal share of the evaluations; only readings that no start has explained yet begin another.
     What then remains continues the last stage.  A reading is done below `stop` times its zero-gradient loss, or where
     its loss falls no more.  The loss is the distance under the model itself, and -log p where noise is described.
     """
-    search = _begin(problem, hypotheses, solver, stop, chunk)
+    search, evaluations = _begin(problem, hypotheses, solver, stop, budget), budget.evaluations
     if evaluations < _LEAST * len(stages):
         stages = stages[-1:]
     starts = max(1, min(starts, evaluations // (_LEAST * len(stages))))
@@ -86,9 +87,11 @@ def staged(
             x, runs = _start(search, rows, start), torch.full_like(rows, start)
             for stage in stages:
                 x = _run(search, stage, rows, runs, x, share * start + round(stage.until * share))
-    left = torch.nonzero((search.spent < evaluations) & (search.loss > stop * search.zero_loss))[:, 0]
+    above = (search.loss > stop * search.zero_loss).cpu()
+    left = torch.nonzero((search.spent < evaluations) & above)[:, 0]
     if search.noise_weight is None and len(left):
-        _run(search, stages[-1], left, search.runs[left], search.point[left], evaluations, last=True)
+        point = search.point[left.to(search.point.device)]
+        _run(search, stages[-1], left, search.runs[left], point, evaluations, last=True)
     return Solution(
         x=_variables(search, search.point), loss=search.loss, evaluations=search.spent, restarts=search.restarts,
         runs=search.runs, marks=tuple(search.marks), losses=torch.stack(search.losses),
@@ -97,13 +100,13 @@ def staged(
 
 
 def _begin(
-    problem: MatchingProblem, hypotheses: Tensor, solver: Solver[Any], stop: float, chunk: int
+    problem: MatchingProblem, hypotheses: Tensor, solver: Solver[Any], stop: float, budget: Budget
 ) -> _Search:
     rows = torch.arange(len(problem.reading))
-    zero_loss, none = problem.zero_gradient_loss(rows), torch.zeros(len(rows), dtype=torch.long)
+    zero_loss, none = problem.zero_gradient_loss(rows), torch.zeros_like(rows)
     return _Search(
         problem=replace(problem, tolerance=_TOLERANCE, noise=replace(problem.noise, weight=0.0)),
-        hypotheses=hypotheses, solver=solver, stop=stop, chunk=chunk, zero_loss=zero_loss,
+        hypotheses=hypotheses, solver=solver, stop=stop, budget=budget, zero_loss=zero_loss,
         noise_floor=problem.noise_floor(rows), noise_weight=_noise_weight(problem, rows),
         coordinates=torch.stack([(v != 0).flatten(1).sum(1) for v in problem.observed[0].values()]).sum(0),
         spent=none, restarts=none.clone(), runs=none.clone(), loss=torch.full_like(zero_loss, torch.inf),
@@ -120,7 +123,7 @@ def _noise_weight(problem: MatchingProblem, rows: Tensor) -> Tensor | None:
 
 def _unexplained(search: _Search) -> Tensor:
     enough = torch.maximum(_EXPLAINED * search.zero_loss, 2 * search.noise_floor)
-    return torch.nonzero(~(search.loss <= enough))[:, 0]
+    return torch.nonzero(~(search.loss <= enough))[:, 0].cpu()
 
 
 def _start(search: _Search, rows: Tensor, start: int) -> Tensor:
@@ -144,51 +147,57 @@ def _run(
     spent `limit` evaluations then.  Points of the model itself are kept where they are better than those before.
     `last`: nothing comes after it."""
     problem = _labelled(search, rows, runs)
+    distance = problem.mismatch.distance
     if int(search.spent[rows].min()) >= limit:
         return x
     if search.noise_weight is not None:
         weight = search.noise_weight
     elif stage.weight is not None:
-        weight = stage.weight * search.zero_loss
+        weight = stage.weight * (torch.ones_like(search.zero_loss) if stage.cosine else search.zero_loss)
     else:
         weight = 2 * search.loss / search.coordinates.clamp_min(1)
         weight = weight.where(weight.isfinite(), _FAINT * search.zero_loss)
     initial = search.zero_loss.new_zeros(len(search.zero_loss), x[0].numel())
-    initial[rows] = stage.space.variables(x).flatten(1)
+    at = rows.to(initial.device)
+    initial[at] = stage.space.variables(x).flatten(1)
     staged_problem = replace(
         problem, space=stage.space, initial=initial, energy_weight=weight,
-        mismatch=replace(problem.mismatch, reading=replace(problem.reading, model=stage.model)),
+        mismatch=replace(
+            problem.mismatch, reading=replace(problem.reading, model=stage.model),
+            distance=replace(distance, kind="cosine") if stage.cosine else distance,
+        ),
     )  # fmt: skip
     after, fall = _FLAT_END if last else _FLAT_STAGE
     limits = RowLimits(
         evaluations=limit, stop_loss=search.stop / _TOLERANCE, flat_after=after * x.shape[1], least_fall=fall
     )
     solution = minimise(
-        staged_problem, search.solver, limits, rows, chunk=search.chunk, spent=search.spent[rows]
-    )
+        staged_problem, search.solver, limits, rows, chunk=search.budget.chunk, spent=search.spent[rows], traced=0
+    )  # fmt: skip
     search.spent[rows] = solution.evaluations
     variables = solution.x.unflatten(1, _size(problem))
     x, energy = stage.space.with_energy(variables)
     if stage.model is search.problem.reading.model:
         loss = solution.loss
         if search.noise_weight is None:  # the distance alone
-            loss = (loss - weight[rows] * energy.sum(1)).clamp_min(0)
+            loss = (loss - weight[at] * energy.sum(1)).clamp_min(0)
         _keep(search, rows, runs, x, loss)
     return x
 
 
 def _keep(search: _Search, rows: Tensor, runs: Tensor, x: Tensor, loss: Tensor) -> None:
     """Keep inputs (row, example, value) of less loss (row,) than what was found before."""
-    better = loss < search.loss[rows]
-    search.loss[rows[better]], search.point[rows[better]] = loss[better], x[better]
-    search.runs[rows[better]] = runs[better]
+    better = loss < search.loss[rows.to(loss.device)]
+    chosen, known = rows[better.cpu()], runs[better.cpu()]
+    at = chosen.to(loss.device)
+    search.loss[at], search.point[at], search.runs[chosen] = loss[better], x[better], known
     search.marks.append(int(search.spent.max()))
     search.losses.append(search.loss.clone())
-    search.points.append(search.point[:TRAJECTORIES].clone())
+    search.points.append(search.point[: search.budget.traced].clone())
 
 
 def _labelled(search: _Search, rows: Tensor, runs: Tensor) -> MatchingProblem:
-    """The problem with each row's hypothesis of this start as its labels."""
+    """The problem with each row's hypothesis of this start as its labels, on the host."""
     labels = search.hypotheses[:, 0].clone()
     labels[rows] = search.hypotheses[rows, runs]
     return replace(search.problem, labels=labels)

@@ -40,6 +40,7 @@ from torch import Tensor, nn
 from bench.answer.readings import to_device
 from bench.attacks.base import Attack
 from bench.datasets.base import Group
+from bench.device import repeatable
 from bench.errors import BenchError, NotApplicable
 from bench.gradients import group_gradients, one_hot
 from bench.models.base import Model
@@ -211,7 +212,8 @@ def attack(
         if reason := chosen.refuses(held):
             raise NotApplicable(reason)
         budget = Budget(evaluations=evaluations, chunk=chunk)
-        return chosen.reconstruct(to_device(held, place), budget, Key(seed=seed))
+        with repeatable(place):
+            return chosen.reconstruct(to_device(held, place), budget, Key(seed=seed))
     except NotApplicable as reason:
         name = attack if isinstance(attack, str) else type(attack).__name__
         raise BenchError(f"attack {name} cannot take this reading: {reason}") from None

@@ -70,6 +70,11 @@ class Federated(Frozen):
             raise ValueError(f"fedsgd sends one step's gradient; for steps={self.steps} say fedavg")
         return self
 
+    @property
+    def unit(self) -> float:
+        """One unit of gradient in the units that a client sends: 1 (FedSGD) or η (FedAvg)."""
+        return 1.0 if self.algorithm == "fedsgd" else self.rate
+
 
 class InitialWeights(Frozen):
     """Untrained weights, drawn by key with the model's own initialisation."""
@@ -106,7 +111,7 @@ NOT_IN_ID = ("path", "series")  # of weights: fields that are no part of the con
 
 
 # Fields that came later: where they ask for nothing, the configuration is the one from before.
-_ADDED_LATER = ("until_accuracy", "until_epsilon", "bayesian")
+_ADDED_LATER = ("until_accuracy", "until_epsilon", "bayesian", "reference")
 
 
 class Grants(Frozen):
@@ -213,6 +218,7 @@ class AttackCell(_Cell):
     evaluations: Annotated[int, Field(ge=1, description="budget, restarts included")] = 500
     chunk: Annotated[int, Field(ge=1, description="readings in memory at once")] = 32
     draw: Annotated[int, Field(ge=0, description="which draw of the defense's noise")] = 0
+    reference: Annotated[bool, Field(description="compute the linear-Gaussian reference beside it")] = False
 
 
 AnyCell = TrainingCell | AttackCell

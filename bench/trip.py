@@ -18,6 +18,8 @@ from torch import Tensor, nn
 
 from bench.points import Point
 
+TRACED = 8  # readings of a cell whose trajectory is kept: as many as a reconstruction grid shows
+
 Tensors = Mapping[str, Tensor]
 Status = Literal["ok", "diverged", "nan"]
 
@@ -179,11 +181,12 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Evaluations of the objective that an attack may use on each reading, restarts included, and readings in memory at
-    once."""
+    """Evaluations of the objective that an attack may use on each reading, restarts included, readings in memory at
+    once, and how many readings, the first ones, have their trajectory kept."""
 
     evaluations: int
     chunk: int = 32
+    traced: int = TRACED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

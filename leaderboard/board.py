@@ -19,11 +19,13 @@ from bench.leaderboard.conditions import (
     data_and_model,
     of_one_series,
     sort_key,
+    without_baseline,
     without_evidence,
 )
 from bench.leaderboard.costs import DefenseCost, costs
 from bench.leaderboard.flags import INCOMPLETE, Flag
 from bench.leaderboard.recognition import Rate, recognition, violations
+from bench.leaderboard.strength import Trained, strength, trained_with
 from bench.leaderboard.worst import GRADIENT_FREE, ExampleKey, WorstCase
 from bench.record.metrics import COMPARED
 from bench.record.names import dataset_name, entry_text
@@ -50,8 +52,9 @@ class AtPoint:
     `asr` over examples, leaked if any attack got it; `at_least_once` on some draw of the defense's noise.
     `identified`: nearer to its reconstruction than strangers, by any attack; `named`: picked from a gallery.
     `by_attack` each attack's own rate; `reached` the share of examples that some attack brought to each of
-    `THRESHOLDS_DB`; `prior_*` what needs no gradient.  `epsilon` bounds any attacker at this tap.  `absent` attack →
-    why it is n/a; `crashed` attack → reason; `missing` attacks that ran on another row of the condition here.
+    `THRESHOLDS_DB`; `prior_*` what needs no gradient; `reference_db` the linear-Gaussian reference.  `epsilon` bounds
+    any attacker at this tap.  `absent` attack → why it is n/a; `crashed` attack → reason; `missing` attacks that ran on
+    another row of the condition here.
     """
 
     point: str
@@ -67,6 +70,7 @@ class AtPoint:
     reached: tuple[float, ...]
     prior_asr: float | None
     prior_psnr_db: float | None
+    reference_db: float | None = None
     epsilon: float | None
     epsilon_absent: str | None
     absent: dict[str, str]
@@ -142,20 +146,25 @@ def _most(rates: Iterable[Rate | None]) -> Rate | None:
 def board(records: Iterable[Record]) -> list[Row]:
     """The rows, by title, then by rank."""
     listed = of_one_series(records)
-    trained, averaged = costs(listed), _averaged(listed)
+    trained, spotted, averaged = costs(listed), trained_with(listed), _averaged(listed)
     rows: list[Row] = []
     for condition in by_condition(listed):
         attacks_run = {point: _attacks_run(condition, point) for point in condition.points}
-        unproven = without_evidence(condition)
+        unproven, bare = without_evidence(condition), without_baseline(condition)
         rows += _ranked(
-            [_row(condition, defense, attacks_run, unproven, trained, averaged) for defense in condition.rows]
+            [
+                _row(condition, defense, attacks_run, unproven, bare, trained, spotted, averaged)
+                for defense in condition.rows
+            ]
         )
     return sorted(rows, key=lambda row: (row.title, row.rank))
 
 
 def _row(
     condition: Condition, defense: str, attacks_run: Mapping[str, _Attacks], unproven: Sequence[str],
-    trained: Mapping[tuple[str, str], DefenseCost], averaged: frozenset[tuple[str, str, str]],
+    bare: Sequence[str],
+    trained: Mapping[tuple[str, str], DefenseCost], spotted: Mapping[tuple[str, str], Sequence[Trained]],
+    averaged: frozenset[tuple[str, str, str]],
 ) -> Row:  # fmt: skip
     records = [
         r for worst in condition.rows[defense].values() for each in worst.records.values() for r in each
@@ -165,8 +174,12 @@ def _row(
     for point, attacks in attacks_run.items():
         worst = condition.rows[defense].get(point, WorstCase())
         doubts = flags.doubts(
-            worst, averaged=(task, defense, point) in averaged, evidence=point not in unproven
+            worst,
+            averaged=(task, defense, point) in averaged,
+            evidence=point not in unproven,
+            baseline=point not in bare,
         )
+        doubts += strength(point, worst, spotted.get((task, defense), ()))
         points[point] = _at(point, worst, attacks, doubts)
     row = Row(
         title=condition.title, key=condition.key, dataset=dataset_name(cell), model=entry_text(cell.model),
@@ -193,6 +206,7 @@ def _at(point: str, worst: WorstCase, attacks: _Attacks, doubts: Sequence[Flag])
         identified=identified, named=named, best=_best(worst),
         by_attack={name: worst.rate(name) for name in sorted(worst.scores)}, reached=_reached(worst),
         prior_asr=max(priors, default=None), prior_psnr_db=worst.prior_psnr_db,
+        reference_db=worst.reference_db,
         epsilon=worst.privacy.epsilon, epsilon_absent=worst.privacy.absent,
         absent=dict(worst.absent), crashed=dict(worst.crashed), missing=missing,
         flags=(*violations(identified, named, spent), *flags.coverage(worst, missing), *doubts),
@@ -245,15 +259,15 @@ def _ranked(rows: Sequence[Row]) -> list[Row]:
 
 
 def on_front(row: Row, rows: Iterable[Row], point: str | None = None) -> bool:
-    """Whether a row is complete, of known accuracy, has no flag that the attacks failed, and no other such row leaks no
-    more and loses no more accuracy, one of them less: at a point, or each at its worst.  Of two rows with the same ASR
-    the one that identifies less leaks less."""
+    """Whether a row is complete, of known accuracy, has no flag that the attacks failed or that its training is of
+    another strength, and no other such row leaks no more and loses no more accuracy, one of them less: at a point, or
+    each at its worst.  Of two rows with the same ASR the one that identifies less leaks less."""
 
     def order(row: Row) -> tuple[tuple[float, float], float] | None:
         at = row.worst if point is None else row.points.get(point)
         asr, accuracy_lost = at.asr if at else None, row.cost.loss if row.cost else None
-        failed = any(flag.code in flags.FAILED for flag in row.flags)
-        if row.broken or not row.complete or failed or asr is None or accuracy_lost is None:
+        doubtful = any(flag.code in (*flags.FAILED, *flags.APART) for flag in row.flags)
+        if row.broken or not row.complete or doubtful or asr is None or accuracy_lost is None:
             return None
         identified = row.most_identified if point is None else at and at.identified
         return (asr, identified.value if identified else 0.0), accuracy_lost

@@ -13,7 +13,18 @@ from bench.record.schema import Record
 
 POINT_ORDER = ("type-2", "type-2-step", "type-1", "type-0", "aggregate")
 # Fields of a cell in which figures of one condition may differ; any other field is part of its configuration.
-_VARIED = {"kind", "defense", "attack", "knowledge", "point", "evaluations", "chunk", "draw", "seed"}
+_VARIED = {
+    "kind",
+    "defense",
+    "attack",
+    "knowledge",
+    "point",
+    "evaluations",
+    "chunk",
+    "draw",
+    "seed",
+    "reference",
+}
 _WRITTEN_APART = {"weights", "grants"}
 
 
@@ -72,6 +83,14 @@ def without_evidence(condition: Condition) -> tuple[str, ...]:
     there is no evidence of protection."""
     each = [(point, worst) for row in condition.rows.values() for point, worst in row.items()]
     return ordered(point for point, worst in each if worst.unchanged and worst.asr == 0)
+
+
+def without_baseline(condition: Condition) -> tuple[str, ...]:
+    """Points at which no undefended reading was attacked."""
+    each = [(point, worst) for row in condition.rows.values() for point, worst in row.items()]
+    return ordered(
+        {point for point, _ in each} - {p for p, worst in each if worst.attacked and worst.unchanged}
+    )
 
 
 def sort_key(defense: str, point: str) -> tuple[bool, str, int, str]:

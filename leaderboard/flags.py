@@ -16,6 +16,7 @@ from bench.record.schema import AttackResult, Record
 
 FEW = 32  # examples; with fewer a share's interval can be more than a third wide
 EXPLAINED = 1e-3  # of the squared distance at public examples: more than any rounding
+RECOGNISED = 0.5  # by how much more is identified or named than reconstructed
 NO_PROGRESS = 0.9  # of the first loss: an attack that ends above it has not begun to fit
 BROKEN = "broken"  # a fault: the defense does not do what it states
 INCOMPLETE = (
@@ -26,6 +27,7 @@ INCOMPLETE = (
     "not-attacked",
     "no-adaptive-attack",
 )  # flags of an incomplete row
+ROUND_DEPENDENT, OTHER_STRENGTH = "round-dependent", "other-strength"  # its training is not what was attacked
 VIOLATED = "epsilon-violated"  # a fault: what was measured refutes the ε that is stated
 UNEXPLAINED = "truth-unexplained"  # a fault: readings are not of the examples that are scored
 FAULTS = (BROKEN, UNEXPLAINED, VIOLATED)
@@ -34,7 +36,10 @@ FAILED = (
     "self-check",
     "no-progress",
     "no-evidence",
+    "no-baseline",
+    "recognised",
 )  # of a row whose low figure may be the attacks' failure
+APART = (ROUND_DEPENDENT, OTHER_STRENGTH)  # of a row whose rate and accuracy are not of one defense
 _Results = dict[str, list[AttackResult]]  # of each attack that is done
 
 
@@ -68,11 +73,11 @@ def coverage(worst: WorstCase, missing: Iterable[str]) -> list[Flag]:
     return flags
 
 
-def doubts(worst: WorstCase, *, averaged: bool, evidence: bool) -> list[Flag]:
+def doubts(worst: WorstCase, *, averaged: bool, evidence: bool, baseline: bool) -> list[Flag]:
     """What else could be behind a low figure.
 
     `averaged`: some row of the same data and model grants repeated readings of this defense at this point;
-    `evidence`: no undefended reading was attacked here in vain.
+    `evidence`: no undefended reading was attacked here in vain; `baseline`: one was attacked.
     """
     if not worst.records:
         return []
@@ -85,8 +90,20 @@ def doubts(worst: WorstCase, *, averaged: bool, evidence: bool) -> list[Flag]:
     restarted = _restarts(worst, attacks)
     prior, best = worst.prior_psnr_db, worst.best_median(PSNR_DB)
     as_prior = attacks and prior is not None and (best is None or best <= prior)
+    most = max(
+        (sum(each.values()) / len(each) for each in (worst.identified, worst.named) if each), default=0.0
+    )
+    recognised = worst.asr is not None and most - worst.asr >= RECOGNISED
     raised = (
         (not evidence, "no-evidence", "nothing leaks without a defense either: 0 is no evidence"),
+        (
+            not baseline and worst.asr is not None, "no-baseline",
+            "no undefended reading was attacked here: nothing shows what these attacks can do",
+        ),
+        (
+            recognised, "recognised",
+            "recognised and not reconstructed: what is missing may be the search, not the leak",
+        ),
         (worst.cut_short, "failed", "some attacks diverged or crashed: the true rate may be higher (≥)"),
         (
             random and not averaged, "single-observation",

@@ -206,6 +206,12 @@ class WorstCase:
         3 dB; None where there was no baseline."""
         return median(list(self.prior_db.values()), -inf)
 
+    @property
+    def reference_db(self) -> float | None:
+        """Median PSNR of the linear-Gaussian reference over the cells that computed it; None where none did."""
+        each = [r.attack.reference_db for records in self.records.values() for r in records if r.attack]
+        return median([value for value in each if value is not None], -inf)
+
     def _on_draws(self, attack: str, *, first: bool) -> list[ExampleScore]:
         """An attack's examples on the first draw, or on the others; all of them where there is one draw."""
         scores = self.scores[attack]

@@ -56,7 +56,7 @@ class ScriptedPool:
     def workers(self) -> tuple[str, ...]:
         return ("a", "b")
 
-    def submit(self, worker: str, cell: AnyCell, *, demand: int) -> None:
+    def submit(self, worker: str, cell: AnyCell, *, demand: int, company: tuple[AnyCell, ...] = ()) -> None:
         self._cells[worker] = cell
 
     def events(self) -> list[tuple[str, Event]]:

@@ -50,7 +50,7 @@ def attacked(
     leaked: int = 0, *, defense: str = "none", attack: str = "cpl", point: str = "type-2", status: str = "done",
     knowledge: Any = "plain", psnr: float | None = None, prior: float = 12.0, example_status: str = "ok",
     restarts: int = 0, readings: int = EXAMPLES, repeated: int = 1, draw: int = 0, snr: float | None = None,
-    seed: int = 0, protocol: int = 1, model: str = "dlg-lenet", **result: Any,
+    seed: int = 0, protocol: int = 1, model: str = "dlg-lenet", identified: int | None = None, **result: Any,
 ) -> Record:  # fmt: skip
     """A cell of one example a reading, of which the first `leaked` leak, to an attacker who knew the defense."""
     result = {"conditions": AttackConditions(described=True), **result}
@@ -63,12 +63,13 @@ def attacked(
             status="ok", restarts=restarts,
             examples=(
                 example(
-                    hit, status=example_status, psnr_db=psnr if psnr is not None else (30.0 if hit else 8.0),
+                    hit, status=example_status, identified=hit if identified is None else n < identified,
+                    psnr_db=psnr if psnr is not None else (30.0 if hit else 8.0),
                     rmse=0.03 if hit else 0.4, ssim=0.9, prior_db=prior,
                 ),
             ),
         )
-        for hit in (n < leaked for n in range(readings))
+        for n, hit in enumerate(n < leaked for n in range(readings))
     ]  # fmt: skip
     least = snr if snr is not None else 120.0 if defense == "none" else 0.0
     record = attack_record(
@@ -208,6 +209,8 @@ def recognises(truth: bool) -> dict[str, Any]:
 PLAIN: dict[str, Any] = {"conditions": AttackConditions()}
 FLAGGED: dict[str, list[Record]] = {
     "no-evidence": [attacked(0), attacked(0, defense="d")],
+    "no-baseline": [attacked(9, defense="e"), attacked(0, defense="d")],
+    "recognised": [attacked(32), attacked(0, defense="d", identified=32)],
     "failed": [attacked(32), attacked(0, defense="d", example_status="diverged")],
     "single-observation": [attacked(32), attacked(0, defense="d", **RANDOM)],
     # the third was to know the defense, which describes nothing: it stayed plain
@@ -221,6 +224,8 @@ FLAGGED: dict[str, list[Record]] = {
 }  # fmt: skip
 CLEARED: dict[str, list[Record]] = {
     "no-evidence": [attacked(32), attacked(0, defense="d")],
+    "no-baseline": [attacked(32), attacked(0, defense="d")],
+    "recognised": [attacked(32), attacked(0, defense="d", identified=9)],
     "failed": [attacked(32), attacked(32, defense="d", example_status="diverged")],
     "single-observation": [
         attacked(32), attacked(0, defense="d", **RANDOM), attacked(0, defense="d", **RANDOM, repeated=10)

@@ -1,14 +1,23 @@
 """Promise: the linear-Gaussian reference is the error of the posterior mean where the gradient is linear."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import torch
+from tests.records import CELL
 from tests.test_map import CLASSES, VALUES, linear_reading
+from tests.test_plan import answer
 
 from bench.attacks.parts.space import public_space
 from bench.ceilings.linear_gaussian import mean_squared_errors
+from bench.cell import AttackCell
 from bench.federated.describe import Composition
+from bench.leaderboard.board import board
+from bench.leaderboard.forms import markdown
+from bench.matrix.expand import expand
+from bench.matrix.read import read
 from bench.points import point
+from bench.sweep.plan import Resolver
 
 DRAWS = 20_000
 
@@ -52,6 +61,43 @@ def test_it_is_none_where_it_has_no_meaning() -> None:
         ),
         replace(reading, batch=2, point=point("type-1")),
         replace(reading, steps=2),
+        replace(reading, rounds=(0, 1)),
     ]
     for other in others:
         assert mean_squared_errors(other, truth, labels) is None
+
+
+def test_a_cell_that_asks_for_it_has_it_beside_its_attack(tmp_path: Path) -> None:
+    path = tmp_path / "m.toml"
+    path.write_text(
+        """title = "reference"
+readings = 10
+evaluations = 30
+[axes]
+dataset = ["digits"]
+model = ["dlg-lenet"]
+attack = ["map"]
+knowledge = ["plain", "adaptive"]
+grants = [["labels"]]
+point = ["type-2"]
+defense = ["none", { name = "gaussian", at = "example", variance = 1e-3 }]
+reference = [false, true]
+"""
+    )
+    answered = [answer(item.cell, tmp_path) for item in expand(read(path), Resolver(None).data)]
+    figures = {}
+    for record in answered:
+        assert isinstance(record.cell, AttackCell) and record.attack is not None
+        key = record.cell.defense.name, record.cell.knowledge, record.cell.reference
+        figures[key] = record.attack.reference_db
+    wanted = figures.pop(("gaussian", "adaptive", True))
+    assert wanted is not None and 15 < wanted < 40
+    assert set(figures.values()) == {None}  # without noise, without its law, not asked for
+    (row,) = [row for row in board(answered) if row.defense != "none"]
+    assert row.points["type-2"].reference_db == wanted
+    assert f"linear-Gaussian {wanted:.0f} dB" in markdown.board([row])
+
+
+def test_cells_that_do_not_ask_for_it_keep_their_ids() -> None:
+    assert "reference" not in CELL.canonical()
+    assert CELL.model_copy(update={"reference": True}).id != CELL.id

@@ -39,7 +39,8 @@ from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction
 
 SMALLER = {"learned-inverter": {"simulations": 150, "components": 16}}  # the promises do not depend on it
-PART = 3  # choices of a defense's parameters in one test
+LIKE_CPL = {"dlg", "idlg"}  # other parts in the same engine
+PART = 1  # choices of a defense's parameters in one test
 NEEDS_FILES = {"mnist", "fashion-mnist", "cifar10", "cifar100", "lfw", "adult"}
 NOT_SHIPPED = {"aptos"}  # tests/test_aptos.py makes a folder in its layout
 NEEDS_A_PATH = {"npz", "folder"}  # one's own data: checked below with a pack made here
@@ -56,7 +57,10 @@ def _broken(outcomes: Sequence[Outcome]) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name in SMALLER)) for name in registry.names("attacks")],
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name in {*SMALLER, *LIKE_CPL}))
+        for name in registry.names("attacks")
+    ],
 )
 def test_registered_attack(name: str) -> None:
     assert _broken(check("attacks", name, SMALLER.get(name))) == {}
@@ -71,7 +75,7 @@ def test_registered_attack(name: str) -> None:
     ],
 )
 def test_registered_defense_with_each_choice_of_its_parameters(name: str, part: int) -> None:
-    """The first few choices; the others in `tox -e full`."""
+    """Each with its defaults; the other choices in `tox -e full`."""
     chosen = [*variants(registry.instance("defenses", name, {}))][part * PART :][:PART]
     if part == 0:
         assert _broken(check_instance("defenses", chosen.pop(0))) == {}

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.test_gallery import cells
 from tests.test_plan import answer
 from torch.distributions import Normal
 
@@ -14,49 +15,13 @@ from bench.answer.gallery import granted_gallery
 from bench.answer.readings import take_reading
 from bench.answer.setup import prepare
 from bench.answer.victims import batches_of, draw_victims, truth_at
-from bench.cell import AttackCell
 from bench.contracts.trials import context_of, trial_of
 from bench.defenses.fed_alpha_cdp import FedAlphaCdp
 from bench.defenses.transforms.sensitivity import SensitivityNoise
 from bench.gradients import group_gradients, one_hot
 from bench.leaderboard.board import board
-from bench.matrix.expand import expand
-from bench.matrix.read import read
 from bench.points import point
 from bench.record.schema import Record
-from bench.sweep.plan import Resolver
-
-MATRIX = """title = "decoders"
-readings = {readings}
-[axes]
-dataset = ["digits"]
-model = ["dlg-lenet"]
-attack = ["gallery"]
-knowledge = ["plain", "adaptive"]
-grants = [{grants}]
-point = ["{point}"]
-federated = [{{ batch = {batch} }}]
-[[attack]]
-defense = [{defense}]
-"""
-
-
-def cells(
-    folder: Path,
-    defense: str,
-    *,
-    batch: int = 3,
-    where: str = "type-1",
-    readings: int = 4,
-    labels: bool = False,
-) -> list[AttackCell]:
-    grants = '["labels", { gallery = 60 }]' if labels else "[{ gallery = 60 }]"
-    path = folder / "m.toml"
-    path.write_text(
-        MATRIX.format(readings=readings, grants=grants, point=where, batch=batch, defense=defense)
-    )
-    planned = expand(read(path), Resolver(None).data)
-    return [item.cell for item in planned if isinstance(item.cell, AttackCell)]
 
 
 @pytest.mark.parametrize("measure", ["max", "mean-of-largest"])
@@ -87,7 +52,9 @@ def test_in_a_batch_its_scale_is_of_others_too() -> None:
 @pytest.mark.parametrize("labels", [False, True])
 def test_a_batch_s_decoder_is_every_candidate_tried(tmp_path: Path, labels: bool) -> None:
     """The squared distance of the reading from the mean gradient of candidate and mates, written out."""
-    cell = cells(tmp_path, '{ name = "gaussian", at = "client", variance = 1e-2 }', labels=labels)[-1]
+    cell = cells(
+        tmp_path, defense='{ name = "gaussian", at = "client", variance = 1e-2 }', batch=3, labels=labels
+    )[-1]
     setup = prepare(cell, RunContext(run=tmp_path), Memory())
     at = point(cell.point)
     victims = draw_victims(cell, setup.source, at)
@@ -132,7 +99,7 @@ def test_a_batch_s_decoder_is_every_candidate_tried(tmp_path: Path, labels: bool
     ],
 )
 def test_where_there_is_a_decoder(tmp_path: Path, defense: str, batch: int, where: str, exact: bool) -> None:
-    plain, adaptive = cells(tmp_path, defense, batch=batch, where=where)
+    plain, adaptive = cells(tmp_path, defense=defense, batch=batch, where=where)
     for cell, wanted in ((plain, False), (adaptive, exact)):
         result, _ = attack(cell, RunContext(run=tmp_path), Memory())
         assert result.conditions.exact == wanted
@@ -143,7 +110,9 @@ def test_where_there_is_a_decoder(tmp_path: Path, defense: str, batch: int, wher
 
 def test_nobody_names_more_of_a_batch_than_its_decoder(tmp_path: Path) -> None:
     defense = '{ name = "fed-cdp", clip = 4.0, sigma = 0.5 }'
-    records: list[Record] = [answer(cell, tmp_path) for cell in cells(tmp_path, defense, readings=16)]
+    records: list[Record] = [
+        answer(cell, tmp_path) for cell in cells(tmp_path, defense=defense, batch=3, readings=16)
+    ]
     (row,) = board(records)
     named = row.points["type-1"].named
     assert named is not None and named.here is not None
@@ -151,7 +120,7 @@ def test_nobody_names_more_of_a_batch_than_its_decoder(tmp_path: Path) -> None:
 
 
 def test_without_a_description_nobody_has_a_likelihood(tmp_path: Path) -> None:
-    cell = cells(tmp_path, '"none"')[0]
+    cell = cells(tmp_path, batch=3)[0]
     setup, at = prepare(cell, RunContext(run=tmp_path), Memory()), point(cell.point)
     victims = draw_victims(cell, setup.source, at)
     reading = take_reading(cell, setup, at, victims, batches_of(cell, setup, victims, at))

@@ -30,21 +30,23 @@ SIZE = 60
 
 
 def cells(
-    tmp_path: Path, *, defense: str = '"none"', batch: int = 1, size: int = SIZE, labels: bool = False
-) -> list[AttackCell]:
+    tmp_path: Path, *, defense: str = '"none"', batch: int = 1, size: int = SIZE, labels: bool = False,
+    where: str = "type-1", readings: int = 6,
+) -> list[AttackCell]:  # fmt: skip
+    """Plain and adaptive namings of digits."""
     labels_too = '"labels", ' if labels else ""
     grants = f"[{labels_too}{{ gallery = {size} }}]"
     path = tmp_path / "gallery.toml"
     path.write_text(
         f"""title = "gallery"
-readings = 6
+readings = {readings}
 [axes]
 dataset = ["digits"]
 model = ["dlg-lenet"]
 attack = ["gallery"]
 knowledge = ["plain", "adaptive"]
 grants = [{grants}]
-point = ["type-1"]
+point = ["{where}"]
 federated = [{{ batch = {batch} }}]
 [[attack]]
 defense = [{defense}]

@@ -12,6 +12,7 @@ from torch.func import functional_call
 from bench import gradients
 from bench.errors import NotApplicable
 from bench.gradients import conv_weight_gradient, example_gradients, group_gradients, one_hot
+from bench.models.resnet20 import Resnet20
 
 CLASSES = 4
 Case = tuple[Callable[[], nn.Module], tuple[int, ...], bool]  # model, input shape, whether hooks serve it
@@ -159,6 +160,7 @@ CASES: dict[str, Case] = {
         lambda: S(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Sigmoid(), nn.Flatten(), nn.Linear(64, CLASSES)),
         (1, 6, 6), False,
     ),
+    "residual": (lambda: Resnet20(width=2, blocks=1, groups=2).build((1, 6, 6), CLASSES), (1, 6, 6), False),
     "a bare parameter": (_Bare, (5,), False),
 }  # fmt: skip
 

@@ -1,5 +1,6 @@
 """Promise: a defense is found out that protects the round that is attacked, and not the training."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -8,7 +9,7 @@ import torch
 
 from bench.contracts.base import ContractBroken
 from bench.contracts.later import rounds, training_draws
-from bench.defenses.base import Context, Defense, Setting, StageTransforms, Tensors, Transform
+from bench.defenses.base import Context, Defense, Setting, Shapes, StageTransforms, State, Tensors, Transform
 from bench.defenses.fed_alpha_cdp import FedAlphaCdp
 from bench.defenses.fed_cdp import FedCdp
 from bench.defenses.low_rank import LowRank
@@ -37,6 +38,31 @@ class _Fading(Transform):
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, torch.Tensor]:
         return noisy(tensors, context, 0.97**context.round)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cyclic(Transform):
+    """None in rounds 10 and 20 of thirty."""
+
+    random = True
+
+    def apply(self, tensors: Tensors, context: Context) -> dict[str, torch.Tensor]:
+        return noisy(tensors, context, math.cos(math.pi * context.round / 20))
+
+
+@dataclass(frozen=True, slots=True)
+class _Relaxing(Transform):
+    """A pruning that its state relaxes: the round's number says nothing."""
+
+    def initial(self, shapes: Shapes) -> State:
+        return {"share": torch.tensor(0.9)}
+
+    def update(
+        self, tensors: Tensors, state: State, context: Context
+    ) -> tuple[dict[str, torch.Tensor], State]:
+        return {name: (1 - state["share"]) * value for name, value in tensors.items()}, {
+            "share": state["share"] / 3
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +99,9 @@ class _With(Defense):
     ("transform", "contract", "words"),
     [
         (_FirstRound(), rounds, "in round 1 _FirstRound changes its input by 0"),
-        (_Fading(), rounds, "in round 50 _Fading"),
+        (_Fading(), rounds, "in round 12 _Fading"),
+        (_Cyclic(), rounds, "_Cyclic changes its input by"),
+        (_Relaxing(), rounds, "in round 1 _Relaxing"),
         (_WhenAttacked(), training_draws, "mean square is another with a training's draws"),
         (_MaskWhenAttacked(), training_draws, "gives another output with a training's draws"),
     ],

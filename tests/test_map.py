@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from bench import api
+from bench.attacks.parts.scale import blind_to_scale, usual_brightness
 from bench.attacks.parts.space import public_space
 from bench.federated.describe import Composition
 from bench.models.mlp import Mlp
@@ -103,3 +104,25 @@ def test_history_never_rises() -> None:
     reading, _ = table()
     losses = torch.tensor([losses for _, losses in attack(reading, 90, starts=2).history])
     assert (losses[1:] <= losses[:-1]).all()
+
+
+def test_pictures_of_a_model_that_is_blind_to_scale_are_as_bright_as_public_ones() -> None:
+    """GroupNorm behind a convolution without bias; `dlg-lenet` sees the scale."""
+    shape, generator = (1, 8, 8), torch.Generator().manual_seed(0)
+    public = torch.rand(20, *shape, generator=generator)
+    for name, params, blind in (
+        ("resnet20", {"width": 8, "blocks": 1}, True),
+        ("dlg-lenet", {}, False),
+    ):
+        model = registry.instance("models", name, params).build(shape, 10).eval()
+        gradients = {key: torch.ones_like(value) for key, value in model.named_parameters()}
+        reading = api.reading(gradients, model=model, shape=shape, classes=10, public=public.numpy())
+        assert blind_to_scale(reading) == blind, name
+        dark = 0.1 * public[:6].reshape(2, 3, *shape)
+        bright = usual_brightness(dark, reading)
+        ratio = bright / dark
+        assert ratio.flatten(2).std(-1).max() < 1e-5, "one factor a picture"
+        at = public.flatten(1).quantile(0.99, dim=1).median()
+        torch.testing.assert_close(bright.flatten(2).quantile(0.99, dim=-1), at.expand(2, 3))
+        black = torch.zeros(1, 1, *shape)
+        assert torch.equal(usual_brightness(black, reading), black)

@@ -1,11 +1,14 @@
 """Models: shapes as the papers have them, and initial weights by key."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
 from bench.errors import BenchError, NotApplicable
 from bench.models.base import Model, Normalise
+from bench.models.resnet20 import Resnet20
 from bench.registry import entries as registry
 
 
@@ -75,3 +78,32 @@ def test_normalisation_is_a_layer_without_parameters() -> None:
     expected = torch.stack([(x[:, 0] - 0.5) / 0.5, (x[:, 1] - 0.25) / 0.25], 1)
     torch.testing.assert_close(layer(x), expected)
     assert not list(layer.parameters())
+
+
+def test_resnet20_has_the_paper_s_layers() -> None:
+    """.27 million parameters (He et al. 2016, table 6); stages of 16, 32 and 64 channels at 32, 16 and 8 places."""
+    module = Resnet20().build((3, 32, 32), 10)
+    assert isinstance(module, nn.Sequential)
+    assert round(sum(value.numel() for value in module.parameters()) / 1e6, 2) == 0.27
+    layers = [layer for layer in module.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
+    assert len(layers) == 20
+    sizes = []
+    x = torch.zeros(1, 3, 32, 32)
+    for block in list(module)[:-3]:
+        x = block(x)
+        sizes.append(tuple(x.shape[1:]))
+    assert sizes[3:] == [(16, 32, 32)] * 3 + [(32, 16, 16)] * 3 + [(64, 8, 8)] * 3
+    with pytest.raises(ValueError, match="width=10 is no multiple of groups=8"):
+        Resnet20(width=10)
+
+
+def test_its_shortcuts_are_the_identity() -> None:
+    """A block whose last GroupNorm gives zeros passes on what comes, at a stage's start every second place of it."""
+    module = Resnet20(width=8, blocks=1).build((3, 8, 8), 10)
+    assert isinstance(module, nn.Sequential)
+    block: Any = module[4]
+    nn.init.zeros_(block.inner[-1].weight)
+    x = torch.rand(2, 8, 8, 8)
+    shown = block(x)
+    torch.testing.assert_close(shown[:, :8], x[..., ::2, ::2])
+    assert shown.shape == (2, 16, 4, 4) and not shown[:, 8:].any()

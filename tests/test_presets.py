@@ -187,28 +187,28 @@ def test_the_shipped_checkpoints_are_those_of_their_training_and_fit_their_model
     """By id: setting, data and seed are those of checkpoints/training.  Above chance, .1, by 3σ."""
     subset = {"mnist": None, "cifar10": "10000 of 50000 training, 1000 of 10000 test pictures"}
     trained = {
-        (item.cell.dataset.name, item.cell.seed): item.cell
+        (item.cell.dataset.name, item.cell.model.name, item.cell.seed): item.cell
         for item in planned("checkpoints/training")
         if isinstance(item.cell, TrainingCell)
     }
     paths = sorted((PRESETS / "checkpoints").glob("*.safetensors"))
-    assert len(paths) == 16
+    assert len(paths) == 24
     accuracies = {}
     for path in paths:
-        about, (data, _, stage, _) = read_about(path), path.stem.split("-")
-        cell = trained[data, about["seed"]]
-        assert path.stem == f"{data}-relu-{stage}-{about['seed']}"
+        about, (data, net, stage, _) = read_about(path), path.stem.split("-")
+        cell = trained[data, "dlg-lenet" if net == "relu" else net, about["seed"]]
+        assert path.stem == f"{data}-{net}-{stage}-{about['seed']}"
         assert about["dataset"] == data
         assert about["round"] == cell.checkpoints[("early", "late").index(stage)]
         known = cell.dataset.model_copy(update={"sha256": about["data_sha256"], "subset": subset[data]})
         assert about["training"] == cell.model_copy(update={"dataset": known}).id
-        accuracies[data, stage, about["seed"]] = about["accuracy"]
+        accuracies[data, net, stage, about["seed"]] = about["accuracy"]
         model = registry.of("models", cell.model)
         shape, classes, _ = SHAPES[data]
         fit(model.build(shape, classes), read_weights(path), where=path.name)
-    for (data, stage, seed), accuracy in accuracies.items():
+    for (data, net, stage, seed), accuracy in accuracies.items():
         assert accuracy > 0.1 + 3 * (0.1 * 0.9 / 1000) ** 0.5
-        assert stage == "late" or accuracy < accuracies[data, "late", seed]
+        assert stage == "late" or accuracy < accuracies[data, net, "late", seed]
 
 
 def test_a_suite_is_ranked_as_shipped_alone(tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from bench.contracts.base import ContractBroken, ContractSkipped
-from bench.contracts.unlinked import unlinked
+from bench.contracts.unlinked import linked, unlinked
 from bench.defenses.base import Context, Defense, Setting, StageTransforms, Tensors, Transform
 from bench.defenses.ldp_fl import LdpFl
+from bench.defenses.niss import Niss
 from bench.defenses.prune import Prune
 
 
@@ -77,3 +78,30 @@ def test_reports_sent_one_by_one_are_unlinked() -> None:
 def test_who_claims_nothing_is_skipped(defense: Defense) -> None:
     with pytest.raises(ContractSkipped, match="says that it unlinks"):
         unlinked(defense)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ring(Transform):
+    """Each client uploads its neighbour's update."""
+
+    mixes_clients: ClassVar[bool] = True
+
+    def apply(self, tensors: Tensors, context: Context) -> dict[str, torch.Tensor]:
+        return {name: value.roll(1, 0) for name, value in tensors.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Blend(Transform):
+    """A little of the neighbours'."""
+
+    mixes_clients: ClassVar[bool] = True
+
+    def apply(self, tensors: Tensors, context: Context) -> dict[str, torch.Tensor]:
+        return {name: 0.8 * value + 0.2 * value.roll(1, 0) for name, value in tensors.items()}
+
+
+def test_another_client_s_update_is_not_a_client_s_own() -> None:
+    with pytest.raises(ContractBroken, match="gives a client another's row"):
+        linked(_Claims(transform=_Ring()))
+    linked(_Claims(transform=_Blend()))
+    linked(Niss(shares=2))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from bench.attacks.parts.labels import infer_labels, rule_holds
+from bench.attacks.parts.labels import described_classes, labels_from
 from bench.attacks.parts.last_layer import LastLayer, last_layers
 from bench.attacks.parts.sequence_scores import fitted_scores, marginal_scores, mean_residuals
 from bench.attacks.parts.sequences import (
@@ -47,13 +47,12 @@ def label_hypotheses(reading: Reading, observed: Tensors, count: int, key: Key |
     2020); all else is an estimate.  Where a client goes through its examples more than once, `tied_examples` says
     of each hypothesis which of its positions hold the same one.
     """
-    counted = infer_labels(reading, observed)
+    described = described_classes(reading, observed)
+    counted = labels_from(reading, observed, described)
     layers = last_layers(reading, observed) if reading.examples <= _MOST else None
     if layers is None:
         return counted[:, None].expand(-1, count, -1).clone()
-    if reading.labels is None and not rule_holds(
-        reading, observed
-    ):  # nor do layers show what they are scored by
+    if described is not None:  # nor does the last layer show what hypotheses are scored by
         return _all_from(counted, reading.classes, count)
     return torch.stack(
         [

@@ -24,36 +24,46 @@ def infer_labels(reading: Reading, gradients: Tensors) -> Tensor:
     `gradients` name → (reading, *shape), in gradient units.  Granted labels are returned as they are.  -1
     everywhere where the last linear layer has not `classes` outputs, or there is none.
     """
+    return labels_from(reading, gradients, described_classes(reading, gradients))
+
+
+def labels_from(reading: Reading, gradients: Tensors, described: Tensors | None) -> Tensor:
+    """The same, given `described_classes` of the reading."""
     if reading.labels is not None:
         return reading.labels
-    path = last_layer(reading.model, reading.classes)
-    if path is None or rule_holds(reading, gradients):
+    if described is None:
         return labels_by_rule(reading, gradients)
+    path = last_layer(reading.model, reading.classes)
     prefix = f"{path}." if path else ""
     # a bias shows p - y, whatever the features
-    names = [name for name in (f"{prefix}bias", f"{prefix}weight") if name in gradients][:1]
-    return torch.stack([_nearest(reading, gradients, row, names) for row in range(len(reading))])
+    name = next(name for name in (f"{prefix}bias", f"{prefix}weight") if name in gradients)
+    of_class = described[name].flatten(1).double().unflatten(0, (reading.classes, _PUBLIC)).mean(1)
+    rows = gradients[name].flatten(1).double()
+    return torch.stack([_nearest(of_class, observed, reading.examples) for observed in rows])
 
 
-def rule_holds(reading: Reading, gradients: Tensors) -> bool:
-    """Whether the rule names the classes of public batches behind the described defense, as it does without one.
+def described_classes(reading: Reading, gradients: Tensors) -> dict[str, Tensor] | None:
+    """What public batches of each class show behind the described defense, name → (class and batch, *shape); None where
+    labels are granted, or the rule holds there as it does without a defense.
 
     A public turn of the last layer's signs, say, hides no label from who knows it.
     """
     description = reading.description
+    if reading.labels is not None or last_layer(reading.model, reading.classes) is None:
+        return None
     if description is None or reading.steps > 1 or description.senders > 1:
-        return True
+        return None
     classes = torch.arange(reading.classes).repeat_interleave(_PUBLIC)
-    described = _described(reading, gradients, 0)
-    nothing = _described(reading, {name: torch.zeros_like(value) for name, value in gradients.items()}, 0)
+    described = _described(reading, gradients)
+    nothing = _described(reading, {name: torch.zeros_like(value) for name, value in gradients.items()})
     if not all(torch.equal(value, nothing[name]) for name, value in described.items()):
-        return True  # draws are read off this very reading: public batches say nothing of them
-    named = labels_by_rule(reading, described)
-    return bool((named == classes[:, None]).double().mean() >= _RIGHT)
+        return None  # draws are read off this very reading: public batches say nothing of them
+    right = (labels_by_rule(reading, described) == classes[:, None]).double().mean()
+    return None if right >= _RIGHT else described
 
 
-def _described(reading: Reading, gradients: Tensors, row: int) -> dict[str, Tensor]:
-    """What reading `row` would show of public batches, all of one class: name → (class and batch, *shape)."""
+def _described(reading: Reading, gradients: Tensors) -> dict[str, Tensor]:
+    """What the first reading would show of public batches, all of one class: name → (class and batch, *shape)."""
     like = next(iter(gradients.values()))
     count = reading.classes * _PUBLIC
     at = torch.arange(_PUBLIC * reading.examples) % len(reading.public_inputs)
@@ -65,18 +75,14 @@ def _described(reading: Reading, gradients: Tensors, row: int) -> dict[str, Tens
     parts = []
     with torch.no_grad():
         for x, y in zip(inputs.split(_STEP), targets.split(_STEP), strict=True):
-            seen = {name: value[row].expand(len(x), *value.shape[1:]) for name, value in gradients.items()}
+            seen = {name: value[0].expand(len(x), *value.shape[1:]) for name, value in gradients.items()}
             parts.append(mismatch.simulated(seen, x, y))
     return {name: torch.cat([part[name] for part in parts]) for name in gradients}
 
 
-def _nearest(reading: Reading, gradients: Tensors, row: int, names: list[str]) -> Tensor:
-    """The labels whose described last layer is nearest to the reading's, (example,): by coefficients of the classes."""
-    described = _described(reading, gradients, row)
-    of_class = torch.cat([described[name].flatten(1) for name in names], 1).double()
-    of_class = of_class.unflatten(0, (reading.classes, _PUBLIC)).mean(1)
-    observed = torch.cat([gradients[name][row].flatten() for name in names]).double()
-    if reading.examples == 1:
+def _nearest(of_class: Tensor, observed: Tensor, examples: int) -> Tensor:
+    """The labels, (example,), whose gradients `of_class`, (class, value), are nearest to `observed`, (value,)."""
+    if examples == 1:
         products = (of_class @ observed) / of_class.norm(dim=1).clamp_min(1e-30)
         best: Tensor = products.argmax()[None].cpu()
         return best
@@ -84,4 +90,4 @@ def _nearest(reading: Reading, gradients: Tensors, row: int, names: list[str]) -
     weight = of_class.norm(dim=1).max()
     columns = torch.cat([of_class, weight.expand(len(of_class), 1)], 1).T
     shares = nnls(columns.cpu().numpy(), torch.cat([observed, weight[None]]).cpu().numpy())[0]
-    return listed(whole_counts(reading.examples * torch.from_numpy(shares), reading.examples)[None])[0]
+    return listed(whole_counts(examples * torch.from_numpy(shares), examples)[None])[0]

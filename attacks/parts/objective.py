@@ -134,4 +134,6 @@ class Mismatch:
 
 def _same_weights(reading: Reading) -> bool:
     """Whether all observations were made under the same weights."""
-    return all(bool((value == value[:1]).all()) for value in reading.weights.values())
+    return len(reading.rounds) == 1 or all(
+        bool((value == value[:1]).all()) for value in reading.weights.values()
+    )

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Generic, Protocol, TypeVar
 
+import torch
 from torch import Tensor
 
 
@@ -44,7 +45,8 @@ class Solver(ABC, Generic[S]):
 
 def select(state: S, rows: Tensor) -> S:
     """The state of `rows`, their numbers, alone."""
-    return replace(state, **{item.name: getattr(state, item.name)[rows] for item in fields(state)})
+    values = {item.name: getattr(state, item.name) for item in fields(state)}
+    return replace(state, **{name: value[rows.to(value.device)] for name, value in values.items()})
 
 
 def merge(state: S, fresh: S, rows: Tensor) -> S:
@@ -52,9 +54,23 @@ def merge(state: S, fresh: S, rows: Tensor) -> S:
     merged = {}
     for item in fields(state):
         value = getattr(state, item.name).clone()
-        value[rows] = getattr(fresh, item.name)
+        value[rows.to(value.device)] = getattr(fresh, item.name)
         merged[item.name] = value
     return replace(state, **merged)
+
+
+def put(target: Tensor, rows: Tensor, chosen: Tensor, values: Tensor) -> None:
+    """target[rows[chosen]] = values[chosen], of `rows` all different; on a GPU without waiting for the mask."""
+    if not target.is_cuda:
+        target[rows[chosen]] = values[chosen]
+        return
+    mask = chosen.reshape(-1, *(1,) * (values.dim() - 1))
+    target[rows] = torch.where(mask, values, target[rows])
+
+
+def may_hold(any_of: Tensor) -> bool:
+    """Whether a mask holds anywhere; on a GPU, where an answer is worth a wait, it may."""
+    return any_of.is_cuda or bool(any_of.any())
 
 
 # (row, variable) → loss (row,) and gradient (row, variable)
@@ -62,7 +78,7 @@ Evaluate = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class Problem(Protocol):
-    """Independent minimisations, one a row."""
+    """Independent minimisations, one a row; numbers of rows and of restarts come on the host."""
 
     def start(self, row: int, restart: int) -> Tensor:
         """Where a row begins on that restart: (variable,)."""
@@ -114,7 +130,7 @@ class RowLimits:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
     """Per row: the point `x` (row, variable) of least loss over all runs, that loss, evaluations and restarts
-    used; `runs` is the restart that found the point.
+    used; `runs` is the restart that found the point.  The counts are on the host, whatever the problem's device.
 
     `marks` are evaluation counts: powers of two, and the last.  `losses` (mark, row) are the least losses so
     far at each row's own count; `trajectory` (mark, row, variable) are their points, of the first rows alone.

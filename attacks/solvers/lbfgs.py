@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bench.attacks.solvers.base import Solver, State
+from bench.attacks.solvers.base import Solver, State, may_hold
 
 _CURVATURE = 1e-10  # torch.optim.LBFGS: a pair enters the history when y·s is above this
 _ARMIJO = 1e-4
@@ -38,7 +38,7 @@ class LbfgsState(State):
     sy: Tensor  # (row, slot, slot): s_i·y_j, float64
     yy: Tensor
     filled: Tensor  # (row, slot): whether the slot holds a pair
-    clock: Tensor  # (row,): steps of the oldest row; all rows write the slot clock mod m
+    clock: Tensor  # (row,), on the host: steps of the oldest row; all rows write the slot clock mod m
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class Lbfgs(Solver[LbfgsState]):
             gradient=full(0, n), d=full(0, n), t=full(0), slope=full(0), shrinks=full(0, dtype=torch.long),
             scale=full(1), s=full(0, m, n), y=full(0, m, n), sy=full(0, m, m, dtype=torch.float64),
             yy=full(0, m, m, dtype=torch.float64), filled=full(0, m, dtype=torch.bool),
-            clock=full(0, dtype=torch.long),
+            clock=torch.zeros(rows, dtype=torch.long),
         )  # fmt: skip
 
     def step(self, state: LbfgsState, loss: Tensor, gradient: Tensor) -> LbfgsState:
@@ -79,14 +79,14 @@ class Lbfgs(Solver[LbfgsState]):
         torch.sub(state.trial, state.x, out=columns[:, 1])
         torch.sub(gradient, state.gradient, out=columns[:, 2])
         x, columns[:, 0] = state.trial, gradient
-        if not accepted.all():
+        if may_hold(~accepted):
             x = torch.where(accepted[:, None], x, state.x)
             columns[:, 0] = torch.where(accepted[:, None], gradient, state.gradient)
         g = columns[:, 0]
         ys = torch.linalg.vecdot(columns[:, 1], columns[:, 2])
         push = moved & (ys > _CURVATURE)
         stride = columns[:, 1].abs().amax(1)
-        if not push.all():
+        if may_hold(~push):
             columns[:, 1:] = torch.where(push[:, None, None], columns[:, 1:], 0)
         d, scale = self._direction(state, columns, ys, push)
 
@@ -94,16 +94,16 @@ class Lbfgs(Solver[LbfgsState]):
         shrinks = torch.where(accepted, 0, state.shrinks + 1)
         lost = shrinks == _SHRINKS
         stuck = shrinks > 2 * _SHRINKS
-        if lost.any():
+        if may_hold(lost):
             state.filled[lost], state.s[lost], state.y[lost] = False, 0, 0
             state.sy[lost], state.yy[lost] = 0, 0
             scale = torch.where(lost, 1, scale)
         keep = ~accepted & ~lost
-        if keep.any():
+        if may_hold(keep):
             d = torch.where(keep[:, None], state.d, d)
         t = torch.where(keep, state.t * self._shrink(state, loss), self.rate)
         scaled_step = first | lost
-        if scaled_step.any():
+        if may_hold(scaled_step):
             d = torch.where(lost[:, None], -g, d)
             t = torch.where(
                 scaled_step, (self.rate / g.abs().sum(1).clamp_min(1e-30)).clamp_max(self.rate), t
@@ -148,7 +148,7 @@ class Lbfgs(Solver[LbfgsState]):
         """
         g, s, y = columns.unbind(1)
         scale = torch.where(push, ys / torch.linalg.vecdot(y, y).clamp_min(1e-30), state.scale)
-        if not push.any() and not state.filled.any():
+        if not may_hold(push) and not may_hold(state.filled):
             return -scale[:, None] * g, scale
         clock = int(state.clock.max())
         state.clock.fill_(clock + 1)

@@ -6,33 +6,49 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.attacks.solvers.base import Evaluate, Problem, RowLimits, Solution, Solver, State, merge, select
+from bench.attacks.solvers.base import (
+    Evaluate,
+    Problem,
+    RowLimits,
+    Solution,
+    Solver,
+    State,
+    merge,
+    put,
+    select,
+)
 from bench.attacks.solvers.trajectory import Trajectory
+from bench.trip import TRACED
 
 
 @dataclass(slots=True, kw_only=True)
 class _Progress:
     """The state of the loop.  A position numbers a row of `rows`; a slot, a row that is active now.
 
-    `zero_loss`, `loss_scale`, `abandon_above`, `keep_below` (position,): see `Problem` and `RowLimits`; `per_run`
-    (position,) are the evaluations after which a run that explains little is abandoned.  `evaluations`, `restarts`,
-    `runs`, `loss`, `x`: see `Solution`; `run_evaluations`, `run_loss` (position,) are of the present run;
-    `earlier_loss` is its least loss `flat_after` evaluations ago.  `active` (slot,) are positions, `waiting` is the
-    first position not yet begun; `state` and `evaluate` are of the slots.
+    On the host, so that a GPU is waited for once an evaluation, to learn whether a row has ended: `rows`, numbers of
+    the problem's; `evaluations`, `restarts`, `run_evaluations` of the present run, and `per_run`, after which a run
+    that explains little is abandoned (position,); `slots`, the active positions (slot,), and `waiting`, the first one
+    not yet begun.
+
+    Where the problem is: `zero_loss`, `loss_scale`, `abandon_above`, `keep_below` (position,): see `Problem` and
+    `RowLimits`; `runs`, `loss`, `x`: see `Solution`; `run_loss` (position,) of the present run, and `earlier_loss`,
+    its least loss `flat_after` evaluations ago; `active` is `slots` there; `state` and `evaluate` are of the slots.
     """
 
     problem: Problem
     solver: Solver[Any]
     limits: RowLimits
     rows: Tensor
+    evaluations: Tensor
+    restarts: Tensor
+    run_evaluations: Tensor
+    per_run: Tensor
+    slots: Tensor
+    waiting: int
     zero_loss: Tensor
     loss_scale: Tensor
     abandon_above: Tensor
     keep_below: Tensor
-    per_run: Tensor
-    evaluations: Tensor
-    run_evaluations: Tensor
-    restarts: Tensor
     runs: Tensor
     loss: Tensor
     run_loss: Tensor
@@ -40,54 +56,53 @@ class _Progress:
     x: Tensor
     trajectory: Trajectory
     active: Tensor
-    waiting: int
     state: State
     evaluate: Evaluate
 
 
 def minimise(
     problem: Problem, solver: Solver[Any], limits: RowLimits, rows: Tensor, *, chunk: int | None = None,
-    spent: Tensor | None = None,
+    spent: Tensor | None = None, traced: int = TRACED,
 ) -> Solution:  # fmt: skip
     """Minimise some rows of `problem`, `chunk` of them side by side, each as if it were alone.
 
-    A row that has ended makes room for the next.  `spent` (row,): evaluations that rows have used before.
+    A row that has ended makes room for the next.  `rows` (row,), and `spent` (row,), evaluations that they have used
+    before, are on the host.  The first `traced` rows have their trajectory kept.
     """
-    now = _begin(problem, solver, limits, rows, min(len(rows), chunk or len(rows)), spent)
-    while len(now.active):
+    now = _begin(problem, solver, limits, rows, min(len(rows), chunk or len(rows)), spent, traced)
+    while len(now.slots):
         loss, finite = _advance(now)
         restart, done = _judge(now, loss, finite)
-        if restart.any() or done.any():
-            _refill(now, restart, done)
+        if (restart | done).any():
+            _refill(now, restart.cpu(), done.cpu())
     marks, positions = now.trajectory.until(int(now.evaluations.max()))
     return Solution(
-        x=now.x, loss=now.loss, evaluations=now.evaluations, restarts=now.restarts, runs=now.runs,
+        x=now.x, loss=now.loss, evaluations=now.evaluations, restarts=now.restarts, runs=now.runs.cpu(),
         marks=marks, losses=now.trajectory.losses[positions], trajectory=now.trajectory.points[positions],
     )  # fmt: skip
 
 
 def _begin(
-    problem: Problem, solver: Solver[Any], limits: RowLimits, rows: Tensor, chunk: int, spent: Tensor | None
-) -> _Progress:
+    problem: Problem, solver: Solver[Any], limits: RowLimits, rows: Tensor, chunk: int, spent: Tensor | None,
+    traced: int,
+) -> _Progress:  # fmt: skip
     zero_loss, floor = problem.zero_gradient_loss(rows), 2 * problem.noise_floor(rows)
-    device, loss_scale = zero_loss.device, problem.loss_scale(rows)
-    rows = rows.to(device)
-    none = torch.zeros(len(rows), dtype=torch.long, device=device)
-    spent = none.clone() if spent is None else spent.to(device, copy=True)
-    active = torch.arange(chunk, device=device)
-    starts = _starts(problem, rows[active], none[active])
-    loss = torch.full((len(rows),), torch.inf, dtype=starts.dtype, device=device)
-    x = torch.zeros((len(rows), starts.shape[1]), dtype=starts.dtype, device=device)
-    x[active] = starts
+    none, slots = torch.zeros(len(rows), dtype=torch.long), torch.arange(chunk)
+    spent = none.clone() if spent is None else spent.clone()
+    starts = _starts(problem, rows[slots], none[slots])
+    loss = starts.new_full((len(rows),), torch.inf)
+    x = starts.new_zeros((len(rows), starts.shape[1]))
+    x[:chunk] = starts
     return _Progress(
-        problem=problem, solver=solver, limits=limits, rows=rows, zero_loss=zero_loss, loss_scale=loss_scale,
+        problem=problem, solver=solver, limits=limits, rows=rows, evaluations=spent, restarts=none.clone(),
+        run_evaluations=none, slots=slots, waiting=chunk,
+        per_run=torch.div(limits.evaluations - spent, limits.restarts + 1, rounding_mode="floor"),
+        zero_loss=zero_loss, loss_scale=problem.loss_scale(rows),
         abandon_above=torch.maximum(limits.abandon_above * zero_loss, floor),
         keep_below=torch.maximum(limits.keep_below * zero_loss, floor),
-        per_run=torch.div(limits.evaluations - spent, limits.restarts + 1, rounding_mode="floor"),
-        evaluations=spent, run_evaluations=none, restarts=none.clone(), runs=none.clone(),
-        loss=loss, run_loss=loss.clone(), earlier_loss=loss.clone(), x=x, trajectory=Trajectory(limits.evaluations, x),
-        active=active, waiting=chunk, state=solver.init(starts),
-        evaluate=problem.subset(rows[active], none[active]),
+        runs=none.to(x.device, copy=True), loss=loss, run_loss=loss.clone(), earlier_loss=loss.clone(), x=x,
+        trajectory=Trajectory(limits.evaluations, x, traced), active=slots.to(x.device), state=solver.init(starts),
+        evaluate=problem.subset(rows[slots], none[slots]),
     )  # fmt: skip
 
 
@@ -101,61 +116,71 @@ def _advance(now: _Progress) -> tuple[Tensor, Tensor]:
     active, trial = now.active, now.state.trial
     loss, gradient = now.evaluate(trial)
     finite = torch.isfinite(loss) & torch.isfinite(gradient.abs().amax(1))
-    now.evaluations[active] += 1
-    now.run_evaluations[active] += 1
+    now.evaluations[now.slots] += 1
+    now.run_evaluations[now.slots] += 1
     better = finite & (loss < now.loss[active])
-    improved = active[better]
-    now.x[improved], now.loss[improved] = trial[better], loss[better]
-    now.runs[improved] = now.restarts[improved]
+    put(now.x, active, better, trial)
+    put(now.loss, active, better, loss)
+    if now.limits.restarts:
+        put(now.runs, active, better, now.restarts[now.slots].to(active.device))
     now.run_loss[active] = torch.where(
         finite, torch.minimum(now.run_loss[active], loss), now.run_loss[active]
     )
-    now.trajectory.note(active, now.evaluations[active], now.loss, now.x)
-    normalised = now.loss_scale[active] * loss
-    now.state = now.solver.step(now.state, normalised, now.loss_scale[active, None] * gradient)
+    now.trajectory.note(now.slots, now.evaluations[now.slots], now.loss, now.x)
+    scale = now.loss_scale[active]
+    normalised = scale * loss
+    now.state = now.solver.step(now.state, normalised, scale[:, None] * gradient)
     return normalised, finite
 
 
 def _judge(now: _Progress, loss: Tensor, finite: Tensor) -> tuple[Tensor, Tensor]:
     """Which slots restart, and which rows are done, by the rules of `RowLimits`; two masks (slot,) without overlap."""
-    limits, active, converged = now.limits, now.active, now.state.finished
-    run_loss = now.run_loss[active]
-    exhausted = now.evaluations[active] >= limits.evaluations
+    limits, active, slots, converged = now.limits, now.active, now.slots, now.state.finished
+    run_loss, spent, run = now.run_loss[active], now.evaluations[slots], now.run_evaluations[slots]
+    exhausted, allowed = spent >= limits.evaluations, now.restarts[slots] < limits.restarts
     ended = ~finite | converged
     if limits.stop_loss is not None:
-        ended = ended | ((loss < limits.stop_loss) & (now.evaluations[active] % limits.look_every == 0))
-    if limits.flat_after is not None:
-        due = now.run_evaluations[active] % limits.flat_after == 0
-        flat = due & (run_loss > (1 - limits.least_fall) * now.earlier_loss[active])
+        ended = ended | _where(spent % limits.look_every == 0, loss < limits.stop_loss)
+    if limits.flat_after is not None and (due := run % limits.flat_after == 0).any():
+        flat = _where(due, run_loss > (1 - limits.least_fall) * now.earlier_loss[active])
         ended = ended | (flat & (run_loss <= limits.explained * now.zero_loss[active]))
-        now.earlier_loss[active[due]] = run_loss[due]
-    allowed = now.restarts[active] < limits.restarts
-    late = now.run_evaluations[active] >= now.per_run[active]
-    ended = ended | (allowed & late & (run_loss > now.abandon_above[active]))
-    restart = ended & ~exhausted & allowed & (run_loss > now.keep_below[active])
+        put(now.earlier_loss, active, due.to(active.device), run_loss)
+    if (late := allowed & (run >= now.per_run[slots])).any():
+        ended = ended | _where(late, run_loss > now.abandon_above[active])
+    restart = _where(allowed & ~exhausted, ended & (run_loss > now.keep_below[active]))
     if limits.leave_stalled:
         restart = restart & (~converged | ~finite | (run_loss >= limits.stalled * now.zero_loss[active]))
-    return restart, (ended & ~restart) | exhausted
+    done = ended & ~restart
+    return restart, done | exhausted.to(active.device) if exhausted.any() else done
+
+
+def _where(known: Tensor, mask: Tensor) -> Tensor:
+    """Both masks; `known` is on the host."""
+    return mask if known.all() else mask & known.to(mask.device)
 
 
 def _refill(now: _Progress, restart: Tensor, done: Tensor) -> None:
-    """Restart slots, give those of done rows to rows that wait, and drop the slots that remain empty."""
-    now.restarts[now.active[restart]] += 1
-    now.trajectory.close(now.active[done], now.loss, now.x)
+    """Restart slots, give those of done rows to rows that wait, and drop the slots that remain empty; masks on the
+    host."""
+    now.restarts[now.slots[restart]] += 1
+    now.trajectory.close(now.slots[done], now.loss, now.x)
     refilled = torch.nonzero(done)[: len(now.rows) - now.waiting, 0]
-    now.active[refilled] = torch.arange(len(refilled), device=refilled.device) + now.waiting
+    now.slots[refilled] = torch.arange(len(refilled)) + now.waiting
     now.waiting += len(refilled)
     fresh = restart.clone()
     fresh[refilled] = True
+    device = now.active.device
     if fresh.any():
-        positions = now.active[fresh]
+        positions = now.slots[fresh]
         starts = _starts(now.problem, now.rows[positions], now.restarts[positions])
         now.state = merge(now.state, now.solver.init(starts), fresh)
-        now.run_loss[positions], now.run_evaluations[positions] = torch.inf, 0
-        now.earlier_loss[positions] = torch.inf
-        now.x[now.active[refilled]] = starts[done[fresh]]
+        now.run_evaluations[positions] = 0
+        begun = positions.to(device)
+        now.run_loss[begun], now.earlier_loss[begun] = torch.inf, torch.inf
+        now.x[now.slots[refilled].to(device)] = starts[done[fresh].to(device)]
     kept = fresh | ~done
     if not kept.all():
-        now.active, now.state = now.active[kept], select(now.state, torch.nonzero(kept)[:, 0])
-    if len(now.active):
-        now.evaluate = now.problem.subset(now.rows[now.active], now.restarts[now.active])
+        now.slots, now.state = now.slots[kept], select(now.state, torch.nonzero(kept)[:, 0])
+    now.active = now.slots.to(device)
+    if len(now.slots):
+        now.evaluate = now.problem.subset(now.rows[now.slots], now.restarts[now.slots])

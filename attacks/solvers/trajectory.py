@@ -3,22 +3,21 @@
 import torch
 from torch import Tensor
 
-TRAJECTORIES = 8  # rows whose points are kept
-
 
 class Trajectory:
-    """`losses` (mark, row) of all rows, `points` (mark, row, variable) of the first ones."""
+    """`losses` (mark, row) of all rows, `points` (mark, row, variable) of so many first ones."""
 
-    def __init__(self, evaluations: int, x: Tensor) -> None:
+    def __init__(self, evaluations: int, x: Tensor, traced: int) -> None:
         powers = [1 << n for n in range(evaluations.bit_length()) if 1 << n < evaluations]
         self.marks = (*powers, evaluations)
         self.losses = torch.full((len(self.marks), len(x)), torch.inf, dtype=x.dtype, device=x.device)
-        self.points = x.new_zeros((len(self.marks), min(TRAJECTORIES, len(x)), x.shape[1]))
-        self._next = torch.zeros(len(x), dtype=torch.long, device=x.device)  # per row, the mark to fill
-        self._counts = torch.tensor(self.marks, device=x.device)
+        self.points = x.new_zeros((len(self.marks), min(traced, len(x)), x.shape[1]))
+        self._next = torch.zeros(len(x), dtype=torch.long)  # per row, the mark to fill
+        self._counts = torch.tensor(self.marks)
 
     def note(self, rows: Tensor, evaluations: Tensor, loss: Tensor, x: Tensor) -> None:
-        """Fill the marks that `rows` have just reached, by their `evaluations`; `loss` and `x` are of all rows."""
+        """Fill the marks that `rows` have just reached, by their `evaluations`, both on the host; `loss` and `x` are of
+        all rows."""
         reached = evaluations >= self._counts[self._next[rows].clamp_max(len(self.marks) - 1)]
         if not reached.any():
             return

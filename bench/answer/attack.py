@@ -28,10 +28,9 @@ from bench.scoring.identify import Naming
 from bench.scoring.lpips_metric import lpips_for
 from bench.scoring.prior_only import prior_only_baselines
 from bench.scoring.score import Scores, score
-from bench.trip import Reconstruction, Victims
+from bench.trip import TRACED, Reconstruction, Victims
 
 GALLERY = 1000
-TRAJECTORIES = 8  # readings whose trajectory is kept: as many as a reconstruction grid shows
 
 
 def attack(
@@ -52,6 +51,9 @@ def attack(
     gallery = granted_gallery(cell, source.data, truth)
     if apart is not None:
         diagnosis, attempt = apart.attacked(cell, context, memory)
+    elif cell.id in memory.attacked:  # beside another cell
+        observation, attempt = memory.attacked.pop(cell.id)
+        diagnosis = observation.diagnosis
     else:
         observation = observe_cell(cell, context, memory)
         diagnosis, attempt = observation.diagnosis, reconstruct(observation.reading, cell, context, memory)
@@ -66,7 +68,8 @@ def attack(
     result = AttackResult(
         readings=_readings(scores, diagnosis, truth, victims), summary=scores.summary,
         distortion=diagnosis.distortion, self_check=diagnosis.self_check, conditions=diagnosis.conditions,
-        privacy=diagnosis.privacy, trajectory=_losses(attempt.reconstruction), private=source.data.private,
+        privacy=diagnosis.privacy, reference_db=diagnosis.reference_db,
+        trajectory=_losses(attempt.reconstruction), private=source.data.private,
         lpips_absent=scores.lpips_absent, notes=tuple(attempt.reconstruction.notes), arrays=arrays,
     )  # fmt: skip
     return result, attempt
@@ -108,7 +111,7 @@ def _save_arrays(run: Path, truth: Truth, reconstruction: Reconstruction, scores
         "truth": truth.inputs.numpy(), "reconstruction": in_order(reconstruction.inputs.numpy(), scores.order),
     }  # fmt: skip
     if reconstruction.trajectory is not None and reconstruction.history:
-        way = reconstruction.trajectory[:, :TRAJECTORIES].cpu().numpy()
+        way = reconstruction.trajectory[:, :TRACED].cpu().numpy()
         arrays["trajectory"] = np.stack([in_order(mark, scores.order[: way.shape[1]]) for mark in way])
     return write_arrays(run, arrays)
 

@@ -19,6 +19,7 @@ from bench.answer.readings import observe
 from bench.answer.setup import Setup, defense_of
 from bench.answer.victims import Truth
 from bench.attacks.base import Attack
+from bench.ceilings.linear_gaussian import mean_squared_errors
 from bench.cell import AttackCell
 from bench.defenses.accounting.report import EpsilonReport
 from bench.federated.batches import Batches
@@ -30,10 +31,13 @@ from bench.record.schema import AttackConditions, Distortion, Epsilon, Privacy, 
 from bench.scoring.reading import reading_cosine, reading_snr
 from bench.trip import Reading
 
+REFERENCES = 8  # readings of a cell: seconds each
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """`snr_db` and `cosine` are of each reading against the undefended one; `places` as of `decoder_places`."""
+    """`snr_db` and `cosine` are of each reading against the undefended one; `places` as of `decoder_places`;
+    `reference_db` as of `reference`."""
 
     snr_db: tuple[float | None, ...]
     cosine: tuple[float | None, ...]
@@ -42,6 +46,7 @@ class Diagnosis:
     conditions: AttackConditions
     privacy: Privacy
     places: tuple[int, ...] | None = None
+    reference_db: float | None = None
 
 
 def diagnose(
@@ -67,7 +72,15 @@ def diagnose(
         self_check=self_check(attacker, reading, truth, setup, cell.seed),
         conditions=conditions(cell, setup, point, reading, undefended, decoded=places is not None),
         privacy=privacy_at(cell, setup, point, reading), places=places,
+        reference_db=reference(reading, truth) if cell.reference else None,
     )  # fmt: skip
+
+
+def reference(reading: Reading, truth: Truth) -> float | None:
+    """The median PSNR of the linear-Gaussian reference over the first readings; None where it has none, and for
+    tables."""
+    errors = mean_squared_errors(reading, truth.inputs[:REFERENCES, 0], truth.labels[:REFERENCES, 0])
+    return None if errors is None or reading.kind != "image" else float(-10 * errors.median().log10())
 
 
 def self_check(attacker: Attack, reading: Reading, truth: Truth, setup: Setup, seed: int) -> SelfCheck:

@@ -54,4 +54,4 @@ class Elsewhere(Protocol):
         """A training, as `bench.answer.train.train_cell` answers it."""
 
     def usage(self) -> Usage:
-        """What its processes used since this was asked last."""
+        """What its processes used since the last call."""

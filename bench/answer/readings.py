@@ -16,7 +16,7 @@ from bench.cell import AttackCell
 from bench.errors import PluginError
 from bench.federated.batches import Batches
 from bench.federated.describe import describe, untouched
-from bench.federated.pipeline import run_round, sent_unit
+from bench.federated.pipeline import run_round
 from bench.federated.simulator import Kept, RoundSimulator, simulator_name, simulator_seed
 from bench.federated.stages import DrawKey, Stages
 from bench.points import Point, Scope
@@ -35,7 +35,7 @@ def take_reading(
         for number in range(grants.repeated_readings)
     ]
     count = len(shown)
-    unit = sent_unit(federated) if point.after_training else 1.0
+    unit = federated.unit if point.after_training else 1.0
     public, public_labels = known_public(data, grants.public)
     reading = Reading(
         point=point, linked="coordinate" if setup.stages.unlinked(point) else "vector",

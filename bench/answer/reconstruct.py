@@ -9,6 +9,7 @@ from bench.answer.context import Memory, RunContext
 from bench.answer.readings import reading_hash, to_device
 from bench.attacks.base import Attack
 from bench.cell import AttackCell
+from bench.device import repeatable, rows_that_fit
 from bench.errors import NotApplicable, PluginError
 from bench.registry import entries as registry
 from bench.rng import Key
@@ -16,13 +17,16 @@ from bench.trip import Budget, Reading, Reconstruction
 
 ReadingKey = tuple[str, str, int, int, int]  # equal for equal readings under the same attack
 REUSED = 64  # reconstructions that a worker remembers
+# What a row takes at most, in numbers: of gradients in a second derivative, and of inputs with L-BFGS's history.
+_GRADIENTS, _INPUTS = 40, 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """What an attacker claims, and what it took; `reused_from` is the cell whose equal reading was attacked.
 
-    `simulations` and their seconds: None where it could not simulate.
+    `simulations` and their seconds: None where it could not simulate.  `company`: the cells whose readings were
+    attacked beside it, in `earlier_wall` and `earlier_cpu` seconds of its own before its turn came.
     """
 
     reconstruction: Reconstruction
@@ -30,6 +34,9 @@ class Attempt:
     simulations: int | None = None
     simulation_seconds: float | None = None
     reused_from: str | None = None
+    company: tuple[str, ...] = ()
+    earlier_wall: float = 0.0
+    earlier_cpu: float = 0.0
 
 
 def attacker_of(cell: AttackCell, reading: Reading) -> Attack:
@@ -82,9 +89,9 @@ def attack_reading(
     Raises `PluginError` for an attack that writes to its reading or answers in another shape.
     """
     began = time.perf_counter()
-    reconstruction = _within_memory(attacker, to_device(reading, torch.device(context.device)), cell)
+    budget = Budget(evaluations=cell.evaluations, chunk=cell.chunk)
+    reconstruction = attack_readings(attacker, reading, cell, context, budget)
     seconds = time.perf_counter() - began
-    _check_shape(reconstruction, reading)
     if reading_hash(reading) != key[0]:
         raise PluginError(
             f"attack {cell.attack.name} wrote to the reading that it was given; let it work on copies: tensor.clone()"
@@ -97,20 +104,48 @@ def attack_reading(
     )  # fmt: skip
 
 
-def _within_memory(attacker: Attack, reading: Reading, cell: AttackCell) -> Reconstruction:
-    """Reconstruct; where the device runs out of memory, halve the chunk and go on, and note it."""
-    chunk, notes = cell.chunk, list[str]()
+def attack_readings(
+    attacker: Attack, reading: Reading, cell: AttackCell, context: RunContext, budget: Budget
+) -> Reconstruction:
+    """What the attacker makes of the reading, on the device; raises `PluginError` for another shape than it asks for.
+
+    As many readings are in memory at once as the device has room for, and at least the budget's chunk.
+    """
+    chunk = max(budget.chunk, min(len(reading), rows_at_once(context, reading)))
+    with repeatable(context.device):
+        key, device = Key.of_attacker(cell.seed), torch.device(context.device)
+        reconstruction = _within_memory(attacker, reading, replace(budget, chunk=chunk), key, device)
+    _check_shape(reconstruction, reading)
+    return reconstruction
+
+
+def rows_at_once(context: RunContext, reading: Reading) -> int:
+    """Readings that are attacked at once, of several cells together: the context's `rows`, or what a GPU has room for;
+    0 on a CPU: each cell by itself, in its own chunks."""
+    if context.rows is not None:
+        return context.rows
+    values = next(iter(reading.values.values()))
+    numbers = sum(value[0].numel() for value in reading.values.values())
+    inputs = reading.examples * reading.public_mean.numel()
+    return rows_that_fit(context.device, values.element_size() * (_GRADIENTS * numbers + _INPUTS * inputs))
+
+
+def _within_memory(
+    attacker: Attack, reading: Reading, budget: Budget, key: Key, device: torch.device
+) -> Reconstruction:
+    """Reconstruct on the device; where it runs out of memory, halve the chunk and go on, and note it."""
+    chunk, notes = budget.chunk, list[str]()
     while True:
         try:
-            budget = Budget(evaluations=cell.evaluations, chunk=chunk)
-            reconstruction = attacker.reconstruct(reading, budget, Key.of_attacker(cell.seed))
+            at = to_device(reading, device)
+            reconstruction = attacker.reconstruct(at, replace(budget, chunk=chunk), key)
             return replace(reconstruction, notes=(*reconstruction.notes, *notes))
         except (MemoryError, RuntimeError) as error:
             if chunk == 1 or not _is_memory(error):
                 raise
-            torch.cuda.empty_cache()
-            chunk = max(1, chunk // 2)
-            notes.append(f"out of memory: went on with {chunk} readings at once")
+        torch.cuda.empty_cache()  # only now: the error's traceback held what is to be freed
+        chunk = max(1, chunk // 2)
+        notes.append(f"out of memory: went on with {chunk} readings at once")
 
 
 def _is_memory(error: MemoryError | RuntimeError) -> bool:

@@ -3,6 +3,7 @@
 import os
 import platform
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,11 +11,13 @@ import torch
 
 from bench import __version__
 from bench.answer.attack import attack
+from bench.answer.company import attack_together
 from bench.answer.context import Memory, RunContext
 from bench.answer.elsewhere import Elsewhere, Usage
 from bench.answer.provenance import provenance
 from bench.answer.train import OnProgress, train_cell
-from bench.cell import AttackCell, TrainingCell
+from bench.cell import AnyCell, AttackCell, TrainingCell
+from bench.device import tf32
 from bench.errors import BenchError, DataError, NotApplicable, StorageError, with_place
 from bench.record.schema import AttackResult, Cost, Environment, Record, Status, TrainingResult
 
@@ -22,13 +25,18 @@ from bench.record.schema import AttackResult, Cost, Environment, Record, Status,
 def run(
     cell: AttackCell | TrainingCell, context: RunContext, memory: Memory,
     on_progress: OnProgress = lambda progress: None, isolation: Elsewhere | None = None,
+    company: Sequence[AnyCell] = (),
 ) -> Record:  # fmt: skip
     """Run one cell to a record; `on_progress` hears of every round of a training.
 
-    With `isolation` the code of plug-ins runs in processes of its own.
+    With `isolation` the code of plug-ins runs in processes of its own.  `company` are cells that come next: where there
+    is room, they are attacked beside it.
     Raises `StorageError` where the run folder cannot be written, and `DataError` where the context says so:
     those are no fault of the cell's.
     """
+    together = [other for other in (cell, *company) if isolation is None or not isolation.concerns(other)]
+    if company and cell in together:
+        attack_together(cell, together[1:], context, memory)
     began, cpu = time.perf_counter(), time.process_time()
     status: Status = "crashed"
     result: AttackResult | TrainingResult | None = None
@@ -50,8 +58,8 @@ def run(
         reason = with_place(error)
     elsewhere = isolation.usage() if isolation else Usage()
     cost = replace(
-        cost, wall_seconds=round(time.perf_counter() - began, 4),
-        cpu_seconds=round(time.process_time() - cpu + elsewhere.cpu_seconds, 4),
+        cost, wall_seconds=round(cost.wall_seconds + time.perf_counter() - began, 4),
+        cpu_seconds=round(cost.cpu_seconds + time.process_time() - cpu + elsewhere.cpu_seconds, 4),
         peak_mb=round(max(Usage.here().peak_mb, elsewhere.peak_mb), 1),
     )  # fmt: skip
     return replace(record_without_result(cell, context, status, reason), result=result, cost=cost)
@@ -79,7 +87,8 @@ def _result(
     attacked, attempt = attack(cell, context, memory, isolation)
     return attacked, Cost(
         attack_seconds=attempt.seconds, reused_from=attempt.reused_from, simulations=attempt.simulations,
-        simulation_seconds=attempt.simulation_seconds,
+        simulation_seconds=attempt.simulation_seconds, company=attempt.company, wall_seconds=attempt.earlier_wall,
+        cpu_seconds=attempt.earlier_cpu,
     )  # fmt: skip
 
 
@@ -89,5 +98,6 @@ def environment(context: RunContext) -> Environment:
     return Environment(
         bench=__version__, torch=torch.__version__, numpy=np.__version__, python=platform.python_version(),
         platform=platform.platform(), device=device.type, threads=context.threads, cores=os.cpu_count(),
+        tf32=tf32(device),
         device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
     )  # fmt: skip

@@ -1,5 +1,6 @@
 """What a cell is answered with: data, model, weights, clients, and the defense's stages, in one frozen value."""
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from bench.cell import AttackCell, TrainingCell
 from bench.datasets.base import Data
 from bench.datasets.loading import load
 from bench.defenses.base import Defense, Public, Setting
+from bench.device import repeatable
 from bench.errors import DataError, NotApplicable
 from bench.federated import replay
 from bench.federated.batches import clients_of
@@ -71,7 +73,7 @@ class Setup:
     @property
     def undefended(self) -> Stages:
         """The same stages without the defense."""
-        return Stages(setting=self.setting, transforms={}, states={})
+        return self.stages.undefended
 
 
 def prepare_source(cell: AttackCell, context: RunContext, memory: Memory) -> Source:
@@ -101,7 +103,7 @@ def prepare(cell: AttackCell | TrainingCell, context: RunContext, memory: Memory
     setup = _setup(cell, data, model, weights, clients, rounds=rounds)
     setup = replace(setup, **about, whole_round=_whole_round(cell, setup.stages, point(cell.point)))
     if training and setup.round and setup.stages.states:
-        return replace(setup, stages=_replayed(cell, training, setup, architecture, context.run))
+        return replace(setup, stages=_replayed(cell, training, setup, architecture, context))
     return setup
 
 
@@ -197,15 +199,19 @@ def _whole_round(cell: AttackCell, defended: Stages, at: Point) -> bool:
 
 
 def _replayed(
-    cell: AttackCell, training: TrainingCell, setup: Setup, architecture: Model, run: Path
+    cell: AttackCell, training: TrainingCell, setup: Setup, architecture: Model, context: RunContext
 ) -> Stages:
-    """The defense with its states at the checkpoint's round, replayed over the training that made it."""
+    """The defense with its states at the checkpoint's round, replayed on the device over the training that made it."""
     replay.check_replayable(training, cell)
     clients = clients_of(training, setup.data)
-    job = TrainingJob(cell=training, data=setup.data, clients=clients, model=setup.model)
+    job = TrainingJob(
+        cell=training, data=setup.data, clients=clients, model=copy.deepcopy(setup.model),
+        device=torch.device(context.device),
+    )  # fmt: skip
     initial = architecture.initial(setup.model, training.seed)
     of_training = training.model_copy(update={"defense": cell.defense})
     trained = _setup(of_training, setup.data, setup.model, initial, clients, rounds=training.rounds)
-    cache = replay.cache_path(checkpoint_path(run, training.id, setup.round), cell)
-    states = replay.states_at(job, initial, trained.stages, setup.round, cache, setup.weights).states
+    cache = replay.cache_path(checkpoint_path(context.run, training.id, setup.round), cell)
+    with repeatable(job.device):
+        states = replay.states_at(job, initial, trained.stages, setup.round, cache, setup.weights).states
     return replace(setup.stages, states=states)

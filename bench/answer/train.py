@@ -14,6 +14,7 @@ from bench.answer.provenance import provenance
 from bench.answer.setup import defense_of, prepare
 from bench.cell import TrainingCell
 from bench.defenses.accounting.mechanism import Mechanism
+from bench.device import repeatable
 from bench.federated import bayesian, resume
 from bench.federated.cost import step_cost
 from bench.federated.privacy import NO_MECHANISM, Account, account
@@ -28,6 +29,13 @@ def train_cell(
     cell: TrainingCell, context: RunContext, memory: Memory, on_progress: OnProgress
 ) -> tuple[TrainingResult, TrainingCost]:
     """Answer a training cell: its result and its cost; `on_progress` hears of every round."""
+    with repeatable(context.device):
+        return _trained(cell, context, memory, on_progress)
+
+
+def _trained(
+    cell: TrainingCell, context: RunContext, memory: Memory, on_progress: OnProgress
+) -> tuple[TrainingResult, TrainingCost]:
     setup = prepare(cell, context, memory)
     job = TrainingJob(
         cell=cell, data=setup.data, clients=setup.clients, model=setup.model,
@@ -70,6 +78,7 @@ def train_cell(
         diverged=end.diverged, checkpoints=checkpoints, privacy=_privacy(accounting, end),
         bayesian=_bayesian(cell, job, end, accounting), private=setup.data.private,
         upload_bytes=sum(value.numel() * value.element_size() for value in setup.weights.values()),
+        spots=end.spots,
     )  # fmt: skip
     kept.unlink(missing_ok=True)
     each = round(seconds / max(1, end.round - start.round), 4)

@@ -23,13 +23,14 @@ _CHUNK = 128  # candidates side by side
 
 
 def mean_squared_errors(reading: Reading, truth: Tensor, labels: Tensor) -> Tensor | None:
-    """The expected mean squared error of each reading's reference, (reading,), in float64.
+    """The expected mean squared error of the first readings' references, (reading,), in float64.
 
-    `truth` (reading, *shape) in [0, 1] and `labels` (reading,) are the example behind each reading.  None where the
-    reading has no described noise of a known variance, holds several examples, or comes from several local steps.
+    `truth` (reading, *shape) in [0, 1] and `labels` (reading,) are the examples behind so many of them.  None where the
+    reading has no described noise of a known variance, holds several examples, was repeated, or comes from several
+    local steps.
     """
     description = reading.description
-    if description is None or reading.examples > 1 or reading.steps > 1:
+    if description is None or reading.examples > 1 or reading.steps > 1 or len(reading.rounds) > 1:
         return None
     noise = description.noise
     if noise.variance == 0 or noise.bound:
@@ -40,7 +41,7 @@ def mean_squared_errors(reading: Reading, truth: Tensor, labels: Tensor) -> Tens
     factor = (space.inputs(eye).double() - mean).T  # A, (value, variable)
     whitened = torch.linalg.solve(factor, (truth.double().flatten(1) - mean).T).T
     errors = []
-    for row in range(len(reading)):
+    for row in range(len(truth)):
         j = _jacobian(reading, description, row, truth[row].double(), labels[row]) @ factor
         gain = torch.linalg.inv(torch.eye(len(eye), dtype=eye.dtype) + j.T @ j)
         bias = factor @ (gain @ whitened[row])

@@ -47,6 +47,11 @@ data_dir = click.option("--data-dir", type=PATH, help="Folder of data sets; else
 device = click.option(
     "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True
 )
+rows = click.option(
+    "--rows", type=click.IntRange(1),
+    help="Readings attacked at once, of several cells together [default: what a GPU has room for; on a CPU each cell "
+    "by itself].",
+)  # fmt: skip
 jobs = click.option(
     "--jobs", type=click.IntRange(1), help="Worker processes, one thread each [default: cores]."
 )

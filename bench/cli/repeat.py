@@ -13,7 +13,7 @@ from bench.answer.run import run
 from bench.cell import AttackCell, CheckpointWeights
 from bench.errors import BenchError
 from bench.isolation.isolation import Isolation
-from bench.isolation.process import make_deterministic
+from bench.isolation.process import single_threaded
 from bench.record import fingerprint, store
 from bench.record.equality import differences, unequal
 from bench.sanitize import LONG, sanitize
@@ -28,7 +28,7 @@ def repeat(path: Path, data_dir: Path | None, device: str, plugins: Sequence[str
         context = RunContext(run=Path(folder), data_dir=data_dir, device=device)
         if isinstance(cell, AttackCell) and isinstance(cell.weights, CheckpointWeights):
             unpack(context.run, inputs(cell, path.resolve().parent.parent))
-        make_deterministic(device)
+        single_threaded()
         with closing(Isolation(plugins, device)) as isolation:
             new = run(cell, context, Memory(), isolation=isolation)
     if new.status == "crashed" and old.status != "crashed":

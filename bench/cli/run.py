@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 _MOST_SHARDS = 100_000
 # Options that leave a suite's own cells as they are; any other, new ones too, makes a suite's run unranked.
 _FREE = (
-    "matrix_name", "cell_file", "out", "data_dir", "device", "jobs", "shard", "executor", "time_limit", "plugins",
-    "defenses", "dry_run", "tracking_uri", "no_tracking", "include_pictures", "as_json",
+    "matrix_name", "cell_file", "out", "data_dir", "device", "jobs", "rows", "shard", "executor", "time_limit",
+    "plugins", "defenses", "dry_run", "tracking_uri", "no_tracking", "include_pictures", "as_json",
 )  # fmt: skip
 # Options that repeating a cell knows.
 _OF_CELLS = ("cell_file", "data_dir", "device", "plugins", "as_json")
@@ -53,6 +53,7 @@ def _shard(context: click.Context, option: click.Parameter, value: str | None) -
 @common.data_dir
 @common.device
 @common.jobs
+@common.rows
 @click.option(
     "--shard", metavar="i/n", callback=_shard,
     help="Part i of n, for a scheduler of your own; `bench merge` puts them together.",
@@ -80,9 +81,9 @@ def _shard(context: click.Context, option: click.Parameter, value: str | None) -
 @common.json_flag
 def command(
     matrix_name: str | None, cell_file: Path | None, scale: str | None, out: Path | None,
-    data_dir: Path | None, device: str, jobs: int | None, shard: tuple[int, int] | None, executor: str | None,
-    time_limit: float | None, plugins: tuple[str, ...], defenses: tuple[str, ...], dry_run: bool,
-    tracking_uri: str | None, no_tracking: bool, include_pictures: bool, as_json: bool,
+    data_dir: Path | None, device: str, jobs: int | None, rows: int | None, shard: tuple[int, int] | None,
+    executor: str | None, time_limit: float | None, plugins: tuple[str, ...], defenses: tuple[str, ...],
+    dry_run: bool, tracking_uri: str | None, no_tracking: bool, include_pictures: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Run a matrix: attacks × defenses × data sets × interception points.
 
@@ -118,7 +119,7 @@ def command(
         return
     result = running.execute(
         prepared, device=device, quiet=as_json, tracking_uri=None if no_tracking else (tracking_uri or ""),
-        include_pictures=include_pictures, overrides=overrides(), time_limit=time_limit, executor=executor,
+        include_pictures=include_pictures, overrides=overrides(), time_limit=time_limit, executor=executor, rows=rows,
     )  # fmt: skip
     if as_json:
         common.print_json(result)
@@ -144,7 +145,7 @@ def _options(*, but: Collection[str]) -> list[str]:
 
 
 def _dry_run(run: "PreparedRun", device: str, as_json: bool) -> None:
-    from bench.record.names import entry_text
+    from bench.cli.cell_lines import cell_lines
     from bench.sweep.session import chosen_device, default_jobs
 
     schedule, jobs = run.schedule, run.jobs or default_jobs(chosen_device(device))
@@ -160,13 +161,9 @@ def _dry_run(run: "PreparedRun", device: str, as_json: bool) -> None:
         ]  # fmt: skip
         common.print_json({"run": str(run.folder), "cells": cells, "estimated_seconds": estimate})
         return
-    for cell, state, reason in rows:
-        what = [cell.dataset.name, cell.model.name, entry_text(cell.defense)]
-        if cell.kind == "attack":
-            what += [cell.point, cell.attack.name, cell.knowledge]
-        else:
-            what += ["training", f"{cell.rounds} rounds"]
-        click.echo(f"{cell.id[:8]}  {state:7}{' · '.join(what)}{f'  ({sanitize(reason)})' if reason else ''}")
+    lines = cell_lines([cell for cell, _, _ in rows])
+    for (cell, state, reason), line in zip(rows, lines, strict=True):
+        click.echo(f"{cell.id[:8]}  {state:7}{sanitize(line)}{f'  ({sanitize(reason)})' if reason else ''}")
     counts = f"{len(schedule.done)} done, {len(schedule.impossible)} n/a, {len(schedule.waiting)} to run"
     workers = f"{jobs} worker{'s' if jobs > 1 else ''}"
     click.echo(

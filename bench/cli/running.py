@@ -82,17 +82,20 @@ def prepare(
 def execute(
     run: PreparedRun, *, device: str, quiet: bool, tracking_uri: str | None, include_pictures: bool = False,
     overrides: Sequence[str] = (), time_limit: float | None = None, executor: str | None = None,
+    rows: int | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Run what is left with live display; returns the result as JSON types.
 
     `tracking_uri` None: no MLflow; "": the default store.  `overrides` are options that make a suite unranked;
-    `time_limit` are the seconds that a cell may take; `executor` is a cluster's address.
+    `time_limit` are the seconds that a cell may take; `executor` is a cluster's address; `rows`: see `RunContext`.
     Raises what `record.folder.locked` and `sweep.session.run_schedule` raise.
     """
     began = time.monotonic()
     console = Console(stderr=quiet, highlight=False)
     pool_device = "cpu" if executor else chosen_device(device)  # a cluster's workers choose for themselves
-    context = RunContext(run=run.folder, data_dir=run.data_dir, device=pool_device, time_limit=time_limit)
+    context = RunContext(
+        run=run.folder, data_dir=run.data_dir, device=pool_device, time_limit=time_limit, rows=rows
+    )  # fmt: skip
     pool = _pool(run, context, executor, device, partial(say, console))
     matrix, order = run.matrix, {item.cell.id: position for position, item in enumerate(run.cells)}
     title = matrix.title + (f" ({matrix.scale} scale)" if matrix.scale else "")

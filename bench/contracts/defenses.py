@@ -8,6 +8,7 @@ from torch import Tensor
 from bench.contracts.base import DECLARED, Contract, ContractSkipped, one_line, require
 from bench.contracts.descriptions import by_norms, description, noise
 from bench.contracts.later import rounds, training_draws
+from bench.contracts.law import law
 from bench.contracts.precision import precision
 from bench.contracts.reports import reports
 from bench.contracts.sensitivity import sensitivity
@@ -28,7 +29,7 @@ from bench.contracts.trials import (
     trials,
     variants,
 )
-from bench.contracts.unlinked import unlinked
+from bench.contracts.unlinked import linked, unlinked
 from bench.defenses.base import Defense, Transform
 from bench.points import STAGES, Stage
 
@@ -89,7 +90,7 @@ def acts(defense: Defense) -> None:
 def readings(defense: Defense) -> None:
     """What points show changes from the first stage that acts on, and is bit-equal to `none`'s before it."""
     for words, trial in trials(defense):
-        plain, defended = trial.taps(trial.undefended()), trial.taps(trial.stages)
+        plain, defended = trial.taps(trial.stages.undefended), trial.taps(trial.stages)
         first = min((STAGES.index(stage) for stage in trial.wired), default=len(STAGES))
         acting = min(
             (STAGES.index(stage) for stage in trial.wired if _changes(trial, stage)), default=len(STAGES)
@@ -230,12 +231,14 @@ CONTRACTS = (
     Contract("alone = in company", "a client gets what it gets alone", row_alone),
     Contract("bias", "unbiased or biased, as it says", bias),
     Contract("noise", "noise has the variance it states", noise),
+    Contract("law", "noise has the law it states, on every row, independently", law),
     Contract("precision", "in float32 it does what it does in float64", precision),
     Contract("sensitivity", "no crafted gradient moves what is seen by more than its ε counts", sensitivity),
     Contract("reports", "no update shows through a report by more than the report's ε", reports),
     Contract("rounds", "later rounds are protected as the first", rounds),
     Contract("draws", "a training's draws have the law of an attacked reading's", training_draws),
     Contract("unlinked", "coordinates that it says are unlinked cannot be linked", unlinked),
+    Contract("linked", "a client's row is its own, not another's", linked),
     Contract("norms", "norms decide what it says they do", by_norms),
     Contract("description", "what it tells attackers is the reading, at the truth", description),
 )

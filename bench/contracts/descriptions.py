@@ -24,7 +24,6 @@ from bench.contracts.trials import (
 from bench.defenses.base import AddedNoise, Context, Defense, Scaling, Shapes, State, Transform
 from bench.defenses.transforms.rows import broadcast, norms
 from bench.federated.describe import Composition, DescribedTransform, describe
-from bench.federated.pipeline import sent_unit
 from bench.federated.stages import Stages
 from bench.federated.straight_through import StraightThrough
 from bench.gradients import one_hot
@@ -112,7 +111,7 @@ def noise(defense: Defense) -> None:
     stated = 0
     for stage, transform, given, state in arriving_at(trial):
         context = context_of(trial, stage)
-        said = transform.noise(context, _of_one(transform, state))
+        said = transform.noise(context, of_one(transform, state))
         if said is None and not _claims_a_mean(transform, given, state, context):
             continue
         stated += 1
@@ -179,7 +178,7 @@ def seen_of(defense: Defense) -> Iterator[Seen]:
             if not any(where.sees(stage) for stage in trial.wired):
                 continue
             counted = steps if where.after_training else 1
-            unit = sent_unit(trial.federated) * counted if where.after_training else 1.0
+            unit = trial.federated.unit * counted if where.after_training else 1.0
             probe = {name: value[0, 0] for name, value in trial.at("example").items()}
             said = describe(trial.stages, where, round_=0, unit=unit, probe=probe, weights=trial.weights)
             if said is None:
@@ -221,7 +220,7 @@ def _quiet(stages: Stages, said: Composition) -> Stages:
 def _adds(item: Transform, said: Composition, stage: Stage, stages: Stages, position: int) -> bool:
     if stage not in said.contexts:
         return False
-    state = _of_one(item, stages.states.get((stage, position), {}))
+    state = of_one(item, stages.states.get((stage, position), {}))
     return item.noise(said.contexts[stage], state) is not None
 
 
@@ -281,7 +280,7 @@ def arriving_at(trial: Trial) -> Iterator[tuple[Stage, Transform, dict[str, Tens
             given = StraightThrough(transform)(given, state, context_of(trial, stage))[0]
 
 
-def _of_one(transform: Transform, state: State) -> State:
+def of_one(transform: Transform, state: State) -> State:
     """The state of one client, with its axis, or the server's."""
     return state if transform.owner == "server" else {key: value[:1] for key, value in state.items()}
 

@@ -1,28 +1,30 @@
 """Contracts of what a defense does after the round that is attacked: in later rounds, and with a training's draws."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from bench.contracts.base import ContractSkipped, require
-from bench.contracts.descriptions import arriving_at
+from bench.contracts.descriptions import arriving_at, of_one
 from bench.contracts.situations import Tensors
 from bench.contracts.trials import CLIENTS, DRAWS, SIGMAS, Trial, context_of, first_trial, joined, lead_of
 from bench.defenses.accounting.mechanism import Mechanism
-from bench.defenses.base import Defense, Setting, State, Transform
+from bench.defenses.base import Context, Defense, Setting, State, Transform
 from bench.federated.draws import StreamDraws
 from bench.points import Stage
 
-_ROUNDS, _LATER = 100, (1, 3, 50, 99)
+_ROUNDS = 30
 _HALF = 0.5  # of the first round's squared change, which a later round must keep
 
 
 def rounds(defense: Defense) -> None:
-    """In later rounds each transform changes what passes it by no less than half of what it does in round 0.
+    """In every later round each transform changes what passes it by no less than half of what it does in round 0.
 
-    Squared, on the same tensors, state and draws; less where the mechanism states a smaller noise.  Attacks read one
-    round, and their figure is to hold for all.
+    Squared, on the same tensors and draws, once with the state of the start and once with the state that the rounds
+    leave; less where the mechanism, or the noise that follows from the state, states less.  Attacks read one round, and
+    their figure is to hold for all.
     """
     words, trial = first_trial(defense)
     try:
@@ -30,16 +32,42 @@ def rounds(defense: Defense) -> None:
     except ValueError:  # what was tried is another choice of its parameters
         raise ContractSkipped("it refuses the setting") from None
     for stage, transform, given, state in arriving_at(trial):
-        first = _change(transform.update(given, state, context_of(trial, stage))[0], given)
-        for round_ in _LATER:
-            context = replace(context_of(trial, stage), round=round_)
-            now = _change(transform.update(given, state, context)[0], given)
-            least = _HALF * _stated(defense, trial.stages.setting, round_) * first
-            require(
-                now >= least,
-                f"{words}, {stage}: in round {round_} {type(transform).__name__} changes its input by {now:.3g}, in "
-                f"round 0 by {first:.3g} (squared), and no smaller noise is stated",
-            )
+        what = f"{words}, {stage}: in round {{}} {type(transform).__name__}"
+        _keeps(what, defense, trial, stage, transform, given, state, moving=False)
+        if state:
+            _keeps(what, defense, trial, stage, transform, given, state, moving=True)
+
+
+def _keeps(
+    what: str, defense: Defense, trial: Trial, stage: Stage, transform: Transform, given: Tensors, state: State,
+    *, moving: bool,
+) -> None:  # fmt: skip
+    """`moving`: with the state that the rounds before leave."""
+    start = context_of(trial, stage)
+    after, now_state = transform.update(given, state, start)
+    first, said = _change(after, given), _variance(transform, start, state)
+    for round_ in range(1, _ROUNDS):
+        context = replace(start, round=round_)
+        stated = _stated(defense, trial.stages.setting, round_)
+        if moving and said:
+            stated = min(stated, _variance(transform, context, now_state) / said)
+        after, next_state = transform.update(given, now_state if moving else state, context)
+        now, now_state = _change(after, given), next_state
+        require(
+            now >= _HALF * stated * first,
+            f"{what.format(round_)} changes its input by {now:.3g}, in round 0 by {first:.3g} (squared), and no "
+            "smaller noise is stated",
+        )
+
+
+def _variance(transform: Transform, context: Context, state: State) -> float:
+    """The mean variance of its stated noise; 0 where it states none."""
+    said = transform.noise(context, of_one(transform, state))
+    if said is None:
+        return 0.0
+    if isinstance(said.variance, Mapping):
+        return float(joined(said.variance).mean())
+    return said.variance
 
 
 def _stated(defense: Defense, setting: Setting, round_: int) -> float:

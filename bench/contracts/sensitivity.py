@@ -6,12 +6,12 @@ from math import sqrt
 import torch
 
 from bench.contracts.base import ContractSkipped, require
+from bench.contracts.law import dependence
 from bench.contracts.situations import Tensors
 from bench.contracts.trials import CLIENTS, CLOSE, Trial, first_trial, variants
 from bench.defenses.accounting.mechanism import Mechanism
 from bench.defenses.base import Defense, Draws
 from bench.defenses.transforms.rows import norms
-from bench.federated.pipeline import sent_unit
 from bench.federated.stages import DrawKey
 from bench.points import STAGES, UPDATE_STAGES, Stage
 
@@ -181,7 +181,7 @@ def _shown(trial: Trial, start: Stage, given: Tensors, draws: Draws) -> _Shown:
             left = norms(current, 2)
             current = {name: value.mean(1) for name, value in current.items()}
         elif stage == UPDATE_STAGES[0] and start != stage:
-            current = {name: sent_unit(trial.federated) * value for name, value in current.items()}
+            current = {name: trial.federated.unit * value for name, value in current.items()}
         elif stage == "aggregate":
             current = {name: value.mean(0) for name, value in current.items()}
         examples = next(iter(current.values())).shape[1] if stage == "example" else 0
@@ -213,15 +213,11 @@ def _deviation(stack: torch.Tensor) -> torch.Tensor:
 
 
 def _dependence(draws: torch.Tensor, mean: Tensors, deviations: Tensors) -> float:
-    """The mean squared product of two draws' standardised noise, times the coordinates: 1 where they are independent,
-    n/r where the noise fills r of n directions."""
+    """`dependence` of the coordinates that are noised."""
     centre, deviation = (
         torch.cat([value.flatten() for value in each.values()]) for each in (mean, deviations)
     )
     noised = deviation > 0
     if not bool(noised.any()):
         return 0.0
-    z = (draws[:, noised] - centre[noised]) / deviation[noised]
-    gram = z @ z.T / z.shape[1]
-    apart = ~torch.eye(len(z), dtype=torch.bool)
-    return float(gram[apart].square().mean() * z.shape[1])
+    return dependence((draws[:, noised] - centre[noised]) / deviation[noised])

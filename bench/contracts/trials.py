@@ -17,7 +17,7 @@ from bench.defenses.base import Context, Defense, Local
 from bench.defenses.transforms.rows import norms
 from bench.federated.batches import Batches
 from bench.federated.draws import KeyedDraws
-from bench.federated.pipeline import Taps, run_round, sent_unit
+from bench.federated.pipeline import Taps, run_round
 from bench.federated.stages import DrawKey, Stages, stages
 from bench.gradients import group_gradients, one_hot
 from bench.points import STAGES, UPDATE_STAGES, Stage
@@ -54,9 +54,6 @@ class Trial:
         chosen = stages(defense, setting_of(self.federated, rounds=rounds), self.shapes)
         return dataclasses.replace(self, stages=chosen)
 
-    def undefended(self) -> Stages:
-        return Stages(setting=self.stages.setting, transforms={}, states={})
-
     def at(self, stage: Stage) -> dict[str, Tensor]:
         """The undefended tensors that a stage receives: (client, example, *shape), (client, *shape), (*shape)."""
         inputs, labels = self.batches.inputs[:, 0], self.batches.labels[:, 0]
@@ -70,7 +67,7 @@ class Trial:
         if stage != "example":
             tensors = {name: value.mean(1) for name, value in tensors.items()}
         if stage in (*UPDATE_STAGES, "aggregate"):
-            tensors = {name: sent_unit(self.federated) * value for name, value in tensors.items()}
+            tensors = {name: self.federated.unit * value for name, value in tensors.items()}
         return {name: value.mean(0) for name, value in tensors.items()} if stage == "aggregate" else tensors
 
     def apply(

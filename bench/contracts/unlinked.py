@@ -1,11 +1,15 @@
-"""Contract of a transform that says `unlinks`: who sent a coordinate really cannot be told."""
+"""Contracts of who sent what: a transform that says `unlinks` does, and one that does not hands no row to another."""
 
 import torch
+from torch import Tensor
 
 from bench.contracts.base import ContractSkipped, require
 from bench.contracts.descriptions import arriving_at
-from bench.contracts.trials import CLIENTS, DRAWS, SIGMAS, context_of, first_trial
+from bench.contracts.situations import Tensors
+from bench.contracts.trials import CLIENTS, DRAWS, SIGMAS, context_of, first_trial, lead_of
 from bench.defenses.base import Defense
+
+_LIKE = 0.3  # cosine with another's row; of thousands of coordinates it is near 0 by chance
 
 
 def unlinked(defense: Defense) -> None:
@@ -39,3 +43,38 @@ def unlinked(defense: Defense) -> None:
         )
     if not said:
         raise ContractSkipped("nothing of it says that it unlinks")
+
+
+def linked(defense: Defense) -> None:
+    """Where clients mix and nothing says `unlinks`, no client's row is more like another's than like its own: a reading
+    would be scored against the wrong examples."""
+    words, trial = first_trial(defense)
+    mixes = False
+    for stage, transform, given, state in arriving_at(trial):
+        if not transform.mixes_clients or transform.unlinks or lead_of(stage) != 1:
+            continue
+        mixes = True
+        drawn = torch.Generator().manual_seed(0)
+        rows = {name: torch.randn(v.shape, generator=drawn, dtype=v.dtype) for name, v in given.items()}
+        after = [transform.update(rows, state, context_of(trial, stage, draw=n))[0] for n in range(DRAWS)]
+        mean = _rows({name: torch.stack([each[name] for each in after]).mean(0) for name in rows})
+        likeness = _unit(mean) @ _unit(_rows(rows)).T  # (row after, row before)
+        own = likeness.diagonal()
+        others = (likeness - 2 * torch.eye(len(own), dtype=own.dtype)).amax(1)
+        worst = int((others - own).argmax())
+        require(
+            not float(others[worst]) > max(_LIKE, float(own[worst])),
+            f"{words}, {stage}: {type(transform).__name__} gives a client another's row (cosine "
+            f"{float(others[worst]):.2g}, its own {float(own[worst]):.2g}); say unlinks, or keep rows apart",
+        )
+    if not mixes:
+        raise ContractSkipped("its clients do not mix, or cannot be linked")
+
+
+def _rows(tensors: Tensors) -> Tensor:
+    return torch.cat([value.flatten(1) for value in tensors.values()], 1)
+
+
+def _unit(rows: Tensor) -> Tensor:
+    unit: Tensor = rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-300)
+    return unit

@@ -9,11 +9,13 @@ the mean of B draws.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import grad, vmap
+from torch.func import functional_call, grad, vmap
 
 from bench.cell import Federated
 from bench.defenses.base import Context, Draws, Local, Scaling, State, Tensors, Transform
@@ -48,14 +50,47 @@ def network(model: nn.Module) -> Network:
 
 @dataclass(frozen=True, slots=True)
 class ByFunc:
-    """Any model: `torch.func`'s gradient, mapped over examples and clients."""
+    """Any model: a backward pass for each client's mean, and where each example's gradient is needed,
+    `torch.func`'s, mapped over examples and clients."""
 
     model: nn.Module
 
-    def gradients(self, weights: Tensors, inputs: Tensor, labels: Tensor) -> "ExampleGradients":
-        of_batch = vmap(grad(example_loss(self.model)), in_dims=(None, 0, 0))
-        gradients: dict[str, Tensor] = vmap(of_batch)(dict(weights), inputs, labels)
+    def gradients(self, weights: Tensors, inputs: Tensor, labels: Tensor) -> "FuncGradients":
+        return FuncGradients(self.model, dict(weights), inputs, labels)
+
+
+class FuncGradients:
+    """The gradients of one local step, each form computed on first use."""
+
+    def __init__(self, model: nn.Module, weights: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> None:
+        self._model, self._weights, self._inputs, self._labels = model, weights, inputs, labels
+
+    def mean(self) -> dict[str, Tensor]:
+        clients = [self._of_client(n) for n in range(len(self._inputs))]
+        return {name: torch.stack([each[name] for each in clients]) for name in self._weights}
+
+    def each(self) -> dict[str, Tensor]:
+        return self._examples.each()
+
+    def norms(self) -> dict[str, Tensor]:
+        return self._examples.norms()
+
+    def weighted(self, factors: Tensors) -> dict[str, Tensor]:
+        return self._examples.weighted(factors)
+
+    @cached_property
+    def _examples(self) -> "ExampleGradients":
+        of_batch = vmap(grad(example_loss(self._model)), in_dims=(None, 0, 0))
+        gradients: dict[str, Tensor] = vmap(of_batch)(self._weights, self._inputs, self._labels)
         return ExampleGradients({name: value.detach() for name, value in gradients.items()})
+
+    def _of_client(self, client: int) -> dict[str, Tensor]:
+        weights = {name: value[client].detach().requires_grad_() for name, value in self._weights.items()}
+        with torch.enable_grad():
+            logits = functional_call(self._model, weights, (self._inputs[client],))
+            loss = F.cross_entropy(logits, self._labels[client])
+        gradients = torch.autograd.grad(loss, list(weights.values()))
+        return dict(zip(weights, gradients, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ def run_round(
             shown["step"] = mean
         total = {name: value + mean[name] for name, value in total.items()}
         local = {name: value - federated.rate * mean[name] for name, value in local.items()}
-    unit = sent_unit(federated)
+    unit = federated.unit
     update = {name: unit * value for name, value in total.items()}
     for stage in UPDATE_STAGES:
         update, stages = stages.apply(stage, update, draw_key, batches.clients, weights=weights)
@@ -63,11 +63,6 @@ def run_round(
     mean = {name: value.mean(0) for name, value in update.items()}
     shown["aggregate"], stages = stages.apply("aggregate", mean, draw_key, weights=weights)
     return Taps(shown=shown, stages=stages)
-
-
-def sent_unit(federated: Federated) -> float:
-    """One unit of gradient in the units that a client sends: 1 (FedSGD) or η (FedAvg)."""
-    return 1.0 if federated.algorithm == "fedsgd" else federated.rate
 
 
 def server_step(weights: Tensors, aggregate: Tensors, federated: Federated) -> dict[str, Tensor]:

@@ -4,6 +4,8 @@ import hashlib
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from bench.cell import AttackCell, CheckpointWeights, TrainingCell
 from bench.defenses.base import Tensors
 from bench.errors import NotApplicable, RecordError
@@ -54,12 +56,12 @@ def states_at(
     untested = {"rounds": round_, "test_every": round_, "test_examples": 1, "bayesian": None}
     short = replace(job, cell=job.cell.model_copy(update=untested))
     end = train(short, begin(short, initial, observer))
-    if not all(bool((end.weights[name] == value).all()) for name, value in expected.items()):
+    if not all(torch.equal(end.weights[name].cpu(), value) for name, value in expected.items()):
         raise NotApplicable(
             "its training, run again, ends at other weights: made on another machine or by other code"
         )
     write_weights(cache, tensors_of(end.stages))
-    return replace(stages, states=end.stages.states)
+    return replace(stages, states=end.stages.to(torch.device("cpu")).states)
 
 
 def cache_path(checkpoint: Path, cell: AttackCell) -> Path:

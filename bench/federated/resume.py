@@ -1,7 +1,7 @@
 """An interrupted training resumes from its last saved round, bit for bit."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from bench.errors import WeightsError
 from bench.federated.stages import Place, Stages
 from bench.federated.training import Progress
 from bench.record.checkpoints import read_about, read_weights, write_weights
+from bench.record.schema import Spot
 
 # The last saved round of a training that has not ended: all that it needs to be resumed; deleted at its end.
 _FILE = "going-on.safetensors"
@@ -31,7 +32,10 @@ def save(path: Path, now: Progress, source: Any) -> None:
     for round_, checkpoint in now.checkpoints.items():
         # copies: those of the last round are the weights themselves, and no file holds a tensor twice
         tensors |= {f"{_CHECKPOINT}/{round_}/{name}": value.clone() for name, value in checkpoint.items()}
-    about = {"round": now.round, "curve": [list(point) for point in now.curve], "source": source}
+    about = {
+        "round": now.round, "curve": [list(point) for point in now.curve], "source": source,
+        "spots": [asdict(spot) for spot in now.spots],
+    }  # fmt: skip
     write_weights(path, tensors, about)
 
 
@@ -61,10 +65,11 @@ def load(path: Path, before: Progress, source: Any, checkpoints: tuple[int, ...]
     if any(round_ <= about["round"] and round_ not in saved for round_ in checkpoints):
         return before
     ordered = {name: weights[name] for name in before.weights}
-    stages = replace(before.stages, states=states_of(tensors, before.stages))
+    stages = replace(before.stages, states=states_of(tensors, before.stages)).to(device)
     return Progress(
         round=about["round"], weights=ordered, stages=stages, checkpoints=saved, costs=costs,
         curve=tuple((int(round_), float(accuracy)) for round_, accuracy in about["curve"]),
+        spots=tuple(Spot(**each) for each in about["spots"]),
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from bench.defenses.base import Tensors
 from bench.errors import PluginError
 from bench.federated.batches import Batches
 from bench.federated.describe import untouched
-from bench.federated.pipeline import run_round, sent_unit
+from bench.federated.pipeline import run_round
 from bench.federated.stages import DrawKey, Stages
 from bench.points import STAGES, Point, Scope
 
@@ -99,7 +99,7 @@ class RoundSimulator:
         draw_key = replace(self.draw_key, draw=draw, observation=observation)
         steps = self.federated.steps if self.point.after_training else 1
         federated = self.federated.model_copy(update={"steps": steps})
-        unit = sent_unit(federated) * steps if self.point.after_training else 1.0
+        unit = federated.unit * steps if self.point.after_training else 1.0
         parts = []
         for batches, count in self._rounds(inputs, labels, steps):
             stages = _of_clients(self._seen(), batches.clients, self.weights)

@@ -45,6 +45,19 @@ class Stages:
     members: tuple[int, ...] | None = None
     states_only: bool = False
 
+    @property
+    def undefended(self) -> "Stages":
+        """The same setting without a defense."""
+        return Stages(setting=self.setting, transforms={}, states={})
+
+    def to(self, device: torch.device) -> "Stages":
+        """The same stages with their states there."""
+        states = {
+            place: {key: value.to(device) for key, value in state.items()}
+            for place, state in self.states.items()
+        }
+        return replace(self, states=states)
+
     def has(self, stage: Stage) -> bool:
         return bool(self.transforms.get(stage))
 
@@ -95,7 +108,10 @@ class Stages:
         if self._is_clients(place):
             at = self.positions(clients)
             output, after = update(values, {key: value[at] for key, value in state.items()}, context)
-            after = {key: value.index_copy(0, at, after[key]) for key, value in state.items()}
+            after = {
+                key: value.index_copy(0, at.to(value.device), after[key].to(value))
+                for key, value in state.items()
+            }
         else:
             output, after = update(values, state, context)
             # in its old order: transforms sum over a state's tensors, and a sum in another order differs by rounding
@@ -117,7 +133,9 @@ class Stages:
         states = dict(self.states)
         for place in filter(self._is_clients, self.states):
             states[place] = {
-                key: value.index_copy(0, at, torch.cat([part.states[place][key] for part in parts]))
+                key: value.index_copy(
+                    0, at.to(value.device), torch.cat([part.states[place][key] for part in parts])
+                )
                 for key, value in self.states[place].items()
             }
         return replace(self, states=states)

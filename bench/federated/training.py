@@ -24,9 +24,11 @@ from bench.federated.batches import local_batches
 from bench.federated.clients import Network, local_updates, network
 from bench.federated.draws import StreamDraws
 from bench.federated.pipeline import server_step
+from bench.federated.spots import looked_at, spot
 from bench.federated.stacks import Stack
 from bench.federated.stages import DrawKey, Stages
-from bench.points import UPDATE_STAGES
+from bench.points import UPDATE_STAGES, Stage
+from bench.record.schema import Spot
 
 CHUNK = 10  # clients at once: more exceed the caches, fewer cost more calls (BENCHMARKS.md)
 
@@ -43,6 +45,7 @@ class Progress:
     diverged: bool = False
     # of Bayesian accounting, where the cell has it: level → (round, order)
     costs: Mapping[str, Tensor] = field(default_factory=dict)
+    spots: tuple[Spot, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +67,7 @@ def begin(job: TrainingJob, weights: Tensors, stages: Stages) -> Progress:
     job.model.to(job.device)
     current = {name: value.to(job.device) for name, value in weights.items()}
     return Progress(
-        round=0, weights=current, stages=stages,
+        round=0, weights=current, stages=stages.to(job.device),
         curve=((0, accuracy(job.model, current, job.data.test, cell.test_examples)),),
         checkpoints={0: current} if 0 in cell.checkpoints else {},
     )  # fmt: skip
@@ -91,7 +94,7 @@ def train(
 
 def _tested(job: TrainingJob, now: Progress) -> Progress:
     cell = job.cell
-    if not all(bool(torch.isfinite(value).all()) for value in now.weights.values()):
+    if not torch.stack([torch.isfinite(value).all() for value in now.weights.values()]).all():
         return replace(now, diverged=True)
     if now.round in cell.checkpoints:
         now = replace(now, checkpoints={**now.checkpoints, now.round: now.weights})
@@ -126,12 +129,20 @@ def _round(
             level: torch.cat([costs.get(level, cost.new_empty(0, len(cost))), cost[None]])
             for level, cost in of_round.items()
         }
+    shown: dict[Stage, dict[str, Tensor]] = {}
     for stage in UPDATE_STAGES:
         update, stages = stages.apply(stage, update, draw_key, chosen, weights=before.weights)
+        shown[stage] = update
     mean = {name: value.mean(0) for name, value in update.items()}
-    mean, stages = stages.apply("aggregate", mean, draw_key, weights=before.weights)
-    weights = server_step(before.weights, mean, cell.federated)
-    return replace(before, round=before.round + 1, weights=weights, stages=stages, costs=costs)
+    shown["aggregate"], stages = stages.apply("aggregate", mean, draw_key, weights=before.weights)
+    weights = server_step(before.weights, shown["aggregate"], cell.federated)
+    spots = before.spots
+    if before.round in looked_at(cell.seed, cell.rounds):
+        bare = replace(before, stages=before.stages.undefended)
+        undefended, _ = updates(job, net, bare, chosen[:1], draw_key)
+        seen = spot(before.round, undefended, shown, mean, cell.federated.unit)
+        spots = spots if seen is None else (*spots, seen)
+    return replace(before, round=before.round + 1, weights=weights, stages=stages, costs=costs, spots=spots)
 
 
 def participants(cell: TrainingCell, round_: int) -> tuple[int, ...]:

@@ -46,17 +46,13 @@ class Isolation:
         self._plugins, self._device = plugins, device
         # a description runs in its attacker's process: each defense has one of its own
         self._attackers: dict[str, Helper] = {}
-        self._told = Usage()
+        self._reported = Usage()
         self._answers: dict[tuple[str, str, str], Any] = {}
         if fork and plugins:
             for each in self._helpers:
                 each.fork()
         self.origins = self._pipeline.call(served.origins) if plugins else ()
         registry.declare(self.origins)
-
-    def concerns_defense(self, cell: AnyCell) -> bool:
-        """Whether the cell's defense is not bench's own."""
-        return foreign("defenses", cell.defense.name)
 
     def concerns(self, cell: AnyCell) -> bool:
         """Whether an entry of the cell is not bench's own."""
@@ -116,8 +112,8 @@ class Isolation:
         now = Usage()
         for each in self._helpers:
             now = now.plus(each.usage)
-        used = replace(now, cpu_seconds=now.cpu_seconds - self._told.cpu_seconds)
-        self._told = now
+        used = replace(now, cpu_seconds=now.cpu_seconds - self._reported.cpu_seconds)
+        self._reported = now
         return used
 
     def close(self) -> None:
@@ -155,7 +151,7 @@ def _twice(answer: Callable[[Callable[[], RunContext]], T], cell: AnyCell, conte
         except HelperDied:
             for trace in (trace_path(context.run, cell.id, role) for role in ROLES):
                 if limit is not None and trace.exists() and trace.stat().st_size:
-                    raise PluginError(f"{timeout_reason(limit)} (where it was: {trace})") from None
+                    raise PluginError(f"{timeout_reason(limit, trace)}") from None
             if last:
                 raise
     raise AssertionError

@@ -23,14 +23,11 @@ def prepare_environment() -> None:
         os.environ[name] = "1"
     for name, size in _MEMORY.items():
         os.environ.setdefault(name, size)
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
-def make_deterministic(device: str) -> None:
-    """What makes figures repeat bit for bit: one thread, and on a GPU deterministic algorithms."""
+def single_threaded() -> None:
+    """Sums of several threads differ in their last bit."""
     torch.set_num_threads(1)
-    if device != "cpu":
-        torch.use_deterministic_algorithms(True)
 
 
 def end_with(parent: int) -> None:
@@ -63,9 +60,20 @@ def exit_after(seconds: float, trace: Path) -> Iterator[None]:
     trace.unlink(missing_ok=True)
 
 
-def timeout_reason(seconds: float) -> str:
-    """The reason of a cell whose time was over."""
-    return f"took longer than the time limit of {seconds:g} s; give --time-limit more, or mend what hangs"
+_TRACE = " (where it was: "
+
+
+def timeout_reason(seconds: float, trace: Path | None = None) -> str:
+    """The reason of a cell whose time was over; `trace`: the file that says where it was."""
+    where = "" if trace is None else f"{_TRACE}{trace})"
+    return (
+        f"took longer than the time limit of {seconds:g} s; give --time-limit more, or mend what hangs{where}"
+    )
+
+
+def without_trace(reason: str) -> str:
+    """The reason, where the trace's file does not stay."""
+    return reason.partition(_TRACE)[0]
 
 
 def trace_path(run: Path, cell_id: str, role: str = "") -> Path:

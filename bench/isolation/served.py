@@ -29,7 +29,7 @@ from bench.errors import BenchError, NotApplicable, PluginError, with_place
 from bench.federated.simulator import RoundSimulator
 from bench.isolation import wire
 from bench.isolation.foreign import needs_plugins
-from bench.isolation.process import end_with, exit_after, make_deterministic, trace_path
+from bench.isolation.process import end_with, exit_after, single_threaded, trace_path
 from bench.models.base import Model
 from bench.record.metrics import DataKind
 from bench.record.schema import TrainingCost, TrainingResult
@@ -110,7 +110,7 @@ def serve(descriptor: int) -> None:
     path, parent, role, plugins, device = pickle.loads(pipe.recv_bytes())
     sys.path[:] = path
     end_with(parent)
-    make_deterministic(device)
+    single_threaded()
     state, loaded, used = State(), False, Usage()
 
     def send(kind: str, value: Any, usage: Usage) -> None:

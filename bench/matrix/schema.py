@@ -22,7 +22,7 @@ MOST_ROWS = 2000  # of `[[published]]`
 # Slowest first: the order of cells follows this list, not the file's order of keys.
 AXES = (
     "dataset", "model", "weights", "federated", "attack", "knowledge", "grants", "point", "defense",
-    "draw", "seed", "evaluations", "readings", "chunk",
+    "draw", "seed", "evaluations", "readings", "chunk", "reference",
 )  # fmt: skip
 TRAIN_AXES = ("dataset", "model", "federated", "defense", "rounds", "seed")
 PATTERN_AXES = ("dataset", "model", "attack", "knowledge", "point", "defense", "federated")
@@ -184,6 +184,7 @@ class Axes(Budgets):
     defense: Axis[Defense] | None = None
     draw: Axis[Index] | None = None
     seed: Axis[Index] | None = None
+    reference: Axis[bool] | None = None
 
 
 class AttackBlock(Axes):

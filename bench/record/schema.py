@@ -250,6 +250,8 @@ class AttackResult(_Strict):
     short for the gate's baseline file (`bench.record.compact`).
 
     `arrays` names RUN/arrays/<sha256>.npz by content.  `lpips_absent` says why LPIPS was not measured.
+    `reference_db`: the median PSNR of the linear-Gaussian reference over the first eight readings, where the cell asks
+    for it and it has one.
     """
 
     kind: Literal["attack"] = "attack"
@@ -264,6 +266,7 @@ class AttackResult(_Strict):
     lpips_absent: str | None = None
     notes: tuple[str, ...] = ()
     arrays: str | None = None
+    reference_db: float | None = None
 
     def figures(self) -> Summary:
         """The summary; raises `RecordError` for a baseline's."""
@@ -291,11 +294,27 @@ class BayesianResult(_Strict):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Spot(_Strict):
+    """What the defense changed in one round of its own training, in gradient units, of the round's first client.
+
+    `signal` is the squared norm of what that client would send without a defense; `changes` point → that of the
+    difference to what the point shows of it, at `aggregate` of what is done to the mean; `cosine` at the last point
+    that shows the client alone.
+    """
+
+    round: int
+    signal: float
+    changes: dict[str, float]
+    cosine: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingResult(_Strict):
     """What a training cell gave.
 
     `accuracy` is the last tested, 0 if it diverged; `curve` (round, accuracy); `rounds` those that ran; `checkpoints`
-    round → SHA-256 of RUN/weights/<id>/round-<n>.safetensors; `upload_bytes` of one client and round.
+    round → SHA-256 of RUN/weights/<id>/round-<n>.safetensors; `upload_bytes` of one client and round; `spots` of its
+    first, its last and some drawn rounds.
     """
 
     kind: Literal["training"] = "training"
@@ -308,6 +327,7 @@ class TrainingResult(_Strict):
     bayesian: BayesianResult | None = None
     upload_bytes: int | None = None
     private: bool = False
+    spots: tuple[Spot, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,7 +346,8 @@ class Cost(_Strict):
     """What a cell took.  `reused_from` is the cell whose reconstruction of equal readings this one shares.
 
     `simulations`: readings that a black-box attacker simulated; `simulation_seconds` are part of the attack's, less
-    where an earlier cell had made them.
+    where an earlier cell had made them.  `company` are the ids of cells whose readings were attacked beside these;
+    seconds are then a share, by evaluations.
     """
 
     wall_seconds: float = 0.0
@@ -337,12 +358,13 @@ class Cost(_Strict):
     simulations: int | None = None
     simulation_seconds: float | None = None
     training: TrainingCost | None = None
+    company: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment(_Strict):
     """The machine and the versions that answered.  `threads` are those that the cell was given: a training uses them,
-    an attack one."""
+    an attack one.  `tf32`: whether a GPU's products had 10 bits of mantissa; None on a CPU."""
 
     bench: str
     torch: str
@@ -353,6 +375,7 @@ class Environment(_Strict):
     device_name: str
     threads: int
     cores: int | None
+    tf32: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,8 +53,14 @@ def _without_later_fields(record: Record, content: dict[str, Any]) -> None:
     """Leave out what later fields do not say, so that earlier records of the schema are written as they were."""
     if not record.broken:
         del content["broken"]
+    if record.environment is not None and record.environment.tf32 is None:
+        del content["environment"]["tf32"]
     if record.attack is not None and record.attack.self_check.explained is None:
         del content["result"]["self_check"]["explained"]
+    if record.attack is not None and record.attack.reference_db is None:
+        del content["result"]["reference_db"]
+    if record.training is not None and not record.training.spots:
+        del content["result"]["spots"]
 
 
 def write_arrays(run: Path, arrays: Arrays) -> str:

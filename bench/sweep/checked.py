@@ -2,13 +2,14 @@
 
 from bench.cell import AnyCell
 from bench.contracts.run import broken_contracts
+from bench.isolation.foreign import foreign
 from bench.isolation.helper import HelperDied
 from bench.isolation.isolation import Isolation
 
 
 def broken(cell: AnyCell, isolation: Isolation | None) -> tuple[str, ...]:
     """The contracts that the cell's defense breaks, with the reasons; none for bench's own, which its tests keep."""
-    if isolation is None or not isolation.concerns_defense(cell):
+    if isolation is None or not foreign("defenses", cell.defense.name):
         return ()
     try:
         return isolation.ask(broken_contracts, "defenses", cell.defense)

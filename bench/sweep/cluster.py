@@ -22,7 +22,7 @@ from bench.answer.provenance import provenance
 from bench.cell import AnyCell, AttackCell, FileWeights
 from bench.errors import BenchError, DataError, PluginError, RecordError, StorageError
 from bench.isolation.isolation import Isolation
-from bench.isolation.process import make_deterministic, timeout_reason
+from bench.isolation.process import single_threaded, timeout_reason, without_trace
 from bench.record.fingerprint import changed
 from bench.record.schema import Provenance
 from bench.record.store import cell_from, write
@@ -99,8 +99,8 @@ class ClusterPool:
     def workers(self) -> tuple[str, ...]:
         return tuple(sorted(self._workers))
 
-    def submit(self, worker: str, cell: AnyCell, *, demand: int) -> None:
-        del demand
+    def submit(self, worker: str, cell: AnyCell, *, demand: int, company: tuple[AnyCell, ...] = ()) -> None:
+        del demand, company  # a job is one cell: what another leaves in memory may be on another machine
         run, there = self._context.run, self._workers[worker]
         context = replace(
             self._context, device=self._device, threads=there.threads, data_errors_fail_cell=False
@@ -254,7 +254,7 @@ def work(job: Job) -> "dict[str, bytes] | Exclusion | WorkerLost":
     try:
         context = replace(job.context, device=chosen_device(job.context.device))
         if _memory is None:
-            make_deterministic(context.device)
+            single_threaded()
             _memory = Memory()
         if _isolation is None or job.plugins != _plugins:
             _use_plugins(job.plugins, worker.local_directory, context.device)
@@ -286,7 +286,7 @@ def _answered(
         local = cell.model_copy(update={"weights": weights})
     record = run_within_limits(local, context, memory, on_progress, _isolation)
     # a trace of where a plug-in hung lies in this folder, which goes
-    reason = record.reason and record.reason.partition(" (where it was: ")[0]
+    reason = record.reason and without_trace(record.reason)
     write(run, replace(record, cell=cell, reason=reason))
     return outputs(run, job.files)
 

@@ -37,7 +37,8 @@ def dispatch(
                 running[worker] = cell
                 for observer in observers:
                     observer.on_start(cell, worker)
-                pool.submit(worker, cell, demand=len(running) + scheduler.ready)
+                company = scheduler.queue(worker)
+                pool.submit(worker, cell, demand=len(running) + scheduler.ready, company=company)
         if not running and scheduler.empty:
             return
         for worker, event in pool.events():

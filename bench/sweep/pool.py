@@ -1,6 +1,6 @@
 """What a pool of workers promises to the loop that feeds it (`bench.sweep.dispatch`)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -45,8 +45,9 @@ class WorkerPool(Protocol):
     def workers(self) -> tuple[str, ...]:
         """Who may be given cells now."""
 
-    def submit(self, worker: str, cell: AnyCell, *, demand: int) -> None:
-        """Let a worker answer a cell; `demand` cells could run at this moment, this one among them."""
+    def submit(self, worker: str, cell: AnyCell, *, demand: int, company: tuple[AnyCell, ...] = ()) -> None:
+        """Let a worker answer a cell; `demand` cells could run at this moment, this one among them, and those of
+        `company` come next: it may attack them together."""
 
     def events(self) -> list[tuple[str, Event]]:
         """What happened, by worker, once something has: also nothing, where workers came.
@@ -69,14 +70,14 @@ class PoolSpec:
 
 def run_within_limits(
     cell: AnyCell, context: RunContext, memory: Memory, on_progress: OnProgress,
-    isolation: Isolation | None = None,
+    isolation: Isolation | None = None, company: Sequence[AnyCell] = (),
 ) -> Record:  # fmt: skip
     """Run one cell to a record that can be written, within the time limit; a worker that passes it ends itself."""
     limit = context.time_limit
     if limit is not None and isolation is not None and isolation.concerns(cell):
         limit += GRACE  # the plug-ins' process knows better where it was
     with nullcontext() if limit is None else exit_after(limit, trace_path(context.run, cell.id)):
-        record = run(cell, context, memory, on_progress, isolation)
+        record = run(cell, context, memory, on_progress, isolation, company)
         record = replace(record, broken=broken(cell, isolation))
     try:
         to_json(record)

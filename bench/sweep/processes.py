@@ -17,14 +17,14 @@ from typing import Any
 
 import torch
 
-from bench.answer.context import Memory, RunContext, TrainingProgress
+from bench.answer.context import Memory, RunContext, TrainingProgress, many_rows
 from bench.cell import AnyCell
 from bench.errors import StorageError
 from bench.isolation.isolation import Isolation
 from bench.isolation.process import (
     end_with,
-    make_deterministic,
     prepare_environment,
+    single_threaded,
     timeout_reason,
     trace_path,
 )
@@ -58,7 +58,7 @@ class ProcessPool:
     def workers(self) -> tuple[str, ...]:
         return self._names
 
-    def submit(self, worker: str, cell: AnyCell, *, demand: int) -> None:
+    def submit(self, worker: str, cell: AnyCell, *, demand: int, company: tuple[AnyCell, ...] = ()) -> None:
         trace_path(self._context.run, cell.id).unlink(missing_ok=True)  # of an earlier run
         process = self._workers.get(worker)
         if process is None or not process.process.is_alive():  # it may have died while it had nothing to do
@@ -66,7 +66,8 @@ class ProcessPool:
             process = self._workers[worker] = _start(replace(self._context, device=device), self._plugins)
         process.cell = cell
         with suppress(OSError):  # it died since: `events` finds out
-            process.pipe.send((cell, self._jobs // min(self._jobs, demand)))
+            beside = company if many_rows(self._context) else ()
+            process.pipe.send((cell, self._jobs // min(self._jobs, demand), beside))
 
     def events(self) -> list[tuple[str, Event]]:
         busy = {name: worker for name, worker in self._workers.items() if worker.cell is not None}
@@ -107,7 +108,7 @@ class ProcessPool:
         worker.pipe.close()
         limit, trace = self._context.time_limit, trace_path(self._context.run, cell.id)
         if limit is not None and trace.exists() and trace.stat().st_size:
-            return WorkerLost(reason=f"{timeout_reason(limit)} (where it was: {trace})", retry=False)
+            return WorkerLost(reason=timeout_reason(limit, trace), retry=False)
         trace.unlink(missing_ok=True)
         return WorkerLost(reason=f"its worker process died (exit code {worker.process.exitcode})")
 
@@ -130,19 +131,19 @@ def _start(context: RunContext, plugins: Sequence[str]) -> _LocalWorker:
 
 def _work(pipe: "Connection[Any, Any]", context: RunContext, plugins: tuple[str, ...], parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
-    make_deterministic(context.device)
+    single_threaded()
     # before there is another thread or any truth here
     memory, isolation = Memory(), Isolation(plugins, context.device, fork=True)
     end_with(parent)
     while True:
         try:
-            cell, threads = pipe.recv()
+            cell, threads, company = pipe.recv()
         except EOFError:
             isolation.close()
             return
         try:
             record = run_within_limits(
-                cell, replace(context, threads=threads), memory, partial(_send, pipe), isolation
+                cell, replace(context, threads=threads), memory, partial(_send, pipe), isolation, company
             )
             write(context.run, record)
         except StorageError as error:

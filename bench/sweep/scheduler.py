@@ -66,6 +66,10 @@ class Scheduler:
         self._takeable -= 1
         return self._queues[worker].popleft()
 
+    def queue(self, worker: str) -> tuple[AnyCell, ...]:
+        """What comes next for this worker, as far as that is known."""
+        return tuple(self._queues.get(worker, ()))
+
     def settle(self, cell: AnyCell) -> None:
         """A cell has its record: what waited for it may begin."""
         for group in self._blocked.pop(cell.id, ()):

@@ -33,7 +33,7 @@ class SliceNoise(Transform):
         vectors = flattened(tensors, context.lead)
         like = vectors.new_empty((*vectors.shape[:-1], len(self.ends)))
         chosen = reservoir(context.draws.uniform("slices", like), self.count)
-        noised = chosen.repeat_interleave(self._lengths(vectors), -1)
+        noised = chosen.repeat_interleave(self._lengths(vectors), -1, output_size=self.ends[-1])
         noise = {name: context.draws.normal(name, tensor) for name, tensor in tensors.items()}
         result = vectors + self.deviation * noised.to(vectors) * flattened(noise, context.lead)
         return unflattened(result, tensors, context.lead)
@@ -58,7 +58,8 @@ class SliceNoise(Transform):
         squares = torch.split((candidate.detach() - seen).square(), self._sizes(), dim=-1)
         farthest = torch.stack([part.sum(-1) for part in squares], dim=-1).topk(self.count, dim=-1).indices
         excluded = torch.zeros((*seen.shape[:-1], len(self.ends)), dtype=torch.bool, device=seen.device)
-        excluded = excluded.scatter(-1, farthest, True).repeat_interleave(self._lengths(seen), -1)
+        excluded = excluded.scatter(-1, farthest, True)
+        excluded = excluded.repeat_interleave(self._lengths(seen), -1, output_size=self.ends[-1])
         return unflattened(torch.where(excluded, seen, candidate), tensors, context.lead)
 
     def _sizes(self) -> list[int]:

@@ -46,7 +46,7 @@ class TwoPoint(Transform):
             start = initial.to(tensors[name])
             w = self._clipped(tensors[name], start, context)
             reach = radius * self.stretch
-            plus = 0.5 + (w - centre) / (2 * reach if reach > 0 else 1)
+            plus = 0.5 + (w - centre) / _nonzero(2 * reach)
             sign = torch.where(context.draws.uniform(name, w) < plus, 1.0, -1.0).to(w.dtype)
             reports[name] = (start - (centre + reach * sign)) / context.setting.weight_step
         return reports
@@ -68,13 +68,11 @@ class TwoPoint(Transform):
         for name, value in _weights(context).items():
             start = value.to(tensors[name])
             centre, radius = self._range(value)
-            if radius == 0:
-                continue
-            reach, weight_step = radius * self.stretch, context.setting.weight_step
+            reach, weight_step = _nonzero(radius * self.stretch), context.setting.weight_step
             sign = (start - weight_step * observed[name].detach() - centre).sign()
             chance = 1 + sign * (start - weight_step * tensors[name] - centre) / reach
             each = (chance.clamp_min(_LEAST).log() - math.log1p(1 / self.stretch)).clamp_max(0)
-            row = rows(each, context.lead).sum(-1)
+            row = (rows(each, context.lead).sum(-1)).where(radius > 0, 0.0)
             total = row if total is None else total + row
         if total is None:
             first = next(iter(tensors.values()))
@@ -87,22 +85,28 @@ class TwoPoint(Transform):
         scale = (self.stretch / context.setting.weight_step) ** 2
         return AddedNoise(
             variance={
-                name: scale * torch.full((), self._range(start)[1] ** 2, dtype=start.dtype)
+                name: (scale * self._range(start)[1] ** 2).to(start.dtype)
                 for name, start in _weights(context).items()
             },
             bound=True,
         )
 
-    def _range(self, start: Tensor) -> tuple[float, float]:
-        """c and r of one tensor."""
+    def _range(self, start: Tensor) -> tuple[Tensor, Tensor]:
+        """c and r of one tensor, in float64 where it lies."""
         if self.radius is not None:
-            return self.centre, self.radius
-        low, high = float(start.min()), float(start.max())
+            known = torch.tensor((self.centre, self.radius), dtype=torch.float64, device=start.device)
+            return known[0], known[1]
+        low, high = start.min().double(), start.max().double()
         return (low + high) / 2, (high - low) / 2
 
     def _clipped(self, update: Tensor, start: Tensor, context: Context) -> Tensor:
         centre, radius = self._range(start)
         return (start - context.setting.weight_step * update).clamp(centre - radius, centre + radius)
+
+
+def _nonzero(value: Tensor) -> Tensor:
+    """The value, or 1 for 0."""
+    return value.where(value != 0, 1.0)
 
 
 def _weights(context: Context) -> Tensors:

@@ -182,8 +182,18 @@ def _at(point: str) -> list[Column]:
         *map(median, COMPARED),
         more("prior_asr", lambda at: at.prior_asr),
         more("prior_psnr_db", lambda at: at.prior_psnr_db),
+        more("reference_db", lambda at: at.reference_db),
         more("epsilon", lambda at: at.epsilon),
     ]  # fmt: skip
+
+
+def _bar(row: Row) -> str:
+    """What the best attack's PSNR stands beside: the prior, and the linear-Gaussian reference where it was wanted."""
+    worst = row.worst
+    prior = figure(PSNR_DB, worst.prior_psnr_db if worst else None)
+    if worst is None or worst.reference_db is None:
+        return prior
+    return f"{prior}, linear-Gaussian {figure(PSNR_DB, worst.reference_db)}"
 
 
 def recognised(rate: Rate) -> str:
@@ -318,6 +328,6 @@ _OF_BEST = (
     *map(_median, COMPARED),
     Column(
         name="worst prior_psnr_db", heading="Prior PSNR", value=_of_worst(lambda at: at.prior_psnr_db),
-        show=lambda value: figure(PSNR_DB, value), group=_BEST, forms=("markdown", "page"),
+        words=lambda line: _bar(line.row), group=_BEST, forms=("markdown", "page"),
     ),
 )  # fmt: skip

@@ -6,21 +6,13 @@ noise's law is known.
 """
 
 import argparse
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
 import numpy as np
-import torch
 
-from bench.answer.context import Memory, RunContext
-from bench.answer.readings import take_reading
-from bench.answer.setup import prepare
-from bench.answer.victims import batches_of, draw_victims, truth_at
-from bench.ceilings.linear_gaussian import mean_squared_errors
 from bench.cell import AttackCell
-from bench.points import point as point_of
 from bench.record.names import distinct
 from bench.record.schema import ExampleScore, Record
 from bench.record.store import records
@@ -32,20 +24,18 @@ NO_FIGURE = "–"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path)
-    parser.add_argument("--data-dir", type=Path, default=os.environ.get("BENCH_DATA"))
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    for line in table(options.runs, RunContext(run=options.runs[0], data_dir=options.data_dir)):
+    for line in table(options.runs):
         print(line, flush=True)
 
 
-def table(runs: Sequence[Path], context: RunContext) -> Iterator[str]:
+def table(runs: Sequence[Path]) -> Iterator[str]:
     by_defense: dict[str, dict[tuple[str, str], list[Record]]] = {}
     for record in (record for run in runs for record in records(run)):
         if isinstance(record.cell, AttackCell):
             attacker = (record.cell.attack.name, record.cell.knowledge)
             by_defense.setdefault(str(record.cell.defense), {}).setdefault(attacker, []).append(record)
-    short, memory = distinct(list(by_defense)), Memory()
+    short = distinct(list(by_defense))
     columns = [
         "defense",
         *(f"{name}, {knowledge}" for name, knowledge in ATTACKERS),
@@ -68,7 +58,7 @@ def table(runs: Sequence[Path], context: RunContext) -> Iterator[str]:
             for e in _examples(answers)
             if e.prior_db is not None
         ]
-        reference = _reference(of_attackers.get(("map", "adaptive"), []), context, memory)
+        reference = _reference(of_attackers.get(("map", "adaptive"), []))
         cells = [short[defense], *(_figure(of_attackers.get(attacker, [])) for attacker in ATTACKERS)]
         cells.append(f"{np.mean(named):.2f}" if named else NO_FIGURE)
         cells.append(f"{median(prior):.1f}" if prior else NO_FIGURE)
@@ -101,23 +91,11 @@ def _figure(records: Sequence[Record]) -> str:
     return f"{success:.2f}, {psnr:.1f} dB, identified {identified:.2f}"
 
 
-def _reference(records: Sequence[Record], context: RunContext, memory: Memory) -> float | None:
-    """The median PSNR of the reference over these cells' victims; None where there is none."""
-    figures: list[float] = []
-    for record in records:
-        cell = record.cell
-        assert isinstance(cell, AttackCell)
-        if record.attack is None:
-            return None
-        point, setup = point_of(cell.point), prepare(cell, context, memory)
-        victims = draw_victims(cell, setup.source, point)
-        batches = batches_of(cell, setup, victims, point)
-        reading, truth = take_reading(cell, setup, point, victims, batches), truth_at(victims, point)
-        errors = mean_squared_errors(reading, truth.inputs[:, 0], truth.labels[:, 0])
-        if errors is None:
-            return None
-        figures += (-10 * errors.log10()).tolist()
-    return median(figures) if figures else None
+def _reference(records: Sequence[Record]) -> float | None:
+    """The median of the reference over these cells; None where there is none."""
+    figures = [record.attack.reference_db for record in records if record.attack is not None]
+    known = [figure for figure in figures if figure is not None]
+    return median(known) if known else None
 
 
 if __name__ == "__main__":

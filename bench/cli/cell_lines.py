@@ -1,0 +1,54 @@
+"""Cells as lines of a list, each told from the others: what all of them share beyond the usual is left out."""
+
+from collections.abc import Sequence
+
+from bench.cell import AnyCell, AttackCell, CheckpointWeights, FileWeights, InitialWeights, Weights
+from bench.record.names import distinct, entry_text, setting_text
+
+_ENTRIES = ("dataset", "model", "defense", "attack")  # parameters only where they differ
+_ALWAYS = ("dataset", "model", "defense", "point", "attack", "knowledge", "training", "rounds")
+
+
+def cell_lines(cells: Sequence[AnyCell]) -> list[str]:
+    """A line each, in their order."""
+    fields = [_fields(cell) for cell in cells]
+    short = {name: distinct(each[name] for each in fields if name in each) for name in _ENTRIES}
+    values: dict[tuple[str, str], set[str]] = {}
+    for cell, each in zip(cells, fields, strict=True):
+        for name, text in each.items():
+            values.setdefault((cell.kind, name), set()).add(text)
+    return [
+        " · ".join(
+            short[name][text] if name in short else text
+            for name, text in each.items()
+            if text and (name in _ALWAYS or len(values[cell.kind, name]) > 1)
+        )
+        for cell, each in zip(cells, fields, strict=True)
+    ]
+
+
+def _fields(cell: AnyCell) -> dict[str, str]:
+    """What a cell is, by name, in words; the usual fields first."""
+    shared = {
+        "dataset": entry_text(cell.dataset),
+        "model": entry_text(cell.model),
+        "defense": entry_text(cell.defense),
+    }
+    after = {"federated": setting_text(cell.federated), "seed": f"seed {cell.seed}"}
+    if not isinstance(cell, AttackCell):
+        return {**shared, "training": "training", "rounds": f"{cell.rounds} rounds", **after}
+    return {
+        **shared, "point": cell.point, "attack": entry_text(cell.attack), "knowledge": cell.knowledge,
+        "weights": _weights(cell.weights), "grants": " and ".join(cell.grants.words()), **after,
+        "draw": f"draw {cell.draw}", "evaluations": f"{cell.evaluations} evaluations",
+        "readings": f"{cell.readings} readings", "reference": "with its reference" if cell.reference else "",
+    }  # fmt: skip
+
+
+def _weights(weights: Weights) -> str:
+    if isinstance(weights, InitialWeights):
+        return "untrained"
+    if isinstance(weights, CheckpointWeights):
+        return f"round {weights.round} of {weights.training[:8]}"
+    assert isinstance(weights, FileWeights)
+    return (weights.series or weights.path).rpartition("/")[2]

@@ -1,0 +1,67 @@
+"""The arithmetic of a device, the same wherever cells are answered: workers, clusters, commands, the library."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.utils.deterministic
+
+_FEWEST, _MOST = 256, 4096  # rows: fewer do not fill a GPU, more do not make it faster
+
+
+@contextmanager
+def repeatable(device: torch.device | str) -> Iterator[None]:
+    """On a GPU: deterministic algorithms, and no TF32, whose products have 10 bits of mantissa; then as before.
+
+    A CPU needs nothing.
+    """
+    if torch.device(device).type == "cpu":
+        yield
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS is first used
+    precisions = [each.fp32_precision for each in _precise()]
+    algorithms = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+    filling: Any = torch.utils.deterministic  # which torch does not type
+    filled = filling.fill_uninitialized_memory
+    try:
+        for each in _precise():
+            each.fp32_precision = "ieee"
+        torch.use_deterministic_algorithms(True)
+        torch.backends.cudnn.benchmark = False
+        filling.fill_uninitialized_memory = False  # a kernel for each empty tensor
+        yield
+    finally:
+        for each, precision in zip(_precise(), precisions, strict=True):
+            each.fp32_precision = precision
+        torch.use_deterministic_algorithms(algorithms[0])
+        torch.backends.cudnn.benchmark = algorithms[1]
+        filling.fill_uninitialized_memory = filled
+
+
+def tf32(device: torch.device | str) -> bool | None:
+    """Whether a cell's products are TF32 there; None on a CPU."""
+    if torch.device(device).type == "cpu":
+        return None
+    with repeatable(device):
+        return any(each.fp32_precision == "tf32" for each in _precise())
+
+
+def _precise() -> tuple[Any, ...]:
+    cudnn: Any = torch.backends.cudnn  # which torch does not type
+    return cudnn.conv, cudnn.rnn, torch.backends.cuda.matmul
+
+
+def rows_that_fit(device: torch.device | str, row: int) -> int:
+    """Rows of so many bytes that fit into half of a GPU's free memory, from 256 to 4096; 0 on a CPU."""
+    if torch.device(device).type == "cpu":
+        return 0
+    free, _ = torch.cuda.mem_get_info(torch.device(device))
+    return max(_FEWEST, min(_MOST, free // (2 * row)))
+
+
+def finished(device: torch.device | str) -> None:
+    """Wait until the device has done what it was given: a clock that is read then counts it."""
+    if torch.device(device).type != "cpu":
+        torch.cuda.synchronize(torch.device(device))

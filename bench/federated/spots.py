@@ -1,0 +1,60 @@
+"""What a defense changes in some rounds of its own training.
+
+Attacks read a round of their own.  A defense that is weaker in trainings shows here (`bench.leaderboard.strength`).
+"""
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from bench.defenses.base import Tensors
+from bench.points import POINTS, Scope, Stage
+from bench.record.schema import Spot
+from bench.rng import generator
+
+_DRAWN = 4
+
+
+def looked_at(seed: int, rounds: int) -> frozenset[int]:
+    """The rounds of a training over `rounds` rounds that are looked at: the first, the last, and some that its seed
+    draws, so that no schedule can know them."""
+    drawn = generator(seed, "spots", rounds).integers(rounds, size=_DRAWN)
+    return frozenset({0, rounds - 1, *map(int, drawn)})
+
+
+def spot(
+    round_: int, undefended: Tensors, shown: Mapping[Stage, Tensors], mean: Tensors, unit: float
+) -> Spot | None:
+    """The round's first client without its defense, and what each stage left: name → (client, *shape), of the mean over
+    clients and at `aggregate` name → (*shape).  `unit` is one gradient unit.
+
+    None where a training diverged: figures are finite.
+    """
+    alone = {name: value[0] for name, value in undefended.items()}
+    squares, sent = {}, alone
+    for name, point in POINTS.items():
+        if point.scope is Scope.UPDATE:
+            sent = {name: value[0] for name, value in shown[point.after].items()}
+            squares[name] = _product(*[_difference(sent, alone)] * 2)
+        elif point.scope is Scope.AGGREGATE:
+            squares[name] = _product(*[_difference(shown[point.after], mean)] * 2)
+    products = [_product(alone, alone), _product(sent, sent), _product(alone, sent)]
+    figures = torch.stack([*products, *squares.values()]).tolist()  # one wait for a GPU
+    if not all(map(math.isfinite, figures)):
+        return None
+    signal, energy, product, *changes = figures
+    length = math.sqrt(signal) * math.sqrt(energy)
+    return Spot(
+        round=round_, signal=signal / unit**2, cosine=product / length if length else 0.0,
+        changes={name: change / unit**2 for name, change in zip(squares, changes, strict=True)},
+    )  # fmt: skip
+
+
+def _difference(one: Tensors, other: Tensors) -> dict[str, Tensor]:
+    return {name: value.double() - other[name].double() for name, value in one.items()}
+
+
+def _product(one: Tensors, other: Tensors) -> Tensor:
+    return torch.stack([(value.double() * other[name].double()).sum() for name, value in one.items()]).sum()

@@ -1,0 +1,115 @@
+"""A defense's training beside the round that was attacked: flags where they are not of one strength.
+
+Attacks read one round; accuracy and ε are of a whole training.  A defense that changes less of what its training sends
+than of what is attacked gets a low rate from the one and a high accuracy from the other.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from bench.cell import AttackCell, Federated, TrainingCell
+from bench.leaderboard.conditions import data_and_model
+from bench.leaderboard.flags import OTHER_STRENGTH, ROUND_DEPENDENT, Flag
+from bench.leaderboard.worst import GRADIENT_FREE, SNR_CAP_DB, WorstCase
+from bench.points import POINTS, Scope
+from bench.record.names import entry_text
+from bench.record.schema import Record, Spot, TrainingResult
+
+WEAKER = 0.25  # of a squared change: half of the noise
+ROUNDING = 1e-9  # of a squared norm: no change
+Trained = tuple[TrainingCell, TrainingResult]
+
+
+def trained_with(records: Iterable[Record]) -> dict[tuple[str, str], list[Trained]]:
+    """(`data_and_model`, defense) → its trainings."""
+    trained: dict[tuple[str, str], list[Trained]] = {}
+    for record in records:
+        if isinstance(record.cell, TrainingCell) and record.training is not None:
+            key = data_and_model(record.cell), entry_text(record.cell.defense)
+            trained.setdefault(key, []).append((record.cell, record.training))
+    return trained
+
+
+def strength(point: str, worst: WorstCase, trained: Sequence[Trained]) -> list[Flag]:
+    """What the trainings of a defense say against its figure at `point`, one that shows an update or a mean of them.
+
+    Noise may not be less.  What a mask or a clip takes depends on the gradient: there it may not be nothing at all.
+    """
+    if not worst.attacked or POINTS[point].scope not in (Scope.UPDATE, Scope.AGGREGATE):
+        return []
+    results = [r.attack for each in worst.records.values() for r in each if r.attack is not None]
+    random = any(result.conditions.random for result in results)
+    looked = [(cell, result) for cell, result in trained if result.spots]
+    later = (_later(result, point, random=random) for _, result in looked)
+    elsewhere = (_elsewhere(cell, result.spots[0], point, worst, random=random) for cell, result in looked)
+    texts = {
+        ROUND_DEPENDENT: next(filter(None, later), None),
+        OTHER_STRENGTH: next(filter(None, elsewhere), None),
+    }
+    return [Flag(code, text) for code, text in texts.items() if text]
+
+
+def _later(result: TrainingResult, point: str, *, random: bool) -> str | None:
+    """Where a later round changes less than the first, by more than the decay of its noise that ε counts."""
+    first = result.spots[0]
+    before, least = _share(first, point), WEAKER * _decay(result)
+    for spot in result.spots[1:]:
+        now = _share(spot, point)
+        less = spot.changes[point] < least * first.changes[point] and now < least * before
+        if (less and before > ROUNDING) if random else (_idle(spot) and not _idle(first)):
+            return (
+                f"at {point} the defense changes less in round {spot.round} of its training than in round "
+                f"{first.round}: {_words(now, before)}"
+            )
+    return None
+
+
+def _elsewhere(cell: TrainingCell, first: Spot, point: str, worst: WorstCase, *, random: bool) -> str | None:
+    """Where the first round of a training changes less than what was attacked, however both are counted: in gradient
+    units, in those of what is sent, and as a share.
+
+    A mean over more examples and steps has less of their noise, and may: its change is held against so much less.
+    """
+    if POINTS[point].scope is not Scope.UPDATE:
+        return None
+    now, unit, rows = _share(first, point), cell.federated.unit, _rows(cell.federated)
+    for record in (
+        r for name, each in worst.records.items() if not name.startswith(GRADIENT_FREE) for r in each
+    ):
+        attacked, result = record.cell, record.attack
+        if not isinstance(attacked, AttackCell) or result is None:
+            continue
+        snr, norm = result.distortion.snr_db_median, result.conditions.gradient_norm_median
+        if snr is None or snr >= SNR_CAP_DB or norm is None:
+            continue
+        there, least = 10 ** (-snr / 10), WEAKER * min(1.0, _rows(attacked.federated) / rows)
+        ratio = first.changes[point] / (there * norm**2)
+        less = ratio < least and ratio * (unit / attacked.federated.unit) ** 2 < least and now < least * there
+        if less if random else _idle(first):
+            words = f"at {point} the defense changes less in its training than where it is attacked"
+            return f"{words}: {_words(now, there)}"
+    return None
+
+
+def _idle(spot: Spot) -> bool:
+    """Whether nothing is changed that anybody sees."""
+    return all(_share(spot, point) < ROUNDING for point in spot.changes)
+
+
+def _decay(result: TrainingResult) -> float:
+    """σ² of the last round over that of the first, as ε counts them; 1 at most."""
+    pairs = [each.multiplier for each in result.privacy.figures if each.multiplier and each.multiplier[0]]
+    return min((min(1.0, (last / first) ** 2) for first, last in pairs), default=1.0)
+
+
+def _share(spot: Spot, point: str) -> float:
+    """Of the undefended squared norm."""
+    return spot.changes[point] / spot.signal if spot.signal else float("inf")
+
+
+def _rows(federated: Federated) -> int:
+    """Examples whose gradients an update is the mean of."""
+    return federated.batch * federated.steps
+
+
+def _words(now: float, before: float) -> str:
+    return f"by {now:.2g} of the squared norm, {before:.2g} there"

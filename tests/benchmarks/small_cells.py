@@ -1,0 +1,63 @@
+"""Cells on digits that take a second: what is run on a GPU, and rehearsed without one (`tests/rehearsal.py`)."""
+
+from dataclasses import replace
+from typing import Any
+
+from bench.attacks import refine
+from bench.cell import AttackCell, DataRef, Entry, Federated, Grants, TrainingCell
+from bench.datasets.digits import Digits
+from bench.datasets.loading import load
+from bench.errors import BenchError
+from bench.registry import entries as registry
+from bench.trip import Reading
+
+DIGITS = DataRef(name="digits", sha256=load(Digits(), "digits", None).sha256)
+FEDERATED = Federated(clients=10, per_round=4, batch=1)
+FULLY_CONNECTED = {"analytic", "cpa", "subspace"}
+
+
+def pictures() -> DataRef:
+    """CIFAR-10 where it is at hand, else digits."""
+    try:
+        return DataRef(
+            name="cifar10", sha256=load(registry.instance("datasets", "cifar10", {}), "cifar10", None).sha256
+        )
+    except BenchError:
+        return DIGITS
+
+
+def entry(value: str | Entry, **params: Any) -> Entry:
+    return value if isinstance(value, Entry) else Entry(name=value, params=params)
+
+
+def attack_cell(attack: str | Entry = "cpl", defense: str | Entry = "none", **changes: Any) -> AttackCell:
+    """Two readings, twelve evaluations, of a model that the attack can attack."""
+    of = entry(attack)
+    connected = of.name in FULLY_CONNECTED
+    params: dict[str, Any] = {"at": "client", "variance": 1e-3} if defense == "gaussian" else {}
+    return AttackCell(
+        **{
+            "dataset": DIGITS, "model": Entry(name="mlp" if connected else "dlg-lenet"), "attack": of,
+            "federated": FEDERATED.model_copy(update={"batch": 2}) if connected else FEDERATED,
+            "defense": entry(defense, **params), "point": "type-1", "readings": 2, "evaluations": 12,
+            "grants": Grants(labels=True, gallery=20 if of.name == "gallery" else 0), **changes,
+        }
+    )  # fmt: skip
+
+
+def training_cell(defense: str | Entry = "none", **changes: Any) -> TrainingCell:
+    """Three rounds."""
+    return TrainingCell(
+        **{
+            "dataset": DIGITS, "model": Entry(name="dlg-lenet"), "defense": entry(defense), "rounds": 3,
+            "federated": Federated(clients=10, per_round=4, batch=3), "test_every": 2, "test_examples": 50, **changes,
+        }
+    )  # fmt: skip
+
+
+def in_double(reading: Reading) -> Reading:
+    """A reading in double precision, its public data too."""
+    return replace(
+        refine.in_double(reading), public_mean=reading.public_mean.double(),
+        public_inputs=reading.public_inputs.double(),
+    )  # fmt: skip

@@ -1,0 +1,153 @@
+"""Promise: cells that are attacked together get what each gets by itself."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.benchmarks.small_cells import in_double
+
+from bench.answer import company as beside
+from bench.answer.company import attack_together, merged, part_of
+from bench.answer.context import Memory, RunContext
+from bench.answer.observation import observe_cell
+from bench.answer.reconstruct import attacker_of
+from bench.answer.run import run
+from bench.attacks.base import Attack
+from bench.cell import AttackCell, DataRef, Entry, Federated, Grants
+from bench.datasets.digits import Digits
+from bench.datasets.loading import load
+from bench.record.schema import Record
+from bench.registry import entries as registry
+from bench.rng import Key
+from bench.trip import Budget, Reconstruction
+
+DIGITS = DataRef(name="digits", sha256=load(Digits(), "digits", None).sha256)
+PRUNE, NONE = Entry(name="prune", params={"share": 0.7}), Entry(name="none")
+NOISE = Entry(name="gaussian", params={"at": "client", "variance": 1e-3})
+
+
+def mergeable(name: str) -> bool:
+    attack: type[Attack] = registry.load("attacks", name)
+    return attack.mergeable
+
+
+MERGEABLE = [name for name in registry.names("attacks") if mergeable(name)]
+
+
+def cell(defense: Entry = NONE, **changes: Any) -> AttackCell:
+    return AttackCell(
+        **{
+            "dataset": DIGITS, "model": Entry(name="dlg-lenet"), "attack": Entry(name="cpl"),
+            "federated": Federated(clients=10, per_round=4, batch=2), "defense": defense, "point": "type-1",
+            "readings": 3, "evaluations": 60, "grants": Grants(labels=True), **changes,
+        }
+    )  # fmt: skip
+
+
+def equal(one: Reconstruction, other: Reconstruction) -> None:
+    torch.testing.assert_close(one.inputs, other.inputs, rtol=0, atol=1e-9)
+    torch.testing.assert_close(one.loss, other.loss, rtol=1e-9, atol=1e-12)
+    for name in ("labels", "evaluations", "outer", "restarts"):
+        assert torch.equal(getattr(one, name), getattr(other, name)), name
+    assert one.status == other.status
+    assert one.history[-1][0] == other.history[-1][0]
+    torch.testing.assert_close(one.history[-1][1], other.history[-1][1], rtol=1e-9, atol=1e-12)
+    assert one.trajectory is not None and other.trajectory is not None
+    torch.testing.assert_close(one.trajectory[-1], other.trajectory[-1], rtol=0, atol=1e-9)
+
+
+def test_these_attacks_can() -> None:
+    assert {"cpl", "dlg", "gradinv", "idlg", "map"} == set(MERGEABLE)
+
+
+@pytest.mark.parametrize("knowledge", ["plain", pytest.param("adaptive", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("attack", MERGEABLE)
+def test_together_as_alone(tmp_path: Path, attack: str, knowledge: str) -> None:
+    """In double precision, to 1e-9, over evaluations that do not yet amplify rounding."""
+    defenses = [PRUNE, NOISE, NONE] if knowledge == "plain" else [NOISE, NOISE]
+    counts = [3, 2, 10]
+    cells = [
+        cell(defense, attack=Entry(name=attack), knowledge=knowledge, draw=n, readings=counts[n])
+        for n, defense in enumerate(defenses)
+    ]
+    context, memory, budget = RunContext(run=tmp_path), Memory(), Budget(evaluations=24, chunk=4)
+    readings = [in_double(observe_cell(each, context, memory).reading) for each in cells]
+    attacker: Attack = attacker_of(cells[0], readings[0])
+    whole, rows = merged(readings)
+    assert [len(each) for each in rows] == counts[: len(cells)]
+    traced = sum(index < budget.traced for index in whole.indices)
+    together = attacker.reconstruct(whole, replace(budget, traced=traced), Key.of_attacker(0))
+    for reading, own in zip(readings, rows, strict=True):
+        alone = attacker.reconstruct(reading, budget, Key.of_attacker(0))
+        part = part_of(together, own, traced)
+        equal(part, alone)
+        assert part.trajectory is not None and part.trajectory.shape[1] == min(8, len(reading))
+        if attack != "map":  # whose marks are the ends of stages
+            assert [mark for mark, _ in part.history] == [mark for mark, _ in alone.history]
+
+
+def answered(cells: list[AttackCell], folder: Path, rows: int | None) -> list[Record]:
+    context, memory = RunContext(run=folder, rows=rows), Memory()
+    return [run(each, context, memory, company=tuple(cells[n + 1 :])) for n, each in enumerate(cells)]
+
+
+def test_records_of_cells_in_company(tmp_path: Path) -> None:
+    """Same successes; each names the others; adaptive cells, and what there is no room for, are left to their turn."""
+    cells = [
+        cell(PRUNE, evaluations=150), cell(PRUNE, knowledge="adaptive", evaluations=150),
+        cell(NOISE, evaluations=150), cell(NONE, evaluations=150), cell(NONE, readings=20),
+        cell(Entry(name="prune", params={"share": 0.5}), evaluations=150),
+    ]  # fmt: skip
+    alone, together = answered(cells, tmp_path / "alone", None), answered(cells, tmp_path / "beside", 9)
+    for one, other in zip(alone, together, strict=True):
+        assert one.attack is not None and other.attack is not None
+        assert [[example.success for example in reading.examples] for reading in one.attack.readings] == [
+            [example.success for example in reading.examples] for reading in other.attack.readings
+        ]
+        assert one.cost.company == ()
+        assert other.cost.wall_seconds >= (other.cost.attack_seconds or 0.0) > 0
+    plain = [cells[n].id for n in (0, 2, 3)]
+    for n, record in enumerate(together):
+        assert set(record.cost.company) == ({*plain} - {record.id} if record.id in plain else set()), n
+
+
+def test_equal_readings_are_attacked_once(tmp_path: Path) -> None:
+    """Type-0 shows what type-1 shows."""
+    cells = [cell(PRUNE), cell(PRUNE, point="type-0"), cell(NOISE)]
+    first, second, third = answered(cells, tmp_path, 100)
+    assert second.cost.reused_from == first.id and not second.cost.company
+    assert first.cost.company == (third.id,)
+
+
+def test_a_cell_that_fails_leaves_the_others_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An attack that fails on all readings at once is tried on each cell's; who cannot be observed says so itself."""
+    bad = cell(Entry(name="prune", params={"share": 0.7, "nothing": 1}))
+    cells = [cell(PRUNE), bad, cell(NOISE)]
+    first, second, third = answered(cells, tmp_path, 100)
+    assert (first.status, second.status, third.status) == ("done", "crashed", "done")
+    assert first.cost.company == (third.id,)
+
+    def fails(*given: Any) -> Reconstruction:
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setattr(beside, "attack_readings", fails)
+    assert [each.status for each in answered([cell(PRUNE), cell(NOISE)], tmp_path, 100)] == ["done", "done"]
+
+
+def test_what_another_worker_took_is_forgotten(tmp_path: Path) -> None:
+    first, second, third = cell(PRUNE), cell(NOISE), cell(NONE)
+    context, memory = RunContext(run=tmp_path, rows=100), Memory()
+    attack_together(first, [second, third], context, memory)
+    assert set(memory.attacked) == {first.id, second.id, third.id}
+    attack_together(cell(NONE, knowledge="adaptive"), [third], context, memory)
+    assert set(memory.attacked) == {third.id}
+
+
+@pytest.mark.parametrize("conditions", [{}, {"rows": 100, "time_limit": 60.0}, {"rows": 5}])
+def test_a_cell_by_itself(tmp_path: Path, conditions: dict[str, Any]) -> None:
+    """On a CPU unless asked for; under a time limit, which is each cell's own; without room."""
+    memory = Memory()
+    attack_together(cell(PRUNE), [cell(NOISE)], RunContext(run=tmp_path, **conditions), memory)
+    assert not memory.attacked
