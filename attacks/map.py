@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
+from torch import nn
 
 from bench.attacks.base import Attack, Objective
 from bench.attacks.matching import claim
@@ -18,7 +19,7 @@ from bench.attacks.parts.repeats import distinct_examples
 from bench.attacks.parts.rescale import rescaled
 from bench.attacks.parts.scale import blind_to_scale, usual_brightness
 from bench.attacks.parts.soften import has_relu, softened
-from bench.attacks.parts.space import Gaussian, Space, public_space
+from bench.attacks.parts.space import Gaussian, public_space
 from bench.attacks.problem import MatchingProblem
 from bench.attacks.solvers.lbfgs import Lbfgs
 from bench.attacks.staged import Stage, staged
@@ -41,7 +42,9 @@ class Map(Attack):
 
     v is the variance of the described noise; without one it is estimated from each stage's residual, and goes to zero
     with it.  ReLUs are softened first and get their kink back in stages; a softened model's gradient is of another
-    length, so the angle is matched until the last stage, where no noise is described.
+    length, so the angle is matched until the last stage, where no noise is described.  Without ReLUs every second
+    start on a single example begins by the angle: where the model is sure of it, the gradient is faint, and the
+    distance misleads.
     """
 
     reference = "ours; as an estimator: maximum a posteriori"
@@ -80,10 +83,10 @@ class Map(Attack):
         evaluations, starts = max(1, budget.evaluations // cost), self.starts
         if has_relu(reading.model):
             starts = max(1, min(starts, evaluations // (_SOFT_STAGE * len(_SHARPNESS))))
-        stages = tuple(_stages(reading, space, problem.noise.variance, evaluations // starts, key))
+        ways = _ways(reading, space, problem.noise.variance, evaluations // starts, key)
         solver = Lbfgs(history=min(_HISTORY, evaluations), line_search="backtracking")
         solution = staged(
-            problem, hypotheses, solver, stages,
+            problem, hypotheses, solver, ways,
             starts=starts, stop=self.tolerance, budget=replace(budget, evaluations=evaluations),
         )  # fmt: skip
         rows = torch.arange(len(reading))
@@ -105,20 +108,29 @@ def _mismatch(reading: Reading) -> Mismatch:
     )  # fmt: skip
 
 
-def _stages(
+def _ways(
     reading: Reading, space: Gaussian, variance: float, evaluations: int, key: Key
-) -> Iterator[Stage]:
-    """The stages of one start that may take so many evaluations."""
-    if has_relu(reading.model):
-        for n, (sharpness, weight) in enumerate(zip(_SHARPNESS, _WEIGHTS, strict=True), 1):
-            model = reading.model if sharpness is None else softened(reading.model, sharpness)
-            cosine = variance == 0 and sharpness is not None
-            yield Stage(model=model, space=space, weight=weight, until=n / len(_SHARPNESS), cosine=cosine)
-        return
+) -> tuple[tuple[Stage, ...], ...]:
+    """The stages of one start that may take so many evaluations, and of the next."""
+    model = reading.model
+    if has_relu(model):
+        return (tuple(_softened_stages(model, space, by_angle=variance == 0)),)
     if variance > 0:
-        yield Stage(model=reading.model, space=space, weight=None, until=1.0)
-        return
-    second = evaluations >= _LEAST_CURVED and reading.public_mean.numel() <= LARGEST
-    yield Stage(model=reading.model, space=space, weight=2e-6, until=0.3 if second else 0.5)
-    last: Space = equal_curvature(space, reading, key) if second else space
-    yield Stage(model=reading.model, space=last, weight=None, until=1.0)
+        return ((Stage(model=model, space=space),),)
+    curved = evaluations >= _LEAST_CURVED and reading.public_mean.numel() <= LARGEST
+    until = 0.3 if curved else 0.5
+    last = Stage(model=model, space=equal_curvature(space, reading, key) if curved else space)
+    by_distance = Stage(model=model, space=space, weight=2e-6, until=until)
+    by_angle = (
+        Stage(model=model, space=space, weight=1e-4, until=until / 2, cosine=True),
+        Stage(model=model, space=space, weight=1e-6, until=until, cosine=True),
+    )
+    return ((by_distance, last), (*by_angle, last)) if reading.examples == 1 else ((by_distance, last),)
+
+
+def _softened_stages(model: nn.Module, space: Gaussian, *, by_angle: bool) -> Iterator[Stage]:
+    for n, (sharpness, weight) in enumerate(zip(_SHARPNESS, _WEIGHTS, strict=True), 1):
+        stage = Stage(model=model, space=space, weight=weight, until=n / len(_SHARPNESS))
+        if sharpness is not None:
+            stage = replace(stage, model=softened(model, sharpness), cosine=by_angle)
+        yield stage

@@ -1,5 +1,6 @@
 """Several minimisations in a row, each from where the one before ended, from several starts."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -65,33 +66,36 @@ class _Search:
 
 
 def staged(
-    problem: MatchingProblem, hypotheses: Tensor, solver: Solver[Any], stages: tuple[Stage, ...], *,
+    problem: MatchingProblem, hypotheses: Tensor, solver: Solver[Any], ways: Sequence[tuple[Stage, ...]], *,
     starts: int, stop: float, budget: Budget,
 ) -> Solution:  # fmt: skip
     """Each reading's point of least loss over so many starts, in the variables of `problem.space`.
 
-    Each start takes the next of `hypotheses` (reading, start, example), labels, best first, and may spend its
-    equal share of the evaluations; only readings that no start has explained yet begin another.
-    What then remains continues the last stage.  A reading is done below `stop` times its zero-gradient loss, or where
-    its loss falls no more.  The loss is the distance under the model itself, and -log p where noise is described.
+    Each start takes the next of `hypotheses` (reading, start, example), labels, best first, and the next of `ways`, in
+    turn, and may spend its equal share of the evaluations; only readings that no start has explained yet begin
+    another.  What then remains continues the last stage, which is the same in all ways.  A reading is done below `stop`
+    times its zero-gradient loss, or where its loss falls no more.  The loss is the distance under the model itself, and
+    -log p where noise is described.
     """
     search, evaluations = _begin(problem, hypotheses, solver, stop, budget), budget.evaluations
-    if evaluations < _LEAST * len(stages):
-        stages = stages[-1:]
-    starts = max(1, min(starts, evaluations // (_LEAST * len(stages))))
+    longest = max(map(len, ways))
+    if evaluations < _LEAST * longest:
+        ways, longest = [stages[-1:] for stages in ways], 1
+    starts = max(1, min(starts, evaluations // (_LEAST * longest)))
     share = evaluations // starts
     for start in range(starts):
         rows = _unexplained(search)
         if len(rows):
             search.restarts[rows] = start
-            x, runs = _start(search, rows, start), torch.full_like(rows, start)
-            for stage in stages:
+            turn, way = divmod(start, len(ways))
+            x, runs = _start(search, rows, start, first=not turn), torch.full_like(rows, start)
+            for stage in ways[way]:
                 x = _run(search, stage, rows, runs, x, share * start + round(stage.until * share))
     above = (search.loss > stop * search.zero_loss).cpu()
     left = torch.nonzero((search.spent < evaluations) & above)[:, 0]
     if search.noise_weight is None and len(left):
         point = search.point[left.to(search.point.device)]
-        _run(search, stages[-1], left, search.runs[left], point, evaluations, last=True)
+        _run(search, ways[0][-1], left, search.runs[left], point, evaluations, last=True)
     return Solution(
         x=_variables(search, search.point), loss=search.loss, evaluations=search.spent, restarts=search.restarts,
         runs=search.runs, marks=tuple(search.marks), losses=torch.stack(search.losses),
@@ -126,18 +130,18 @@ def _unexplained(search: _Search) -> Tensor:
     return torch.nonzero(~(search.loss <= enough))[:, 0].cpu()
 
 
-def _start(search: _Search, rows: Tensor, start: int) -> Tensor:
-    """Inputs (row, example, value) at u = 0 for a first start of one example, else near it: equal examples would
-    stay equal."""
+def _start(search: _Search, rows: Tensor, start: int, *, first: bool) -> Tensor:
+    """Inputs (row, example, value) at u = 0 for the `first` start, of its way, of one example, else near it: equal
+    examples would stay equal."""
     problem, (examples, values) = search.problem, _size(search.problem)
     assert problem.space is not None
     u = problem.like.new_zeros((len(rows), examples, values))
-    if start or examples > 1:
+    if not first or examples > 1:
         for n, row in enumerate(rows.tolist()):
             for example in range(examples):
                 random = problem.key.generator("start", problem.reading.indices[row], example, start)
                 u[n, example] = torch.from_numpy(random.standard_normal(values)).to(u)
-    return problem.space.inputs(_SPREAD[min(start, 1)] * u)
+    return problem.space.inputs(_SPREAD[not first] * u)
 
 
 def _run(

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from bench import api
@@ -126,3 +127,24 @@ def test_pictures_of_a_model_that_is_blind_to_scale_are_as_bright_as_public_ones
         torch.testing.assert_close(bright.flatten(2).quantile(0.99, dim=-1), at.expand(2, 3))
         black = torch.zeros(1, 1, *shape)
         assert torch.equal(usual_brightness(black, reading), black)
+
+
+def test_the_angle_finds_examples_that_a_trained_model_is_sure_of() -> None:
+    """Their gradients are faint: a second start, by the angle, finds what the distance does not."""
+    digits = load_digits()
+    x, y = torch.from_numpy(digits.images[:, None] / 16).float(), torch.from_numpy(digits.target).long()
+    model = api.build("dlg-lenet", shape=(1, 8, 8), classes=10)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    for _ in range(60):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x[:400]), y[:400]).backward()
+        optimizer.step()
+    victims = range(400, 412)
+    each = [api.gradient(model, x[n : n + 1], y[n : n + 1]) for n in victims]
+    gradients = {name: torch.stack([gradient[name] for gradient in each]) for name in each[0]}
+    reading = api.reading(gradients, model=model, shape=(1, 8, 8), classes=10, public=x[600:900].numpy())
+    truth, found = x[400:412], []
+    for starts in (1, 2):
+        made = attack(reading, 150 * starts, starts=starts)
+        found.append(int(((made.inputs[:, 0] - truth).square().flatten(1).mean(1) < 1e-2).sum()))
+    assert found[1] >= found[0] + 3, found

@@ -43,9 +43,9 @@ def label_hypotheses(reading: Reading, observed: Tensors, count: int, key: Key |
     the model has no last linear layer with an output for each class.  `key` draws starts of the search where
     there are too many hypotheses to try all.
 
-    A single example of an update that was sent whole and without noise has its label first for certain (Zhao et al.
-    2020); all else is an estimate.  Where a client goes through its examples more than once, `tied_examples` says
-    of each hypothesis which of its positions hold the same one.
+    A single example of an update that was sent whole and without noise has its label for certain (Zhao et al.
+    2020), and no other; all else is an estimate.  Where a client goes through its examples more than once,
+    `tied_examples` says of each hypothesis which of its positions hold the same one.
     """
     described = described_classes(reading, observed)
     counted = labels_from(reading, observed, described)
@@ -91,7 +91,7 @@ def _of_layer(layer: LastLayer, reading: Reading, row: int, counted: Tensor, key
     if layer.steps > 1:
         return _fitted(layer, best[:FITTED], search=many > _CERTAIN, labels_known=known is not None)
     if layer.examples == 1 and layer.whole and layer.noise <= _EXACT * layer.d_weight.square().mean():
-        return torch.cat([counted[None], best[best[:, 0] != counted]])
+        return counted[None]  # certain: every start has it
     return best
 
 
