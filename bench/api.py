@@ -27,14 +27,16 @@ from before the optimiser's step.
 """
 
 import copy
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bench.answer.readings import to_device
@@ -43,15 +45,19 @@ from bench.datasets.base import Group
 from bench.device import repeatable
 from bench.errors import BenchError, NotApplicable
 from bench.gradients import group_gradients, one_hot
-from bench.models.base import Model
 from bench.own import coerce
-from bench.own import files as reading_files
-from bench.own.coerce import Range, Values
+from bench.own.check import Check, check
+from bench.own.coerce import ZERO_TO_ONE, Range, Values
+from bench.own.copies import plain_copy
+from bench.own.flower import from_flower
 from bench.own.frames import Frames, frames
+from bench.own.given import build, open_reading, reading, save_reading
+from bench.own.local import SGD
+from bench.own.opacus import OpacusStep, from_opacus
+from bench.own.repeats import Claim, claim
+from bench.own.weights import refuse_batch_statistics
 from bench.pictures.grid import grid
 from bench.pictures.grid import save as save_picture
-from bench.points import point
-from bench.record.checkpoints import fit
 from bench.registry import entries as registry
 from bench.rng import Key
 from bench.sanitize import first_line
@@ -63,26 +69,11 @@ from bench.scoring.score import score as score_examples
 from bench.sweep.session import chosen_device
 from bench.trip import Budget, Reading, Reconstruction
 
+__all__ = (
+    "SGD", "Check", "OpacusStep", "attack", "build", "check", "frame", "from_flower", "from_opacus", "gradient",
+    "open_reading", "reading", "save_pictures", "save_reading", "score",
+)  # fmt: skip
 NO_PUBLIC = "a uniform grey, as no public examples were given; a real prior is nearer to the truth"
-ZERO_TO_ONE: Range = (0.0, 1.0)
-
-
-def build(
-    name: str, *, shape: tuple[int, ...], classes: int, seed: int = 0, params: Mapping[str, Any] | None = None
-) -> nn.Module:
-    """A registered model as a module in eval mode, at its initial weights of that seed.
-
-    Raises `BenchError` for an unknown name or parameter, or a shape that it cannot take.
-    """
-    architecture: Model = registry.instance("models", name, params or {})
-    try:
-        module = architecture.build(shape, classes).eval()
-    except (ValueError, RuntimeError, TypeError) as error:
-        raise BenchError(f"model {name!r} takes no inputs of shape {shape}: {first_line(error)}") from None
-    with torch.no_grad():
-        for key, value in architecture.initial(module, seed).items():
-            module.get_parameter(key).copy_(value)
-    return module
 
 
 def gradient(model: nn.Module, inputs: Values, labels: Values) -> dict[str, Tensor]:
@@ -91,7 +82,8 @@ def gradient(model: nn.Module, inputs: Values, labels: Values) -> dict[str, Tens
     `inputs` (example, *shape), `labels` (example,).  The model itself is left as it is.  Raises `BenchError` for
     inputs or labels that do not fit it.
     """
-    module = _copy(model)
+    refuse_batch_statistics(model)
+    module = plain_copy(model)
     weights = {name: value.detach() for name, value in module.named_parameters()}
     x = coerce.tensor(inputs, "inputs").to(next(iter(weights.values())).dtype)
     try:
@@ -105,107 +97,22 @@ def gradient(model: nn.Module, inputs: Values, labels: Values) -> dict[str, Tens
     return {name: value[0].detach() for name, value in gradients.items()}
 
 
-def reading(
-    gradients: Mapping[str, Values] | Sequence[Values], *, model: nn.Module | str, shape: tuple[int, ...],
-    classes: int, weights: Mapping[str, Values] | None = None, batch: int = 1, steps: int = 1, rate: float = 1.0,
-    unit: float = 1.0, value_range: Range = ZERO_TO_ONE, labels: Values | None = None, public: Values | None = None,
-    public_labels: Values | None = None,
-) -> Reading:  # fmt: skip
-    """What an attacker holds of one's own gradients, ready for `attack`.
-
-    `gradients`: name → tensor, or a list in the order of `model.parameters()`; each of its parameter's shape, or
-    (reading, *shape) for several readings under the same weights.  `model` is a module (copied, and put into eval mode)
-    or a registered name; `weights` those at which the gradients were taken, by default the module's own.  `unit` is 1
-    for gradients, and `rate` for a weight difference w_0 - w_L over `steps` local steps of `batch` examples.  `labels`,
-    if given, are the true ones and count as granted.  `public` (example, *shape) and `public_labels` (example,) are
-    what anyone may know; without them, one uniform grey.
-
-    Raises `BenchError`, in one line, for whatever does not fit together.
-    """
-    meta = reading_files.checked_meta(
-        shape=tuple(shape), classes=classes, batch=batch, steps=steps, rate=rate, unit=unit,
-        value_range=tuple(value_range),
-    )  # fmt: skip
-    if isinstance(model, str) and weights is None:
-        raise BenchError(f"model {model!r} is given by name: give the weights of the gradients, too")
-    module = build(model, shape=meta.shape, classes=classes) if isinstance(model, str) else _copy(model)
-    named = {name: coerce.tensor(value, f"weight {name!r}") for name, value in (weights or {}).items()}
-    own = {name: value.detach() for name, value in module.named_parameters()}
-    parameters = fit(module, named, where="weights") if weights is not None else own
-    values = coerce.gradients(gradients, parameters)
-    count, examples = len(next(iter(values.values()))), batch * steps
-    known = torch.full((1, *meta.shape), sum(meta.value_range) / 2)
-    if public is not None:
-        known = coerce.examples(public, meta.shape, "public")
-    known_labels = torch.full((len(known),), -1)
-    if public_labels is not None:
-        known_labels = coerce.labels(public_labels, len(known), classes)
-    granted = None
-    if labels is not None:  # in ascending order: the order of a batch is nobody's to know
-        granted = coerce.labels(labels, count * examples, classes).reshape(count, examples).sort(1).values
-    return Reading(
-        point=point("type-2" if examples == 1 else "type-1"), linked="vector",
-        values={name: value[:, None] for name, value in values.items()},
-        weights={name: value[None] for name, value in parameters.items()},
-        rounds=(0,), indices=tuple(range(count)), model=module,
-        kind="image" if len(meta.shape) == 3 else "table", shape=meta.shape, value_range=meta.value_range,
-        classes=classes, batch=batch, steps=steps, rate=meta.rate, unit=meta.unit, client_examples=examples,
-        senders=1, public_mean=known.mean(0), public_inputs=known, public_labels=known_labels, labels=granted,
-    )  # fmt: skip
-
-
-def open_reading(
-    path: str | PathLike[str], *, model: nn.Module | str, weights: Mapping[str, Values] | None = None,
-    params: Mapping[str, Any] | None = None, public: Values | None = None, public_labels: Values | None = None,
-) -> Reading:  # fmt: skip
-    """The reading of a reading file (`bench.own.files`).
-
-    `weights` go before those in the file; `params` are a named model's.  Raises `BenchError` naming the file.
-    """
-    content = reading_files.load(Path(path))
-    meta, chosen = content.meta, weights or content.weights
-    if isinstance(model, str):
-        if not chosen:
-            raise BenchError(f"{path}: it holds no weights of the model; give them beside it")
-        model = build(model, shape=meta.shape, classes=meta.classes, params=params)
-    try:
-        return reading(
-            content.values, model=model, weights=chosen or None, labels=content.labels, public=public,
-            public_labels=public_labels, **asdict(meta),
-        )  # fmt: skip
-    except BenchError as error:
-        raise type(error)(f"{path}: {error}") from None
-
-
-def save_reading(path: str | PathLike[str], reading: Reading) -> None:
-    """Write a reading of one observation for `bench attack --reading`; granted labels go with it."""
-    knows = reading.description is not None or reading.simulator is not None
-    if len(reading.rounds) > 1 or reading.senders > 1 or knows:
-        raise BenchError(
-            f"{path}: a reading file holds one observation of one client, and no description or simulator"
-        )
-    meta = reading_files.checked_meta(
-        shape=reading.shape, classes=reading.classes, batch=reading.examples // reading.steps,
-        steps=reading.steps, rate=reading.rate, unit=reading.unit, value_range=reading.value_range,
-    )  # fmt: skip
-    reading_files.save(
-        Path(path), {name: value[:, 0].cpu().numpy() for name, value in reading.values.items()}, meta,
-        weights={name: value[0].cpu().numpy() for name, value in reading.weights.items()},
-        labels=None if reading.labels is None else reading.labels.cpu().numpy(),
-    )  # fmt: skip
-
-
 def attack(
     reading: Reading, attack: str | Attack = "cpl", *, evaluations: int = 500, chunk: int = 32, seed: int = 0,
     device: Literal["auto", "cpu", "cuda"] = "cpu", params: Mapping[str, Any] | None = None,
-) -> Reconstruction:  # fmt: skip
+) -> Claim:  # fmt: skip
     """Attack all readings; `evaluations` for each, restarts included; `params` are a named attack's.
+
+    Several local steps are simulated one by one (`local="unrolled"`) by attacks that can, unless `params` say
+    otherwise.  An example that came in several epochs is claimed once.
 
     Raises `BenchError` where the attack is unknown or cannot take the reading.
     """
     if evaluations < 1 or chunk < 1:
         raise BenchError(f"evaluations and chunk must be at least 1, got {evaluations} and {chunk}")
-    chosen: Attack = registry.instance("attacks", attack, params or {}) if isinstance(attack, str) else attack
+    chosen = (
+        _chosen(attack, params or {}, several_steps=reading.steps > 1) if isinstance(attack, str) else attack
+    )
     place = torch.device(chosen_device(device))
     held = replace(reading, model=copy.deepcopy(reading.model))  # it may be moved to the device
     try:
@@ -213,7 +120,7 @@ def attack(
             raise NotApplicable(reason)
         budget = Budget(evaluations=evaluations, chunk=chunk)
         with repeatable(place):
-            return chosen.reconstruct(to_device(held, place), budget, Key(seed=seed))
+            return claim(chosen.reconstruct(to_device(held, place), budget, Key(seed=seed)), reading)
     except NotApplicable as reason:
         name = attack if isinstance(attack, str) else type(attack).__name__
         raise BenchError(f"attack {name} cannot take this reading: {reason}") from None
@@ -230,9 +137,10 @@ def score(
     `public` (example, *shape) gives the prior-only baselines and, as strangers to the victims, the gallery of
     identification; without it there is no identification, and `priors_from` says what the prior was.
     `labels_known`: the attacker had the true labels, so that a blind guess is of the right class; it takes
-    `public_labels`.  Values
-    in `value_range` are scored as [0, 1]. A table without `groups` counts every column as numeric.  Raises
-    `BenchError` for shapes, labels or values that do not fit.
+    `public_labels`.  Values in `value_range` are scored as [0, 1]. A table without `groups` counts every column as
+    numeric.  What `attack` returned is checked against the truth (`check`): where that does not explain what was sent,
+    low figures say nothing, a warning says so, and `doubt` why.  Raises `BenchError` for shapes, labels or values that
+    do not fit.
     """
     claimed = replace(reconstruction, inputs=_scaled(reconstruction, value_range))
     true = coerce.scaled(coerce.like_reading(truth, tuple(claimed.inputs.shape)), value_range, "truth")
@@ -261,10 +169,22 @@ def score(
         gallery=None if public is None else known, lpips=lpips,
         gallery_labels=known_labels if labels_known else None,
     )  # fmt: skip
+    doubt = _doubt(reconstruction, true, true_labels)
+    if doubt:
+        warnings.warn(f"the scores say nothing: {doubt}", stacklevel=2)
     return replace(
-        scores, lpips_absent=lpips_absent,
+        scores, lpips_absent=lpips_absent, doubt=doubt,
         priors_from=NO_PUBLIC if public is None else "the public examples given",
     )  # fmt: skip
+
+
+def _doubt(claimed: Reconstruction, true: NDArray[np.float64], labels: Tensor) -> str | None:
+    """Why the scores of a claim on these examples, in [0, 1], say nothing."""
+    if not isinstance(claimed, Claim):
+        return None
+    low, high = claimed.reading.value_range
+    checked = check(claimed.reading, low + (high - low) * torch.from_numpy(true), labels)
+    return None if checked.explained else f"the truth {checked.line}"
 
 
 def save_pictures(
@@ -299,9 +219,11 @@ def frame(run: str | PathLike[str]) -> Frames:
     return frames(Path(run))
 
 
-def _copy(model: nn.Module) -> nn.Module:
-    """The model on the CPU in eval mode; the caller's own is never touched."""
-    return copy.deepcopy(model).cpu().eval().requires_grad_(True)
+def _chosen(name: str, params: Mapping[str, Any], *, several_steps: bool) -> Attack:
+    made: Attack = registry.instance("attacks", name, params)
+    if several_steps and "local" not in params and hasattr(made, "local"):
+        made = registry.instance("attacks", name, {**params, "local": "unrolled"})
+    return made
 
 
 def _scaled(reconstruction: Reconstruction, value_range: Range) -> Tensor:

@@ -12,6 +12,7 @@ Axes are named once, here, and used in every docstring:
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import cycle, islice
 from typing import Literal, Protocol
 
 from torch import Tensor, nn
@@ -138,8 +139,10 @@ class Reading:
     and `public_labels` (example,), -1 where unknown, are of the public split, or draws of what is granted of it
     (`bench.answer.public`).  Fields below `granted` differ from their defaults only where the cell's knowledge
     (`description`, `simulator`) or its grants say so.  `gallery_inputs` (candidate, *shape) and `gallery_labels`
-    (candidate,) hold the examples of all readings among strangers, in an order that tells nothing.  Unless it
-    is granted, no field has an example of a victim or its label; none has a batch statistic or the order of a batch.
+    (candidate,) hold the examples of all readings among strangers, in an order that tells nothing.  `momentum` and
+    `weight_decay` are of the client's SGD; `ragged`: each epoch over its `client_examples` ends with a smaller batch,
+    where B does not divide them.  Unless it is granted, no field has an example of a victim or its label; none has a
+    batch statistic or the order of a batch.
     """
 
     point: Point
@@ -169,11 +172,28 @@ class Reading:
     repeated_readings: int = 1
     gallery_inputs: Tensor | None = None
     gallery_labels: Tensor | None = None
+    # of a federated project of one's own
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    ragged: bool = False
 
     @property
     def examples(self) -> int:
-        """Distinct examples behind each reading."""
+        """Examples that the gradients behind each reading were computed on: those of all its local steps."""
+        if self.ragged:
+            return sum(self.batches)
         return self.point.examples(batch=self.batch, steps=self.steps, senders=self.senders)
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """Examples of each local step of one client."""
+        if not self.ragged:
+            return (
+                self.point.examples(batch=self.batch, steps=self.steps, senders=1) // self.steps,
+            ) * self.steps
+        whole, rest = divmod(self.client_examples, self.batch)
+        epoch = (self.batch,) * whole + ((rest,) if rest else ())
+        return tuple(islice(cycle(epoch), self.steps))
 
     def __len__(self) -> int:
         return len(self.indices)

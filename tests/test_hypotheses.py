@@ -49,7 +49,7 @@ def _layer(steps: int, batch: int, labels: Tensor, spread: float = 0.0) -> tuple
     layer = LastLayer(
         weight=linear.weight.detach(), bias=linear.bias.detach(), d_weight=d_weight, d_bias=d_bias,
         kept=torch.ones(CLASSES, FEATURES + 1, dtype=torch.bool), means=means, spread=max(spread, 1e-3) ** 2,
-        steps=steps, batch=batch, rate=RATE,
+        batches=(batch,) * steps, rate=RATE,
     )  # fmt: skip
     return layer, linear
 

@@ -35,7 +35,7 @@ def _layer(steps: int, batch: int, distinct: int) -> LastLayer:
     return LastLayer(
         weight=zeros, bias=zeros[:, 0], d_weight=zeros, d_bias=zeros[:, 0], spread=1.0, rate=0.5,
         kept=torch.ones(CLASSES, FEATURES + 1, dtype=torch.bool), means=zeros.expand(steps, -1, -1),
-        steps=steps, batch=batch, client_examples=distinct,
+        batches=(batch,) * steps, client_examples=distinct,
     )  # fmt: skip
 
 
@@ -59,9 +59,10 @@ def test_equal_labels_are_tied_once_each() -> None:
 
 
 def test_segments_end_with_each_step_and_each_pass() -> None:
-    assert segments(6, 2, 3) == [2, 1, 1, 2]
-    assert segments(6, 2, 6) == [2, 2, 2]
-    assert segments(4, 4, 2) == [2, 2]
+    assert segments((2, 2, 2), 3) == [2, 1, 1, 2]
+    assert segments((2, 2, 2), 6) == [2, 2, 2]
+    assert segments((4,), 2) == [2, 2]
+    assert segments((2, 1, 2, 1), 3) == [2, 1, 2, 1]
 
 
 def test_distinct_examples_of_a_reading() -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bench.attacks.parts.label_rules import last_layer
+from bench.attacks.parts.local import momentum_gain
 from bench.attacks.parts.repeats import distinct_examples
 from bench.trip import Reading
 
@@ -26,8 +27,8 @@ class LastLayer:
     `weight` (class, feature) and `bias` (class,) at the start of the round; `d_weight` and `d_bias` are Σ over the
     steps of the mean gradient, `kept` (class, feature + 1) says which of their coordinates, the bias last, were
     sent.  `means` (step, class, feature): the mean feature of public examples, `spread` their variance within a
-    class, a mean over features.  `client_examples`: so many distinct ones, of which the steps go through all before
-    one comes again; None: all are distinct.
+    class, a mean over features.  `batches` (step,): examples of each step.  `client_examples`: so many distinct ones,
+    of which the steps go through all before one comes again; None: all are distinct.
     """
 
     weight: Tensor
@@ -37,10 +38,10 @@ class LastLayer:
     kept: Tensor
     means: Tensor
     spread: float
-    steps: int
-    batch: int
+    batches: tuple[int, ...]
     rate: float
     client_examples: int | None = None
+    momentum: float = 0.0
 
     @property
     def distinct(self) -> int:
@@ -52,8 +53,17 @@ class LastLayer:
         return len(self.bias)
 
     @property
+    def steps(self) -> int:
+        return len(self.batches)
+
+    @property
     def examples(self) -> int:
-        return self.steps * self.batch
+        return sum(self.batches)
+
+    @property
+    def step_of(self) -> Tensor:
+        """The local step of each position, (example,)."""
+        return torch.repeat_interleave(torch.arange(self.steps), torch.tensor(self.batches))
 
     @property
     def whole(self) -> bool:
@@ -98,7 +108,8 @@ def last_layers(reading: Reading, observed: Tensors) -> list[LastLayer] | None:
     for row in range(len(reading)):
         moved = [first]
         for step in range(1, steps):
-            now = {name: value - step * reading.rate * observed[name][row] for name, value in start.items()}
+            way = reading.rate * step * momentum_gain(reading.momentum, step)
+            now = {name: value - way * observed[name][row] for name, value in start.items()}
             here = features(reading.model, now, path, inputs)
             assert here is not None
             moved.append(here)
@@ -135,8 +146,8 @@ def _of(
     means, spread = _class_means(moved, reading.public_labels[: moved.shape[1]], reading.classes)
     return LastLayer(
         weight=weight, bias=bias, d_weight=sent, d_bias=sent_bias, kept=_kept(sent, sent_bias), means=means,
-        spread=spread, steps=steps, batch=reading.examples // steps, rate=reading.rate,
-        client_examples=distinct_examples(reading),
+        spread=spread, batches=reading.batches if reading.senders == 1 else (reading.examples,), rate=reading.rate,
+        client_examples=distinct_examples(reading), momentum=reading.momentum,
     )  # fmt: skip
 
 

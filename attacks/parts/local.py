@@ -4,7 +4,7 @@ After the first step the weights differ by reading, and depend on its candidates
 them, so that a distance to the update has exact derivatives.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -19,39 +19,63 @@ Tensors = Mapping[str, Tensor]
 
 def unrolled_update(
     model: nn.Module, weights: Tensors, inputs: Tensor, targets: Tensor,
-    *, steps: int, rate: float, between: StepDefense | None = None,
+    *, steps: int, rate: float, between: StepDefense | None = None, batches: Sequence[int] | None = None,
+    momentum: float = 0.0, weight_decay: float = 0.0,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """Each reading's update after `steps` local steps, in gradient units: Σ ḡ / steps, name → (reading, *shape).
+    """Each reading's update after `steps` local steps, in gradient units: the mean ḡ, name → (reading, *shape).
 
     `weights` name → (*shape) are shared at the start; `inputs` (reading, step·example, *shape) and
     `targets` (reading, step·example, class) are in the order of the steps; `rate` is η.  Each step is
     w ← w - η ḡ with ḡ the mean gradient over the step's examples at the current weights (local SGD,
     McMahan et al. 2017, algorithm 1), so that the result is what the client sends, w_0 - w_L, divided by
     η·steps.  `between` stands for a defense inside the local steps (`Description.local_steps`): it takes each example's
-    gradient (reading, example, *shape) and returns ḡ, by default the mean.
+    gradient (reading, example, *shape) and returns ḡ, by default the mean.  `batches` (step,) are the examples of each
+    step, by default equal numbers.
+
+    With `momentum` m and `weight_decay` λ a step is w ← w - η v, v ← m v + ḡ + λ w, as in `torch.optim.SGD`.  The
+    result is then (w_0 - w_L) / (η · steps · `momentum_gain`) - λ w_0: of constant gradients the gradient.
 
     Differentiable to inputs and targets through all steps, where these require it; else no graph is kept.
     Raises `BenchError` where the examples are not `steps` batches of one size, `NotApplicable` as
     `group_gradients` does.
     """
     count, examples = inputs.shape[:2]
-    if examples % steps:
-        raise BenchError(
-            f"{examples} examples are not {steps} local batches of one size; give a multiple of {steps}"
-        )
+    if batches is None:
+        if examples % steps:
+            raise BenchError(
+                f"{examples} examples are not {steps} local batches of one size; give a multiple of {steps}"
+            )
+        batches = (examples // steps,) * steps
+    parts = [value.split(list(batches), dim=1) for value in (inputs, targets)]
     graph = torch.is_grad_enabled() and (inputs.requires_grad or targets.requires_grad)
     local = {name: value.expand(count, *value.shape) for name, value in weights.items()}
     total: dict[str, Tensor] = {}
-    for step, (x, y) in enumerate(zip(inputs.chunk(steps, dim=1), targets.chunk(steps, dim=1), strict=True)):
+    velocity: Tensors = {}
+    for step, (x, y) in enumerate(zip(*parts, strict=True)):
         shared = weights if step == 0 else None  # the cheaper way
         if between is None:
             mean: Tensors = _mean_gradients(model, shared, local, x, y, graph)
         else:
             each = _example_gradients(model, shared, local, x, y, graph)
             mean = between(step, each, Candidates(inputs=x, targets=y, weights=shared or local))
+        if weight_decay:
+            mean = {name: value + weight_decay * local[name] for name, value in mean.items()}
+        if momentum and step:
+            mean = {name: momentum * velocity[name] + value for name, value in mean.items()}
+        velocity = mean
         total = {name: total[name] + mean[name] if step else mean[name] for name in weights}
         local = {name: value - rate * mean[name] for name, value in local.items()}
-    return {name: value / steps for name, value in total.items()}
+    scale = steps * momentum_gain(momentum, steps)
+    update = {name: value / scale for name, value in total.items()}
+    if not weight_decay:
+        return update
+    return {name: value - weight_decay * weights[name] for name, value in update.items()}
+
+
+def momentum_gain(momentum: float, steps: int) -> float:
+    """How much further momentum m takes L steps on a constant gradient than none: the mean over s = 1 … L of
+    (1 - mˢ)/(1 - m)."""
+    return sum((1 - momentum**s) / (1 - momentum) for s in range(1, steps + 1)) / steps
 
 
 def _example_gradients(

@@ -107,7 +107,8 @@ class Mismatch:
         if self.unrolled:
             inside = description is not None and description.inside_steps
             update = unrolled_update(
-                model, weights, inputs, targets, steps=reading.steps, rate=reading.rate,
+                model, weights, inputs, targets, steps=reading.steps, rate=reading.rate, batches=reading.batches,
+                momentum=reading.momentum, weight_decay=reading.weight_decay,
                 between=description.local_steps(observed) if description is not None and inside else None,
             )  # fmt: skip
             return update if description is None else {name: v[:, None] for name, v in update.items()}

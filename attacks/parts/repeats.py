@@ -5,6 +5,9 @@ steps are a first pass over distinct examples; each later pass has the same ones
 that knows this seeks D examples and not B·L, each with the evidence of all its steps.
 """
 
+from collections.abc import Sequence
+from itertools import accumulate
+
 import torch
 from torch import Tensor
 
@@ -41,7 +44,9 @@ def _rank(labels: Tensor) -> Tensor:
     return (labels[:, :, None] == labels[:, None, :]).long().tril(-1).sum(2)
 
 
-def segments(examples: int, batch: int, distinct: int) -> list[int]:
-    """The lengths of runs of positions within one step and one pass: there, the order of examples means nothing."""
-    ends = sorted({*range(batch, examples, batch), *range(distinct, examples, distinct), examples})
+def segments(batches: Sequence[int], distinct: int) -> list[int]:
+    """The lengths of runs of positions within one step, of `batches` examples, and one pass: there, the order of
+    examples means nothing."""
+    examples = sum(batches)
+    ends = sorted({*accumulate(batches), *range(distinct, examples, distinct)})
     return [end - start for start, end in zip([0, *ends], ends, strict=False)]

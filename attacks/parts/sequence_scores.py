@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bench.attacks.parts.last_layer import LastLayer
+from bench.attacks.parts.local import momentum_gain
 from bench.attacks.solvers.lbfgs import Lbfgs
 
 _CHUNK = 4096
@@ -26,7 +27,7 @@ def mean_residuals(layer: LastLayer, sequences: Tensor, *, rescaled: bool = Fals
     `rescaled` takes the least over positive factors, one of dW and one of db: a clipped update is shorter, and that
     of an example which the model is sure of, or wrong about, is not as long as the mean features say.
     """
-    steps = torch.arange(layer.examples) // layer.batch
+    steps = layer.step_of
     flat = layer.means.flatten(0, 1)
     gram, logits = flat @ flat.mT, flat @ layer.weight.mT + layer.bias
     kept, has_bias = layer.kept[:, :-1].to(flat), layer.kept[:, -1].to(flat) * layer.bias_unit
@@ -38,7 +39,7 @@ def mean_residuals(layer: LastLayer, sequences: Tensor, *, rescaled: bool = Fals
     for rows in sequences.split(_CHUNK):
         at = steps * layer.classes + rows
         k = gram[at[:, :, None], at[:, None, :]]
-        delta = simulate(k, logits[at], rows, layer.batch, layer.rate)
+        delta = simulate(layer, k, logits[at], rows)
         linear = (delta * across.mT[at]).sum((1, 2))
         if masked is None:
             square = (k * (delta @ delta.mT)).sum((1, 2))
@@ -78,7 +79,7 @@ def marginal_scores(layer: LastLayer, sequences: Tensor) -> Tensor:
     is no surprise, any other is.  A floor stands for the noise, and for p - y being other than on the means.  The
     bias counts as one more column, weighed by the mean of ‖h‖².  Every coordinate must have been sent.
     """
-    steps = torch.arange(layer.examples) // layer.batch
+    steps = layer.step_of
     flat, sent = layer.means.flatten(0, 1), layer.d_weight
     gram, logits = flat @ flat.mT, flat @ layer.weight.mT + layer.bias
     across, energy = flat @ sent.mT, sent @ sent.mT
@@ -88,7 +89,7 @@ def marginal_scores(layer: LastLayer, sequences: Tensor) -> Tensor:
     for rows in sequences.split(_CHUNK):
         at = steps * layer.classes + rows
         k = gram[at[:, :, None], at[:, None, :]]
-        delta = simulate(k, logits[at], rows, layer.batch, layer.rate)
+        delta = simulate(layer, k, logits[at], rows)
         linear = delta.mT @ across[at]
         gap = (layer.d_bias - delta.sum(1)) * has_bias.sqrt()
         residual = energy - linear - linear.mT + delta.mT @ (k @ delta) + gap[:, :, None] * gap[:, None, :]
@@ -100,21 +101,35 @@ def marginal_scores(layer: LastLayer, sequences: Tensor) -> Tensor:
     return torch.cat(scores)
 
 
-def simulate(gram: Tensor, logits: Tensor, labels: Tensor, batch: int, rate: float) -> Tensor:
+def simulate(layer: LastLayer, gram: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
     """(p - y)/B of each example at its own local step: (sequence, example, class).
 
     `gram` (sequence, example, example) are products of features, `logits` (sequence, example, class) those
-    of the features at their step under the first W and b, `labels` (sequence, example).
+    of the features at their step under the first W and b, `labels` (sequence, example).  With momentum each is times
+    its step's share of the update.
     """
     targets = torch.nn.functional.one_hot(labels, logits.shape[-1]).to(logits)
-    parts: list[Tensor] = []
-    for first in range(0, labels.shape[1], batch):
+    step_of, parts, first = layer.step_of, list[Tensor](), 0
+    for step, batch in enumerate(layer.batches):
         at = slice(first, first + batch)
         z = logits[:, at]
         if parts:
-            z = z - rate * (gram[:, at, :first] + 1) @ torch.cat(parts, 1)
+            moved = torch.cat(parts, 1)
+            if layer.momentum:
+                moved = moved * _reach(layer.momentum, step - step_of[:first]).to(moved)[:, None]
+            z = z - layer.rate * (gram[:, at, :first] + 1) @ moved
         parts.append((z.softmax(-1) - targets[:, at]) / batch)
-    return torch.cat(parts, 1)
+        first += batch
+    delta = torch.cat(parts, 1)
+    if not layer.momentum:
+        return delta
+    reach = _reach(layer.momentum, layer.steps - step_of).to(delta)
+    return delta * (reach / momentum_gain(layer.momentum, layer.steps))[:, None]
+
+
+def _reach(momentum: float, steps: Tensor) -> Tensor:
+    """How far a gradient has moved the weights after so many steps, in learning rates."""
+    return (1 - momentum**steps) / (1 - momentum)
 
 
 def fitted_scores(layer: LastLayer, sequences: Tensor, *, evaluations: int = 40) -> Tensor:
@@ -125,7 +140,7 @@ def fitted_scores(layer: LastLayer, sequences: Tensor, *, evaluations: int = 40)
     rounding would tell sequences apart by nothing).  Where all coordinates were sent, the best features differ from
     their means within the span of means, rows of dW and rows of W: the search is in that span, exactly.
     """
-    steps = torch.arange(layer.examples) // layer.batch
+    steps = layer.step_of
     kept = layer.kept[:, :-1].to(layer.weight)
     sent, means, weights = layer.d_weight * kept, layer.means, layer.weight
     if layer.whole:
@@ -141,7 +156,7 @@ def fitted_scores(layer: LastLayer, sequences: Tensor, *, evaluations: int = 40)
 
     def evaluate(u: Tensor) -> Tensor:
         h = centre + deviation * u.unflatten(1, centre.shape[1:])
-        delta = simulate(h @ h.mT, h @ weights.mT + layer.bias, sequences, layer.batch, layer.rate)
+        delta = simulate(layer, h @ h.mT, h @ weights.mT + layer.bias, sequences)
         gap = (sent - delta.mT @ h) * kept
         of_bias = (layer.d_bias - delta.sum(1)).square() @ has_bias
         objective: Tensor = (gap.square().sum((1, 2)) + of_bias) / variance + u.square().sum(1)

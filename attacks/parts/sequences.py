@@ -27,7 +27,7 @@ def count_sequences(layer: LastLayer, labels: Tensor | None) -> int:
         count = layer.classes**layer.distinct * prod(perm(layer.distinct, length) for length in lengths[1:])
         return count
     if labels is None:
-        count = comb(layer.batch + layer.classes - 1, layer.batch) ** layer.steps
+        count = prod(comb(batch + layer.classes - 1, batch) for batch in layer.batches)
         return count
     if layer.steps == 1:
         return 1
@@ -41,9 +41,12 @@ def all_sequences(layer: LastLayer, labels: Tensor | None) -> Tensor:
     if layer.distinct < layer.examples:
         return _all_passes(layer, labels)
     if labels is None:
-        batches = torch.combinations(torch.arange(layer.classes), layer.batch, with_replacement=True)
-        steps = torch.cartesian_prod(*[torch.arange(len(batches))] * layer.steps)
-        return batches[steps.reshape(-1, layer.steps)].flatten(1)
+        classes = torch.arange(layer.classes)
+        batches = [torch.combinations(classes, batch, with_replacement=True) for batch in layer.batches]
+        steps = torch.cartesian_prod(*[torch.arange(len(batch)) for batch in batches]).reshape(
+            -1, layer.steps
+        )
+        return torch.cat([batch[at] for batch, at in zip(batches, steps.T, strict=True)], 1)
     if layer.steps == 1:
         sequences = labels.sort().values[None]
     else:
@@ -96,7 +99,7 @@ def descend(layer: LastLayer, score: Score, starts: Tensor, labels_known: bool) 
 def neighbours(layer: LastLayer, now: Tensor, labels_known: bool) -> Tensor:
     """Sequences (sequence, example) that differ from `now` (example,) by one move of `descend`."""
     rows = []
-    count, ties = len(now), tied_examples(now, layer.distinct)
+    count, ties, step_of = len(now), tied_examples(now, layer.distinct), layer.step_of
     if not labels_known:
         for example in range(layer.distinct):
             for label in range(layer.classes):
@@ -105,7 +108,7 @@ def neighbours(layer: LastLayer, now: Tensor, labels_known: bool) -> Tensor:
     for i in range(count):
         for j in range(i + 1, count):
             one_pass = i // layer.distinct == j // layer.distinct
-            if one_pass and i // layer.batch != j // layer.batch and now[i] != now[j]:
+            if one_pass and step_of[i] != step_of[j] and now[i] != now[j]:
                 rows.append(now.clone())
                 rows[-1][[i, j]] = now[[j, i]]
     return canonical(torch.stack(rows), layer) if rows else now.new_zeros((0, count))
@@ -144,8 +147,5 @@ def _first_pass(labels: Tensor, distinct: int) -> Tensor:
 
 def canonical(sequences: Tensor, layer: LastLayer) -> Tensor:
     """With labels ascending within each step, and each pass over the client's examples."""
-    if layer.distinct == layer.examples:
-        steps: Tensor = sequences.unflatten(1, (-1, layer.batch))
-        return steps.sort(2).values.flatten(1)
-    lengths = segments(layer.examples, layer.batch, layer.distinct)
+    lengths = segments(layer.batches, layer.distinct)
     return torch.cat([part.sort(1).values for part in sequences.split(lengths, dim=1)], 1)

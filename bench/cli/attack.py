@@ -1,6 +1,7 @@
 """`bench attack`: a gradient of one's own, from a file, attacked; no matrix and no run folder."""
 
 import json
+import warnings
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -50,7 +51,6 @@ def command(
     bench attack --reading mine.npz --model dlg-lenet --truth truth.npz
     """
     from bench import api
-    from bench.own import coerce
     from bench.record.checkpoints import read_weights
 
     known = {} if public is None else _examples(public, "inputs")
@@ -60,19 +60,20 @@ def command(
         reading_file, model=model, weights=None if weights is None else read_weights(weights),
         params=model_params, public=public_examples, public_labels=public_labels,
     )  # fmt: skip
-    if true:  # before the attack spends its minutes
-        coerce.like_reading(true["inputs"], (len(reading), reading.examples, *reading.shape))
-        coerce.labels(true["labels"], len(reading) * reading.examples, reading.classes)
+    # before the attack spends its minutes
+    checked = api.check(reading, true.get("inputs"), true.get("labels"))
     reconstruction = api.attack(
         reading, name, evaluations=evaluations, seed=seed, device=device, params=attack_params
     )
     scores, value_range = None, reading.value_range
     if true:
-        scores = api.score(
-            reconstruction, true["inputs"], true["labels"], public=public_examples,
-            public_labels=public_labels, value_range=value_range,
-            labels_known=reading.labels is not None and public_labels is not None,
-        )  # fmt: skip
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what it warns of is in the text
+            scores = api.score(
+                reconstruction, true["inputs"], true["labels"], public=public_examples,
+                public_labels=public_labels, value_range=value_range,
+                labels_known=reading.labels is not None and public_labels is not None,
+            )  # fmt: skip
     out = out or Path(f"{reading_file.stem}-leak")
     picture = api.save_pictures(
         out / "pictures.png", true.get("inputs"), reconstruction, value_range=value_range
@@ -81,7 +82,7 @@ def command(
     names = ("inputs", "labels", "loss", "evaluations")
     files.save_arrays(kept, {name: getattr(reconstruction, name).numpy() for name in names})
     paths = {"pictures": str(picture), "reconstruction": str(kept)}
-    content = _content(name, reading, reconstruction, scores)
+    content = {**_content(name, reading, reconstruction, scores), "check": asdict(checked)}
     if as_json:
         click.echo(json.dumps({**content, "files": paths}, indent=1, allow_nan=False))
     else:
@@ -126,6 +127,11 @@ def _text(content: dict[str, Any], scores: "Scores | None") -> Iterator[str]:
         yield from (f"  {_example(example)}" for example in (scores.readings[row].examples if scores else ()))
     if scores is None:
         yield "no --truth was given, so nothing is scored"
+        yield f"declaration: {content['check']['line']}"
+        return
+    yield f"declaration: the truth {content['check']['line']}"
+    if scores.doubt is not None:
+        yield "leaked: nobody knows, as the reading is not what was declared"
         return
     leaked = sum(example.success for reading in scores.readings for example in reading.examples)
     bound = "at least " if scores.summary.lower_bound else ""

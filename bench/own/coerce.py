@@ -17,6 +17,7 @@ from bench.sanitize import first_line
 
 Values = ArrayLike | Tensor
 Range = tuple[float, float]
+ZERO_TO_ONE: Range = (0.0, 1.0)
 _ROUNDING = 1e-6  # a share of the range by which float32 values may leave it
 
 
@@ -29,18 +30,18 @@ def tensor(value: Values, what: str) -> Tensor:
 
 
 def gradients(
-    values: Mapping[str, Values] | Sequence[Values], parameters: Mapping[str, Tensor]
+    values: Mapping[str, Values] | Sequence[Values],
+    parameters: Mapping[str, Tensor],
+    state: Mapping[str, Tensor] | None = None,
 ) -> dict[str, Tensor]:
     """Gradients as name → (reading, *shape), in the order and dtypes of `parameters`.
 
-    `values` by name, or a list in that order; each (*shape), or (reading, *shape) in all of them.
+    `values` by name, or a list in that order; each (*shape), or (reading, *shape) in all of them.  `state`: the model's
+    parameters and buffers.
     """
     if not isinstance(values, Mapping):
         if len(values) != len(parameters):
-            raise BenchError(
-                f"{len(values)} gradients for {len(parameters)} parameters; give one each in the order of "
-                "model.parameters(), or a mapping by name"
-            )
+            raise BenchError(list_fault(len(values), parameters, state or {}))
         values = dict(zip(parameters, values, strict=True))
     faults = [f"no gradient of {name!r}" for name in parameters if name not in values]
     faults += [f"gradient of {name!r}, which is no parameter" for name in values if name not in parameters]
@@ -58,6 +59,21 @@ def gradients(
         (least, few), *_, (most, many) = sorted(counts.items(), key=itemgetter(1))
         raise BenchError(f"{few} readings in the gradient of {least!r}, {many} in that of {most!r}")
     return tensors
+
+
+def list_fault(count: int, parameters: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
+    """What is wrong with a list of so many arrays."""
+    buffers = [name for name in state if name not in parameters]
+    if count == len(state) and buffers:
+        names = ", ".join(buffers[:3]) + (", …" if len(buffers) > 3 else "")
+        return (
+            f"{count} gradients for {len(parameters)} parameters: {len(buffers)} of them are buffers ({names}), which "
+            "have none; give whole models as before= and after="
+        )
+    return (
+        f"{count} gradients for {len(parameters)} parameters; give one each in the order of model.parameters(), or a "
+        "mapping by name"
+    )
 
 
 def _gradient(name: str, value: Values | None, parameter: Tensor) -> Tensor:

@@ -36,7 +36,9 @@ class Meta:
     """What the attacker knows beside the numbers.
 
     `shape` of one example, `classes`, `batch` B, `steps` L; `rate` η and `unit`, what one unit of gradient amounts to
-    in the values: 1 for gradients, η for w_0 - w_L; `value_range` of inputs.
+    in the values: 1 for gradients, η for w_0 - w_L; `value_range` of inputs.  Of several local steps: how many examples
+    the client has (by default as many as the steps see), whether its epochs end with a smaller batch, and its SGD's
+    momentum and weight decay, whose first order is no longer in the values.
     """
 
     shape: tuple[Annotated[int, Field(ge=1)], ...] = Field(min_length=1)
@@ -46,6 +48,10 @@ class Meta:
     rate: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     unit: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     value_range: tuple[float, float] = (0.0, 1.0)
+    client_examples: int | None = Field(default=None, ge=1)
+    ragged: bool = False
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
 
     @field_validator("value_range")
     @classmethod

@@ -30,7 +30,8 @@ class Scores:
     """`readings` with their examples, and the `summary`; `order` (reading, example) the guess paired with
     each example, -1 for missing.
 
-    `lpips_absent` says why LPIPS was not measured, `priors_from` what the priors were made of.
+    `lpips_absent` says why LPIPS was not measured, `priors_from` what the priors were made of, `doubt` what makes the
+    figures say nothing (of a reading of one's own that its truth does not explain).
     """
 
     readings: tuple[ReadingScore, ...]
@@ -38,6 +39,7 @@ class Scores:
     order: NDArray[np.int64]
     lpips_absent: str | None = None
     priors_from: str = "the public split"
+    doubt: str | None = None
 
 
 def score(

@@ -1,0 +1,45 @@
+"""A copy of a user's model that the attackers may run: unwrapped, in eval mode, without the hooks of a trainer."""
+
+import copy
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+_WRAPPERS = {"GradSampleModule": "_module", "DataParallel": "module", "DistributedDataParallel": "module",
+             "OptimizedModule": "_orig_mod"}  # fmt: skip
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_TRAINERS = ("opacus",)  # packages whose hooks record what a later backward pass is to take away again
+
+
+def plain_copy(model: nn.Module) -> nn.Module:
+    """The model on the CPU in eval mode, frozen parameters still frozen; the user's own is never touched."""
+    module = copy.deepcopy(unwrapped(model)).cpu().eval()
+    for layer in module.modules():
+        for name in _HOOKS:
+            hooks = getattr(layer, name)
+            for key in [key for key, hook in hooks.items() if _origin(hook) in _TRAINERS]:
+                del hooks[key]
+    for parameter in module.parameters():
+        parameter.grad = None
+        for name in [name for name in vars(parameter) if "grad" in name or "summed" in name]:
+            delattr(parameter, name)
+    return module
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside Opacus', PyTorch's parallel and compiled wrappers."""
+    while (name := _WRAPPERS.get(type(model).__name__)) and isinstance(
+        inner := getattr(model, name), nn.Module
+    ):
+        model = inner
+    return model
+
+
+def _origin(hook: Any) -> str:
+    """The top-level package that a hook is of."""
+    while isinstance(hook, partial):
+        hook = hook.func
+    owner = getattr(hook, "__self__", None)
+    module = type(owner).__module__ if owner is not None else getattr(hook, "__module__", None) or ""
+    return module.partition(".")[0]

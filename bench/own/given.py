@@ -1,0 +1,210 @@
+"""A gradient or an update of one's own as the reading of an attacker, and reading files."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from bench.errors import BenchError
+from bench.models.base import Model
+from bench.own import coerce, files
+from bench.own.coerce import ZERO_TO_ONE, Range, Values
+from bench.own.copies import plain_copy
+from bench.own.defended import Chosen, defended
+from bench.own.local import SGD
+from bench.own.repeats import granted_labels
+from bench.own.weights import (
+    check_model,
+    difference,
+    load_state,
+    named_state,
+    refuse_batch_statistics,
+    refuse_weights,
+)  # fmt: skip
+from bench.points import point
+from bench.registry import entries as registry
+from bench.sanitize import first_line
+from bench.trip import Reading
+
+Weights = Mapping[str, Values] | Sequence[Values]
+
+
+def build(
+    name: str, *, shape: tuple[int, ...], classes: int, seed: int = 0, params: Mapping[str, Any] | None = None
+) -> nn.Module:
+    """A registered model as a module in eval mode, at its initial weights of that seed.
+
+    Raises `BenchError` for an unknown name or parameter, or a shape that it cannot take.
+    """
+    architecture: Model = registry.instance("models", name, params or {})
+    try:
+        module = architecture.build(shape, classes).eval()
+    except (ValueError, RuntimeError, TypeError) as error:
+        raise BenchError(f"model {name!r} takes no inputs of shape {shape}: {first_line(error)}") from None
+    with torch.no_grad():
+        for key, value in architecture.initial(module, seed).items():
+            module.get_parameter(key).copy_(value)
+    return module
+
+
+def reading(
+    gradients: Mapping[str, Values] | Sequence[Values] | None = None, *, model: nn.Module | str, shape: tuple[int, ...],
+    classes: int, weights: Mapping[str, Values] | None = None, before: Weights | None = None,
+    after: Weights | None = None, local: SGD | None = None, batch: int = 1,
+    steps: int = 1, rate: float = 1.0, unit: float = 1.0, value_range: Range = ZERO_TO_ONE,
+    labels: Values | None = None, public: Values | None = None, public_labels: Values | None = None,
+    defense: Chosen | None = None, clients: int = 1, per_round: int | None = None, rounds: int = 1,
+) -> Reading:  # fmt: skip
+    """What an attacker holds of one's own gradients or update, ready for `attack`.
+
+    Either `gradients`: name → tensor, or a list in the order of `model.parameters()`; each of its parameter's shape, or
+    (reading, *shape) for several readings under the same weights; `weights` are those at which they were taken, by
+    default the module's own.  Or `before` and `after`, the weights of a client's round, by name or as a list in the
+    order of `model.state_dict()`, and `local`, how it trained (`SGD`).  `model` is a module (copied, and put into eval
+    mode; frozen parameters stay as they are) or a registered name.  `shape` is (channel, height, width) or (feature,).
+
+    Without `local`, `unit` is 1 for gradients, and `rate` for a weight difference w_0 - w_L over `steps` local steps of
+    `batch` examples.  `defense`: what the attacker knows of the client's, by name, as {"name": …, parameter: …} or as
+    the defense itself; its noise may depend on `clients`, `per_round` and `rounds`.  `labels`, if given, are the true
+    ones and count as granted.  `public` (example, *shape) and `public_labels` (example,) are what anyone may know;
+    without them, one uniform grey.
+
+    Raises `BenchError`, in one line, for whatever does not fit together.
+    """
+    if fault := _fault(
+        gradients, before, after, local, others=(batch, steps, rate, unit) != (1, 1, 1.0, 1.0)
+    ):
+        raise BenchError(fault)
+    if local is not None:
+        batch, steps, rate, unit = (
+            local.step_batch,
+            local.count,
+            local.lr,
+            local.unit if after is not None else 1.0,
+        )
+    meta = files.checked_meta(
+        shape=tuple(shape), classes=classes, batch=batch, steps=steps, rate=rate, unit=unit,
+        value_range=tuple(value_range),
+    )  # fmt: skip
+    if isinstance(model, str) and weights is None and before is None:
+        raise BenchError(f"model {model!r} is given by name: give the weights of the gradients, too")
+    if isinstance(model, str):
+        module = build(model, shape=meta.shape, classes=classes)
+    else:
+        refuse_batch_statistics(model)
+        module = plain_copy(model)
+    check_model(module, meta.shape, classes)
+    state = None if before is None else named_state(before, module, "before")
+    if weights is not None:
+        state = {name: coerce.tensor(value, f"weight {name!r}") for name, value in weights.items()}
+    parameters = load_state(module, state, "weights" if before is None else "before")
+    if after is not None:
+        assert state is not None
+        moved = difference(state, named_state(after, module, "after"), parameters)
+        values = coerce.gradients(moved, parameters)
+    else:
+        assert gradients is not None
+        values = coerce.gradients(gradients, parameters, module.state_dict())
+        if unit == 1:
+            refuse_weights(values, parameters)
+    momentum, decay = (0.0, 0.0) if local is None or after is None else (local.momentum, local.weight_decay)
+    if decay:  # what remains is of the gradients, to first order, and exactly so in the simulation
+        values = {name: value - unit * steps * decay * parameters[name] for name, value in values.items()}
+    known = torch.full((1, *meta.shape), sum(meta.value_range) / 2)
+    if public is not None:
+        known = coerce.examples(public, meta.shape, "public")
+    known_labels = torch.full((len(known),), -1)
+    if public_labels is not None:
+        known_labels = coerce.labels(public_labels, len(known), classes)
+    count = len(next(iter(values.values())))
+    made = Reading(
+        point=point("type-2" if batch * steps == 1 and defense is None else "type-1"), linked="vector",
+        values={name: value[:, None] for name, value in values.items()},
+        weights={name: value[None] for name, value in parameters.items()},
+        rounds=(0,), indices=tuple(range(count)), model=module,
+        kind="image" if len(meta.shape) == 3 else "table", shape=meta.shape, value_range=meta.value_range,
+        classes=classes, batch=batch, steps=steps, rate=meta.rate, unit=meta.unit,
+        client_examples=batch * steps if local is None else local.client_examples, senders=1,
+        public_mean=known.mean(0), public_inputs=known, public_labels=known_labels, momentum=momentum,
+        weight_decay=decay, ragged=local is not None and local.ragged and local.count > 1,
+    )  # fmt: skip
+    if labels is not None:
+        made = replace(made, labels=granted_labels(labels, made))
+    if defense is None:
+        return made
+    return defended(made, defense, clients=clients, per_round=per_round, rounds=rounds)
+
+
+def _fault(
+    gradients: Weights | None,
+    before: Weights | None,
+    after: Weights | None,
+    local: SGD | None,
+    *,
+    others: bool,
+) -> str | None:
+    """What does not fit together; `others`: batch, steps, rate or unit are given."""
+    if (gradients is None) == (after is None) or (before is None) != (after is None):
+        return "give either the gradients, or a client's weights before= and after= its round"
+    if after is not None and local is None:
+        return "before and after need local=api.SGD(lr=…, batch=…, steps=…): how the client trained"
+    if local is not None and others:
+        return "local says what batch, steps, rate and unit would say; leave these out"
+    if local is not None and after is None and local.count > 1:
+        return f"{local.count} local steps show in a difference of weights; give before= and after="
+    return None
+
+
+def open_reading(
+    path: str | PathLike[str], *, model: nn.Module | str, weights: Mapping[str, Values] | None = None,
+    params: Mapping[str, Any] | None = None, public: Values | None = None, public_labels: Values | None = None,
+) -> Reading:  # fmt: skip
+    """The reading of a reading file (`bench.own.files`).
+
+    `weights` go before those in the file; `params` are a named model's.  Raises `BenchError` naming the file.
+    """
+    content = files.load(Path(path))
+    meta, chosen = content.meta, weights or content.weights
+    if isinstance(model, str):
+        if not chosen:
+            raise BenchError(f"{path}: it holds no weights of the model; give them beside it")
+        model = build(model, shape=meta.shape, classes=meta.classes, params=params)
+    fields = asdict(meta)
+    protocol = {name: fields.pop(name) for name in ("momentum", "weight_decay", "ragged")}
+    examples = fields.pop("client_examples") or meta.batch * meta.steps
+    try:
+        made = reading(
+            content.values,
+            model=model,
+            weights=chosen or None,
+            public=public,
+            public_labels=public_labels,
+            **fields,
+        )
+        made = replace(made, client_examples=examples, **protocol)
+        return made if content.labels is None else replace(made, labels=granted_labels(content.labels, made))
+    except BenchError as error:
+        raise type(error)(f"{path}: {error}") from None
+
+
+def save_reading(path: str | PathLike[str], reading: Reading) -> None:
+    """Write a reading of one observation for `bench attack --reading`; granted labels go with it."""
+    knows = reading.description is not None or reading.simulator is not None
+    if len(reading.rounds) > 1 or reading.senders > 1 or knows:
+        raise BenchError(
+            f"{path}: a reading file holds one observation of one client, and no description or simulator"
+        )
+    meta = files.checked_meta(
+        shape=reading.shape, classes=reading.classes, batch=max(reading.batches), steps=reading.steps,
+        rate=reading.rate, unit=reading.unit, value_range=reading.value_range, ragged=reading.ragged,
+        client_examples=reading.client_examples, momentum=reading.momentum, weight_decay=reading.weight_decay,
+    )  # fmt: skip
+    files.save(
+        Path(path), {name: value[:, 0].cpu().numpy() for name, value in reading.values.items()}, meta,
+        weights={name: value[0].cpu().numpy() for name, value in reading.weights.items()},
+        labels=None if reading.labels is None else reading.labels.cpu().numpy(),
+    )  # fmt: skip

@@ -1,0 +1,70 @@
+"""A client's local training, as the owner of a federated project declares it."""
+
+from dataclasses import dataclass
+from math import isfinite
+
+from bench.attacks.parts.local import momentum_gain
+from bench.errors import BenchError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SGD:
+    """What one client does in a round: SGD at rate `lr` on batches of `batch` examples, on cross entropy's mean.
+
+    `steps` local steps, or `epochs` over its `examples`, in a new order each time; each epoch ends with a smaller batch
+    where `batch` does not divide them (PyTorch's `DataLoader` without `drop_last`).  Without `examples` no example
+    comes twice.  `momentum` and `weight_decay` as in `torch.optim.SGD`, its buffers empty when the round begins.
+
+    Raises `BenchError` for numbers that do not fit together.
+    """
+
+    lr: float
+    batch: int = 1
+    steps: int | None = None
+    epochs: int | None = None
+    examples: int | None = None
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "steps", "epochs", "examples"):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < 1):
+                raise BenchError(f"SGD: {name} is {value!r}; give a whole number from 1")
+        if not (isfinite(self.lr) and self.lr > 0):
+            raise BenchError(f"SGD: lr is {self.lr!r}; give the client's learning rate, above 0")
+        if not 0 <= self.momentum < 1:
+            raise BenchError(f"SGD: momentum is {self.momentum!r}; it lies in 0 to below 1")
+        if not (isfinite(self.weight_decay) and self.weight_decay >= 0):
+            raise BenchError(f"SGD: weight_decay is {self.weight_decay!r}; it is 0 or above")
+        if self.steps is not None and self.epochs is not None:
+            raise BenchError("SGD: steps and epochs are both given; give one of them")
+        if self.epochs is not None and self.examples is None:
+            raise BenchError("SGD: epochs need `examples`, how many the client has")
+
+    @property
+    def count(self) -> int:
+        """Local steps."""
+        if self.epochs is None:
+            return self.steps or 1
+        return self.epochs * -(-self.client_examples // self.step_batch)
+
+    @property
+    def step_batch(self) -> int:
+        """Examples of a whole batch: no more than there are."""
+        return self.batch if self.examples is None else min(self.batch, self.examples)
+
+    @property
+    def client_examples(self) -> int:
+        """Distinct examples of the client, of which the steps may see fewer."""
+        return self.examples or self.batch * (self.steps or 1)
+
+    @property
+    def ragged(self) -> bool:
+        """Whether epochs end with a smaller batch."""
+        return self.client_examples % self.step_batch > 0
+
+    @property
+    def unit(self) -> float:
+        """What one unit of each step's gradient moves the weights by, a mean over the steps."""
+        return self.lr * momentum_gain(self.momentum, self.count)

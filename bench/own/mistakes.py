@@ -1,0 +1,161 @@
+"""The likeliest mistake where a declared protocol does not explain what was sent."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from bench.own.replay import Likeness, best_rate, likeness, moved_by, replayed, trained_in_training_mode
+from bench.trip import Reading
+
+_NEAR = 0.05  # relative: a scale that is a number of the protocol
+_TRIED = 4  # readings: those that are least alike
+_NORMALISED = {  # of channels: mean and deviation that tutorials have
+    1: {"MNIST's mean and deviation": ((0.1307,), (0.3081,))},
+    3: {
+        "CIFAR-10's mean and deviation": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+        "ImageNet's mean and deviation": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+        "a mean and deviation of .5": ((0.5,) * 3, (0.5,) * 3),
+    },
+}
+
+
+def likeliest(
+    reading: Reading,
+    observed: dict[str, Tensor],
+    inputs: Tensor,
+    labels: Tensor,
+    found: Likeness,
+    enough: float,
+) -> str:
+    """The likeliest mistake and its remedy.
+
+    `observed` name → (reading, *shape) in gradient units; `inputs` (reading, example, *shape) and `labels`
+    (reading, example) the truth; `found`: how alike its replay is; `enough`: the cosine of a replay that explains it.
+    """
+    cosine, scale = found.least
+    if cosine >= enough:
+        return _of_scale(reading, scale)
+    if found.most_opposite <= -enough:
+        return "the sign is the other way: give the gradient, or before= and after= in this order"
+    rows = found.cosine.argsort()[:_TRIED]
+    reading, inputs, labels = _part(reading, rows), inputs[rows], labels[rows]
+    observed = {name: value[rows] for name, value in observed.items()}
+    for text, by_rate in _of_rates(reading, inputs, labels):
+        rate, reached = best_rate(observed, by_rate, reading.rate)
+        if reached >= enough:
+            return text.format(rate=rate)
+    for text, replay in _tries(reading, inputs, labels):
+        again = likeness(observed, replay())
+        if again.least[0] >= enough:
+            return text
+        if again.most_opposite <= -enough:
+            return f"{text}, and the sign is the other way"
+    zeros = [float((value == 0).float().mean()) for value in observed.values()]
+    if max(zeros) > 0.2 and reading.description is None and cosine > 0.1:
+        return f"up to {max(zeros):.0%} of a tensor's coordinates are exactly zero: a defense?  Declare it as defense="
+    if abs(scale * cosine - 1) < 0.2 and cosine > 0.1:
+        return "the replay is in it, with something added: noise?  Declare the defense as defense="
+    order = "another order of the local steps, " if reading.steps > 1 else ""
+    return (
+        f"nothing that was tried explains it: {order}other weights, another model or loss, other examples, dropout, "
+        "augmentation, or an optimizer that is not SGD"
+    )
+
+
+def _part(reading: Reading, rows: Tensor) -> Reading:
+    """Some of the readings."""
+    return replace(
+        reading, values={name: value[rows] for name, value in reading.values.items()},
+        indices=tuple(reading.indices[row] for row in rows.tolist()),
+        labels=None if reading.labels is None else reading.labels[rows],
+    )  # fmt: skip
+
+
+def _of_scale(reading: Reading, scale: float) -> str:
+    """Which number of the protocol a wrong length is."""
+    known = [
+        (reading.rate, "the rate: a difference of weights, read as a gradient; give before=, after= and local="),
+        (1 / reading.rate, "1 over the rate: a gradient, read as a difference of weights; leave unit out"),
+        (reading.batch, "the batch: a sum over it, where a mean was declared; divide by it"),
+        (1 / reading.batch, "1 over the batch: a mean was divided by it once more"),
+        (reading.steps, "the local steps: their sum, where their mean was declared; give before=, after= and local="),
+        (1 / reading.steps, "1 over the local steps: a mean over them; multiply by them"),
+    ]  # fmt: skip
+    for number, text in known:
+        if number != 1 and abs(scale / number - 1) < _NEAR:
+            return f"the scale is {text}"
+    short = "clipping, a learning rate or 1/B that was left in" if scale < 1 else "a sum in place of a mean"
+    return f"the direction is right, the length is not: {short}; divide by {scale:.3g}, or declare unit or defense"
+
+
+def _of_rates(
+    reading: Reading, inputs: Tensor, labels: Tensor
+) -> Iterator[tuple[str, Callable[[float], dict[str, Tensor]]]]:
+    """Mistakes with an unknown learning rate, each with what would have been sent."""
+    raw = {name: value[:, 0] for name, value in reading.values.items()}
+    yield (
+        "the model has already moved: these weights are from after a step of rate {rate:.2g}; give those before it"
+        if reading.unit == 1
+        else "the model has already moved: these weights are from after the round; give those before it",
+        lambda rate: moved_by(reading, raw, rate, inputs, labels),
+    )
+    if reading.steps > 1 or reading.description is not None:
+        return
+    for steps in range(2, reading.examples + 1):
+        batch, rest = divmod(reading.examples, steps)
+        if not rest:
+            several = replace(reading, steps=steps, batch=batch)
+            yield (
+                f"several local steps, read as one gradient: {steps} of {batch} at a rate near {{rate:.2g}}; give "
+                f"before=, after= and local=api.SGD(lr=…, batch={batch}, steps={steps})",
+                lambda rate, several=several: replayed(replace(several, rate=rate), inputs, labels),  # type: ignore[misc]
+            )
+
+
+def _tries(
+    reading: Reading, inputs: Tensor, labels: Tensor
+) -> Iterator[tuple[str, Callable[[], dict[str, Tensor]]]]:
+    """Other mistakes, each with what would have been sent."""
+    if reading.description is not None:
+        yield (
+            "the defense is declared and was not applied; leave it out",
+            partial(replayed, replace(reading, description=None), inputs, labels),
+        )
+    if reading.steps > 1:
+        yield (
+            "one gradient of all examples, read as several local steps; give steps=1",
+            partial(
+                replayed, replace(reading, steps=1, batch=reading.examples, ragged=False), inputs, labels
+            ),
+        )
+    if reading.steps == 1:
+        yield (
+            "BatchNorm was in training mode: it mixes the examples of a batch, and no attack here simulates that; call "
+            "model.eval() before the gradient is taken, or use GroupNorm",
+            partial(trained_in_training_mode, reading, inputs, labels),
+        )
+    low, high = reading.value_range
+    unit = (inputs - low) / (high - low)
+    for text, other in (
+        ("-1..1", 2 * unit - 1), ("0..255", 255 * unit), ("0..1", unit),
+        *((words, (unit - _column(mean)) / _column(deviation))
+          for words, (mean, deviation) in _NORMALISED.get(reading.shape[0], {}).items() if reading.kind == "image"),
+    ):  # fmt: skip
+        yield (
+            f"the gradient is of inputs in another scale ({text}); normalise inside the model, as its first layer",
+            partial(replayed, reading, other.to(inputs), labels),
+        )
+    if reading.examples == 1:
+        for label in range(reading.classes):
+            if len(labels) == 1 and label != int(labels):
+                yield (
+                    f"the gradient is of class {label}, not {int(labels)}; give the labels that it was taken with",
+                    partial(replayed, reading, inputs, torch.full_like(labels, label)),
+                )
+
+
+def _column(values: tuple[float, ...]) -> Tensor:
+    return torch.tensor(values)[:, None, None]

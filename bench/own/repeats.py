@@ -1,0 +1,49 @@
+"""Examples that several local steps saw: each is one, however often it came."""
+
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+from bench.attacks.parts.repeats import distinct_examples
+from bench.errors import BenchError
+from bench.own import coerce
+from bench.own.coerce import Values
+from bench.trip import Reading, Reconstruction
+
+
+def granted_labels(labels: Values, reading: Reading) -> Tensor:
+    """True labels, of each reading's distinct examples, as `Reading.labels` has them: (reading, example), one for each
+    time that an example came, ascending: the order of a batch is nobody's to know.  They may come so, too."""
+    distinct, count = distinct_examples(reading), len(reading)
+    if coerce.tensor(labels, "labels").numel() == count * reading.examples:
+        return (
+            coerce.labels(labels, count * reading.examples, reading.classes).reshape(count, -1).sort(1).values
+        )
+    once = coerce.labels(labels, count * distinct, reading.classes).reshape(count, distinct)
+    if reading.examples % distinct:
+        raise BenchError(
+            "labels are not granted where the last epoch is not whole: nobody knows which of them came once more"
+        )
+    return once.repeat(1, reading.examples // distinct).sort(1).values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim(Reconstruction):
+    """A reconstruction with the reading that it is of, so that a score can look whether the truth explains it."""
+
+    reading: Reading
+
+
+def claim(reconstruction: Reconstruction, reading: Reading) -> Claim:
+    """The claim with each distinct example once: those of the first epoch, where an attack seeks one for each time."""
+    made = Claim(
+        **{item.name: getattr(reconstruction, item.name) for item in fields(Reconstruction)}, reading=reading
+    )
+    distinct, way = distinct_examples(reading), made.trajectory
+    if made.inputs.shape[1] <= distinct:
+        return made
+    return replace(
+        made, inputs=made.inputs[:, :distinct], labels=made.labels[:, :distinct],
+        trajectory=None if way is None else torch.as_tensor(way[:, :, :distinct]),
+    )  # fmt: skip

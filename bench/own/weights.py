@@ -1,0 +1,123 @@
+"""A model before a round and after it: what the client's update is, and what a model of one's own must not have."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from bench.errors import BenchError
+from bench.own.coerce import Values, tensor
+from bench.record.checkpoints import fit
+from bench.sanitize import first_line
+
+_BATCH_STATISTICS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_SAME = 0.999  # cosine from which "gradients" are the weights themselves
+
+
+def check_model(module: nn.Module, shape: tuple[int, ...], classes: int) -> None:
+    """Raises `BenchError` for a shape of neither pictures nor tables, or a model that does not map it to logits."""
+    if len(shape) not in (1, 3):
+        hint = f"; give (1, {shape[0]}, {shape[1]}) for a picture of one channel" if len(shape) == 2 else ""
+        raise BenchError(f"shape {shape} is neither (channel, height, width) nor (feature,){hint}")
+    for path, layer in module.named_modules():
+        if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
+            raise BenchError(
+                f"{path or 'the model'} is an {type(layer).__name__}, which takes integers, and attacks reconstruct "
+                "numbers; give the part of the model behind it, with its outputs as inputs"
+            )
+    like = next(iter(module.parameters()), torch.zeros(0))
+    try:
+        with torch.no_grad():
+            outputs = module(torch.zeros((1, *shape), dtype=like.dtype))
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        raise BenchError(f"the model takes no inputs of shape {(1, *shape)}: {first_line(error)}") from None
+    if not isinstance(outputs, Tensor) or tuple(outputs.shape) != (1, classes):
+        given = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise BenchError(
+            f"the model gives {given} for one example; expected logits (1, {classes}), one a class"
+        )
+
+
+def load_state(module: nn.Module, state: Mapping[str, Tensor] | None, what: str) -> dict[str, Tensor]:
+    """Load a state, if there is one, into the module; returns what is trained, name → (*shape).  Parameters that are
+    frozen stay in the module."""
+    if state is not None:
+        fitted = fit(module, state, where=what)
+        with torch.no_grad():
+            for name, parameter in module.named_parameters():
+                parameter.copy_(fitted[name])
+    own = {name: value.detach().clone() for name, value in module.named_parameters() if value.requires_grad}
+    if not own:
+        raise BenchError("the model has no parameter that requires a gradient; unfreeze what is trained")
+    return own
+
+
+def named_state(
+    values: Mapping[str, Values] | Sequence[Values], model: nn.Module, what: str
+) -> dict[str, Tensor]:
+    """A model's state by name: a mapping, or a list in the order of `model.state_dict()` (as Flower sends it) or of
+    `model.parameters()`.  Raises `BenchError` for names and shapes that are not the model's."""
+    parameters = {name: value.detach() for name, value in model.named_parameters()}
+    state = dict(model.state_dict())
+    if isinstance(values, Mapping):
+        named = dict(values)
+    else:
+        order = state if len(values) == len(state) else parameters
+        if len(values) != len(order):
+            raise BenchError(
+                f"{what}: {len(values)} arrays; the model has {len(parameters)} parameters, "
+                f"its state_dict() {len(state)}"
+            )
+        named = dict(zip(order, values, strict=True))
+    known = state | parameters
+    for name, value in named.items():
+        if name not in known:
+            raise BenchError(
+                f"{what}: {name!r} is neither parameter nor buffer of the model; give its state_dict()"
+            )
+        array = tensor(value, f"{what} {name!r}")
+        if tuple(array.shape) != tuple(known[name].shape):
+            raise BenchError(
+                f"{what}: {name!r} has shape {tuple(array.shape)}, the model's is {tuple(known[name].shape)}"
+            )
+        if array.is_floating_point() and not torch.isfinite(array).all():
+            raise BenchError(f"{what}: {name!r} is not finite; take the weights again")
+        named[name] = array
+    if missing := [name for name in parameters if name not in named]:
+        raise BenchError(f"{what}: no {missing[0]!r}; give the whole state_dict()")
+    return named
+
+
+def difference(
+    before: Mapping[str, Tensor], after: Mapping[str, Tensor], parameters: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """w_0 - w_L of the trained parameters, in float64.  Raises `BenchError` where nothing moved."""
+    update = {name: before[name].double() - after[name].double() for name in parameters}
+    if not any(bool(value.any()) for value in update.values()):
+        raise BenchError("before and after are equal; copy the weights before the client trains")
+    return update
+
+
+def refuse_batch_statistics(model: nn.Module) -> None:
+    """Raises `BenchError` where BatchNorm is in training mode, or keeps no statistics: it mixes a batch's examples."""
+    for path, layer in model.named_modules():
+        if isinstance(layer, _BATCH_STATISTICS) and (layer.training or layer.running_mean is None):
+            mode = "in training mode" if layer.training else "without running statistics"
+            raise BenchError(
+                f"{path or 'the model'} is {type(layer).__name__} {mode}: its gradients mix the examples of a batch, "
+                "and no attack here simulates that; use GroupNorm, or model.eval() while the gradient is taken"
+            )
+
+
+def refuse_weights(values: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
+    """Raises `BenchError` where what came as gradients are the weights, (reading, *shape) against (*shape)."""
+    product = sum((value[0].double() * weights[name].double()).sum() for name, value in values.items())
+    norms = [
+        sum(value.double().square().sum() for value in each)
+        for each in ([value[0] for value in values.values()], weights.values())
+    ]
+    cosine = float(abs(product) / (norms[0] * norms[1]).sqrt().clamp_min(1e-300))  # type: ignore[union-attr]
+    if cosine > _SAME:
+        raise BenchError(
+            f"the gradients are the model's weights (cosine {cosine:.4f}); give gradients, or before= and after="
+        )
