@@ -7,23 +7,8 @@
     api.save_pictures("leak.png", truth, reconstruction)
     print(scores.summary.asr.value)
 
-Where the gradients come from:
-
-*A training loop.*  After `loss.backward()`: `{name: p.grad for name, p in model.named_parameters()}`, with the weights
-from before the optimiser's step.
-
-*Opacus.*  `p.grad_sample` holds one gradient per example, before clipping: each is a reading.
-
-    inner = private_model._module
-    gradients = {name: p.grad_sample for name, p in inner.named_parameters()}    # (example, *shape)
-    reading = api.reading(gradients, model=inner, shape=(1, 28, 28), classes=10)
-
-*Flower.*  A client sends new weights; what they tell is the update.  For L local steps of batch B at rate η, with
-`before` and `after` lists of arrays in the order of `model.named_parameters()`:
-
-    update = [b - a for b, a in zip(before, after)]
-    reading = api.reading(update, model=model, weights=dict(zip(names, before)), shape=(1, 28, 28), classes=10,
-                          batch=B, steps=L, rate=eta, unit=eta)
+`check` says whether a reading is what its owner declared; `score` does that by itself.  Updates of several local steps,
+known defenses, Opacus and Flower: docs/OWN.md.
 """
 
 import copy

@@ -41,7 +41,7 @@ def read(model: nn.Module, digits: tuple[Tensor, Tensor], gradients: Any = None,
 
 
 def trained(
-    model: nn.Module, batches: list[tuple[Tensor, Tensor]], **options: float
+    model: nn.Module, batches: list[tuple[Tensor, Tensor]], **options: Any
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """State before and after plain PyTorch's training on these batches."""
     mine = copy.deepcopy(model)
@@ -69,7 +69,7 @@ def _moved(model: nn.Module, gradients: dict[str, Tensor], rate: float) -> nn.Mo
     after = copy.deepcopy(model)
     with torch.no_grad():
         for name, parameter in after.named_parameters():
-            parameter -= rate * gradients[name]
+            parameter.sub_(rate * gradients[name])
     return after
 
 
@@ -275,7 +275,7 @@ def test_frozen_parameters_stay_where_they_are(digits: tuple[Tensor, Tensor]) ->
     ],
 )
 def test_a_clients_training_is_read_as_it_was(
-    sizes: tuple[int, ...], local: dict[str, int], options: dict[str, float], model: nn.Module,
+    sizes: tuple[int, ...], local: dict[str, Any], options: dict[str, Any], model: nn.Module,
     digits: tuple[Tensor, Tensor],
 ) -> None:  # fmt: skip
     """Against `torch.optim.SGD`, in float64: the replay is what was sent, to rounding."""

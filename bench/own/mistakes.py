@@ -12,7 +12,8 @@ from bench.trip import Reading
 
 _NEAR = 0.05  # relative: a scale that is a number of the protocol
 _TRIED = 4  # readings: those that are least alike
-_NORMALISED = {  # of channels: mean and deviation that tutorials have
+_Columns = tuple[tuple[float, ...], tuple[float, ...]]
+_NORMALISED: dict[int, dict[str, _Columns]] = {  # of channels: mean and deviation that tutorials have
     1: {"MNIST's mean and deviation": ((0.1307,), (0.3081,))},
     3: {
         "CIFAR-10's mean and deviation": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
@@ -139,11 +140,11 @@ def _tries(
         )
     low, high = reading.value_range
     unit = (inputs - low) / (high - low)
-    for text, other in (
-        ("-1..1", 2 * unit - 1), ("0..255", 255 * unit), ("0..1", unit),
-        *((words, (unit - _column(mean)) / _column(deviation))
-          for words, (mean, deviation) in _NORMALISED.get(reading.shape[0], {}).items() if reading.kind == "image"),
-    ):  # fmt: skip
+    others = {"-1..1": 2 * unit - 1, "0..255": 255 * unit, "0..1": unit}
+    if reading.kind == "image":
+        for text, (mean, deviation) in _NORMALISED.get(reading.shape[0], {}).items():
+            others[text] = (unit - _column(mean)) / _column(deviation)
+    for text, other in others.items():
         yield (
             f"the gradient is of inputs in another scale ({text}); normalise inside the model, as its first layer",
             partial(replayed, reading, other.to(inputs), labels),

@@ -69,7 +69,7 @@ def named_state(
                 f"its state_dict() {len(state)}"
             )
         named = dict(zip(order, values, strict=True))
-    known = state | parameters
+    known, found = state | parameters, dict[str, Tensor]()
     for name, value in named.items():
         if name not in known:
             raise BenchError(
@@ -82,10 +82,10 @@ def named_state(
             )
         if array.is_floating_point() and not torch.isfinite(array).all():
             raise BenchError(f"{what}: {name!r} is not finite; take the weights again")
-        named[name] = array
-    if missing := [name for name in parameters if name not in named]:
+        found[name] = array
+    if missing := [name for name in parameters if name not in found]:
         raise BenchError(f"{what}: no {missing[0]!r}; give the whole state_dict()")
-    return named
+    return found
 
 
 def difference(
@@ -111,12 +111,11 @@ def refuse_batch_statistics(model: nn.Module) -> None:
 
 def refuse_weights(values: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
     """Raises `BenchError` where what came as gradients are the weights, (reading, *shape) against (*shape)."""
-    product = sum((value[0].double() * weights[name].double()).sum() for name, value in values.items())
-    norms = [
-        sum(value.double().square().sum() for value in each)
-        for each in ([value[0] for value in values.values()], weights.values())
-    ]
-    cosine = float(abs(product) / (norms[0] * norms[1]).sqrt().clamp_min(1e-300))  # type: ignore[union-attr]
+    given, own = (
+        torch.cat([each[name].double().flatten() for name in values])
+        for each in ({name: value[0] for name, value in values.items()}, weights)
+    )
+    cosine = float(torch.nn.functional.cosine_similarity(given, own, dim=0).abs())
     if cosine > _SAME:
         raise BenchError(
             f"the gradients are the model's weights (cosine {cosine:.4f}); give gradients, or before= and after="
