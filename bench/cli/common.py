@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.errors import BenchError
+from bench.matrix.typed import number_or_text
 from bench.record.runs import checked_run
 from bench.registry import entries as registry
 
@@ -31,10 +32,7 @@ def _params(context: click.Context, option: click.Parameter, texts: tuple[str, .
         key, sign, value = text.partition("=")
         if not key or not sign:
             raise BenchError(f"{option.opts[0]} is KEY=VALUE, got {text!r}")
-        try:
-            params[key] = json.loads(value)
-        except ValueError:
-            params[key] = value
+        params[key] = number_or_text(value)
     return params
 
 

@@ -2,25 +2,31 @@
 
 import sys
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from bench.cli import common
+from bench.cli import common, without_file
 from bench.cli.words import duration, seconds
+from bench.record.files import write_atomically
+from bench.registry import entries as registry
 from bench.sanitize import sanitize
 
 if TYPE_CHECKING:
     from bench.cli.running import PreparedRun
 
 _MOST_SHARDS = 100_000
+_MATRIX = "matrix.toml"  # in the folder of a run without a matrix file: what was typed
 # Options that leave a suite's own cells as they are; any other, new ones too, makes a suite's run unranked.
 _FREE = (
     "matrix_name", "cell_file", "out", "data_dir", "device", "jobs", "rows", "shard", "executor", "time_limit",
     "plugins", "defenses", "dry_run", "tracking_uri", "no_tracking", "include_pictures", "as_json",
 )  # fmt: skip
+_OF_MATRICES = (*_FREE, "scale")
 # Options that repeating a cell knows.
 _OF_CELLS = ("cell_file", "data_dir", "device", "plugins", "as_json")
 
@@ -69,9 +75,10 @@ def _shard(context: click.Context, option: click.Parameter, value: str | None) -
     "--plugin", "plugins", multiple=True, metavar="FILE|MODULE", help="Try out entries of your own."
 )
 @click.option(
-    "--defense", "defenses", multiple=True, metavar="NAME",
-    help="Add a defense to what is attacked, and to trainings that compare defenses [repeatable].",
+    "--defense", "defenses", multiple=True, metavar="NAMES",
+    help="Of a matrix: add this to what is attacked, and to trainings that compare defenses; prune:share=.9.",
 )  # fmt: skip
+@without_file.options
 @click.option("--dry-run", is_flag=True, help="List the cells, which are done, and an estimate of the time.")
 @click.option(
     "--tracking-uri", metavar="URI", help="MLflow server or store [default: mlflow.db beside runs]."
@@ -84,9 +91,11 @@ def command(
     data_dir: Path | None, device: str, jobs: int | None, rows: int | None, shard: tuple[int, int] | None,
     executor: str | None, time_limit: float | None, plugins: tuple[str, ...], defenses: tuple[str, ...],
     dry_run: bool, tracking_uri: str | None, no_tracking: bool, include_pictures: bool, as_json: bool,
+    print_matrix: bool, **axes: Any,
 ) -> None:  # fmt: skip
     """Run a matrix: attacks × defenses × data sets × interception points.
 
+    Without --matrix and --cell the axes are those of the options; --print-matrix writes them as TOML.
     Finished cells are skipped; Ctrl-C loses the cells in flight and no more.  Exit code 0 when each cell
     is done or n/a, 1 when cells crashed, 2 for a mistake in the matrix or an option.
 
@@ -97,9 +106,19 @@ def command(
     bench run --matrix standard --executor dask://head:8786
     bench run --matrix standard --shard 3/16
     bench run --cell runs/quickstart/records/<id>.json
+    bench run --defense prune:share=.9 --attack cpl,map --point type-1
     """
-    if (matrix_name is None) == (cell_file is None):
-        raise click.UsageError("give --matrix FILE|PRESET or --cell RECORD; `bench run --matrix quickstart`")
+    typed = defenses or any(axes.values())
+    if matrix_name is not None and cell_file is not None:
+        raise click.UsageError("give --matrix FILE|PRESET or --cell RECORD, not both")
+    if matrix_name is None and cell_file is None and not typed:
+        raise click.UsageError(
+            "give --matrix FILE|PRESET, --cell RECORD, or --defense and --attack; `bench run --matrix quickstart`"
+        )
+    if matrix_name is not None and (idle := _options(but=_OF_MATRICES)):
+        raise click.UsageError(
+            f"{idle[0]} is of a run without --matrix; write it into the matrix, or leave that out"
+        )
     if cell_file is not None:
         if idle := _options(but=_OF_CELLS):
             raise click.UsageError(f"{idle[0]} is of a matrix; leave it out, or give --matrix")
@@ -111,9 +130,25 @@ def command(
     from bench.matrix.suites import ranking_line
     from bench.record.request import Request
 
-    assert matrix_name is not None
-    request = Request(matrix=matrix_name, scale=scale, defenses=defenses, plugins=plugins)
-    prepared = running.prepare(request, out=out, data_dir=data_dir, jobs=jobs, shard=shard)
+    if matrix_name is None:
+        for plugin in plugins:
+            registry.add_plugin(plugin)
+        content = without_file.text(defenses=defenses, **axes)
+        if print_matrix:
+            click.echo(content, nl=False)
+            return
+        out = out or Path("runs") / without_file.name(content)
+        with TemporaryDirectory() as folder:  # it is read before anything is left behind
+            matrix_name, defenses, kept = str(Path(folder) / _MATRIX), (), out / _MATRIX
+            Path(matrix_name).write_text(content, "utf-8")
+            request = Request(matrix=matrix_name, plugins=plugins)
+            prepared = running.prepare(request, out=out, data_dir=data_dir, jobs=jobs, shard=shard)
+        prepared = replace(prepared, request=replace(request, matrix=str(kept)))
+        if not dry_run:
+            write_atomically(kept, content.encode())
+    else:
+        request = Request(matrix=matrix_name, scale=scale, defenses=defenses, plugins=plugins)
+        prepared = running.prepare(request, out=out, data_dir=data_dir, jobs=jobs, shard=shard)
     if dry_run:
         _dry_run(prepared, device, as_json)
         return

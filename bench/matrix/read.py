@@ -21,6 +21,7 @@ from bench.matrix.entries import Registry, registered
 from bench.matrix.messages import Errors, Wrong, lacks, nearest, quoted
 from bench.matrix.published import PublishedFigures, published
 from bench.matrix.schema import AXES, TRAIN_AXES, Axes, Budgets, Document, TrainBlock
+from bench.matrix.typed import Typed, entries
 from bench.matrix.weights import SeededFile
 from bench.registry import entries as _registry
 
@@ -58,8 +59,8 @@ def read(
 ) -> Matrix:  # fmt: skip
     """The matrix of a path (a `Path`, or a text that ends in `.toml`), or of a preset in `folder`.
 
-    `more_defenses` are names that join the axis `defense` of every attack, and of every `[[train]]` block that
-    compares defenses, with their default parameters; an axis that the file leaves out starts with `none`.
+    `more_defenses`, names or `NAME:PARAMETER=VALUE`, join the axis `defense` of every attack, and of every `[[train]]`
+    block that compares defenses; an axis that the file leaves out starts with `none`.
     `scale` is one of those that the file names in `scales`, None the first of them.
 
     Raises `MatrixError` with every error, one a line: `FILE: key: what; remedy`.
@@ -158,15 +159,17 @@ def _check_complete(errors: Errors, content: Mapping[str, Any]) -> None:
 def _with_defenses(
     errors: Errors, content: Mapping[str, Any], names: Sequence[str], registry: Registry
 ) -> dict[str, Any]:
-    """The tables of the document that these defenses join; a list that has a plain name keeps it once.
+    """The tables of the document that these defenses join; a list that has an equal value keeps it once.
 
     A `[[train]]` block of one defense makes weights for the attacks: it stays."""
-    right = []
-    for name in dict.fromkeys(names):
+    right: list[Typed] = []
+    for value in entries(names, "--defense"):
         try:
-            right.append(registered("defense", name, registry).name)
+            registered("defense", value, registry)
         except Wrong as error:
             errors.add("--defense", str(error))
+        else:
+            right += [value] if value not in right else []
 
     def wider(table: Any) -> Any:
         # what is of another type than it should be is reported with the file's other errors

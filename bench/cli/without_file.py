@@ -1,0 +1,100 @@
+"""`bench run` without a matrix file: the axes are typed, and written out as the matrix that they are."""
+
+import tomllib
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from bench.errors import BenchError
+from bench.matrix import typed
+from bench.matrix.entries import registered
+from bench.matrix.messages import Wrong
+from bench.registry import entries as registry
+
+_READINGS, _EVALUATIONS = 32, 300
+_MODELS = {"image": "dlg-lenet", "table": "mlp"}
+
+
+def options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of a run without a matrix file."""
+    added = (
+        click.option("--attack", "attacks", multiple=True, metavar="NAMES", help="cpl,gradinv or cpl:restarts=3."),
+        click.option("--dataset", "datasets", multiple=True, metavar="NAMES", help="[default: digits]"),
+        click.option("--model", "models", multiple=True, metavar="NAMES",
+                     help="[default: dlg-lenet, or mlp for tables]"),
+        click.option("--point", "points", multiple=True, metavar="NAMES", help="[default: type-2,type-1]"),
+        click.option("--knowledge", multiple=True, metavar="NAMES", help="[default: plain,adaptive]"),
+        click.option("--grant", "grants", multiple=True, metavar="NAMES", help="What attackers know, e.g. labels."),
+        click.option("--batch", type=click.IntRange(1), help="Examples of a client's step.  [default: 3]"),
+        click.option("--seed", "seeds", multiple=True, metavar="NUMBERS", help="Of the weights, e.g. 0,1,2,3."),
+        click.option("--readings", type=click.IntRange(1), help=f"Victims of a cell.  [default: {_READINGS}]"),
+        click.option("--evaluations", type=click.IntRange(1), help=f"Of each.  [default: {_EVALUATIONS}]"),
+        click.option("--print-matrix", is_flag=True, help="Print the matrix as TOML, and run nothing."),
+    )  # fmt: skip
+    for option in reversed(added):
+        command = option(command)
+    return command
+
+
+def text(
+    *, defenses: tuple[str, ...], datasets: tuple[str, ...], models: tuple[str, ...], attacks: tuple[str, ...],
+    knowledge: tuple[str, ...], points: tuple[str, ...], grants: tuple[str, ...], seeds: tuple[str, ...],
+    batch: int | None, readings: int | None, evaluations: int | None,
+) -> str:  # fmt: skip
+    """The matrix of what was typed.  `none` is always among the defenses: what a defense changes is seen beside it."""
+    chosen: dict[str, Any] = {
+        "dataset": _entries("dataset", datasets or ("digits",)),
+        "attack": _entries("attack", attacks or ("cpl", "gradinv", "map")),
+        "knowledge": typed.entries(knowledge or ("plain", "adaptive"), "--knowledge"),
+        "point": typed.entries(points or ("type-2", "type-1"), "--point"),
+        "defense": _entries("defense", ("none", *defenses)),
+    }
+    chosen["model"] = _entries("model", models or (_model(chosen["dataset"]),))
+    if grants:
+        chosen["grants"] = [typed.entries(grants, "--grant")]
+    if seeds:
+        numbers = [typed.number_or_text(str(value)) for value in typed.entries(seeds, "--seed")]
+        if wrong := [value for value in numbers if type(value) is not int or value < 0]:
+            raise BenchError(f"--seed: {wrong[0]!r} is no seed; give whole numbers from 0, e.g. 0,1,2,3")
+        chosen["seed"] = numbers
+    if batch is not None:
+        chosen["federated"] = [{"batch": batch}]
+    axes = {name: chosen[name] for name in ("dataset", "model", "federated", "attack", "knowledge", "grants", "point",
+                                            "defense", "seed") if name in chosen}  # fmt: skip
+    compared = chosen["defense"][1:] or chosen["attack"]
+    title = " on ".join(
+        ", ".join(_name(value) for value in values) for values in (compared, chosen["dataset"])
+    )
+    budgets = {"readings": readings or _READINGS, "evaluations": evaluations or _EVALUATIONS}
+    return typed.matrix_text(title, axes, budgets)
+
+
+def name(content: str) -> str:
+    """The run of such a matrix, by what it compares."""
+    title: str = tomllib.loads(content)["title"]
+    return "-".join(title.replace(",", "").replace(" on ", " ").split())[:80]
+
+
+def _entries(axis: str, texts: tuple[str, ...]) -> list[typed.Typed]:
+    """The values of an axis of registered entries, each once.  Raises `BenchError` naming the option."""
+    values: list[typed.Typed] = []
+    for value in typed.entries(texts, f"--{axis}"):
+        try:
+            registered(axis, value, registry)
+        except Wrong as error:
+            raise BenchError(f"--{axis}: {error}") from None
+        values += [value] if value not in values else []
+    return values
+
+
+def _model(datasets: list[typed.Typed]) -> str:
+    """The model by default, of data of one kind.  Raises `BenchError` for pictures beside tables."""
+    kinds = {registry.literals("datasets", _name(value)).get("kind", "image") for value in datasets}
+    if len(kinds) > 1:
+        raise BenchError("--dataset: pictures and tables need different models; run them one after the other")
+    return _MODELS[kinds.pop()]
+
+
+def _name(value: typed.Typed) -> str:
+    return value if isinstance(value, str) else str(value["name"])
