@@ -7,9 +7,11 @@ import math
 import mpmath
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from scipy.optimize import brentq
 from scipy.stats import norm
 
+from bench.cli.privacy import command as privacy
 from bench.defenses.accounting import composition, fixed, pld, rdp
 from bench.defenses.accounting.mechanism import Mechanism, sampling_of, uses_of_example
 from bench.defenses.accounting.report import at_tap, released
@@ -378,3 +380,22 @@ def test_observations_of_one_round_are_all_at_its_noise() -> None:
     assert found is not None
     sigma = defense.mechanism(PAPER).sigmas[50]
     assert found.epsilon == pytest.approx(composition.gaussian(sigma / 2 / 2, DELTA))
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--sigma", "nan"), ("--sigma", "inf"), ("--sigma", "1e-155"), ("--sigma", "1e300"), ("--q", "nan"),
+        ("--delta", "nan"), ("--steps", "99999999999999999999"),
+    ],
+)  # fmt: skip
+def test_what_no_accountant_takes_is_one_line(option: str, value: str) -> None:
+    words = {"--sigma": "1", "--q": ".1", "--steps": "10", "--delta": "1e-5", option: value}
+    made = CliRunner().invoke(privacy, [part for pair in words.items() for part in pair])
+    assert made.exit_code == 2 and f"Invalid value for '{option}'" in made.output
+
+
+@pytest.mark.parametrize(("sigma", "q", "steps"), [("0.001", "1", "1000000000"), ("1e6", "1e-9", "1")])
+def test_the_ends_of_what_is_taken_have_figures(sigma: str, q: str, steps: str) -> None:
+    made = CliRunner().invoke(privacy, ["--sigma", sigma, "--q", q, "--steps", steps])
+    assert made.exit_code == 0, made.exception

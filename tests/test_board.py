@@ -1,14 +1,18 @@
 """Records → board: complete rows first, costs beside, and every doubt raised by a defense broken on purpose."""
 
+import base64
 import csv
 import io
 import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
+from PIL import Image
 from tests.records import (
     TRAINING,
     attack_cell,
@@ -26,7 +30,7 @@ from bench.errors import BenchError
 from bench.leaderboard.board import Row, board
 from bench.leaderboard.flags import FAILED, INCOMPLETE
 from bench.leaderboard.forms import csv as csv_form
-from bench.leaderboard.forms import markdown, terminal
+from bench.leaderboard.forms import figure, latex, markdown, terminal
 from bench.record.schema import (
     AttackConditions,
     Code,
@@ -334,8 +338,38 @@ def test_the_command_writes_what_it_is_asked(tmp_path: Path, monkeypatch: pytest
     assert "prune" in CliRunner().invoke(leaderboard, ["show", str(one)]).output
     assert isinstance(CliRunner().invoke(leaderboard, ["nowhere"]).exception, BenchError)
     (one / "records" / "bad.json").write_text("{}")
-    broken = CliRunner().invoke(leaderboard, [str(one)]).exception
-    assert isinstance(broken, BenchError) and "bad.json: not a record" in str(broken)
+    broken = CliRunner().invoke(leaderboard, [str(one)])
+    assert broken.exit_code == 0 and "prune" in broken.stdout
+    assert "bad.json: not a record" in broken.stderr and "1 of 3 records of" in broken.stderr
+
+
+def test_latex_has_every_row_and_takes_any_name() -> None:
+    rows = board([attacked(32), attacked(4, defense=HOSTILE), trained(0.9)])
+    text = latex.board(rows)
+    body = text.split(r"\midrule")[1].split(r"\bottomrule")[0].strip().splitlines()
+    assert len(body) == len(rows) and all(line.endswith(r" \\") for line in body)
+    columns = text.split(r"\begin{tabular}{")[1].split("}")[0]
+    assert {line.replace(r"\&", "").count("&") + 1 for line in body} == {len(columns)}
+    assert latex.escaped("50 % of a_b\n{x} \\ ≥ <&>") == (
+        r"50 \% of a\_b \{x\} \textbackslash{} $\geq$ \textless{}\&\textgreater{}"
+    )
+
+
+def test_a_picture_is_what_its_ending_says(tmp_path: Path) -> None:
+    strips = [figure.Strip("victims", "type-2", np.linspace(0, 1, 128).reshape(2, 1, 8, 8)),
+              figure.Strip("a <b> & c", "1 of 2\nidentified", np.zeros((2, 1, 8, 8)))]  # fmt: skip
+    assert figure.png(strips)[:4] == b"\x89PNG" and figure.pdf(strips)[:5] == b"%PDF-"
+    root = ElementTree.fromstring(figure.svg(strips))
+    assert [item.text for item in root.iter("{http://www.w3.org/2000/svg}text")] == [
+        "victims", "type-2", "a <b> & c", "1 of 2", "identified",
+    ]  # fmt: skip
+    images = list(root.iter("{http://www.w3.org/2000/svg}image"))
+    assert len(images) == 4
+    data = base64.b64decode(images[0].attrib["href"].partition("base64,")[2])
+    with Image.open(io.BytesIO(data)) as image:
+        assert image.size == (8, 8)
+    wrong = CliRunner().invoke(leaderboard, [str(tmp_path), "--picture", "x.gif"]).exception
+    assert isinstance(wrong, BenchError) and "it ends in .png, .svg, .pdf" in str(wrong)
 
 
 def test_a_defense_that_breaks_a_contract_ranks_last_and_is_no_protection() -> None:

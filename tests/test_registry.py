@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from bench.attacks.base import Attack
 from bench.cell import Entry
+from bench.cli.main import cli
 from bench.errors import BenchError, PluginError, UnknownName
 from bench.models.lenet import DlgLenet
 from bench.registry import entries as registry
@@ -219,3 +221,17 @@ def test_list_reads_a_wheel_as_it_reads_a_checkout(tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     assert Path(done.stdout.strip()) == tmp_path / "site" / "bench" / "models" / "mlp.py"
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["list", "attack"], "there are no 'attack' to list; did you mean 'attacks'?"),
+        (["list", "zzz"], "there are no 'zzz' to list; there are attacks, defenses, datasets, models"),
+        (["leaderbord"], "there is no command 'leaderbord'; did you mean 'leaderboard'?"),
+        (["zzzz"], "there is no command 'zzzz'; `bench --help` lists them"),
+    ],
+)
+def test_a_near_miss_gets_a_hint(words: list[str], line: str) -> None:
+    made = CliRunner().invoke(cli, words)
+    assert made.exit_code == 2 and line in made.output

@@ -1,6 +1,7 @@
 """`bench show`: a run's cells in a list, one cell in words, its picture written beside the records."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import click
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from PIL import Image
 from tests.command import fault, output
 from tests.test_plan import answer, attack, training
@@ -203,7 +205,43 @@ def test_a_record_cannot_name_a_file_elsewhere(
     (tmp_path / "records").mkdir()
     (tmp_path / "records" / "abc.json").write_text(json.dumps(_changed(content, change)))
     assert "is no content hash" in fault(command, "abc", tmp_path)
-    assert "is no content hash" in fault(command, tmp_path)
+    listed = output(command, tmp_path)
+    assert "is no content hash" in listed and "1 of 1 records of" in listed and "0 cells in" in listed
+
+
+def test_a_record_that_cannot_be_read_is_named_counted_and_passed_over(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    (tmp_path / "run" / "records" / f"{'0' * 64}.json").write_text("{")
+    listed = output(command, tmp_path / "run")
+    assert f"passed over: {tmp_path}/run/records/{'0' * 64}.json: not a record" in listed
+    assert "1 of 4 records of" in listed and "3 cells in" in listed
+    assert (
+        len(json.loads(CliRunner().invoke(command, [str(tmp_path / "run"), "--json"]).stdout)["cells"]) == 3
+    )
+
+
+def test_a_list_is_filtered_and_sorted(run: Path) -> None:
+    def shown(*options: str) -> list[str]:
+        content = json.loads(CliRunner().invoke(command, [str(run), "--json", *options]).stdout)
+        return [row["attack"].split(",")[0] for row in content["cells"]]
+
+    assert shown("--attack", "cpl") == ["cpl"]
+    assert shown("--point", "type-2") == ["prior-mean"]
+    assert shown("--defense", "prune") == []
+    assert sorted(shown("--defense", "none")) == sorted(shown("--attack", "p", "--attack", "tr"))
+    assert shown("--sort", "attack") == ["cpl", "prior-mean", "training"]
+    assert shown("--sort", "leak")[-1] == "training"
+    assert "1 of 3 cells in" in output(command, run, "--attack", "cpl")
+
+
+def test_a_cell_is_looked_for_in_every_run(
+    run: Path, ids: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(run, tmp_path / "runs" / "old")
+    (tmp_path / "runs" / "new" / "records").mkdir(parents=True)
+    assert "runs/old/pictures" in output(command, ids["cpl"][:8])
+    assert "no record in 2 runs has an id that starts with 'zz'" in fault(command, "zz")
 
 
 def test_missing_arrays_are_one_line(write: Callable[..., Path]) -> None:

@@ -74,7 +74,7 @@ def _margin(text: str) -> tuple[str, float]:
 
 def _write(run: Path | None, path: Path, margins: dict[str, float]) -> None:
     run = checked_run(run)
-    made = baselines.of_run(lookup.compact_records(run), request.read(run), margins)
+    made = baselines.of_run(lookup.compact_records(run, whole=True), request.read(run), margins)
     # Against itself it must pass, or it is too small to be of use: better said now than in CI.
     result = verdict(made.records, made.records, made.margins)
     if path.exists():
@@ -106,7 +106,7 @@ def _run(
 
 
 def _verdict(before: Baseline, run: Path, margins: dict[str, float]) -> Verdict:
-    after = lookup.compact_records(checked_run(run))
+    after = lookup.compact_records(checked_run(run), whole=True)
     old = {record.cell.id: record.provenance for record in before.records}
     changes = dict.fromkeys(
         f"{entry.name}: {line}" if (entry := getattr(record.cell, line.partition(":")[0], None)) else line

@@ -8,10 +8,8 @@ from bench.cli import common, lookup, submission
 from bench.errors import BenchError
 from bench.leaderboard.board import Row, board
 from bench.leaderboard.forms import csv as csv_form
+from bench.leaderboard.forms import figure, latex, page, reconstructions, terminal
 from bench.leaderboard.forms import markdown as markdown_form
-from bench.leaderboard.forms import page, reconstructions, terminal
-from bench.leaderboard.forms.figure import figure
-from bench.pictures import grid
 from bench.record.files import write_atomically
 from bench.record.runs import checked_run
 from bench.record.schema import Record
@@ -45,19 +43,22 @@ def command() -> None:
 @click.option("--html", type=common.PATH, help="Write a page that opens offline.")
 @click.option("--markdown", type=common.PATH, help="Write it as Markdown.")
 @click.option("--csv", "csv_file", type=common.PATH, help="Write it as CSV.")
-@click.option("--picture", type=common.PATH, help="Draw victims and reconstructions as PNG.")
+@click.option("--latex", "latex_file", type=common.PATH, help="Write it as a LaTeX table, for booktabs.")
+@click.option("--picture", type=common.PATH, help="Draw victims and reconstructions: .png, .svg or .pdf.")
 @click.option("--point", default="type-2", show_default=True, help="The interception point of --picture.")
 @click.option("--include-pictures", is_flag=True, help="Show examples of private data, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON, all points, attacks and flags.")
 def show(
     runs: tuple[Path, ...], only: tuple[str, ...], html: Path | None, markdown: Path | None, csv_file: Path | None,
-    picture: Path | None, point: str, include_pictures: bool, as_json: bool,
+    latex_file: Path | None, picture: Path | None, point: str, include_pictures: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Show the board of RUNS (by default the newest below runs/).
 
     One row for each defense on a data set, model and condition: the worst case over attacks at each
     point, the best single attack, accuracy, ε, overhead; incomplete rows rank below complete ones.
     """
+    if picture is not None and picture.suffix.lower() not in figure.FORMS:
+        raise BenchError(f"--picture {picture}: it ends in {', '.join(figure.FORMS)}; rename it")
     rows, records_of = _rows(runs)
     folders = {record.id: run for run, records in records_of.items() for record in records}
     if only:
@@ -71,6 +72,8 @@ def show(
         _write(markdown, markdown_form.board(rows))
     if csv_file is not None:
         _write(csv_file, csv_form.board(rows))
+    if latex_file is not None:
+        _write(latex_file, latex.board(rows))
     if picture is not None:
         _draw(picture, rows, folders, point, include_pictures)
     runs_shown = [str(run) for run in records_of]
@@ -79,7 +82,7 @@ def show(
     elif not rows:
         which = " with --only" if only else ""
         click.echo(f"no attack in {', '.join(runs_shown)}: there is nothing to rank{which}")
-    elif not any((html, markdown, csv_file, picture)):
+    elif not any((html, markdown, csv_file, latex_file, picture)):
         common.console().print(terminal.board(rows))
 
 
@@ -95,12 +98,12 @@ def _rows(runs: tuple[Path, ...]) -> tuple[list[Row], dict[Path, list[Record]]]:
 
 
 def _draw(path: Path, rows: list[Row], folders: dict[str, Path], point: str, include_pictures: bool) -> None:
-    image = figure(rows, folders, point=point, private=include_pictures)
-    if image is None:
+    lines = figure.strips(rows, folders, point=point, private=include_pictures)
+    if not lines:
         raise BenchError(
             f"no examples to draw at {point}; give another --point, or (private data) --include-pictures"
         )
-    grid.save(image, path)
+    write_atomically(path, figure.FORMS[path.suffix.lower()](lines))
 
 
 def _write(path: Path, text: str) -> None:

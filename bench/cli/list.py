@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from bench.cli import common
+from bench.cli.words import meant
 from bench.errors import BenchError
 from bench.registry import entries as registry
 
@@ -17,8 +18,17 @@ _SHOWN = {
 }
 
 
+def _known(context: click.Context, argument: click.Parameter, kinds: tuple[str, ...]) -> tuple[str, ...]:
+    """Raises `UsageError` for what is no kind, with the nearest one."""
+    for kind in kinds:
+        if kind not in registry.KINDS:
+            remedy = meant(kind, registry.KINDS, f"there are {', '.join(registry.KINDS)}")
+            raise click.UsageError(f"there are no {kind!r} to list; {remedy}", context)
+    return kinds
+
+
 @click.command()
-@click.argument("kinds", nargs=-1, type=click.Choice(registry.KINDS), metavar="[KIND]...")
+@click.argument("kinds", nargs=-1, callback=_known, metavar="[KIND]...")
 @common.plugins
 @common.json_flag
 def command(kinds: tuple[str, ...], as_json: bool) -> None:

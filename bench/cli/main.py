@@ -6,6 +6,7 @@ import sys
 import click
 
 from bench import __version__
+from bench.cli.words import meant
 from bench.errors import BenchError
 from bench.sanitize import LONG, sanitize, sanitized_lines
 
@@ -41,6 +42,14 @@ class _LazyGroup(click.Group):
             return None
         command: click.Command = importlib.import_module(_COMMANDS[name][0]).command
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
+            remedy = meant(args[0], _COMMANDS, "`bench --help` lists them")
+            ctx.fail(f"there is no command {args[0]!r}; {remedy}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         del ctx

@@ -1,17 +1,31 @@
 """`bench privacy`: what a Gaussian mechanism spends, by every convention, and whom each speaks of."""
 
 import textwrap
+from math import isfinite
+from typing import Any
 
 import click
 
 from bench.cli import common
 
-_COUNT, _RATE = click.IntRange(1), click.FloatRange(0, 1, min_open=True)
-_DELTA = click.FloatRange(0, 1, min_open=True, max_open=True)
+
+class _Number(click.FloatRange):
+    """A range that not-a-number lies outside of."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return number
+
+
+_COUNT, _RATE = click.IntRange(1, 10**9), _Number(1e-9, 1)
+_SIGMA = _Number(1e-3, 1e6)  # below, every accountant's ε is beyond any meaning; above, numbers overflow
+_DELTA = _Number(1e-100, 1, max_open=True)
 
 
 @click.command()
-@click.option("--sigma", type=click.FloatRange(0, min_open=True), required=True, help="Noise multiplier σ.")
+@click.option("--sigma", type=_SIGMA, required=True, help="Noise multiplier σ.")
 @click.option("--delta", type=_DELTA, default=1e-5, show_default=True)
 @click.option("--q", type=_RATE, required=True, help="Sampling rate of a step.")
 @click.option("--steps", type=_COUNT, required=True, help="Steps that are composed.")

@@ -1,7 +1,8 @@
 """`bench show`: a run's cells in a list, or one cell in words with its pictures."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import click
 from PIL.Image import Image
 
 from bench.cell import TrainingCell
-from bench.cli import common
+from bench.cli import common, lookup
 from bench.cli.cell_text import headline, lines
 from bench.leaderboard import attacks, knowledge, trainings
 from bench.leaderboard.forms import terminal
@@ -23,6 +24,27 @@ from bench.sanitize import LONGEST, sanitize
 
 _COLUMNS = ("cell", "data set", "model", "defense", "point", "attack", "status", "ASR or accuracy")
 _HEADING = 18  # columns
+_SORTED: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "defense": lambda row: (row["defense"], row["point"], row["attack"]),
+    "attack": lambda row: (row["attack"], row["defense"], row["point"]),
+    "point": lambda row: (row["point"], row["defense"], row["attack"]),
+    "leak": lambda row: 1.0 if row.get("asr") is None else -row["asr"],
+    "status": lambda row: (row["status"], row["defense"]),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """Which cells are listed: each field's texts are alternatives, none of them means all."""
+
+    defense: tuple[str, ...]
+    attack: tuple[str, ...]
+    point: tuple[str, ...]
+
+    def holds(self, row: dict[str, Any]) -> bool:
+        texts = [(self.defense, row["defense"]), (self.attack, row["attack"])]
+        found = all(not parts or any(part in text for part in parts) for parts, text in texts)
+        return found and (not self.point or row["point"] in self.point)
 
 
 @click.command()
@@ -35,7 +57,16 @@ _HEADING = 18  # columns
 @click.option(
     "--knowledge", "table", flag_value="knowledge", help="Plain beside adaptive and black-box attackers."
 )
-def command(cell: str | None, run: Path | None, as_json: bool, opened: bool, table: str | None) -> None:
+@click.option("--defense", "defenses", multiple=True, metavar="TEXT", help="Cells whose defense holds this.")
+@click.option("--attack", "attacks_", multiple=True, metavar="TEXT", help="Cells whose attack holds this.")
+@click.option("--point", "points", multiple=True, metavar="NAME", help="Cells of this interception point.")
+@click.option(
+    "--sort", type=click.Choice(list(_SORTED)), help="Order of the list; leak: what leaks most first."
+)
+def command(
+    cell: str | None, run: Path | None, as_json: bool, opened: bool, table: str | None, defenses: tuple[str, ...],
+    attacks_: tuple[str, ...], points: tuple[str, ...], sort: str | None,
+) -> None:  # fmt: skip
     """List the cells of RUN (by default the newest below runs/), or show one of them.
 
     A cell is named by the first digits of its id.  Its reconstruction grid, truth above
@@ -44,7 +75,8 @@ def command(cell: str | None, run: Path | None, as_json: bool, opened: bool, tab
     \b
     bench show                  all cells of the newest run
     bench show runs/smoke       of that one
-    bench show 3f2a             one cell
+    bench show 3f2a             one cell, of any run below runs/
+    bench show --defense prune --point type-1 --sort leak
     bench show runs/x --attacks     every attack of that run: rates, figures, cost
     bench show runs/x --trainings   what each defense costs in accuracy, ε and time
     bench show runs/x --knowledge   what knowing the defense gains
@@ -53,12 +85,12 @@ def command(cell: str | None, run: Path | None, as_json: bool, opened: bool, tab
         run, cell = Path(cell), None
     if table is not None and cell is not None:
         raise click.UsageError(f"--{table} is a table of a whole run; leave {cell} out")
-    run = checked_run(run)
-    if table is not None:
-        return _table(run, table, as_json)
     if cell is None:
-        return _list(run, as_json)
-    record = records.find(run, cell)
+        run = checked_run(run)
+        if table is not None:
+            return _table(run, table, as_json)
+        return _list(run, as_json, _Chosen(defenses, attacks_, points), sort)
+    run, record = lookup.by_prefix(cell, run)
     folder = run / "pictures"
     picture = _saved(grid.of_record(run, record), folder / f"{record.id}.png")
     iterations = _saved(trajectory.of_record(run, record), folder / f"{record.id}-iterations.png")
@@ -90,7 +122,7 @@ def _print(record: Record, picture: str | None, iterations: str | None) -> None:
 
 def _table(run: Path, table: str, as_json: bool) -> None:
     """Print the run's table of attacks, of trainings, or of what knowing the defense gains."""
-    cells, papers = list(records.records(run)), published.saved(run)
+    cells, papers = lookup.shown_records(run), published.saved(run)
     rows: Sequence[Any]
     if table == "attacks":
         rows = attacks.attacks(cells, papers)
@@ -109,8 +141,11 @@ def _table(run: Path, table: str, as_json: bool) -> None:
         click.echo(empty)
 
 
-def _list(run: Path, as_json: bool) -> None:
-    rows = [_row(record) for record in records.records(run)]
+def _list(run: Path, as_json: bool, chosen: "_Chosen", sort: str | None) -> None:
+    every = [_row(record) for record in lookup.shown_records(run)]
+    rows = [row for row in every if chosen.holds(row)]
+    if sort is not None:
+        rows.sort(key=_SORTED[sort])
     if as_json:
         common.print_json({"run": str(run), "cells": rows})
         return
@@ -118,7 +153,8 @@ def _list(run: Path, as_json: bool) -> None:
     texts = [tuple(sanitize(row[name][:8] if name == "id" else row[name]) for name in names) for row in rows]
     if texts:
         common.print_table(_COLUMNS, texts)
-    count = f"{len(rows)} cell{'' if len(rows) == 1 else 's'} in {run}"
+    of = f" of {len(every)}" if len(rows) < len(every) else ""
+    count = f"{len(rows)}{of} cell{'' if len(rows) == 1 and not of else 's'} in {run}"
     click.echo(f"{count}; `bench show CELL` shows one" if rows else count)
 
 

@@ -1,4 +1,13 @@
-"""Figures in words that people read."""
+"""Figures and hints in words that people read."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def meant(name: str, known: Iterable[str], otherwise: str) -> str:
+    """The remedy for an unknown name: the nearest known one, or `otherwise`."""
+    near = get_close_matches(name[:100], list(known), n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else otherwise
 
 
 def duration(seconds: float) -> str:

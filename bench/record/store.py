@@ -246,6 +246,18 @@ def records(run: Path) -> Iterator[Record]:
         yield read(path)
 
 
+def readable(run: Path) -> tuple[list[Record], list[str]]:
+    """The records of a run that can be read, in the order of their ids, and for each other one why it cannot."""
+    found: list[Record] = []
+    faults: list[str] = []
+    for path in sorted((run / "records").glob("*.json")):
+        try:
+            found.append(read(path))
+        except RecordError as error:
+            faults.append(str(error))
+    return found, faults
+
+
 def find(run: Path, prefix: str) -> Record:
     """The one record whose cell id starts with `prefix`; raises `RecordError` for none or several."""
     matches = sorted((run / "records").glob(f"{prefix}*.json")) if prefix.isalnum() else []

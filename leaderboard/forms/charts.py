@@ -44,6 +44,12 @@ def library() -> str:
     return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", version)
 
 
+def svg_to_pdf(svg: str) -> bytes:
+    """An SVG as a PDF page of its size, with its text as text."""
+    made: bytes = vl_convert.svg_to_pdf(svg)
+    return made
+
+
 def charts() -> list[Chart]:
     """The charts, in the order in which the page shows them."""
     return [

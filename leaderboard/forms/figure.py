@@ -1,12 +1,17 @@
 """One figure of a run: the victims, and below them what the best attack got back under each defense."""
 
+import base64
+import io
 from collections.abc import Sequence
+from dataclasses import dataclass
+from xml.etree.ElementTree import Element, SubElement, tostring
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from bench.leaderboard.board import AtPoint, Row
 from bench.leaderboard.costs import UNDEFENDED
+from bench.leaderboard.forms.charts import svg_to_pdf
 from bench.leaderboard.forms.numbers import rate, share
 from bench.leaderboard.forms.reconstructions import Runs, of_best
 from bench.pictures.grid import Floats, chosen, drawn
@@ -17,26 +22,34 @@ _LABEL = 250
 _INK, _DIM, _PAPER = (20, 24, 31), (100, 108, 120), (255, 255, 255)
 
 
-def figure(rows: Sequence[Row], runs: Runs, *, point: str, private: bool = False) -> Image.Image | None:
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """A line of the figure: its name, words below it, and examples (example, *shape) in [0, 1]."""
+
+    name: str
+    words: str
+    examples: Floats
+
+
+def strips(rows: Sequence[Row], runs: Runs, *, point: str, private: bool = False) -> list[Strip]:
     """Victims on top, a line for each of `rows` below: its best attack's reconstructions at `point`.
 
     `runs` cell id → run folder.  Rows of the first row's title that met the same victims, as many as have
     reconstructions; up to eight victims, by their order and never by how well the attack did.  Private data are
-    left out unless `private`.  None where there is nothing to show.
+    left out unless `private`.  Empty where there is nothing to show.
     """
     rows = [row for row in rows if row.title == rows[0].title and (private or not row.private)]
     names = distinct(row.defense for row in rows)
-    lines: list[tuple[str, str, Floats]] = []
+    lines: list[Strip] = []
     # Undefended below the victims, then what leaks most: what the eye should compare stands together.
     for row in sorted(rows, key=lambda row: (row.defense != UNDEFENDED, -_asr(row, point))):
         if (arrays := of_best(row, runs, point)) is None:
             continue
         truth, guess = map(chosen, arrays)
-        lines = lines or [("victims", point, truth)]
-        if np.array_equal(truth, lines[0][2]):
-            at = row.points[point]
-            lines.append((names[row.defense], _words(at), guess))
-    return _drawn(lines) if lines else None
+        lines = lines or [Strip("victims", point, truth)]
+        if np.array_equal(truth, lines[0].examples):
+            lines.append(Strip(names[row.defense], _words(row.points[point]), guess))
+    return lines
 
 
 def _words(at: AtPoint) -> str:
@@ -54,20 +67,72 @@ def _asr(row: Row, point: str) -> float:
     return 0.0 if at is None or at.asr is None else at.asr
 
 
-def _drawn(lines: Sequence[tuple[str, str, Floats]]) -> Image.Image:
-    columns = len(lines[0][2])
-    size = (_LABEL + columns * (_TILE + _GAP) + _GAP, len(lines) * (_TILE + _GAP) + _GAP)
-    image = Image.new("RGB", size, _PAPER)
+def _size(lines: Sequence[Strip]) -> tuple[int, int]:
+    return _LABEL + len(lines[0].examples) * (_TILE + _GAP) + _GAP, len(lines) * (_TILE + _GAP) + _GAP
+
+
+def png(lines: Sequence[Strip]) -> bytes:
+    """The figure in pixels."""
+    image = Image.new("RGB", _size(lines), _PAPER)
     ink = ImageDraw.Draw(image)
     large, small = ImageFont.load_default(17), ImageFont.load_default(14)
-    for number, (name, words, examples) in enumerate(lines):
+    for number, line in enumerate(lines):
         top = _GAP + number * (_TILE + _GAP)
-        ink.text((_GAP + 4, top + 8), _fitted(ink, name, large), fill=_INK, font=large)
-        ink.text((_GAP + 4, top + 31), words, fill=_DIM, font=small, spacing=3)
-        for column, pixels in enumerate(drawn(examples)):
+        ink.text((_GAP + 4, top + 8), _fitted(ink, line.name, large), fill=_INK, font=large)
+        ink.text((_GAP + 4, top + 31), line.words, fill=_DIM, font=small, spacing=3)
+        for column, pixels in enumerate(drawn(line.examples)):
             tile = Image.fromarray(pixels).resize((_TILE, _TILE), Image.Resampling.NEAREST)
             image.paste(tile, (_LABEL + column * (_TILE + _GAP), top))
-    return image
+    return _encoded(image)
+
+
+def svg(lines: Sequence[Strip]) -> bytes:
+    """The figure as vectors: text stays text, each example is an image of its own pixels."""
+    width, height = _size(lines)
+    root = Element("svg", {
+        "xmlns": "http://www.w3.org/2000/svg", "width": str(width), "height": str(height),
+        "viewBox": f"0 0 {width} {height}", "font-family": "Helvetica, Arial, sans-serif",
+    })  # fmt: skip
+    SubElement(root, "rect", width=str(width), height=str(height), fill=_colour(_PAPER))
+    for number, line in enumerate(lines):
+        top = _GAP + number * (_TILE + _GAP)
+        texts = [
+            (line.name, 16, 22, _INK),
+            *((text, 12, 42 + 16 * n, _DIM) for n, text in enumerate(line.words.split("\n"))),
+        ]
+        for text, size, below, colour in texts:
+            place = {
+                "x": str(_GAP + 4),
+                "y": str(top + below),
+                "font-size": str(size),
+                "fill": _colour(colour),
+            }
+            SubElement(root, "text", place).text = text
+        for column, pixels in enumerate(drawn(line.examples, side=1)):
+            data = base64.b64encode(_encoded(Image.fromarray(pixels))).decode()
+            SubElement(root, "image", {
+                "x": str(_LABEL + column * (_TILE + _GAP)), "y": str(top), "width": str(_TILE), "height": str(_TILE),
+                "style": "image-rendering: pixelated", "href": f"data:image/png;base64,{data}",
+            })  # fmt: skip
+    return tostring(root, encoding="utf-8", xml_declaration=True)
+
+
+def pdf(lines: Sequence[Strip]) -> bytes:
+    """The same as a page of its size."""
+    return svg_to_pdf(svg(lines).decode())
+
+
+FORMS = {".png": png, ".svg": svg, ".pdf": pdf}
+
+
+def _encoded(image: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def _colour(rgb: tuple[int, int, int]) -> str:
+    return "#" + "".join(f"{part:02x}" for part in rgb)
 
 
 def _fitted(ink: ImageDraw.ImageDraw, text: str, font: "ImageFont.FreeTypeFont | ImageFont.ImageFont") -> str:

@@ -1,0 +1,44 @@
+"""The board as LaTeX: a table for each condition, for the packages booktabs and amssymb."""
+
+from collections.abc import Iterable, Sequence
+
+from bench.leaderboard.board import Row
+from bench.leaderboard.forms.columns import columns, grouped, lines
+
+_LEFT_OUT = ("flags",)  # what a paper has no column for
+_SPECIAL = str.maketrans({
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "≥": r"$\geq$", "≤": r"$\leq$", "×": r"$\times$", "−": r"$-$", "–": "--", "◆": r"$\blacklozenge$", "✗": r"$\times$",
+    "·": r"$\cdot$", "ε": r"$\varepsilon$", "δ": r"$\delta$", "σ": r"$\sigma$", "α": r"$\alpha$", "η": r"$\eta$",
+    "∞": r"$\infty$",
+})  # fmt: skip
+
+
+def board(rows: Sequence[Row]) -> str:
+    """A `table` for each condition; intervals are 95 %, figures that are lower bounds have a ≥."""
+    parts = []
+    for title, group in grouped(lines(rows), lambda line: line.row.title).items():
+        shown = [
+            column for column in columns(line.row for line in group)
+            if column.terminal is not None and column.name not in _LEFT_OUT
+        ]  # fmt: skip
+        left = [column.kind == "text" for column in shown]
+        body = [[escaped(column.text(line)) for column in shown] for line in group]
+        parts.append("\n".join([
+            r"\begin{table}", r"\centering", rf"\caption{{{escaped(title)}}}",
+            rf"\begin{{tabular}}{{{''.join('l' if text else 'r' for text in left)}}}", r"\toprule",
+            _line(escaped(column.spoken) for column in shown), r"\midrule", *map(_line, body), r"\bottomrule",
+            r"\end{tabular}", r"\end{table}",
+        ]))  # fmt: skip
+    head = "% bench leaderboard --latex; \\usepackage{booktabs,amssymb}\n"
+    return head + "\n\n".join(parts) + "\n"
+
+
+def escaped(text: str) -> str:
+    """Text as LaTeX shows it: as it is, on one line."""
+    return " ".join(text.split()).translate(_SPECIAL)
+
+
+def _line(cells: Iterable[str]) -> str:
+    return " & ".join(cells) + r" \\"
