@@ -19,13 +19,14 @@ from bench.answer.context import RunContext
 from bench.answer.run import run
 from bench.cell import AnyCell, CheckpointWeights
 from bench.cli.main import cli
-from bench.errors import BenchError, RecordError
-from bench.matrix.expand import PlannedCell
+from bench.errors import BenchError, DataError, RecordError
+from bench.matrix.expand import PlannedCell, expand
+from bench.matrix.read import read
 from bench.record import schema1
 from bench.record import store as records
 from bench.sweep.estimates import Estimates
 from bench.sweep.merge import merge
-from bench.sweep.plan import shard_of
+from bench.sweep.plan import Resolver, shard_of
 
 
 def cells() -> list[AnyCell]:
@@ -57,8 +58,9 @@ def test_shards_are_a_partition_that_keeps_together_what_shares_work(count: int)
         if cell.kind == "attack" and isinstance(cell.weights, CheckpointWeights):
             assert at[cell.id] == at[cell.weights.training]
     for seed in range(8):
-        assert len({at[cell.id] for cell in cells() if cell.kind == "attack" and cell.seed == seed
-                    and not isinstance(cell.weights, CheckpointWeights)}) == 1  # fmt: skip
+        shards = {at[cell.id] for cell in cells() if cell.kind == "attack" and cell.seed == seed
+                  and not isinstance(cell.weights, CheckpointWeights)}  # fmt: skip
+        assert len(shards) == 1 or count == 30  # there a group is more than half a shard
 
 
 def test_shards_take_about_equal_time() -> None:
@@ -256,3 +258,19 @@ def test_the_command_says_what_came_and_what_did_not(folders: tuple[Path, Path, 
     for wrong in ("4/3", "0/3", "1", "x/2", "1/0", "-1/2", "1/" + "9" * 5000):
         result = CliRunner().invoke(cli, ["run", "--matrix", "quickstart", "--shard", wrong])
         assert (result.exit_code, "it must be i/n" in result.output) == (2, True)
+
+
+@pytest.mark.parametrize("preset", ["adaptive", "gaps", "quickstart"])
+def test_shards_of_a_preset_are_of_equal_time(preset: str) -> None:
+    """By the estimate, within a tenth; only what is one training's stays together whatever it takes."""
+    resolver = Resolver(None)
+    try:
+        planned = expand(read(preset), resolver.data)
+    except DataError:
+        pytest.skip("the data sets are not here")
+    fresh = Estimates(resolver.shape)
+    loads = [
+        sum(fresh.seconds(item.cell) for item in shard_of(planned, n, 8, resolver) if item.impossible is None)
+        for n in range(1, 9)
+    ]
+    assert max(loads) <= 1.1 * sum(loads) / len(loads)

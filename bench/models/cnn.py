@@ -14,6 +14,7 @@ class FedCnn(Model):
 
     reference = "Fed-αCDP's authors' code, MNIST"
     takes = ("image",)
+    work = 1.7
 
     activation: Activation = parameter("relu", "after each convolution", source="A's code")
 
@@ -35,6 +36,7 @@ class Cnn(Model):
 
     reference = "papers C and D (two-layer CNN); sizes ours, 512 hidden units from D"
     takes = ("image",)
+    work = 24.0
 
     hidden: int = parameter(512, "units of the linear layer", source="D; C: 128 (ours)", low=1)
     activation: Activation = parameter("relu", "after each layer", source="ours")
@@ -56,6 +58,7 @@ class VggSmall(Model):
 
     reference = "LDP-FL (small VGG for CIFAR-10); sizes ours"
     takes = ("image",)
+    work = 15.0
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         channels, height, width = shape

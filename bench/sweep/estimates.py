@@ -18,16 +18,19 @@ _REMEMBERED = 32  # of each kind of cell: what it took last
 
 def formula(cell: AnyCell, shape: tuple[int, ...]) -> float:
     """Seconds on one core, to the order: from trials with the nets of DLG (0.5 ms an evaluation of one
-    28×28 picture, growing with pixels and pictures) and with Fed-αCDP's net (4 ms a client-step)."""
+    28×28 picture, growing with pixels and pictures) and with Fed-αCDP's net (4 ms a client-step), times the model's
+    own `work`."""
     federated = cell.federated
+    work = float(getattr(registry.load("models", cell.model.name), "work", 1.0))
     if isinstance(cell, TrainingCell):
-        return 1 + cell.rounds * federated.per_round * federated.steps * 0.004 * max(1, federated.batch / 5)
+        steps = cell.rounds * federated.per_round * federated.steps
+        return 1 + steps * 0.004 * max(1, federated.batch / 5) * work
     attack = registry.load("attacks", cell.attack.name)
     if not getattr(attack, "iterative", True):
         return 20.0 if cell.knowledge == "black-box" else 0.2  # what it learns from simulations
     count = examples(cell.point, federated)
     size = float(max(0.1, (count * prod(shape) / 784) ** 0.9))
-    return 0.2 + cell.readings * cell.evaluations * 0.0005 * size
+    return 0.2 + cell.readings * cell.evaluations * 0.0005 * size * work
 
 
 class Estimates:
@@ -72,27 +75,44 @@ class Estimates:
 
 
 class Remaining(Observer):
-    """What is left of `cells`, in seconds by the clock: by the speed of the cells done so far."""
+    """What is left of `cells`, in seconds by the clock: by the speed so far, of cells done and in work."""
 
     def __init__(self, cells: Iterable[AnyCell], estimates: Estimates) -> None:
         self._estimates = estimates
         self._open = {cell.id: cell for cell in cells}
+        self._running: dict[str, float] = {}  # cell id → when it began
         self._done: list[AnyCell] = []
         self._began = time.monotonic()
 
+    def on_start(self, cell: AnyCell, worker: str) -> None:
+        del worker
+        self._running[cell.id] = time.monotonic()
+
     def on_record(self, record: Record) -> None:
         cell = self._open.pop(record.id, None)
+        self._running.pop(record.id, None)
         if cell is not None:
             self._done.append(cell)
 
     def left(self) -> float | None:
-        """Seconds; None before anything is done."""
+        """Seconds; None before anything is done.
+
+        A cell in work that takes longer than was estimated is taken to need a quarter of its time again.
+        """
         # copies: the thread that writes a run's progress calls this, while the run goes on
-        done = sum(map(self._estimates.seconds, list(self._done)))
+        now, done = time.monotonic(), sum(map(self._estimates.seconds, list(self._done)))
         if not done:
             return None
-        ahead = sum(map(self._estimates.seconds, list(self._open.values())))
-        return ahead * (time.monotonic() - self._began) / done
+        running, ahead, longest = dict(self._running), 0.0, 0.0
+        for cell in list(self._open.values()):
+            seconds = self._estimates.seconds(cell)
+            if cell.id in running:
+                spent = now - running[cell.id]
+                done += min(spent, seconds)
+                seconds = max(seconds - spent, spent / 4)
+                longest = max(longest, seconds)
+            ahead += seconds
+        return max(longest, ahead * (now - self._began) / done)
 
 
 def _kinds(cell: AnyCell) -> Iterator[Hashable]:
@@ -103,3 +123,4 @@ def _kinds(cell: AnyCell) -> Iterator[Hashable]:
     yield (*setting, cell.defense.name)
     yield setting
     yield what
+    yield cell.kind  # a slower machine, or one under load, is so for every attack

@@ -1,6 +1,6 @@
 """Planned cells → what is to be run: what is done already, what changed, in which groups and order."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,19 +107,23 @@ def shard_of(
 ) -> tuple[PlannedCell, ...]:
     """The part of a matrix that is for shard `number` of `count` (from 1), of about equal time.
 
-    What depends on one training goes with it, and what may share readings stays together.  Every machine comes
-    to the same parts: they depend on the matrix alone, not on what is done or how long it took.
+    What depends on one training goes with it, and what may share readings stays together, unless it is more than half
+    of a shard: then each defense goes by itself.  Every machine comes to the same parts: they depend on the matrix
+    alone, not on what is done or how long it took.
     """
-    parts: dict[str, list[PlannedCell]] = {}
-    for item in planned:
-        cell = item.cell
-        part = cell.id if isinstance(cell, TrainingCell) else training_id(cell) or _reading_key(cell)
-        parts.setdefault(part, []).append(item)
     fresh = Estimates(resolver.shape)
-    costs = {
-        part: sum(fresh.seconds(item.cell) for item in items if item.impossible is None)
-        for part, items in parts.items()
-    }
+
+    def cost(items: Iterable[PlannedCell]) -> float:
+        return sum(fresh.seconds(item.cell) for item in items if item.impossible is None)
+
+    parts = _grouped(planned, _part)
+    most = cost(planned) / count / 2
+    for part in [part for part, items in parts.items() if cost(items) > most]:
+        if all(isinstance(item.cell, AttackCell) and training_id(item.cell) is None for item in parts[part]):
+            parts |= _grouped(
+                parts.pop(part), lambda item: f"{_part(item)} {item.cell.defense.model_dump_json()}"
+            )
+    costs = {part: cost(items) for part, items in parts.items()}
     loads = [0.0] * count
     mine: set[str] = set()
     for part in sorted(parts, key=lambda part: (-costs[part], part)):
@@ -128,6 +132,19 @@ def shard_of(
         if lightest == number - 1:
             mine |= {item.cell.id for item in parts[part]}
     return tuple(item for item in planned if item.cell.id in mine)
+
+
+def _part(item: PlannedCell) -> str:
+    """What a cell shares with those that it stays together with."""
+    cell = item.cell
+    return cell.id if isinstance(cell, TrainingCell) else training_id(cell) or _reading_key(cell)
+
+
+def _grouped(items: Iterable[PlannedCell], key: Callable[[PlannedCell], str]) -> dict[str, list[PlannedCell]]:
+    groups: dict[str, list[PlannedCell]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def _state(cell: AnyCell, run: Path, pending: set[str]) -> tuple[Record | None, str | None]:
