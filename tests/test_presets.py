@@ -227,7 +227,7 @@ def test_a_suite_is_ranked_as_shipped_alone(tmp_path: Path) -> None:
 
 def test_an_option_that_is_not_listed_is_an_override() -> None:
     """The command line as it is has none; one that is added counts until it is listed."""
-    more = click.Option(["--readings"], type=int)
+    more = click.Option(["--budget"], type=int)
 
     def overrides(*arguments: str) -> list[str]:
         wider = click.Command("run", params=[*run.command.params, more], callback=lambda **_: run.overrides())
@@ -237,7 +237,7 @@ def test_an_option_that_is_not_listed_is_an_override() -> None:
 
     everything = ("--defense", "prune", "--jobs", "1", "--device", "cpu", "--out", "x", "--data-dir", "y")
     assert overrides(*everything, "--plugin", "p.py", "--no-tracking", "--json") == []
-    assert overrides("--readings", "3") == ["--readings"]
+    assert overrides("--budget", "3") == ["--budget"]
 
 
 def test_table_1_has_the_papers_figures_beside_every_cell() -> None:

@@ -1,6 +1,7 @@
 """What a run says at its beginning, and at its end: the tables, where things are, and what next."""
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -8,11 +9,13 @@ from rich.text import Text
 
 from bench.cli.watching import say
 from bench.cli.words import duration
-from bench.leaderboard.conditions import by_condition, without_evidence
+from bench.leaderboard.conditions import Condition, by_condition, without_evidence
 from bench.leaderboard.forms import terminal
+from bench.leaderboard.forms.numbers import rate, share
 from bench.leaderboard.knowledge import knowledge
 from bench.leaderboard.trainings import trainings
 from bench.matrix.published import PublishedFigures
+from bench.record.names import distinct
 from bench.record.request import Request
 from bench.record.schema import Record
 from bench.sanitize import sanitize
@@ -30,6 +33,8 @@ _LEGEND = (
     "it leaves, type-0 the same at the server.  ≥: some attacks failed, or none knew the defense: the true "
     "figure may be higher."
 )
+_SUMMARISED = 2  # conditions, of which the end says in words what leaks
+_INDENT = 13  # columns
 
 
 def announce(console: Console, title: str, schedule: RunSchedule, pool: PoolSpec) -> None:
@@ -48,43 +53,82 @@ def announce(console: Console, title: str, schedule: RunSchedule, pool: PoolSpec
 
 def conclude(
     console: Console, records: Sequence[Record], run: Path, request: Request, published: Sequence[PublishedFigures],
-    mlflow: str,
+    mlflow: str, *, verbose: bool = False,
 ) -> None:  # fmt: skip
-    """The tables of a run's records, what failed, and where things are; `mlflow` is a line on the upload."""
+    """The tables of a run's records, what failed, and in a few lines what leaks, why to believe it, and what next.
+
+    `mlflow` is a line on the upload; `verbose` adds what knowing the defense gains, the caveats of ε and the legend.
+    """
     tables = by_condition(records)
     console.print()
     if tables:
         console.print(terminal.conditions(tables))
     if trained := trainings(records, published):
-        console.print(terminal.trainings(trained, published))
-    if known := knowledge(records):
+        console.print(terminal.trainings(trained, published, caveats=verbose))
+    if verbose and (known := knowledge(records)):
         console.print()
         console.print(terminal.knowledge(known))
-    if tables:
+    if verbose and tables:
         console.print(Text(_LEGEND, style="dim"))
-    for condition in tables:
-        if points := without_evidence(condition):
-            nothing = f"at {', '.join(points)} no attack got anything back even without a defense"
-            line = f"no evidence: {condition.title}: {nothing}, so 0 there says nothing of the defenses"
-            say(console, line, style="yellow")
     for status, style in (("crashed", "red"), ("n/a", "")):
         reasons = [record.reason or "" for record in records if record.status == status]
         if reasons:
             say(console, f"{len(reasons)} {status}: {_most(reasons)}", style)
-    cell = next((f"{record.id[:8]} {run}" for record in records if record.attack), "")
+    cell = next((record.id[:8] for record in records if record.attack), None)
+    own = f"bench run --matrix {request.matrix} --plugin my_defense.py --defense round-off   (README)"
     lines = [
-        ("records", str(run / "records")),
-        ("pictures", str(run / "pictures")),
-        ("MLflow", mlflow),
-        ("a cell, with its pictures", f"bench show {cell}".rstrip()),
-        ("in the browser", f"bench ui {run}"),
+        *(("what leaks" if n == 0 else "", text) for n, text in enumerate(_leaks(tables))),
+        *(("believe it?" if n == 0 else "", text) for n, text in enumerate(_evidence(tables))),
+        ("next", f"bench leaderboard {run}   ranked, with costs and doubts"),
+        *([("", f"bench show {cell}   a cell in words, with its pictures")] if cell else []),
+        ("", f"bench ui {run}   MLflow: {mlflow}"),
+        *([] if request.plugins else [("", own)]),
+        ("kept in", f"{run}   records, pictures"),
     ]
-    if not request.plugins:
-        command = f"bench run --matrix {request.matrix} --plugin my_defense.py --defense round-off   (README)"
-        lines.append(("your own defense", command))
     console.print()
     for name, text in lines:
-        console.print(Text.assemble((f"{name:26}", "dim"), text), soft_wrap=True)
+        # a command stays in one piece, to be copied
+        parts = (
+            [text]
+            if "bench " in text
+            else textwrap.wrap(text, max(40, console.width - _INDENT), break_on_hyphens=False) or [""]
+        )
+        for n, part in enumerate(parts):
+            label = f"{'' if n else name:{_INDENT}}"
+            console.print(
+                Text.assemble((label, "bold" if name == "what leaks" else "dim"), part), soft_wrap=True
+            )
+
+
+def _leaks(tables: Sequence[Condition]) -> Iterator[str]:
+    """Of each condition which defenses leak how much, at the point where each leaks most."""
+    for condition in tables[:_SUMMARISED]:
+        most: dict[str, list[str]] = {}
+        names = distinct(condition.rows)
+        for defense, row in condition.rows.items():
+            if (
+                worst := max(row.values(), key=lambda at: at.asr if at.asr is not None else -1.0)
+            ).asr is None:
+                continue
+            figure = rate(worst.asr, lower_bound=worst.lower_bound)
+            if worst.asr == 0:
+                figure += f" (at most {share(worst.interval[1])})" if worst.interval else ""
+            most.setdefault(figure, []).append(names[defense])
+        text = "; ".join(f"{figure} {', '.join(defenses)}" for figure, defenses in most.items())
+        yield f"{condition.title.split(' · ')[0]}: {text or 'nothing was attacked'}"
+    if len(tables) > _SUMMARISED:
+        yield f"and {len(tables) - _SUMMARISED} more conditions, above"
+
+
+def _evidence(tables: Sequence[Condition]) -> Iterator[str]:
+    """What speaks for the figures, and what they are not."""
+    for condition in tables:
+        if points := without_evidence(condition):
+            nothing = f"at {', '.join(points)} no attack got anything back even without a defense"
+            yield f"no: {condition.title}: {nothing}, so 0 there says nothing of the defenses"
+    if tables:
+        yield "leaked: PSNR ≥ 20 dB, and 3 dB more than a guess without gradient"
+        yield "0 is no proof, ≥ a lower bound; --verbose and docs/EVALUATION.md"
 
 
 def upload_line(

@@ -24,7 +24,7 @@ _MATRIX = "matrix.toml"  # in the folder of a run without a matrix file: what wa
 # Options that leave a suite's own cells as they are; any other, new ones too, makes a suite's run unranked.
 _FREE = (
     "matrix_name", "cell_file", "out", "data_dir", "device", "jobs", "rows", "shard", "executor", "time_limit",
-    "plugins", "defenses", "dry_run", "tracking_uri", "no_tracking", "include_pictures", "as_json",
+    "plugins", "defenses", "dry_run", "verbose", "tracking_uri", "no_tracking", "include_pictures", "as_json",
 )  # fmt: skip
 _OF_MATRICES = (*_FREE, "scale")
 # Options that repeating a cell knows.
@@ -85,13 +85,16 @@ def _shard(context: click.Context, option: click.Parameter, value: str | None) -
 )
 @click.option("--no-tracking", is_flag=True, help="Leave MLflow for a later `bench sync`.")
 @click.option("--include-pictures", is_flag=True, help="Send pictures of private data to MLflow, too.")
+@click.option(
+    "--verbose", is_flag=True, help="At the end the caveats, the legend, and what knowing a defense gains."
+)
 @common.json_flag
 def command(
     matrix_name: str | None, cell_file: Path | None, scale: str | None, out: Path | None,
     data_dir: Path | None, device: str, jobs: int | None, rows: int | None, shard: tuple[int, int] | None,
     executor: str | None, time_limit: float | None, plugins: tuple[str, ...], defenses: tuple[str, ...],
     dry_run: bool, tracking_uri: str | None, no_tracking: bool, include_pictures: bool, as_json: bool,
-    print_matrix: bool, **axes: Any,
+    verbose: bool, print_matrix: bool, **axes: Any,
 ) -> None:  # fmt: skip
     """Run a matrix: attacks × defenses × data sets × interception points.
 
@@ -155,6 +158,7 @@ def command(
     result = running.execute(
         prepared, device=device, quiet=as_json, tracking_uri=None if no_tracking else (tracking_uri or ""),
         include_pictures=include_pictures, overrides=overrides(), time_limit=time_limit, executor=executor, rows=rows,
+        verbose=verbose,
     )  # fmt: skip
     if as_json:
         common.print_json(result)

@@ -82,13 +82,13 @@ def prepare(
 def execute(
     run: PreparedRun, *, device: str, quiet: bool, tracking_uri: str | None, include_pictures: bool = False,
     overrides: Sequence[str] = (), time_limit: float | None = None, executor: str | None = None,
-    rows: int | None = None,
+    rows: int | None = None, verbose: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """Run what is left with live display; returns the result as JSON types.
 
     `tracking_uri` None: no MLflow; "": the default store.  `overrides` are options that make a suite unranked;
-    `time_limit` are the seconds that a cell may take; `executor` is a cluster's address; `rows`: see `RunContext`.
-    Raises what `record.folder.locked` and `sweep.session.run_schedule` raise.
+    `time_limit` are the seconds that a cell may take; `executor` is a cluster's address; `rows`: see `RunContext`,
+    `verbose`: `conclusion.conclude`.  Raises what `record.folder.locked` and `sweep.session.run_schedule` raise.
     """
     began = time.monotonic()
     console = Console(stderr=quiet, highlight=False)
@@ -124,7 +124,9 @@ def execute(
     uploaded = follower.uploaded if follower else None
     if not quiet:
         mlflow = conclusion.upload_line(run.folder, tracking_uri, uploaded, waiting)
-        conclusion.conclude(console, finished, run.folder, run.request, matrix.published, mlflow)
+        conclusion.conclude(
+            console, finished, run.folder, run.request, matrix.published, mlflow, verbose=verbose
+        )
     return {
         "run": str(run.folder.resolve()), **_result(finished), "suite": suite,
         "uploaded": uploaded and {"count": uploaded.count, "left": uploaded.left},

@@ -52,11 +52,13 @@ def knowledge(rows: Iterable[KnowledgeRow]) -> RenderableType:
     return Group(*(_knowledge_table(title, group) for title, group in groups.items()))
 
 
-def trainings(rows: Sequence[TrainingRow], published: Sequence[PublishedFigures] = ()) -> RenderableType:
-    """A table for each data set and setting; published figures stand dim below the measured ones."""
+def trainings(
+    rows: Sequence[TrainingRow], published: Sequence[PublishedFigures] = (), *, caveats: bool = True
+) -> RenderableType:
+    """A table for each data set and setting; published figures stand dim below the measured ones; `caveats`: of ε."""
     groups = grouped(rows, lambda row: f"{row.dataset} · {row.model} · {row.setting}")
     words = [f"{row.defense}: {line}" for row in rows for line in bayesian(row.bayesian)]
-    words += dict.fromkeys(f"ε: {caveat}" for row in rows for caveat in row.caveats)
+    words += dict.fromkeys(f"ε: {caveat}" for row in rows for caveat in row.caveats if caveats)
     gone = [f"not run at this scale: {_in_words(each)}" for each in missing(rows, published)]
     return Group(
         *(_training_table(title, group) for title, group in groups.items()),
