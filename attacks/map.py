@@ -83,7 +83,8 @@ class Map(Attack):
         evaluations, starts = max(1, budget.evaluations // cost), self.starts
         if has_relu(reading.model):
             starts = max(1, min(starts, evaluations // (_SOFT_STAGE * len(_SHARPNESS))))
-        ways = _ways(reading, space, problem.noise.variance, evaluations // starts, key)
+        noise = problem.noise
+        ways = _ways(reading, space, noise.variance, evaluations // starts, key, bound=noise.bound)
         solver = Lbfgs(history=min(_HISTORY, evaluations), line_search="backtracking")
         solution = staged(
             problem, hypotheses, solver, ways,
@@ -109,14 +110,19 @@ def _mismatch(reading: Reading) -> Mismatch:
 
 
 def _ways(
-    reading: Reading, space: Gaussian, variance: float, evaluations: int, key: Key
+    reading: Reading, space: Gaussian, variance: float, evaluations: int, key: Key, *, bound: bool
 ) -> tuple[tuple[Stage, ...], ...]:
     """The stages of one start that may take so many evaluations, and of the next."""
     model = reading.model
     if has_relu(model):
         return (tuple(_softened_stages(model, space, by_angle=variance == 0)),)
-    if variance > 0:
-        return ((Stage(model=model, space=space),),)
+    if variance > 0:  # of a bound, the second stage has what the first one's residual says
+        return (
+            (
+                *([Stage(model=model, space=space, until=0.3)] if bound else []),
+                Stage(model=model, space=space),
+            ),
+        )
     curved = evaluations >= _LEAST_CURVED and reading.public_mean.numel() <= LARGEST
     until = 0.3 if curved else 0.5
     last = Stage(model=model, space=equal_curvature(space, reading, key) if curved else space)

@@ -30,7 +30,8 @@ class Stage:
     """One minimisation: with which model, in which space, and until which share of a start's evaluations.
 
     `weight` of -log p, over the zero-gradient loss; None: what the residual of the stage before leaves room for.  A
-    described noise has its own weight.  `cosine`: by the angle to the reading instead of the distance.
+    described noise has its own weight, or, where that is a bound, no more than the residual leaves room for.
+    `cosine`: by the angle to the reading instead of the distance.
     """
 
     model: nn.Module
@@ -44,7 +45,8 @@ class Stage:
 class _Search:
     """What is known of every reading: the zero-gradient loss, the loss that noise leaves and, where noise is described,
     the weight of -log p (reading,), observed coordinates that are not zero; evaluations `spent`, `restarts`, and the
-    best point so far with its loss and start.  Numbers of rows and of starts, and what is spent, are on the host."""
+    best point so far with its loss and start; `residual`, the distance after the last stage.  Numbers of rows and of
+    starts, and what is spent, are on the host."""
 
     problem: MatchingProblem
     hypotheses: Tensor
@@ -59,6 +61,7 @@ class _Search:
     restarts: Tensor
     runs: Tensor
     loss: Tensor
+    residual: Tensor
     point: Tensor
     marks: list[int]
     losses: list[Tensor]
@@ -89,6 +92,7 @@ def staged(
             search.restarts[rows] = start
             turn, way = divmod(start, len(ways))
             x, runs = _start(search, rows, start, first=not turn), torch.full_like(rows, start)
+            search.residual[rows.to(search.residual.device)] = torch.inf
             for stage in ways[way]:
                 x = _run(search, stage, rows, runs, x, share * start + round(stage.until * share))
     above = (search.loss > stop * search.zero_loss).cpu()
@@ -114,6 +118,7 @@ def _begin(
         noise_floor=problem.noise_floor(rows), noise_weight=_noise_weight(problem, rows),
         coordinates=torch.stack([(v != 0).flatten(1).sum(1) for v in problem.observed[0].values()]).sum(0),
         spent=none, restarts=none.clone(), runs=none.clone(), loss=torch.full_like(zero_loss, torch.inf),
+        residual=torch.full_like(zero_loss, torch.inf),
         point=zero_loss.new_zeros(len(rows), *_size(problem)), marks=[], losses=[], points=[],
     )  # fmt: skip
 
@@ -156,6 +161,8 @@ def _run(
         return x
     if search.noise_weight is not None:
         weight = search.noise_weight
+        if problem.noise.bound and distance.kind == "l2":
+            weight = torch.minimum(weight, 2 * search.residual / search.coordinates.clamp_min(1))
     elif stage.weight is not None:
         weight = stage.weight * (torch.ones_like(search.zero_loss) if stage.cosine else search.zero_loss)
     else:
@@ -182,10 +189,8 @@ def _run(
     variables = solution.x.unflatten(1, _size(problem))
     x, energy = stage.space.with_energy(variables)
     if stage.model is search.problem.reading.model:
-        loss = solution.loss
-        if search.noise_weight is None:  # the distance alone
-            loss = (loss - weight[at] * energy.sum(1)).clamp_min(0)
-        _keep(search, rows, runs, x, loss)
+        search.residual[at] = (solution.loss - weight[at] * energy.sum(1)).clamp_min(0)
+        _keep(search, rows, runs, x, search.residual[at] if search.noise_weight is None else solution.loss)
     return x
 
 
