@@ -157,7 +157,8 @@ def board(records: Iterable[Record]) -> list[Row]:
                 for defense in condition.rows
             ]
         )
-    return sorted(rows, key=lambda row: (row.title, row.rank))
+    ranked = {row.title for row in rows if row.complete}
+    return sorted(rows, key=lambda row: (row.title not in ranked, row.title, row.rank))
 
 
 def _row(

@@ -168,7 +168,7 @@ def test_words(tmp_path: Path) -> None:
     parts = ("configuration  defense: none | prune", "provenance     bench: version 1", "A - B")
     order = [text.index(part) for part in parts]
     assert order == sorted(order)
-    assert "A              ASR 100.0 % [88.6, 100.0] of 30 examples" in text
+    assert "A              ASR 100 % [89–100 %] of 30 examples" in text
     assert "+100.0 points [" in text and "the same 30 examples" in text
     assert "only A    reading.example 0.0, 1.0" in text and "(30)" in text
     assert "only B    no example" in text
@@ -180,7 +180,7 @@ def test_a_failed_attack_is_not_a_defense(tmp_path: Path) -> None:
     assert b.attack is not None
     b = with_result(b, summary=replace(b.attack.figures(), lower_bound=True))
     text = output(command, "a1", "b2", run_of(tmp_path, a, b))
-    assert "B              ASR ≥ 0.0 %" in text
+    assert "B              ASR ≥ 0 %" in text
     assert "the attack failed on some of B's examples: that is not protection" in text
 
 
@@ -188,7 +188,7 @@ def test_different_victims_show_unpaired_figures_only(tmp_path: Path) -> None:
     a, b = record(singles(*[True] * 30)), record(singles(*[False] * 30), cell_id="b2", seed=1)
     text = output(command, "a1", "b2", run_of(tmp_path, a, b))
     assert "not paired: they are under different weights; so no difference is claimed" in text
-    assert "ASR 100.0 %" in text and "ASR 0.0 %" in text
+    assert "ASR 100 %" in text and "ASR 0 %" in text
     assert "A - B" not in text and "leaks more" not in text
     content = json.loads(output(command, "a1", "b2", tmp_path, "--json"))
     assert content["paired"] is None

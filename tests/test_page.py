@@ -245,8 +245,21 @@ def test_it_opens_offline_without_a_word_of_complaint(browser: Browser, tmp_path
     assert (seen.complaints, seen.outside) == ([], [])
 
 
+def test_what_matters_is_seen_without_scrolling(browser: Browser, tmp_path: Path) -> None:
+    """Overhead and flags at 1400 pixels, what leaks at 400; the charts begin where defenses differ."""
+    with opened(browser, tmp_path, render(some(), {("k", "none"): noise()})) as seen:
+        seen.page.set_viewport_size({"width": 1400, "height": 900})
+        for name in ("overhead", "flags"):
+            box = seen.page.locator(f"thead th.{name}").bounding_box()
+            assert box is not None and box["x"] + box["width"] <= 1400, (name, box)
+        seen.page.set_viewport_size({"width": 400, "height": 900})
+        first = seen.page.locator("#rows tbody td.asr").first.bounding_box()
+        assert first is not None and first["x"] + first["width"] <= 400
+        assert seen.page.locator("#point").input_value() == "=type-2"  # .005 to 1.00 there
+
+
 def test_headers_sort_numbers_as_numbers_and_what_is_missing_last(browser: Browser, tmp_path: Path) -> None:
-    header, cells = "thead [role=button][aria-label^='ASR at type-2']", "td.asr:nth-of-type(4) .figure"
+    header, cells = "thead [role=button][aria-label^='ASR at type-2']", "td.asr:nth-of-type(3) .figure"
     with opened(browser, tmp_path, render(some())) as seen:
         shown = seen.page
         shows(shown, cells, ["8 %", "30 %", "≥ 100 %", "100 %", "0.5 %", "90 %"])
@@ -330,7 +343,7 @@ def test_flags_and_full_names_open_by_keyboard(browser: Browser, tmp_path: Path)
     rows = [row("prune(share=0.7)", at(flags=(Flag("few", "8 examples"),)))]
     with opened(browser, tmp_path, render(rows)) as seen:
         shown = seen.page
-        assert shown.locator("#rows tbody th").inner_text() == "prune"
+        assert shown.locator("#rows tbody th .name").inner_text() == "prune"
         words = {".defense": "prune(share=0.7)", ".flags": "few: 8 examples", ".epsilon": "no noise"}
         for place, said in words.items():
             shown.focus(f"#rows tbody {place} summary")

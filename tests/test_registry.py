@@ -235,3 +235,24 @@ def test_list_reads_a_wheel_as_it_reads_a_checkout(tmp_path: Path) -> None:
 def test_a_near_miss_gets_a_hint(words: list[str], line: str) -> None:
     made = CliRunner().invoke(cli, words)
     assert made.exit_code == 2 and line in made.output
+
+
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [
+        ("bench run --matrix smo", ["smoke"]), ("bench run --attack cpl,grad", ["cpl,gradinv"]),
+        ("bench run --defense ldp", ["ldp-fl"]), ("bench describe resnet", ["resnet20"]),
+        ("bench run --point type-2,agg", ["type-2,aggregate"]), ("bench show 12", ["12345678"]),
+    ],
+)  # fmt: skip
+def test_the_shell_completes_names_presets_and_ids(
+    typed: str, found: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs" / "a" / "records").mkdir(parents=True)
+    (tmp_path / "runs" / "a" / "records" / f"12345678{'0' * 56}.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    words = typed.split()
+    monkeypatch.setenv("COMP_WORDS", typed)
+    monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+    said = CliRunner().invoke(cli, prog_name="bench", env={"_BENCH_COMPLETE": "bash_complete"}).output
+    assert [line.partition(",")[2] for line in said.splitlines()] == found

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from bench.cell import AttackCell, CheckpointWeights, Federated, FileWeights, TrainingCell
 from bench.cli.words import duration
-from bench.leaderboard.forms.numbers import NONE, figure, share
+from bench.leaderboard.forms import numbers
+from bench.leaderboard.forms.numbers import NONE, figure, fine, share
 from bench.points import POINTS
 from bench.record import schema
 from bench.record.metrics import METRICS, OVER_PRIOR_DB, PSNR_DB, RMSE, DataKind, Metric
@@ -27,10 +28,10 @@ def lines(record: schema.Record) -> list[Line]:
 
 
 def interval(value: schema.Share | None) -> str:
-    """A share with its interval: 66.7 % [20.8, 93.9]."""
+    """A share with its interval, as boards write it: 67 % [21–94 %]."""
     if value is None:
         return NONE
-    return f"{share(value.value, 1)} [{100 * value.low:.1f}, {100 * value.high:.1f}]"
+    return f"{share(value.value)} [{numbers.interval((value.low, value.high))}]"
 
 
 def asr(summary: schema.Summary) -> str:
@@ -133,24 +134,24 @@ def _leak(result: schema.AttackResult) -> Iterator[Line]:
     if certain:
         yield (
             "certificate",
-            f"the attack knew {share(sum(certain) / len(certain), 1)} of its examples to be right",
+            f"the attack knew {share(sum(certain) / len(certain))} of its examples to be right",
         )
     for name, prior in sorted(summary.priors.items()):
         figures = f"PSNR {figure(PSNR_DB, prior.psnr_db_median)}, RMSE {figure(RMSE, prior.rmse_median)}"
-        success = f"success {share(prior.asr, 1)}; beaten on {share(prior.beaten, 1)}"
+        success = f"success {share(prior.asr)}; beaten on {share(prior.beaten)}"
         yield f"prior {name}", f"{figures}, {success}"
-    over, beaten = number(summary.median(OVER_PRIOR_DB), " dB"), share(summary.prior_beaten, 1)
+    over, beaten = number(summary.median(OVER_PRIOR_DB), " dB"), share(summary.prior_beaten)
     yield "over priors", f"{over} over the best prior (median); beaten on {beaten} of the examples"
-    identified, chance = interval(summary.identification), share(summary.identification_chance, 1)
+    identified, chance = interval(summary.identification), fine(summary.identification_chance)
     yield "identified", f"{identified} among {summary.gallery} strangers; chance {chance}"
     kind: DataKind = "table" if summary.asr_strict is None else "image"
     shown = (metric for metric in METRICS if kind in metric.kinds and metric is not OVER_PRIOR_DB)
     yield "medians", ", ".join(_median(metric, summary, result) for metric in shown)
-    yield "labels", f"{share(summary.label_accuracy, 1)} right"
+    yield "labels", f"{share(summary.label_accuracy)} right"
     evaluations = f"{summary.evaluations_median:g} used in {summary.outer_median:g} outer steps"
     yield "evaluations", f"{evaluations} (medians)"
     failed = {"diverged": summary.diverged_share, "nan": summary.nan_share, "missing": summary.missing_share}
-    shares = ", ".join(f"{share(value, 1)} {status}" for status, value in failed.items())
+    shares = ", ".join(f"{share(value)} {status}" for status, value in failed.items())
     yield "failures", f"{shares}; all of them count as not leaked"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from bench.cli import common
+from bench.cli import common, completion
 from bench.cli.list import words
 from bench.errors import BenchError, UnknownName
 from bench.parameters import Parameter, parameters
@@ -18,7 +18,7 @@ _SAID = ("name", "doc", "parameters", "kind", "target", "distribution", "version
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=completion.every_entry)
 @click.option("--kind", type=click.Choice(registry.KINDS), help="Needed where two kinds share the name.")
 @common.plugins
 @common.json_flag

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from bench.cli import common, without_file
+from bench.cli import common, completion, without_file
 from bench.cli.words import duration, seconds
 from bench.record.files import write_atomically
 from bench.registry import entries as registry
@@ -50,7 +50,10 @@ def _shard(context: click.Context, option: click.Parameter, value: str | None) -
 
 
 @click.command()
-@click.option("--matrix", "matrix_name", metavar="FILE|PRESET", help="A matrix file, or a preset's name.")
+@click.option(
+    "--matrix", "matrix_name", metavar="FILE|PRESET", shell_complete=completion.matrices,
+    help="A matrix file, or a preset's name.",
+)  # fmt: skip
 @click.option("--cell", "cell_file", type=common.PATH, help="Repeat one published record's cell.")
 @click.option(
     "--scale", metavar="NAME", help="Of a preset that comes in several sizes: small (default) or full."
@@ -76,6 +79,7 @@ def _shard(context: click.Context, option: click.Parameter, value: str | None) -
 )
 @click.option(
     "--defense", "defenses", multiple=True, metavar="NAMES",
+    shell_complete=completion.entries("defenses", several=True),
     help="Of a matrix: add this to what is attacked, and to trainings that compare defenses; prune:share=.9.",
 )  # fmt: skip
 @without_file.options

@@ -10,7 +10,7 @@ import click
 from PIL.Image import Image
 
 from bench.cell import TrainingCell
-from bench.cli import common, lookup
+from bench.cli import common, completion, lookup
 from bench.cli.cell_text import headline, lines
 from bench.leaderboard import attacks, knowledge, trainings
 from bench.leaderboard.forms import terminal
@@ -48,7 +48,7 @@ class _Chosen:
 
 
 @click.command()
-@click.argument("cell", metavar="[CELL-PREFIX]", required=False)
+@click.argument("cell", metavar="[CELL-PREFIX]", required=False, shell_complete=completion.cells)
 @click.argument("run", type=common.PATH, required=False)
 @common.json_flag
 @click.option("--open", "opened", is_flag=True, help="Open the picture, too.")

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from bench.cli import completion
 from bench.errors import BenchError
 from bench.matrix import typed
 from bench.matrix.entries import registered
@@ -19,13 +20,17 @@ _MODELS = {"image": "dlg-lenet", "table": "mlp"}
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options of a run without a matrix file."""
     added = (
-        click.option("--attack", "attacks", multiple=True, metavar="NAMES", help="cpl,gradinv or cpl:restarts=3."),
-        click.option("--dataset", "datasets", multiple=True, metavar="NAMES", help="[default: digits]"),
-        click.option("--model", "models", multiple=True, metavar="NAMES",
-                     help="[default: dlg-lenet, or mlp for tables]"),
-        click.option("--point", "points", multiple=True, metavar="NAMES", help="[default: type-2,type-1]"),
-        click.option("--knowledge", multiple=True, metavar="NAMES", help="[default: plain,adaptive]"),
-        click.option("--grant", "grants", multiple=True, metavar="NAMES", help="What attackers know, e.g. labels."),
+        *(
+            click.option(f"--{axis}", name, multiple=True, metavar="NAMES", help=words, shell_complete=complete)
+            for axis, name, words, complete in (
+                ("attack", "attacks", "E.g. cpl,map or cpl:restarts=3.", completion.entries("attacks", several=True)),
+                ("dataset", "datasets", "[default: digits]", completion.entries("datasets", several=True)),
+                ("model", "models", "[default: dlg-lenet; tables: mlp]", completion.entries("models", several=True)),
+                ("point", "points", "[default: type-2,type-1]", completion.points),
+                ("knowledge", "knowledge", "[default: plain,adaptive]", None),
+                ("grant", "grants", "What attackers know, e.g. labels.", None),
+            )
+        ),
         click.option("--batch", type=click.IntRange(1), help="Examples of a client's step.  [default: 3]"),
         click.option("--seed", "seeds", multiple=True, metavar="NUMBERS", help="Of the weights, e.g. 0,1,2,3."),
         click.option("--readings", type=click.IntRange(1), help=f"Victims of a cell.  [default: {_READINGS}]"),

@@ -86,10 +86,25 @@ def conditions(lines: Iterable[Line]) -> list[dict[str, Any]]:
     return [
         {
             "title": group[0].row.title, "points": ordered(p for line in group for p in line.row.points),
+            "telling": _telling([line.row for line in group]),
             "rows": [_row(line, [other.row for other in group]) for line in group],
         }
         for group in grouped(lines, lambda line: line.row.key).values()
     ]  # fmt: skip
+
+
+def _telling(rows: Sequence[Row]) -> str:
+    """The point at which defenses differ most, of equal ones the outermost: where a row's worst point leaks all behind
+    every defense, the others are what there is to see."""
+    rates: dict[str, list[float]] = {}
+    for row in rows:
+        for point, at in row.points.items():
+            if at.asr is not None:
+                rates.setdefault(point, []).append(at.asr)
+    points = [point for point in ordered(rates) if len(rates[point]) > 1]
+    return max(
+        points, key=lambda point: (max(rates[point]) - min(rates[point]), points.index(point)), default=WORST
+    )
 
 
 def _row(line: Line, rows: Sequence[Row]) -> dict[str, Any]:

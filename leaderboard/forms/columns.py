@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 from bench.leaderboard.board import AtPoint, Row
 from bench.leaderboard.conditions import ordered
 from bench.leaderboard.costs import DefenseCost
-from bench.leaderboard.forms.numbers import NONE, figure, formatted, interval, rate, share
+from bench.leaderboard.forms.numbers import NONE, figure, fine, formatted, interval, rate, share
 from bench.leaderboard.recognition import Rate
 from bench.record.metrics import COMPARED, PSNR_DB, Metric
 from bench.record.names import distinct
@@ -197,15 +197,10 @@ def _bar(row: Row) -> str:
 
 
 def recognised(rate: Rate) -> str:
-    """Measured, by chance, and what is provable, a line each: .12 [.05–.24], chance .010, ceiling .016, here .015."""
-    provable = "no ceiling" if rate.ceiling is None else f"ceiling {_fine(rate.ceiling)}"
-    provable += "" if rate.here is None else f", here {_fine(rate.here)}"
-    return f"{share(rate.value)} [{interval(rate.interval)}],\nchance {_fine(rate.chance)},\n{provable}"
-
-
-def _fine(value: float) -> str:
-    """A share with three digits where two would say 0."""
-    return f"{value:.3f}".lstrip("0") if value < 0.1 else share(value)
+    """Measured, by chance, what is provable, a line each: 12 % [5–24 %], chance 1.0 %, ceiling 1.6 %, here 1.5 %."""
+    provable = "no ceiling" if rate.ceiling is None else f"ceiling {fine(rate.ceiling)}"
+    provable += "" if rate.here is None else f", here {fine(rate.here)}"
+    return f"{share(rate.value)} [{interval(rate.interval)}],\nchance {fine(rate.chance)},\n{provable}"
 
 
 def _cost(read: Callable[[DefenseCost], Any]) -> Callable[[Row], Any]:
@@ -215,9 +210,12 @@ def _cost(read: Callable[[DefenseCost], Any]) -> Callable[[Row], Any]:
 def _accuracy_note(row: Row) -> str | None:
     if (cost := row.cost) is None:
         return "not trained"
+    notes = [] if cost.loss is None else [f"lost {_points_lost(cost.loss)}"]
     if cost.diverged:
-        return f"{cost.diverged} of {cost.seeds} diverged"
-    return f"{cost.seeds} seeds" if cost.seeds > 1 else None
+        notes.append(f"{cost.diverged} of {cost.seeds} diverged")
+    elif cost.seeds > 1:
+        notes.append(f"{cost.seeds} seeds")
+    return ", ".join(notes) or None
 
 
 def _epsilon_note(row: Row) -> str | None:
@@ -253,8 +251,7 @@ _IDENTITY = (
         terminal=("defense", ""), kind="text", cell="defense",
     ),
     Column(
-        name="title", heading="Condition", value=lambda row: row.title, forms=("csv", "page"), kind="text",
-        cell="condition",
+        name="title", heading="Condition", value=lambda row: row.title, forms=("csv",), kind="text",
     ),
     Column(
         name="examples", heading="Examples", value=lambda row: None, forms=("page",), kind="unsortable",
@@ -284,7 +281,7 @@ _COSTS = (
     ),
     Column(
         name="accuracy_lost", heading="Lost", value=_cost(lambda cost: cost.loss), group=_COST, show=_points_lost,
-        terminal=("accuracy", "lost "),
+        terminal=("accuracy", "lost "), forms=("csv", "markdown"),
     ),
     Column(
         name="epsilon", heading="ε", value=_cost(lambda cost: cost.epsilon), group=_COST, cell="epsilon",

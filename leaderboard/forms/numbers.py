@@ -17,6 +17,11 @@ def share(value: float | None, places: int = 0) -> str:
     return f"{percent:.{max(places, 1 if inside else 0)}f} %".replace("-", "−")
 
 
+def fine(value: float | None) -> str:
+    """A share that may be small, such as a chance: 13 %, 3.1 %, 0.04 %."""
+    return share(value, 0 if value is None or value >= 0.1 else 1 if value >= 0.01 else 2)
+
+
 def interval(ends: tuple[float, float] | None) -> str:
     """The ends of a share's 95 % interval: 52–81 %; a dash where there are none."""
     if ends is None:

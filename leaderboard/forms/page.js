@@ -226,9 +226,11 @@ function drawKey(rows) {
   byId("key").replaceChildren(...entries);
 }
 
+let pointChosen = false; // until then the point at which defenses differ most is shown
+
 function offerPoints() {
-  const { points } = shared.conditions[Number(byId("condition").value)];
-  const before = byId("point").value;
+  const { points, telling } = shared.conditions[Number(byId("condition").value)];
+  const before = pointChosen ? byId("point").value : `=${telling}`;
   const options = [["", "each defense’s worst"], ...points.map((point) => [`=${point}`, point])];
   byId("point").replaceChildren(...options.map(([value, textContent]) => make("option", { value, textContent })));
   if (options.some(([value]) => value === before)) byId("point").value = before;
@@ -240,7 +242,7 @@ async function startCharts() {
   offerPoints();
   byId("choice").addEventListener("submit", (event) => event.preventDefault());
   byId("condition").addEventListener("change", () => { offerPoints(); return draw(); });
-  byId("point").addEventListener("change", draw);
+  byId("point").addEventListener("change", () => { pointChosen = true; return draw(); });
   dark.addEventListener("change", draw);
   await draw();
 }

@@ -1,0 +1,57 @@
+"""What the shell completes: names of entries, presets, points, and ids of cells; nothing heavy is imported."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import click
+from click.shell_completion import CompletionItem
+
+Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def entries(kind: str, *, several: bool = False) -> Completer:
+    """Names of that kind's entries; `several`: separated by commas."""
+
+    def complete(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
+        del context, option
+        from bench.registry import entries as registry
+
+        return _starting(registry.names(kind), typed, several=several)
+
+    return complete
+
+
+def every_entry(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
+    """Names of entries of every kind."""
+    del context, option
+    from bench.registry import entries as registry
+
+    return _starting(sorted({name for kind in registry.KINDS for name in registry.names(kind)}), typed)
+
+
+def points(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
+    """Interception points, separated by commas."""
+    del context, option
+    from bench.points import POINTS
+
+    return _starting(POINTS, typed, several=True)
+
+
+def matrices(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
+    """Presets, and TOML files of this folder."""
+    del context, option
+    from bench.matrix.document import preset_names
+
+    files = sorted(path.name for path in Path().glob("*.toml"))
+    return _starting([*preset_names(), *files], typed)
+
+
+def cells(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
+    """Eight digits of the ids of the cells of every run below `runs/`."""
+    del context, option
+    return _starting(sorted({path.stem[:8] for path in Path("runs").glob("*/records/*.json")}), typed)
+
+
+def _starting(names: Iterable[str], typed: str, *, several: bool = False) -> list[CompletionItem]:
+    before, comma, last = typed.rpartition(",") if several else ("", "", typed)
+    return [CompletionItem(f"{before}{comma}{name}") for name in names if name.startswith(last)]
