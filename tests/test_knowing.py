@@ -35,7 +35,7 @@ PLACES = (("type-2", 1), ("type-1", 1), ("type-1", 3), ("aggregate", 1))  # poin
 VICTIMS, SLACK = 32, 0.05
 FAST = [
     ("gradinv", "gaussian-strong", "type-1", 1), ("cpl", "prune-example", "type-1", 3),
-    ("cpl", "fed-alpha-cdp", "type-2", 1), ("cpl", "fed-sdp", "aggregate", 1),
+    ("cpl", "fed-alpha-cdp", "type-2", 1), ("cpl", "fed-alpha-cdp", "type-1", 3), ("cpl", "fed-sdp", "aggregate", 1),
 ]  # fmt: skip
 
 

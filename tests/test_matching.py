@@ -9,6 +9,7 @@ from torch import Tensor
 from bench import api
 from bench.attacks.parts.objective import observations
 from bench.attacks.parts.prior import NoiseModel
+from bench.contracts.situations import situation
 from bench.federated.describe import Composition
 from bench.models.lenet import DlgLenet
 from bench.models.mlp import Mlp
@@ -101,3 +102,21 @@ def test_a_noise_model_keeps_the_attacker_from_fitting_the_noise() -> None:
     )
     errors = [float((run(r, 150).inputs[:, 0] - x).square().mean().sqrt()) for r in (plain, adaptive)]
     assert errors[1] < errors[0] / 2
+
+
+@pytest.mark.parametrize("deviation", [1e-4, 1e-3, 1e-2])
+def test_a_readings_own_noise_is_told_from_a_bound_far_above_it(deviation: float) -> None:
+    """Three examples of digits, whose gradients are far above weak noise in most coordinates."""
+    case = situation("type-1", batch=3, readings=16)
+    generator = torch.Generator().manual_seed(0)
+    values = {
+        name: value + deviation * torch.randn(value.shape, generator=generator, dtype=value.dtype)
+        for name, value in case.reading.values.items()
+    }
+    bound = Noise(variance=1.0, bound=True)
+    noisy = replace(
+        case.reading, values=values, description=Composition(parts=(), contexts={}, noise=bound),
+    )  # fmt: skip
+    found = NoiseModel.of(noisy, 1).of_rows({name: value[:, 0] for name, value in values.items()})
+    assert float(found.mean()) == pytest.approx(deviation**2, rel=0.2)
+    assert (found / deviation**2).log().abs().max() < 1.0

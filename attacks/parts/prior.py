@@ -7,6 +7,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from bench.attacks.parts.label_rules import last_layer
 from bench.trip import Noise, Reading
 
 _RANGE_DEVIATION = 0.05  # standard deviation of values outside the data's range
@@ -40,13 +41,15 @@ class NoiseModel:
     distance (Laplace's law: √(v/2) times -log p is the absolute distance) plus 2v (√(v/2)) times the prior's
     -log p: neighbours differ as in public images (scale `edge_scale`), and values lie in the data's range.
     `variance` is in gradient units squared, the mean over coordinates; at 0 nothing is known of noise, and the prior
-    is 0.  Where it is a `bound`, `of_rows` estimates each reading's.  `weight` is the prior's at `variance`.
+    is 0.  Where it is a `bound`, `of_rows` estimates each reading's, with the help of `last`, the name of the last
+    layer's weight.  `weight` is the prior's at `variance`.
     """
 
     variance: float
     weight: float
     edge_scale: float
     bound: bool = False
+    last: str | None = None
 
     @classmethod
     def of(cls, reading: Reading, observations: int) -> "NoiseModel":
@@ -60,7 +63,7 @@ class NoiseModel:
             single = noise.law == "laplace" and len(reading.rounds) == 1
             weight = prior_weight(variance, absolute=single)
         return cls(
-            variance=variance, weight=weight, bound=noise.bound,
+            variance=variance, weight=weight, bound=noise.bound, last=_last_weight(reading) if noise.bound else None,
             edge_scale=edge_scale(reading.public_inputs[:256]) if weight else 1.0,
         )  # fmt: skip
 
@@ -68,15 +71,22 @@ class NoiseModel:
         """Each reading's variance, of name → (reading, *shape) → (reading,).
 
         Of a bound, the reading's own: its median square over that of a standard normal, at most the bound.  Most
-        coordinates of a gradient are near zero, so that their median is the noise's, or little above.  Coordinates that
-        are exactly zero were dropped, not noised.
+        coordinates of a gradient are near zero, so that their median is the noise's, or above it where the noise is
+        weak.  The last layer's tells then: Σ (p - y) over the classes is 0, so that each column of dW sums to its noise
+        alone.  Coordinates that are exactly zero were dropped, not noised.
         """
         whole = torch.cat([value.detach().flatten(1) for value in observed.values()], 1)
         if not self.bound or self.variance == 0:
             return whole.new_full((len(whole),), self.variance)
         squares = whole.square()
         median = squares.where(squares > 0, squares.new_tensor(torch.nan)).nanmedian(1).values
-        return (median / _MEDIAN_SQUARE).nan_to_num(0.0).clamp_max(self.variance)
+        found = (median / _MEDIAN_SQUARE).nan_to_num(0.0).clamp_max(self.variance)
+        if self.last is None:
+            return found
+        last = observed[self.last].detach()
+        sent = (last != 0).all(1)
+        sums = last.sum(1).square().where(sent, last.new_tensor(torch.nan)) / last.shape[1]
+        return torch.fmin(found, sums.nanmean(1))
 
     def prior(
         self, x: Tensor, value_range: tuple[float, float], share: Tensor | float = 1.0
@@ -95,6 +105,13 @@ class NoiseModel:
 
 
 Variance = TypeVar("Variance", float, Tensor)
+
+
+def _last_weight(reading: Reading) -> str | None:
+    """The name of the last linear layer's weight, where it is sent."""
+    path = last_layer(reading.model, reading.classes)
+    name = None if path is None else f"{path}.weight" if path else "weight"
+    return name if name in reading.values else None
 
 
 def prior_weight(variance: Variance, *, absolute: bool) -> Variance:
