@@ -58,7 +58,18 @@ def _charts(port: int, number: str) -> str | None:
 
 
 def _compare(port: int, number: str) -> str | None:
-    """Finished cells side by side: first, for each defense at each point, the attack that leaked most."""
+    """The board's rows of one condition, the first with ranked ones, side by side; without rows finished cells, and of
+    these, for each defense at each point, first the attack that leaked most."""
+    of_board = _search(port, number, f"tags.`bench.kind` = '{rows.KIND}' and attributes.status = 'FINISHED'")
+    conditions = [_tag(run, "bench.condition") for run in of_board]
+    ranked = [_tag(run, "bench.condition") for run in of_board if _tag(run, "bench.complete") == "true"]
+    alike = [
+        run["info"]["run_id"]
+        for run, condition in zip(of_board, conditions, strict=True)
+        if condition == max(ranked or conditions, key=(ranked or conditions).count)
+    ]
+    if len(alike) > 1:
+        return _side_by_side(port, number, alike[:_COMPARED])
     order = ["metrics.`leak/asr` DESC", "attributes.start_time DESC"]
     runs = _search(
         port, number, f"attributes.status = 'FINISHED' and tags.`bench.kind` != '{rows.KIND}'", order
@@ -68,8 +79,10 @@ def _compare(port: int, number: str) -> str | None:
     for info in current:
         worst.setdefault(info.get("run_name", "").partition(" × ")[2], info["run_id"])
     chosen = list(dict.fromkeys([*worst.values(), *(info["run_id"] for info in current)]))[:_COMPARED]
-    if len(chosen) < 2:
-        return None
+    return None if len(chosen) < 2 else _side_by_side(port, number, chosen)
+
+
+def _side_by_side(port: int, number: str, chosen: list[str]) -> str:
     query = urlencode({"runs": json.dumps(chosen), "experiments": json.dumps([number])}, quote_via=quote)
     return f"http://{HOST}:{port}/#/compare-runs?{query}&workflowType=machine_learning"
 
@@ -90,6 +103,10 @@ def _shared(port: int, number: str, key: str, state: str, mode: str = "") -> str
     query = {"workflowType": "machine_learning", "compareRunsMode": mode, "viewStateShareKey": key}
     chosen = urlencode({name: value for name, value in query.items() if value})
     return f"http://{HOST}:{port}/#/experiments/{number}/runs?{chosen}"
+
+
+def _tag(run: dict[str, Any], key: str) -> str | None:
+    return next((tag["value"] for tag in run["data"].get("tags", []) if tag["key"] == key), None)
 
 
 def _tags(run: dict[str, Any]) -> set[str]:

@@ -64,7 +64,7 @@ def _readable(run: Path) -> Iterator[Record]:
 def _view(row: Row, name: str, defense: Entry, behind: Sequence[Record]) -> RowView:
     metrics = list(_metrics(row))
     tags = {key: view.clean(text, _TEXT) for key, text in _tags(row, defense).items() if text}
-    params = view.suitable_params(defense, "defense")
+    params = _params(row, defense)
     text = "\n".join(view.clean(line, _LINE) for line in _words(row))
     content = [name, tags, params, metrics, text, [(record.id, record.arrays) for record in behind]]
     return RowView(
@@ -82,6 +82,18 @@ def _view(row: Row, name: str, defense: Entry, behind: Sequence[Record]) -> RowV
         cells=row.cells,
         private=row.private,
     )
+
+
+def _params(row: Row, defense: Entry) -> dict[str, str]:
+    """MLflow's compare page opens on the first three by name, beside the first metric: accuracy, defense and ε beside
+    what leaks."""
+    given = view.suitable_params(defense, "defense")
+    params = {key.replace("defense.", "parameter.", 1): value for key, value in given.items()}
+    if row.cost is not None and row.cost.accuracy is not None:
+        params["accuracy"] = f"{row.cost.accuracy:.4g}"
+    if row.cost is not None and row.cost.epsilon is not None:
+        params["epsilon"] = f"{row.cost.epsilon:.4g}"
+    return params
 
 
 def _tags(row: Row, defense: Entry) -> dict[str, str]:
