@@ -55,14 +55,10 @@ def group_gradients(
     name → (group, *parameter shape).  `differentiable` keeps the graph to inputs and targets.
     Raises `NotApplicable` where batch statistics mix the examples.
     """
-    for path, layer in model.named_modules():
-        # without running statistics, eval mode uses those of the batch, too
-        if isinstance(layer, _BATCH_STATISTICS) and (layer.training or layer.running_mean is None):
-            mode = "in training mode" if layer.training else "without running statistics"
-            raise NotApplicable(
-                f"{path} is {type(layer).__name__} {mode}, which mixes the examples of a batch; "
-                "use GroupNorm, or eval mode with running statistics"
-            )
+    if layer := mixing_layer(model):
+        raise NotApplicable(
+            f"{layer}, which mixes the examples of a batch; use GroupNorm, or eval mode with running statistics"
+        )
     if differentiable and len(inputs) == 1:
         return _one_by_one(model, weights, inputs, targets)  # nothing to share: plain autograd is fastest
     if _hookable(model):
@@ -72,6 +68,16 @@ def group_gradients(
     if differentiable and not twice_under_vmap(model):
         return _one_by_one(model, weights, inputs, targets)
     return _by_func(model, weights, inputs, targets, differentiable)
+
+
+def mixing_layer(model: nn.Module) -> str | None:
+    """A layer by whose batch statistics an example's gradient depends on the others of its batch, in words."""
+    for path, layer in model.named_modules():
+        # without running statistics, eval mode uses those of the batch, too
+        if isinstance(layer, _BATCH_STATISTICS) and (layer.training or layer.running_mean is None):
+            mode = "in training mode" if layer.training else "without running statistics"
+            return f"{path or 'the model'} is {type(layer).__name__} {mode}"
+    return None
 
 
 def example_gradients(

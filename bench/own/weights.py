@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from bench.errors import BenchError
+from bench.gradients import mixing_layer
 from bench.own.coerce import Values, tensor
 from bench.record.checkpoints import fit
 from bench.sanitize import first_line
 
-_BATCH_STATISTICS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _SAME = 0.999  # cosine from which "gradients" are the weights themselves
 
 
@@ -100,13 +100,11 @@ def difference(
 
 def refuse_batch_statistics(model: nn.Module) -> None:
     """Raises `BenchError` where BatchNorm is in training mode, or keeps no statistics: it mixes a batch's examples."""
-    for path, layer in model.named_modules():
-        if isinstance(layer, _BATCH_STATISTICS) and (layer.training or layer.running_mean is None):
-            mode = "in training mode" if layer.training else "without running statistics"
-            raise BenchError(
-                f"{path or 'the model'} is {type(layer).__name__} {mode}: its gradients mix the examples of a batch, "
-                "and no attack here simulates that; use GroupNorm, or model.eval() while the gradient is taken"
-            )
+    if layer := mixing_layer(model):
+        raise BenchError(
+            f"{layer}: its gradients mix the examples of a batch, and no attack here simulates that; use GroupNorm, or "
+            "model.eval() while the gradient is taken"
+        )
 
 
 def refuse_weights(values: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
