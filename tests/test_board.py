@@ -322,6 +322,17 @@ def test_every_form_has_the_same_rows_and_takes_any_name() -> None:
     assert "12 %" in text and "80.0 %" in text and "<script>" in text
 
 
+def test_three_points_fit_eighty_columns() -> None:
+    """Whole figures, and the defenses' names beside them."""
+    rows = board([
+        *(attacked(32, point=point, attack="map", knowledge="adaptive") for point in ("type-2", "type-1", "type-0")),
+        trained(0.9, epsilon=4.48),
+    ])  # fmt: skip
+    text = printed(terminal.board(rows), width=80)
+    assert "none" in text and "90.0 %" in text and "lost 0.0 pp" in text and "…" not in text
+    assert max(len(line) for line in text.splitlines()) <= 80
+
+
 def test_the_command_writes_what_it_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     one, other = tmp_path / "runs" / "a", tmp_path / "runs" / "b"
