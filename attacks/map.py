@@ -33,6 +33,7 @@ _WEIGHTS = (1e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 1e-6)
 _SOFT_STAGE = 150  # evaluations of each of these stages from which another start pays
 _LEAST_CURVED = 200  # evaluations of a start from which the curvature matrix pays
 _HISTORY = 100
+_LEAST_PUBLIC = 3  # examples
 _SCALED = "the model does not see the scale of its inputs: each picture is as bright as public ones"
 
 
@@ -64,6 +65,8 @@ class Map(Attack):
             return "it matches whole vectors, and this reading's coordinates are not linked"
         if reading.labels is None and last_layer(reading.model, reading.classes) is None:
             return "the model has no last linear layer to read labels off; grant labels, or take dlg"
+        if len(reading.public_inputs) < _LEAST_PUBLIC:
+            return f"it takes the law of inputs from public examples; give at least {_LEAST_PUBLIC}"
         return None
 
     def objective(self, reading: Reading) -> Objective:

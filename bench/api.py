@@ -98,6 +98,8 @@ def attack(
     chosen = (
         _chosen(attack, params or {}, several_steps=reading.steps > 1) if isinstance(attack, str) else attack
     )
+    if device not in ("auto", "cpu", "cuda"):
+        raise BenchError(f"device {device!r}: it is auto, cpu or cuda")
     place = torch.device(chosen_device(device))
     held = replace(reading, model=copy.deepcopy(reading.model))  # it may be moved to the device
     try:
@@ -109,6 +111,12 @@ def attack(
     except NotApplicable as reason:
         name = attack if isinstance(attack, str) else type(attack).__name__
         raise BenchError(f"attack {name} cannot take this reading: {reason}") from None
+    except (RuntimeError, KeyError) as error:  # a layer whose second derivative nobody wrote, say
+        name = attack if isinstance(attack, str) else type(attack).__name__
+        said = f"{type(error).__name__}: {first_line(error)}"
+        raise BenchError(
+            f"attack {name} cannot run this model or reading: {said}; try gallery or another"
+        ) from error
 
 
 def score(
@@ -169,7 +177,7 @@ def _doubt(claimed: Reconstruction, true: NDArray[np.float64], labels: Tensor) -
         return None
     low, high = claimed.reading.value_range
     checked = check(claimed.reading, low + (high - low) * torch.from_numpy(true), labels)
-    return None if checked.explained else f"the truth {checked.line}"
+    return f"the truth {checked.line}" if checked.explained is False else None
 
 
 def save_pictures(

@@ -14,6 +14,7 @@ from bench.matrix.messages import Wrong
 from bench.registry import entries as registry
 
 _READINGS, _EVALUATIONS = 32, 300
+_ORDER = ("dataset", "model", "federated", "attack", "knowledge", "grants", "point", "defense", "seed")
 _MODELS = {"image": "dlg-lenet", "table": "mlp"}
 
 
@@ -65,8 +66,7 @@ def text(
         chosen["seed"] = numbers
     if batch is not None:
         chosen["federated"] = [{"batch": batch}]
-    axes = {name: chosen[name] for name in ("dataset", "model", "federated", "attack", "knowledge", "grants", "point",
-                                            "defense", "seed") if name in chosen}  # fmt: skip
+    axes: dict[str, Any] = {axis: chosen[axis] for axis in _ORDER if axis in chosen}
     compared = chosen["defense"][1:] or chosen["attack"]
     title = " on ".join(
         ", ".join(_name(value) for value in values) for values in (compared, chosen["dataset"])
@@ -95,7 +95,7 @@ def _entries(axis: str, texts: tuple[str, ...]) -> list[typed.Typed]:
 
 def _model(datasets: list[typed.Typed]) -> str:
     """The model by default, of data of one kind.  Raises `BenchError` for pictures beside tables."""
-    kinds = {registry.literals("datasets", _name(value)).get("kind", "image") for value in datasets}
+    kinds = {str(registry.literals("datasets", _name(value)).get("kind", "image")) for value in datasets}
     if len(kinds) > 1:
         raise BenchError("--dataset: pictures and tables need different models; run them one after the other")
     return _MODELS[kinds.pop()]

@@ -10,16 +10,23 @@ from torch import Tensor
 
 from bench.attacks.parts.objective import mean_observation, observations
 from bench.attacks.parts.repeats import distinct_examples
+from bench.errors import MALFORMED
 from bench.own import coerce
 from bench.own.coerce import Values
 from bench.own.doubts import doubts
+from bench.own.likeness import Likeness, likeness
 from bench.own.mistakes import likeliest
-from bench.own.replay import likeness, replayed
+from bench.own.replay import replayed
+from bench.sanitize import first_line
 from bench.trip import Reading
 
 _SAME = 0.999  # cosine from which a replay is what was sent
-_EPOCHS = 0.98  # the same of several epochs, whose order nobody declared
 _LENGTH = 0.02  # relative difference of lengths
+_ORDERS, _SPREAD = (
+    4,
+    0.05,
+)  # of later epochs, whose order nobody declared; what their own likeness leaves room for
+_TOLD = 4.0  # standard errors of the noise from which the replay's share in a noisy reading can be told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +34,8 @@ class Check:
     """Whether the reading is what the declared protocol makes of the true examples.
 
     `cosine` between what was sent and the replay, and `scale`, how many times as long it is: the least alike of the
-    readings; None without a truth.  `explained` None: without a truth nothing contradicts the declaration.  `line`:
-    what to do, in one line.
+    readings; None without a truth.  `explained` None: it cannot be told, for want of a truth, behind so much noise, or
+    for this model.  `line`: what to do, in one line.
     """
 
     explained: bool | None
@@ -47,27 +54,108 @@ def check(reading: Reading, truth: Values | None = None, labels: Values | None =
     Raises `BenchError` for a truth that is not of the reading's shape.
     """
     observed = mean_observation(observations(reading))
-    if truth is None or labels is None:
-        against = list(doubts(reading, observed))
-        line = "; ".join(against) or "nothing in the reading contradicts what was declared"
-        return Check(explained=False if against else None, line=line)
-    distinct = distinct_examples(reading)
-    like = (len(reading), distinct, *reading.shape)
-    inputs = coerce.like_reading(truth, like).to(next(iter(observed.values())))
-    targets = coerce.labels(labels, len(reading) * distinct, reading.classes).reshape(len(reading), distinct)
-    found = likeness(observed, replayed(reading, inputs, targets))
-    enough = _EPOCHS if distinct < reading.examples else _SAME
+    try:
+        if truth is None or labels is None:
+            against = list(doubts(reading, observed))
+            line = "; ".join(against) or "nothing in the reading contradicts what was declared"
+            return Check(explained=False if against else None, line=line)
+        distinct = distinct_examples(reading)
+        like = (len(reading), distinct, *reading.shape)
+        inputs = coerce.like_reading(truth, like).to(next(iter(observed.values())))
+        targets = coerce.labels(labels, len(reading) * distinct, reading.classes).reshape(
+            len(reading), distinct
+        )
+        return _against_truth(reading, observed, inputs, targets)
+    except (*MALFORMED, RuntimeError) as error:  # what a layer's derivative may raise
+        return Check(explained=None, line=f"cannot be replayed: {type(error).__name__}: {first_line(error)}")
+
+
+def _against_truth(reading: Reading, observed: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> Check:
+    if granted := _wrong_grant(reading, labels):
+        return Check(explained=False, line=f"does not explain what was granted: {granted}")
+    replays = [replayed(reading, inputs, labels, draw) for draw in range(_orders(reading))]
+    each = [likeness(observed, replay) for replay in replays]
+    found = max(each, key=lambda one: one.least[0])
     cosine, scale = found.least
+    which = f" (reading {found.worst})" if len(reading) > 1 else ""
     figures = f"cosine {cosine:.4f}, scale {scale:.3f}"
+
+    def checked(explained: bool | None, line: str) -> Check:
+        return Check(explained=explained, line=line, cosine=cosine, scale=scale)
+
     noise = _noise(reading, observed)
-    if noise is not None and found.residual <= 2 * noise:
-        line = f"explains what was sent, up to the described noise: {figures}"
-        return Check(explained=True, line=line, cosine=cosine, scale=scale)
-    if cosine >= enough and abs(scale - 1) <= _LENGTH:
-        return Check(explained=True, line=f"explains what was sent: {figures}", cosine=cosine, scale=scale)
-    mistake = likeliest(reading, observed, inputs, targets, found, enough)
-    line = f"does not explain what was sent: {figures}; {mistake}"
-    return Check(explained=False, line=line, cosine=cosine, scale=scale)
+    if noise is not None and reading.description is not None:
+        return checked(
+            *_behind_noise(found, noise, observed, reading.description.noise.bound, figures + which)
+        )
+    if bool((found.energy == 0).any()) and found.alike(_SAME, _LENGTH):
+        return checked(True, "explains what was sent: both are zero, as the model is sure of the example")
+    enough, length, orders = _SAME, _LENGTH, ""
+    if len(replays) > 1:  # as alike as other orders of the later epochs are
+        others = [likeness(replays[0], other) for other in replays[1:]]
+        enough = min(one.least[0] for one in others) - _SPREAD
+        length = max(_LENGTH, *(2 * abs(one.least[1] - 1) + _SPREAD for one in others))
+        orders = f", as far as the order of later epochs lets it be told (they differ by {1 - enough - _SPREAD:.2g})"
+    if found.alike(enough, length) and (len(replays) > 1 or not found.off):
+        return checked(True, f"explains what was sent{orders}: {figures}")
+    if found.alike(enough, length):
+        return checked(False, f"does not explain what was sent: {figures}{which}; {_off(observed, found)}")
+    mistake = likeliest(reading, observed, inputs, labels, found, enough)
+    return checked(False, f"does not explain what was sent: {figures}{which}; {mistake}")
+
+
+def _orders(reading: Reading) -> int:
+    return _ORDERS if distinct_examples(reading) < reading.examples else 1
+
+
+def _wrong_grant(reading: Reading, labels: Tensor) -> str | None:
+    """What is wrong with the labels that the attacker was granted."""
+    if reading.labels is None:
+        return None
+    times = reading.examples // labels.shape[1]
+    true = labels.repeat(1, times).sort(1).values
+    if reading.labels.shape == true.shape and bool((reading.labels.cpu() != true).any()):
+        return "the labels that the attacker has are not those of the truth"
+    return None
+
+
+def _off(observed: dict[str, Tensor], found: Likeness) -> str:
+    """The tensor that a replay which is right in sum does not explain."""
+    name = max(found.off, key=lambda each: float(found.off[each].max()))
+    row = int(found.off[name].argmax())
+    zero = not bool(observed[name][row].any())
+    words = (
+        "is zero: frozen or withheld, or a defense on it" if zero else "is unlike its replay: a defense on it"
+    )
+    more = f" (and {len(found.off) - 1} more)" if len(found.off) > 1 else ""
+    return f"all but {name!r}{more}, which {words}; freeze it in the model, or declare defense="
+
+
+def _behind_noise(
+    found: Likeness, noise: float, observed: dict[str, Tensor], bound: bool, figures: str
+) -> tuple[bool | None, str]:
+    """Whether the described noise, of that energy, is what differs.  Its energy is known to a few in √coordinates, and
+    the replay's share in what was sent is 1 with the standard error √(v/‖replay‖²)."""
+    count = sum(value[0].numel() for value in observed.values())
+    error = (noise / count / found.energy.clamp_min(1e-300)).sqrt()
+    share, worst = found.share, int((found.share - 1).abs().argmax())
+    room = 4 * (2 / count) ** 0.5 + 0.1
+    size = found.residual / noise
+    if bool((size > 1 + room).any()) or (not bound and bool((size < 1 - room).any())):
+        told = f"what differs has {float(size[(size - 1).abs().argmax()]):.2g} times the described noise's energy"
+        return (
+            False,
+            f"does not explain what was sent: {figures}; {told}: another strength, or another declaration",
+        )
+    if bool(((share - 1).abs() > _TOLD * error + _LENGTH).any()):
+        told = f"{float(share[worst]):.2g} of the replay is in it, and should be 1"
+        return (
+            False,
+            f"does not explain what was sent: {figures}; {told}: sign, rate, batch, weights or other examples",
+        )
+    if bool((error * _TOLD > 1).any()):
+        return None, f"cannot be told: the described noise hides the replay ({figures})"
+    return True, f"explains what was sent, up to the described noise: {figures}"
 
 
 def _noise(reading: Reading, observed: dict[str, Tensor]) -> float | None:

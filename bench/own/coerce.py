@@ -40,6 +40,8 @@ def gradients(
     parameters and buffers.
     """
     if not isinstance(values, Mapping):
+        if not isinstance(values, Sequence):
+            raise BenchError(f"gradients are a mapping by name or a list, not a {type(values).__name__}")
         if len(values) != len(parameters):
             raise BenchError(list_fault(len(values), parameters, state or {}))
         values = dict(zip(parameters, values, strict=True))
@@ -80,13 +82,20 @@ def _gradient(name: str, value: Values | None, parameter: Tensor) -> Tensor:
     if value is None:
         raise BenchError(f"gradient of {name!r} is None; take it with the layer in use and not frozen")
     gradient, shape = tensor(value, f"gradient of {name!r}"), tuple(parameter.shape)
+    if gradient.is_sparse:
+        gradient = gradient.to_dense()
+    if gradient.is_complex() or gradient.dtype == torch.bool:
+        raise BenchError(
+            f"gradient of {name!r} holds {str(gradient.dtype).removeprefix('torch.')}, not real numbers"
+        )
     if tuple(gradient.shape) != shape and (tuple(gradient.shape[1:]) != shape or not len(gradient)):
         raise BenchError(
             f"gradient of {name!r} has shape {tuple(gradient.shape)}; expected {shape}, or {('readings', *shape)}"
         )
-    if not torch.isfinite(gradient).all():
+    cast = gradient.to(parameter.dtype)
+    if not torch.isfinite(cast).all():
         raise BenchError(f"gradient of {name!r} is not finite; take it again")
-    return gradient.to(parameter.dtype)
+    return cast
 
 
 def labels(values: Values, count: int, classes: int | None = None) -> Tensor:
@@ -95,6 +104,10 @@ def labels(values: Values, count: int, classes: int | None = None) -> Tensor:
     if len(array) != count:
         raise BenchError(f"{len(array)} labels for {count} examples; give one each")
     integers = array.long()
+    if array.is_floating_point() and bool((array != integers).any()):
+        raise BenchError(
+            f"labels are classes, whole numbers from 0; got {float(array[array != integers][0]):g}"
+        )
     if count and (int(integers.min()) < 0 or (classes is not None and int(integers.max()) >= classes)):
         above = f"0..{classes - 1}" if classes is not None else "0 and above"
         raise BenchError(f"labels must lie in {above}, got {int(integers.min())} to {int(integers.max())}")
@@ -104,6 +117,8 @@ def labels(values: Values, count: int, classes: int | None = None) -> Tensor:
 def like_reading(values: Values, like: tuple[int, ...], what: str = "truth") -> Tensor:
     """Examples as (reading, example, *shape) = `like`, whatever leading axes they came with."""
     batch, shape = tensor(values, what).float(), like[2:]
+    if not torch.isfinite(batch).all():
+        raise BenchError(f"{what} has values that are not finite")
     if batch.numel() != np.prod(like) or tuple(batch.shape[-len(shape) :]) != shape:
         raise BenchError(
             f"{what} has shape {tuple(batch.shape)}; expected {like}: (reading, example, *shape), or the same "
@@ -115,6 +130,8 @@ def like_reading(values: Values, like: tuple[int, ...], what: str = "truth") -> 
 def examples(values: Values, shape: tuple[int, ...], what: str) -> Tensor:
     """One example or more as (example, *shape)."""
     batch = tensor(values, what).float()
+    if not torch.isfinite(batch).all():
+        raise BenchError(f"{what} has values that are not finite")
     if tuple(batch.shape) == shape:
         batch = batch[None]
     if tuple(batch.shape[1:]) != shape or not len(batch):

@@ -38,7 +38,8 @@ class Meta:
     `shape` of one example, `classes`, `batch` B, `steps` L; `rate` η and `unit`, what one unit of gradient amounts to
     in the values: 1 for gradients, η for w_0 - w_L; `value_range` of inputs.  Of several local steps: how many examples
     the client has (by default as many as the steps see), whether its epochs end with a smaller batch, and its SGD's
-    momentum and weight decay, whose first order is no longer in the values.
+    momentum and weight decay, whose first order is no longer in the values.  `frozen` parameters have weights and no
+    values.
     """
 
     shape: tuple[Annotated[int, Field(ge=1)], ...] = Field(min_length=1)
@@ -52,6 +53,7 @@ class Meta:
     ragged: bool = False
     momentum: float = Field(default=0.0, ge=0, lt=1)
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    frozen: tuple[str, ...] = ()
 
     @field_validator("value_range")
     @classmethod

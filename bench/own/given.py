@@ -1,5 +1,6 @@
 """A gradient or an update of one's own as the reading of an attacker, and reading files."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from os import PathLike
@@ -22,6 +23,7 @@ from bench.own.weights import (
     difference,
     load_state,
     named_state,
+    of_trained,
     refuse_batch_statistics,
     refuse_weights,
 )  # fmt: skip
@@ -108,7 +110,7 @@ def reading(
         values = coerce.gradients(moved, parameters)
     else:
         assert gradients is not None
-        values = coerce.gradients(gradients, parameters, module.state_dict())
+        values = coerce.gradients(of_trained(gradients, module), parameters, module.state_dict())
         if unit == 1:
             refuse_weights(values, parameters)
     momentum, decay = (0.0, 0.0) if local is None or after is None else (local.momentum, local.weight_decay)
@@ -117,6 +119,8 @@ def reading(
     known = torch.full((1, *meta.shape), sum(meta.value_range) / 2)
     if public is not None:
         known = coerce.examples(public, meta.shape, "public")
+        if len(meta.shape) == 3:
+            coerce.scaled(known, meta.value_range, "public")
     known_labels = torch.full((len(known),), -1)
     if public_labels is not None:
         known_labels = coerce.labels(public_labels, len(known), classes)
@@ -175,6 +179,10 @@ def open_reading(
         model = build(model, shape=meta.shape, classes=meta.classes, params=params)
     fields = asdict(meta)
     protocol = {name: fields.pop(name) for name in ("momentum", "weight_decay", "ragged")}
+    if frozen := fields.pop("frozen"):
+        model = copy.deepcopy(model)
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(name not in frozen)
     examples = fields.pop("client_examples") or meta.batch * meta.steps
     try:
         made = reading(
@@ -202,9 +210,13 @@ def save_reading(path: str | PathLike[str], reading: Reading) -> None:
         shape=reading.shape, classes=reading.classes, batch=max(reading.batches), steps=reading.steps,
         rate=reading.rate, unit=reading.unit, value_range=reading.value_range, ragged=reading.ragged,
         client_examples=reading.client_examples, momentum=reading.momentum, weight_decay=reading.weight_decay,
+        frozen=tuple(name for name, value in reading.model.named_parameters() if name not in reading.weights),
     )  # fmt: skip
     files.save(
         Path(path), {name: value[:, 0].cpu().numpy() for name, value in reading.values.items()}, meta,
-        weights={name: value[0].cpu().numpy() for name, value in reading.weights.items()},
+        weights={
+            **{name: value.cpu().numpy() for name, value in reading.model.state_dict().items()},
+            **{name: value[0].cpu().numpy() for name, value in reading.weights.items()},
+        },
         labels=None if reading.labels is None else reading.labels.cpu().numpy(),
     )  # fmt: skip

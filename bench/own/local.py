@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from math import isfinite
+from operator import index
 
 from bench.attacks.parts.local import momentum_gain
 from bench.errors import BenchError
@@ -29,8 +30,18 @@ class SGD:
     def __post_init__(self) -> None:
         for name in ("batch", "steps", "epochs", "examples"):
             value = getattr(self, name)
-            if value is not None and (type(value) is not int or value < 1):
+            if value is None:
+                continue
+            try:
+                whole = index(value)
+            except TypeError:
+                whole = 0
+            if whole < 1 or isinstance(value, bool):
                 raise BenchError(f"SGD: {name} is {value!r}; give a whole number from 1")
+            object.__setattr__(self, name, whole)
+        for name in ("lr", "momentum", "weight_decay"):
+            if not isinstance(getattr(self, name), int | float):
+                raise BenchError(f"SGD: {name} is {getattr(self, name)!r}; give a number")
         if not (isfinite(self.lr) and self.lr > 0):
             raise BenchError(f"SGD: lr is {self.lr!r}; give the client's learning rate, above 0")
         if not 0 <= self.momentum < 1:

@@ -7,11 +7,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from bench.own.replay import Likeness, best_rate, likeness, moved_by, replayed, trained_in_training_mode
+from bench.own.likeness import Likeness, likeness
+from bench.own.replay import best_rate, moved_by, replayed, trained_in_training_mode
 from bench.trip import Reading
 
 _NEAR = 0.05  # relative: a scale that is a number of the protocol
 _TRIED = 4  # readings: those that are least alike
+_MOST_STEPS = 16  # local steps that are tried where one was declared
 _Columns = tuple[tuple[float, ...], tuple[float, ...]]
 _NORMALISED: dict[int, dict[str, _Columns]] = {  # of channels: mean and deviation that tutorials have
     1: {"MNIST's mean and deviation": ((0.1307,), (0.3081,))},
@@ -39,31 +41,56 @@ def likeliest(
     cosine, scale = found.least
     if cosine >= enough:
         return _of_scale(reading, scale)
-    if found.most_opposite <= -enough:
-        return "the sign is the other way: give the gradient, or before= and after= in this order"
+    zero = [n for n, value in enumerate(_norms(observed)) if float(value) == 0]
+    if zero:
+        return f"the gradient of reading {zero[0]} is zero; take it after loss.backward(), and before zero_grad()"
     rows = found.cosine.argsort()[:_TRIED]
     reading, inputs, labels = _part(reading, rows), inputs[rows], labels[rows]
     observed = {name: value[rows] for name, value in observed.items()}
+    several = "" if len(found.cosine) == 1 else f" (reading {found.worst})"
+    if float(found.cosine.min()) <= -enough:
+        return f"the sign is the other way{several}: give the gradient, or before= and after= in this order"
     for text, by_rate in _of_rates(reading, inputs, labels):
         rate, reached = best_rate(observed, by_rate, reading.rate)
         if reached >= enough:
             return text.format(rate=rate)
     for text, replay in _tries(reading, inputs, labels):
         again = likeness(observed, replay())
-        if again.least[0] >= enough:
+        if again.least[0] >= enough and abs(again.least[1] - 1) < 1:
             return text
-        if again.most_opposite <= -enough:
+        if float(again.cosine.max()) <= -enough:
             return f"{text}, and the sign is the other way"
-    zeros = [float((value == 0).float().mean()) for value in observed.values()]
-    if max(zeros) > 0.2 and reading.description is None and cosine > 0.1:
-        return f"up to {max(zeros):.0%} of a tensor's coordinates are exactly zero: a defense?  Declare it as defense="
-    if abs(scale * cosine - 1) < 0.2 and cosine > 0.1:
-        return "the replay is in it, with something added: noise?  Declare the defense as defense="
-    order = "another order of the local steps, " if reading.steps > 1 else ""
-    return (
-        f"nothing that was tried explains it: {order}other weights, another model or loss, other examples, dropout, "
-        "augmentation, or an optimizer that is not SGD"
-    )
+    return _unexplained(reading, observed, replayed(reading, inputs, labels), found)
+
+
+def _unexplained(
+    reading: Reading, observed: dict[str, Tensor], replay: dict[str, Tensor], found: Likeness
+) -> str:
+    """What is left to say where no replay explains it."""
+    cosine, scale = found.least
+    gone = {name: float(((value == 0) & (replay[name] != 0)).sum() / (replay[name] != 0).sum().clamp_min(1))
+            for name, value in observed.items()}  # fmt: skip
+    name = max(gone, key=gone.__getitem__)
+    if gone[name] == 1:
+        return f"{name!r} is zero: frozen or withheld; freeze it in the model, too"
+    if gone[name] > 0.2 and reading.description is None and cosine > 0.1:
+        return f"{gone[name]:.0%} of {name!r} is zero where the replay is not: a defense?  Declare it as defense="
+    weights = {name: value[0].expand_as(observed[name]) for name, value in reading.weights.items()}
+    rest = likeness({name: value - replay[name] for name, value in observed.items()}, weights)
+    if rest.least[0] > 0.9:
+        return f"what is left are the weights themselves: weight decay near {float(rest.share.mean()):.1g}?  Declare it"
+    causes = ["other weights, another model or loss, other examples or labels", "dropout, augmentation"]
+    if reading.steps > 1:
+        causes.insert(0, "another order of the local steps, clipping in each")
+    if any("BatchNorm" in type(layer).__name__ for layer in reading.model.modules()):
+        causes.append("BatchNorm in training mode, or without its buffers")
+    if abs(float(found.share.mean()) - 1) < 0.1 and cosine < 0.97:
+        causes.insert(0, "noise that was not declared")
+    return f"nothing that was tried explains it: {', '.join(causes)}, or an optimizer that is not plain SGD"
+
+
+def _norms(tensors: dict[str, Tensor]) -> Tensor:
+    return torch.stack([value.flatten(1).square().sum(1) for value in tensors.values()]).sum(0)
 
 
 def _part(reading: Reading, rows: Tensor) -> Reading:
@@ -105,7 +132,7 @@ def _of_rates(
     )
     if reading.steps > 1 or reading.description is not None:
         return
-    for steps in range(2, reading.examples + 1):
+    for steps in range(2, min(reading.examples, _MOST_STEPS) + 1):
         batch, rest = divmod(reading.examples, steps)
         if not rest:
             several = replace(reading, steps=steps, batch=batch)
@@ -125,6 +152,11 @@ def _tries(
             "the defense is declared and was not applied; leave it out",
             partial(replayed, replace(reading, description=None), inputs, labels),
         )
+    raw = {name: value[:, 0] for name, value in reading.values.items()}
+    yield (
+        "before and after are swapped",
+        lambda: {name: -value for name, value in moved_by(reading, raw, -1.0, inputs, labels).items()},
+    )
     if reading.steps > 1:
         yield (
             "one gradient of all examples, read as several local steps; give steps=1",

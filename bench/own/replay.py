@@ -1,8 +1,8 @@
-"""What a client would have sent under other circumstances than were declared, and how alike two readings are."""
+"""What a client would have sent, as was declared and under other circumstances."""
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -12,52 +12,29 @@ from torch.func import functional_call
 from bench.attacks.parts.distance import Distance
 from bench.attacks.parts.objective import Mismatch
 from bench.gradients import one_hot
+from bench.own.likeness import likeness
 from bench.trip import Reading
 
 Tensors = Mapping[str, Tensor]
 _BISECTIONS = 7
 
 
-@dataclass(frozen=True, slots=True)
-class Likeness:
-    """Of each reading: `cosine` and `scale` (reading,), and the greatest squared `residual`."""
+def replayed(reading: Reading, inputs: Tensor, labels: Tensor, draw: int = 0) -> dict[str, Tensor]:
+    """What the reading would show of distinct examples (reading, example, *shape), in gradient units.
 
-    cosine: Tensor
-    scale: Tensor
-    residual: float
-
-    @property
-    def least(self) -> tuple[float, float]:
-        """Cosine and scale of the reading that is least alike: by its cosine, among equal ones by its scale."""
-        off = (1 - self.cosine).clamp_min(1e-4) + 1e-6 * self.scale.clamp_min(1e-300).log().abs()
-        worst = int(off.argmax())
-        return float(self.cosine[worst]), float(self.scale[worst])
-
-    @property
-    def most_opposite(self) -> float:
-        """The cosine of the reading that is least opposite."""
-        return float(self.cosine.max())
-
-
-def likeness(sent: Tensors, replay: Tensors) -> Likeness:
-    """Of what was sent and its replay, both name → (reading, *shape)."""
-    a, b = (torch.cat([each[name].double().flatten(1) for name in sent], 1) for each in (sent, replay))
-    norms = a.norm(dim=1), b.norm(dim=1)
-    cosine = (a * b).sum(1) / (norms[0] * norms[1]).clamp_min(1e-300)
-    finite = torch.nan_to_num(cosine)
-    return Likeness(finite, norms[0] / norms[1].clamp_min(1e-300), float((a - b).square().sum(1).max()))
-
-
-def replayed(reading: Reading, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """What the reading would show of distinct examples (reading, example, *shape), in gradient units."""
-    times = -(-reading.examples // inputs.shape[1])
-    inputs = torch.cat([inputs] * times, 1)[:, : reading.examples]
-    labels = torch.cat([labels] * times, 1)[:, : reading.examples]
+    The first epoch takes them in their order, each later one in an order of its `draw`.
+    """
+    distinct, generator = inputs.shape[1], torch.Generator().manual_seed(draw)
+    passes = [torch.arange(distinct)]
+    passes += [
+        torch.randperm(distinct, generator=generator) for _ in range(-(-reading.examples // distinct) - 1)
+    ]
+    at = torch.cat(passes)[: reading.examples]
     mismatch = Mismatch(
         reading=reading, distance=Distance(kind="l2"), unrolled=reading.steps > 1 and reading.senders == 1
     )
     observed = {name: value[:, 0] / (reading.unit * reading.steps) for name, value in reading.values.items()}
-    shown = mismatch.simulated(observed, inputs, one_hot(labels, reading.classes, inputs.dtype))
+    shown = mismatch.simulated(observed, inputs[:, at], one_hot(labels[:, at], reading.classes, inputs.dtype))
     return {name: value.detach() for name, value in shown.items()}
 
 

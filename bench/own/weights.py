@@ -11,6 +11,7 @@ from bench.own.coerce import Values, tensor
 from bench.record.checkpoints import fit
 from bench.sanitize import first_line
 
+_PREFIXES = ("module.", "_module.", "_orig_mod.")  # of wrappers
 _SAME = 0.999  # cosine from which "gradients" are the weights themselves
 
 
@@ -86,6 +87,23 @@ def named_state(
     if missing := [name for name in parameters if name not in found]:
         raise BenchError(f"{what}: no {missing[0]!r}; give the whole state_dict()")
     return found
+
+
+def of_trained(
+    gradients: Mapping[str, Values] | Sequence[Values], module: nn.Module
+) -> Mapping[str, Values] | Sequence[Values]:
+    """The gradients without those of frozen parameters, which have none (None), and without a wrapper's prefix."""
+    parameters = dict(module.named_parameters())
+    frozen = [name for name, value in parameters.items() if not value.requires_grad]
+    if isinstance(gradients, Mapping):
+        if gradients and not any(name in parameters for name in gradients):
+            for prefix in _PREFIXES:
+                if all(name.startswith(prefix) for name in gradients):
+                    gradients = {name.removeprefix(prefix): value for name, value in gradients.items()}
+        return {name: value for name, value in gradients.items() if not (name in frozen and value is None)}
+    if frozen and isinstance(gradients, Sequence) and len(gradients) == len(parameters):
+        return [value for name, value in zip(parameters, gradients, strict=True) if name not in frozen]
+    return gradients
 
 
 def difference(

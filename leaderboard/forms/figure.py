@@ -114,7 +114,8 @@ def svg(lines: Sequence[Strip]) -> bytes:
                 "x": str(_LABEL + column * (_TILE + _GAP)), "y": str(top), "width": str(_TILE), "height": str(_TILE),
                 "style": "image-rendering: pixelated", "href": f"data:image/png;base64,{data}",
             })  # fmt: skip
-    return tostring(root, encoding="utf-8", xml_declaration=True)
+    written: bytes = tostring(root, encoding="utf-8", xml_declaration=True)
+    return written
 
 
 def pdf(lines: Sequence[Strip]) -> bytes:
