@@ -349,7 +349,7 @@ def test_who_knows_the_defense_gets_more(model: nn.Module, digits: tuple[Tensor,
 # --- what an adversary got past the check, each now told ------------------------------------------------
 
 
-def deep() -> nn.Module:
+def deep() -> nn.Sequential:
     torch.manual_seed(1)
     return nn.Sequential(
         nn.Flatten(), nn.Linear(64, 32), nn.Sigmoid(), nn.Linear(32, 32), nn.Sigmoid(), nn.Linear(32, 10)
@@ -378,7 +378,7 @@ def test_noise_that_was_declared_is_no_excuse(
 ) -> None:
     net, x, y = deep(), digits[0][:1], digits[1][:1]
     bare = api.gradient(net, x, y)
-    norm = sum(value.square().sum() for value in bare.values()).sqrt()
+    norm = torch.stack([value.square().sum() for value in bare.values()]).sum().sqrt()
     draw = torch.Generator().manual_seed(0)
     sent = {n: v / norm.clamp_min(1) + sigma * torch.randn(v.shape, generator=draw) for n, v in bare.items()}
     if case == "rate":
@@ -465,7 +465,7 @@ def test_zero_gradients(digits: tuple[Tensor, Tensor]) -> None:
     none = api.check(read(net, digits, {name: 0 * value for name, value in sent.items()}), x, y)
     assert "the gradient of reading 0 is zero" in none.line
     with torch.no_grad():
-        net[5].bias[int(y)] = 200.0
+        net.get_parameter("5.bias")[int(y)] = 200.0
     sure = api.check(read(net, digits, api.gradient(net, x, y)), x, y)
     assert sure.explained and "both are zero" in sure.line
 
@@ -474,7 +474,7 @@ def test_frozen_parameters_may_come_as_none_and_are_kept_in_files(
     digits: tuple[Tensor, Tensor], tmp_path: Path
 ) -> None:
     net, x, y = deep(), digits[0][:1], digits[1][:1]
-    net[1].weight.requires_grad_(False)
+    net.get_parameter("1.weight").requires_grad_(False)
     F.cross_entropy(net(x), y).backward()
     for sent in ([p.grad for p in net.parameters()], {n: p.grad for n, p in net.named_parameters()},
                  {f"module.{n}": p.grad for n, p in net.named_parameters() if p.grad is not None}):  # fmt: skip

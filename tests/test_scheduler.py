@@ -183,11 +183,11 @@ def test_what_is_left_is_right_where_the_formula_is_not(
             cell = waiting.pop(0)
             remaining.on_start(cell, "one")
             working[cell.id] = (now[0] + true[cell.id], cell)
-        end, cell = min(working.values(), key=lambda item: item[0])
+        end, over = min(working.values(), key=lambda item: item[0])
         now[0] = end
-        del working[cell.id]
-        estimates.learn(cell, Cost(wall_seconds=true[cell.id]))
-        remaining.on_record(Record(id=cell.id, status="n/a", reason="none", cell=cell, provenance=code))
+        del working[over.id]
+        estimates.learn(over, Cost(wall_seconds=true[over.id]))
+        remaining.on_record(Record(id=over.id, status="n/a", reason="none", cell=over, provenance=code))
         left = remaining.left()
         assert left is not None
         said.append((now[0], left))
