@@ -23,7 +23,7 @@ class DefenseCost:
     undefended training of the same seed and setting has above it; `epsilon` the valid one of the released model, of the
     training that spent most, with δ, unit and adjacency; `overhead` the time of a client's step over the undefended
     one's, in the same process; `curve` (round, mean test accuracy).  None: no such figure, for `epsilon` with its
-    reason in `epsilon_absent`.
+    reason in `epsilon_absent`; `epsilon_caveats` what it does not cover.
     """
 
     setting: str
@@ -38,6 +38,7 @@ class DefenseCost:
     overhead: float | None
     diverged: int
     curve: tuple[tuple[int, float], ...]
+    epsilon_caveats: tuple[str, ...] = ()
 
 
 def costs(records: Iterable[Record]) -> dict[tuple[str, str], DefenseCost]:
@@ -74,7 +75,7 @@ def _cost(done: Sequence[_Done], undefended: Sequence[_Done]) -> DefenseCost:
         loss=middle(base[seed] - accuracy for seed, accuracy in accuracies.items() if seed in base),
         epsilon=longest.privacy.epsilon, delta=spent.delta if spent else None,
         epsilon_unit=spent.unit if spent else None, epsilon_adjacency=spent.adjacency if spent else None,
-        epsilon_absent=longest.privacy.absent,
+        epsilon_absent=longest.privacy.absent, epsilon_caveats=tuple(spent.caveats) if spent else (),
         overhead=middle(r.cost.training.overhead for r, _, _ in done if r.cost.training),
         diverged=sum(result.diverged for result in results), curve=_curve(results),
     )  # fmt: skip

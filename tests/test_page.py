@@ -339,6 +339,13 @@ def test_thumbnails_open_and_close_by_keyboard(browser: Browser, tmp_path: Path)
     assert seen.complaints == []
 
 
+def test_the_caveats_of_epsilon_are_in_the_page() -> None:
+    caveats = ("8 tensors clipped by <themselves>",)
+    priced = row("fed-cdp", at(), cost=cost(epsilon=4.48, epsilon_caveats=caveats))
+    page = render([priced])
+    assert "8 tensors clipped by &lt;themselves&gt;" in page
+
+
 def test_flags_and_full_names_open_by_keyboard(browser: Browser, tmp_path: Path) -> None:
     rows = [row("prune(share=0.7)", at(flags=(Flag("few", "8 examples"),)))]
     with opened(browser, tmp_path, render(rows)) as seen:

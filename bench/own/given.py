@@ -119,8 +119,11 @@ def reading(
     known = torch.full((1, *meta.shape), sum(meta.value_range) / 2)
     if public is not None:
         known = coerce.examples(public, meta.shape, "public")
-        if len(meta.shape) == 3:
-            coerce.scaled(known, meta.value_range, "public")
+        (low, high), least, most = meta.value_range, float(known.min()), float(known.max())
+        if len(meta.shape) == 3 and (least < 2 * low - high or most > 2 * high - low):
+            raise BenchError(
+                f"public lies in {least:g}..{most:g}, inputs in {low:g}..{high:g}; scale it, or name their value_range"
+            )
     known_labels = torch.full((len(known),), -1)
     if public_labels is not None:
         known_labels = coerce.labels(public_labels, len(known), classes)
