@@ -489,6 +489,31 @@ def test_frozen_parameters_may_come_as_none_and_are_kept_in_files(
 BOOLEAN = {"1.weight": torch.ones(10, 64, dtype=torch.bool), "1.bias": torch.ones(10)}
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"shape": 64},
+        {"value_range": None},
+        {"model": None},
+        {"model": nn.Linear},
+        {"defense": 5},
+        {"defense": ["prune"]},
+    ],
+)
+def test_slips_of_arguments_are_one_line(options: dict[str, Any]) -> None:
+    fields = {
+        "gradients": [torch.ones(10, 64), torch.ones(10)],
+        "model": LINEAR,
+        "shape": SHAPE,
+        "classes": 10,
+    }
+    with pytest.raises(BenchError) as caught:
+        api.reading(**{**fields, **options})
+    assert "\n" not in str(caught.value)
+    with pytest.raises(BenchError, match="check takes what api.reading returns, not a dict"):
+        api.check({}, [], [])  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("wrong", [5, iter(LINEAR.parameters()), BOOLEAN])
 def test_slips_are_one_line(wrong: Any) -> None:
     with pytest.raises(BenchError) as caught:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bench.attacks.parts.objective import mean_observation, observations
 from bench.attacks.parts.repeats import distinct_examples
-from bench.errors import MALFORMED
+from bench.errors import MALFORMED, BenchError
 from bench.own import coerce
 from bench.own.coerce import Values
 from bench.own.doubts import doubts
@@ -53,6 +53,8 @@ def check(reading: Reading, truth: Values | None = None, labels: Values | None =
 
     Raises `BenchError` for a truth that is not of the reading's shape.
     """
+    if not isinstance(reading, Reading):
+        raise BenchError(f"check takes what api.reading returns, not a {type(reading).__name__}")
     observed = mean_observation(observations(reading))
     try:
         if truth is None or labels is None:

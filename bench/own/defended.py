@@ -68,6 +68,8 @@ def _instance(chosen: Chosen) -> Defense:
         return chosen
     if isinstance(chosen, str):
         chosen = {"name": chosen}
+    if not isinstance(chosen, Mapping):
+        raise BenchError(f"defense: give its name, a mapping with its name, or a Defense, not {chosen!r:.60}")
     params = dict(chosen)
     name = params.pop("name", None)
     if not isinstance(name, str):

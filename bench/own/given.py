@@ -55,7 +55,7 @@ def build(
 
 def reading(
     gradients: Mapping[str, Values] | Sequence[Values] | None = None, *, model: nn.Module | str, shape: tuple[int, ...],
-    classes: int, weights: Mapping[str, Values] | None = None, before: Weights | None = None,
+    classes: int, weights: Weights | None = None, before: Weights | None = None,
     after: Weights | None = None, local: SGD | None = None, batch: int = 1,
     steps: int = 1, rate: float = 1.0, unit: float = 1.0, value_range: Range = ZERO_TO_ONE,
     labels: Values | None = None, public: Values | None = None, public_labels: Values | None = None,
@@ -81,6 +81,11 @@ def reading(
         gradients, before, after, local, others=(batch, steps, rate, unit) != (1, 1, 1.0, 1.0)
     ):
         raise BenchError(fault)
+    if not isinstance(model, nn.Module | str):
+        raise BenchError(f"model is a module or a registered name, not {model!r:.60}")
+    for what, value in (("shape", shape), ("value_range", value_range)):
+        if not isinstance(value, Sequence):
+            raise BenchError(f"{what} is a tuple of numbers, got {value!r}")
     if local is not None:
         batch, steps, rate, unit = (
             local.step_batch,
@@ -102,7 +107,8 @@ def reading(
     check_model(module, meta.shape, classes)
     state = None if before is None else named_state(before, module, "before")
     if weights is not None:
-        state = {name: coerce.tensor(value, f"weight {name!r}") for name, value in weights.items()}
+        named = weights if isinstance(weights, Mapping) else named_state(weights, module, "weights")
+        state = {name: coerce.tensor(value, f"weight {name!r}") for name, value in named.items()}
     parameters = load_state(module, state, "weights" if before is None else "before")
     if after is not None:
         assert state is not None
