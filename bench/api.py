@@ -111,7 +111,7 @@ def attack(
     except NotApplicable as reason:
         name = attack if isinstance(attack, str) else type(attack).__name__
         raise BenchError(f"attack {name} cannot take this reading: {reason}") from None
-    except (RuntimeError, KeyError) as error:  # a layer whose second derivative nobody wrote, say
+    except (RuntimeError, KeyError) as error:  # e.g. a layer without a second derivative
         name = attack if isinstance(attack, str) else type(attack).__name__
         said = f"{type(error).__name__}: {first_line(error)}"
         raise BenchError(

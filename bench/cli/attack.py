@@ -131,7 +131,7 @@ def _text(content: dict[str, Any], scores: "Scores | None") -> Iterator[str]:
         return
     yield f"declaration: the truth {content['check']['line']}"
     if scores.doubt is not None:
-        yield "leaked: nobody knows, as the reading is not what was declared"
+        yield "leaked: unknown, as the reading does not match its declaration"
         return
     leaked = sum(example.success for reading in scores.readings for example in reading.examples)
     bound = "at least " if scores.summary.lower_bound else ""

@@ -22,10 +22,8 @@ from bench.trip import Reading
 
 _SAME = 0.999  # cosine from which a replay is what was sent
 _LENGTH = 0.02  # relative difference of lengths
-_ORDERS, _SPREAD = (
-    4,
-    0.05,
-)  # of later epochs, whose order nobody declared; what their own likeness leaves room for
+_ORDERS = 4  # random orders of later epochs that are replayed
+_SPREAD = 0.05  # below the cosine of two such replays
 _TOLD = 4.0  # standard errors of the noise from which the replay's share in a noisy reading can be told
 
 

@@ -14,7 +14,7 @@ from bench.trip import Reading, Reconstruction
 
 def granted_labels(labels: Values, reading: Reading) -> Tensor:
     """True labels, of each reading's distinct examples, as `Reading.labels` has them: (reading, example), one for each
-    time that an example came, ascending: the order of a batch is nobody's to know.  They may come so, too."""
+    time that an example came, ascending: the order of a batch is unknown.  They may come so, too."""
     distinct, count = distinct_examples(reading), len(reading)
     if coerce.tensor(labels, "labels").numel() == count * reading.examples:
         return (
@@ -23,7 +23,7 @@ def granted_labels(labels: Values, reading: Reading) -> Tensor:
     once = coerce.labels(labels, count * distinct, reading.classes).reshape(count, distinct)
     if reading.examples % distinct:
         raise BenchError(
-            "labels are not granted where the last epoch is not whole: nobody knows which of them came once more"
+            "labels are not granted where the last epoch is not whole: which of them came once more is unknown"
         )
     return once.repeat(1, reading.examples // distinct).sort(1).values
 
