@@ -120,12 +120,8 @@ def _ways(
     if has_relu(model):
         return (tuple(_softened_stages(model, space, by_angle=variance == 0)),)
     if variance > 0:  # of a bound, the second stage has what the first one's residual says
-        return (
-            (
-                *([Stage(model=model, space=space, until=0.3)] if bound else []),
-                Stage(model=model, space=space),
-            ),
-        )
+        first = (Stage(model=model, space=space, until=0.3),) if bound else ()
+        return ((*first, Stage(model=model, space=space)),)
     curved = evaluations >= _LEAST_CURVED and reading.public_mean.numel() <= LARGEST
     until = 0.3 if curved else 0.5
     last = Stage(model=model, space=equal_curvature(space, reading, key) if curved else space)

@@ -41,9 +41,11 @@ def likeliest(
     cosine, scale = found.least
     if cosine >= enough:
         return _of_scale(reading, scale)
-    zero = [n for n, value in enumerate(_norms(observed)) if float(value) == 0]
-    if zero:
-        return f"the gradient of reading {zero[0]} is zero; take it after loss.backward(), and before zero_grad()"
+    if bool((found.scale == 0).any()):
+        zero = int((found.scale == 0).int().argmax())
+        return (
+            f"the gradient of reading {zero} is zero; take it after loss.backward(), and before zero_grad()"
+        )
     rows = found.cosine.argsort()[:_TRIED]
     reading, inputs, labels = _part(reading, rows), inputs[rows], labels[rows]
     observed = {name: value[rows] for name, value in observed.items()}
@@ -87,10 +89,6 @@ def _unexplained(
     if abs(float(found.share.mean()) - 1) < 0.1 and cosine < 0.97:
         causes.insert(0, "noise that was not declared")
     return f"nothing that was tried explains it: {', '.join(causes)}, or an optimizer that is not plain SGD"
-
-
-def _norms(tensors: dict[str, Tensor]) -> Tensor:
-    return torch.stack([value.flatten(1).square().sum(1) for value in tensors.values()]).sum(0)
 
 
 def _part(reading: Reading, rows: Tensor) -> Reading:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from bench.attacks.parts.distance import Distance
-from bench.attacks.parts.objective import Mismatch
+from bench.attacks.parts.objective import Mismatch, observations
 from bench.gradients import one_hot
 from bench.own.likeness import likeness
 from bench.trip import Reading
@@ -33,8 +33,9 @@ def replayed(reading: Reading, inputs: Tensor, labels: Tensor, draw: int = 0) ->
     mismatch = Mismatch(
         reading=reading, distance=Distance(kind="l2"), unrolled=reading.steps > 1 and reading.senders == 1
     )
-    observed = {name: value[:, 0] / (reading.unit * reading.steps) for name, value in reading.values.items()}
-    shown = mismatch.simulated(observed, inputs[:, at], one_hot(labels[:, at], reading.classes, inputs.dtype))
+    shown = mismatch.simulated(
+        observations(reading)[0], inputs[:, at], one_hot(labels[:, at], reading.classes, inputs.dtype)
+    )
     return {name: value.detach() for name, value in shown.items()}
 
 
