@@ -111,7 +111,7 @@ NOT_IN_ID = ("path", "series")  # of weights: fields that are no part of the con
 
 
 # Fields that came later: where they ask for nothing, the configuration is the one from before.
-_ADDED_LATER = ("until_accuracy", "until_epsilon", "bayesian", "reference")
+_ADDED_LATER = ("until_accuracy", "until_epsilon", "bayesian", "reference", "after")
 
 
 class Grants(Frozen):
@@ -219,6 +219,9 @@ class AttackCell(_Cell):
     chunk: Annotated[int, Field(ge=1, description="readings in memory at once")] = 32
     draw: Annotated[int, Field(ge=0, description="which draw of the defense's noise")] = 0
     reference: Annotated[bool, Field(description="compute the linear-Gaussian reference beside it")] = False
+    after: tuple[Sha256, ...] = Field(
+        default=(), description="cells before it in a cascade, by id: it attacks the readings that they left"
+    )
 
 
 AnyCell = TrainingCell | AttackCell

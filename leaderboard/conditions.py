@@ -24,6 +24,7 @@ _VARIED = {
     "draw",
     "seed",
     "reference",
+    "after",
 }
 _WRITTEN_APART = {"weights", "grants"}
 

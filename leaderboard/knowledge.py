@@ -57,12 +57,16 @@ class KnowledgeRow:
 def knowledge(records: Iterable[Record]) -> list[KnowledgeRow]:
     """A row for each defense and point of each condition with an attack that was run plain and adaptive; none
     where the records hold only one kind.  By title of the condition, no defense first.  An attack that does not
-    apply one way counts in neither."""
+    apply one way counts in neither, nor does a cascade, where the two did not see the same readings."""
     by_kind: dict[str, dict[tuple[str, ...], list[Record]]] = {
         "plain": {}, "adaptive": {}, "black-box": {},
     }  # fmt: skip
-    for record in of_one_series(records):
+    listed = of_one_series(records)
+    cascades = {before for record in listed for before in getattr(record.cell, "after", ())}
+    for record in listed:
         cell = record.cell
+        if isinstance(cell, AttackCell) and (cell.after or cell.id in cascades):
+            continue
         if isinstance(cell, AttackCell) and record.status != "n/a" and not cell.grants.gallery:
             key = (condition_key(record), entry_text(cell.defense), cell.point, entry_text(cell.attack))
             by_kind[cell.knowledge].setdefault(key, []).append(record)

@@ -81,6 +81,9 @@ class WorstCase:
                 self.leaked.setdefault(key, False)
                 self.failed.add(key)
             return
+        if not result.readings:  # those before it in a cascade left nothing
+            self.scores.setdefault(attack, {})
+            return
         knows = (
             result.conditions.described or result.conditions.simulated
         )  # plain attackers know nothing, whatever
@@ -106,6 +109,7 @@ class WorstCase:
             self.crashed[attack] = record.reason or "no reason given"
             return
         summary = record.attack.summary
+        examples_of = {number: reading.examples for number, reading in record.attack.numbered()}
         for key, example in example_scores(record):
             if example.named is not None:
                 self.named[key] = example.named or self.named.get(key, False)
@@ -113,7 +117,7 @@ class WorstCase:
             honest = record.attack.self_check.explained is not False
             if example.place is not None and record.attack.conditions.exact and honest:
                 self.places[key], self.candidates = example.place, cell.grants.gallery
-                others = record.attack.readings[key[2]].examples
+                others = examples_of[key[2]]
                 alike = [each for each in others if each.label == example.label or not cell.grants.labels]
                 self.guesses[key] = len(alike)
 
@@ -178,12 +182,16 @@ class WorstCase:
         that rate; a baseline only where there is nothing else.
 
         Where the defense's noise was drawn several times the attack is chosen on the first draw and its rate
-        is of the others: the best of several attacks on one draw is partly lucky with it.
+        is of the others: the best of several attacks on one draw is partly lucky with it.  Of a cascade it is the one
+        that got most back, and the rate its share of all examples.
         """
         attacks = [name for name in self.scores if not name.startswith(GRADIENT_FREE)] or list(self.scores)
         first = {name: examples for name in attacks if (examples := self._on_draws(name, first=True))}
         if not first:
             return None
+        if self.cascade:
+            best = max(first, key=self.rate)
+            return best, self.rate(best)
         best = max(first, key=lambda name: (_rate(first[name]), _median_db(first[name])))
         return best, _rate(self._on_draws(best, first=False))
 
@@ -193,12 +201,25 @@ class WorstCase:
         return None if best is None else self.median_on_report_draws(best[0], metric)
 
     def median_on_report_draws(self, attack: str, metric: Metric) -> float | None:
-        """`median_of` an attack's examples on the draws that `best` reports: all but the one it was chosen on."""
+        """`median_of` an attack's examples on the draws that `best` reports: all but the one it was chosen on.
+
+        None in a cascade, where each attack has seen what others left.
+        """
+        if self.cascade:
+            return None
         return median_of(self._on_draws(attack, first=False), metric)
 
     def rate(self, attack: str) -> float:
-        """One attack's own success rate over all its examples."""
+        """One attack's own success rate over all its examples; in a cascade what it got back of all that there are."""
+        if self.cascade:
+            return sum(example.success for example in self.scores[attack].values()) / max(1, len(self.leaked))
         return _rate(self.scores[attack].values())
+
+    @property
+    def cascade(self) -> bool:
+        """Whether attacks saw only what others had left."""
+        records = (record for each in self.records.values() for record in each)
+        return any(isinstance(record.cell, AttackCell) and record.cell.after for record in records)
 
     @property
     def prior_psnr_db(self) -> float | None:
@@ -238,7 +259,7 @@ def example_scores(record: Record) -> Iterator[tuple[ExampleKey, ExampleScore]]:
     """Every example of an attack's record with its key; none where the cell is not done."""
     cell, result = record.cell, record.attack
     if isinstance(cell, AttackCell) and result is not None:
-        for number, reading in enumerate(result.readings):
+        for number, reading in result.numbered():
             for position, example in enumerate(reading.examples):
                 yield (cell.seed, cell.draw, number, position), example
 

@@ -25,7 +25,7 @@ LAYERS = (
     ("answer", "leaderboard"),
     ("contracts", "isolation"),
     ("sweep", "gate"),
-    ("tracking", "submission", "own"),
+    ("tracking", "submission", "own", "reference"),
     ("api", "health"),
     ("cli",),
 )

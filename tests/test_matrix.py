@@ -376,7 +376,7 @@ def test_weights_from_a_file_stay_in_the_folder_and_go_by_content(
 
 def test_a_matrix_may_be_a_suite(parse: Any) -> None:
     assert parse(axes()).suite is None
-    assert parse('suite = "plus"\n' + axes()).suite == "plus"
+    assert parse('suite = "extra"\n' + axes()).suite == "extra"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import click
 import pytest
 
 from bench import PROTOCOL
-from bench.cell import AttackCell, FileWeights, TrainingCell
+from bench.cell import AttackCell, Entry, FileWeights, TrainingCell
 from bench.cli import run
 from bench.datasets.base import Dataset
 from bench.errors import MatrixError
@@ -19,7 +19,8 @@ from bench.matrix.feasible import DatasetFacts
 from bench.matrix.messages import Errors
 from bench.matrix.published import beside
 from bench.matrix.read import presets, read
-from bench.matrix.suites import SUITES, ranking, ranking_line
+from bench.matrix.suites import SUITES, VERSIONS, content, ranking, ranking_line
+from bench.points import POINTS
 from bench.record.checkpoints import fit, read_about, read_weights
 from bench.registry import entries as registry
 from bench.sweep.plan import Resolver
@@ -31,6 +32,7 @@ SHAPES = {
     "cifar10": ((3, 32, 32), 10, 41667), "cifar100": ((3, 32, 32), 100, 41667),
     "lfw": ((3, 32, 32), 62, 1889), "aptos": ((2048,), 5, 28985),
 }  # fmt: skip
+STANDARD_V1 = "1"
 EMBEDDED = ("cancer", "digits")
 NAMES = [name for name, _ in presets()]
 
@@ -124,63 +126,72 @@ def test_resilience_crosses_everything_with_batches_of_three_and_of_one() -> Non
     assert {(cell.readings, cell.federated.steps) for cell in found} == {(16, 1)}
 
 
-# Attacks of a suite that match gradients, plain and adaptive, and those that do not.
-MATCHING = {"smoke": ("cpl", "gradinv"), "standard": ("dlg", "idlg", "cpl", "gradinv")}
-OTHERS = {"smoke": ("analytic", "labels-only"), "standard": ("analytic", "labels-only", "prior-mean")}
-MATCHING["plus"], OTHERS["plus"] = MATCHING["standard"], OTHERS["standard"]
-# Data × models and weights × points × seeds × draws, the same for every attack and defense.
-CONTEXTS = {"smoke": 2 * 1 * 2, "standard": 2 * 4 * 3 * 4 * 2, "plus": 2 * 4 * 3 * 4 * 2}
-
-
 @pytest.mark.parametrize("name", SUITES)
 def test_a_suite_is_the_same_for_every_defense(name: str) -> None:
     matrix = read(name, more_defenses=("prune",))
     assert matrix.suite == name
-    found = [item.cell for item in expand(matrix, facts_of) if isinstance(item.cell, AttackCell)]
-    knowledge = [(attack, knows) for attack in MATCHING[name] for knows in ("plain", "adaptive")]
-    knowledge += [(attack, "plain") for attack in OTHERS[name]]
-    assert Counter((c.defense.name, c.attack.name, c.knowledge) for c in found) == {
-        (defense, *pair): CONTEXTS[name] for defense in ("none", "prune") for pair in knowledge
-    }
-    assert {(c.federated.batch, c.federated.steps) for c in found} == {(3, 1)}
-
-
-@pytest.mark.parametrize(
-    ("name", "readings", "seeds", "budgets"),
-    [
-        ("smoke", 32, 1, {"mnist": 300, "digits": 300, "gradinv": 500}),
-        ("standard", 16, 4, {"mnist": 500, "cifar10": 1200, "gradinv": 1000}),
-        ("plus", 64, 4, {"mnist": 2500, "cifar10": 6000, "gradinv": 5000}),
-    ],
-)
-def test_readings_and_budgets_of_a_suite(
-    name: str, readings: int, seeds: int, budgets: dict[str, int]
-) -> None:
-    found = cells(name)
-    assert {cell.readings for cell in found} == {readings}
-    assert {cell.seed for cell in found} == set(range(seeds))
-    for cell in found:
-        assert cell.evaluations == budgets.get(cell.attack.name, budgets[cell.dataset.name])
-
-
-@pytest.mark.parametrize("name", ["standard", "plus"])
-def test_a_suite_attacks_untrained_and_trained_models(name: str) -> None:
-    states = set()
-    for cell in cells(name):
-        weights = cell.weights
-        file = Path(weights.path).name if isinstance(weights, FileWeights) else "init"
-        states.add((cell.dataset.name, cell.model.params["activation"], cell.seed, file))
-    assert states == {
-        (data, activation, seed, file)
-        for data in ("mnist", "cifar10")
-        for seed in range(4)
-        for activation, file in (
-            ("sigmoid", "init"),
-            ("relu", "init"),
-            ("relu", f"{data}-relu-early-{seed}.safetensors"),
-            ("relu", f"{data}-relu-late-{seed}.safetensors"),
+    found = [item.cell for item in expand(matrix, facts_of)]
+    same = {"defense": Entry(name="any"), "after": ()}
+    by_defense = {
+        defense: Counter(
+            cell.model_copy(
+                update={key: value for key, value in same.items() if hasattr(cell, key)}
+            ).canonical()
+            for cell in found
+            if cell.defense.name == defense
         )
+        for defense in ("none", "prune")
     }
+    assert by_defense["none"] == by_defense["prune"]
+    assert sum(by_defense["none"].values()) * 2 == len(found)
+
+
+def test_standard_is_a_cascade_and_what_was_published_as_its_version() -> None:
+    """`standard-v1` is frozen: its attacks, budgets, conditions and trainings, under protocol 3.  Whoever changes one
+    makes the next version, or puts it into `extra`."""
+    matrix = read("standard", more_defenses=("prune",))
+    assert matrix.cascade
+    assert (VERSIONS["standard"], PROTOCOL) == ("standard-v1", 3)
+    assert content(item.cell for item in expand(matrix, facts_of)) == STANDARD_V1
+
+
+def test_standard_has_the_conditions_that_tell_most() -> None:
+    """Untrained and trained nets, pictures and a table, batches, local steps, every point; each figure is of 64
+    examples and more, over four weight seeds."""
+    found = [cell for cell in cells("standard") if not cell.grants.gallery]
+    states = Counter(
+        (cell.dataset.name, cell.model.name, cell.model.params.get("activation"), _stage(cell))
+        for cell in found
+    )
+    sigmoid, relu = ("dlg-lenet", "sigmoid", "untrained"), ("dlg-lenet", "relu")
+    assert set(states) == {
+        *((data, *sigmoid) for data in ("mnist", "cifar10")),
+        *((data, *relu, stage) for data in ("mnist", "cifar10") for stage in ("early", "late")),
+        ("cifar10", "resnet20", None, "early"), ("adult", "mlp", "sigmoid", "untrained"),
+    }  # fmt: skip
+    assert {(cell.federated.batch, cell.federated.steps) for cell in found} == {(1, 1), (8, 1), (1, 3)}
+    assert {cell.point for cell in found} == {"type-2", "type-1", "type-0", "aggregate"}
+    figures: dict[tuple[Any, ...], set[int]] = {}
+    for cell in found:
+        examples = POINTS[cell.point].examples(
+            batch=cell.federated.batch, steps=cell.federated.steps, senders=cell.federated.per_round
+        )
+        key = (
+            cell.dataset.name,
+            str(cell.model),
+            _stage(cell),
+            str(cell.federated),
+            cell.point,
+            str(cell.attack),
+        )
+        figures.setdefault((*key, cell.readings * examples), set()).add(cell.seed)
+    assert all(key[-1] * len(seeds) >= 64 and len(seeds) == 4 for key, seeds in figures.items())
+
+
+def _stage(cell: AttackCell) -> str:
+    """Which weights a cell attacks: untrained, early or late in training."""
+    weights = cell.weights
+    return Path(weights.path).stem.split("-")[2] if isinstance(weights, FileWeights) else "untrained"
 
 
 def test_the_shipped_checkpoints_are_those_of_their_training_and_fit_their_model() -> None:
@@ -222,7 +233,7 @@ def test_a_suite_is_ranked_as_shipped_alone(tmp_path: Path) -> None:
     copy.write_bytes(shipped.read_bytes())
     why = ["the matrix is not the shipped smoke.toml", "--readings changes the suite's configuration"]
     assert ranking("smoke", read(copy).path, ("--readings",))["why_not"] == why
-    assert not ranking("plus", shipped)["ranked"]
+    assert not ranking("extra", shipped)["ranked"]
 
 
 def test_an_option_that_is_not_listed_is_an_override() -> None:

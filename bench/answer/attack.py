@@ -21,6 +21,7 @@ from bench.answer.victims import Truth, draw_victims, scored_once, truth_at
 from bench.cell import AttackCell
 from bench.datasets.base import Data
 from bench.points import point as point_of
+from bench.record.cascade import NOTHING_LEFT, left
 from bench.record.schema import AttackResult, ReadingScore, Trajectory
 from bench.record.store import write_arrays
 from bench.scoring.assign import in_order
@@ -35,8 +36,10 @@ GALLERY = 1000
 
 def attack(
     cell: AttackCell, context: RunContext, memory: Memory, isolation: Elsewhere | None = None
-) -> tuple[AttackResult, Attempt]:
-    """Answer an attack cell: its result and the attempt that it cost; raises `NotApplicable` where it cannot be run.
+) -> tuple[AttackResult, Attempt | None]:
+    """Answer an attack cell: its result and the attempt that it cost, None where a cascade left it nothing.
+
+    Raises `NotApplicable` where it cannot be run.
 
     With `isolation`, round and attack of a cell with a plug-in run in processes of their own; truth and scores are made
     here.
@@ -46,6 +49,9 @@ def attack(
     if apart is not None:
         apart.provide_data(cell, context, memory)
     source = prepare_source(cell, context, memory)
+    rows = left(cell, context.run)
+    if not rows:
+        return AttackResult(readings=(), private=source.data.private, notes=(NOTHING_LEFT,)), None
     victims = draw_victims(cell, source, point)  # the truth: for the harness alone
     truth = truth_at(victims, point)
     gallery = granted_gallery(cell, source.data, truth)
@@ -57,7 +63,7 @@ def attack(
     else:
         observation = observe_cell(cell, context, memory)
         diagnosis, attempt = observation.diagnosis, reconstruct(observation.reading, cell, context, memory)
-    truth = scored_once(truth, attempt.reconstruction.inputs.shape[1])
+    truth = scored_once(truth.of(rows), attempt.reconstruction.inputs.shape[1])
     named = None
     if gallery is not None:
         named = naming(gallery, truth, attempt.reconstruction, labels=cell.grants.labels)
@@ -66,8 +72,8 @@ def attack(
     scores = _score(cell, source.data, truth, attempt.reconstruction, named)
     arrays = _save_arrays(context.run, truth, attempt.reconstruction, scores)
     result = AttackResult(
-        readings=_readings(scores, diagnosis, truth, victims), summary=scores.summary,
-        distortion=diagnosis.distortion, self_check=diagnosis.self_check, conditions=diagnosis.conditions,
+        readings=_readings(scores, diagnosis, truth, victims, rows), summary=scores.summary,
+        distortion=diagnosis.of(rows), self_check=diagnosis.self_check, conditions=diagnosis.conditions,
         privacy=diagnosis.privacy, reference_db=diagnosis.reference_db,
         trajectory=_losses(attempt.reconstruction), private=source.data.private,
         lpips_absent=scores.lpips_absent, notes=tuple(attempt.reconstruction.notes), arrays=arrays,
@@ -90,15 +96,16 @@ def _score(
 
 
 def _readings(
-    scores: Scores, diagnosis: Diagnosis, truth: Truth, victims: Victims
+    scores: Scores, diagnosis: Diagnosis, truth: Truth, victims: Victims, rows: tuple[int, ...]
 ) -> tuple[ReadingScore, ...]:
-    """Each reading's scores, with its distortion and whose examples it is of."""
+    """The scores of the readings that were attacked, with their distortion and whose examples they are of."""
+    whole = len(rows) == len(victims)
     return tuple(
         replace(
             reading, snr_db=diagnosis.snr_db[n], cosine=diagnosis.cosine[n], clients=tuple(victims.clients[n]),
-            indices=tuple(truth.indices[n].flatten().tolist()),
+            indices=tuple(indices.flatten().tolist()), number=None if whole else n,
         )
-        for n, reading in enumerate(scores.readings)
+        for n, reading, indices in zip(rows, scores.readings, truth.indices, strict=True)
     )  # fmt: skip
 
 

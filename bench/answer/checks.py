@@ -48,6 +48,18 @@ class Diagnosis:
     places: tuple[int, ...] | None = None
     reference_db: float | None = None
 
+    def of(self, rows: tuple[int, ...]) -> Distortion:
+        """The distortion of some readings, by number."""
+        if len(rows) == len(self.snr_db):
+            return self.distortion
+        snr, cosine = (
+            np.array([each[row] for row in rows], np.float64) for each in (self.snr_db, self.cosine)
+        )
+        return Distortion(
+            snr_db_median=finite(float(np.median(snr))), snr_db_least=finite(float(np.min(snr))),
+            cosine_median=finite(float(np.median(cosine))),
+        )  # fmt: skip
+
 
 def diagnose(
     cell: AttackCell, setup: Setup, point: Point, reading: Reading, batches: Sequence[Batches], attacker: Attack,

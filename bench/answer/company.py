@@ -144,7 +144,7 @@ def _members(
 def _alike(cell: AttackCell, company: Sequence[AnyCell]) -> Iterator[AttackCell]:
     """Those that may have the same objective: all else that differs is the defense, of plain attackers, the draw, or
     the point."""
-    anything = {"defense": cell.defense, "draw": 0, "point": cell.point, "reference": False}
+    anything = {"defense": cell.defense, "draw": 0, "point": cell.point, "reference": False, "after": ()}
     own = cell.model_copy(update=anything).canonical()
     for other in company:
         if not isinstance(other, AttackCell) or (cell.knowledge != "plain" and other.defense != cell.defense):

@@ -5,18 +5,19 @@ from dataclasses import dataclass
 from bench.answer.checks import Diagnosis, diagnose
 from bench.answer.context import Memory, RunContext
 from bench.answer.gallery import granted_gallery
-from bench.answer.readings import take_reading
+from bench.answer.readings import some_of, take_reading
 from bench.answer.reconstruct import attacker_of
 from bench.answer.setup import prepare
 from bench.answer.victims import batches_of, draw_victims, truth_at
 from bench.cell import AttackCell
 from bench.points import point as point_of
+from bench.record.cascade import left
 from bench.trip import Reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """A reading, and what the harness alone knows of it."""
+    """What is attacked of a cell's readings, and what the harness alone knows of all of them."""
 
     reading: Reading
     diagnosis: Diagnosis
@@ -36,6 +37,5 @@ def observe_cell(cell: AttackCell, context: RunContext, memory: Memory) -> Obser
     # all that the attacker holds
     reading = take_reading(cell, setup, point, victims, batches, memory.simulations, gallery)
     attacker = attacker_of(cell, reading)
-    return Observation(
-        reading=reading, diagnosis=diagnose(cell, setup, point, reading, batches, attacker, truth, gallery)
-    )
+    diagnosis = diagnose(cell, setup, point, reading, batches, attacker, truth, gallery)
+    return Observation(reading=some_of(reading, left(cell, context.run)), diagnosis=diagnosis)

@@ -1,4 +1,5 @@
-"""What would answer a cell in a run: the code of bench and of the cell's entries, and the weights by content."""
+"""What would answer a cell in a run: the code of bench and of the cell's entries, the weights by content, and what a
+cascade has left."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,6 +7,7 @@ from pathlib import Path
 from bench.cell import AttackCell, TrainingCell
 from bench.errors import BenchError, NotApplicable
 from bench.record import fingerprint
+from bench.record.cascade import left
 from bench.record.checkpoints import locate, training_id
 from bench.record.schema import Provenance
 
@@ -13,7 +15,14 @@ from bench.record.schema import Provenance
 def provenance(cell: AttackCell | TrainingCell, run: Path) -> Provenance:
     """The provenance that a record of this cell would have if it ran now."""
     code = fingerprint.of_cell(cell)
-    if not isinstance(cell, AttackCell) or training_id(cell) is None:
+    if not isinstance(cell, AttackCell):
+        return code
+    if cell.after:
+        try:
+            code = replace(code, left=left(cell, run))
+        except BenchError:  # what comes before it has not run
+            code = replace(code, left=())
+    if training_id(cell) is None:
         return code
     try:
         weights = locate(run, cell.weights).sha256

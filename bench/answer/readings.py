@@ -66,6 +66,17 @@ def take_reading(
     )  # fmt: skip
 
 
+def some_of(reading: Reading, rows: tuple[int, ...]) -> Reading:
+    """Some readings of a cell, by number."""
+    if rows == reading.indices:
+        return reading
+    at = torch.tensor(rows)
+    return replace(
+        reading, values={name: value[at] for name, value in reading.values.items()},
+        labels=None if reading.labels is None else reading.labels[at], indices=rows,
+    )  # fmt: skip
+
+
 def simulator(
     cell: AttackCell, setup: Setup, point: Point, reading: Reading, simulations: Kept | None = None
 ) -> RoundSimulator:

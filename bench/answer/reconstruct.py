@@ -16,7 +16,7 @@ from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction
 
 ReadingKey = tuple[str, str, int, int, int]  # equal for equal readings under the same attack
-REUSED = 64  # reconstructions that a worker remembers
+REUSED = 256  # reconstructions that a worker remembers
 # What a row takes at most, in numbers: of gradients in a second derivative, and of inputs with L-BFGS's history.
 _GRADIENTS, _INPUTS = 40, 400
 
@@ -56,12 +56,12 @@ def recalled(key: ReadingKey, memory: Memory) -> Attempt | None:
     """What the same attack made of an equal reading, if that is known."""
     if key not in memory.reconstructions:
         return None
-    reconstruction, other = memory.reconstructions[key]
+    reconstruction, other = memory.reconstructions[key] = memory.reconstructions.pop(key)
     return Attempt(reconstruction=reconstruction, reused_from=other)
 
 
 def remember(key: ReadingKey, cell: AttackCell, attempt: Attempt, memory: Memory) -> None:
-    """Keep an attempt for equal readings; the oldest is forgotten."""
+    """Keep an attempt for equal readings; the one used longest ago is forgotten."""
     if len(memory.reconstructions) >= REUSED:
         del memory.reconstructions[next(iter(memory.reconstructions))]
     memory.reconstructions[key] = (attempt.reconstruction, cell.id)

@@ -85,6 +85,8 @@ def _result(
         trained, cost = train(cell, context, memory, on_progress)
         return trained, Cost(training=cost)
     attacked, attempt = attack(cell, context, memory, isolation)
+    if attempt is None:
+        return attacked, Cost()
     return attacked, Cost(
         attack_seconds=attempt.seconds, reused_from=attempt.reused_from, simulations=attempt.simulations,
         simulation_seconds=attempt.simulation_seconds, company=attempt.company, wall_seconds=attempt.earlier_wall,

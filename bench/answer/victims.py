@@ -61,6 +61,11 @@ class Truth:
     labels: Tensor
     indices: Tensor
 
+    def of(self, rows: tuple[int, ...]) -> "Truth":
+        """The truth behind some readings, by number."""
+        at = torch.tensor(rows)
+        return Truth(inputs=self.inputs[at], labels=self.labels[at], indices=self.indices[at])
+
 
 def truth_at(victims: Victims, point: Point) -> Truth:
     """The truth at `point`.  Type-2 shows the first example of the batch that type-1 and type-0 read."""

@@ -124,7 +124,10 @@ def _bayesian(result: schema.TrainingResult) -> Iterator[Line]:
 
 
 def _leak(result: schema.AttackResult) -> Iterator[Line]:
-    summary = result.figures()
+    if result.summary is None:
+        yield "ASR", "–; " + "; ".join(result.notes)
+        return
+    summary = result.summary
     why = "; some examples failed and might have leaked" if summary.lower_bound else ""
     yield "ASR", f"{asr(summary)} of {summary.examples} examples (Wilson, 95 %){why}"
     if summary.asr_strict is not None:
@@ -237,5 +240,5 @@ def _federated(federated: Federated, client_examples: int | None) -> str:
 def headline(record: schema.Record) -> str:
     """What a list says of a cell: its ASR or accuracy."""
     if record.attack is not None:
-        return asr(record.attack.figures())
+        return asr(record.attack.summary) if record.attack.summary else "nothing left"
     return share(record.training.accuracy, 1) if record.training is not None else ""

@@ -41,8 +41,8 @@ def command(a: str, b: str, run: Path | None, as_json: bool) -> None:
 
 def _figures(record: Record) -> dict[str, Any]:
     figures: dict[str, Any] = {"id": record.id, "status": record.status, "reason": record.reason}
-    if record.attack is not None:
-        summary = record.attack.figures()
+    if record.attack is not None and record.attack.summary is not None:
+        summary = record.attack.summary
         asr = {"asr": summary.asr.value, "asr_low": summary.asr.low, "asr_high": summary.asr.high}
         figures |= {**asr, "lower_bound": summary.lower_bound, "medians": summary.medians}
     if record.training is not None:
@@ -72,7 +72,9 @@ def _text(a: Record, b: Record, comparison: Comparison) -> list[str]:
 def _result(record: Record) -> str:
     """One cell's own figures, whatever the other is."""
     if record.attack is not None:
-        summary = record.attack.figures()
+        if record.attack.summary is None:
+            return "; ".join(record.attack.notes)
+        summary = record.attack.summary
         medians = (f"{metric.label} {figure(metric, summary.median(metric))}" for metric in (RMSE, PSNR_DB))
         return f"ASR {asr(summary)} of {summary.examples} examples; medians {', '.join(medians)}"
     if record.training is not None and isinstance(record.cell, TrainingCell):

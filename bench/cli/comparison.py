@@ -111,7 +111,10 @@ def unpaired(a: Record, b: Record) -> str | None:
         return f"their weights have norms {first:g} and {second:g}, so they are not the same"
     if len(a.attack.readings) != len(b.attack.readings):
         return f"they have {len(a.attack.readings)} and {len(b.attack.readings)} readings"
-    for row, (mine, other) in enumerate(zip(a.attack.readings, b.attack.readings, strict=True)):
+    pairs = zip(a.attack.numbered(), b.attack.numbered(), strict=True)
+    for (row, mine), (number, other) in pairs:
+        if row != number:
+            return f"cascades left them other readings: {row} and {number}"
         if mine.clients != other.clients:
             return f"reading {row} is of client {_some(mine.clients)} and of {_some(other.clients)}"
         if mine.indices != other.indices:

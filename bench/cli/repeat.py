@@ -26,7 +26,7 @@ def repeat(path: Path, data_dir: Path | None, device: str, plugins: Sequence[str
     cell = old.cell
     with tempfile.TemporaryDirectory() as folder:
         context = RunContext(run=Path(folder), data_dir=data_dir, device=device)
-        if isinstance(cell, AttackCell) and isinstance(cell.weights, CheckpointWeights):
+        if isinstance(cell, AttackCell) and (cell.after or isinstance(cell.weights, CheckpointWeights)):
             unpack(context.run, inputs(cell, path.resolve().parent.parent))
         single_threaded()
         with closing(Isolation(plugins, device)) as isolation:

@@ -26,7 +26,7 @@ _FREE = (
     "matrix_name", "cell_file", "out", "data_dir", "device", "jobs", "rows", "shard", "executor", "time_limit",
     "plugins", "defenses", "dry_run", "verbose", "tracking_uri", "no_tracking", "include_pictures", "as_json",
 )  # fmt: skip
-_OF_MATRICES = (*_FREE, "scale")
+_OF_MATRICES = (*_FREE, "scale", "full")
 # Options that repeating a cell knows.
 _OF_CELLS = ("cell_file", "data_dir", "device", "plugins", "as_json")
 
@@ -57,6 +57,11 @@ def _shard(context: click.Context, option: click.Parameter, value: str | None) -
 @click.option("--cell", "cell_file", type=common.PATH, help="Repeat one published record's cell.")
 @click.option(
     "--scale", metavar="NAME", help="Of a preset that comes in several sizes: small (default) or full."
+)
+@click.option(
+    "--full",
+    is_flag=True,
+    help="Where a matrix is a cascade: every attack on every reading, for its medians.",
 )
 @click.option("--out", type=common.PATH, help="Run folder [default: runs/NAME].")
 @common.data_dir
@@ -97,7 +102,7 @@ def command(
     matrix_name: str | None, cell_file: Path | None, scale: str | None, out: Path | None,
     data_dir: Path | None, device: str, jobs: int | None, rows: int | None, shard: tuple[int, int] | None,
     executor: str | None, time_limit: float | None, plugins: tuple[str, ...], defenses: tuple[str, ...],
-    dry_run: bool, tracking_uri: str | None, no_tracking: bool, include_pictures: bool, as_json: bool,
+    dry_run: bool, full: bool, tracking_uri: str | None, no_tracking: bool, include_pictures: bool, as_json: bool,
     verbose: bool, print_matrix: bool, **axes: Any,
 ) -> None:  # fmt: skip
     """Run a matrix: attacks × defenses × data sets × interception points.
@@ -154,7 +159,7 @@ def command(
         if not dry_run:
             write_atomically(kept, content.encode())
     else:
-        request = Request(matrix=matrix_name, scale=scale, defenses=defenses, plugins=plugins)
+        request = Request(matrix=matrix_name, scale=scale, defenses=defenses, plugins=plugins, full=full)
         prepared = running.prepare(request, out=out, data_dir=data_dir, jobs=jobs, shard=shard)
     if dry_run:
         _dry_run(prepared, device, as_json)

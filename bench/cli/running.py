@@ -65,7 +65,7 @@ def prepare(
     """
     for plugin in request.plugins:
         registry.add_plugin(plugin)
-    matrix = read(request.matrix, more_defenses=request.defenses, scale=request.scale)
+    matrix = read(request.matrix, more_defenses=request.defenses, scale=request.scale, full=request.full)
     resolver = Resolver(data_dir)
     cells = expand(matrix, resolver.data)
     name = _name(request)

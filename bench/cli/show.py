@@ -169,7 +169,7 @@ def _row(record: Record) -> dict[str, Any]:
         accuracy = record.training.accuracy if record.training else None
         return {**row, "point": "–", "attack": f"training, {cell.rounds} rounds", "accuracy": accuracy}
     adaptive = "" if cell.knowledge == "plain" else f" · {cell.knowledge}"
-    summary = record.attack.figures() if record.attack else None
+    summary = record.attack.summary if record.attack else None
     return {
         **row, "point": cell.point, "attack": cell.attack.name + adaptive, "seed": cell.seed, "draw": cell.draw,
         "asr": summary and summary.asr.value, "asr_low": summary and summary.asr.low,

@@ -222,7 +222,9 @@ def _obstacle(before: Record, after: Record | None) -> str | None:
         return f"{after.status} now: {after.reason}"
     if before.attack is None or after.attack is None:
         return None
-    if _victims(before) != _victims(after):
+    then_, now_ = _victims(before), _victims(after)
+    common = then_.keys() & now_.keys() if _in_cascade(before) else then_.keys() | now_.keys()
+    if any(then_.get(number) != now_.get(number) for number in common):
         return "other victims: the code that draws them changed"
     then, now = before.attack.conditions.weights_norm, after.attack.conditions.weights_norm
     if then is not None and now is not None and not isclose(then, now, rel_tol=1e-6):
@@ -230,9 +232,15 @@ def _obstacle(before: Record, after: Record | None) -> str | None:
     return None
 
 
-def _victims(record: Record) -> list[Any]:
-    readings = record.attack.readings if record.attack else ()
-    return [(reading.clients, reading.indices, len(reading.examples)) for reading in readings]
+def _victims(record: Record) -> dict[int, Any]:
+    """Whose examples each reading is of."""
+    readings = record.attack.numbered() if record.attack else ()
+    return {n: (reading.clients, reading.indices, len(reading.examples)) for n, reading in readings}
+
+
+def _in_cascade(record: Record) -> bool:
+    """Whether other cells decided on what it attacked."""
+    return isinstance(record.cell, AttackCell) and bool(record.cell.after)
 
 
 def _subject_text(record: Record) -> str:
@@ -257,10 +265,13 @@ def _of_attacks(pairs: _Pairs) -> Iterable[_Measurement]:
                 for metric in ("asr", "identified", "named"):
                     if _hits(before, metric).keys() & _hits(after, metric).keys():
                         yield _of_shares(metric, before, after, subject)
-                was, is_now = _nearest(before), _nearest(after)
-                yield _of_figures(
-                    "rmse", {key: (was[key], is_now[key]) for key in was if key in is_now}, subject
-                )
+                if not (
+                    before.cascade or after.cascade
+                ):  # there, whom it leaked to decides how near one came
+                    was, is_now = _nearest(before), _nearest(after)
+                    yield _of_figures(
+                        "rmse", {key: (was[key], is_now[key]) for key in was if key in is_now}, subject
+                    )
                 for name in ("reading_snr", "reading_cosine"):
                     if values := readings.get((key, defense, point, name)):
                         yield _of_figures(name, values, subject)
@@ -274,7 +285,11 @@ def _readings(pairs: _Pairs) -> dict[tuple[str, ...], _Figures]:
         if not isinstance(cell, AttackCell) or before.attack is None or after.attack is None:
             continue
         taken_at = (condition_key(before), entry_text(cell.defense), cell.point)
-        for number, (then, now) in enumerate(zip(before.attack.readings, after.attack.readings, strict=True)):
+        others = dict(after.attack.numbered())
+        for number, then in before.attack.numbered():
+            now = others.get(number)
+            if now is None:  # a cascade had left it then alone
+                continue
             for name, values in (
                 ("reading_snr", (then.snr_db, now.snr_db)),
                 ("reading_cosine", (then.cosine, now.cosine)),

@@ -1,7 +1,7 @@
 """Combinations → cells: data by content, weights by training, what cannot run marked, none twice."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,12 @@ from bench.registry import entries as _registry
 FactsOf = Callable[
     [str, Mapping[str, Any]], DatasetFacts
 ]  # of a data set's name and parameters; may raise DataError
+
+
+# What cells of one cascade may differ in: the attacker.
+_ANY_ATTACK = {
+    "attack": Entry(name="any"), "knowledge": "plain", "evaluations": 1, "chunk": 1, "reference": False, "after": (),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +85,7 @@ def expand(matrix: Matrix, facts_of: FactsOf, *, registry: Registry = _registry)
     for row in matrix.trainings:
         fields = plan.fields(row)
         plan.training(fields, set(fields.pop("checkpoints", ())))
+    attacks = _in_cascades(attacks, plan) if matrix.cascade else attacks
     planned: dict[str, PlannedCell] = {}
     for id_, training in plan.trainings.items():
         kept = {"checkpoints": tuple(sorted(plan.kept[id_]))}
@@ -95,6 +102,25 @@ def expand(matrix: Matrix, facts_of: FactsOf, *, registry: Registry = _registry)
         errors.add("axes" if attacks else "train", what, "add a combination that can run")
     errors.raise_any()
     return tuple(planned.values())
+
+
+def _in_cascades(cells: Sequence[AttackCell], plan: _Plan) -> list[AttackCell]:
+    """The cells, each after those before it that attack the same readings.
+
+    Outside are cells with a gallery, which say what is recognised, and those that cannot run.
+    """
+    chains: dict[str, tuple[str, ...]] = {}
+    placed: dict[str, AttackCell] = {}
+    for cell in cells:
+        if cell.id in placed:
+            continue
+        placed[cell.id] = cell
+        if not cell.grants.gallery and plan.reason(cell) is None:
+            key = cell.model_copy(update=_ANY_ATTACK).canonical()
+            before = chains.get(key, ())
+            placed[cell.id] = later = cell.model_copy(update={"after": before})
+            chains[key] = (*before, later.id)
+    return list(placed.values())
 
 
 def _key(entry: Entry) -> str:

@@ -32,6 +32,8 @@ Combination = Mapping[str, Any]  # axis → its value
 class Matrix:
     """A matrix that was checked whole; `file` starts every message about it, and `path` is where it was found.
 
+    `cascade`: attacks come in the order of the file, each on the readings that those before it left.
+
     A combination of `trainings` has fields of `TrainingCell` beside its axes.
     """
 
@@ -43,6 +45,7 @@ class Matrix:
     trainings: tuple[Combination, ...]
     published: tuple[PublishedFigures, ...] = ()
     scale: str | None = None
+    cascade: bool = False
 
 
 def presets(folder: Path = PRESETS) -> tuple[tuple[str, str], ...]:
@@ -55,13 +58,14 @@ def presets(folder: Path = PRESETS) -> tuple[tuple[str, str], ...]:
 
 def read(
     source: str | Path, *, more_defenses: Sequence[str] = (), scale: str | None = None,
-    registry: Registry = _registry, folder: Path = PRESETS,
+    full: bool = False, registry: Registry = _registry, folder: Path = PRESETS,
 ) -> Matrix:  # fmt: skip
     """The matrix of a path (a `Path`, or a text that ends in `.toml`), or of a preset in `folder`.
 
     `more_defenses`, names or `NAME:PARAMETER=VALUE`, join the axis `defense` of every attack, and of every `[[train]]`
     block that compares defenses; an axis that the file leaves out starts with `none`.
-    `scale` is one of those that the file names in `scales`, None the first of them.
+    `scale` is one of those that the file names in `scales`, None the first of them.  `full`: every attack on every
+    reading, where the file says `cascade`.
 
     Raises `MatrixError` with every error, one a line: `FILE: key: what; remedy`.
     """
@@ -90,6 +94,7 @@ def read(
     return Matrix(
         file=errors.file, path=path, title=matrix.title, suite=matrix.suite, attacks=tuple(attacks),
         trainings=tuple(trainings), published=published(matrix.published), scale=scale,
+        cascade=matrix.cascade and not full,
     )  # fmt: skip
 
 
@@ -161,7 +166,7 @@ def _with_defenses(
 ) -> dict[str, Any]:
     """The tables of the document that these defenses join; a list that has an equal value keeps it once.
 
-    A `[[train]]` block of one defense makes weights for the attacks: it stays."""
+    A `[[train]]` block of one defense makes weights for the attacks and stays; a suite's says what defenses cost."""
     right: list[Typed] = []
     for value in entries(names, "--defense"):
         try:
@@ -187,7 +192,8 @@ def _with_defenses(
     if isinstance(attacks, list):
         changed["attack"] = [wider(block) for block in attacks]
     if isinstance(trains, list):
-        changed["train"] = [wider(block) if _compares(block) else block for block in trains]
+        costs = "suite" in content
+        changed["train"] = [wider(block) if costs or _compares(block) else block for block in trains]
     return changed
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bench.errors import RecordError
 from bench.record.names import dataset_name, entry_text
-from bench.record.schema import ExampleScore, Record, Share
+from bench.record.schema import ExampleScore, Record, Share, Summary
 from bench.record.store import records
 
 if TYPE_CHECKING:
@@ -50,13 +50,8 @@ def _cell(record: Record) -> dict[str, Any]:
     row |= {part: entry_text(getattr(cell, part)) for part in _PARTS if hasattr(cell, part)}
     row |= {"dataset": dataset_name(cell), **_flat(plain)}
     if record.attack is not None:
-        summary = record.attack.figures()
-        for name, value in ((field.name, getattr(summary, field.name)) for field in fields(summary)):
-            if isinstance(value, Share):
-                row |= {name: value.value, f"{name}.low": value.low, f"{name}.high": value.high}
-            elif isinstance(value, int | float):
-                row[name] = value
-        row |= summary.medians
+        if record.attack.summary is not None:
+            row |= _summary(record.attack.summary)
         row |= _flat(asdict(record.attack.distortion)) | _flat(asdict(record.attack.conditions))
     if record.training is not None:
         row |= {"accuracy": record.training.accuracy, "rounds_run": record.training.rounds}
@@ -65,9 +60,19 @@ def _cell(record: Record) -> dict[str, Any]:
     return row | _flat(asdict(record.cost))
 
 
+def _summary(summary: Summary) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for name, value in ((field.name, getattr(summary, field.name)) for field in fields(summary)):
+        if isinstance(value, Share):
+            row |= {name: value.value, f"{name}.low": value.low, f"{name}.high": value.high}
+        elif isinstance(value, int | float):
+            row[name] = value
+    return row | summary.medians
+
+
 def _victims(record: Record) -> Iterator[dict[str, Any]]:
     names = [field.name for field in fields(ExampleScore) if field.name != "priors_db"]
-    for number, reading in enumerate(record.attack.readings if record.attack else ()):
+    for number, reading in record.attack.numbered() if record.attack else ():
         shared = {
             "cell": record.id, "reading": number, "snr_db": reading.snr_db, "cosine": reading.cosine,
             "loss": reading.loss, "evaluations": reading.evaluations, "restarts": reading.restarts,

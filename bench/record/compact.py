@@ -20,7 +20,7 @@ _EXAMPLE = (
     "prior_db",
     *(metric.name for metric in COMPARED),
 )
-_READING = ("status", "restarts", "snr_db", "cosine", "clients", "indices")
+_READING = ("status", "restarts", "snr_db", "cosine", "clients", "indices", "number")
 _example_values, _reading_values = attrgetter(*_EXAMPLE), attrgetter(*_READING)
 
 
@@ -95,7 +95,7 @@ def for_baseline(record: Record) -> Record:
 def _baseline_reading(reading: schema.ReadingScore) -> schema.ReadingScore:
     return schema.ReadingScore(
         status=reading.status, clients=reading.clients, indices=reading.indices, snr_db=reading.snr_db,
-        cosine=reading.cosine, examples=tuple(
+        cosine=reading.cosine, number=reading.number, examples=tuple(
             ExampleScore(
                 status=example.status, success=example.success, rmse=example.rmse, identified=example.identified,
                 named=example.named,

@@ -23,6 +23,7 @@ from bench.registry import static
 
 _CORE = "bench.answer.run"
 _INSTALLED = {"site-packages", "dist-packages"}  # folders of installed packages
+Left = tuple[int, ...]  # readings that a cascade left, by number
 
 
 @cache
@@ -71,7 +72,9 @@ def changed(old: Provenance, new: Provenance) -> list[str]:
     return [f"{name}: {_difference(then, now)}" for name, then, now in parts if then != now]
 
 
-def _difference(old: Code | str | None, new: Code | str | None) -> str:
+def _difference(old: Code | str | Left | None, new: Code | str | Left | None) -> str:
+    if isinstance(old, tuple) or isinstance(new, tuple):
+        return f"{_many(old)} → {_many(new)}"
     if not isinstance(old, Code) or not isinstance(new, Code):
         return "was not recorded before" if old is None else "is gone" if new is None else f"{old} → {new}"
     if (old.origin, old.plugin) != (new.origin, new.plugin):
@@ -79,6 +82,11 @@ def _difference(old: Code | str | None, new: Code | str | None) -> str:
     pairs = (("version", old.version, new.version), ("protocol", old.protocol, new.protocol))
     versions = [f"{name} {then} → {now}" for name, then, now in pairs if then != now]
     return ", ".join(versions) or f"the files of {_origin(new)} changed"
+
+
+def _many(left: Code | str | Left | None) -> str:
+    """The readings that a cascade left, in words."""
+    return f"{len(left)} readings" if isinstance(left, tuple) else "all readings"
 
 
 def _origin(code: Code) -> str:

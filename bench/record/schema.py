@@ -4,6 +4,7 @@ These classes are the schema.  `bench.record.store` reads JSON into them once, a
 nobody else looks a key up.  Numbers are finite.  What is absent is None, with a reason beside it where there is one.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Literal
@@ -79,6 +80,7 @@ class ReadingScore(_Strict):
     `snr_db` (capped at 120: unchanged) and `cosine` compare the reading with the undefended one.  `clients` and
     `indices` (into the training split) say whose examples they are; `labels` are as claimed, -1 for none.
     `certificate` is the share of the examples that the attack itself knew to be right; None: it cannot know.
+    `number` is its place in the cell where cells before it in a cascade left only some; None: its position.
     """
 
     status: str
@@ -95,6 +97,7 @@ class ReadingScore(_Strict):
     clients: tuple[int, ...] = ()
     indices: tuple[int, ...] = ()
     certificate: float | None = None
+    number: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,7 +250,8 @@ class Trajectory(_Strict):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackResult(_Strict):
     """What an attack cell gave.  `summary` is None in a record that was cut
-    short for the gate's baseline file (`bench.record.compact`).
+    short for the gate's baseline file (`bench.record.compact`), and where a cascade left nothing to attack: then there
+    are no `readings` either.
 
     `arrays` names RUN/arrays/<sha256>.npz by content.  `lpips_absent` says why LPIPS was not measured.
     `reference_db`: the median PSNR of the linear-Gaussian reference over the first eight readings, where the cell asks
@@ -268,8 +272,15 @@ class AttackResult(_Strict):
     arrays: str | None = None
     reference_db: float | None = None
 
+    def numbered(self) -> Iterator[tuple[int, ReadingScore]]:
+        """The readings that were attacked, each with its number in the cell."""
+        for position, reading in enumerate(self.readings):
+            yield position if reading.number is None else reading.number, reading
+
     def figures(self) -> Summary:
-        """The summary; raises `RecordError` for a baseline's."""
+        """The summary; raises `RecordError` where there is none: of a baseline, or where nothing was left."""
+        if self.summary is None and not self.readings:
+            raise RecordError("cells before it in its cascade left nothing to attack: it has no figures")
         if self.summary is None:
             raise RecordError("this record is a baseline's and has no summary; take the run's own")
         return self.summary
@@ -395,7 +406,8 @@ class Code(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance(_Strict):
-    """What answered a cell: bench's code, each entry's, and on a checkpoint or a file the weights by content."""
+    """What answered a cell: bench's code, each entry's, on a checkpoint or a file the weights by content, and of a
+    cascade the numbers of the readings that the cells before it left."""
 
     bench: Code
     defense: Code | None = None
@@ -403,6 +415,7 @@ class Provenance(_Strict):
     model: Code | None = None
     attack: Code | None = None
     weights: str | None = None
+    left: tuple[int, ...] | None = None
 
 
 Result = Annotated[AttackResult | TrainingResult, Field(discriminator="kind")]

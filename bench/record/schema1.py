@@ -28,7 +28,7 @@ _READING = {
 _METRIC = {"over_prior_db": "over_floor_db"}
 _CONDITIONS = {"pictures_per_reading": "examples_per_reading"}
 # No part of an id where they had no value.
-_ADDED_LATER = ("until_accuracy", "until_epsilon", "bayesian", "colluders", "reference")
+_ADDED_LATER = ("until_accuracy", "until_epsilon", "bayesian", "colluders", "reference", "after")
 _TRAINING_COST = (
     "seconds_per_round", "milliseconds_per_step", "undefended_milliseconds_per_step", "overhead", "overhead_quartiles",
 )  # fmt: skip

@@ -59,6 +59,13 @@ def _without_later_fields(record: Record, content: dict[str, Any]) -> None:
         del content["result"]["self_check"]["explained"]
     if record.attack is not None and record.attack.reference_db is None:
         del content["result"]["reference_db"]
+    if record.provenance.left is None:
+        del content["provenance"]["left"]
+    for reading in () if record.attack is None else content["result"]["readings"]:
+        if reading["number"] is None:
+            del reading["number"]
+    if record.cell.kind == "attack" and not record.cell.after:
+        del content["cell"]["after"]
     if record.training is not None and not record.training.spots:
         del content["result"]["spots"]
 

@@ -45,7 +45,7 @@ def groups(records: Sequence[Record]) -> list[RecordGroup]:
     """What can be drawn, in an order that the records alone decide.
 
     A crashed cell claims nothing: its row is incomplete on every board.  Cells that were not applicable are
-    claims, and can be drawn.
+    claims, and can be drawn; those to which a cascade left nothing are none.
     """
     listed = of_one_series(records)
     titles = {condition.key: condition.title for condition in by_condition(listed)}
@@ -53,7 +53,8 @@ def groups(records: Sequence[Record]) -> list[RecordGroup]:
     by_key: dict[tuple[str, ...], RecordGroup] = {}
     for record in sorted(listed, key=lambda record: record.id):
         cell = record.cell
-        if isinstance(cell, AttackCell) and record.status != "crashed":
+        nothing_left = record.attack is not None and not record.attack.readings
+        if isinstance(cell, AttackCell) and record.status != "crashed" and not nothing_left:
             key = (condition_key(record), entry_text(cell.defense), cell.point, attack_name(cell))
             weight: Literal["reference", "top", ""] = "top" if key[:2] in first else ""
             weight = "reference" if cell.defense.name == UNDEFENDED else weight

@@ -32,6 +32,8 @@ def findings(record: Record) -> list[str]:
     cell, lines = record.cell, []
     earlier = (record.protocol or 1) < _CLUSTERED
     if isinstance(cell, AttackCell) and record.attack is not None:
+        if cell.after and not record.attack.readings and record.attack.summary is None:
+            return []  # nothing was left to it
         lines = [
             *_counts(record.attack, cell),
             *_undefended(record.attack, cell),
@@ -75,7 +77,11 @@ def consistent(result: AttackResult, *, earlier: bool = False) -> AttackResult:
 
 
 def _counts(result: AttackResult, cell: AttackCell) -> Iterator[str]:
-    if len(result.readings) != cell.readings:
+    numbers = [number for number, _ in result.numbered()]
+    if cell.after:
+        if numbers != sorted(set(numbers)) or not set(numbers) <= set(range(cell.readings)):
+            yield f"its readings are {numbers[:8]}, its cell has {cell.readings}"
+    elif numbers != list(range(cell.readings)):
         yield f"{len(result.readings)} readings, its cell has {cell.readings}"
     setting = cell.federated
     if cell.point not in POINTS:
@@ -104,7 +110,7 @@ def _chances(result: AttackResult, cell: AttackCell, earlier: bool) -> Iterator[
 def _undefended(result: AttackResult, cell: AttackCell) -> Iterator[str]:
     """Readings that no defense touched are the undefended ones."""
     if cell.defense.name == UNDEFENDED:
-        for row, reading in enumerate(result.readings):
+        for row, reading in result.numbered():
             if reading.snr_db is not None and reading.snr_db < SNR_CAP_DB:
                 yield f"reading {row}: its SNR is {reading.snr_db:.4g} dB, and no defense distorts nothing"
 

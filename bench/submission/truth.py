@@ -73,7 +73,9 @@ def _findings(
     at = point(cell.point)
     round_ = cell.weights.round if isinstance(cell.weights, CheckpointWeights) else 0
     source = Source(data=data, clients=clients_of(cell, data), round=round_)
-    drawn = truth_at(draw_victims(cell, source, at), at)
+    if not result.readings:  # of a cascade, which `left` checks
+        return
+    drawn = truth_at(draw_victims(cell, source, at), at).of(tuple(number for number, _ in result.numbered()))
     truth = scored_once(drawn, len(result.readings[0].examples))
     stated = [tuple(reading.indices) for reading in result.readings]
     if stated != [tuple(row.flatten().tolist()) for row in truth.indices]:

@@ -43,12 +43,13 @@ _SUFFIXES = ("*.safetensors", "*.npz", "*.pt", "*.pth")  # of weights files
 class _Rerun:
     """What is to be run, and what it is made from; `notes` and `changes` in the order in which they came up.
 
-    `trainings` are the submission's, by the id of their cell.
+    `trainings` and `attacks` are the submission's, by the id of their cell.
     """
 
     resolver: Resolver
     weights: "_WeightsFiles"
     trainings: Mapping[str, Record]
+    attacks: Mapping[str, Record]
     cells: dict[str, PlannedCell] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)
     changes: dict[str, None] = field(default_factory=dict)
@@ -84,6 +85,9 @@ def verify(
         trainings={
             record.cell.id: record for record in report.records if isinstance(record.cell, TrainingCell)
         },
+        attacks={
+            record.cell.id: record for record in report.records if isinstance(record.cell, AttackCell)
+        },
     )  # fmt: skip
     prepared = [_prepared(one, rerun) for one in draws]
     place = nullcontext(str(out)) if out is not None else tempfile.TemporaryDirectory()
@@ -109,8 +113,9 @@ def verify(
 def _prepared(draw: Draw, rerun: _Rerun) -> tuple[list[AttackCell], str]:
     """The cells of a group that are to be run, added to the rerun; and why its verdict stays open, or ""."""
     try:
-        cells = [_with_seed(draw.record, seed, rerun) for seed in draw.seeds]
-        wanted: list[AnyCell] = [*_trainings(cells, rerun), *cells]
+        chains = [_with_seed(draw.record, seed, rerun) for seed in draw.seeds]
+        cells = [chain[-1] for chain in chains]
+        wanted: list[AnyCell] = [*_trainings(cells, rerun), *(cell for chain in chains for cell in chain)]
         planned = [PlannedCell(cell, _impossible(cell, rerun.resolver)) for cell in wanted]
     except BenchError as error:
         return [], sanitize(error, 300)
@@ -119,8 +124,20 @@ def _prepared(draw: Draw, rerun: _Rerun) -> tuple[list[AttackCell], str]:
     return cells, _other_code(draw.record, cells[0], rerun)
 
 
-def _with_seed(record: Record, seed: int, rerun: _Rerun) -> AttackCell:
-    """The record's cell under another seed; raises `BenchError` for what cannot be run here."""
+def _with_seed(record: Record, seed: int, rerun: _Rerun) -> list[AttackCell]:
+    """The record's cell under another seed, the last, and those before it in its cascade.
+
+    Raises `BenchError` for what cannot be run here.
+    """
+    chain: list[AttackCell] = []
+    for before in record.cell.after if isinstance(record.cell, AttackCell) else ():
+        if before not in rerun.attacks:
+            raise RecordError(f"the cell {before[:8]} before it in its cascade is not in the file")
+        chain.append(_alone(rerun.attacks[before], seed, rerun, chain))
+    return [*chain, _alone(record, seed, rerun, chain)]
+
+
+def _alone(record: Record, seed: int, rerun: _Rerun, before: Sequence[AttackCell]) -> AttackCell:
     cell = record.cell
     assert isinstance(cell, AttackCell)
     if record.protocol != PROTOCOL:
@@ -131,7 +148,7 @@ def _with_seed(record: Record, seed: int, rerun: _Rerun) -> AttackCell:
         raise RecordError(
             f"its data ({cell.dataset.name}) are the submitter's own; who has them can verify it"
         )
-    changed: dict[str, Any] = {"seed": seed}
+    changed: dict[str, Any] = {"seed": seed, "after": tuple(each.id for each in before)}
     if isinstance(cell.weights, FileWeights):
         path = rerun.weights.find(cell.weights.sha256)
         changed["weights"] = cell.weights.model_copy(update={"path": str(path)})
@@ -182,7 +199,7 @@ def _merged(there: PlannedCell | None, item: PlannedCell) -> PlannedCell:
 def _other_code(record: Record, cell: AttackCell, rerun: _Rerun) -> str:
     """Other code behind the cell here is noted; where it is an entry's, the verdict stays open, for this reason."""
     old, new = (
-        replace(record.provenance, weights=None),
+        replace(record.provenance, weights=None, left=None),
         fingerprint.of_cell(cell),
     )  # weights: `_compare_trainings`
     for line in fingerprint.changed(old, new):

@@ -27,20 +27,21 @@ _NAME = re.compile(
 
 def inputs(cell: AnyCell, run: Path) -> dict[str, bytes]:
     """The files that a cell is answered from: a checkpoint with its training's record and states, a training that
-    was cut off, a weights file from outside the run."""
+    was cut off, a weights file from outside the run, the records of those before it in a cascade."""
     if not isinstance(cell, AttackCell):
         return _content(run, [resume.place(run, cell.id)])
+    before = _content(run, (records.record_path(run, each) for each in cell.after))
     match cell.weights:
         case FileWeights() as weights:
             try:
-                return {file_name(weights): Path(weights.path).read_bytes()}
+                return before | {file_name(weights): Path(weights.path).read_bytes()}
             except OSError:  # it is gone: who answers the cell says so in its record
-                return {}
+                return before
         case CheckpointWeights(training=training, round=round_):
             checkpoint = checkpoint_path(run, training, round_)
             states = checkpoint.parent.glob(f"{checkpoint.stem}.*.states.safetensors")
-            return _content(run, [records.record_path(run, training), checkpoint, *states])
-    return {}
+            return before | _content(run, [records.record_path(run, training), checkpoint, *states])
+    return before
 
 
 def file_name(weights: FileWeights) -> str:

@@ -77,7 +77,11 @@ def schedule(planned: Iterable[PlannedCell], run: Path, resolver: Resolver) -> R
     trainings: list[AnyCell] = []
     attacks: dict[str, list[AttackCell]] = {}
     estimates = Estimates(resolver.shape)
-    pending: set[str] = set()  # trainings that run again: what is attacked on their weights does, too
+    planned = tuple(planned)
+    keys = _reading_keys(planned)
+    pending: set[str] = (
+        set()
+    )  # cells that run again: what is attacked on their weights, or after them, does, too
     for item in planned:
         cell = item.cell
         record, stale = _state(cell, run, pending)
@@ -94,7 +98,8 @@ def schedule(planned: Iterable[PlannedCell], run: Path, resolver: Resolver) -> R
             trainings.append(cell)
             pending.add(cell.id)
         else:
-            attacks.setdefault(_reading_key(cell), []).append(cell)
+            pending.add(cell.id)
+            attacks.setdefault(keys[cell.id], []).append(cell)
     groups = [CellGroup(cells=(cell,)) for cell in trainings]
     groups += [CellGroup(cells=tuple(cells), after=training_id(cells[0])) for cells in attacks.values()]
     return RunSchedule(
@@ -112,6 +117,13 @@ def shard_of(
     alone, not on what is done or how long it took.
     """
     fresh = Estimates(resolver.shape)
+
+    keys = _reading_keys(planned)
+
+    def _part(item: PlannedCell) -> str:
+        """What a cell shares with those that it stays together with."""
+        cell = item.cell
+        return cell.id if isinstance(cell, TrainingCell) else training_id(cell) or keys[cell.id]
 
     def cost(items: Iterable[PlannedCell]) -> float:
         return sum(fresh.seconds(item.cell) for item in items if item.impossible is None)
@@ -132,12 +144,6 @@ def shard_of(
         if lightest == number - 1:
             mine |= {item.cell.id for item in parts[part]}
     return tuple(item for item in planned if item.cell.id in mine)
-
-
-def _part(item: PlannedCell) -> str:
-    """What a cell shares with those that it stays together with."""
-    cell = item.cell
-    return cell.id if isinstance(cell, TrainingCell) else training_id(cell) or _reading_key(cell)
 
 
 def _grouped(items: Iterable[PlannedCell], key: Callable[[PlannedCell], str]) -> dict[str, list[PlannedCell]]:
@@ -163,6 +169,8 @@ def _state(cell: AnyCell, run: Path, pending: set[str]) -> tuple[Record | None, 
     differences = fingerprint.changed(record.provenance, provenance(cell, run))
     if training_id(cell) in pending:
         differences.append("its training runs again")
+    if isinstance(cell, AttackCell) and not pending.isdisjoint(cell.after):
+        differences.append("a cell before it in its cascade runs again")
     return record, "; ".join(differences) or None
 
 
@@ -175,6 +183,15 @@ def _missing(record: Record, cell: AnyCell, run: Path) -> str | None:
             rounds |= {round_ for round_ in cell.checkpoints if round_ <= training.rounds}
         files += [checkpoint_path(run, cell.id, round_) for round_ in sorted(rounds)]
     return next((str(path.relative_to(run)) for path in files if not path.exists()), None)
+
+
+def _reading_keys(planned: Iterable[PlannedCell]) -> dict[str, str]:
+    """Of each attack cell its `_reading_key`; those of one cascade have the first one's."""
+    keys: dict[str, str] = {}
+    for cell in (item.cell for item in planned):
+        if isinstance(cell, AttackCell):
+            keys[cell.id] = keys.get(cell.after[0] if cell.after else "") or _reading_key(cell)
+    return keys
 
 
 def _reading_key(cell: AttackCell) -> str:

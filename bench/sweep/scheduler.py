@@ -1,6 +1,7 @@
 """Which cell next, and for which worker: no processes here, only the order.
 
-Cells of one group (equal data and weights; some of their readings may be equal) go to one worker in order.
+Cells of one group (equal data and weights; some of their readings may be equal) go to one worker in order; a cell of a
+cascade begins when those before it have their records.
 A worker stays with its data set as long as there is work on it.  Trainings that attacks wait for come first,
 then the longest group of the data set with the most work for each worker.  A worker for whom nothing is left takes
 half of another worker's queue.
@@ -11,7 +12,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from bench.cell import AnyCell
+from bench.cell import AnyCell, AttackCell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,7 @@ class Scheduler:
         self._loaded: dict[str, str] = {}  # the data set that each worker has loaded
         self._sorted_at = 0
         groups = [group for group in groups if group.cells]
+        self._unsettled = {cell.id for group in groups for cell in group.cells}
         trainings = {cell.id for group in groups for cell in group.cells if cell.kind == "training"}
         for group in groups:
             if group.after in trainings:
@@ -57,14 +59,19 @@ class Scheduler:
 
     def take(self, worker: str) -> AnyCell | None:
         """The next cell for this worker; None where there is nothing for it now."""
-        if not self._queues.get(worker):
+        queue = self._queues.get(worker)
+        if queue and self._first and not self._may_begin(queue[0]):
+            queue.extendleft(reversed(self._first.pop().cells))  # it may be what the queue waits for
+        if not queue:
             group = self._choose(worker)
             if group is None:
                 return None
-            self._queues[worker] = deque(group.cells)
+            queue = self._queues[worker] = deque(group.cells)
             self._loaded[worker] = group.data
+        if not self._may_begin(queue[0]):
+            return None
         self._takeable -= 1
-        return self._queues[worker].popleft()
+        return queue.popleft()
 
     def queue(self, worker: str) -> tuple[AnyCell, ...]:
         """What comes next for this worker, as far as that is known."""
@@ -72,6 +79,7 @@ class Scheduler:
 
     def settle(self, cell: AnyCell) -> None:
         """A cell has its record: what waited for it may begin."""
+        self._unsettled.discard(cell.id)
         for group in self._blocked.pop(cell.id, ()):
             self._insert(group)
             self._takeable += len(group.cells)
@@ -102,6 +110,10 @@ class Scheduler:
         """Whether nothing is left to be taken, now or later."""
         return not self._blocked and not self._takeable
 
+    def _may_begin(self, cell: AnyCell) -> bool:
+        """Whether the cells before it in its cascade have their records."""
+        return self._unsettled.isdisjoint(_before(cell))
+
     def _line(self, group: CellGroup) -> list[CellGroup]:
         """Where a group waits for a worker."""
         urgent = any(cell.id in self._blocked for cell in group.cells)
@@ -126,13 +138,18 @@ class Scheduler:
         return sum(map(self._cost, self._ready[data])) / (1 + workers)
 
     def _half(self, worker: str) -> CellGroup | None:
-        """The later half of another worker's queue, the longest."""
+        """The later half of another worker's queue, the longest; cells of one cascade stay together."""
         others = [queue for name, queue in self._queues.items() if queue and name != worker]
         if not others:
             return None
         longest = max(others, key=lambda queue: sum(map(self._seconds, queue)))
-        half = [longest.pop() for _ in range((len(longest) + 1) // 2)]
-        return CellGroup(cells=tuple(reversed(half)))
+        chains = list(dict.fromkeys(map(_chain, longest)))
+        later = set(chains[len(chains) // 2 :])
+        half = tuple(cell for cell in longest if _chain(cell) in later)
+        kept = [cell for cell in longest if _chain(cell) not in later]
+        longest.clear()
+        longest.extend(kept)
+        return CellGroup(cells=half)
 
     def _sort(self) -> None:
         for groups in self._ready.values():
@@ -146,3 +163,13 @@ class Scheduler:
         """A training's time and that of the longest group that waits for it."""
         waiting = [other for cell in group.cells for other in self._blocked.get(cell.id, ())]
         return self._cost(group) + max(map(self._cost, waiting), default=0.0)
+
+
+def _before(cell: AnyCell) -> tuple[str, ...]:
+    """The cells before it in its cascade, by id."""
+    return cell.after if isinstance(cell, AttackCell) else ()
+
+
+def _chain(cell: AnyCell) -> str:
+    """The first cell of its cascade: itself where it is in none."""
+    return next(iter(_before(cell)), cell.id)

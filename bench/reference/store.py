@@ -1,0 +1,101 @@
+"""Reference results as files: records of one defense setting each, small enough to ship.
+
+A file is JSON, one record a line, compressed (xz): what a board reads of a record (`bench.record.compact`), numbers to
+five digits.  Beside it lies a strip of what the best attack got back, where there are pictures.
+"""
+
+import lzma
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from json import dumps
+from pathlib import Path
+from typing import Any
+
+from bench.errors import BenchError, RecordError
+from bench.record import store
+from bench.record.compact import Interner, for_board, short_json
+from bench.record.files import write_atomically
+from bench.record.names import entry_text
+from bench.record.schema import AttackResult, Record, Trajectory
+
+FOLDER = Path(__file__).parent
+DIGITS = 5
+_MOST_BYTES = 2**28  # unpacked, of one file
+_EXACT = ("cell", "privacy", "provenance")  # their numbers stay as they are
+
+
+def versions(folder: Path = FOLDER) -> tuple[str, ...]:
+    """The suites, by version, that have reference results."""
+    return tuple(sorted(path.name for path in folder.iterdir() if any(path.glob("*.json.xz"))))
+
+
+def read(version: str, folder: Path = FOLDER) -> list[Record]:
+    """The records of a version; raises `BenchError` where there are none, or a file is damaged."""
+    paths = sorted((folder / version).glob("*.json.xz"))
+    if not paths:
+        raise BenchError(
+            f"no reference results of {version}; there are {', '.join(versions(folder)) or 'none'}"
+        )
+    intern = Interner()
+    return [intern(record) for path in paths for record in _records(path)]
+
+
+def write(version: str, records: Iterable[Record], folder: Path = FOLDER) -> tuple[Path, ...]:
+    """Write the records, a file for each defense setting, over what was there of it; returns the files."""
+    settings: dict[str, list[Record]] = {}
+    for record in records:
+        settings.setdefault(entry_text(record.cell.defense), []).append(record)
+    written = []
+    for setting, its in settings.items():
+        lines = (_line(record) for record in sorted(its, key=lambda record: record.id))
+        content = "\n".join(lines).encode() + b"\n"
+        path = folder / version / f"{slug(setting)}.json.xz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, lzma.compress(content, preset=9 | lzma.PRESET_EXTREME))
+        written.append(path)
+    return tuple(written)
+
+
+def slug(setting: str) -> str:
+    """A defense setting as a file's name: `prune(at=example, share=0.9)` → `prune-at-example-share-0.9`."""
+    return re.sub(r"[^a-z0-9.]+", "-", setting.lower()).strip("-.")
+
+
+def _records(path: Path) -> Iterator[Record]:
+    try:
+        with lzma.open(path) as file:
+            content = file.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise BenchError(f"{path}: larger than reference results are; get it from the repository again")
+        for line in content.decode().splitlines():
+            yield store.parse(line, str(path), "get it from the repository again")
+    except (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError, RecordError) as error:
+        raise BenchError(
+            f"{path}: not reference results ({error}); get it from the repository again"
+        ) from None
+
+
+def _line(record: Record) -> str:
+    return dumps(
+        _rounded(short_json(_compact(record))), sort_keys=True, allow_nan=False, separators=(",", ":")
+    )
+
+
+def _compact(record: Record) -> Record:
+    """What a board reads of it, and of a trajectory its ends."""
+    kept = for_board(record)
+    result = kept.result
+    if not isinstance(result, AttackResult) or result.trajectory is None:
+        return kept
+    losses = result.trajectory.losses
+    return replace(kept, result=replace(result, trajectory=Trajectory(losses=losses[:1] + losses[-1:])))
+
+
+def _rounded(value: Any, exact: bool = False) -> Any:
+    """The JSON with its numbers to `DIGITS` digits."""
+    if isinstance(value, dict):
+        return {name: _rounded(each, exact or name in _EXACT) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_rounded(each, exact) for each in value]
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) and not exact else value
