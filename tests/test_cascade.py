@@ -126,7 +126,8 @@ def test_no_cell_begins_before_those_before_it_are_done(
     shapes: list[tuple[int, int]], workers: int, random: Any
 ) -> None:
     """Groups of several cascades, attack by attack, on workers that take from one another."""
-    groups, seconds = [], {}
+    groups: list[CellGroup] = []
+    seconds: dict[str, float] = {}
     for number, (chains, length) in enumerate(shapes):
         made: list[list[AttackCell]] = [[] for _ in range(chains)]
         for attack in range(length):

@@ -249,7 +249,10 @@ def test_a_plug_in_defense_is_attacked_and_the_cost_is_in_the_record(tmp_path: P
 
 def test_equal_readings_are_attacked_once(tmp_path: Path) -> None:
     memory, context = Memory(), RunContext(run=tmp_path)
-    first = attack(cell_of("none"), context, memory)
-    second = attack(cell_of("prune", params={"at": "client"}), context, memory)
-    assert first[1].simulations and second[1].reused_from
-    assert second[1].simulations is None
+    _, first = attack(cell_of("none"), context, memory)
+    _, second = attack(cell_of("prune", params={"at": "client"}), context, memory)
+    assert first is not None
+    assert second is not None
+    assert first.simulations
+    assert second.reused_from
+    assert second.simulations is None

@@ -70,19 +70,21 @@ def read(
     Raises `MatrixError` with every error, one a line: `FILE: key: what; remedy`.
     """
     errors = Errors(str(source))
-    path = located(source, errors, folder)
+    path = place = located(source, errors, folder)
     content = document(path, errors)
+    if "preset" in content:
+        place, content = _on_a_preset(errors, content, folder)
     for name in ("include", "exclude"):
         if content.pop(name, None) is not None:
             remedy = "write one [[attack]] block, with axes of its own, for each product that is wanted"
             errors.add(name, "[[attack]] blocks replace include and exclude", remedy)
     if more_defenses:
-        content |= _with_defenses(errors, content, more_defenses, registry)
+        content |= _with_defenses(errors, content, _named(errors, more_defenses, registry))
     scale = _scale(errors, content, scale)
     _check_complete(errors, content)
     content = written_out(errors, content)
     try:
-        matrix = Document.model_validate(content, context={"registry": registry, "folder": path.parent})
+        matrix = Document.model_validate(content, context={"registry": registry, "folder": place.parent})
     except ValidationError as error:
         errors.add_validation(error, content, Document)
     errors.raise_any()
@@ -161,12 +163,26 @@ def _check_complete(errors: Errors, content: Mapping[str, Any]) -> None:
                 errors.add(key, *lacks(name))
 
 
-def _with_defenses(
-    errors: Errors, content: Mapping[str, Any], names: Sequence[str], registry: Registry
-) -> dict[str, Any]:
-    """The tables of the document that these defenses join; a list that has an equal value keeps it once.
+def _on_a_preset(errors: Errors, content: Mapping[str, Any], folder: Path) -> tuple[Path, dict[str, Any]]:
+    """A preset with another title and more defenses, and where it lies: `preset`, `title` and `defense` alone."""
+    name, defenses = content["preset"], content.get("defense", [])
+    for key in content.keys() - {"preset", "title", "defense"}:
+        errors.add(
+            key, "a file with `preset` has `title` and `defense` alone", "leave it out, or write all axes"
+        )
+    if not isinstance(name, str) or name.endswith(".toml"):
+        errors.add("preset", f"expected a preset's name, got {quoted(name)}", 'write e.g. "standard"')
+    if not isinstance(defenses, list):
+        errors.add("defense", f"expected a list, got {quoted(defenses)}", 'write e.g. ["none", "prune"]')
+    errors.raise_any()
+    place = located(name, errors, folder)
+    whole = document(place, errors)
+    title = {"title": content["title"]} if "title" in content else {}
+    return place, {**whole, **title, **_with_defenses(errors, whole, defenses)}
 
-    A `[[train]]` block of one defense makes weights for the attacks and stays; a suite's says what defenses cost."""
+
+def _named(errors: Errors, names: Sequence[str], registry: Registry) -> list[Typed]:
+    """Defenses as they were typed, each once."""
     right: list[Typed] = []
     for value in entries(names, "--defense"):
         try:
@@ -175,6 +191,13 @@ def _with_defenses(
             errors.add("--defense", str(error))
         else:
             right += [value] if value not in right else []
+    return right
+
+
+def _with_defenses(errors: Errors, content: Mapping[str, Any], right: Sequence[Any]) -> dict[str, Any]:
+    """The tables of the document that these defenses join; a list that has an equal value keeps it once.
+
+    A `[[train]]` block of one defense makes weights for the attacks and stays; a suite's says what defenses cost."""
 
     def wider(table: Any) -> Any:
         # what is of another type than it should be is reported with the file's other errors

@@ -1,0 +1,236 @@
+"""A suite's records → its standings: one row for each defense setting over all of the suite's conditions.
+
+A condition counts at a point where the attackers get at least half of the undefended examples back: elsewhere a low
+figure would be theirs.  At each point a defense leaks the mean of its rates over the conditions that count; rates are
+worst cases over attackers, example by example (`bench.leaderboard.board`).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from math import inf
+from statistics import fmean
+from typing import Any
+
+from bench.leaderboard.board import AtPoint, Row
+from bench.leaderboard.conditions import by_condition, ordered
+from bench.leaderboard.costs import UNDEFENDED, DefenseCost
+from bench.leaderboard.flags import FAULTS
+from bench.leaderboard.worst import ExampleKey
+from bench.record.schema import Record
+from bench.scoring.intervals import paired_difference
+
+COUNTS = 0.5  # of undefended examples, for a condition to count
+_Leaked = dict[tuple[str, str], dict[ExampleKey, bool]]  # (condition, point) → example → whether it leaked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A defense at a point, over the conditions that count: the mean of its rates, the highest of them with its
+    condition, and the mean of what is recognised, named where a gallery is and identified elsewhere.
+
+    `ceiling`: the mean of the most that any attacker names where ε at the point proves it; None where it does not in
+    each.  `lower_bound`: some rate is one.
+    """
+
+    leaked: float
+    most: float
+    where: str
+    recognised: float | None
+    chance: float | None
+    ceiling: float | None
+    lower_bound: bool
+    conditions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """One defense on a suite.
+
+    `rank`: by its leakage at its worst point, then at the next one, and so on; then by what is recognised, by
+    accuracy lost, and by name; equal ones share it.  Settings with a fault, or that lack a condition, rank last.
+    `costs` are of its trainings, by model.  `cells`: of the row of each condition.
+    """
+
+    defense: str
+    points: dict[str, Place]
+    costs: tuple[tuple[str, DefenseCost], ...]
+    faults: tuple[str, ...]
+    missing: int
+    rank: int = 0
+    own: bool = False
+
+    @property
+    def leaked(self) -> tuple[float, ...]:
+        """What leaks at each point, the most first."""
+        return tuple(sorted((place.leaked for place in self.points.values()), reverse=True))
+
+    @property
+    def accuracy(self) -> float | None:
+        """The mean over models."""
+        return _mean(cost.accuracy for _, cost in self.costs)
+
+    @property
+    def lost(self) -> float | None:
+        """Accuracy below the undefended training's, the mean over models."""
+        return _mean(cost.loss for _, cost in self.costs)
+
+    @property
+    def overhead(self) -> float | None:
+        return _mean(cost.overhead for _, cost in self.costs)
+
+    @property
+    def epsilon(self) -> float | None:
+        """The largest ε of its released models; None where some has none."""
+        each = [cost.epsilon for _, cost in self.costs]
+        return None if not each or None in each else max(value for value in each if value is not None)
+
+    def json(self) -> dict[str, Any]:
+        """The standing as JSON types."""
+        return {**asdict(self), "accuracy": self.accuracy, "lost": self.lost, "epsilon": self.epsilon}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """How much more leaks under one defense than under another, at a point, on the same victims of all conditions that
+    count: the difference with its 95 % interval, readings drawn whole."""
+
+    defense: str
+    point: str
+    difference: float
+    interval: tuple[float, float]
+    examples: int
+
+
+def standings(rows: Sequence[Row], own: Iterable[str] = ()) -> list[Standing]:
+    """The standings of a suite's board; `own` are the defenses that are not of the reference."""
+    counting = conditions(rows)
+    mine = set(own)
+    by_defense: dict[str, list[Row]] = {}
+    for row in rows:
+        by_defense.setdefault(row.defense, []).append(row)
+    made = [_standing(name, its, counting) for name, its in by_defense.items()]
+    made = [replace(each, own=each.defense in mine) for each in made]
+    made.sort(key=lambda each: (_order(each), each.defense != UNDEFENDED, each.defense))
+    keys = [_order(each) for each in made]
+    return [replace(each, rank=1 + keys.index(key)) for each, key in zip(made, keys, strict=True)]
+
+
+def conditions(rows: Iterable[Row]) -> dict[str, set[str]]:
+    """Point → the conditions, by key, that count there."""
+    counting: dict[str, set[str]] = {}
+    for row in rows:
+        if row.defense == UNDEFENDED:
+            for point, at in row.points.items():
+                if at.asr is not None and at.asr >= COUNTS:
+                    counting.setdefault(point, set()).add(row.key)
+    return {point: counting[point] for point in ordered(counting)}
+
+
+def _standing(defense: str, rows: Sequence[Row], counting: Mapping[str, set[str]]) -> Standing:
+    points, missing = {}, 0
+    for point, keys in counting.items():
+        there = [
+            (row, row.points[point])
+            for row in rows
+            if row.key in keys and point in row.points and row.points[point].asr is not None
+        ]
+        missing += len(keys) - len(there)
+        if there:
+            points[point] = _place(there)
+    costs = {row.model: row.cost for row in rows if row.cost is not None}
+    faults = {flag.code for row in rows for flag in row.flags if flag.code in FAULTS}
+    return Standing(
+        defense=defense, points=points, costs=tuple(sorted(costs.items())), faults=tuple(sorted(faults)),
+        missing=missing,
+    )  # fmt: skip
+
+
+def _place(there: Sequence[tuple[Row, AtPoint]]) -> Place:
+    rates = [at.asr or 0.0 for _, at in there]
+    known = [rate for _, at in there if (rate := at.named or at.identified) is not None]
+    ceilings = [rate.ceiling for rate in known]
+    where, most = max(there, key=lambda pair: pair[1].asr or 0.0)
+    return Place(
+        leaked=fmean(rates), most=most.asr or 0.0, where=where.title, conditions=len(rates),
+        recognised=fmean(rate.value for rate in known) if known else None,
+        chance=fmean(rate.chance for rate in known) if known else None,
+        ceiling=None if not known or None in ceilings else fmean(each for each in ceilings if each is not None),
+        lower_bound=any(at.lower_bound for _, at in there),
+    )  # fmt: skip
+
+
+def _order(standing: Standing) -> tuple[Any, ...]:
+    recognised = tuple(
+        sorted((round(place.recognised or 0.0, 6) for place in standing.points.values()), reverse=True)
+    )
+    lost = standing.lost
+    return (
+        bool(standing.faults), standing.missing, tuple(round(each, 6) for each in standing.leaked), recognised,
+        inf if lost is None else lost,
+    )  # fmt: skip
+
+
+def neighbours(every: Sequence[Standing], defense: str) -> tuple[Standing | None, Standing | None]:
+    """The settings of the reference just above a defense and just below."""
+    at = next(n for n, each in enumerate(every) if each.defense == defense)
+    above = next((each for each in reversed(every[:at]) if not each.own), None)
+    return above, next((each for each in every[at + 1 :] if not each.own), None)
+
+
+def nearest(rows: Sequence[Row], defense: str, among: Iterable[str]) -> str | None:
+    """The setting whose rates, condition by condition and point by point, are nearest to a defense's; None where there
+    is no other.  Settings with equal distances: the first by name."""
+    counting = conditions(rows)
+    profiles: dict[str, dict[tuple[str, str], float]] = {}
+    for row in rows:
+        for point, at in row.points.items():
+            if row.key in counting.get(point, ()) and at.asr is not None:
+                recognised = at.named or at.identified
+                profiles.setdefault(row.defense, {})[row.key, point] = at.asr
+                if recognised is not None:
+                    profiles[row.defense][row.key, f"{point} recognised"] = recognised.value
+    mine = profiles.get(defense, {})
+    others = sorted(name for name in set(among) - {defense} if profiles.get(name, {}).keys() & mine.keys())
+
+    def distance(name: str) -> float:
+        shared = profiles[name].keys() & mine.keys()
+        return fmean((profiles[name][key] - mine[key]) ** 2 for key in shared)
+
+    return min(others, key=distance, default=None)
+
+
+def beside(records: Iterable[Record], rows: Sequence[Row], defense: str, other: str) -> list[Beside]:
+    """How much more leaks under `defense` than under `other`, at each point, on the victims that both have."""
+    counting = conditions(rows)
+    outcomes: dict[str, _Leaked] = {defense: {}, other: {}}
+    for condition in by_condition(records):
+        for name in (defense, other):
+            for point, worst in condition.rows.get(name, {}).items():
+                if condition.key in counting.get(point, ()):
+                    outcomes[name][condition.key, point] = worst.leaked
+    made = []
+    for point in counting:
+        pairs = [
+            (first, second, (key, example[0], example[2]))
+            for (key, at), mine in outcomes[defense].items()
+            if at == point
+            for example, first in mine.items()
+            if (second := outcomes[other].get((key, point), {}).get(example)) is not None
+        ]
+        if not pairs:
+            continue
+        mine_, its, readings = zip(*pairs, strict=True)
+        numbers = {reading: number for number, reading in enumerate(dict.fromkeys(readings))}
+        clusters = [numbers[reading] for reading in readings] if len(numbers) > 1 else None
+        difference, low, high = paired_difference(mine_, its, clusters=clusters)
+        made.append(
+            Beside(
+                defense=other, point=point, difference=difference, interval=(low, high), examples=len(pairs)
+            )
+        )
+    return made
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    there = [value for value in values if value is not None]
+    return fmean(there) if there else None
