@@ -217,6 +217,16 @@ class Transform:
         del context, state
         return None
 
+    def variance_at(self, tensors: Tensors, context: Context) -> Tensors | None:
+        """The variance of what it adds to each coordinate where `tensors` pass, name → (*lead, *shape); None: that of
+        `noise`.
+
+        For noise that follows from what passes, of which `noise` states a bound alone: the contracts then ask for this
+        one, exactly.
+        """
+        del tensors, context
+        return None
+
     def initial_of(self, shapes: Shapes, clients: int) -> State:
         """The state before round 0: the server's, or that of so many clients, their axis first."""
         state = self.initial(shapes)
