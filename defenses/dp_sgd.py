@@ -14,10 +14,9 @@ from bench.parameters import parameter
 class DpSgd(Defense):
     """ḡ_i = g_i/max(1, ‖g_i‖₂/C), all tensors together; g̃ = (Σ ḡ_i + N(0, σ²C²))/B in every local step.
 
-    The same as `fed-cdp(clipping="flat", noise="code")`, under its own name and with its paper's numbers.  One example's
-    gradient, at type-2, is clipped and has no noise.  Departure: the paper draws each lot by Poisson sampling and
-    divides by its expected size L; here a batch has exactly B examples (the accountants' conventions say what that is
-    worth).
+    The same as `fed-cdp(clipping="flat", noise="code")`, under its own name and with its paper's numbers.  One
+    example's gradient, at type-2, is clipped and has no noise.  Departure: the paper draws each lot by Poisson sampling
+    and divides by its expected size L; here a batch has exactly B examples, for which the accountants count.
     """
 
     reference = "Abadi et al. 2016, CCS, algorithm 1; numbers of §5.2 (MNIST, medium noise)"

@@ -13,8 +13,9 @@ class Sign(Defense):
     """Send (‖g‖₁/n)·sign(g) of each tensor g of n coordinates.
 
     signSGD (Bernstein et al. 2018, algorithm 1) sends sign(g) alone, and leaves its size to the step; the scale is
-    that of EF-signSGD (Karimireddy et al. 2019, algorithm 1).  Departures: the server takes the mean of the updates, not
-    signSGD's majority vote, and no error is kept for the next round, as EF-signSGD does (`top-k` has such a memory).
+    that of EF-signSGD (Karimireddy et al. 2019, algorithm 1).  Departures: the server takes the mean of the updates,
+    not signSGD's majority vote, and no error is kept for the next round, as EF-signSGD does (`top-k` has such a
+    memory).
     """
 
     reference = "Bernstein et al. 2018 (signSGD); the scale of Karimireddy et al. 2019"
