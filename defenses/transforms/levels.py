@@ -118,7 +118,7 @@ class StochasticLevels(Transform):
     def _step(self, tensor: Tensor, lead: int) -> Tensor:
         """τ, (*lead,)."""
         flat = rows(tensor, lead)
-        scale = torch.linalg.vector_norm(flat, ord=2 if self.norm == "l2" else torch.inf, dim=-1)
+        scale: Tensor = torch.linalg.vector_norm(flat, ord=2 if self.norm == "l2" else torch.inf, dim=-1)
         return scale / self._count(flat.shape[-1])
 
     def _count(self, coordinates: int) -> int:
