@@ -81,7 +81,8 @@ class Context:
     """Where in the training a transform acts: `lead` leading axes, round t, local step, its draws.
 
     `weights`, name → (*shape), are those at the start of the round.  `norms`, at stage `step` alone, are the examples'
-    norms after stage `example`, name → (client, example).  `local`, at stage `example` alone, is what the gradients
+    norms after stage `example`, name → (client, example); `examples`, there and for a transform that `needs_examples`
+    alone, their gradients, name → (client, example, *shape).  `local`, at stage `example` alone, is what the gradients
     were computed on.  A description fills them in for candidates where it can.  `colluders`: the share of a client's
     neighbours who tell the attacker what they know; a transform then leaves the noise that they cannot remove.
     """
@@ -94,6 +95,7 @@ class Context:
     draws: Draws
     weights: Tensors | None = None
     norms: Tensors | None = None
+    examples: Tensors | None = None
     local: Local | None = None
     colluders: float = 0.0
 
@@ -133,6 +135,7 @@ class Transform:
     random: ClassVar[bool] = False
     batchwise: ClassVar[bool] = False  # an example's result depends on the others of its batch
     mixes_clients: ClassVar[bool] = False  # a client's result depends on the others of its round
+    needs_examples: ClassVar[bool] = False  # at stage `step`: it looks at each example's gradient
     unlinks: ClassVar[bool] = False  # after it nobody can tell which coordinates belong to one client
     owner: Literal["server", "client"] = "server"  # of the state: one for all, or one for each client
     reads: ClassVar[Shown] = "values"  # what `simulate` reads off the reading
@@ -215,6 +218,16 @@ class Transform:
         the reading's values.
         """
         del context, state
+        return None
+
+    def variance_at(self, tensors: Tensors, context: Context) -> Tensors | None:
+        """The variance of what it adds to each coordinate where `tensors` pass, name → (*lead, *shape); None: that of
+        `noise`.
+
+        For noise that follows from what passes, of which `noise` states a bound alone: the contracts then ask for this
+        one, exactly.
+        """
+        del tensors, context
         return None
 
     def initial_of(self, shapes: Shapes, clients: int) -> State:

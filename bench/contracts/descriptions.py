@@ -116,6 +116,7 @@ def noise(defense: Defense) -> None:
             continue
         stated += 1
         before = StraightThrough(transform)(given, state, context)[0]
+        exact = transform.variance_at(given, context)
         drawn = [
             transform.update(given, state, context_of(trial, stage, draw=draw))[0] for draw in range(DRAWS)
         ]
@@ -126,6 +127,8 @@ def noise(defense: Defense) -> None:
             if stage == "example" and said is not None:  # what leaves the client is the batch's mean
                 what = f"{words}, {stage}: {name}'s noise on the mean of a batch, {key}"
                 _of_tensor(what, apart.mean(2), value.mean(1), _of_mean(said, value.shape[1]), key, 1)
+            if exact is not None:
+                _of_what_passes(f"{words}, {stage}: {name}'s noise on {key}", apart, exact[key])
     if not stated:
         raise ContractSkipped("it adds no noise of a stated variance")
 
@@ -316,6 +319,18 @@ def _of_tensor(what: str, apart: Tensor, like: Tensor, said: AddedNoise | None, 
         found >= stated - allowed or bool(said and said.bound),
         f"{what} has the variance {found:.4g}, stated {stated:.4g} ± {allowed:.2g}",
     )
+
+
+def _of_what_passes(what: str, apart: Tensor, exact: Tensor) -> None:
+    """Differences (draw, *lead, *shape) against the variance that follows from what passed, over all coordinates."""
+    squares = apart.square().flatten(1).mean(1)
+    stated = float(exact.mean())
+    found, error = float(squares.mean()), float(squares.std() / len(squares) ** 0.5)
+    require(
+        abs(found - stated) <= SIGMAS * error + 1e-6 * stated,
+        f"{what} has the variance {found:.4g}, by what passes {stated:.4g} ± {SIGMAS * error:.2g}",
+    )
+    require(not bool(apart[:, exact == 0].any()), f"{what} is on coordinates that it says have none")
 
 
 # ------------------------------------------------------------------ norms

@@ -76,7 +76,8 @@ def _looks(
         require(least >= _LEAST, f"{what} on one row is {least:.2g} of another's (mean square)")
     same = _repeated(whole.flatten(0, 1))
     require(same == 0, f"{what} is the same on {same} rows as on others: it has few draws")
-    z = torch.cat([_standardised(value, said, name, given, lead) for name, value in parts.items()], -1)
+    exact = transform.variance_at(given, context_of(trial, stage))
+    z = torch.cat([_standardised(value, said, name, given, lead, exact) for name, value in parts.items()], -1)
     z = z[..., (z != 0).any(0).any(0)]
     found = dependence(z[:, 0])
     require(
@@ -121,8 +122,12 @@ def _some(value: Tensor, lead: int) -> Tensor:
     return rows[:, :_COORDINATES]
 
 
-def _standardised(apart: Tensor, said: AddedNoise, name: str, given: Tensors, lead: int) -> Tensor:
-    """In deviations: as stated, or of a bound each row's own."""
+def _standardised(
+    apart: Tensor, said: AddedNoise, name: str, given: Tensors, lead: int, exact: Tensors | None
+) -> Tensor:
+    """In deviations: as stated, by `variance_at` where it says more, or of a bound each row's own."""
+    if exact is not None:
+        return apart / _some(exact[name], lead).clamp_min(1e-300).sqrt()
     if said.bound:
         return apart / apart.square().mean((0, 2), keepdim=True).sqrt().clamp_min(1e-300)
     variance = said.variance[name] if isinstance(said.variance, Mapping) else said.variance

@@ -46,5 +46,6 @@ def _single_context(context: Context) -> Context:
     )
     return replace(
         context, local=local, norms=context.norms and _single(context.norms),
+        examples=context.examples and _single(context.examples),
         weights=context.weights and _single(context.weights),
     )  # fmt: skip

@@ -176,9 +176,9 @@ def _shown(trial: Trial, start: Stage, given: Tensors, draws: Draws) -> _Shown:
     chain, current, shown = trial.stages, dict(given), _Shown()
     key = DrawKey(seed=3, draw=0, round=0)
     for stage in STAGES[STAGES.index(start) :]:
-        left = None
+        left, each = None, None
         if stage == "step":
-            left = norms(current, 2)
+            left, each = norms(current, 2), current
             current = {name: value.mean(1) for name, value in current.items()}
         elif stage == UPDATE_STAGES[0] and start != stage:
             current = {name: trial.federated.unit * value for name, value in current.items()}
@@ -187,6 +187,7 @@ def _shown(trial: Trial, start: Stage, given: Tensors, draws: Draws) -> _Shown:
         examples = next(iter(current.values())).shape[1] if stage == "example" else 0
         current, chain = chain.apply(
             stage, current, key, () if stage == "aggregate" else CLIENTS, draws, norms=left, weights=trial.weights,
+            examples=each,
             local=trial.local(CLIENTS, examples) if stage == "example" else None,
         )  # fmt: skip
         rows = {name: value[0, 0] if stage == "example" else value[0] for name, value in current.items()}

@@ -73,13 +73,15 @@ class Trial:
     def apply(
         self, stage: Stage, tensors: Tensors, *, draw: int = 0, clients: tuple[int, ...] = CLIENTS
     ) -> dict[str, Tensor]:
-        """At stage `step` the examples' norms are those of `at`, of these of `CLIENTS`."""
-        draw_key, left = DrawKey(seed=3, draw=draw, round=0), None
+        """At stage `step` the examples and their norms are those of `at`, of these of `CLIENTS`."""
+        draw_key, left, each = DrawKey(seed=3, draw=draw, round=0), None, None
         if stage == "step":
-            left = {name: value[_places(clients)] for name, value in norms(self.at("example"), 2).items()}
+            each = {name: value[_places(clients)] for name, value in self.at("example").items()}
+            left = norms(each, 2)
         examples = next(iter(tensors.values())).shape[1] if stage == "example" else 0
         return self.stages.apply(
             stage, tensors, draw_key, clients, norms=left, weights=self.weights,
+            examples=None if each is None else {name: value.to(tensors[name]) for name, value in each.items()},
             local=self.local(clients, examples) if stage == "example" else None,
         )[0]  # fmt: skip
 
@@ -189,7 +191,8 @@ def context_of(trial: Trial, stage: Stage, *, draw: int = 0) -> Context:
     return Context(
         lead=lead, stage=stage, round=0, step=0, setting=trial.stages.setting,
         draws=KeyedDraws(seed=3, fields=(draw, 0, 0, stage), rows=rows if lead else ((),)),
-        norms=norms(trial.at("example"), 2) if stage == "step" else None, weights=trial.weights,
+        norms=norms(trial.at("example"), 2) if stage == "step" else None,
+        examples=trial.at("example") if stage == "step" else None, weights=trial.weights,
         local=trial.local(CLIENTS, trial.federated.batch) if stage == "example" else None,
     )  # fmt: skip
 

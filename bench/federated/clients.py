@@ -132,9 +132,11 @@ def local_updates(
             inputs, labels = batches.inputs[:, step], batches.labels[:, step]
             gradients = net.gradients(local, inputs, labels)
             remaining: dict[str, Tensor] | None = None  # the examples' norms after stage `example`
+            seen: dict[str, Tensor] | None = None  # and their gradients, where stage `step` looks at them
             if not stages.has("example"):
                 mean = gradients.mean()
                 remaining = gradients.norms() if stages.has("step") else None
+                seen = gradients.each() if stages.needs_examples else None
             elif by_norms:
                 mean, remaining, stages = _by_norms(gradients, stages, now, clients, draws)
             else:
@@ -144,8 +146,8 @@ def local_updates(
                 )
                 # an observer must not change a bit: the sum's own order of adding up
                 mean = gradients.mean() if stages.states_only else ExampleGradients(each).mean()
-                remaining = norms(each, 2) if stages.has("step") else None
-            mean, stages = stages.apply("step", mean, now, clients, draws, remaining, weights)
+                remaining, seen = (norms(each, 2) if stages.has("step") else None), each
+            mean, stages = stages.apply("step", mean, now, clients, draws, remaining, weights, examples=seen)
             if federated.algorithm == "fedsgd":
                 return mean, stages
             for name, value in local.items():
@@ -155,10 +157,10 @@ def local_updates(
 
 def follows_from_norms(stages: Stages) -> bool:
     """Whether norms decide all that happens at stage `example`, noise comes last, and no later transform needs the
-    norms after it."""
+    norms after it, or the gradients."""
     transforms = stages.transforms.get("example", ())
     random = [transform.random for transform in transforms]
-    if any(random[:-1]) or (any(random) and stages.has("step")):
+    if any(random[:-1]) or (any(random) and stages.has("step")) or stages.needs_examples:
         return False
     # each is tried on one client's one example with a gradient of norm 1
     draws = StreamDraws.of(0, 0, 0, (0,), torch.device("cpu"))

@@ -161,6 +161,7 @@ class Composition:
         local = None if candidates is None else _local(self.contexts, candidates)
         batch = {name: value[:, None] for name, value in observed.items()}
         remaining: dict[str, Tensor] | None = None
+        examples: dict[str, Tensor] | None = None
         for number, part in enumerate(self.parts):
             if part.stage not in _IN_STEPS:
                 break
@@ -168,10 +169,12 @@ class Composition:
             if part.stage == "example":
                 context = replace(context, local=local)
             elif of_examples:
-                remaining = norms(current, 2)
+                remaining, examples = norms(current, 2), current
                 current, of_examples = {name: value.mean(1) for name, value in current.items()}, False
             if part.stage == "step":
-                context = replace(context, norms=remaining)
+                context = replace(
+                    context, norms=remaining, examples=examples if part.transform.needs_examples else None
+                )
             seen = batch if part.stage == "example" else observed
             current, states[number] = part(current, seen, states[number], context)
         return {name: value.mean(1) for name, value in current.items()} if of_examples else current
@@ -289,7 +292,10 @@ def _parts(
         if stage == "example":
             context = replace(context, local=_public(stages))
         if stage == "step":
-            context = replace(context, norms=norms({n: v[:, None] for n, v in current.items()}, 2))
+            alone = {n: v[:, None] for n, v in current.items()}
+            context = replace(
+                context, norms=norms(alone, 2), examples=alone if transform.needs_examples else None
+            )
         code = straight_through(transform, current, state, context)
         parts.append(DescribedTransform(stage=stage, code=code, state=state, shown=shown))
         current = {name: value.detach() for name, value in code(current, state, context)[0].items()}

@@ -49,7 +49,9 @@ def run_round(
         per_example, stages = stages.apply("example", per_example, now, clients, weights=weights, local=here)
         mean = {name: value.mean(1) for name, value in per_example.items()}
         remaining = norms(per_example, 2) if stages.has("step") else None
-        mean, stages = stages.apply("step", mean, now, batches.clients, norms=remaining, weights=weights)
+        mean, stages = stages.apply(
+            "step", mean, now, batches.clients, norms=remaining, weights=weights, examples=per_example
+        )
         if step == 0:
             shown["example"] = {name: value[:, 0] for name, value in per_example.items()}
             shown["step"] = mean

@@ -61,6 +61,11 @@ class Stages:
     def has(self, stage: Stage) -> bool:
         return bool(self.transforms.get(stage))
 
+    @property
+    def needs_examples(self) -> bool:
+        """Whether stage `step` looks at each example's gradient."""
+        return any(transform.needs_examples for transform in self.transforms.get("step", ()))
+
     def unlinked(self, point: Point) -> bool:
         """Whether nobody can link the coordinates that `point` shows to a client."""
         if point.scope is Scope.AGGREGATE:  # one vector, of nobody
@@ -75,12 +80,13 @@ class Stages:
     def apply(
         self, stage: Stage, tensors: Tensors, draw_key: DrawKey, clients: tuple[int, ...] = (),
         draws: Draws | None = None, norms: Tensors | None = None, weights: Tensors | None = None,
-        local: Local | None = None,
+        local: Local | None = None, examples: Tensors | None = None,
     ) -> tuple[dict[str, Tensor], "Stages"]:  # fmt: skip
         """The tensors after one stage, and the stages with their next states.
 
         Leading axes: (client, example) at `example`, (client,) up to `server`, none at `aggregate`.
-        Without `draws` they are keyed row by row.  `norms`, `weights` and `local`: see `Context`.
+        Without `draws` they are keyed row by row.  `norms`, `weights`, `local` and `examples`: see
+        `Context`.
         """
         current, stages = dict(tensors), self
         rows, lead = _rows(stage, current, clients)
@@ -90,7 +96,8 @@ class Stages:
             context = Context(
                 lead=lead, stage=stage, round=draw_key.round, step=draw_key.step, setting=self.setting,
                 draws=draws or KeyedDraws(seed=draw_key.seed, fields=fields, rows=rows), norms=norms,
-                weights=weights, local=local, colluders=draw_key.colluders,
+                examples=examples if transform.needs_examples else None, weights=weights, local=local,
+                colluders=draw_key.colluders,
             )  # fmt: skip
             random_index += transform.random
             current, stages = stages.advance((stage, position), clients, transform.update, current, context)

@@ -1,0 +1,36 @@
+"""DP-SGD: examples' gradients are clipped, and noise is added to their sum in every local step."""
+
+from dataclasses import dataclass
+
+from bench.defenses.accounting.mechanism import Mechanism
+from bench.defenses.base import Defense, Setting, StageTransforms
+from bench.defenses.fed_cdp import of_examples
+from bench.defenses.transforms.clip import Clip
+from bench.defenses.transforms.noise import GaussianNoise
+from bench.parameters import parameter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DpSgd(Defense):
+    """ḡ_i = g_i/max(1, ‖g_i‖₂/C), all tensors together; g̃ = (Σ ḡ_i + N(0, σ²C²))/B in every local step.
+
+    The same as `fed-cdp(clipping="flat", noise="code")`, under its own name and with its paper's numbers.  One
+    example's gradient, at type-2, is clipped and has no noise.  Departure: the paper draws each lot by Poisson sampling
+    and divides by its expected size L; here a batch has exactly B examples, for which the accountants count.
+    """
+
+    reference = "Abadi et al. 2016, CCS, algorithm 1; numbers of §5.2 (MNIST, medium noise)"
+    stages = ("example", "step")
+
+    clip: float = parameter(
+        4.0, "C, bound on the norm of an example's gradient", unit="of the gradient",
+        source="Abadi et al. 2016 §5.2", above=0,
+    )  # fmt: skip
+    sigma: float = parameter(4.0, "σ, noise multiplier", source="Abadi et al. 2016 §5.2", low=0)
+
+    def transforms(self, setting: Setting) -> StageTransforms:
+        noise = GaussianNoise(deviation=self.sigma * self.clip / setting.batch)
+        return {"example": (Clip(bound=self.clip, per="flat"),), "step": (noise,)}
+
+    def mechanism(self, setting: Setting) -> Mechanism:
+        return of_examples((self.sigma,) * setting.rounds, setting, noise="code", per_tensor=False)

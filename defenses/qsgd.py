@@ -1,0 +1,32 @@
+"""QSGD: each coordinate is rounded at random to one of s levels of its tensor's norm."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from bench.defenses.base import Defense, Setting, StageTransforms
+from bench.defenses.transforms.levels import StochasticLevels
+from bench.parameters import parameter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Qsgd(Defense):
+    """Send Q_s(v)_i = ‖v‖₂·sign(v_i)·ξ_i, ξ_i one of the two multiples of 1/s around |v_i|/‖v‖₂ at random, so that
+    E Q_s(v) = v.
+
+    The default is the paper's dense regime, s = √n, in which E‖Q_s(v)‖² ≤ 2‖v‖².  Departure: a bucket, whose norm is
+    sent, is a whole tensor here (n its coordinates); the paper's experiments cut tensors into buckets of fixed size and
+    keep small tensors as they are.  The loss-free code of the levels changes no value and is left out.
+    """
+
+    reference = "Alistarh et al. 2017 (QSGD), NeurIPS, §3.1, theorem 3.2 and corollary 3.3"
+    stages = ("example", "client")
+
+    levels: int | None = parameter(
+        None, "s, levels of a magnitude above 0; none: √n of a tensor of n coordinates",
+        source="QSGD corollary 3.3", low=1,
+    )  # fmt: skip
+    at: Literal["client", "example"] = parameter("client", "what is quantised", source="QSGD algorithm 1")
+
+    def transforms(self, setting: Setting) -> StageTransforms:
+        del setting
+        return {self.at: (StochasticLevels(levels=self.levels, norm="l2"),)}

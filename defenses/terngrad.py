@@ -1,0 +1,33 @@
+"""TernGrad: each coordinate is sent as -1, 0 or 1 times the largest magnitude of its tensor."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from bench.defenses.base import Defense, Setting, StageTransforms
+from bench.defenses.transforms.levels import StochasticLevels
+from bench.parameters import parameter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TernGrad(Defense):
+    """Limit each coordinate of a layer's g to ±c·σ, σ the deviation of its coordinates; then send s_t·sign(g)·b, b = 1
+    with chance |g|/s_t, s_t = max|g|: unbiased around the limited gradient.
+
+    A layer is one tensor here: a weight and its bias have scales of their own.  Departure: clients do not agree on
+    one s_t before they send (the paper's scaler sharing, §3.2), which would make them depend on one another.
+    """
+
+    reference = (
+        "Wen et al. 2017 (TernGrad), NeurIPS, algorithm 1, §3.2 (layer-wise ternarizing, gradient clipping)"
+    )
+    stages = ("example", "client")
+
+    clip: float | None = parameter(
+        2.5, "c, where a coordinate is limited; none: nowhere", unit="deviations of its tensor",
+        source="TernGrad §3.2", above=0,
+    )  # fmt: skip
+    at: Literal["client", "example"] = parameter("client", "what is quantised", source="TernGrad algorithm 1")
+
+    def transforms(self, setting: Setting) -> StageTransforms:
+        del setting
+        return {self.at: (StochasticLevels(levels=1, norm="max", clip=self.clip),)}
