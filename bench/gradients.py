@@ -38,7 +38,8 @@ def one_hot(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
 
 
 def example_loss(model: nn.Module) -> Callable[[dict[str, Tensor], Tensor, Tensor], Tensor]:
-    """One example's cross entropy, of weights, name → (*parameter shape), an input (*shape) and a label ()."""
+    """One example's cross entropy, of weights, name → (*parameter shape), an input (*shape), and a label () or class
+    probabilities (class,)."""
 
     def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(functional_call(model, weights, (x[None],)), y[None])

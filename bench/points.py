@@ -1,9 +1,10 @@
 """Interception points: where in the pipeline an attacker reads, as a table of values.
 
-    stage order:  example → step → client → exchange → server → aggregate
+    stage order:  input → example → step → client → exchange → server → aggregate
 
-`example` acts on one example's gradient, `step` on the mean that the local SGD step uses, `client` on the finished
-update, `exchange` on what clients send one another, `server` on each update as it arrives, `aggregate` on the mean.
+`input` acts on examples and labels before a gradient is computed, `example` on one example's gradient, `step` on the
+mean that the local SGD step uses, `client` on the finished update, `exchange` on what clients send one another,
+`server` on each update as it arrives, `aggregate` on the mean.
 """
 
 from dataclasses import dataclass
@@ -12,8 +13,11 @@ from typing import Literal
 
 from bench.errors import BenchError
 
-Stage = Literal["example", "step", "client", "exchange", "server", "aggregate"]
-STAGES: tuple[Stage, ...] = ("example", "step", "client", "exchange", "server", "aggregate")
+Stage = Literal["input", "example", "step", "client", "exchange", "server", "aggregate"]
+STAGES: tuple[Stage, ...] = ("input", "example", "step", "client", "exchange", "server", "aggregate")
+
+# The stages that act on gradients and updates: what a description is about, and where one can listen.
+GRADIENT_STAGES: tuple[Stage, ...] = STAGES[1:]
 
 # The stages, in order, that act on one client's whole update: after its local training, before the mean of all.
 UPDATE_STAGES: tuple[Stage, ...] = ("client", "exchange", "server")

@@ -1,8 +1,13 @@
 """What a defense is: for each stage of the pipeline, a sequence of transforms.
 
 A transform is a pure function of tensors, state and context.  It is written for any number of leading axes
-(`context.lead`): (client, example, *shape) at stage `example`, (client, *shape) at `step`, `client`, `exchange` and
-`server`, and (*shape) at `aggregate`.
+(`context.lead`): (client, example, *shape) at stages `input` and `example`, (client, *shape) at `step`, `client`,
+`exchange` and `server`, and (*shape) at `aggregate`.
+
+At stage `input` the tensors are two, what a local step's gradients are computed on: `inputs` (client, example, *shape)
+in [0, 1], and `targets` (client, example, class), class probabilities.  There an example may be mixed with the next
+one of its batch, after the last the first, and with no other: at type-2 these two are the truth.  The order of a batch
+is a draw of each round, so that the next example is a random one.
 """
 
 from abc import ABC, abstractmethod

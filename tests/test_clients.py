@@ -111,7 +111,15 @@ def test_the_fast_round_is_the_pipelines(
     monkeypatch.setattr(draws.KeyedDraws, "uniform", Zeros.uniform)
     slow = run_round(module, weights, clients, setting, defended, draw_key, classes=10)
     sent, after = local_updates(
-        network(module), module, weights, clients, setting, defended.of(CLIENTS), draw_key, Zeros()
+        network(module),
+        module,
+        weights,
+        clients,
+        setting,
+        defended.of(CLIENTS),
+        draw_key,
+        Zeros(),
+        classes=10,
     )
     after = defended.joined((after,))
     for stage in ("client", "exchange", "server"):
@@ -139,7 +147,9 @@ def test_noise_on_the_mean_has_the_variance_of_noise_on_each_example(name: str, 
         if not fast:
             patch.setattr("bench.federated.clients.follows_from_norms", lambda stages: False)
         source = StreamDraws.of(3, 0, int(fast), CLIENTS, torch.device("cpu")) if with_noise else Zeros()
-        sent, _ = local_updates(network(module), module, weights, given, setting, defended, draw_key, source)
+        sent, _ = local_updates(
+            network(module), module, weights, given, setting, defended, draw_key, source, classes=10
+        )
         return torch.cat([value.flatten(1) for value in sent.values()], 1)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -3,11 +3,13 @@
 victims → reading → attacker → reconstruction → scores, with checks beside them → result
 """
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from bench.answer.checks import Diagnosis, finite
@@ -17,13 +19,14 @@ from bench.answer.gallery import granted_gallery, naming, of_first
 from bench.answer.observation import observe_cell
 from bench.answer.reconstruct import Attempt, reconstruct
 from bench.answer.setup import prepare_source
-from bench.answer.victims import Truth, draw_victims, scored_once, truth_at
+from bench.answer.victims import Truth, draw_victims, originals_at, scored_once
 from bench.cell import AttackCell
 from bench.datasets.base import Data
 from bench.points import point as point_of
 from bench.record.cascade import NOTHING_LEFT, left
 from bench.record.schema import AttackResult, ReadingScore, Trajectory
 from bench.record.store import write_arrays
+from bench.registry.mixing import EITHER, mixes
 from bench.scoring.assign import in_order
 from bench.scoring.identify import Naming
 from bench.scoring.lpips_metric import lpips_for
@@ -53,7 +56,7 @@ def attack(
     if not rows:
         return AttackResult(readings=(), private=source.data.private, notes=(NOTHING_LEFT,)), None
     victims = draw_victims(cell, source, point)  # the truth: for the harness alone
-    truth = truth_at(victims, point)
+    truth, *others = originals_at(cell, victims, point)
     gallery = granted_gallery(cell, source.data, truth)
     if apart is not None:
         diagnosis, attempt = apart.attacked(cell, context, memory)
@@ -70,13 +73,18 @@ def attack(
         if named is not None and diagnosis.places is not None:
             named = replace(named, places=of_first(diagnosis.places, named.hits))
     scores = _score(cell, source.data, truth, attempt.reconstruction, named)
-    arrays = _save_arrays(context.run, truth, attempt.reconstruction, scores)
+    scored = truth
+    for other in others:
+        both = truth, other.of(rows)
+        scored, scores = _either(cell, source.data, both, scores, attempt.reconstruction, named)
+    arrays = _save_arrays(context.run, scored, attempt.reconstruction, scores)
     result = AttackResult(
         readings=_readings(scores, diagnosis, truth, victims, rows), summary=scores.summary,
         distortion=diagnosis.of(rows), self_check=diagnosis.self_check, conditions=diagnosis.conditions,
         privacy=diagnosis.privacy, reference_db=diagnosis.reference_db,
         trajectory=_losses(attempt.reconstruction), private=source.data.private,
-        lpips_absent=scores.lpips_absent, notes=tuple(attempt.reconstruction.notes), arrays=arrays,
+        lpips_absent=scores.lpips_absent, arrays=arrays,
+        notes=(*attempt.reconstruction.notes, *[EITHER] * mixes(cell)),
     )  # fmt: skip
     return result, attempt
 
@@ -93,6 +101,30 @@ def _score(
         gallery_labels=data.gallery.labels[:GALLERY] if cell.grants.labels else None,
     )  # fmt: skip
     return replace(scores, lpips_absent=absent)
+
+
+def _either(
+    cell: AttackCell, data: Data, truths: tuple[Truth, Truth], first: Scores, reconstruction: Reconstruction,
+    named: Naming | None,
+) -> tuple[Truth, Scores]:  # fmt: skip
+    """What each reading of one mixed example is scored against, and the scores: of its two originals the one that
+    leaked by the rule of every example, else the nearer; `first` are the scores against the first of them.
+
+    A blind guess has two examples to hit: its chance is twice as large.
+    """
+    second = _score(cell, data, truths[1], reconstruction, named)
+    moved = torch.tensor([_rank(b) > _rank(a) for a, b in zip(first.readings, second.readings, strict=True)])
+    truth = truths[0].or_else(truths[1], moved)
+    scores = _score(cell, data, truth, reconstruction, named)
+    chance = first.summary.identification_chance
+    doubled = None if chance is None else min(1.0, 2 * chance)
+    return truth, replace(scores, summary=replace(scores.summary, identification_chance=doubled))
+
+
+def _rank(reading: ReadingScore) -> tuple[bool, float]:
+    """What orders the originals of one example: whether it leaked, then how near it came."""
+    (example,) = reading.examples
+    return example.success, -math.inf if example.psnr_db is None else example.psnr_db
 
 
 def _readings(

@@ -63,9 +63,10 @@ class Diagnosis:
 
 def diagnose(
     cell: AttackCell, setup: Setup, point: Point, reading: Reading, batches: Sequence[Batches], attacker: Attack,
-    truth: Truth, gallery: Gallery | None = None,
+    truth: Truth, trained: Truth, gallery: Gallery | None = None,
 ) -> Diagnosis:  # fmt: skip
-    """All the checks of one attack cell."""
+    """All the checks of one attack cell; `trained`: what the gradients were computed on, the truth after stage
+    `input`."""
     places = None if gallery is None else decoder_places(reading, truth, gallery)
     undefended = observe(cell, setup, point, batches, setup.undefended)
     values = {name: value.numpy() for name, value in reading.values.items()}
@@ -81,10 +82,10 @@ def diagnose(
             snr_db_median=finite(float(np.median(snr))), snr_db_least=finite(float(np.min(snr))),
             cosine_median=finite(float(np.median(cosine))),
         ),
-        self_check=self_check(attacker, reading, truth, setup, cell.seed),
+        self_check=self_check(attacker, reading, trained, setup, cell.seed),
         conditions=conditions(cell, setup, point, reading, undefended, decoded=places is not None),
         privacy=privacy_at(cell, setup, point, reading), places=places,
-        reference_db=reference(reading, truth) if cell.reference else None,
+        reference_db=reference(reading, truth) if cell.reference and not setup.stages.has("input") else None,
     )  # fmt: skip
 
 
@@ -96,7 +97,8 @@ def reference(reading: Reading, truth: Truth) -> float | None:
 
 
 def self_check(attacker: Attack, reading: Reading, truth: Truth, setup: Setup, seed: int) -> SelfCheck:
-    """The matching distance at the truth and at random public examples; absent for attacks that match nothing."""
+    """The matching distance at the truth, what was trained on, and at random public examples; absent for attacks that
+    match nothing."""
     described = explained(reading, truth)
     objective = attacker.objective(reading)
     if objective is None:
@@ -105,7 +107,7 @@ def self_check(attacker: Attack, reading: Reading, truth: Truth, setup: Setup, s
     chosen = rng.generator(seed, "self-check").integers(len(data.public), size=labels.numel())
     public = torch.from_numpy(data.public.floats(chosen)).reshape(inputs.shape)
     public_labels = torch.from_numpy(data.public.labels[chosen]).reshape(labels.shape)
-    at_truth = float(objective(inputs, one_hot(labels, data.classes, inputs.dtype)).mean())
+    at_truth = float(objective(inputs, truth.probabilities(data.classes, inputs.dtype)).mean())
     at_public = float(objective(public, one_hot(public_labels, data.classes, inputs.dtype)).mean())
     return SelfCheck(
         distance_at_truth=finite(at_truth), distance_at_public=finite(at_public),

@@ -9,7 +9,6 @@ from bench.answer.victims import Truth
 from bench.attacks.parts.distance import Distance
 from bench.attacks.parts.objective import Mismatch, observations
 from bench.attacks.parts.rescale import rescaled
-from bench.gradients import one_hot
 from bench.trip import Reading
 
 _ROUNDING = 1e-5  # of the reading's squared norm, in single precision
@@ -29,7 +28,7 @@ def explained(reading: Reading, truth: Truth) -> bool | None:
     if description.log_likelihood(observed[0], observed[0]) is not None:
         return None
     mismatch = Mismatch(reading=reading, distance=Distance(kind="l2"), unrolled=reading.steps > 1)
-    targets = one_hot(truth.labels, reading.classes, like.dtype)
+    targets = truth.probabilities(reading.classes, like.dtype)
     with torch.no_grad():
         squares = float(mismatch(observed, truth.inputs.to(like), targets, differentiable=False).mean())
     norms = float(Distance(kind="l2").squared_norm(observed[0]).mean())

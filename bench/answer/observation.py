@@ -8,7 +8,7 @@ from bench.answer.gallery import granted_gallery
 from bench.answer.readings import some_of, take_reading
 from bench.answer.reconstruct import attacker_of
 from bench.answer.setup import prepare
-from bench.answer.victims import batches_of, draw_victims, truth_at
+from bench.answer.victims import batches_of, draw_victims, trained_at, truth_at
 from bench.cell import AttackCell
 from bench.points import point as point_of
 from bench.record.cascade import left
@@ -37,5 +37,6 @@ def observe_cell(cell: AttackCell, context: RunContext, memory: Memory) -> Obser
     # all that the attacker holds
     reading = take_reading(cell, setup, point, victims, batches, memory.simulations, gallery)
     attacker = attacker_of(cell, reading)
-    diagnosis = diagnose(cell, setup, point, reading, batches, attacker, truth, gallery)
+    trained = trained_at(cell, setup, victims, point)
+    diagnosis = diagnose(cell, setup, point, reading, batches, attacker, truth, trained, gallery)
     return Observation(reading=some_of(reading, left(cell, context.run)), diagnosis=diagnosis)

@@ -1,6 +1,6 @@
 """Cell → victims: the truth behind its readings, drawn by a key that no defense or attack moves."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -10,7 +10,10 @@ from bench import rng
 from bench.answer.setup import Setup, Source
 from bench.cell import AttackCell
 from bench.federated.batches import Batches, Indices, data_key, local_batches
+from bench.federated.stages import DrawKey
+from bench.gradients import one_hot
 from bench.points import Point, Scope
+from bench.registry.mixing import originals
 from bench.trip import Victims
 
 
@@ -55,29 +58,75 @@ class Truth:
     """The examples behind the readings at one point, at each position; `scored_once` leaves the distinct ones.
 
     `inputs` (reading, example, *shape) in [0, 1], `labels` and `indices` (reading, example): into the training split.
+    `targets` (reading, example, class): class probabilities in place of the labels.
     """
 
     inputs: Tensor
     labels: Tensor
     indices: Tensor
+    targets: Tensor | None = None
+
+    def probabilities(self, classes: int, dtype: torch.dtype) -> Tensor:
+        """What the loss is computed against, (reading, example, class)."""
+        return one_hot(self.labels, classes, dtype) if self.targets is None else self.targets.to(dtype)
+
+    def or_else(self, other: "Truth", rows: Tensor) -> "Truth":
+        """This truth, and in these rows (reading,) the other's examples and labels; `indices` stay this one's."""
+        at = rows.reshape(-1, *[1] * (self.inputs.dim() - 1))
+        return replace(
+            self,
+            inputs=other.inputs.where(at, self.inputs),
+            labels=other.labels.where(rows[:, None], self.labels),
+        )
 
     def of(self, rows: tuple[int, ...]) -> "Truth":
         """The truth behind some readings, by number."""
         at = torch.tensor(rows)
-        return Truth(inputs=self.inputs[at], labels=self.labels[at], indices=self.indices[at])
+        targets = None if self.targets is None else self.targets[at]
+        return Truth(
+            inputs=self.inputs[at], labels=self.labels[at], indices=self.indices[at], targets=targets
+        )
 
 
-def truth_at(victims: Victims, point: Point) -> Truth:
-    """The truth at `point`.  Type-2 shows the first example of the batch that type-1 and type-0 read."""
+def truth_at(victims: Victims, point: Point, example: int = 0) -> Truth:
+    """The truth at `point`.  Type-2 shows the first example of the batch that type-1 and type-0 read; `example`: as
+    if it showed another."""
     if point.scope is Scope.STEP:
         return Truth(
             inputs=victims.inputs[:, 0, 0], labels=victims.labels[:, 0, 0], indices=victims.indices[:, 0, 0]
         )
-    shown = slice(1) if point.scope is Scope.EXAMPLE else slice(None)
+    shown = slice(example, example + 1) if point.scope is Scope.EXAMPLE else slice(None)
     return Truth(
         inputs=victims.inputs.flatten(1, 3)[:, shown], labels=victims.labels.flatten(1)[:, shown],
         indices=victims.indices.flatten(1)[:, shown],
     )  # fmt: skip
+
+
+def originals_at(cell: AttackCell, victims: Victims, point: Point) -> tuple[Truth, ...]:
+    """The truth at `point`; where that shows one example which may be mixed with its next, each of the two."""
+    return tuple(truth_at(victims, point, example) for example in range(originals(cell)))
+
+
+def trained_at(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -> Truth:
+    """What the gradients behind the readings were computed on: the truth, after stage `input`."""
+    truth, stages = truth_at(victims, point), setup.stages
+    if not stages.has("input"):
+        return truth
+    clients = tuple(client for senders in victims.clients for client in senders)
+    x = victims.inputs.flatten(0, 1)
+    y = one_hot(victims.labels.flatten(0, 1), setup.data.classes, x.dtype)
+    inputs, targets = x.clone(), y.clone()
+    for step in range(cell.federated.steps):
+        draw_key = DrawKey(seed=cell.seed, draw=cell.draw, round=setup.round, step=step)
+        inputs[:, step], targets[:, step], stages = stages.trained_on(
+            x[:, step], y[:, step], draw_key, clients, weights=setup.weights
+        )
+    shape = victims.labels.shape[:2]
+    seen, soft = (
+        truth_at(replace(victims, inputs=value.unflatten(0, shape)), point).inputs
+        for value in (inputs, targets)
+    )
+    return replace(truth, inputs=seen, targets=soft)
 
 
 def scored_once(truth: Truth, claimed: int) -> Truth:

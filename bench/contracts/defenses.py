@@ -31,7 +31,7 @@ from bench.contracts.trials import (
 )
 from bench.contracts.unlinked import linked, unlinked
 from bench.defenses.base import Defense, Transform
-from bench.points import STAGES, Stage
+from bench.points import GRADIENT_STAGES, STAGES, Stage
 
 
 def _wired(defense: Defense) -> Iterator[tuple[str, Trial, Stage, dict[str, Tensor]]]:
@@ -95,7 +95,8 @@ def readings(defense: Defense) -> None:
         acting = min(
             (STAGES.index(stage) for stage in trial.wired if _changes(trial, stage)), default=len(STAGES)
         )
-        for place, stage in enumerate(STAGES):
+        for stage in GRADIENT_STAGES:
+            place = STAGES.index(stage)
             name = differing(plain.shown[stage], defended.shown[stage])
             if place < first:
                 require(name is None, f"{words}: {name} is changed at {stage}, where nothing is claimed")
@@ -172,6 +173,28 @@ def row_alone(defense: Defense) -> None:
             require_near(first, beside, f"{words}: the first example alone and in company")
 
 
+def originals(defense: Defense) -> None:
+    """At stage `input` an example is made of itself and of the next one of its batch, and of no other; its targets
+    stay probabilities.  At type-2 these two are the truth."""
+    words, trial = first_trial(defense)
+    if not trial.stages.has("input"):
+        raise ContractSkipped("it leaves examples as they are")
+    before = trial.at("input")
+    after = trial.apply("input", before)
+    targets = after["targets"]
+    sums = float((targets.sum(-1) - 1).abs().max())
+    require(sums <= CLOSE and bool((targets >= 0).all()), f"{words}, input: its targets are no probabilities")
+    examples = targets.shape[1]
+    for row in range(examples):
+        others = torch.tensor([n for n in range(examples) if n not in (row, (row + 1) % examples)])
+        changed = {name: value.index_fill(1, others, 0.5) for name, value in before.items()}
+        require_near(
+            {name: value[:, row] for name, value in trial.apply("input", changed).items()},
+            {name: value[:, row] for name, value in after.items()},
+            f"{words}, input: an example depends on others than itself and the next of its batch",
+        )
+
+
 def bias(defense: Defense) -> None:
     """Where the class says `unbiased = True` or `False`, the mean over draws agrees with it."""
     says = vars(type(defense)).get("unbiased")
@@ -211,6 +234,7 @@ OF_A_CHOICE = frozenset(
         "keyed",
         "inputs untouched",
         "alone = in company",
+        "originals",
         "bias",
         "noise",
         "norms",
@@ -229,6 +253,7 @@ CONTRACTS = (
     Contract("keyed", "draws by its key alone, and only if it says `random`", keyed),
     Contract("inputs untouched", "leaves its inputs as they were", inputs_untouched),
     Contract("alone = in company", "a client gets what it gets alone", row_alone),
+    Contract("originals", "an example is mixed with the next of its batch, at most", originals),
     Contract("bias", "unbiased or biased, as it says", bias),
     Contract("noise", "noise has the variance it states", noise),
     Contract("law", "noise has the law it states, on every row, independently", law),

@@ -26,7 +26,6 @@ from bench.defenses.transforms.rows import broadcast, norms
 from bench.federated.describe import Composition, DescribedTransform, describe
 from bench.federated.stages import Stages
 from bench.federated.straight_through import StraightThrough
-from bench.gradients import one_hot
 from bench.points import POINTS, STAGES, Point, Scope, Stage
 
 SETTINGS = ((1, 1), (1, 3), (2, 1), (2, 3))  # local steps, batch
@@ -74,7 +73,8 @@ class Seen:
 
 def description(defense: Defense) -> None:
     """At every point, with one example and three in a batch and one local step and two, the described candidate at
-    the truth is the reading, its stated noise off; it is differentiable, and draws nothing."""
+    the truth is the reading, its stated noise off; it is differentiable, and draws nothing.  The truth is what was
+    trained on: the examples and class probabilities after stage `input`."""
     seen = list(seen_of(defense))
     if not seen:
         raise ContractSkipped("there is nothing to describe, or attackers stay plain, with a flag")
@@ -231,15 +231,16 @@ def _reads(part: DescribedTransform) -> bool:
     return part.shown and type(part.transform).simulate is not Transform.simulate
 
 
-def _described(one: Seen, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """What the description makes of examples (client, step, example, *shape), as attackers use it."""
+def _described(one: Seen, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    """What the description makes of examples (client, step, example, *shape) and their class probabilities (client,
+    step, example, class), as attackers use it."""
     trial, said = one.trial, one.said
     steps, examples = trial.federated.steps, trial.federated.batch
     steps = steps if one.point.after_training else 1
     examples = 1 if one.point.scope is Scope.EXAMPLE else examples
-    x, y = (value[:, :steps, :examples].flatten(1, 2) for value in (inputs, labels))
+    x, y = (value[:, :steps, :examples].flatten(1, 2) for value in (inputs, targets))
     updates = unrolled_update(
-        trial.module, trial.weights, x, one_hot(y, 10, x.dtype), steps=steps, rate=trial.federated.rate,
+        trial.module, trial.weights, x, y, steps=steps, rate=trial.federated.rate,
         between=said.local_steps(one.observed) if said.inside_steps else None,
     )  # fmt: skip
     return said.sent({n: v.unflatten(0, (-1, said.senders)) for n, v in updates.items()}, one.observed)
@@ -247,8 +248,8 @@ def _described(one: Seen, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
 
 def _distance(one: Seen, *, at_truth: bool) -> float:
     """Relative to the reading's norm; elsewhere the examples are their own negatives."""
-    inputs = one.trial.batches.inputs if at_truth else 1 - one.trial.batches.inputs
-    simulated = _described(one, inputs, one.trial.batches.labels)
+    inputs, targets = one.trial.trained_on
+    simulated = _described(one, inputs if at_truth else 1 - inputs, targets)
     for name, value in simulated.items():
         expected = one.observed[name].shape
         require(
@@ -260,8 +261,9 @@ def _distance(one: Seen, *, at_truth: bool) -> float:
 
 
 def _differentiable(one: Seen) -> None:
-    free = one.trial.batches.inputs.clone().requires_grad_()
-    after = _described(one, free, one.trial.batches.labels)
+    inputs, targets = one.trial.trained_on
+    free = inputs.clone().requires_grad_()
+    after = _described(one, free, targets)
     total = torch.stack([value.sum() for value in after.values()]).sum()
     require(total.requires_grad, f"{one.words}: the candidate is not differentiable in the dummy's gradient")
     (slope,) = torch.autograd.grad(total, free, allow_unused=True)

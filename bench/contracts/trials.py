@@ -49,6 +49,19 @@ class Trial:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: tuple(value.shape) for name, value in self.weights.items()}
 
+    @property
+    def trained_on(self) -> tuple[Tensor, Tensor]:
+        """What the gradients of `taps` are computed on: inputs (client, step, example, *shape) and class probabilities
+        (client, step, example, class)."""
+        parts, now = [], self.stages
+        for step in range(self.federated.steps):
+            x, y = self.batches.inputs[:, step], self.batches.labels[:, step]
+            key = DrawKey(seed=3, draw=0, round=0, step=step)
+            *mixed, now = now.trained_on(x, one_hot(y, 10, x.dtype), key, CLIENTS, weights=self.weights)
+            parts.append(mixed)
+        inputs, targets = (torch.stack(each, 1) for each in zip(*parts, strict=True))
+        return inputs, targets
+
     def of_rounds(self, defense: Defense, rounds: int) -> "Trial":
         """The same round, of a training of so many.  Raises ValueError where the defense refuses that setting."""
         chosen = stages(defense, setting_of(self.federated, rounds=rounds), self.shapes)
@@ -58,6 +71,8 @@ class Trial:
         """The undefended tensors that a stage receives: (client, example, *shape), (client, *shape), (*shape)."""
         inputs, labels = self.batches.inputs[:, 0], self.batches.labels[:, 0]
         targets = one_hot(labels, 10, inputs.dtype)
+        if stage == "input":
+            return {"inputs": inputs, "targets": targets}
         flat = group_gradients(
             self.module, self.weights, inputs.flatten(0, 1)[:, None], targets.flatten(0, 1)[:, None]
         )
@@ -162,7 +177,7 @@ def first_trial(defense: Defense) -> tuple[str, Trial]:
 
 
 def lead_of(stage: Stage) -> int:
-    return 2 if stage == "example" else 0 if stage == "aggregate" else 1
+    return 2 if stage in ("input", "example") else 0 if stage == "aggregate" else 1
 
 
 def variants(defense: Defense) -> Iterator[Defense]:
@@ -185,7 +200,7 @@ def variants(defense: Defense) -> Iterator[Defense]:
 
 def context_of(trial: Trial, stage: Stage, *, draw: int = 0) -> Context:
     rows: tuple[tuple[int, ...], ...] = tuple((client,) for client in CLIENTS)
-    if stage == "example":
+    if stage in ("input", "example"):
         rows = tuple((client, example) for client in CLIENTS for example in range(trial.federated.batch))
     lead = lead_of(stage)
     return Context(

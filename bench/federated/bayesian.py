@@ -161,6 +161,10 @@ def _obstacle(level: str, federated: Federated, stages: Stages) -> str | None:
     """Why a level cannot be accounted under this defense and setting; None where it can."""
     if level != "client" and federated.algorithm != "fedsgd":
         return "it is of one local step, and fedavg may take several"
+    if level != "client" and stages.has("input"):
+        return (
+            "what it measures are gradients of the examples as they are, and a step's are transformed before"
+        )
     many, rows = federated.per_round, "clients a round"
     if level == "instance":
         many, rows = federated.batch, "examples a batch"

@@ -24,7 +24,7 @@ from bench.federated.batches import Batches
 from bench.federated.draws import StreamDraws
 from bench.federated.stacks import stack
 from bench.federated.stages import DrawKey, Stages
-from bench.gradients import example_loss
+from bench.gradients import example_loss, one_hot
 
 
 class Gradients(Protocol):
@@ -38,7 +38,7 @@ class Gradients(Protocol):
 
 class Network(Protocol):
     """Gradients of every client at its own weights: `weights` name → (client, *shape), `inputs` (client, example,
-    *shape), `labels` (client, example)."""
+    *shape), `labels` (client, example), or class probabilities (client, example, class)."""
 
     def gradients(self, weights: Tensors, inputs: Tensor, labels: Tensor) -> Gradients: ...
 
@@ -117,7 +117,7 @@ class ExampleGradients:
 
 def local_updates(
     net: Network, model: nn.Module, weights: Tensors, batches: Batches, federated: Federated, stages: Stages,
-    draw_key: DrawKey, draws: Draws,
+    draw_key: DrawKey, draws: Draws, *, classes: int,
 ) -> tuple[dict[str, Tensor], Stages]:  # fmt: skip
     """What these clients would send before stage `client`, name → (client, *shape), and their next states.
 
@@ -130,7 +130,13 @@ def local_updates(
         for step in range(federated.steps):
             now = replace(draw_key, step=step)
             inputs, labels = batches.inputs[:, step], batches.labels[:, step]
-            gradients = net.gradients(local, inputs, labels)
+            targets = labels
+            if stages.has("input"):
+                soft = one_hot(labels, classes, inputs.dtype)
+                inputs, soft, stages = stages.trained_on(inputs, soft, now, clients, draws, weights)
+                if not stages.states_only:
+                    targets, labels = soft, soft.argmax(-1)
+            gradients = net.gradients(local, inputs, targets)
             remaining: dict[str, Tensor] | None = None  # the examples' norms after stage `example`
             seen: dict[str, Tensor] | None = None  # and their gradients, where stage `step` looks at them
             if not stages.has("example"):

@@ -13,7 +13,7 @@ from bench.federated.draws import CentralDraws
 from bench.federated.noises import Added, MeanOver, total_noise
 from bench.federated.stages import Stages
 from bench.federated.straight_through import StraightThrough, straight_through
-from bench.points import STAGES, UPDATE_STAGES, Point, Scope, Stage
+from bench.points import GRADIENT_STAGES, STAGES, UPDATE_STAGES, Point, Scope, Stage
 from bench.trip import Candidates, Noise, StepDefense
 
 _IN_STEPS: tuple[Stage, ...] = ("example", "step")
@@ -223,10 +223,12 @@ def describe(
     and one client is shown, where a client's own state depends on earlier rounds, and where a transform's code does not
     run on a candidate.  `unit`: one unit of the mean gradient in the units that are sent, 1 or η·L.
 
+    A candidate is what was trained on: after stage `input`, of which nothing is described.
+
     `probe`, name → (*shape), is any gradient, on which each transform is tried.  `weights`, name → (*shape) of
     that round, and `colluders`: see `Context`.
     """
-    seen = [stage for stage in STAGES if point.sees(stage)]
+    seen = [stage for stage in GRADIENT_STAGES if point.sees(stage)]
     contexts: dict[Stage, Context] = {
         stage: Context(
             lead=2 if stage == "example" else 1,  # a candidate keeps the readings' axis at `aggregate`
@@ -249,6 +251,8 @@ def describe(
     if parts is None:
         return None
     noises, additive = _noises(parts, contexts)
+    # other draws at `input` are other examples: neither a mean over them nor a likelihood of originals is of use
+    additive = additive and not stages.has("input")
     scales: dict[Stage, float] = {stage: 1.0 if stage in _IN_STEPS else unit for stage in STAGES}
     return Composition(
         parts=parts, contexts=contexts, unit=unit, senders=senders, additive=additive,

@@ -1,6 +1,6 @@
 """One federated round: clients' local training, the defense's stages in order, a tap after each.
 
-example → step → (SGD, L times) → client → exchange → server → aggregate
+input → example → step → (SGD, L times) → client → exchange → server → aggregate
 """
 
 from collections.abc import Mapping
@@ -42,10 +42,11 @@ def run_round(
     total: dict[str, Tensor] = {name: torch.zeros_like(value) for name, value in local.items()}
     for step in range(federated.steps):
         now = replace(draw_key, step=step)
-        inputs, labels = batches.inputs[:, step], batches.labels[:, step]
-        here = Local(model=model, weights=local, inputs=inputs, labels=labels)
-        per_example = _per_example(here, classes, same=step == 0)
-        clients = batches.clients
+        clients, inputs = batches.clients, batches.inputs[:, step]
+        targets = one_hot(batches.labels[:, step], classes, inputs.dtype)
+        inputs, targets, stages = stages.trained_on(inputs, targets, now, clients, weights=weights)
+        here = Local(model=model, weights=local, inputs=inputs, labels=targets.argmax(-1))
+        per_example = _per_example(here, targets, same=step == 0)
         per_example, stages = stages.apply("example", per_example, now, clients, weights=weights, local=here)
         mean = {name: value.mean(1) for name, value in per_example.items()}
         remaining = norms(per_example, 2) if stages.has("step") else None
@@ -73,9 +74,9 @@ def server_step(weights: Tensors, aggregate: Tensors, federated: Federated) -> d
     return {name: value - rate * aggregate[name] for name, value in weights.items()}
 
 
-def _per_example(local: Local, classes: int, *, same: bool) -> dict[str, Tensor]:
-    """Gradients (client, example, *shape) at each client's own weights; `same` where all are equal."""
-    targets = one_hot(local.labels, classes, local.inputs.dtype)
+def _per_example(local: Local, targets: Tensor, *, same: bool) -> dict[str, Tensor]:
+    """Gradients (client, example, *shape) at each client's own weights; `same` where all are equal.  `targets`
+    (client, example, class) are probabilities."""
     if same:
         weights = {name: value[0] for name, value in local.weights.items()}
         flat = example_gradients(local.model, weights, local.inputs.flatten(0, 1), targets.flatten(0, 1))

@@ -19,7 +19,7 @@ from bench.federated.batches import Batches
 from bench.federated.describe import untouched
 from bench.federated.pipeline import run_round
 from bench.federated.stages import DrawKey, Stages
-from bench.points import STAGES, Point, Scope
+from bench.points import STAGES, Point, Scope, Stage
 
 SIMULATIONS = 5000  # readings that a cell's attacker may simulate
 CHUNK_BYTES = 100e6  # of gradients that are computed at once
@@ -186,7 +186,9 @@ def simulator_name(
 
 
 def _batchwise(stages: Stages) -> bool:
-    return any(transform.batchwise for transform in stages.transforms.get("example", ()))
+    """Whether what is shown of an example depends on the others of its batch."""
+    local: tuple[Stage, ...] = ("input", "example")
+    return any(transform.batchwise for stage in local for transform in stages.transforms.get(stage, ()))
 
 
 def _of_clients(stages: Stages, clients: tuple[int, ...], weights: Tensors) -> Stages:

@@ -44,7 +44,8 @@ class Stack:
     def gradients(self, weights: Tensors, inputs: Tensor, labels: Tensor) -> "StackGradients":
         """Every client's gradients at its own weights.
 
-        `weights` name → (client, *shape), `inputs` (client, example, *shape), `labels` (client, example).
+        `weights` name → (client, *shape), `inputs` (client, example, *shape), `labels` (client, example), or class
+        probabilities (client, example, class).
         """
         x = inputs.transpose(0, 1)
         seen: list[tuple[_Layer, Tensor]] = []
@@ -60,7 +61,7 @@ class Stack:
                 seen.append((part, read.detach()))
                 outputs.append(z)
                 x = z
-            targets = labels.T.reshape(-1)
+            targets = labels.transpose(0, 1).flatten(0, 1)
             loss = F.cross_entropy(x.flatten(0, 1), targets, reduction="sum")
         deltas = torch.autograd.grad(loss, outputs)
         return StackGradients(

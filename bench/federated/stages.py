@@ -84,7 +84,7 @@ class Stages:
     ) -> tuple[dict[str, Tensor], "Stages"]:  # fmt: skip
         """The tensors after one stage, and the stages with their next states.
 
-        Leading axes: (client, example) at `example`, (client,) up to `server`, none at `aggregate`.
+        Leading axes: (client, example) at `input` and `example`, (client,) up to `server`, none at `aggregate`.
         Without `draws` they are keyed row by row.  `norms`, `weights`, `local` and `examples`: see
         `Context`.
         """
@@ -102,6 +102,16 @@ class Stages:
             random_index += transform.random
             current, stages = stages.advance((stage, position), clients, transform.update, current, context)
         return dict(tensors) if self.states_only else current, stages
+
+    def trained_on(
+        self, inputs: Tensor, targets: Tensor, draw_key: DrawKey, clients: tuple[int, ...],
+        draws: Draws | None = None, weights: Tensors | None = None,
+    ) -> tuple[Tensor, Tensor, "Stages"]:  # fmt: skip
+        """What a local step's gradients are computed on, after stage `input`, and the stages with their next states:
+        `inputs` (client, example, *shape) and `targets` (client, example, class), class probabilities."""
+        given = {"inputs": inputs, "targets": targets}
+        after, stages = self.apply("input", given, draw_key, clients, draws, weights=weights)
+        return after["inputs"], after["targets"], stages
 
     def advance(
         self, place: Place, clients: tuple[int, ...],
@@ -176,7 +186,7 @@ def stages(defense: Defense, setting: Setting, shapes: Shapes) -> Stages:
                     "derive it from bench.defenses.base:Transform"
                 )
             state = transform.initial_of(shapes, setting.clients)
-            if state and transform.owner == "server" and stage in ("example", "step"):
+            if state and transform.owner == "server" and stage in ("input", "example", "step"):
                 raise ValueError(
                     f"{type(transform).__name__} keeps a server's state at stage {stage!r}, inside local steps"
                 )
@@ -191,7 +201,7 @@ def _rows(
     """The key fields of each row, (client, example) or (client,), and the number of leading axes."""
     if stage == "aggregate":
         return ((),), 0
-    if stage == "example":
+    if stage in ("input", "example"):
         batch = next(iter(tensors.values())).shape[1]
         return tuple((client, example) for client in clients for example in range(batch)), 2
     return tuple((client,) for client in clients), 1

@@ -161,7 +161,7 @@ def updates(
         draws = StreamDraws.of(draw_key.seed, draw_key.draw, draw_key.round, clients, job.device)
         return local_updates(
             net, job.model, before.weights, batches.to(job.device), job.cell.federated,
-            before.stages.of(clients), draw_key, draws,
+            before.stages.of(clients), draw_key, draws, classes=job.data.classes,
         )  # fmt: skip
 
     chunks = [chosen[start : start + job.chunk] for start in range(0, len(chosen), job.chunk)]

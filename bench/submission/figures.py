@@ -16,6 +16,7 @@ from bench.leaderboard.costs import UNDEFENDED
 from bench.points import POINTS
 from bench.record.equality import unequal
 from bench.record.schema import AttackResult, Distortion, ExampleScore, PriorScore, Record, TrainingResult
+from bench.registry.mixing import originals
 from bench.sanitize import sanitize
 from bench.scoring.metrics import PSNR_CAP_DB
 from bench.scoring.reading import SNR_CAP_DB
@@ -98,13 +99,18 @@ def _chances(result: AttackResult, cell: AttackCell, earlier: bool) -> Iterator[
     if earlier or cell.grants.labels or not result.readings:
         return
     stated, guesses = result.figures(), len(result.readings[0].examples)
-    for name, value, candidates in (
-        ("identification_chance", stated.identification_chance, stated.gallery + 1),
-        ("naming_chance", stated.naming_chance, cell.grants.gallery),
+    for name, value, hits, candidates in (
+        (
+            "identification_chance",
+            stated.identification_chance,
+            guesses * originals(cell),
+            stated.gallery + 1,
+        ),
+        ("naming_chance", stated.naming_chance, guesses, cell.grants.gallery),
     ):
-        expected = min(1.0, guesses / candidates) if candidates else None
+        expected = min(1.0, hits / candidates) if candidates else None
         if value is not None and (expected is None or not math.isclose(value, expected, rel_tol=1e-9)):
-            yield f"{name} is {value:.4g}, {guesses} guesses among {candidates} give {expected}"
+            yield f"{name} is {value:.4g}, {hits} guesses among {candidates} give {expected}"
 
 
 def _undefended(result: AttackResult, cell: AttackCell) -> Iterator[str]:

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench import PROTOCOL
 from bench.answer.attack import GALLERY
 from bench.answer.gallery import granted_gallery, naming_chance
 from bench.answer.setup import Source
-from bench.answer.victims import Truth, draw_victims, scored_once, truth_at
+from bench.answer.victims import Truth, draw_victims, originals_at, scored_once
 from bench.cell import AttackCell, CheckpointWeights
 from bench.datasets.base import Data
 from bench.datasets.loading import load
@@ -24,6 +25,7 @@ from bench.record.schema import AttackResult, Record
 from bench.registry import entries as registry
 from bench.sanitize import first_line
 from bench.scoring.identify import chance_of
+from bench.scoring.metrics import rmse
 from bench.submission import arrays
 from bench.submission.archive import opened
 
@@ -73,24 +75,45 @@ def _findings(
     at = point(cell.point)
     round_ = cell.weights.round if isinstance(cell.weights, CheckpointWeights) else 0
     source = Source(data=data, clients=clients_of(cell, data), round=round_)
-    if not result.readings:  # of a cascade, which `left` checks
+    if not result.readings:  # of a cascade, which `check` holds against the cells before it
         return
-    drawn = truth_at(draw_victims(cell, source, at), at).of(tuple(number for number, _ in result.numbered()))
+    rows = tuple(number for number, _ in result.numbered())
+    drawn, *others = (each.of(rows) for each in originals_at(cell, draw_victims(cell, source, at), at))
     truth = scored_once(drawn, len(result.readings[0].examples))
     stated = [tuple(reading.indices) for reading in result.readings]
     if stated != [tuple(row.flatten().tolist()) for row in truth.indices]:
         yield "its examples are not those that its seed draws"
         return
-    if content is not None and not np.array_equal(content["truth"], truth.inputs.numpy()):
-        yield "what its arrays call the truth is not in the data set at its indices"
+    if content is not None:
+        yield from _of_truth(result, content, [each.inputs.numpy() for each in (truth, *others)])
     summary = result.figures()
     for name, chance in (
-        ("identification_chance", _identification(cell, truth, data)),
+        ("identification_chance", min(1.0, (1 + len(others)) * _identification(cell, truth, data))),
         ("naming_chance", _naming(cell, drawn, truth, data)),
     ):
         value = getattr(summary, name)
         if value is not None and (chance is None or abs(value - chance) > _NEAR):
             yield f"its {name} is {value}, its cell's is {chance}"
+
+
+def _of_truth(
+    result: AttackResult, content: arrays.Arrays, originals: list[NDArray[np.float32]]
+) -> Iterator[str]:
+    """What does not fit between the arrays and the examples of the data set: each reading is scored against the first
+    of `originals` or, of a mixed example, against the one that leaked, else the nearer."""
+    stated, guess = content["truth"], content["reconstruction"]
+    if stated.shape != originals[0].shape or guess.shape != stated.shape:
+        yield "what its arrays call the truth is not in the data set at its indices"
+        return
+    for row, reading in enumerate(result.readings):
+        if not any(np.array_equal(stated[row], each[row]) for each in originals):
+            yield "what its arrays call the truth is not in the data set at its indices"
+            return
+        errors = [float(rmse(each[row : row + 1], guess[row : row + 1]).max()) for each in originals[1:]]
+        own = float(rmse(stated[row : row + 1], guess[row : row + 1]).max())
+        if not reading.leaked and any(error < own * (1 - _NEAR) for error in errors):
+            yield f"reading {row}: it is scored against the farther of its mixed example's originals"
+            return
 
 
 def _identification(cell: AttackCell, truth: Truth, data: Data) -> float:

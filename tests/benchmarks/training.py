@@ -71,7 +71,7 @@ def ours(name: str, steps: int, clients: int) -> Once:
 
     def once() -> None:
         draws = StreamDraws.of(0, 0, 0, batches.clients, torch.device("cpu"))
-        local_updates(net, module, weights, batches, federated, defended, draw_key, draws)
+        local_updates(net, module, weights, batches, federated, defended, draw_key, draws, classes=10)
 
     return once
 

@@ -1,0 +1,27 @@
+"""Which cells have a truth of mixed examples: their defense claims stage `input`, and a batch has two to mix.
+
+Read off the class's literal `stages`, so that who scores or checks a record loads no plug-in.
+"""
+
+from bench.cell import AttackCell
+from bench.errors import BenchError
+from bench.points import POINTS, Scope
+from bench.registry import entries as registry
+
+EITHER = "its defense mixes examples before their gradient: one leaks if either of its originals comes back"
+
+
+def mixes(cell: AttackCell) -> bool:
+    """Whether an example may be mixed with the next one of its batch; no for a defense that is not here."""
+    try:
+        claimed = registry.literals("defenses", cell.defense.name).get("stages")
+    except BenchError:
+        return False
+    return cell.federated.batch > 1 and isinstance(claimed, tuple | list) and "input" in claimed
+
+
+def originals(cell: AttackCell) -> int:
+    """Of how many examples a reading of one example may be: 2 where it may be mixed, else 1.  A reading of whole
+    batches holds all of its originals."""
+    known = POINTS.get(cell.point)
+    return 2 if known is not None and known.scope is Scope.EXAMPLE and mixes(cell) else 1
