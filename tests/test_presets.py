@@ -32,7 +32,7 @@ SHAPES = {
     "cifar10": ((3, 32, 32), 10, 41667), "cifar100": ((3, 32, 32), 100, 41667),
     "lfw": ((3, 32, 32), 62, 1889), "aptos": ((2048,), 5, 28985),
 }  # fmt: skip
-STANDARD_V1 = "1"
+STANDARD_V1 = "cf4b4ec58cddd51149fa3c991dead77bc4fedaa085bb540e86906590a3494029"
 EMBEDDED = ("cancer", "digits")
 NAMES = [name for name, _ in presets()]
 
