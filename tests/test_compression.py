@@ -461,8 +461,18 @@ def test_secure_aggregation_states_no_epsilon_and_refuses_a_round_of_one() -> No
         SecureAggregation().transforms(setting(per_round=1))
     with pytest.raises(ValueError, match="a ring of 40 bits for 50000 clients"):
         SecureAggregation(bits=24).transforms(setting(per_round=50_000))
-    with pytest.raises(ValueError, match="masks are of 8 clients, and 3 take part"):
-        MaskInRing(ring=Ring(clip=8.0, bits=22, clients=8)).apply(gradients(3), context(3))
+
+
+def test_a_part_of_a_round_is_masked_as_well() -> None:
+    """One row of eight: the difference of two seeds would be that of one with itself."""
+    given = {"a": torch.zeros(1, 20_000, dtype=torch.float64)}
+    mask = MaskInRing(ring=Ring(clip=8.0, bits=22, clients=8))
+    after = mask.apply(given, context(1))["a"]
+    said = mask.noise(context(1), {})
+    assert said is not None
+    assert isinstance(said.variance, float)
+    # the square of a uniform has the kurtosis 9/5
+    assert abs(float(after.var()) - said.variance) <= SIGMAS * said.variance * math.sqrt(0.8 / 20_000)
 
 
 def test_a_round_behind_secure_aggregation_has_the_undefended_mean() -> None:

