@@ -32,7 +32,7 @@ from bench.federated.stages import DrawKey, Stages, stages
 from bench.points import POINTS, point
 from bench.record.schema import AttackResult
 from bench.registry import entries as registry
-from bench.registry.mixing import EITHER, mixes, originals
+from bench.registry.mixing import EITHER, mixes, mixes_alone, originals
 from bench.submission import truth as checked
 from bench.submission.figures import findings
 from bench.trip import Reconstruction
@@ -340,6 +340,28 @@ def test_either_original_of_a_mixture_leaks_it_and_the_mixture_does_not(
     assert summary.asr.value == 0.5
     assert summary.identification_chance == pytest.approx(2 / (summary.gallery + 1))
     assert EITHER in result.notes
+
+
+def test_who_only_mixes_is_told_from_who_adds_noise_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By literal stages alone: the class of a plug-in is not loaded where its cells are scored."""
+    monkeypatch.setattr(registry, "_added", {})
+    plugin = tmp_path / "plugin.py"
+    plugin.write_text(
+        "from bench.defenses.mixup import MixUp\n"
+        "class Both(MixUp):\n    stages = ('input', 'client')\n"
+        "class Same(MixUp):\n    pass\n"
+        "DEFENSES = {'both': Both, 'same': Same}\n"
+    )
+    declared = registry.add_plugin(str(plugin))
+    registry.drop_plugins()
+    registry.declare(declared)
+    names = ("mixup", "same", "both", "prune", "elsewhere")
+    cells = [cell_of(defense=Entry(name=name)) for name in names]
+    assert [mixes(cell) for cell in cells] == [True, True, True, False, False]
+    assert [mixes_alone(cell) for cell in cells] == [True, True, False, False, False]
+    assert not any(mixes_alone(cell_of(batch=1, defense=Entry(name=name))) for name in names)
 
 
 def test_of_whole_batches_each_original_counts_once_in_whichever_mixture_it_came_back(
