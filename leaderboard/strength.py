@@ -13,6 +13,7 @@ from bench.leaderboard.worst import GRADIENT_FREE, SNR_CAP_DB, WorstCase
 from bench.points import POINTS, Scope
 from bench.record.names import entry_text
 from bench.record.schema import Record, Spot, TrainingResult
+from bench.registry.mixing import mixes_alone
 
 WEAKER = 0.25  # of a squared change: half of the noise
 ROUNDING = 1e-9  # of a squared norm: no change
@@ -32,12 +33,16 @@ def trained_with(records: Iterable[Record]) -> dict[tuple[str, str], list[Traine
 def strength(point: str, worst: WorstCase, trained: Sequence[Trained]) -> list[Flag]:
     """What the trainings of a defense say against its figure at `point`, one that shows an update or a mean of them.
 
-    Noise may not be less.  What a mask or a clip takes depends on the gradient: there it may not be nothing at all.
+    Noise may not be less.  What a mask or a clip takes depends on the gradient, and what mixing changes on the examples
+    that meet: there it may not be nothing at all.
     """
     if not worst.attacked or POINTS[point].scope not in (Scope.UPDATE, Scope.AGGREGATE):
         return []
-    results = [r.attack for each in worst.records.values() for r in each if r.attack is not None]
-    random = any(result.conditions.random for result in results)
+    answered = [r for each in worst.records.values() for r in each if r.attack is not None]
+    random = any(r.attack.conditions.random for r in answered if r.attack is not None)
+    cell = answered[0].cell if answered else None  # all are of one defense
+    if isinstance(cell, AttackCell) and mixes_alone(cell):
+        random = False
     looked = [(cell, result) for cell, result in trained if result.spots]
     later = (_later(result, point, random=random) for _, result in looked)
     elsewhere = (_elsewhere(cell, result.spots[0], point, worst, random=random) for cell, result in looked)

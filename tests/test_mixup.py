@@ -14,10 +14,11 @@ from torch.func import functional_call
 
 from bench.answer import attack as answer
 from bench.answer.context import Memory, RunContext
+from bench.answer.readings import take_reading
 from bench.answer.reconstruct import Attempt
 from bench.answer.run import run
 from bench.answer.setup import prepare, prepare_source
-from bench.answer.victims import draw_victims, originals_at, trained_at, truth_at
+from bench.answer.victims import batches_of, draw_victims, originals_at, trained_at, truth_at
 from bench.cell import AttackCell, DataRef, Entry, Federated, Grants
 from bench.contracts.run import check_instance
 from bench.contracts.situations import data, setting_of
@@ -32,10 +33,10 @@ from bench.federated.stages import DrawKey, Stages, stages
 from bench.points import POINTS, point
 from bench.record.schema import AttackResult
 from bench.registry import entries as registry
-from bench.registry.mixing import EITHER, mixes, originals
+from bench.registry.mixing import EITHER, mixes, mixes_alone, originals
 from bench.submission import truth as checked
 from bench.submission.figures import findings
-from bench.trip import Reconstruction
+from bench.trip import Reconstruction, Status
 
 CLIENTS = (4, 0, 2)
 KEY = DrawKey(seed=0, draw=0, round=0)
@@ -92,16 +93,17 @@ def staged(defense: Defense, setting: Federated) -> Stages:
 def shown(defense: Defense, setting: Federated, given: Batches) -> dict[str, dict[str, Tensor]]:
     module, weights = model()
     taps = run_round(module, weights, given, setting, staged(defense, setting), KEY, classes=10)
-    return dict(taps.shown)
+    return {at: dict(tensors) for at, tensors in taps.shown.items()}
 
 
 def cell_of(where: str = "type-2", batch: int = 3, **changes: Any) -> AttackCell:
-    return AttackCell(**{
+    fields: dict[str, Any] = {
         "dataset": DataRef(name="digits", sha256=data().sha256), "model": Entry(name="dlg-lenet"),
         "federated": Federated(batch=batch, clients=20, per_round=4),
         "defense": Entry(name="mixup", params={"alpha": 1.0}), "attack": Entry(name="prior-mean"),
         "point": where, "readings": 4, "evaluations": 4,
-    } | changes)  # fmt: skip
+    }  # fmt: skip
+    return AttackCell(**(fields | changes))
 
 
 # ------------------------------------------------------------------ the mixing
@@ -299,9 +301,10 @@ def planted(cell: AttackCell, guess: Tensor, tmp: Path, monkeypatch: pytest.Monk
     """The result of a cell whose attack claims these examples."""
     count, examples = guess.shape[:2]
     ones = torch.ones(count, dtype=torch.int64)
+    fine: tuple[Status, ...] = ("ok",) * count
     claim = Reconstruction(
         inputs=guess, labels=torch.full((count, examples), -1), loss=torch.zeros(count), evaluations=ones,
-        outer=ones, restarts=ones, status=("ok",) * count,
+        outer=ones, restarts=ones, status=fine,
     )  # fmt: skip
     monkeypatch.setattr(answer, "reconstruct", lambda *args: Attempt(reconstruction=claim))
     record = run(cell, RunContext(run=tmp), MEMORY)
@@ -340,6 +343,28 @@ def test_either_original_of_a_mixture_leaks_it_and_the_mixture_does_not(
     assert summary.asr.value == 0.5
     assert summary.identification_chance == pytest.approx(2 / (summary.gallery + 1))
     assert EITHER in result.notes
+
+
+def test_who_only_mixes_is_told_from_who_adds_noise_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By literal stages alone: the class of a plug-in is not loaded where its cells are scored."""
+    monkeypatch.setattr(registry, "_added", {})
+    plugin = tmp_path / "plugin.py"
+    plugin.write_text(
+        "from bench.defenses.mixup import MixUp\n"
+        "class Both(MixUp):\n    stages = ('input', 'client')\n"
+        "class Same(MixUp):\n    pass\n"
+        "DEFENSES = {'both': Both, 'same': Same}\n"
+    )
+    declared = registry.add_plugin(str(plugin))
+    registry.drop_plugins()
+    registry.declare(declared)
+    names = ("mixup", "same", "both", "prune", "elsewhere")
+    cells = [cell_of(defense=Entry(name=name)) for name in names]
+    assert [mixes(cell) for cell in cells] == [True, True, True, False, False]
+    assert [mixes_alone(cell) for cell in cells] == [True, True, False, False, False]
+    assert not any(mixes_alone(cell_of(batch=1, defense=Entry(name=name))) for name in names)
 
 
 def test_of_whole_batches_each_original_counts_once_in_whichever_mixture_it_came_back(
@@ -400,9 +425,6 @@ def test_who_knows_the_defense_finds_the_mixture_and_its_self_check_is_at_zero(
 
 
 def test_a_black_box_attacker_mixes_a_candidate_with_a_public_example(tmp_path: Path) -> None:
-    from bench.answer.readings import take_reading
-    from bench.answer.victims import batches_of
-
     cell = cell_of(knowledge="black-box", attack=Entry(name="learned-inverter"), grants=Grants())
     setup, at = prepare(cell, RunContext(run=tmp_path), MEMORY), point("type-2")
     victims = draw_victims(cell, setup.source, at)

@@ -13,11 +13,12 @@ EITHER = "its defense mixes examples before their gradient: one leaks if either 
 
 def mixes(cell: AttackCell) -> bool:
     """Whether an example may be mixed with the next one of its batch; no for a defense that is not here."""
-    try:
-        claimed = registry.literals("defenses", cell.defense.name).get("stages")
-    except BenchError:
-        return False
-    return cell.federated.batch > 1 and isinstance(claimed, tuple | list) and "input" in claimed
+    return cell.federated.batch > 1 and "input" in _stages(cell.defense.name)
+
+
+def mixes_alone(cell: AttackCell) -> bool:
+    """Whether it is mixed, and nothing else is done to it or its gradient."""
+    return mixes(cell) and set(_stages(cell.defense.name)) == {"input"}
 
 
 def originals(cell: AttackCell) -> int:
@@ -25,3 +26,12 @@ def originals(cell: AttackCell) -> int:
     batches holds all of its originals."""
     known = POINTS.get(cell.point)
     return 2 if known is not None and known.scope is Scope.EXAMPLE and mixes(cell) else 1
+
+
+def _stages(defense: str) -> tuple[object, ...]:
+    """The stages that it claims; none where it is not here."""
+    try:
+        claimed = registry.literals("defenses", defense).get("stages")
+    except BenchError:
+        return ()
+    return tuple(claimed) if isinstance(claimed, tuple | list) else ()
