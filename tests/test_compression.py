@@ -1,7 +1,7 @@
 """Compression, DP-SGD by its name, secure aggregation: closed forms in float64, and statistics with stated errors."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -33,10 +33,9 @@ SIGMAS = 5  # a true statement fails once in two million
 ROWS = 4000
 
 
-def setting(**changed: int) -> Setting:
-    return replace(
-        Setting(clients=100, per_round=8, rounds=20, steps=5, batch=4, client_examples=500, rate=0.1),
-        **changed,
+def setting(per_round: int = 8) -> Setting:
+    return Setting(
+        clients=100, per_round=per_round, rounds=20, steps=5, batch=4, client_examples=500, rate=0.1
     )
 
 
@@ -237,7 +236,7 @@ def test_a_variance_that_follows_from_what_passes_is_checked() -> None:
 
 def test_what_top_k_sent_and_remembers_is_the_sum_of_all_gradients() -> None:
     (transform,) = TopK(kept=0.1).transforms(setting())["client"]
-    state = {name: value.double() for name, value in transform.initial_of(SHAPES, 3).items()}
+    state: Tensors = {name: value.double() for name, value in transform.initial_of(SHAPES, 3).items()}
     total = {name: torch.zeros(3, *shape, dtype=torch.float64) for name, shape in SHAPES.items()}
     sent = dict(total)
     for round_ in range(30):
@@ -276,7 +275,7 @@ def test_a_candidate_that_was_held_back_counts_by_what_it_exceeds() -> None:
 def test_variance_based_is_the_papers_loop(alpha: float) -> None:
     """Algorithm 1, a number at a time, over six steps; and nothing is lost: sent + r = Σ of the means."""
     transform = SendUnambiguous(threshold=alpha, decay=0.9)
-    state = {name: value.double() for name, value in transform.initial_of({"a": (7,)}, 2).items()}
+    state: Tensors = {name: value.double() for name, value in transform.initial_of({"a": (7,)}, 2).items()}
     r, v = [[0.0] * 7 for _ in range(2)], [[0.0] * 7 for _ in range(2)]
     sent_sum, total = torch.zeros(2, 7, dtype=torch.float64), torch.zeros(2, 7, dtype=torch.float64)
     for step in range(6):
@@ -449,7 +448,7 @@ def test_to_a_masked_upload_every_candidate_is_as_likely() -> None:
     """The reading tells attackers nothing: the law of each candidate is the same."""
     mask, _ = chain(3)
     given, observed = gradients(3), mask.apply(gradients(3, seed=1), context(3))
-    assert mask.log_density(given, observed, context(3)).tolist() == [0, 0, 0]
+    assert mask.log_likelihood(given, observed, context(3)).tolist() == [0, 0, 0]
     said = mask.noise(context(3), {})
     assert said is not None
     assert said.variance == pytest.approx((mask.ring.step * 2.0**mask.ring.width) ** 2 / 12, rel=1e-9)
