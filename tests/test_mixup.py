@@ -301,10 +301,10 @@ def planted(cell: AttackCell, guess: Tensor, tmp: Path, monkeypatch: pytest.Monk
     """The result of a cell whose attack claims these examples."""
     count, examples = guess.shape[:2]
     ones = torch.ones(count, dtype=torch.int64)
-    fine: tuple[Status, ...] = ("ok",) * count
+    fine: Status = "ok"
     claim = Reconstruction(
         inputs=guess, labels=torch.full((count, examples), -1), loss=torch.zeros(count), evaluations=ones,
-        outer=ones, restarts=ones, status=fine,
+        outer=ones, restarts=ones, status=(fine,) * count,
     )  # fmt: skip
     monkeypatch.setattr(answer, "reconstruct", lambda *args: Attempt(reconstruction=claim))
     record = run(cell, RunContext(run=tmp), MEMORY)
