@@ -1,16 +1,18 @@
 """What a run says at its beginning, and at its end: the tables, where things are, and what next."""
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
+from bench.cli import standing
+from bench.cli.standing import Joined
 from bench.cli.watching import say
 from bench.cli.words import duration
 from bench.leaderboard.conditions import Condition, by_condition, without_evidence
-from bench.leaderboard.forms import terminal
+from bench.leaderboard.forms import standings, terminal
 from bench.leaderboard.forms.numbers import rate, share
 from bench.leaderboard.knowledge import knowledge
 from bench.leaderboard.trainings import trainings
@@ -53,17 +55,23 @@ def announce(console: Console, title: str, schedule: RunSchedule, pool: PoolSpec
 
 def conclude(
     console: Console, records: Sequence[Record], run: Path, request: Request, published: Sequence[PublishedFigures],
-    mlflow: str, *, verbose: bool = False,
+    mlflow: str, *, verbose: bool = False, joined: Joined | None = None,
 ) -> None:  # fmt: skip
     """The tables of a run's records, what failed, and in a few lines what leaks, why to believe it, and what next.
 
     `mlflow` is a line on the upload; `verbose` adds what knowing the defense gains, the caveats of ε and the legend.
+    Of a suite `joined` are the records beside the reference: its standings stand in place of the tables, and of each
+    new defense where it stands.
     """
     tables = by_condition(records)
     console.print()
-    if tables:
+    if joined is not None:
+        console.print(
+            standings.terminal(joined.standings, f"{joined.version}: standings over its conditions")
+        )
+    if tables and (joined is None or verbose):
         console.print(terminal.conditions(tables))
-    if trained := trainings(records, published):
+    if (trained := trainings(records, published)) and (joined is None or verbose):
         console.print(terminal.trainings(trained, published, caveats=verbose))
     if verbose and (known := knowledge(records)):
         console.print()
@@ -76,6 +84,9 @@ def conclude(
             say(console, f"{len(reasons)} {status}: {_most(reasons)}", style)
     cell = next((record.id[:8] for record in records if record.attack), None)
     own = f"bench run --matrix {request.matrix} --plugin my_defense.py --defense round-off   (README)"
+    if joined is not None and joined.own:
+        _stands(console, joined, run)
+        return
     lines = [
         *(("what leaks" if n == 0 else "", text) for n, text in enumerate(_leaks(tables))),
         *(("believe it?" if n == 0 else "", text) for n, text in enumerate(_evidence(tables))),
@@ -85,6 +96,20 @@ def conclude(
         *([] if request.plugins else [("", own)]),
         ("kept in", f"{run}   records, pictures"),
     ]
+    _say_lines(console, lines)
+
+
+def _stands(console: Console, joined: Joined, run: Path) -> None:
+    """Where each new defense stands, in four lines, and its most telling picture."""
+    for defense in joined.own:
+        shown = [("defense", defense), *standing.lines(joined, defense)]
+        if picture := standing.picture(joined, defense, run):
+            shown.append(("picture", str(picture)))
+        _say_lines(console, shown)
+    _say_lines(console, [("next", f"bench leaderboard {run}   --conditions, --attacks, --html FILE")])
+
+
+def _say_lines(console: Console, lines: Iterable[tuple[str, str]]) -> None:
     console.print()
     for name, text in lines:
         # a command stays in one piece, to be copied
@@ -96,7 +121,8 @@ def conclude(
         for n, part in enumerate(parts):
             label = f"{'' if n else name:{_INDENT}}"
             console.print(
-                Text.assemble((label, "bold" if name == "what leaks" else "dim"), part), soft_wrap=True
+                Text.assemble((label, "bold" if name in ("what leaks", "defense") else "dim"), part),
+                soft_wrap=True,
             )
 
 

@@ -1,18 +1,23 @@
 """`bench leaderboard`: the board of one or more runs, and results that can be handed on and checked."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from bench.cli import common, lookup, submission
+from bench.cli import common, lookup, standing, submission
 from bench.errors import BenchError
+from bench.leaderboard.attack_ranks import attack_ranks
 from bench.leaderboard.board import Row, board
+from bench.leaderboard.forms import attack_ranks as attack_ranks_form
 from bench.leaderboard.forms import csv as csv_form
 from bench.leaderboard.forms import figure, latex, page, reconstructions, terminal
 from bench.leaderboard.forms import markdown as markdown_form
+from bench.leaderboard.forms import standings as standings_form
 from bench.record.files import write_atomically
 from bench.record.runs import checked_run
 from bench.record.schema import Record
+from bench.reference import store as reference_store
 
 
 class _Board(click.Group):
@@ -31,6 +36,7 @@ def command() -> None:
     bench leaderboard                       the newest run below runs/ (the same as `show`)
     bench leaderboard runs/a runs/b         several runs on one board
     bench leaderboard --html board.html     one page that opens offline
+    bench leaderboard --reference           the reference results that ship with bench
     bench leaderboard show --help           all of its options
     """
 
@@ -40,6 +46,13 @@ def command() -> None:
 @click.option(
     "--only", multiple=True, metavar="TEXT", help="Only defenses whose text holds this [repeatable]."
 )
+@click.option(
+    "--reference/--no-reference",
+    default=None,
+    help="Put the shipped reference results beside it [default: for runs of a suite that has some].",
+)
+@click.option("--conditions", is_flag=True, help="Of a suite: a table for each condition, too.")
+@click.option("--attacks", is_flag=True, help="Rank the attacks of each condition instead.")
 @click.option("--html", type=common.PATH, help="Write a page that opens offline.")
 @click.option("--markdown", type=common.PATH, help="Write it as Markdown.")
 @click.option("--csv", "csv_file", type=common.PATH, help="Write it as CSV.")
@@ -49,52 +62,91 @@ def command() -> None:
 @click.option("--include-pictures", is_flag=True, help="Show examples of private data, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON, all points, attacks and flags.")
 def show(
-    runs: tuple[Path, ...], only: tuple[str, ...], html: Path | None, markdown: Path | None, csv_file: Path | None,
-    latex_file: Path | None, picture: Path | None, point: str, include_pictures: bool, as_json: bool,
+    runs: tuple[Path, ...], only: tuple[str, ...], reference: bool | None, conditions: bool, attacks: bool,
+    html: Path | None, markdown: Path | None, csv_file: Path | None, latex_file: Path | None, picture: Path | None,
+    point: str, include_pictures: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Show the board of RUNS (by default the newest below runs/).
 
     One row for each defense on a data set, model and condition: the worst case over attacks at each
     point, the best single attack, accuracy, ε, overhead; incomplete rows rank below complete ones.
+    Of a suite first the standings: one row for each defense over all conditions, yours (▸) among the
+    published ones.
     """
     if picture is not None and picture.suffix.lower() not in figure.FORMS:
         raise BenchError(f"--picture {picture}: it ends in {', '.join(figure.FORMS)}; rename it")
-    rows, records_of = _rows(runs)
+    records_of = {} if reference and not runs else _records(runs)
     folders = {record.id: run for run, records in records_of.items() for record in records}
+    # a cell that several runs have counts once, as the last named run answered it
+    last = tuple({record.cell.id: record for records in records_of.values() for record in records}.values())
+    version = (
+        None if reference is False else standing.suite_of(records_of) or (reference and _version()) or None
+    )
+    suite = standing.joined(version, last) if version else None
+    records, rows = (last, board(last)) if suite is None else (suite.records, list(suite.rows))
+    standings = list(suite.standings) if suite else []
     if only:
         rows = [row for row in rows if any(text in row.defense for text in only)]
+        standings = [each for each in standings if any(text in each.defense for text in only)]
+    if attacks:
+        _attacks(records, as_json=as_json)
+        return
     if html is not None:
         names = ", ".join(run.resolve().name for run in records_of)  # a published page names no folders
         thumbnails = reconstructions.thumbnails(rows, folders, private=include_pictures)
-        context, title = [f"Runs: {names}"], "Gradient leakage leaderboard"
-        _write(html, page.render(rows, thumbnails=thumbnails, title=title, context=context))
+        context = [*([f"Reference: {version}"] if version else []), *([f"Runs: {names}"] if names else [])]
+        title = "Gradient leakage leaderboard"
+        _write(
+            html, page.render(rows, thumbnails=thumbnails, title=title, context=context, standings=standings)
+        )
     if markdown is not None:
-        _write(markdown, markdown_form.board(rows))
+        over = standings_form.markdown(standings) + "\n" if standings else ""
+        _write(markdown, over + markdown_form.board(rows))
     if csv_file is not None:
-        _write(csv_file, csv_form.board(rows))
+        _write(csv_file, standings_form.comma_separated(standings) if standings else csv_form.board(rows))
     if latex_file is not None:
         _write(latex_file, latex.board(rows))
     if picture is not None:
         _draw(picture, rows, folders, point, include_pictures)
     runs_shown = [str(run) for run in records_of]
     if as_json:
-        common.print_json({"runs": runs_shown, "rows": [row.json() for row in rows]})
+        common.print_json({
+            "runs": runs_shown, "reference": version, "standings": [each.json() for each in standings],
+            "rows": [row.json() for row in rows],
+        })  # fmt: skip
     elif not rows:
         which = " with --only" if only else ""
         click.echo(f"no attack in {', '.join(runs_shown)}: there is nothing to rank{which}")
     elif not any((html, markdown, csv_file, latex_file, picture)):
-        common.console().print(terminal.board(rows))
+        console = common.console()
+        if standings:
+            console.print(standings_form.terminal(standings, f"{version}: standings over its conditions"))
+        if not standings or conditions:
+            console.print(terminal.board(rows))
 
 
-def _rows(runs: tuple[Path, ...]) -> tuple[list[Row], dict[Path, list[Record]]]:
-    """The board's rows, and the records of each run folder.
-
-    A cell that several runs have counts once, as the last named run answered it.
-    """
+def _records(runs: tuple[Path, ...]) -> dict[Path, list[Record]]:
+    """The records of each run folder."""
     folders = [checked_run(run) for run in runs] or [checked_run(None)]
-    records_of = {folder: lookup.compact_records(folder) for folder in folders}
-    last = {record.cell.id: record for records in records_of.values() for record in records}
-    return board(last.values()), records_of
+    return {folder: lookup.compact_records(folder) for folder in folders}
+
+
+def _version() -> str:
+    """The newest suite that has reference results."""
+    there = reference_store.versions()
+    if not there:
+        raise BenchError("no reference results ship with this bench; leave --reference out")
+    return there[-1]
+
+
+def _attacks(records: Sequence[Record], *, as_json: bool) -> None:
+    ranks = attack_ranks(records)
+    if as_json:
+        common.print_json({"attacks": [each.json() for each in ranks]})
+    elif not ranks:
+        click.echo("no attack is done: there is nothing to rank")
+    else:
+        common.console().print(attack_ranks_form.terminal(ranks))
 
 
 def _draw(path: Path, rows: list[Row], folders: dict[str, Path], point: str, include_pictures: bool) -> None:

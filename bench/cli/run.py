@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from bench.cli import common, completion, without_file
 from bench.cli.words import duration, seconds
+from bench.matrix.suites import SUITES
 from bench.record.files import write_atomically
 from bench.registry import entries as registry
 from bench.sanitize import sanitize
@@ -23,7 +24,8 @@ _MOST_SHARDS = 100_000
 _MATRIX = "matrix.toml"  # in the folder of a run without a matrix file: what was typed
 # Options that leave a suite's own cells as they are; any other, new ones too, makes a suite's run unranked.
 _FREE = (
-    "matrix_name", "cell_file", "out", "data_dir", "device", "jobs", "rows", "shard", "executor", "time_limit",
+    "matrix_name", "suite_name", "cell_file", "out", "data_dir", "device", "jobs", "rows", "shard", "executor",
+    "time_limit",
     "plugins", "defenses", "dry_run", "verbose", "tracking_uri", "no_tracking", "include_pictures", "as_json",
 )  # fmt: skip
 _OF_MATRICES = (*_FREE, "scale", "full")
@@ -53,6 +55,10 @@ def _shard(context: click.Context, option: click.Parameter, value: str | None) -
 @click.option(
     "--matrix", "matrix_name", metavar="FILE|PRESET", shell_complete=completion.matrices,
     help="A matrix file, or a preset's name.",
+)  # fmt: skip
+@click.option(
+    "--suite", "suite_name", metavar="NAME", type=click.Choice(SUITES),
+    help="A published suite: smoke, standard or extra.  Yours stands beside its reference results.",
 )  # fmt: skip
 @click.option("--cell", "cell_file", type=common.PATH, help="Repeat one published record's cell.")
 @click.option(
@@ -99,7 +105,7 @@ def _shard(context: click.Context, option: click.Parameter, value: str | None) -
 )
 @common.json_flag
 def command(
-    matrix_name: str | None, cell_file: Path | None, scale: str | None, out: Path | None,
+    matrix_name: str | None, suite_name: str | None, cell_file: Path | None, scale: str | None, out: Path | None,
     data_dir: Path | None, device: str, jobs: int | None, rows: int | None, shard: tuple[int, int] | None,
     executor: str | None, time_limit: float | None, plugins: tuple[str, ...], defenses: tuple[str, ...],
     dry_run: bool, full: bool, tracking_uri: str | None, no_tracking: bool, include_pictures: bool, as_json: bool,
@@ -115,12 +121,16 @@ def command(
     bench run --matrix quickstart
     bench run --matrix mine.toml --plugin my_defense.py
     bench run --matrix quickstart --plugin my_defense.py --defense my-defense
+    bench run --suite standard --plugin my_defense.py --defense my-defense
     bench run --matrix standard --executor dask://head:8786
     bench run --matrix standard --shard 3/16
     bench run --cell runs/quickstart/records/<id>.json
     bench run --defense prune:share=.9 --attack cpl,map --point type-1
     """
     typed = defenses or any(axes.values())
+    if matrix_name is not None and suite_name is not None:
+        raise click.UsageError("give --matrix FILE|PRESET or --suite NAME, not both")
+    matrix_name = matrix_name or suite_name
     if matrix_name is not None and cell_file is not None:
         raise click.UsageError("give --matrix FILE|PRESET or --cell RECORD, not both")
     if matrix_name is None and cell_file is None and not typed:

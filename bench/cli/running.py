@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from bench.answer.context import RunContext
-from bench.cli import conclusion
+from bench.cli import conclusion, standing
 from bench.cli.watching import Screen, say
 from bench.errors import BenchError
 from bench.leaderboard.conditions import by_condition
@@ -30,6 +30,7 @@ from bench.record.folder import locked
 from bench.record.metrics import PSNR_DB
 from bench.record.request import Request
 from bench.record.schema import Record
+from bench.reference import store as reference
 from bench.registry import entries as registry
 from bench.sweep.cluster import ClusterPool
 from bench.sweep.estimates import Remaining
@@ -124,14 +125,29 @@ def execute(
     uploaded = follower.uploaded if follower else None
     if not quiet:
         mlflow = conclusion.upload_line(run.folder, tracking_uri, uploaded, waiting)
+        version = _reference_of(suite)
+        joined = standing.joined(version, finished) if version else None
         conclusion.conclude(
-            console, finished, run.folder, run.request, matrix.published, mlflow, verbose=verbose
+            console,
+            finished,
+            run.folder,
+            run.request,
+            matrix.published,
+            mlflow,
+            verbose=verbose,
+            joined=joined,
         )
     return {
         "run": str(run.folder.resolve()), **_result(finished), "suite": suite,
         "uploaded": uploaded and {"count": uploaded.count, "left": uploaded.left},
         "seconds": round(time.monotonic() - began, 1),
     }  # fmt: skip
+
+
+def _reference_of(suite: dict[str, Any] | None) -> str | None:
+    """The reference results that a run of this suite, as `ranking` describes it, stands beside; None: there are none."""
+    ranked = suite is not None and suite["ranked"] and suite["suite"] in reference.versions()
+    return str(suite["suite"]) if suite is not None and ranked else None
 
 
 class _Grids(Observer):

@@ -23,6 +23,9 @@ from bench.leaderboard.flags import FAULTS, INCOMPLETE
 from bench.leaderboard.forms.charts import charts, conditions, library
 from bench.leaderboard.forms.columns import Line, codes, columns, lines, recognised, unscored
 from bench.leaderboard.forms.numbers import formatted, interval, rate, share
+from bench.leaderboard.forms.standings import LEGEND, Figures, figures
+from bench.leaderboard.forms.standings import columns as columns_of
+from bench.leaderboard.standings import Standing
 from bench.pictures.thumbnails import Thumbnail
 
 PAGE_ROWS = 25  # of the table, before there is a second page
@@ -35,11 +38,12 @@ def render(
     thumbnails: Mapping[tuple[str, str], Thumbnail],
     title: str,
     context: Sequence[str],
+    standings: Sequence[Standing] = (),
 ) -> str:
     """The page of these rows (in the order of `board`), which keep that order until a reader sorts them.
 
     `thumbnails` by (key, defense) as `reconstructions.thumbnails` gives them; `context` lines below `title`, such
-    as runs, protocol and commit.
+    as runs, protocol and commit; `standings` of a suite come first.
     """
     shown = [column for column in columns(rows) if "page" in column.forms]
     named = lines(rows)
@@ -52,9 +56,23 @@ def render(
         attacks=sorted((short, full) for full, short in (named[0].attacks if named else {}).items()),
         datasets=Counter(row.dataset for row in rows), codes=Counter(code for row in rows for code in codes(row)),
         charts=charts(), titles=list(dict.fromkeys((row.key, row.title) for row in rows)),
-        data=_data(named) if rows else {},
+        data=_data(named) if rows else {}, standings=_standings(standings, thumbnails), legend=LEGEND,
+        places=columns_of(standings),
     )  # fmt: skip
     return page.encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair cannot be written
+
+
+def _standings(
+    standings: Sequence[Standing], thumbnails: Mapping[tuple[str, str], Thumbnail]
+) -> list[tuple[Standing, Figures, Thumbnail | None]]:
+    """Each standing, in words, with the first of its defense's thumbnails."""
+    first: dict[str, Thumbnail] = {}
+    for (_, defense), thumbnail in thumbnails.items():
+        first.setdefault(defense, thumbnail)
+    return [
+        (each, line, first.get(each.defense))
+        for each, line in zip(standings, figures(standings), strict=True)
+    ]
 
 
 def _data(named: Sequence[Line]) -> dict[str, Any]:

@@ -1,0 +1,96 @@
+"""Records → how the attacks rank in each condition: what they get back, how well, at which cost."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from bench.cell import AttackCell
+from bench.leaderboard.conditions import by_condition, condition_key, of_one_series
+from bench.leaderboard.worst import ExampleKey, example_scores, median_of, share_interval
+from bench.record.metrics import PSNR_DB
+from bench.record.names import attack_name
+from bench.record.schema import ExampleScore, Record
+
+_Key = tuple[str, str, ExampleKey]  # (defense, point, example): seeds and draws are in the example's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttackRank:
+    """One attack in a condition, over all defenses and points that it ran on; those with a gallery are left out.
+
+    `rate`: the share of the examples that it saw which came back; `of_all`: of all examples of the condition, which is
+    less where a cascade left it only some.  `psnr_db`: its median, None in a cascade.  `seconds`: CPU seconds for each
+    example that came back, None where none did; a reconstruction that another cell shares counts once.
+    """
+
+    title: str
+    attack: str
+    examples: int
+    rate: float
+    interval: tuple[float, float]
+    of_all: float
+    psnr_db: float | None
+    seconds: float | None
+    cpu_seconds: float
+    rank: int = 0
+
+    def json(self) -> dict[str, Any]:
+        """As JSON types."""
+        return asdict(self)
+
+
+def attack_ranks(records: Iterable[Record]) -> list[AttackRank]:
+    """The attacks of each condition, by what they get back of all examples, then by what that costs."""
+    listed = [record for record in of_one_series(records) if _reconstructs(record)]
+    titles = {condition.key: condition.title for condition in by_condition(listed)}
+    gathered: dict[str, dict[str, list[Record]]] = {}
+    for record in listed:
+        assert isinstance(record.cell, AttackCell)
+        gathered.setdefault(condition_key(record), {}).setdefault(attack_name(record.cell), []).append(record)
+    ranks = []
+    for key, attacks in gathered.items():
+        scores = {name: _scores(its) for name, its in attacks.items()}
+        everything = {example for each in scores.values() for example in each}
+        made = [
+            _rank(titles[key], name, attacks[name], scores[name], len(everything))
+            for name in attacks
+            if scores[name]
+        ]
+        made.sort(key=lambda each: (-each.of_all, each.cpu_seconds, each.attack))
+        ranks += [replace(each, rank=number) for number, each in enumerate(made, 1)]
+    return ranks
+
+
+def _reconstructs(record: Record) -> bool:
+    return isinstance(record.cell, AttackCell) and record.status == "done" and not record.cell.grants.gallery
+
+
+def _scores(records: Sequence[Record]) -> dict[_Key, ExampleScore]:
+    scores: dict[_Key, ExampleScore] = {}
+    for record in records:
+        cell = record.cell
+        assert isinstance(cell, AttackCell)
+        for example, score in example_scores(record):
+            scores[cell.defense.model_dump_json(), cell.point, example] = score
+    return scores
+
+
+def _rank(
+    title: str, attack: str, records: Sequence[Record], scores: dict[_Key, ExampleScore], everything: int
+) -> AttackRank:
+    # defenses and points become readings of their own: what belongs together is a reading under one of them
+    places = {place: n for n, place in enumerate(dict.fromkeys(key[:2] for key in scores))}
+    hits = {
+        (seed, draw, len(places) * reading + places[defense, point], at): score.success
+        for (defense, point, (seed, draw, reading, at)), score in scores.items()
+    }
+    back = sum(hits.values())
+    interval = share_interval(hits)
+    assert interval is not None
+    cascade = any(isinstance(record.cell, AttackCell) and record.cell.after for record in records)
+    spent = sum(record.cost.cpu_seconds for record in records)
+    return AttackRank(
+        title=title, attack=attack, examples=len(hits), rate=back / len(hits), interval=interval,
+        of_all=back / everything, psnr_db=None if cascade else median_of(scores.values(), PSNR_DB),
+        seconds=spent / back if back else None, cpu_seconds=spent,
+    )  # fmt: skip

@@ -1,0 +1,150 @@
+"""Standings as text: a table for the terminal, one for Markdown, CSV, and the sentences above them."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from bench.leaderboard.conditions import ordered
+from bench.leaderboard.forms.markdown import cell
+from bench.leaderboard.forms.numbers import NONE, fine, formatted, rate, share
+from bench.leaderboard.standings import Place, Standing
+from bench.record.names import distinct
+
+OWN = "▸"  # before a setting that is not of the reference
+SERVER = "type-0"  # what an honest server sees of one client
+LEGEND = (
+    "type-2, type-1, type-0: share of examples that some attacker got back from one example's gradient inside the "
+    "client, from the client's update, from the same at the server; aggregate: from the mean over the clients alone. "
+    "Each is the mean over the conditions in which at least half comes back undefended; ≥ a lower bound. named: the "
+    "example was picked out of a gallery, or recognised, at the server; below it what nobody exceeds, where ε proves "
+    "it. accuracy: of real trainings, with what they lose. Ranks: by the worst point, then the next."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """A standing as people read it; `points` by point, in order."""
+
+    rank: str
+    name: str
+    points: tuple[str, ...]
+    named: str
+    ceiling: str
+    accuracy: str
+    lost: str
+    epsilon: str
+    overhead: str
+
+
+def figures(standings: Sequence[Standing]) -> list[Figures]:
+    """Each standing in words, with the shortest name that tells it from the others."""
+    names, points = distinct(each.defense for each in standings), columns(standings)
+    return [
+        Figures(
+            rank="✗" if each.faults else "·" if each.missing else str(each.rank),
+            name=(f"{OWN} " if each.own else "") + names[each.defense],
+            points=tuple(_leaked(each.points.get(point)) for point in points),
+            named=_named(_server(each)),
+            ceiling=_ceiling(_server(each)),
+            accuracy=share(each.accuracy), lost=_lost(each.lost), epsilon=formatted(each.epsilon, ".3g"),
+            overhead=NONE if each.overhead is None else f"{each.overhead:.1f}×",
+        )
+        for each in standings
+    ]  # fmt: skip
+
+
+def columns(standings: Sequence[Standing]) -> tuple[str, ...]:
+    """The points at which something counts."""
+    return ordered(point for each in standings for point in each.points)
+
+
+def terminal(standings: Sequence[Standing], title: str) -> RenderableType:
+    """The standings as a table that fits 80 columns."""
+    points = columns(standings)
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("#", justify="right", no_wrap=True)
+    table.add_column("defense", overflow="fold", min_width=14)
+    short = {"aggregate": "sum"}
+    for name in (*(short.get(point, point) for point in points), "named", "accuracy", "ε", "step"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for each, line in zip(standings, figures(standings), strict=True):
+        leaks = [
+            Text(text, style=_style(each.points.get(point)))
+            for point, text in zip(points, line.points, strict=True)
+        ]
+        table.add_row(
+            line.rank, Text(line.name.replace("(", " (", 1), style="bold" if each.own else ""), *leaks,
+            _below(line.named, line.ceiling), _below(line.accuracy, line.lost), line.epsilon, line.overhead,
+        )  # fmt: skip
+    return Group(Text(title, style="bold"), table, Text(LEGEND, style="dim"))
+
+
+def markdown(standings: Sequence[Standing]) -> str:
+    """The standings as a Markdown table."""
+    head = ["#", "defense", *columns(standings), "named", "ceiling", "accuracy", "lost", "ε", "step"]
+    rows = [
+        [
+            line.rank, line.name, *line.points, line.named, line.ceiling or NONE, line.accuracy, line.lost or NONE,
+            line.epsilon, line.overhead,
+        ]
+        for line in figures(standings)
+    ]  # fmt: skip
+    lines = [head, ["---"] * len(head), *([cell(text) for text in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def comma_separated(standings: Sequence[Standing]) -> str:
+    """The standings as CSV, numbers as they are."""
+    points, out = columns(standings), io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    fields = ("leaked", "most", "recognised", "chance", "ceiling", "conditions")
+    writer.writerow([
+        "rank", "defense", "own", *(f"{point} {field}" for point in points for field in fields), "accuracy", "lost",
+        "epsilon", "overhead", "faults", "missing",
+    ])  # fmt: skip
+    for each in standings:
+        places = [each.points.get(point) for point in points]
+        writer.writerow([
+            each.rank, each.defense, int(each.own),
+            *(getattr(place, field) if place else None for place in places for field in fields),
+            each.accuracy, each.lost, each.epsilon, each.overhead, " ".join(each.faults), each.missing,
+        ])  # fmt: skip
+    return out.getvalue()
+
+
+def _server(standing: Standing) -> Place | None:
+    return standing.points.get(SERVER)
+
+
+def _leaked(place: Place | None) -> str:
+    return NONE if place is None else rate(place.leaked, lower_bound=place.lower_bound and place.leaked > 0)
+
+
+def _named(place: Place | None) -> str:
+    recognised = None if place is None else place.recognised
+    return share(recognised) if not recognised else fine(recognised)
+
+
+def _ceiling(place: Place | None) -> str:
+    return "" if place is None or place.ceiling is None else f"≤ {fine(place.ceiling)}"
+
+
+def _lost(lost: float | None) -> str:
+    """Accuracy lost in points: −17."""
+    return "" if lost is None or round(100 * lost) == 0 else f"{-100 * lost:+.0f}".replace("-", "−")
+
+
+def _style(place: Place | None) -> str:
+    if place is None:
+        return "dim"
+    return "red" if place.leaked >= 0.5 else "yellow" if place.leaked >= 0.05 else "green"
+
+
+def _below(text: str, small: str) -> Text:
+    return Text(text).append(f"\n{small}" if small else "", style="dim")
