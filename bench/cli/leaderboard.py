@@ -11,9 +11,11 @@ from bench.leaderboard.attack_ranks import attack_ranks
 from bench.leaderboard.board import Row, board
 from bench.leaderboard.forms import attack_ranks as attack_ranks_form
 from bench.leaderboard.forms import csv as csv_form
-from bench.leaderboard.forms import figure, latex, page, reconstructions, terminal
+from bench.leaderboard.forms import figure, latex, page, poster, reconstructions, terminal
 from bench.leaderboard.forms import markdown as markdown_form
 from bench.leaderboard.forms import standings as standings_form
+from bench.leaderboard.forms.strips import strips
+from bench.leaderboard.standings import Standing
 from bench.record.files import write_atomically
 from bench.record.runs import checked_run
 from bench.record.schema import Record
@@ -57,7 +59,11 @@ def command() -> None:
 @click.option("--markdown", type=common.PATH, help="Write it as Markdown.")
 @click.option("--csv", "csv_file", type=common.PATH, help="Write it as CSV.")
 @click.option("--latex", "latex_file", type=common.PATH, help="Write it as a LaTeX table, for booktabs.")
-@click.option("--picture", type=common.PATH, help="Draw victims and reconstructions: .png, .svg or .pdf.")
+@click.option(
+    "--picture",
+    type=common.PATH,
+    help="Draw victims and reconstructions, of a suite its standings: .png, .svg or .pdf.",
+)
 @click.option("--point", default="type-2", show_default=True, help="The interception point of --picture.")
 @click.option("--include-pictures", is_flag=True, help="Show examples of private data, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON, all points, attacks and flags.")
@@ -106,7 +112,9 @@ def show(
         _write(csv_file, standings_form.comma_separated(standings) if standings else csv_form.board(rows))
     if latex_file is not None:
         _write(latex_file, latex.board(rows))
-    if picture is not None:
+    if picture is not None and standings:
+        _draw_standings(picture, standings, records, folders, str(version))
+    elif picture is not None:
         _draw(picture, rows, folders, point, include_pictures)
     runs_shown = [str(run) for run in records_of]
     if as_json:
@@ -147,6 +155,21 @@ def _attacks(records: Sequence[Record], *, as_json: bool) -> None:
         click.echo("no attack is done: there is nothing to rank")
     else:
         common.console().print(attack_ranks_form.terminal(ranks))
+
+
+def _draw_standings(
+    path: Path,
+    standings: Sequence[Standing],
+    records: Sequence[Record],
+    folders: dict[str, Path],
+    version: str,
+) -> None:
+    own = strips(records, folders)
+    drawn = poster.svg(standings, {**reference_store.strips(version), **own}, f"Gradient leakage, {version}")
+    made = {".svg": lambda content: content, ".png": poster.png, ".pdf": poster.pdf}[path.suffix.lower()](
+        drawn
+    )
+    write_atomically(path, made)
 
 
 def _draw(path: Path, rows: list[Row], folders: dict[str, Path], point: str, include_pictures: bool) -> None:

@@ -58,7 +58,7 @@ def _shard(context: click.Context, option: click.Parameter, value: str | None) -
 )  # fmt: skip
 @click.option(
     "--suite", "suite_name", metavar="NAME", type=click.Choice(SUITES),
-    help="A published suite: smoke, standard or extra.  Yours stands beside its reference results.",
+    help="A published suite: smoke, standard or extra.  What you add stands beside its reference results.",
 )  # fmt: skip
 @click.option("--cell", "cell_file", type=common.PATH, help="Repeat one published record's cell.")
 @click.option(
@@ -169,7 +169,10 @@ def command(
         if not dry_run:
             write_atomically(kept, content.encode())
     else:
-        request = Request(matrix=matrix_name, scale=scale, defenses=defenses, plugins=plugins, full=full)
+        request = Request(
+            matrix=matrix_name, scale=scale, defenses=defenses, plugins=plugins, full=full,
+            shipped=suite_name is not None,
+        )  # fmt: skip
         prepared = running.prepare(request, out=out, data_dir=data_dir, jobs=jobs, shard=shard)
     if dry_run:
         _dry_run(prepared, device, as_json)

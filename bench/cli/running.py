@@ -17,11 +17,12 @@ from bench.cli import conclusion, standing
 from bench.cli.watching import Screen, say
 from bench.errors import BenchError
 from bench.leaderboard.conditions import by_condition
+from bench.leaderboard.costs import UNDEFENDED
 from bench.leaderboard.knowledge import knowledge
 from bench.matrix import published
 from bench.matrix.expand import PlannedCell, expand
 from bench.matrix.read import Matrix, read
-from bench.matrix.suites import ranking
+from bench.matrix.suites import ranking, title
 from bench.pictures import grid
 from bench.record import request as requests
 from bench.record import store as records
@@ -31,6 +32,7 @@ from bench.record.metrics import PSNR_DB
 from bench.record.request import Request
 from bench.record.schema import Record
 from bench.reference import store as reference
+from bench.reference.costs import expected
 from bench.registry import entries as registry
 from bench.sweep.cluster import ClusterPool
 from bench.sweep.estimates import Remaining
@@ -69,13 +71,19 @@ def prepare(
     matrix = read(request.matrix, more_defenses=request.defenses, scale=request.scale, full=request.full)
     resolver = Resolver(data_dir)
     cells = expand(matrix, resolver.data)
+    version = title(matrix.suite) if matrix.suite else ""
+    shipped = reference.read(version) if version in reference.versions() else []
+    if request.shipped:
+        there = {record.id for record in shipped if record.cell.defense.name == UNDEFENDED}
+        cells = tuple(item for item in cells if item.cell.id not in there)
     name = _name(request)
     if shard is not None:
         number, count = shard
         cells, name = shard_of(cells, number, count, resolver), f"{name}-shard-{number}-of-{count}"
     folder = out or Path("runs") / name
     return PreparedRun(
-        request=request, matrix=matrix, cells=cells, schedule=schedule(cells, folder, resolver), folder=folder,
+        request=request, matrix=matrix, cells=cells, folder=folder,
+        schedule=schedule(cells, folder, resolver, expected(shipped)),
         data_dir=data_dir, jobs=jobs,
     )  # fmt: skip
 
@@ -145,7 +153,7 @@ def execute(
 
 
 def _reference_of(suite: dict[str, Any] | None) -> str | None:
-    """The reference results that a run of this suite, as `ranking` describes it, stands beside; None: there are none."""
+    """The reference results that a run of this suite, as `ranking` describes it, stands beside; None: none."""
     ranked = suite is not None and suite["ranked"] and suite["suite"] in reference.versions()
     return str(suite["suite"]) if suite is not None and ranked else None
 

@@ -18,13 +18,14 @@ OLD_FILE = "asked.json"  # its name before schema 2; the content is the same
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """The command that made a run: matrix file or preset, its scale, defenses and plug-ins added, as typed; `full`:
-    no cascade."""
+    no cascade; `shipped`: rows without a defense that the reference results have are not run again."""
 
     matrix: str
     scale: str | None = None
     defenses: tuple[str, ...] = ()
     plugins: tuple[str, ...] = ()
     full: bool = False
+    shipped: bool = False
 
 
 _REQUEST = TypeAdapter(Request)

@@ -6,7 +6,7 @@ five digits.  Beside it lies a strip of what the best attack got back, where the
 
 import lzma
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from json import dumps
 from pathlib import Path
@@ -21,6 +21,7 @@ from bench.record.schema import AttackResult, Record, Trajectory
 
 FOLDER = Path(__file__).parent
 DIGITS = 5
+VICTIMS = "victims"  # the strip of the truth
 _MOST_BYTES = 2**28  # unpacked, of one file
 _EXACT = ("cell", "privacy", "provenance")  # their numbers stay as they are
 
@@ -41,8 +42,19 @@ def read(version: str, folder: Path = FOLDER) -> list[Record]:
     return [intern(record) for path in paths for record in _records(path)]
 
 
-def write(version: str, records: Iterable[Record], folder: Path = FOLDER) -> tuple[Path, ...]:
-    """Write the records, a file for each defense setting, over what was there of it; returns the files."""
+def strips(version: str, folder: Path = FOLDER) -> dict[str, bytes]:
+    """Defense setting → its strip as WebP, and `victims` → the truth; those that are there."""
+    settings = dict.fromkeys(entry_text(record.cell.defense) for record in read(version, folder))
+    names = {slug(name): name for name in (*settings, VICTIMS)}
+    paths = sorted((folder / version).glob("*.webp"))
+    return {names[path.stem]: path.read_bytes() for path in paths if path.stem in names}
+
+
+def write(
+    version: str, records: Iterable[Record], strips: Mapping[str, bytes] | None = None, folder: Path = FOLDER
+) -> tuple[Path, ...]:
+    """Write the records, a file for each defense setting, and the strips, over what was there of them; returns the
+    files."""
     settings: dict[str, list[Record]] = {}
     for record in records:
         settings.setdefault(entry_text(record.cell.defense), []).append(record)
@@ -53,6 +65,10 @@ def write(version: str, records: Iterable[Record], folder: Path = FOLDER) -> tup
         path = folder / version / f"{slug(setting)}.json.xz"
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, lzma.compress(content, preset=9 | lzma.PRESET_EXTREME))
+        written.append(path)
+    for setting, content in (strips or {}).items():
+        path = folder / version / f"{slug(setting)}.webp"
+        write_atomically(path, content)
         written.append(path)
     return tuple(written)
 

@@ -14,6 +14,7 @@ from bench.registry import entries as registry
 from bench.sweep.observer import Observer
 
 _REMEMBERED = 32  # of each kind of cell: what it took last
+_UNSURE = 60.0  # seconds of cells after which a machine's speed counts as much as what was known
 
 
 def formula(cell: AnyCell, shape: tuple[int, ...]) -> float:
@@ -36,11 +37,18 @@ def formula(cell: AnyCell, shape: tuple[int, ...]) -> float:
 class Estimates:
     """Seconds of cells: the formula, corrected by the median ratio that the most similar cells seen had to it.
 
-    `shape` gives the shape of one example of a cell's data.
+    `shape` gives the shape of one example of a cell's data; `known` what the same cell took elsewhere, or None: that
+    counts instead of the formula, at the speed of the cells seen here.
     """
 
-    def __init__(self, shape: Callable[[AnyCell], tuple[int, ...]]) -> None:
-        self._shape = shape
+    def __init__(
+        self, shape: Callable[[AnyCell], tuple[int, ...]],
+        known: Callable[[AnyCell], float | None] = lambda cell: None,
+    ) -> None:  # fmt: skip
+        self._shape, self._known = shape, known
+        self._speeds: deque[tuple[float, float]] = deque(
+            maxlen=16 * _REMEMBERED
+        )  # of known cells: here, elsewhere
         self._formula: dict[str, float] = {}
         self._ratios: defaultdict[Hashable, deque[float]] = defaultdict(lambda: deque(maxlen=_REMEMBERED))
         self._medians: dict[Hashable, float] = {}
@@ -49,6 +57,9 @@ class Estimates:
 
     def learn(self, cell: AnyCell, cost: Cost) -> None:
         """What a cell took; a time that cannot be, or of a cell that reused another's answer, is passed over."""
+        if (elsewhere := self._known(cell)) is not None and 0 < cost.wall_seconds < 1e9:
+            with self._lock:
+                self._speeds.append((cost.wall_seconds, elsewhere))
         if cost.reused_from or not 0 < cost.wall_seconds < 1e9:
             return
         ratio = cost.wall_seconds / self._by_formula(cell)
@@ -60,6 +71,13 @@ class Estimates:
 
     def seconds(self, cell: AnyCell) -> float:
         """What it will take, on one core."""
+        if (elsewhere := self._known(cell)) is not None:
+            with self._lock:
+                here, there = (
+                    (sum(each) for each in zip(*self._speeds, strict=True)) if self._speeds else (1.0, 1.0)
+                )
+            # one cell says little of a machine: its speed counts as it is known
+            return elsewhere * ((here + _UNSURE) / (there + _UNSURE))
         with self._lock:
             for kind in _kinds(cell):
                 if kind in self._ratios:

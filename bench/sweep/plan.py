@@ -69,14 +69,18 @@ class RunSchedule:
         return sum(map(self.estimates.seconds, self.waiting))
 
 
-def schedule(planned: Iterable[PlannedCell], run: Path, resolver: Resolver) -> RunSchedule:
-    """What of `planned` is left to do in `run`, in groups of cells that can share work."""
+def schedule(
+    planned: Iterable[PlannedCell], run: Path, resolver: Resolver,
+    known: Callable[[AnyCell], float | None] = lambda cell: None,
+) -> RunSchedule:  # fmt: skip
+    """What of `planned` is left to do in `run`, in groups of cells that can share work; `known`: what a cell took
+    elsewhere."""
     done: list[AnyCell] = []
     again: dict[str, str] = {}
     impossible: list[tuple[AnyCell, str]] = []
     trainings: list[AnyCell] = []
     attacks: dict[str, list[AttackCell]] = {}
-    estimates = Estimates(resolver.shape)
+    estimates = Estimates(resolver.shape, known)
     planned = tuple(planned)
     keys = _reading_keys(planned)
     pending: set[str] = (

@@ -50,6 +50,12 @@ def svg_to_pdf(svg: str) -> bytes:
     return made
 
 
+def svg_to_png(svg: str, *, scale: float) -> bytes:
+    """An SVG in pixels, `scale` times its size."""
+    made: bytes = vl_convert.svg_to_png(svg, scale=scale)
+    return made
+
+
 def charts() -> list[Chart]:
     """The charts, in the order in which the page shows them."""
     return [

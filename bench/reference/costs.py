@@ -1,0 +1,28 @@
+"""What a suite's cells took under the published defenses: how long the same cell takes under another."""
+
+import statistics
+from collections.abc import Callable, Iterable
+
+from bench.cell import AnyCell, AttackCell, Entry
+from bench.record.schema import Record
+
+_ANY = Entry(name="any")
+
+
+def expected(records: Iterable[Record]) -> Callable[[AnyCell], float | None]:
+    """CPU seconds of a cell: the median over the defenses that have the same one, those among them that shared an
+    equal reading's reconstruction, or to which a cascade left nothing.  None: no defense has it."""
+    taken: dict[str, list[float]] = {}
+    for record in records:
+        if record.status != "crashed":
+            taken.setdefault(_same(record.cell), []).append(record.cost.cpu_seconds)
+    seconds = {key: statistics.median(each) for key, each in taken.items()}
+    return lambda cell: seconds.get(_same(cell))
+
+
+def _same(cell: AnyCell) -> str:
+    """The cell but for its defense, and for what came before it in its cascade, which has the defense's ids."""
+    changes: dict[str, object] = {"defense": _ANY}
+    if isinstance(cell, AttackCell):
+        changes["after"] = ()
+    return cell.model_copy(update=changes).canonical()

@@ -1,0 +1,124 @@
+"""The standings as one picture: SVG, and from it PNG and PDF."""
+
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from xml.etree.ElementTree import Element, SubElement, tostring
+
+from PIL import Image
+
+from bench.leaderboard.forms.charts import svg_to_pdf, svg_to_png
+from bench.leaderboard.forms.standings import columns, figures
+from bench.leaderboard.forms.strips import VICTIMS_NAME
+from bench.leaderboard.standings import Standing
+
+_ROW, _TOP, _LEFT, _NAME, _CELL, _TILE = 34, 92, 24, 300, 74, 26
+_INK, _QUIET, _LINE, _PAPER = "#1b232b", "#56626e", "#dde3e8", "#ffffff"
+_GIST = "Share of private examples that some attacker got back: the mean over the suite's conditions. Lower is better."
+_FOOT = (
+    "named: picked out of a gallery, or recognised, with what nobody exceeds where ε proves it.  Strips: what came "
+    "nearest to the same eight digits at the server.",
+    "0 % is no proof: it is what these attackers got.  ≥: a lower bound.  ε: of the released models; –: none proved.",
+)
+_HEADINGS = {
+    "type-2": "one gradient",
+    "type-1": "update",
+    "type-0": "at the server",
+    "aggregate": "sum of clients",
+}
+
+
+def svg(standings: Sequence[Standing], strips: Mapping[str, bytes], title: str) -> bytes:
+    """A line for each standing: what leaks at each point, what is named, accuracy and ε, and its strip."""
+    points = columns(standings)
+    heads = [(point, _HEADINGS.get(point, "")) for point in points]
+    heads += [("named", "at the server"), ("accuracy", "lost"), ("ε", "released")]
+    wide = _strip_width(strips)
+    width = _LEFT + 36 + _NAME + _CELL * len(heads) + (wide + 24 if wide else 0) + _LEFT
+    height = _TOP + _ROW * len(standings) + 62
+    root = Element("svg", {
+        "xmlns": "http://www.w3.org/2000/svg", "width": str(width), "height": str(height),
+        "viewBox": f"0 0 {width} {height}", "font-family": "Helvetica, Arial, sans-serif",
+    })  # fmt: skip
+    _box(root, 0, 0, width, height, _PAPER)
+    _text(root, _LEFT, 34, title, 20, weight="700")
+    _text(root, _LEFT, 56, _GIST, 13, _QUIET)
+    first = _LEFT + 36 + _NAME
+    for n, (head, below) in enumerate(heads):
+        _text(root, first + _CELL * n + _CELL // 2, 76, head, 12, _INK, anchor="middle", weight="600")
+        _text(root, first + _CELL * n + _CELL // 2, 89, below, 9, _QUIET, anchor="middle")
+    if wide and VICTIMS_NAME in strips:
+        _picture(root, first + _CELL * len(heads) + 24, _TOP - _TILE - 6, strips[VICTIMS_NAME])
+    for number, (each, line) in enumerate(zip(standings, figures(standings), strict=True)):
+        top = _TOP + _ROW * number
+        middle = top + _ROW // 2 + 5
+        _box(root, _LEFT, top, width - 2 * _LEFT, 1, _LINE)
+        _text(root, _LEFT + 22, middle, line.rank, 13, _QUIET, anchor="end")
+        _text(root, _LEFT + 36, middle, line.name, 13, weight="700" if each.own else "500")
+        for n, (point, words) in enumerate(zip(points, line.points, strict=True)):
+            place = each.points.get(point)
+            left = first + _CELL * n
+            if place is not None:
+                _box(root, left + 3, top + 4, _CELL - 6, _ROW - 8, _heat(place.leaked))
+            _text(root, left + _CELL // 2, middle, words, 13, anchor="middle")
+        rest = (
+            (line.named, line.ceiling),
+            (line.accuracy, line.lost and f"{line.lost} points"),
+            (line.epsilon, ""),
+        )
+        for n, (words, below) in enumerate(rest, len(points)):
+            centre = first + _CELL * n + _CELL // 2
+            _text(root, centre, middle - (5 if below else 0), words, 13, anchor="middle")
+            _text(root, centre, middle + 8, below, 9, _QUIET, anchor="middle")
+        if each.defense in strips:
+            _picture(root, first + _CELL * len(heads) + 24, top + (_ROW - _TILE) // 2, strips[each.defense])
+    for n, words in enumerate(_FOOT):
+        _text(root, _LEFT, height - 34 + 16 * n, words, 11, _QUIET)
+    written: bytes = tostring(root, encoding="utf-8", xml_declaration=True)
+    return written
+
+
+def png(content: bytes) -> bytes:
+    """The picture in pixels, twice its size."""
+    return svg_to_png(content.decode(), scale=2.0)
+
+
+def pdf(content: bytes) -> bytes:
+    """The picture as a page of its size."""
+    return svg_to_pdf(content.decode())
+
+
+def _heat(leaked: float) -> str:
+    """From a pale green, where nothing leaks, by a pale yellow to a red."""
+    low, middle, high = (218, 239, 224), (252, 239, 200), (236, 140, 120)
+    start, end, way = (low, middle, 2 * leaked) if leaked < 0.5 else (middle, high, 2 * leaked - 1)
+    return "#" + "".join(f"{round(a + (b - a) * way):02x}" for a, b in zip(start, end, strict=True))
+
+
+def _strip_width(strips: Mapping[str, bytes]) -> int:
+    sizes = [Image.open(BytesIO(content)).size for content in strips.values()]
+    return max((round(_TILE * width / height) for width, height in sizes), default=0)
+
+
+def _picture(root: Element, left: int, top: int, content: bytes) -> None:
+    """A strip as PNG, which every reader of SVG draws."""
+    image, buffer = Image.open(BytesIO(content)).convert("RGB"), BytesIO()
+    image.save(buffer, "PNG")
+    SubElement(root, "image", {
+        "x": str(left), "y": str(top), "width": str(round(_TILE * image.width / image.height)), "height": str(_TILE),
+        "href": f"data:image/png;base64,{b64encode(buffer.getvalue()).decode()}",
+    })  # fmt: skip
+
+
+def _box(root: Element, left: int, top: int, width: int, height: int, fill: str) -> None:
+    place = {"x": str(left), "y": str(top), "width": str(width), "height": str(height)}
+    SubElement(root, "rect", {**place, "fill": fill, "rx": "3" if height > 1 else "0"})
+
+
+def _text(
+    root: Element, left: int, baseline: int, words: str, size: int, fill: str = _INK, *, anchor: str = "start",
+    weight: str = "400",
+) -> None:  # fmt: skip
+    if words:
+        place = {"x": str(left), "y": str(baseline), "font-size": str(size), "fill": fill}
+        SubElement(root, "text", {**place, "text-anchor": anchor, "font-weight": weight}).text = words

@@ -1,0 +1,83 @@
+"""A strip for each defense of a suite: the same victims, and the best that any attacker made of each.
+
+A cascade's attacks saw different readings; what came nearest to a victim, whoever made it, is what leaked of it.
+"""
+
+import io
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from bench.cell import AttackCell
+from bench.errors import RecordError
+from bench.leaderboard.conditions import condition_key
+from bench.pictures.grid import Floats, drawn, sheet
+from bench.record.names import entry_text
+from bench.record.schema import Record
+from bench.record.store import read_arrays
+
+VICTIMS = 8
+VICTIMS_NAME = "victims"  # of the strip of the truth (`bench.reference.store`)
+_SHOWN = {
+    "dataset": "mnist",
+    "model": "dlg-lenet",
+    "weights": "init",
+    "batch": 1,
+    "point": "type-0",
+    "seed": 0,
+}
+
+
+def strips(records: Iterable[Record], runs: Mapping[str, Path]) -> dict[str, bytes]:
+    """Defense → its strip as WebP, and `victims` → the truth, of a suite's easiest condition at the server: one MNIST
+    picture a client, an untrained sigmoid net.  `runs` cell id → run folder.  Defenses without pictures are left out.
+    """
+    best: dict[str, dict[int, tuple[float, Floats]]] = {}
+    truths: dict[int, Floats] = {}
+    conditions: set[str] = set()
+    for record in records:
+        if not _shown(record) or record.attack is None or record.arrays is None:
+            continue
+        assert isinstance(record.cell, AttackCell)
+        try:
+            arrays = read_arrays(runs[record.id], record.arrays)
+        except (RecordError, KeyError):
+            continue
+        conditions.add(condition_key(record))
+        mine = best.setdefault(entry_text(record.cell.defense), {})
+        for row, (number, reading) in enumerate(record.attack.numbered()):
+            if number >= VICTIMS:
+                continue
+            truths[number] = arrays["truth"][row, 0]
+            near = reading.examples[0].psnr_db
+            if near is not None and near > mine.get(number, (-np.inf,))[0]:
+                mine[number] = near, arrays["reconstruction"][row, 0]
+    if len(conditions) != 1 or len(truths) < VICTIMS:
+        return {}
+    made = {VICTIMS_NAME: _image([truths[n] for n in range(VICTIMS)])}
+    for defense, its in best.items():
+        if len(its) == VICTIMS:
+            made[defense] = _image([its[n][1] for n in range(VICTIMS)])
+    return made
+
+
+def _shown(record: Record) -> bool:
+    cell = record.cell
+    if not isinstance(cell, AttackCell) or cell.grants.gallery:
+        return False
+    sigmoid = cell.model.params.get("activation") == "sigmoid"
+    about = {
+        "dataset": cell.dataset.name, "model": cell.model.name, "weights": cell.weights.kind,
+        "batch": cell.federated.batch, "point": cell.point, "seed": cell.seed,
+    }  # fmt: skip
+    return sigmoid and cell.federated.steps == 1 and json.dumps(about) == json.dumps(_SHOWN)
+
+
+def _image(examples: list[Floats]) -> bytes:
+    tiles = drawn(np.stack(examples), side=1)
+    buffer = io.BytesIO()
+    Image.fromarray(sheet(np.array([list(tiles)]), 1)).save(buffer, "WEBP", lossless=True, method=6)
+    return buffer.getvalue()

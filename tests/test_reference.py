@@ -1,0 +1,118 @@
+"""The reference results: files that a board reads back as they were, small, whole or refused; mine beside them."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.records import attack_cell, attack_record, readings_of
+from tests.test_standings import record, suite
+
+from bench.cli import standing
+from bench.errors import BenchError
+from bench.leaderboard.board import board
+from bench.leaderboard.standings import standings
+from bench.matrix.read import read as read_matrix
+from bench.matrix.suites import VERSIONS
+from bench.record.names import entry_text
+from bench.reference import store
+
+MOST_BYTES = 6_000_000  # of all that ships
+
+
+def test_records_come_back_as_a_board_reads_them(tmp_path: Path) -> None:
+    records = suite()
+    written = store.write("v", records, {"none": b"a strip", "victims": b"the truth"}, tmp_path)
+    assert {path.name for path in written} == {
+        *(f"{name}.json.xz" for name in ("none", "prune", "noise", "cdp")), "none.webp", "victims.webp",
+    }  # fmt: skip
+    back = store.read("v", tmp_path)
+    assert {record.id for record in back} == {record.id for record in records}
+    assert all(record.cell.id == record.id for record in back)
+    assert standings(board(back)) == standings(board(records))
+    assert store.strips("v", tmp_path) == {"none": b"a strip", "victims": b"the truth"}
+
+
+def test_a_partial_reading_keeps_its_number(tmp_path: Path) -> None:
+    """What a cascade left is told by number: without it an example would be taken for another."""
+    first = attack_cell(readings=2)
+    left = tuple(replace(each, number=1) for each in readings_of([[True]]))
+    later = attack_cell(readings=2, attack="map", after=(first.id,))
+    record = replace(attack_record(cell=later, readings=left), id=later.id, cell=later)
+    store.write("v", [record], folder=tmp_path)
+    (back,) = store.read("v", tmp_path)
+    assert back.attack is not None
+    assert [number for number, _ in back.attack.numbered()] == [1]
+
+
+def test_files_are_the_same_each_time(tmp_path: Path) -> None:
+    first, second = (store.write("v", suite(), folder=tmp_path / name) for name in "ab")
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+
+
+@pytest.mark.parametrize("content", [b"", b"no xz", b"\xfd7zXZ\x00 broken"])
+def test_a_damaged_file_is_named_in_one_line(content: bytes, tmp_path: Path) -> None:
+    (path, *_) = store.write("v", suite(), folder=tmp_path)
+    path.write_bytes(content)
+    with pytest.raises(
+        BenchError, match=rf"^{path}: not reference results .*get it from the repository again$"
+    ):
+        store.read("v", tmp_path)
+
+
+def test_a_version_that_is_not_there_is_named(tmp_path: Path) -> None:
+    store.write("v1", suite(), folder=tmp_path)
+    with pytest.raises(BenchError, match="no reference results of v2; there are v1"):
+        store.read("v2", tmp_path)
+
+
+def test_settings_have_files_of_their_own() -> None:
+    matrix = read_matrix("reference")
+    settings = {entry_text(row["defense"]) for row in matrix.attacks}
+    assert len({store.slug(each) for each in settings}) == len(settings) <= 35
+
+
+def test_what_ships_is_small_whole_and_of_this_suite() -> None:
+    files = [path for path in store.FOLDER.rglob("*") if path.suffix in (".xz", ".webp")]
+    assert sum(path.stat().st_size for path in files) <= MOST_BYTES
+    for version in store.versions():
+        assert version in VERSIONS.values()
+        records = store.read(version)
+        assert {record.status for record in records} <= {"done", "n/a"}
+        assert {record.protocol for record in records} == {3}
+        assert len({record.provenance.bench.sha256 for record in records}) == 1, "one commit's code"
+        complete = [each for each in standings(board(records)) if each.missing]
+        assert complete == []
+
+
+def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The made-up suite as the reference."""
+    store.write("v", suite(), folder=tmp_path)
+    monkeypatch.setattr(store, "FOLDER", tmp_path)
+    for name in ("read", "versions", "strips"):
+        function = getattr(store, name)
+        defaults = tuple(
+            tmp_path if each == Path(store.__file__).parent else each for each in function.__defaults__
+        )
+        monkeypatch.setattr(function, "__defaults__", defaults)
+
+
+def test_a_run_stands_beside_the_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shipped(tmp_path / "reference", monkeypatch)
+    mine = [
+        record(0.5, "mine", "type-2", 1),
+        record(0.5, "mine", "type-0", 1),
+        record(0.2, "mine", "type-0", 2),
+    ]
+    joined = standing.joined("v", mine)
+    assert joined.own == ("mine",)
+    said = dict(standing.lines(joined, "mine"))
+    assert list(said) == ["rank", "leaks", "costs", "nearest"]
+    assert said["rank"] == "2 of 5 on v, between cdp and noise"
+    assert said["leaks"].startswith("type-2 50 %")
+    assert said["nearest"].startswith("noise: no difference shown on the same")
+    run = tmp_path / "run"
+    run.mkdir()
+    assert standing.suite_of([run]) is None
+    (run / "suite-standard.json").write_text(json.dumps({"suite": "v"}), "utf-8")
+    assert standing.suite_of([run]) == "v"

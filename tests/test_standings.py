@@ -1,0 +1,166 @@
+"""A suite's standings: means over the conditions that count, ranks by the worst point, neighbours on the same
+victims."""
+
+from dataclasses import replace
+
+import pytest
+from tests.records import TRAINING, attack_cell, attack_record, entry, readings_of, training_record
+
+from bench.cell import Federated, Grants
+from bench.leaderboard.attack_ranks import attack_ranks
+from bench.leaderboard.board import Row, board
+from bench.leaderboard.forms import poster
+from bench.leaderboard.forms import standings as form
+from bench.leaderboard.standings import Standing, beside, conditions, nearest, neighbours, standings
+from bench.record.schema import AttackConditions, Distortion, Record
+from bench.scoring.intervals import paired_difference
+
+EXAMPLES = 40
+
+
+def record(
+    share: float,
+    defense: str = "none",
+    point: str = "type-0",
+    batch: int = 1,
+    attack: str = "map",
+    **cell: object,
+) -> Record:
+    """A record in which the first so many of forty examples leaked; the batch tells conditions apart."""
+    hits = [[n < share * EXAMPLES] for n in range(EXAMPLES)]
+    made = attack_record(
+        cell=attack_cell(
+            defense=defense, point=point, attack=attack, knowledge="adaptive", federated=Federated(batch=batch), **cell
+        ),
+        readings=readings_of(hits),
+        result={
+            "distortion": Distortion(snr_db_least=120.0 if defense == "none" else 3.0),
+            "conditions": AttackConditions(weights_norm=26.0, round=0, described=True),
+        },
+    )  # fmt: skip
+    return replace(made, id=made.cell.id)
+
+
+def suite() -> list[Record]:
+    """Three conditions by batch; in the third, attackers get nothing even undefended."""
+    rates = {
+        "none": {(1, "type-2"): 1.0, (1, "type-0"): 1.0, (2, "type-0"): 0.8, (4, "type-0"): 0.2},
+        "prune": {(1, "type-2"): 1.0, (1, "type-0"): 0.5, (2, "type-0"): 0.1, (4, "type-0"): 0.0},
+        "noise": {(1, "type-2"): 0.5, (1, "type-0"): 0.5, (2, "type-0"): 0.3, (4, "type-0"): 0.0},
+        "cdp": {(1, "type-2"): 0.0, (1, "type-0"): 0.0, (2, "type-0"): 0.0, (4, "type-0"): 0.0},
+    }
+    return [
+        record(rate, defense, point, batch)
+        for defense, its in rates.items()
+        for (batch, point), rate in its.items()
+    ]
+
+
+def rows() -> list[Row]:
+    return board(suite())
+
+
+def by_name(every: list[Standing]) -> dict[str, Standing]:
+    return {each.defense: each for each in every}
+
+
+def test_a_condition_counts_where_half_comes_back_undefended() -> None:
+    counting = conditions(rows())
+    assert {point: len(keys) for point, keys in counting.items()} == {"type-2": 1, "type-0": 2}
+    at = by_name(standings(rows()))
+    assert at["none"].points["type-0"].leaked == pytest.approx(0.9)  # not the third condition's .2
+    assert at["prune"].points["type-0"].leaked == pytest.approx(0.3)
+    assert (at["prune"].points["type-0"].most, at["prune"].points["type-0"].conditions) == (0.5, 2)
+
+
+def test_ranks_go_by_the_worst_point_and_then_by_the_next() -> None:
+    ranks = {each.defense: each.rank for each in standings(rows())}
+    # none and prune leak all at type-2: what type-0 shows decides
+    assert ranks == {"cdp": 1, "noise": 2, "prune": 3, "none": 4}
+
+
+def test_equal_settings_share_a_rank() -> None:
+    twin = [
+        record(0.0, "twin", point, batch) for batch, point in ((1, "type-2"), (1, "type-0"), (2, "type-0"))
+    ]
+    ranks = {each.defense: each.rank for each in standings(board([*suite(), *twin]))}
+    assert (ranks["cdp"], ranks["twin"], ranks["noise"]) == (1, 1, 3)
+
+
+def test_a_setting_that_lacks_a_condition_ranks_last() -> None:
+    partial = [record(0.0, "partial", "type-0", 1)]
+    every = standings(board([*suite(), *partial]))
+    assert every[-1].defense == "partial"
+    assert every[-1].missing == 2
+    assert form.figures(every)[-1].rank == "·"
+
+
+def test_neighbours_are_of_the_reference_and_the_nearest_has_the_same_rates() -> None:
+    mine = [
+        record(0.5, "mine", "type-2", 1),
+        record(0.5, "mine", "type-0", 1),
+        record(0.2, "mine", "type-0", 2),
+    ]
+    records = [*suite(), *mine]
+    every = standings(board(records), own=("mine",))
+    above, below = neighbours(every, "mine")
+    assert above is not None
+    assert below is not None
+    assert (above.defense, below.defense) == ("cdp", "noise")
+    assert nearest(board(records), "mine", ["none", "prune", "noise", "cdp", "mine"]) == "noise"
+    (_, at_server) = beside(records, board(records), "mine", "noise")
+    assert (at_server.point, at_server.examples) == ("type-0", 80)
+    first = [n < 20 for n in range(40)] + [n < 8 for n in range(40)]
+    second = [n < 20 for n in range(40)] + [n < 12 for n in range(40)]
+    difference, low, high = paired_difference(first, second, clusters=list(range(80)))
+    assert (at_server.difference, at_server.interval) == (difference, (low, high))
+    assert difference == pytest.approx(-0.05)
+
+
+def test_costs_are_means_over_models() -> None:
+    trained = [
+        training_record(accuracy, cell=_trained(defense, seed))
+        for defense, accuracy in (("none", 0.9), ("prune", 0.8))
+        for seed in (0, 1)
+    ]
+    at = by_name(standings(board([*suite(), *(replace(each, id=each.cell.id) for each in trained)])))
+    assert at["prune"].accuracy == pytest.approx(0.8)
+    assert at["prune"].lost == pytest.approx(0.1)
+    assert at["cdp"].accuracy is None
+
+
+def _trained(defense: str, seed: int):
+    return TRAINING.model_copy(update={"defense": entry(defense), "seed": seed})
+
+
+def test_the_forms_have_every_setting_and_name_what_is_new() -> None:
+    every = standings(rows(), own=("noise",))
+    text = form.markdown(every)
+    assert text.count("\n") == 2 + 4
+    assert "▸ noise" in text
+    assert form.comma_separated(every).splitlines()[0].startswith("rank,defense,own,type-2 leaked")
+    drawn = poster.svg(every, {}, "a suite").decode()
+    assert all(name in drawn for name in ("cdp", "▸ noise", "prune", "none", "30 %"))
+    assert poster.png(drawn.encode())[:4] == b"\x89PNG"
+
+
+def test_attacks_rank_by_what_they_get_of_all_examples() -> None:
+    """In a cascade the second attack saw the half that the first left, and got half of that back."""
+    first = attack_cell(readings=4, attack="cpl")
+    second = attack_cell(readings=4, attack="map", after=(first.id,))
+    gallery = attack_cell(readings=4, attack="gallery", grants=Grants(gallery=100))
+    early = attack_record(cell=first, readings=readings_of([[True], [True], [False], [False]]))
+    left = readings_of([[True], [False]])
+    late = attack_record(
+        cell=second, readings=tuple(replace(each, number=n + 2) for n, each in enumerate(left))
+    )
+    late = replace(late, cell=second)
+    named = attack_record(cell=gallery, readings=readings_of([[False]] * 4))
+    ranks = attack_ranks([early, late, named])
+    assert [(each.attack.partition("(")[0], each.rank, each.rate, each.of_all) for each in ranks] == [
+        ("cpl", 1, 0.5, 0.5),
+        ("map", 2, 0.5, 0.25),
+    ]
+    assert ranks[0].psnr_db is not None
+    assert ranks[1].psnr_db is None
+    assert ranks[1].seconds == ranks[1].cpu_seconds
