@@ -24,6 +24,7 @@ from bench.record.request import Request
 from bench.record.schema import ReadingScore, Record
 from bench.record.store import read as read_record
 from bench.record.store import write
+from bench.submission.check import cascades
 from bench.sweep.plan import Resolver, schedule
 from bench.sweep.scheduler import CellGroup, Scheduler
 
@@ -232,3 +233,20 @@ def test_a_share_in_a_cascade_is_of_all_examples() -> None:
     assert sorted(worst.rate(name) for name in worst.scores) == [0.25, 0.5]
     assert worst.best is not None
     assert worst.best[1] == 0.5
+
+
+def test_a_submission_whose_cells_attacked_others_is_refused() -> None:
+    """What a cell of a cascade attacked must be what those before it left."""
+    first = attack_cell(readings=3)
+    second = attack_cell(readings=3, attack="map", after=(first.id,))
+    early = of(first, readings_of([[True], [False], [False]]))
+
+    def late(*numbers: int) -> Record:
+        every = readings_of([[False]] * 3)
+        return of(second, tuple(replace(every[n], number=n) for n in numbers))
+
+    assert list(cascades([early, late(1, 2)])) == []
+    (found,) = cascades([early, late(2)])
+    assert found.endswith("it attacked other readings than the cells before it left")
+    (found,) = cascades([late(1, 2)])
+    assert f"are not there: {first.id[:8]}" in found

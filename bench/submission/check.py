@@ -104,7 +104,7 @@ def _report(file: Path, archive: Archive) -> Report:
         _arrays(sha256, _content(f"arrays/{sha256}.npz", archive, manifest, gathered), gathered)
     gathered.findings += _left_out(manifest, gathered, set(hashes))
     if not gathered.findings:
-        gathered.findings += _cascades(gathered.records)
+        gathered.findings += cascades(gathered.records)
         gathered.findings += _on_a_board(gathered.records)
     findings = gathered.findings[:MOST]
     if len(gathered.findings) > MOST:
@@ -228,7 +228,7 @@ def _left_out(manifest: Manifest, gathered: _Gathered, hashes: set[str]) -> Iter
             yield f"records/{missing}.json: said to lack its arrays, and has none or is not there"
 
 
-def _cascades(records: Iterable[Record]) -> Iterator[str]:
+def cascades(records: Iterable[Record]) -> Iterator[str]:
     """Cells of a cascade that attacked other readings than those before them left."""
     by_id = {record.cell.id: record for record in records}
     for record in by_id.values():
