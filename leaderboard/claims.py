@@ -38,7 +38,7 @@ WORDS = {
     "holds on these weights, below the ceiling": "the same, and the best decoder on these weights and data names less "
     f"than {LEAKS:.0%}",
     "holds": f"the same, and the ε at this point proves that nobody recognises {LEAKS:.0%}, on any weights",
-    "no evidence": f"without a defense the attackers get less than {COUNTS:.0%} back here, so that a low figure is theirs",
+    "no evidence": f"without a defense the attackers get less than {COUNTS:.0%} back here: a low figure is theirs",
     "no attack applies": "no attack of ours can read what this point shows",
     "not measured yet": "there is no reference result, with a defense or without",
 }
@@ -127,7 +127,9 @@ def read(path: Path) -> list[Claim]:
     """The claims of a TOML file: `[[claim]]` tables with the fields of `Claim`."""
     made = []
     for table in tomllib.loads(path.read_text("utf-8"))["claim"]:
-        defense = tuple({"name": each} if isinstance(each, str) else each for each in table.pop("defense", ()))
+        defense = tuple(
+            {"name": each} if isinstance(each, str) else each for each in table.pop("defense", ())
+        )
         lists = {key: tuple(table.pop(key)) for key in ("point", "measured") if key in table}
         made.append(Claim(defense=defense, federated=table.pop("federated", {}), **lists, **table))
     return made
@@ -259,7 +261,7 @@ def condition_text(cell: AttackCell) -> str:
 
 def tally(lines: Iterable[Line]) -> dict[str, int]:
     """Verdict → how many lines have it, the worst first; what says nothing is left out where something speaks."""
-    counts = {word: 0 for word in WORDS}
+    counts = dict.fromkeys(WORDS, 0)
     for line in lines:
         counts[line.verdict] += 1
     spoken = {word: count for word, count in counts.items() if count}
