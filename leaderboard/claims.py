@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from bench.cell import AttackCell, FileWeights, InitialWeights
-from bench.leaderboard.board import Row, board
+from bench.leaderboard.board import Row
 from bench.leaderboard.conditions import Condition, by_condition
 from bench.leaderboard.costs import UNDEFENDED
 from bench.leaderboard.recognition import Rate
@@ -20,32 +20,35 @@ from bench.leaderboard.worst import GRADIENT_FREE, WorstCase
 from bench.record.names import entry_text
 from bench.record.schema import Record
 
-LEAKS = 0.1  # of the examples: from here on a defense leaks; a ceiling below it rules that out
+LEAKS = (
+    0.1  # of the examples: from here on a defense leaks; a ceiling less than that above chance rules it out
+)
+_LEAKS, _COUNTS = f"{100 * LEAKS:.0f} %", f"{100 * COUNTS:.0f} %"
 # Verdict → when it is given, the worst first.
 WORDS = {
-    "refutes its ε": "more is recognised than the ε at this point allows",
-    "falls": f"attackers get {LEAKS:.0%} of the examples back or more, without knowing the defense, or nobody of "
-    "that kind was run",
-    "falls to who knows the defense": f"they do so only if they know it, or can run it; a plain attacker gets less "
-    f"than {LEAKS:.0%}",
-    "falls in part": f"some examples come back, and fewer than {LEAKS:.0%}",
-    "hides pixels, not identities": "no example comes back, and an attacker recognises more of them than by chance: "
-    "the lower end of the 95 % interval is above chance",
-    "leaks, as claimed": "the paper says that this point is open, and it is: attackers get examples back",
-    "not shown": "the paper says that this point is open, and our attackers got nothing back",
-    "nobody of ours got it back (lower bound)": "no example comes back and nothing is recognised above chance, and no "
-    "ceiling rules out that others do better",
-    "holds on these weights, below the ceiling": "the same, and the best decoder on these weights and data names less "
-    f"than {LEAKS:.0%}",
-    "holds": f"the same, and the ε at this point proves that nobody recognises {LEAKS:.0%}, on any weights",
-    "no evidence": f"without a defense the attackers get less than {COUNTS:.0%} back here: a low figure is theirs",
+    "refutes its ε": "attackers recognise more than the ε at this point allows",
+    "falls": f"an attacker who does not know the defense gets {_LEAKS} of the examples back or more",
+    "falls to who knows the defense": f"attackers who know it, or can run it, get {_LEAKS} back or more; one who does "
+    "not gets less, or was not run",
+    "falls in part": f"some examples come back, and fewer than {_LEAKS}",
+    "hides pixels, not identities": f"no example comes back, {_COUNTS} or more do without a defense, and attackers "
+    "recognise more than chance: the lower end of the 95 % interval is above it",
+    "leaks, as claimed": "the paper says that this point is open, and examples come back",
+    "not shown": "the paper says that this point is open, and nothing came back to our attackers",
+    "nobody of ours got it back (lower bound)": f"no example comes back, {_COUNTS} or more do without a defense, "
+    "nothing is recognised above chance, and no ceiling rules out that others do better",
+    "holds on these weights, below the ceiling": "the same, but the best decoder, which bounds every attacker on these "
+    f"weights and data, names less than {_LEAKS} above chance (upper end of its interval)",
+    "holds": f"the same, but the ε at this point proves that nobody recognises {_LEAKS} above chance, on any weights",
+    "no evidence": f"no example comes back, and without a defense fewer than {_COUNTS} do: the zero is the attackers'",
     "no attack applies": "no attack of ours can read what this point shows",
-    "not measured yet": "there is no reference result, with a defense or without",
+    "not measured yet": "a reference result is missing, with the defense or without",
 }
 (
     REFUTED, FALLS, TO_KNOWING, IN_PART, IDENTITIES, AS_CLAIMED, NOT_SHOWN, LOWER_BOUND, HOLDS_HERE, HOLDS,
     NO_EVIDENCE, NO_ATTACK, NOT_MEASURED,
 ) = WORDS  # fmt: skip
+SILENT = (NO_EVIDENCE, NO_ATTACK, NOT_MEASURED)  # verdicts that say nothing of the defense
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +95,10 @@ class Claim:
 class Figures:
     """What a point shows of one setting in one condition; None where nobody of the kind was run.
 
-    Shares of the examples that were got back: `undefended` without a defense; `plain` and `black_box` by attackers of
-    that kind; `adaptive` by all attackers together, where one of them knows the defense, as he can do what they do.
-    `applies`: some attack that reads the gradient can be run here.
+    Shares of the examples that were got back: `undefended` without a defense; `plain` and `black_box` by attackers
+    of that kind, and where the readings are the undefended ones, by all; `adaptive` by all attackers together, where
+    one of them knows the defense, as he can do what they do.  `applies`: some attack that reads the gradient can be
+    run here.
     """
 
     undefended: float | None = None
@@ -153,7 +157,7 @@ def _verdict(of: Figures) -> str:
     if not rates:
         return NOT_MEASURED
     if max(rates) >= LEAKS:
-        return TO_KNOWING if of.plain is not None and of.plain < LEAKS else FALLS
+        return FALLS if of.plain is not None and of.plain >= LEAKS else TO_KNOWING
     if max(rates) > 0:
         return IN_PART
     if of.undefended is None:
@@ -163,18 +167,20 @@ def _verdict(of: Figures) -> str:
     if any(rate.interval[0] > rate.chance > 0 for rate in known):
         return IDENTITIES
     most = of.recognised
-    if most and most.ceiling is not None and most.ceiling < LEAKS:
+    if most and most.ceiling is not None and most.ceiling < most.chance + LEAKS:
         return HOLDS
-    if most and most.here is not None and most.here < LEAKS:
+    if most and most.here is not None and most.here < most.chance + LEAKS:
         return HOLDS_HERE
     return LOWER_BOUND
 
 
-def ledger(claims: Sequence[Claim], records: Sequence[Record]) -> dict[str, list[Line]]:
-    """Claim's id → its lines, by condition, setting and point."""
-    rows = {(row.key, row.defense): row for row in board(records)}
+def ledger(claims: Sequence[Claim], records: Sequence[Record], rows: Iterable[Row]) -> dict[str, list[Line]]:
+    """Claim's id → its lines, by condition, setting and point; `rows` is the records' board."""
+    by_key = {(row.key, row.defense): row for row in rows}
     conditions = by_condition(records)
-    return {claim.id: [line for each in conditions for line in _lines(claim, each, rows)] for claim in claims}
+    return {
+        claim.id: [line for each in conditions for line in _lines(claim, each, by_key)] for claim in claims
+    }
 
 
 def _lines(claim: Claim, condition: Condition, rows: Mapping[tuple[str, str], Row]) -> Iterator[Line]:
@@ -190,7 +196,7 @@ def _lines(claim: Claim, condition: Condition, rows: Mapping[tuple[str, str], Ro
             kinds = {kind: [name for name in worst.scores if _kind(name) == kind] for kind in _KINDS}
             figures = Figures(
                 undefended=undefended,
-                plain=_rate(worst, kinds["plain"]),
+                plain=worst.asr if worst.unchanged else _rate(worst, kinds["plain"]),
                 black_box=_rate(worst, kinds["black-box"]),
                 adaptive=worst.asr if kinds["adaptive"] else None,
                 named=at.named, identified=at.identified,
@@ -265,5 +271,5 @@ def tally(lines: Iterable[Line]) -> dict[str, int]:
     for line in lines:
         counts[line.verdict] += 1
     spoken = {word: count for word, count in counts.items() if count}
-    loud = {word: n for word, n in spoken.items() if word not in (NO_EVIDENCE, NO_ATTACK, NOT_MEASURED)}
+    loud = {word: count for word, count in spoken.items() if word not in SILENT}
     return loud or spoken or {NOT_MEASURED: 0}
