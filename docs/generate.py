@@ -113,7 +113,11 @@ def claims(
 
 def cells(lines: Mapping[str, Sequence[Line]]) -> str:
     """Every setting, point and condition that a claim speaks of: its figures, and the cells behind them."""
-    once = {(line.defense, line.point, line.condition): line for each in lines.values() for line in each}
+    once = {
+        (line.defense, line.point, line.condition, _cells(line)): line
+        for each in lines.values()
+        for line in each
+    }
     parts = [
         HEAD.format(sources="docs/claims.toml") + "# The cells behind the claims\n",
         "Every condition of `CLAIMS.md`, with its figures and the first eight letters of the ids of its cells, by\n"

@@ -129,14 +129,15 @@ class Line:
 
 def read(path: Path) -> list[Claim]:
     """The claims of a TOML file: `[[claim]]` tables with the fields of `Claim`."""
-    made = []
-    for table in tomllib.loads(path.read_text("utf-8"))["claim"]:
-        defense = tuple(
-            {"name": each} if isinstance(each, str) else each for each in table.pop("defense", ())
-        )
-        lists = {key: tuple(table.pop(key)) for key in ("point", "measured") if key in table}
-        made.append(Claim(defense=defense, federated=table.pop("federated", {}), **lists, **table))
-    return made
+    return [_claim(table) for table in tomllib.loads(path.read_text("utf-8"))["claim"]]
+
+
+def _claim(table: dict[str, Any]) -> Claim:
+    defense = tuple({"name": each} if isinstance(each, str) else each for each in table.pop("defense", ()))
+    table.setdefault("federated", {})
+    for name in {"point", "measured"} & table.keys():
+        table[name] = tuple(table[name])
+    return Claim(defense=defense, **table)
 
 
 def verdict(of: Figures, *, protects: bool = True) -> str:

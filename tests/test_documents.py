@@ -221,3 +221,4 @@ def test_the_citation_is_of_this_version() -> None:
     assert cited["authors"] == [{"name": "The bench developers"}]
     assert str(cited["version"]) == bench.__version__
     assert cited["license"] == project["license"]
+    assert (ROOT / "LICENSE").read_text("utf-8").startswith(f"{cited['license']} License")
