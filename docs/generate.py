@@ -93,8 +93,8 @@ def claims(
         "`CLAIMS-CELLS.md` has every condition with its figures and the cells behind them.\n",
         "The figures of a setting in one condition, at one point, give one of these verdicts, the worst first:\n",
         "\n".join(f"- **{word}**: {when}." for word, when in WORDS.items()) + "\n",
-        "A zero alone never holds: it takes a ceiling.  Behind a verdict stands the number of conditions and points\n"
-        "that give it.\n",
+        "A zero alone never holds: it takes a ceiling.  A ceiling bounds what is recognised; none is known for PSNR\n"
+        "alone.  Behind a verdict stands the number of conditions and points that give it.\n",
         _table(
             ["claim", "paper", *FIGURES[1:], "verdict"],
             [
