@@ -1,0 +1,295 @@
+"""Write the generated documents from what is committed: reference records, claims, the registry.
+
+python -P docs/generate.py            # DEFENSES.md and CLAIMS.md
+python -P docs/generate.py --check    # write nothing; exit 1 and name each file that differs
+"""
+
+import argparse
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from bench.leaderboard.board import board
+from bench.leaderboard.claims import SILENT, WORDS, Claim, Line, ledger, read, tally
+from bench.leaderboard.forms.numbers import NONE, fine, share
+from bench.leaderboard.standings import Standing, standings
+from bench.matrix.entries import registered
+from bench.record.names import distinct, entry_text
+from bench.record.schema import Record
+from bench.reference import store
+from bench.registry import entries
+
+DOCS = Path(__file__).parent
+POINTS = ("type-2", "type-1", "type-0", "aggregate")
+NOT_MEASURED = "not measured yet"
+NOT_ABOUT = "not about reconstruction"
+FIGURES = ("none", "plain", "black-box", "adaptive", "named (chance)", "ceiling by ε", "ceiling here")
+HEAD = "<!-- Written by docs/generate.py: edit {sources}, and run it again. -->\n\n"
+
+
+def documents(folder: Path = store.FOLDER) -> dict[str, str]:
+    """Name → text of every generated document, from the newest reference results in this folder, if any."""
+    version = max(store.versions(folder), default="")
+    records = store.read(version, folder) if version else []
+    every, rows = read(DOCS / "claims.toml"), board(records)
+    lines = ledger(every, records, rows)
+    return {
+        "DEFENSES.md": defenses(version, records, standings(rows)),
+        "CLAIMS.md": claims(version, records, every, lines),
+        "CLAIMS-CELLS.md": cells(lines),
+    }
+
+
+def defenses(version: str, records: Sequence[Record], every: Sequence[Standing]) -> str:
+    """Every registered defense of bench's own: what it is, its status in the literature, our figures."""
+    literature = tomllib.loads((DOCS / "literature.toml").read_text("utf-8"))
+    names = [name for name in entries.names("defenses") if entries.origin("defenses", name).built_in]
+    parts = [
+        HEAD.format(sources="the classes or docs/literature.toml") + "# Defenses\n",
+        "Each registered defense: where it comes from, its idea, where it may act, its default strength, what the\n"
+        "literature says of it, and what the reference results say.  *Leaked* is the share of examples that came back\n"
+        "to some attacker, and *recognised* the share that one told from others, both as means over the conditions\n"
+        "that count (`leaderboard/standings.py`).  A small share of leaked examples is a lower bound of what others\n"
+        "may get: read it beside *recognised*, and see `EVALUATION.md`.  What papers claim of them: `CLAIMS.md`.\n",
+        _source(version, records),
+        _table(
+            ["defense", "stages", "literature", "best rank here"],
+            [
+                [
+                    f"[{name}](#{name})",
+                    ", ".join(_strings(entries.literals("defenses", name).get("stages"))) or NONE,
+                    literature[name]["status"],
+                    _best(its, every) if (its := _settings(every, name)) else NOT_MEASURED,
+                ]
+                for name in names
+            ],
+        ),
+    ]
+    return "\n".join(
+        parts + [_defense(name, literature[name], _settings(every, name), len(every)) for name in names]
+    )
+
+
+def claims(
+    version: str, records: Sequence[Record], every: Sequence[Claim], lines: Mapping[str, Sequence[Line]]
+) -> str:
+    """The ledger: published claim → our verdict → why they differ."""
+    parts = [
+        HEAD.format(sources="docs/claims.toml") + "# Claims\n",
+        "What papers claim of defenses against reconstruction, in our words, beside what the reference results say.\n",
+        _source(version, records),
+        "Figures are shares of the examples.  *None*: what comes back without a defense.  *Plain*: to attackers\n"
+        "who do not know it; where the defense leaves a reading as it is, to all.  *Black-box*: to those who can only\n"
+        "run it.  *Adaptive*: to all attackers together, one of whom knows it, as he can do what they do.  *Named*:\n"
+        "picked from a gallery, or, marked i, identified among strangers where there is no gallery; chance beside\n"
+        "it.  *Ceiling*: the most that any attacker recognises, by ε on any weights, and here on these.  –: nobody of\n"
+        "the kind was run, or nothing is proved.  Every share is a lower bound of what others would get; in a cascade\n"
+        "an attacker sees only what others left, so that *plain* and *black-box* are lower bounds of theirs, too.\n",
+        "A figure is the mean over the conditions of its row; those that say nothing (no evidence) are left out.\n"
+        "`CLAIMS-CELLS.md` has every condition with its figures and the cells behind them.\n",
+        "The figures of a setting in one condition, at one point, give one of these verdicts, the worst first:\n",
+        "\n".join(f"- **{word}**: {when}." for word, when in WORDS.items()) + "\n",
+        "A zero alone never holds: it takes a ceiling.  A ceiling bounds what is recognised; none is known for PSNR\n"
+        "alone.  Behind a verdict stands the number of conditions and points that give it.\n",
+        _table(
+            ["claim", "paper", *FIGURES[1:], "verdict"],
+            [
+                [
+                    f"[{claim.id}](#{claim.id})",
+                    claim.paper,
+                    *_means(lines[claim.id])[1:],
+                    _verdicts(claim, lines[claim.id]),
+                ]
+                for claim in every
+            ],
+        ),
+    ]
+    return "\n".join(parts + [_claim(claim, lines[claim.id]) for claim in every])
+
+
+def cells(lines: Mapping[str, Sequence[Line]]) -> str:
+    """Every setting, point and condition that a claim speaks of: its figures, and the cells behind them."""
+    once = {
+        (line.defense, line.point, line.condition, _cells(line)): line
+        for each in lines.values()
+        for line in each
+    }
+    parts = [
+        HEAD.format(sources="docs/claims.toml") + "# The cells behind the claims\n",
+        "Every condition of `CLAIMS.md`, with its figures and the first eight letters of the ids of its cells, by\n"
+        "what the attacker knew.\n",
+    ]
+    for defense, group in groupby(
+        sorted(once.items(), key=lambda item: item[0]), key=lambda item: item[0][0]
+    ):
+        rows = [[line.point, line.condition, *_means([line]), _cells(line)] for _, line in group]
+        parts += [f"## `{defense}`\n", _table(["point", "condition", *FIGURES, "cells"], rows)]
+    return "\n".join(parts) if once else "\n".join([*parts, "There are none yet.\n"])
+
+
+def _defense(name: str, status: Mapping[str, str], its: Sequence[Standing], of: int) -> str:
+    literals = entries.literals("defenses", name)
+    sentence = re.split(r"\.(?=\s|$)", str(literals.get("__doc__") or ""), maxsplit=1)[0]
+    facts = [
+        ("Idea", _plain(" ".join(sentence.split()) + ".")),
+        ("Source", _plain(str(literals.get("reference") or NONE))),
+        ("Stages", ", ".join(_strings(literals.get("stages"))) or NONE),
+        ("Default strength", f"`{entry_text(registered('defense', name, entries))}`"),
+        ("Literature", f"{status['status']}. {status['text']}"),
+    ]
+    listed = "\n".join(f"- **{what}**: {text}" for what, text in facts)
+    return f"## {name}\n\n{listed}\n\n" + (_figures(its, of) if its else f"Our verdict: {NOT_MEASURED}.\n")
+
+
+def _figures(its: Sequence[Standing], of: int) -> str:
+    points = [point for point in POINTS if any(point in standing.points for standing in its)]
+    rows = []
+    for standing in its:
+        there = [standing.points.get(point) for point in points]
+        leaked = [
+            ("≥ " if place.lower_bound else "") + share(place.leaked) if place else NONE for place in there
+        ]
+        known = [
+            f"{share(place.recognised)} ({fine(place.chance)})"
+            if place and place.recognised is not None
+            else NONE
+            for place in there
+        ]
+        epsilon = NONE if standing.epsilon is None else f"{standing.epsilon:.3g}"
+        rank = f"{standing.rank} of {of}" + (f", lacks {standing.missing}" if standing.missing else "")
+        faults = ", ".join(standing.faults)
+        rows.append(
+            [f"`{standing.defense}`", rank + (f", {faults}" if faults else ""), *leaked, *known, epsilon,
+             share(standing.accuracy, 1)]
+        )  # fmt: skip
+    heads = [
+        *(f"leaked, {point}" for point in points),
+        *(f"recognised (chance), {point}" for point in points),
+    ]
+    return _table(["setting", "rank", *heads, "ε", "accuracy"], rows)
+
+
+def _claim(claim: Claim, lines: Sequence[Line]) -> str:
+    parts = [
+        f"## {claim.id}\n",
+        f"{claim.paper}.\n",
+        f"**Claim**: {claim.claim}\n",
+        f"**Verdict**: {_verdicts(claim, lines)}.\n",
+    ]
+    if lines:
+        short = distinct(line.defense for line in lines)
+        groups: dict[tuple[str, str], list[Line]] = {}
+        for line in lines:
+            groups.setdefault((short[line.defense], line.point), []).append(line)
+        rows = [
+            [f"`{defense}`", point, *_means(its), _tally(its)]
+            for (defense, point), its in sorted(
+                groups.items(), key=lambda item: (item[0][0], POINTS.index(item[0][1]))
+            )
+        ]
+        parts += [_table(["setting", "point", *FIGURES, "verdict"], rows)]
+    if claim.why:
+        parts += [f"**Why**: {claim.why}\n"]
+    if claim.measured:
+        quoted = "\n".join(
+            f"- {each['text']}  (`RESULTS.md`, “{each['section']}”)" for each in claim.measured
+        )
+        parts += [f"**Measured elsewhere**, entered by hand:\n\n{quoted}\n"]
+    return "\n".join(parts)
+
+
+def _means(lines: Sequence[Line]) -> list[str]:
+    """The cells of `FIGURES`: means over the lines that say something, or over all where none does."""
+    its = [line.figures for line in lines if line.verdict not in SILENT] or [line.figures for line in lines]
+    known = [rate for of in its if (rate := of.recognised)]
+    mark = " i" if any(of.recognised and not of.named for of in its) else ""
+    shares = [
+        share(_mean([getattr(of, name) for of in its]))
+        for name in ("undefended", "plain", "black_box", "adaptive")
+    ]
+    named, chance = _mean([rate.value for rate in known]), _mean([rate.chance for rate in known])
+    bounds = [
+        fine(_mean([getattr(rate, name) for rate in known]))
+        if known and all(getattr(rate, name) is not None for rate in known)
+        else NONE
+        for name in ("ceiling", "here")
+    ]
+    return [*shares, f"{share(named)}{mark} ({fine(chance)})" if known else NONE, *bounds]
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    there = [value for value in values if value is not None]
+    return fmean(there) if there else None
+
+
+def _cells(line: Line) -> str:
+    ids = (f"{kind} {' '.join(each[:8] for each in cells)}" for kind, cells in line.cells.items())
+    return "; ".join(ids) or NONE
+
+
+def _verdicts(claim: Claim, lines: Sequence[Line]) -> str:
+    return _tally(lines) if claim.defense else NOT_ABOUT
+
+
+def _tally(lines: Sequence[Line]) -> str:
+    return "; ".join(f"{word} ({count})" if count else word for word, count in tally(lines).items())
+
+
+def _settings(every: Iterable[Standing], name: str) -> list[Standing]:
+    return [standing for standing in every if standing.defense.partition("(")[0] == name]
+
+
+def _best(its: Sequence[Standing], every: Sequence[Standing]) -> str:
+    return f"{min(standing.rank for standing in its)} of {len(every)}"
+
+
+def _source(version: str, records: Sequence[Record]) -> str:
+    if not records:
+        return "There are no reference results yet: every verdict is open.\n"
+    return f"Reference results: `{version}`, {len(records)} records.\n"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def _plain(text: str) -> str:
+    """Text whose marks Markdown leaves alone."""
+    return re.sub(r"([*_|<])", r"\\\1", text)
+
+
+def _strings(value: Any) -> list[str]:
+    return [str(each) for each in value] if isinstance(value, tuple) else []
+
+
+def differing(folder: Path = store.FOLDER) -> list[Path]:
+    """The documents that are not what would be written."""
+    return [
+        path
+        for name, text in documents(folder).items()
+        if not (path := DOCS / name).is_file() or path.read_text("utf-8") != text
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where a file differs")
+    if parser.parse_args().check:
+        stale = differing()
+        for path in stale:
+            print(f"{path}: not what docs/generate.py writes; run `python -P docs/generate.py`")
+        return 1 if stale else 0
+    for name, text in documents().items():
+        (DOCS / name).write_text(text, "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,276 @@
+"""What papers claim of a defense, beside what the records say: a verdict for each setting, condition and point.
+
+The verdict is one rule (`verdict`), and `WORDS` says when each of its words is used.
+"""
+
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePath
+from typing import Any
+
+from bench.cell import AttackCell, FileWeights, InitialWeights
+from bench.leaderboard.board import Row
+from bench.leaderboard.conditions import Condition, by_condition
+from bench.leaderboard.costs import UNDEFENDED
+from bench.leaderboard.recognition import Rate
+from bench.leaderboard.standings import COUNTS
+from bench.leaderboard.worst import GRADIENT_FREE, WorstCase
+from bench.record.names import entry_text
+from bench.record.schema import Record
+
+LEAKS = (
+    0.1  # of the examples: from here on a defense leaks; a ceiling less than that above chance rules it out
+)
+_LEAKS, _COUNTS = f"{100 * LEAKS:.0f} %", f"{100 * COUNTS:.0f} %"
+# Verdict → when it is given, the worst first.
+WORDS = {
+    "refutes its ε": "attackers recognise more than the ε at this point allows",
+    "falls": f"an attacker who does not know the defense gets {_LEAKS} of the examples back or more",
+    "falls to who knows the defense": f"attackers who know it, or can run it, get {_LEAKS} back or more; one who does "
+    "not gets less, or was not run",
+    "falls in part": f"some examples come back, and fewer than {_LEAKS}",
+    "hides pixels, not identities": f"no example comes back, {_COUNTS} or more do without a defense, and attackers "
+    "recognise more than chance: the lower end of the 95 % interval is above it",
+    "leaks, as claimed": "the paper says that this point is open, and examples come back",
+    "not shown": "the paper says that this point is open, and nothing came back to our attackers",
+    "nobody of ours got it back (lower bound)": f"no example comes back, {_COUNTS} or more do without a defense, "
+    "nothing is recognised above chance, and no ceiling rules out that others do better",
+    "holds on these weights, below the ceiling": "the same, but the best decoder, which bounds every attacker on these "
+    f"weights and data, names less than {_LEAKS} above chance (upper end of its interval)",
+    "holds": f"the same, but the ε at this point proves that nobody recognises {_LEAKS} above chance, on any weights",
+    "no evidence": f"no example comes back, and without a defense fewer than {_COUNTS} do: the zero is the attackers'",
+    "no attack applies": "no attack of ours can read what this point shows",
+    "not measured yet": "a reference result is missing, with the defense or without",
+}
+(
+    REFUTED, FALLS, TO_KNOWING, IN_PART, IDENTITIES, AS_CLAIMED, NOT_SHOWN, LOWER_BOUND, HOLDS_HERE, HOLDS,
+    NO_EVIDENCE, NO_ATTACK, NOT_MEASURED,
+) = WORDS  # fmt: skip
+SILENT = (NO_EVIDENCE, NO_ATTACK, NOT_MEASURED)  # verdicts that say nothing of the defense
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """One claim of a paper, in our words, and which records speak of it.
+
+    `defense`: settings as a matrix writes them; parameters that are left out may have any value, and none at all means
+    that the claim is not about reconstruction.  `dataset`, `model` (as the board writes it) and `weights` (`untrained`,
+    or the file's name) are patterns, `federated` values.  `protects`: whether the paper says that these points are
+    protected, or open.  `measured`: figures that `RESULTS.md` has, by section.  `why` the two differ, by hand.
+    """
+
+    id: str
+    paper: str
+    claim: str
+    defense: tuple[Mapping[str, Any], ...] = ()
+    point: tuple[str, ...] = ("type-2", "type-1", "type-0")
+    dataset: str = "*"
+    model: str = "*"
+    weights: str = "*"
+    federated: Mapping[str, Any]
+    protects: bool = True
+    measured: tuple[Mapping[str, str], ...] = ()
+    why: str = ""
+
+    def about(self, cell: AttackCell) -> bool:
+        """Whether a cell is one that the claim speaks of."""
+        named = any(
+            cell.defense.name == each["name"]
+            and all(cell.defense.params.get(key) == value for key, value in each.items() if key != "name")
+            for each in self.defense
+        )
+        return (
+            named
+            and cell.point in self.point
+            and fnmatchcase(cell.dataset.name, self.dataset)
+            and fnmatchcase(entry_text(cell.model), self.model)
+            and fnmatchcase(weights_text(cell), self.weights)
+            and all(getattr(cell.federated, key) == value for key, value in self.federated.items())
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What a point shows of one setting in one condition; None where nobody of the kind was run.
+
+    Shares of the examples that were got back: `undefended` without a defense; `plain` and `black_box` by attackers
+    of that kind, and where the readings are the undefended ones, by all; `adaptive` by all attackers together, where
+    one of them knows the defense, as he can do what they do.  `applies`: some attack that reads the gradient can be
+    run here.
+    """
+
+    undefended: float | None = None
+    plain: float | None = None
+    black_box: float | None = None
+    adaptive: float | None = None
+    named: Rate | None = None
+    identified: Rate | None = None
+    applies: bool = True
+
+    @property
+    def recognised(self) -> Rate | None:
+        """Named, where there is a gallery, else identified."""
+        return self.named or self.identified
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A claim's setting in one condition, at one point; `cells`: the ids of the records behind each figure."""
+
+    defense: str
+    condition: str
+    point: str
+    figures: Figures
+    verdict: str
+    cells: Mapping[str, tuple[str, ...]]
+
+
+def read(path: Path) -> list[Claim]:
+    """The claims of a TOML file: `[[claim]]` tables with the fields of `Claim`."""
+    return [_claim(table) for table in tomllib.loads(path.read_text("utf-8"))["claim"]]
+
+
+def _claim(table: dict[str, Any]) -> Claim:
+    defense = tuple({"name": each} if isinstance(each, str) else each for each in table.pop("defense", ()))
+    table.setdefault("federated", {})
+    for name in {"point", "measured"} & table.keys():
+        table[name] = tuple(table[name])
+    return Claim(defense=defense, **table)
+
+
+def verdict(of: Figures, *, protects: bool = True) -> str:
+    """A word of `WORDS` for these figures; `protects`: what the paper says of this point."""
+    word = _verdict(of)
+    if protects or word in (REFUTED, NO_ATTACK, NOT_MEASURED):
+        return word
+    return AS_CLAIMED if word in (FALLS, TO_KNOWING, IN_PART) else NOT_SHOWN
+
+
+def _verdict(of: Figures) -> str:
+    rates = [rate for rate in (of.plain, of.black_box, of.adaptive) if rate is not None]
+    known = [rate for rate in (of.named, of.identified) if rate is not None]
+    if any(rate.violated for rate in known):
+        return REFUTED
+    if not of.applies:
+        return NO_ATTACK
+    if not rates:
+        return NOT_MEASURED
+    if max(rates) >= LEAKS:
+        return FALLS if of.plain is not None and of.plain >= LEAKS else TO_KNOWING
+    if max(rates) > 0:
+        return IN_PART
+    if of.undefended is None:
+        return NOT_MEASURED
+    if of.undefended < COUNTS:
+        return NO_EVIDENCE
+    if any(rate.interval[0] > rate.chance > 0 for rate in known):
+        return IDENTITIES
+    most = of.recognised
+    if most and most.ceiling is not None and most.ceiling < most.chance + LEAKS:
+        return HOLDS
+    if most and most.here is not None and most.here < most.chance + LEAKS:
+        return HOLDS_HERE
+    return LOWER_BOUND
+
+
+def ledger(claims: Sequence[Claim], records: Sequence[Record], rows: Iterable[Row]) -> dict[str, list[Line]]:
+    """Claim's id → its lines, by condition, setting and point; `rows` is the records' board."""
+    by_key = {(row.key, row.defense): row for row in rows}
+    conditions = by_condition(records)
+    return {
+        claim.id: [line for each in conditions for line in _lines(claim, each, by_key)] for claim in claims
+    }
+
+
+def _lines(claim: Claim, condition: Condition, rows: Mapping[tuple[str, str], Row]) -> Iterator[Line]:
+    bare = condition.rows.get(UNDEFENDED, {})
+    for defense in sorted(condition.rows):
+        for point in condition.points:
+            worst = condition.rows[defense].get(point)
+            cell = worst and _cell(worst)
+            if not worst or not cell or not claim.about(cell):
+                continue
+            at = rows[condition.key, defense].points[point]
+            undefended = bare[point].asr if point in bare else None
+            kinds = {kind: [name for name in worst.scores if _kind(name) == kind] for kind in _KINDS}
+            figures = Figures(
+                undefended=undefended,
+                plain=worst.asr if worst.unchanged else _rate(worst, kinds["plain"]),
+                black_box=_rate(worst, kinds["black-box"]),
+                adaptive=worst.asr if kinds["adaptive"] else None,
+                named=at.named, identified=at.identified,
+                applies=worst.attacked or not worst.absent,
+            )  # fmt: skip
+            yield Line(
+                defense=defense, condition=condition_text(cell), point=point, figures=figures,
+                verdict=verdict(figures, protects=claim.protects), cells=_ids(worst),
+            )  # fmt: skip
+
+
+_KINDS = ("plain", "black-box", "adaptive")
+
+
+def _kind(attack: str) -> str:
+    """What an attack knows, by its name on the board; a baseline that reads no gradient is of no kind."""
+    if attack.startswith(GRADIENT_FREE):
+        return ""
+    knows = attack.rpartition(" · ")[2] if " · " in attack else ""
+    return knows if knows in _KINDS else "plain"
+
+
+def _rate(worst: WorstCase, attacks: Sequence[str]) -> float | None:
+    """The share of all examples that some of these attacks got back; None where none of them ran."""
+    if not attacks or not worst.leaked:
+        return None
+    back = {key for attack in attacks for key, example in worst.scores[attack].items() if example.success}
+    return len(back) / len(worst.leaked)
+
+
+def _ids(worst: WorstCase) -> dict[str, tuple[str, ...]]:
+    """The ids of the finished records, by what the attacker knew, or by `named`."""
+    ids: dict[str, list[str]] = {}
+    for attack, records in worst.records.items():
+        for record in records:
+            shown = isinstance(record.cell, AttackCell) and record.cell.grants.gallery
+            if record.status == "done" and (kind := "named" if shown else _kind(attack)):
+                ids.setdefault(kind, []).append(record.id)
+    return {kind: tuple(sorted(ids[kind])) for kind in (*_KINDS, "named") if kind in ids}
+
+
+def _cell(worst: WorstCase) -> AttackCell | None:
+    cells = (record.cell for records in worst.records.values() for record in records)
+    return next((cell for cell in cells if isinstance(cell, AttackCell)), None)
+
+
+def weights_text(cell: AttackCell) -> str:
+    """`untrained`, a weights file's name, or the round of a training."""
+    if isinstance(cell.weights, InitialWeights):
+        return "untrained"
+    if isinstance(cell.weights, FileWeights):
+        name = PurePath(cell.weights.series or cell.weights.path).stem
+        return name.removesuffix("-{seed}")
+    return f"round {cell.weights.round} of {(cell.weights.series or cell.weights.training)[:8]}"
+
+
+def condition_text(cell: AttackCell) -> str:
+    """A condition in a few words: data, model, weights, and what is unusual of the federated setting."""
+    setting, activation = cell.federated, cell.model.params.get("activation")
+    model = cell.model.name + (f" ({activation})" if activation else "")
+    parts = [cell.dataset.name, model, weights_text(cell), f"B = {setting.batch}"]
+    if setting.steps > 1:
+        parts.append(f"L = {setting.steps}")
+    if cell.point == "aggregate":
+        parts.append(f"K = {setting.per_round}")
+    return " · ".join(parts)
+
+
+def tally(lines: Iterable[Line]) -> dict[str, int]:
+    """Verdict → how many lines have it, the worst first; what says nothing is left out where something speaks."""
+    counts = dict.fromkeys(WORDS, 0)
+    for line in lines:
+        counts[line.verdict] += 1
+    spoken = {word: count for word, count in counts.items() if count}
+    loud = {word: count for word, count in spoken.items() if word not in SILENT}
+    return loud or spoken or {NOT_MEASURED: 0}

@@ -1,0 +1,224 @@
+"""Promises: the generated documents are what `docs/generate.py` writes, every defense has its status in the
+literature, claims name what is registered, and a verdict follows from the figures by one rule, in which a zero alone
+never holds."""
+
+import importlib.util
+import re
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from tests.records import attack_cell, attack_record, with_result
+
+import bench
+from bench.cell import Entry, Federated, Grants
+from bench.leaderboard import claims
+from bench.leaderboard.board import board
+from bench.leaderboard.claims import Claim, Figures, Line, ledger, read, tally, verdict
+from bench.leaderboard.recognition import Rate
+from bench.matrix.entries import registered
+from bench.record.schema import Record
+from bench.reference import store
+from bench.registry import entries
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+CLAIMS = read(DOCS / "claims.toml")
+LITERATURE = tomllib.loads((DOCS / "literature.toml").read_text("utf-8"))
+STATUS = ("broken", "broken in part", "unbroken", "no adaptive evaluation seen", "no defense")
+AT_CHANCE = Rate(value=0.0, interval=(0.0, 0.05), chance=0.01)
+
+
+@pytest.fixture(scope="module")
+def generate() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate_documents", DOCS / "generate.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def rate(**changes: Any) -> Rate:
+    return Rate(**{"value": 0.0, "interval": (0.0, 0.05), "chance": 0.01, **changes})
+
+
+def figures(**changes: Any) -> Figures:
+    """A setting behind which nothing came back to anyone, of examples that leak without it."""
+    return Figures(**{"undefended": 1.0, "plain": 0.0, "adaptive": 0.0, "named": AT_CHANCE, **changes})
+
+
+def test_the_committed_documents_are_what_is_written(generate: ModuleType) -> None:
+    assert generate.differing() == []
+
+
+def test_a_stale_document_is_named(
+    generate: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(generate, "documents", lambda folder=None: {"DEFENSES.md": "today's"})
+    monkeypatch.setattr(generate, "DOCS", tmp_path)
+    monkeypatch.setattr("sys.argv", ["generate.py", "--check"])
+    (tmp_path / "DEFENSES.md").write_text("yesterday's")
+    assert generate.main() == 1
+    assert "DEFENSES.md" in capsys.readouterr().out
+    assert (tmp_path / "DEFENSES.md").read_text() == "yesterday's"
+    monkeypatch.setattr("sys.argv", ["generate.py"])
+    assert generate.main() == 0
+    monkeypatch.setattr("sys.argv", ["generate.py", "--check"])
+    assert generate.main() == 0
+
+
+def test_every_defense_has_its_status_in_the_literature() -> None:
+    own = {name for name in entries.names("defenses") if entries.origin("defenses", name).built_in}
+    assert set(LITERATURE) == own
+    for name, entry in LITERATURE.items():
+        assert entry.keys() == {"status", "text"}, name
+        assert entry["status"] in STATUS and entry["text"], name
+
+
+def test_claims_name_what_is_registered() -> None:
+    assert len({claim.id for claim in CLAIMS}) == len(CLAIMS)
+    points = {"type-2", "type-1", "type-0", "aggregate"}
+    for claim in CLAIMS:
+        assert claim.paper and claim.claim and set(claim.point) <= points, claim.id
+        assert claim.federated.keys() <= Federated.model_fields.keys(), claim.id
+        for setting in claim.defense:  # raises with what is wrong
+            built = registered("defense", dict(setting), entries).params
+            assert {key: value for key, value in setting.items() if key != "name"}.items() <= built.items()
+
+
+def test_quoted_figures_name_a_section_of_the_results() -> None:
+    text = "\n".join(path.read_text("utf-8") for path in (ROOT / "RESULTS.md", *DOCS.rglob("*.md")))
+    headings = set(re.findall(r"^#+ (.+)$", text, re.MULTILINE))
+    for claim in CLAIMS:
+        for quoted in claim.measured:
+            assert quoted.keys() == {"section", "text"}, claim.id
+            assert quoted["section"] in headings, (claim.id, quoted["section"])
+
+
+@pytest.mark.parametrize(
+    ("of", "word"),
+    [
+        (Figures(), claims.NOT_MEASURED),
+        (Figures(adaptive=0.0), claims.NOT_MEASURED),  # the undefended reading is missing
+        (Figures(applies=False), claims.NO_ATTACK),
+        (figures(plain=0.9, adaptive=1.0), claims.FALLS),
+        (figures(plain=0.0, adaptive=1.0), claims.TO_KNOWING),
+        (figures(plain=None, adaptive=0.4), claims.TO_KNOWING),
+        (figures(black_box=0.2, adaptive=None), claims.TO_KNOWING),
+        (figures(adaptive=0.05), claims.IN_PART),
+        (figures(undefended=0.1, adaptive=0.2), claims.TO_KNOWING),  # what leaks needs no baseline
+        (figures(undefended=0.1), claims.NO_EVIDENCE),
+        (figures(named=rate(value=0.9, interval=(0.8, 1.0))), claims.IDENTITIES),
+        (figures(named=None, identified=rate(value=0.2, interval=(0.1, 0.3))), claims.IDENTITIES),
+        (figures(), claims.LOWER_BOUND),
+        (figures(named=None), claims.LOWER_BOUND),
+        (figures(named=rate(ceiling=1.0, here=0.3)), claims.LOWER_BOUND),
+        (figures(named=rate(here=0.06)), claims.HOLDS_HERE),
+        (figures(named=rate(ceiling=1.0, here=0.06)), claims.HOLDS_HERE),
+        (figures(named=rate(ceiling=0.03, here=0.06)), claims.HOLDS),
+        (figures(named=rate(value=0.5, interval=(0.4, 0.6), ceiling=0.03, violated=True)), claims.REFUTED),
+    ],
+)
+def test_a_verdict_follows_from_the_figures(of: Figures, word: str) -> None:
+    assert verdict(of) == word
+
+
+def test_of_a_point_that_the_paper_calls_open_the_verdict_says_whether_it_is() -> None:
+    assert verdict(figures(adaptive=1.0), protects=False) == claims.AS_CLAIMED
+    assert verdict(figures(), protects=False) == claims.NOT_SHOWN
+    assert verdict(Figures(), protects=False) == claims.NOT_MEASURED
+
+
+def attacked(defense: str, hits: int, snr_db: float = 3.0, **cell: Any) -> Record:
+    """Ten readings behind a defense, of which so many leaked; at 120 dB they are the undefended ones."""
+    configured = attack_cell(defense=defense, **cell)
+    record = attack_record([(number < hits,) for number in range(10)], cell=configured)
+    assert record.attack
+    return with_result(record, distortion=replace(record.attack.distortion, snr_db_least=snr_db))
+
+
+def lines_of(records: list[Record], **claim: Any) -> list[Line]:
+    made = Claim(
+        **{"id": "it", "paper": "p", "claim": "c", "defense": ({"name": "sign"},), "federated": {}, **claim}
+    )
+    return ledger([made], records, board(records))["it"]
+
+
+def test_a_claim_finds_its_records_by_defense_point_and_setting() -> None:
+    records = [attacked("none", 10), attacked("sign", 2), attacked("sign", 5, knowledge="adaptive"),
+               attacked("prune", 0), attacked("sign", 0, point="type-0")]  # fmt: skip
+    (line,) = lines_of(records, point=("type-2",))
+    assert (line.defense, line.point, line.verdict) == ("sign", "type-2", claims.FALLS)
+    assert (line.figures.undefended, line.figures.plain, line.figures.adaptive) == (1.0, 0.2, 0.5)
+    assert line.cells == {"plain": (records[1].id,), "adaptive": (records[2].id,)}
+    assert lines_of(records, point=("type-2",), federated={"batch": 8}) == []
+    assert lines_of(records, dataset="mnist") == [] and lines_of(records, weights="*-late") == []
+    assert lines_of(records, defense=({"name": "sign", "at": "client"},)) == []
+
+
+def test_parameters_that_a_claim_leaves_out_may_have_any_value() -> None:
+    records = [
+        attacked("none", 10),
+        *(
+            attack_record(
+                cell=attack_cell(defense=Entry(name="prune", params={"at": "client", "share": share}))
+            )
+            for share in (0.5, 0.9)
+        ),
+    ]
+    assert len(lines_of(records, defense=({"name": "prune"},))) == 2
+    (line,) = lines_of(records, defense=({"name": "prune", "share": 0.9},))
+    assert line.defense == "prune(at=client, share=0.9)"
+
+
+def test_an_attacker_with_a_gallery_reconstructs_nothing() -> None:
+    gallery = attacked("sign", 10, attack="gallery", knowledge="adaptive", grants=Grants(gallery=100))
+    (line,) = lines_of([attacked("none", 10), attacked("sign", 0), gallery], point=("type-2",))
+    assert (line.figures.plain, line.figures.adaptive) == (0.0, None)
+    assert line.cells["named"] == (gallery.id,)
+
+
+def test_what_a_defense_leaves_as_it_is_needs_no_knowledge() -> None:
+    untouched = attacked("sign", 10, snr_db=120.0, knowledge="adaptive")
+    (line,) = lines_of([attacked("none", 10), untouched], point=("type-2",))
+    assert (line.figures.plain, line.verdict) == (1.0, claims.FALLS)
+
+
+def test_what_says_nothing_is_left_out_of_a_tally() -> None:
+    def of(word: str) -> Line:
+        return Line(defense="d", condition="c", point="type-2", figures=Figures(), verdict=word, cells={})
+
+    assert tally([of(claims.HOLDS), of(claims.NO_EVIDENCE), of(claims.FALLS)]) == {
+        claims.FALLS: 1,
+        claims.HOLDS: 1,
+    }
+    assert tally([of(claims.NO_EVIDENCE)]) == {claims.NO_EVIDENCE: 1}
+    assert list(tally([])) == [claims.NOT_MEASURED]
+
+
+def test_documents_of_a_partial_reference(generate: ModuleType, tmp_path: Path) -> None:
+    """What is there is shown, what is not is said to be missing."""
+    setting = registered("defense", {"name": "soteria"}, entries)
+    cells = [attack_cell(defense=each, federated=Federated(batch=1)) for each in ("none", setting)]
+    store.write("standard-v1", [attack_record(((True,),), cell=cell) for cell in cells], tmp_path)
+    made = generate.documents(tmp_path)
+    assert "2 records" in made["DEFENSES.md"] and generate.NOT_MEASURED in made["DEFENSES.md"]
+    assert cells[1].id[:8] in made["CLAIMS-CELLS.md"]
+    section = made["CLAIMS.md"].partition("## soteria\n")[2].partition("\n## ")[0]
+    assert "**Verdict**: falls (1)." in section and "| `soteria` | type-2 | 100 % | 100 % |" in section
+    assert "**Verdict**: not measured yet." in made["CLAIMS.md"].partition("## niss\n")[2]
+    assert "**Verdict**: not about reconstruction." in made["CLAIMS.md"].partition("## bayesian-dp\n")[2]
+
+
+def test_the_citation_is_of_this_version() -> None:
+    yaml = pytest.importorskip("yaml")
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert cited["cff-version"] == "1.2.0" and cited["message"] and cited["title"] and cited["abstract"]
+    assert cited["authors"] == [{"name": "The bench developers"}]
+    assert str(cited["version"]) == bench.__version__
+    assert cited["license"] == project["license"]
+    assert (ROOT / "LICENSE").read_text("utf-8").startswith(f"{cited['license']} License")
