@@ -203,7 +203,7 @@ def test_documents_of_a_partial_reference(generate: ModuleType, tmp_path: Path) 
     """What is there is shown, what is not is said to be missing."""
     setting = registered("defense", {"name": "soteria"}, entries)
     cells = [attack_cell(defense=each, federated=Federated(batch=1)) for each in ("none", setting)]
-    store.write("standard-v1", [attack_record(((True,),), cell=cell) for cell in cells], tmp_path)
+    store.write("standard-v1", [attack_record(((True,),), cell=cell) for cell in cells], folder=tmp_path)
     made = generate.documents(tmp_path)
     assert "2 records" in made["DEFENSES.md"] and generate.NOT_MEASURED in made["DEFENSES.md"]
     assert cells[1].id[:8] in made["CLAIMS-CELLS.md"]

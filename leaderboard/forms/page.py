@@ -25,6 +25,7 @@ from bench.leaderboard.forms.columns import Line, codes, columns, lines, recogni
 from bench.leaderboard.forms.numbers import formatted, interval, rate, share
 from bench.leaderboard.forms.standings import LEGEND, Figures, figures
 from bench.leaderboard.forms.standings import columns as columns_of
+from bench.leaderboard.forms.strips import VICTIMS_NAME
 from bench.leaderboard.standings import Standing
 from bench.pictures.thumbnails import Thumbnail
 
@@ -39,11 +40,12 @@ def render(
     title: str,
     context: Sequence[str],
     standings: Sequence[Standing] = (),
+    strips: Mapping[str, bytes] | None = None,
 ) -> str:
     """The page of these rows (in the order of `board`), which keep that order until a reader sorts them.
 
     `thumbnails` by (key, defense) as `reconstructions.thumbnails` gives them; `context` lines below `title`, such
-    as runs, protocol and commit; `standings` of a suite come first.
+    as runs, protocol and commit; `standings` of a suite come first, with their `strips`, defense → WebP.
     """
     shown = [column for column in columns(rows) if "page" in column.forms]
     named = lines(rows)
@@ -56,23 +58,18 @@ def render(
         attacks=sorted((short, full) for full, short in (named[0].attacks if named else {}).items()),
         datasets=Counter(row.dataset for row in rows), codes=Counter(code for row in rows for code in codes(row)),
         charts=charts(), titles=list(dict.fromkeys((row.key, row.title) for row in rows)),
-        data=_data(named) if rows else {}, standings=_standings(standings, thumbnails), legend=LEGEND,
-        places=columns_of(standings),
+        data=_data(named) if rows else {}, legend=LEGEND, places=columns_of(standings),
+        standings=_standings(standings, strips or {}), victims=(strips or {}).get(VICTIMS_NAME),
     )  # fmt: skip
     return page.encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair cannot be written
 
 
 def _standings(
-    standings: Sequence[Standing], thumbnails: Mapping[tuple[str, str], Thumbnail]
-) -> list[tuple[Standing, Figures, Thumbnail | None]]:
-    """Each standing, in words, with the first of its defense's thumbnails."""
-    first: dict[str, Thumbnail] = {}
-    for (_, defense), thumbnail in thumbnails.items():
-        first.setdefault(defense, thumbnail)
-    return [
-        (each, line, first.get(each.defense))
-        for each, line in zip(standings, figures(standings), strict=True)
-    ]
+    standings: Sequence[Standing], strips: Mapping[str, bytes]
+) -> list[tuple[Standing, Figures, bytes | None]]:
+    """Each standing, in words, with its strip."""
+    lines = figures(standings)
+    return [(each, line, strips.get(each.defense)) for each, line in zip(standings, lines, strict=True)]
 
 
 def _data(named: Sequence[Line]) -> dict[str, Any]:
@@ -102,6 +99,7 @@ def _template() -> Template:
     environment.filters |= {
         "share": share, "interval": interval, "cut": _cut, "codes": codes, "rate": rate,
         "image": lambda thumbnail: f"data:image/webp;base64,{b64encode(thumbnail.webp).decode()}",
+        "strip": lambda webp: f"data:image/webp;base64,{b64encode(webp).decode()}",
     }  # fmt: skip
     return environment.get_template("page.html")
 
