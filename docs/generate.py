@@ -1,6 +1,6 @@
 """Write the generated documents from what is committed: reference records, claims, the registry.
 
-python -P docs/generate.py            # DEFENSES.md and CLAIMS.md
+python -P docs/generate.py            # docs/DEFENSES.md, CLAIMS.md, board.html, …, RESULTS.md, README's board
 python -P docs/generate.py --check    # write nothing; exit 1 and name each file that differs
 """
 
@@ -13,8 +13,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from bench.leaderboard.attack_ranks import attack_ranks
 from bench.leaderboard.board import board
 from bench.leaderboard.claims import SILENT, WORDS, Claim, Line, ledger, read, tally
+from bench.leaderboard.forms import page, poster, report
+from bench.leaderboard.forms.gist import gist
 from bench.leaderboard.forms.numbers import NONE, fine, share
 from bench.leaderboard.standings import Standing, standings
 from bench.matrix.entries import registered
@@ -24,6 +27,8 @@ from bench.reference import store
 from bench.registry import entries
 
 DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+BOARD = ("<!-- board -->", "<!-- /board -->")
 POINTS = ("type-2", "type-1", "type-0", "aggregate")
 NOT_MEASURED = "not measured yet"
 NOT_ABOUT = "not about reconstruction"
@@ -36,12 +41,72 @@ def documents(folder: Path = store.FOLDER) -> dict[str, str]:
     version = max(store.versions(folder), default="")
     records = store.read(version, folder) if version else []
     every, rows = read(DOCS / "claims.toml"), board(records)
-    lines = ledger(every, records, rows)
-    return {
-        "DEFENSES.md": defenses(version, records, standings(rows)),
-        "CLAIMS.md": claims(version, records, every, lines),
-        "CLAIMS-CELLS.md": cells(lines),
+    lines, standing = ledger(every, records, rows), standings(rows)
+    made = {
+        "docs/DEFENSES.md": defenses(version, records, standing),
+        "docs/CLAIMS.md": claims(version, records, every, lines),
+        "docs/CLAIMS-CELLS.md": cells(lines),
+        "README.md": _between((ROOT / "README.md").read_text("utf-8"), opening(version, standing)),
+        "RESULTS.md": results(version, standing),
     }
+    if records:
+        strips = store.strips(version, folder)
+        made |= {
+            "docs/board.html": page.render(
+                rows, thumbnails={}, title="Gradient leakage leaderboard", context=[f"Reference: {version}"],
+                standings=standing, strips=strips,
+            ),
+            "docs/pictures/board.svg": poster.svg(standing, strips, f"Gradient leakage, {version}").decode(),
+            f"docs/results/{version}.md": HEAD.format(sources="the reference results")
+            + report.page(version, records, rows, standing, attack_ranks(records)),
+        }  # fmt: skip
+    return made
+
+
+def opening(version: str, every: Sequence[Standing]) -> str:
+    """What README opens with: the board's picture, and what protects, at what cost."""
+    if not every:
+        return ""
+    said = "\n".join(f"- {line}" for line in gist(every))
+    about = f"the standings of {len(every)} settings of published defenses on the suite {version}"
+    return (
+        f"![{about[:1].upper()}{about[1:]}](docs/pictures/board.svg)\n\n"
+        f"<sub>`{version}`: {len(every)} settings of the published defenses against our strongest attackers, who know\n"
+        "them.  `bench leaderboard --reference`; the page: `docs/board.html`; every figure:\n"
+        f"[docs/results/{version}.md](docs/results/{version}.md).</sub>\n\n{said}\n"
+    )
+
+
+def results(version: str, every: Sequence[Standing]) -> str:
+    """The results on one screen, and the pages that have them whole."""
+    pages = sorted((DOCS / "results").glob("*.md"))
+    parts = [
+        HEAD.format(sources="docs/results/") + "# Results\n",
+        "What was measured, with command, commit, machine, scale and interval; the papers' figures beside ours.  A\n"
+        "figure that is open is written as open.\n",
+    ]
+    if every:
+        parts += [f"## {version}\n", "\n".join(f"- {line}" for line in gist(every)) + "\n"]
+    listed = []
+    for path in pages:
+        lines = path.read_text("utf-8").splitlines() if path.stem != version else []
+        title = next((line[2:] for line in lines if line.startswith("# ")), version)
+        sections = [line[3:] for line in lines if line.startswith("## ")]
+        listed.append(
+            [f"[{title}](docs/results/{path.name})", "; ".join(sections) or "the reference board, whole"]
+        )
+    parts += ["## Pages\n", _table(["page", "what is in it"], listed)]
+    parts += ["Claims of papers, with our verdict on each: [docs/CLAIMS.md](docs/CLAIMS.md).\n"]
+    return "\n".join(parts)
+
+
+def _between(text: str, content: str) -> str:
+    """The text with this content between its two marks."""
+    before, start, rest = text.partition(BOARD[0])
+    _, end, after = rest.partition(BOARD[1])
+    if not start or not end:
+        raise SystemExit(f"README.md: lacks {BOARD[0]} … {BOARD[1]}")
+    return f"{before}{start}\n{content}{end}{after}"
 
 
 def defenses(version: str, records: Sequence[Record], every: Sequence[Standing]) -> str:
@@ -196,10 +261,18 @@ def _claim(claim: Claim, lines: Sequence[Line]) -> str:
         parts += [f"**Why**: {claim.why}\n"]
     if claim.measured:
         quoted = "\n".join(
-            f"- {each['text']}  (`RESULTS.md`, “{each['section']}”)" for each in claim.measured
+            f"- {each['text']}  ({_page_of(each['section'])}, “{each['section']}”)" for each in claim.measured
         )
         parts += [f"**Measured elsewhere**, entered by hand:\n\n{quoted}\n"]
     return "\n".join(parts)
+
+
+def _page_of(section: str) -> str:
+    """The page of results that has a section, as a link."""
+    for path in sorted((DOCS / "results").glob("*.md")):
+        if f"# {section}\n" in path.read_text("utf-8"):
+            return f"[{path.name}](results/{path.name})"
+    raise SystemExit(f"no page of docs/results has a section {section!r}; mend docs/claims.toml")
 
 
 def _means(lines: Sequence[Line]) -> list[str]:
@@ -272,7 +345,7 @@ def differing(folder: Path = store.FOLDER) -> list[Path]:
     return [
         path
         for name, text in documents(folder).items()
-        if not (path := DOCS / name).is_file() or path.read_text("utf-8") != text
+        if not (path := ROOT / name).is_file() or path.read_text("utf-8") != text
     ]
 
 
@@ -287,7 +360,8 @@ def main() -> int:
             print(f"{path}: not what docs/generate.py writes; run `python -P docs/generate.py`")
         return 1 if stale else 0
     for name, text in documents().items():
-        (DOCS / name).write_text(text, "utf-8")
+        (ROOT / name).parent.mkdir(exist_ok=True)
+        (ROOT / name).write_text(text, "utf-8")
     return 0
 
 

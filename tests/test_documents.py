@@ -58,7 +58,7 @@ def test_a_stale_document_is_named(
     generate: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(generate, "documents", lambda folder=None: {"DEFENSES.md": "today's"})
-    monkeypatch.setattr(generate, "DOCS", tmp_path)
+    monkeypatch.setattr(generate, "ROOT", tmp_path)
     monkeypatch.setattr("sys.argv", ["generate.py", "--check"])
     (tmp_path / "DEFENSES.md").write_text("yesterday's")
     assert generate.main() == 1
@@ -205,12 +205,12 @@ def test_documents_of_a_partial_reference(generate: ModuleType, tmp_path: Path) 
     cells = [attack_cell(defense=each, federated=Federated(batch=1)) for each in ("none", setting)]
     store.write("standard-v1", [attack_record(((True,),), cell=cell) for cell in cells], folder=tmp_path)
     made = generate.documents(tmp_path)
-    assert "2 records" in made["DEFENSES.md"] and generate.NOT_MEASURED in made["DEFENSES.md"]
-    assert cells[1].id[:8] in made["CLAIMS-CELLS.md"]
-    section = made["CLAIMS.md"].partition("## soteria\n")[2].partition("\n## ")[0]
+    assert "2 records" in made["docs/DEFENSES.md"] and generate.NOT_MEASURED in made["docs/DEFENSES.md"]
+    assert cells[1].id[:8] in made["docs/CLAIMS-CELLS.md"]
+    section = made["docs/CLAIMS.md"].partition("## soteria\n")[2].partition("\n## ")[0]
     assert "**Verdict**: falls (1)." in section and "| `soteria` | type-2 | 100 % | 100 % |" in section
-    assert "**Verdict**: not measured yet." in made["CLAIMS.md"].partition("## niss\n")[2]
-    assert "**Verdict**: not about reconstruction." in made["CLAIMS.md"].partition("## bayesian-dp\n")[2]
+    assert "**Verdict**: not measured yet." in made["docs/CLAIMS.md"].partition("## niss\n")[2]
+    assert "**Verdict**: not about reconstruction." in made["docs/CLAIMS.md"].partition("## bayesian-dp\n")[2]
 
 
 def test_the_citation_is_of_this_version() -> None:

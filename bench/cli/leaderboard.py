@@ -102,9 +102,10 @@ def show(
         thumbnails = reconstructions.thumbnails(rows, folders, private=include_pictures)
         context = [*([f"Reference: {version}"] if version else []), *([f"Runs: {names}"] if names else [])]
         title = "Gradient leakage leaderboard"
-        _write(
-            html, page.render(rows, thumbnails=thumbnails, title=title, context=context, standings=standings)
-        )
+        shown = _strips(records, folders, version) if standings else {}
+        _write(html, page.render(
+            rows, thumbnails=thumbnails, title=title, context=context, standings=standings, strips=shown
+        ))  # fmt: skip
     if markdown is not None:
         over = standings_form.markdown(standings) + "\n" if standings else ""
         _write(markdown, over + markdown_form.board(rows))
@@ -157,6 +158,11 @@ def _attacks(records: Sequence[Record], *, as_json: bool) -> None:
         common.console().print(attack_ranks_form.terminal(ranks))
 
 
+def _strips(records: Sequence[Record], folders: dict[str, Path], version: str | None) -> dict[str, bytes]:
+    """Strips of the reference, and of what these runs have."""
+    return {**(reference_store.strips(version) if version else {}), **strips(records, folders)}
+
+
 def _draw_standings(
     path: Path,
     standings: Sequence[Standing],
@@ -164,11 +170,9 @@ def _draw_standings(
     folders: dict[str, Path],
     version: str,
 ) -> None:
-    own = strips(records, folders)
-    drawn = poster.svg(standings, {**reference_store.strips(version), **own}, f"Gradient leakage, {version}")
-    made = {".svg": lambda content: content, ".png": poster.png, ".pdf": poster.pdf}[path.suffix.lower()](
-        drawn
-    )
+    drawn = poster.svg(standings, _strips(records, folders, version), f"Gradient leakage, {version}")
+    forms = {".svg": lambda content: content, ".png": poster.png, ".pdf": poster.pdf}
+    made = forms[path.suffix.lower()](drawn)
     write_atomically(path, made)
 
 
