@@ -9,7 +9,7 @@ from tests.records import TRAINING, attack_cell, attack_record, entry, readings_
 from bench.cell import Federated, Grants
 from bench.leaderboard.attack_ranks import attack_ranks
 from bench.leaderboard.board import Row, board
-from bench.leaderboard.forms import poster
+from bench.leaderboard.forms import latex, poster
 from bench.leaderboard.forms import standings as form
 from bench.leaderboard.forms.gist import gist
 from bench.leaderboard.standings import Standing, beside, conditions, nearest, neighbours, standings
@@ -172,3 +172,11 @@ def test_the_gist_has_each_setting_once_and_says_where_it_protects() -> None:
     assert said[0] == "Without a defense 100 % at type-2, 90 % at type-0 comes back; accuracy –."
     for name in ("cdp", "noise", "prune"):
         assert sum(f"`{name}`" in line for line in said) == 1
+
+
+def test_latex_has_the_standings_before_the_conditions() -> None:
+    text = latex.board(rows(), standings(rows(), own=("noise",)))
+    first = text.partition(r"\end{table}")[0]
+    assert r"\caption{Standings over the conditions of the suite}" in first
+    assert first.count(r"\\") == 1 + 4
+    assert r"$\triangleright$ noise" in first

@@ -112,7 +112,7 @@ def show(
     if csv_file is not None:
         _write(csv_file, standings_form.comma_separated(standings) if standings else csv_form.board(rows))
     if latex_file is not None:
-        _write(latex_file, latex.board(rows))
+        _write(latex_file, latex.board(rows, standings))
     if picture is not None and standings:
         _draw_standings(picture, standings, records, folders, str(version))
     elif picture is not None:

@@ -4,20 +4,25 @@ from collections.abc import Iterable, Sequence
 
 from bench.leaderboard.board import Row
 from bench.leaderboard.forms.columns import columns, grouped, lines
+from bench.leaderboard.forms.numbers import NONE
+from bench.leaderboard.forms.standings import columns as columns_of
+from bench.leaderboard.forms.standings import figures
+from bench.leaderboard.standings import Standing
 
 _LEFT_OUT = ("flags",)  # what a paper has no column for
 _SPECIAL = str.maketrans({
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
     "≥": r"$\geq$", "≤": r"$\leq$", "×": r"$\times$", "−": r"$-$", "–": "--", "◆": r"$\blacklozenge$", "✗": r"$\times$",
-    "·": r"$\cdot$", "ε": r"$\varepsilon$", "δ": r"$\delta$", "σ": r"$\sigma$", "α": r"$\alpha$", "η": r"$\eta$",
+    "·": r"$\cdot$", "▸": r"$\triangleright$", "ε": r"$\varepsilon$", "δ": r"$\delta$", "σ": r"$\sigma$", "α": r"$\alpha$", "η": r"$\eta$",
     "∞": r"$\infty$",
 })  # fmt: skip
 
 
-def board(rows: Sequence[Row]) -> str:
-    """A `table` for each condition; intervals are 95 %, figures that are lower bounds have a ≥."""
-    parts = []
+def board(rows: Sequence[Row], standings: Sequence[Standing] = ()) -> str:
+    """A `table` for each condition, before them one of the `standings`; intervals are 95 %, figures that are lower
+    bounds have a ≥."""
+    parts = [_standings(standings)] if standings else []
     for title, group in grouped(lines(rows), lambda line: line.row.title).items():
         shown = [
             column for column in columns(line.row for line in group)
@@ -33,6 +38,23 @@ def board(rows: Sequence[Row]) -> str:
         ]))  # fmt: skip
     head = "% bench leaderboard --latex; \\usepackage{booktabs,amssymb}\n"
     return head + "\n\n".join(parts) + "\n"
+
+
+def _standings(standings: Sequence[Standing]) -> str:
+    points = columns_of(standings)
+    head = ("#", "defense", *points, "named", "ceiling", "accuracy", "lost", "ε")
+    body = [
+        (
+            line.rank, line.name, *line.points, line.named, line.ceiling or NONE, line.accuracy, line.lost or NONE,
+            line.epsilon,
+        )
+        for line in figures(standings)
+    ]  # fmt: skip
+    return "\n".join([
+        r"\begin{table}", r"\centering", r"\caption{Standings over the conditions of the suite}",
+        rf"\begin{{tabular}}{{rl{'r' * (len(head) - 2)}}}", r"\toprule", _line(map(escaped, head)), r"\midrule",
+        *(_line(map(escaped, line)) for line in body), r"\bottomrule", r"\end{tabular}", r"\end{table}",
+    ])  # fmt: skip
 
 
 def escaped(text: str) -> str:
