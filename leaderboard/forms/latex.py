@@ -14,8 +14,8 @@ _SPECIAL = str.maketrans({
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
     "≥": r"$\geq$", "≤": r"$\leq$", "×": r"$\times$", "−": r"$-$", "–": "--", "◆": r"$\blacklozenge$", "✗": r"$\times$",
-    "·": r"$\cdot$", "▸": r"$\triangleright$", "ε": r"$\varepsilon$", "δ": r"$\delta$", "σ": r"$\sigma$", "α": r"$\alpha$", "η": r"$\eta$",
-    "∞": r"$\infty$",
+    "·": r"$\cdot$", "▸": r"$\triangleright$", "ε": r"$\varepsilon$", "δ": r"$\delta$", "σ": r"$\sigma$",
+    "α": r"$\alpha$", "η": r"$\eta$", "∞": r"$\infty$",
 })  # fmt: skip
 
 
