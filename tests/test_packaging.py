@@ -58,6 +58,8 @@ def test_a_deleted_module_does_not_come_back(sources: Path, tmp_path: Path) -> N
         path.touch()
     first = build("wheel", sources, tmp_path)
     assert first >= {*modules.values(), "bench/py.typed", "bench/presets/quickstart.toml"}
+    shipped = [path for kind in ("*.xz", "*.webp") for path in (ROOT / "bench" / "reference").rglob(kind)]
+    assert first >= {path.relative_to(ROOT).as_posix() for path in shipped}
     assert (sources / "build").is_dir(), "the second build finds what the first left"
     for path in modules:
         path.unlink()
