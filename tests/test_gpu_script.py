@@ -38,6 +38,7 @@ ABSENT = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_checks_of_some_entries() -> None:
     with Rehearsal():
         found = {each.name: each for each in gpu_checks.checks("cuda", only=FEW.__contains__)}
@@ -77,6 +78,7 @@ def test_checks_of_every_entry() -> None:
     assert sum(each.cases for each in found) > 80
 
 
+@pytest.mark.slow
 def test_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """In little: the shape of each row, and the ratio that its columns give."""
     monkeypatch.setitem(gpu.ONE_CORE, "dlg-lenet", 2)
