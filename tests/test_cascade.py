@@ -46,11 +46,11 @@ knowledge = ["adaptive"]
 grants = [[{ gallery = 98 }]]
 [[attack]]
 attack = ["analytic", { name = "cpl", line_search = "backtracking" }]
-evaluations = 40
+evaluations = 60
 [[attack]]
 attack = ["map"]
 knowledge = ["adaptive"]
-evaluations = 40
+evaluations = 60
 """
 
 
@@ -87,7 +87,7 @@ def test_attacks_come_in_the_order_of_the_file_and_a_gallery_stops_nothing(tmp_p
 
 
 def test_a_cell_that_a_file_names_twice_is_attacked_once(tmp_path: Path) -> None:
-    again = ATTACKS + '[[attack]]\nattack = ["map"]\nknowledge = ["adaptive"]\nevaluations = 40\n'
+    again = ATTACKS + '[[attack]]\nattack = ["map"]\nknowledge = ["adaptive"]\nevaluations = 60\n'
     assert planned(tmp_path, HEAD + again) == planned(tmp_path)
 
 
@@ -95,7 +95,7 @@ def test_an_id_depends_on_what_came_before(tmp_path: Path) -> None:
     """So a record says by its id what was left to it; cells in no cascade keep theirs."""
     first, longer = (
         {cell.canonical() for cell in planned(tmp_path, HEAD + attacks) if cell.attack.name == "map"}
-        for attacks in (ATTACKS, ATTACKS.replace("evaluations = 40", "evaluations = 61"))
+        for attacks in (ATTACKS, ATTACKS.replace("evaluations = 60", "evaluations = 61"))
     )
     assert first.isdisjoint(longer)
     assert "after" not in attack_cell().canonical()
