@@ -13,6 +13,7 @@ import numpy as np
 
 from bench.cell import AttackCell
 from bench.leaderboard import flags
+from bench.leaderboard.cascades import torn
 from bench.leaderboard.conditions import (
     Condition,
     by_condition,
@@ -147,13 +148,14 @@ def board(records: Iterable[Record]) -> list[Row]:
     """The rows, by title, then by rank."""
     listed = of_one_series(records)
     trained, spotted, averaged = costs(listed), trained_with(listed), _averaged(listed)
+    broken = frozenset(record.id for record, _ in torn(listed))
     rows: list[Row] = []
     for condition in by_condition(listed):
         attacks_run = {point: _attacks_run(condition, point) for point in condition.points}
         unproven, bare = without_evidence(condition), without_baseline(condition)
         rows += _ranked(
             [
-                _row(condition, defense, attacks_run, unproven, bare, trained, spotted, averaged)
+                _row(condition, defense, attacks_run, unproven, bare, trained, spotted, averaged, broken)
                 for defense in condition.rows
             ]
         )
@@ -165,7 +167,7 @@ def _row(
     condition: Condition, defense: str, attacks_run: Mapping[str, _Attacks], unproven: Sequence[str],
     bare: Sequence[str],
     trained: Mapping[tuple[str, str], DefenseCost], spotted: Mapping[tuple[str, str], Sequence[Trained]],
-    averaged: frozenset[tuple[str, str, str]],
+    averaged: frozenset[tuple[str, str, str]], broken: frozenset[str],
 ) -> Row:  # fmt: skip
     records = [
         r for worst in condition.rows[defense].values() for each in worst.records.values() for r in each
@@ -181,7 +183,7 @@ def _row(
             baseline=point not in bare,
         )
         doubts += strength(point, worst, spotted.get((task, defense), ()))
-        points[point] = _at(point, worst, attacks, doubts)
+        points[point] = _at(point, worst, attacks, doubts, broken)
     row = Row(
         title=condition.title, key=condition.key, dataset=dataset_name(cell), model=entry_text(cell.model),
         protocol=records[0].protocol, defense=defense, points=points, cost=trained.get((task, defense)),
@@ -191,7 +193,9 @@ def _row(
     return replace(row, cells=_cells(row, condition.rows[defense]))
 
 
-def _at(point: str, worst: WorstCase, attacks: _Attacks, doubts: Sequence[Flag]) -> AtPoint:
+def _at(
+    point: str, worst: WorstCase, attacks: _Attacks, doubts: Sequence[Flag], broken: frozenset[str]
+) -> AtPoint:
     priors = [worst.rate(name) for name in worst.scores if name.startswith(GRADIENT_FREE)]
     missing = tuple(
         name
@@ -210,7 +214,7 @@ def _at(point: str, worst: WorstCase, attacks: _Attacks, doubts: Sequence[Flag])
         reference_db=worst.reference_db,
         epsilon=worst.privacy.epsilon, epsilon_absent=worst.privacy.absent,
         absent=dict(worst.absent), crashed=dict(worst.crashed), missing=missing,
-        flags=(*violations(identified, named, spent), *flags.coverage(worst, missing), *doubts),
+        flags=(*violations(identified, named, spent), *flags.coverage(worst, missing, broken), *doubts),
     )  # fmt: skip
 
 
@@ -222,7 +226,10 @@ def _best(worst: WorstCase) -> Best | None:
 
 
 def _reached(worst: WorstCase) -> tuple[float, ...]:
-    """At each threshold the share of examples whose best PSNR over the attacks is at least that."""
+    """At each threshold the share of examples whose best PSNR over the attacks is at least that; none in a cascade,
+    where nobody goes on once an example has leaked."""
+    if worst.cascade:
+        return ()
     best: dict[ExampleKey, float] = dict.fromkeys(worst.leaked, -inf)
     for attack, scores in worst.scores.items():
         if not attack.startswith(GRADIENT_FREE):

@@ -4,7 +4,7 @@ In the spirit of AutoAttack's checks (Croce, Hein 2020, §5): each flag names a 
 flatter a defense, found from what the records already hold.  docs/FLAGS.md says what to do about each.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from bench.cell import AttackCell
@@ -26,6 +26,7 @@ INCOMPLETE = (
     "few",
     "not-attacked",
     "no-adaptive-attack",
+    "torn",
 )  # flags of an incomplete row
 ROUND_DEPENDENT, OTHER_STRENGTH = "round-dependent", "other-strength"  # its training is not what was attacked
 VIOLATED = "epsilon-violated"  # a fault: what was measured refutes the ε that is stated
@@ -51,14 +52,17 @@ class Flag:
     text: str
 
 
-def coverage(worst: WorstCase, missing: Iterable[str]) -> list[Flag]:
+def coverage(worst: WorstCase, missing: Iterable[str], torn: Collection[str] = ()) -> list[Flag]:
     """What a row lacks to be complete: a defense that keeps its contracts, attacks not run, cells that crashed, too few
-    examples."""
+    examples, cascades that are whole (`torn`: the ids of cells that attacked other readings than were left)."""
     flags = [Flag(BROKEN, f"the defense breaks a contract: {each}") for each in worst.broken]
     if names := [name for name, records in worst.records.items() if any(map(unexplained, records))]:
         text = "the examples do not explain the reading to an attacker who knows all of the round: "
         flags.append(Flag(UNEXPLAINED, text + _names(names)))
     flags += [Flag("missing", f"not run: {_names(missing)}")] if missing else []
+    if names := [name for name, records in worst.records.items() if any(r.id in torn for r in records)]:
+        text = "attacked other readings than those before them in the cascade left; run the matrix again: "
+        flags.append(Flag("torn", text + _names(names)))
     if worst.crashed:
         flags.append(Flag("crashed", f"crashed: {_names(worst.crashed)}"))
     if worst.records and not worst.attacked:
@@ -89,7 +93,8 @@ def doubts(worst: WorstCase, *, averaged: bool, evidence: bool, baseline: bool) 
     still, blind = _names(_without_progress(worst, attacks)), _names(_failed_self_check(attacks))
     restarted = _restarts(worst, attacks)
     prior, best = worst.prior_psnr_db, worst.best_median(PSNR_DB)
-    as_prior = attacks and prior is not None and (best is None or best <= prior)
+    # in a cascade no attack has a median of its own
+    as_prior = attacks and not worst.cascade and prior is not None and (best is None or best <= prior)
     most = max(
         (sum(each.values()) / len(each) for each in (worst.identified, worst.named) if each), default=0.0
     )

@@ -14,7 +14,7 @@ from typing import Any
 from bench.leaderboard.board import AtPoint, Row
 from bench.leaderboard.conditions import by_condition, ordered
 from bench.leaderboard.costs import UNDEFENDED, DefenseCost
-from bench.leaderboard.flags import FAULTS
+from bench.leaderboard.flags import FAULTS, INCOMPLETE
 from bench.leaderboard.worst import ExampleKey
 from bench.record.schema import Record
 from bench.scoring.intervals import paired_difference
@@ -46,18 +46,23 @@ class Place:
 class Standing:
     """One defense on a suite.
 
-    `rank`: by its leakage at its worst point, then at the next one, and so on; then by what is recognised, by
-    accuracy lost, and by name; equal ones share it.  Settings with a fault, or that lack a condition, rank last.
-    `costs` are of its trainings, by model.  `cells`: of the row of each condition.
+    `rank`: by its leakage at its worst point, then at the next one, and so on; then by what is recognised, and by
+    accuracy lost; equal ones share it.  Settings with a fault, or of which a figure is not whole, rank last: `absent`
+    says which, "point, condition: why".  `costs` are of its trainings, by model.
     """
 
     defense: str
     points: dict[str, Place]
     costs: tuple[tuple[str, DefenseCost], ...]
     faults: tuple[str, ...]
-    missing: int
+    absent: tuple[str, ...] = ()
     rank: int = 0
     own: bool = False
+
+    @property
+    def missing(self) -> int:
+        """How many of its figures are not whole."""
+        return len(self.absent)
 
     @property
     def leaked(self) -> tuple[float, ...]:
@@ -86,13 +91,19 @@ class Standing:
 
     def json(self) -> dict[str, Any]:
         """The standing as JSON types."""
-        return {**asdict(self), "accuracy": self.accuracy, "lost": self.lost, "epsilon": self.epsilon}
+        more = {
+            "missing": self.missing,
+            "accuracy": self.accuracy,
+            "lost": self.lost,
+            "epsilon": self.epsilon,
+        }
+        return {**asdict(self), **more}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """How much more leaks under one defense than under another, at a point, on the same victims of all conditions that
-    count: the difference with its 95 % interval, readings drawn whole."""
+    """How much more leaks under one defense than under another, at a point, on the same victims in all conditions that
+    count: the difference with its 95 % interval, which resamples whole readings, in all their conditions."""
 
     defense: str
     point: str
@@ -108,7 +119,8 @@ def standings(rows: Sequence[Row], own: Iterable[str] = ()) -> list[Standing]:
     by_defense: dict[str, list[Row]] = {}
     for row in rows:
         by_defense.setdefault(row.defense, []).append(row)
-    made = [_standing(name, its, counting) for name, its in by_defense.items()]
+    undefended = {row.key: row for row in by_defense.get(UNDEFENDED, ())}
+    made = [_standing(name, its, counting, undefended) for name, its in by_defense.items()]
     made = [replace(each, own=each.defense in mine) for each in made]
     made.sort(key=lambda each: (_order(each), each.defense != UNDEFENDED, each.defense))
     keys = [_order(each) for each in made]
@@ -126,23 +138,49 @@ def conditions(rows: Iterable[Row]) -> dict[str, set[str]]:
     return {point: counting[point] for point in ordered(counting)}
 
 
-def _standing(defense: str, rows: Sequence[Row], counting: Mapping[str, set[str]]) -> Standing:
-    points, missing = {}, 0
+def _standing(
+    defense: str, rows: Sequence[Row], counting: Mapping[str, set[str]], undefended: Mapping[str, Row]
+) -> Standing:
+    mine, points, absent = {row.key: row for row in rows}, dict[str, Place](), list[str]()
     for point, keys in counting.items():
-        there = [
-            (row, row.points[point])
-            for row in rows
-            if row.key in keys and point in row.points and row.points[point].asr is not None
-        ]
-        missing += len(keys) - len(there)
+        there = []
+        for key in sorted(keys, key=lambda key: undefended[key].title):
+            why = _lacks(mine.get(key), undefended[key], point)
+            if why is None:
+                there.append((mine[key], mine[key].points[point]))
+            else:
+                absent.append(f"{point}, {undefended[key].title}: {why}")
         if there:
             points[point] = _place(there)
     costs = {row.model: row.cost for row in rows if row.cost is not None}
+    trained = {row.model: row.cost for row in undefended.values() if row.cost is not None}
+    absent += [
+        f"training, {model}: of {costs[model].seeds if model in costs else 0} seeds, {base.seeds} without a defense"
+        for model, base in sorted(trained.items())
+        if model not in costs or costs[model].seeds != base.seeds
+    ]
     faults = {flag.code for row in rows for flag in row.flags if flag.code in FAULTS}
     return Standing(
         defense=defense, points=points, costs=tuple(sorted(costs.items())), faults=tuple(sorted(faults)),
-        missing=missing,
+        absent=tuple(absent),
     )  # fmt: skip
+
+
+def _lacks(row: Row | None, undefended: Row, point: str) -> str | None:
+    """Why a figure is not whole, None where it is: of all the attacks and examples that the undefended one is of."""
+    at, whole = None if row is None else row.points.get(point), undefended.points[point]
+    if at is None or (at.asr is None and not at.flags):
+        return "not run"
+    incomplete = [flag.code for flag in at.flags if flag.code in INCOMPLETE and flag.code not in FAULTS]
+    if incomplete:
+        return incomplete[0]
+    if at.asr is None:
+        return "no attack applies"
+    if at.examples != whole.examples:
+        return f"{at.examples} examples of {whole.examples}"
+    if (at.named is None) != (whole.named is None) or (at.identified is None) != (whole.identified is None):
+        return "nobody was asked to recognise an example"
+    return None
 
 
 def _place(there: Sequence[tuple[Row, AtPoint]]) -> Place:
@@ -209,9 +247,10 @@ def beside(records: Iterable[Record], rows: Sequence[Row], defense: str, other: 
                 if condition.key in counting.get(point, ()):
                     outcomes[name][condition.key, point] = worst.leaked
     made = []
+    data = {row.key: row.dataset for row in rows}
     for point in counting:
         pairs = [
-            (first, second, (key, example[0], example[2]))
+            (first, second, (data[key], example[0], example[2]))
             for (key, at), mine in outcomes[defense].items()
             if at == point
             for example, first in mine.items()

@@ -32,8 +32,8 @@ class WorstCase:
     that crashed is in `crashed`).  `places` of the truth on the list of an attack that has the readings' own
     likelihood, or of the decoder that knows a batch's other examples, among so many `candidates`; `guesses` of one
     attacker that may count for such an example: as many as its reading has examples, with granted labels of its class;
-    `strangers` beside a reconstruction.  `attacked`: some attack that reads the gradient applied; `informed`: one of
-    them knew the defense, or could run it.
+    `strangers` beside a reconstruction; `cascade`: attacks saw only what others had left.  `attacked`: some attack that
+    reads the gradient applied; `informed`: one of them knew the defense, or could run it.
     """
 
     leaked: dict[ExampleKey, bool] = field(default_factory=dict)
@@ -54,6 +54,7 @@ class WorstCase:
     candidates: int = 0
     strangers: int = 0
     unchanged: bool = True
+    cascade: bool = False
     attacked: bool = False
     informed: bool = False
     _draws: set[int] = field(default_factory=set)
@@ -64,6 +65,7 @@ class WorstCase:
         assert isinstance(cell, AttackCell)
         attack, result = attack_name(cell), record.attack
         self.records.setdefault(attack, []).append(record)
+        self.cascade |= bool(cell.after)
         if record.status == "n/a":
             self.absent[attack] = record.reason or "no reason given"
             self.refused_seeds.setdefault(attack, set()).add(cell.seed)
@@ -147,13 +149,15 @@ class WorstCase:
 
     @property
     def plain_only(self) -> bool:
-        """Whether only attacks ran, on readings that the defense changed, that neither know it nor can run it."""
-        return self.attacked and not self.unchanged and not self.informed
+        """Whether only attacks ran, on readings that the defense changed, that neither know it nor can run it, and
+        left something to one who does."""
+        known = self.unchanged or self.informed
+        return self.attacked and not known and not all(self.leaked.values())
 
     @property
     def lower_bound(self) -> bool:
         """Whether the true rate may be higher: some attack failed, or none knew the defense, and not all leaked."""
-        return self.cut_short or (self.plain_only and not all(self.leaked.values()))
+        return self.cut_short or self.plain_only
 
     @property
     def distinct(self) -> int:
@@ -214,12 +218,6 @@ class WorstCase:
         if self.cascade:
             return sum(example.success for example in self.scores[attack].values()) / max(1, len(self.leaked))
         return _rate(self.scores[attack].values())
-
-    @property
-    def cascade(self) -> bool:
-        """Whether attacks saw only what others had left."""
-        records = (record for each in self.records.values() for record in each)
-        return any(isinstance(record.cell, AttackCell) and record.cell.after for record in records)
 
     @property
     def prior_psnr_db(self) -> float | None:

@@ -15,7 +15,7 @@ from bench.leaderboard.standings import standings
 from bench.matrix.read import read as read_matrix
 from bench.matrix.suites import VERSIONS
 from bench.record.names import entry_text
-from bench.reference import store
+from bench.reference import beside, store
 
 MOST_BYTES = 6_000_000  # of all that ships
 
@@ -104,7 +104,7 @@ def test_a_run_stands_beside_the_reference(tmp_path: Path, monkeypatch: pytest.M
         record(0.5, "mine", "type-0", 1),
         record(0.2, "mine", "type-0", 2),
     ]
-    joined = standing.joined("v", mine)
+    joined = beside.joined("v", mine)
     assert joined.own == ("mine",)
     said = dict(standing.lines(joined, "mine"))
     assert list(said) == ["rank", "leaks", "costs", "nearest"]
@@ -113,6 +113,29 @@ def test_a_run_stands_beside_the_reference(tmp_path: Path, monkeypatch: pytest.M
     assert said["nearest"].startswith("noise: no difference shown on the same")
     run = tmp_path / "run"
     run.mkdir()
-    assert standing.suite_of([run]) is None
-    (run / "suite-standard.json").write_text(json.dumps({"suite": "v"}), "utf-8")
-    assert standing.suite_of([run]) == "v"
+    assert beside.suite_of([run]) is None
+    (run / "suite-standard.json").write_text(json.dumps({"suite": "v", "ranked": True}), "utf-8")
+    assert beside.suite_of([run]) == "v"
+    (run / "suite-standard.json").write_text(json.dumps({"suite": "v", "ranked": False}), "utf-8")
+    assert beside.suite_of([run]) is None
+
+
+def test_my_records_change_nothing_of_what_ships(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor do they open conditions, or replace a cell of a published setting."""
+    shipped(tmp_path / "reference", monkeypatch)
+    mine = [
+        record(0.5, "mine", "type-2", 1),
+        record(0.5, "mine", "type-0", 1),
+        record(0.2, "mine", "type-0", 2),
+    ]
+    before = {each.defense: (each.leaked, each.missing) for each in beside.joined("v").standings}
+    others = [
+        record(0.9, "none", "type-0", 16),
+        record(0.0, "mine", "type-0", 16),
+        record(0.0, "prune", "type-0", 1),
+        replace(record(1.0, "none", "type-0", 1), status="crashed", reason="a reason", result=None),
+    ]
+    after = beside.joined("v", [*mine, *others]).standings
+    assert {each.defense: (each.leaked, each.missing) for each in after if not each.own} == before
+    (own,) = (each for each in after if each.own)
+    assert own.missing == 0

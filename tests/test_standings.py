@@ -92,8 +92,59 @@ def test_a_setting_that_lacks_a_condition_ranks_last() -> None:
     partial = [record(0.0, "partial", "type-0", 1)]
     every = standings(board([*suite(), *partial]))
     assert every[-1].defense == "partial"
-    assert every[-1].missing == 2
+    assert len(every[-1].absent) == 2
+    assert all(each.endswith((": missing", ": not run")) for each in every[-1].absent)
     assert form.figures(every)[-1].rank == "·"
+
+
+def _mine(**changes: object) -> list[Record]:
+    """A setting that leaks nothing, each of its records with these changes."""
+    cells = ((1, "type-2"), (1, "type-0"), (2, "type-0"))
+    return [replace(record(0.0, "mine", point, batch), **changes) for batch, point in cells]  # type: ignore[arg-type]
+
+
+def last(records: list[Record]) -> Standing:
+    return standings(board([*suite(), *records]))[-1]
+
+
+def test_what_was_not_attacked_does_not_rank() -> None:
+    """Crashed, on fewer weight seeds, on fewer examples, without the gallery that others met: no rank."""
+    crashed = _mine(status="crashed", reason="a reason", result=None)
+    assert (last(crashed).defense, len(last(crashed).absent)) == ("mine", 3)
+    (first, *rest) = _mine()
+    assert first.attack is not None
+    fewer = replace(first, result=replace(first.attack, readings=first.attack.readings[:36]))
+    assert last([fewer, *rest]).absent[0].endswith("36 examples of 40")
+    second = [
+        replace(each, cell=each.cell.model_copy(update={"attack": entry("gradinv")})) for each in suite()
+    ]
+    whole = [replace(each, id=each.cell.id) for each in second]
+    lacks = standings(board([*suite(), *whole, *_mine()]))[-1]
+    assert (lacks.defense, len(lacks.absent)) == ("mine", 3)  # one of two attacks
+
+
+def test_a_zero_of_attackers_who_failed_is_a_lower_bound() -> None:
+    crashed = [*suite(), *_mine(status="crashed", reason="a reason", result=None)]
+    rows_ = board(crashed)
+    assert {at.lower_bound for row in rows_ if row.defense == "mine" for at in row.points.values()} == {True}
+
+
+def test_accuracy_of_one_model_is_not_that_of_two() -> None:
+    models = [entry("dlg-lenet"), entry("mlp")]
+    trained = [
+        training_record(0.9, cell=_trained(defense, 0).model_copy(update={"model": model}))
+        for defense, its in (("none", models), ("prune", models[:1]))
+        for model in its
+    ]
+    records = suite()
+    other = [
+        replace(each, cell=each.cell.model_copy(update={"model": models[1]}))
+        for each in suite()
+        if isinstance(each.cell.defense, type(models[1]))
+    ]
+    records += [replace(each, id=each.cell.id) for each in other]
+    at = by_name(standings(board([*records, *(replace(each, id=each.cell.id) for each in trained)])))
+    assert any(each.startswith("training, mlp: of 0 seeds, 1") for each in at["prune"].absent)
 
 
 def test_neighbours_are_of_the_reference_and_the_nearest_has_the_same_rates() -> None:
@@ -113,7 +164,7 @@ def test_neighbours_are_of_the_reference_and_the_nearest_has_the_same_rates() ->
     assert (at_server.point, at_server.examples) == ("type-0", 80)
     first = [n < 20 for n in range(40)] + [n < 8 for n in range(40)]
     second = [n < 20 for n in range(40)] + [n < 12 for n in range(40)]
-    difference, low, high = paired_difference(first, second, clusters=list(range(80)))
+    difference, low, high = paired_difference(first, second, clusters=list(range(40)) * 2)
     assert (at_server.difference, at_server.interval) == (difference, (low, high))
     assert difference == pytest.approx(-0.05)
 

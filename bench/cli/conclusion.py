@@ -8,7 +8,6 @@ from rich.console import Console
 from rich.text import Text
 
 from bench.cli import standing
-from bench.cli.standing import Joined
 from bench.cli.watching import say
 from bench.cli.words import duration
 from bench.leaderboard.conditions import Condition, by_condition, without_evidence
@@ -20,6 +19,7 @@ from bench.matrix.published import PublishedFigures
 from bench.record.names import distinct
 from bench.record.request import Request
 from bench.record.schema import Record
+from bench.reference.beside import Joined
 from bench.sanitize import sanitize
 from bench.sweep.plan import RunSchedule
 from bench.sweep.pool import PoolSpec

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from bench.cli import common, lookup, standing, submission
+from bench.cli import common, lookup, submission
 from bench.errors import BenchError
 from bench.leaderboard.attack_ranks import attack_ranks
 from bench.leaderboard.board import Row, board
@@ -19,6 +19,7 @@ from bench.leaderboard.standings import Standing
 from bench.record.files import write_atomically
 from bench.record.runs import checked_run
 from bench.record.schema import Record
+from bench.reference import beside
 from bench.reference import store as reference_store
 
 
@@ -86,15 +87,17 @@ def show(
     # a cell that several runs have counts once, as the last named run answered it
     last = tuple({record.cell.id: record for records in records_of.values() for record in records}.values())
     version = (
-        None if reference is False else standing.suite_of(records_of) or (reference and _version()) or None
+        None if reference is False else beside.suite_of(records_of) or (reference and _version()) or None
     )
-    suite = standing.joined(version, last) if version else None
+    suite = beside.joined(version, last) if version else None
     records, rows = (last, board(last)) if suite is None else (suite.records, list(suite.rows))
     standings = list(suite.standings) if suite else []
     if only:
         rows = [row for row in rows if any(text in row.defense for text in only)]
         standings = [each for each in standings if any(text in each.defense for text in only)]
     if attacks:
+        if any((html, markdown, csv_file, latex_file, picture, only)):
+            raise click.UsageError("--attacks prints a table or --json; leave --only and the files out")
         _attacks(records, as_json=as_json)
         return
     if html is not None:

@@ -58,7 +58,7 @@ def _shard(context: click.Context, option: click.Parameter, value: str | None) -
 )  # fmt: skip
 @click.option(
     "--suite", "suite_name", metavar="NAME", type=click.Choice(SUITES),
-    help="A published suite: smoke, standard or extra.  What you add stands beside its reference results.",
+    help="A published suite: smoke, standard or extra; on standard your defense stands beside the published ones.",
 )  # fmt: skip
 @click.option("--cell", "cell_file", type=common.PATH, help="Repeat one published record's cell.")
 @click.option(
@@ -171,7 +171,7 @@ def command(
     else:
         request = Request(
             matrix=matrix_name, scale=scale, defenses=defenses, plugins=plugins, full=full,
-            shipped=suite_name is not None,
+            shipped=suite_name is not None and not full,
         )  # fmt: skip
         prepared = running.prepare(request, out=out, data_dir=data_dir, jobs=jobs, shard=shard)
     if dry_run:

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from bench.answer.context import RunContext
-from bench.cli import conclusion, standing
+from bench.cli import conclusion
 from bench.cli.watching import Screen, say
 from bench.errors import BenchError
 from bench.leaderboard.conditions import by_condition
@@ -32,6 +32,7 @@ from bench.record.metrics import PSNR_DB
 from bench.record.request import Request
 from bench.record.schema import Record
 from bench.reference import store as reference
+from bench.reference.beside import joined as joined_with
 from bench.reference.costs import expected
 from bench.registry import entries as registry
 from bench.sweep.cluster import ClusterPool
@@ -134,7 +135,7 @@ def execute(
     if not quiet:
         mlflow = conclusion.upload_line(run.folder, tracking_uri, uploaded, waiting)
         version = _reference_of(suite)
-        joined = standing.joined(version, finished) if version else None
+        joined = joined_with(version, finished) if version else None
         conclusion.conclude(
             console,
             finished,

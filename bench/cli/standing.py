@@ -1,55 +1,11 @@
-"""A suite's run beside the reference: the records of both, and in four lines where a defense stands."""
+"""In four lines where a defense stands on a suite, and its most telling picture."""
 
-import json
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
-from bench.cell import AttackCell
-from bench.leaderboard.board import Row, board
-from bench.leaderboard.forms.numbers import fine, formatted, share
-from bench.leaderboard.standings import Standing, beside, nearest, neighbours, standings
-from bench.record.names import entry_text
-from bench.record.schema import Record
-from bench.reference import store as reference
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Joined:
-    """The records of a run and of the reference, their board, and the suite's standings; `own` are the defenses that
-    the reference lacks."""
-
-    version: str
-    records: tuple[Record, ...]
-    rows: tuple[Row, ...]
-    standings: tuple[Standing, ...]
-    own: tuple[str, ...]
-
-
-def suite_of(folders: Iterable[Path]) -> str | None:
-    """The version of the suite that some of these run folders are of, where it has reference results."""
-    there = reference.versions()
-    for folder in folders:
-        for path in sorted(folder.glob("suite-*.json")):
-            try:
-                version = json.loads(path.read_text("utf-8")).get("suite")
-            except (OSError, ValueError):
-                continue
-            if version in there:
-                return str(version)
-    return None
-
-
-def joined(version: str, mine: Iterable[Record] = ()) -> Joined:
-    """The reference of this version with these records beside it; of a cell that both have, theirs counts."""
-    shipped = reference.read(version)
-    known = {entry_text(record.cell.defense) for record in shipped if isinstance(record.cell, AttackCell)}
-    listed = list(mine)
-    theirs = [entry_text(record.cell.defense) for record in listed if isinstance(record.cell, AttackCell)]
-    own = tuple(name for name in dict.fromkeys(theirs) if name not in known)
-    records = tuple({record.cell.id: record for record in (*shipped, *listed)}.values())
-    rows = tuple(board(records))
-    return Joined(version=version, records=records, rows=rows, standings=tuple(standings(rows, own)), own=own)
+from bench.leaderboard.forms.numbers import fine, formatted, rate, share
+from bench.leaderboard.standings import Standing, beside, nearest, neighbours
+from bench.reference.beside import Joined
 
 
 def lines(joined: Joined, defense: str) -> Iterator[tuple[str, str]]:
@@ -60,7 +16,8 @@ def lines(joined: Joined, defense: str) -> Iterator[tuple[str, str]]:
     if at.faults:
         rank = f"none: it does not do what it states ({', '.join(at.faults)}; `bench check`)"
     elif at.missing:
-        rank = f"none yet: {at.missing} of the suite's figures are missing; run the whole suite"
+        first = next(iter(at.absent), "")
+        rank = f"none: {at.missing} of the suite's figures are missing or incomplete, the first {first}"
     else:
         place = "between" if above and below else "next to"
         rank = f"{at.rank} of {len(joined.standings)} on {joined.version}, {place} {between}"
@@ -79,7 +36,7 @@ def _leaks(at: Standing) -> str:
     figures = []
     for point, place in at.points.items():
         recognised = "" if place.recognised is None else f" (recognised {fine(place.recognised)})"
-        figures.append(f"{point} {share(place.leaked)}{recognised}")
+        figures.append(f"{point} {rate(place.leaked, lower_bound=place.lower_bound)}{recognised}")
     worst = max(at.points.values(), key=lambda place: place.most, default=None)
     where = f"; most, {share(worst.most)}: {_short(worst.where)}" if worst is not None and worst.most else ""
     return ", ".join(figures) + where
@@ -110,8 +67,8 @@ def _difference(joined: Joined, defense: str, other: str) -> str:
         words = f"no difference shown on the same {most.examples} victims"
     else:
         words = f"{'more' if most.difference > 0 else 'less'} leaks here on the same {most.examples} victims"
-    points = f"{100 * most.difference:+.0f} points [{100 * low:+.0f}, {100 * high:+.0f}] at {most.point}"
-    return f"{words}, {points.replace('-', '−')}"
+    points = f"{100 * most.difference:+.0f} points [{100 * low:+.0f}, {100 * high:+.0f}]".replace("-", "−")
+    return f"{words}, {points} at {most.point}, the largest of {len(each)} points"
 
 
 def picture(joined: Joined, defense: str, run: Path) -> Path | None:

@@ -175,6 +175,11 @@ def _on_a_preset(errors: Errors, content: Mapping[str, Any], folder: Path) -> tu
     if not isinstance(defenses, list):
         errors.add("defense", f"expected a list, got {quoted(defenses)}", 'write e.g. ["none", "prune"]')
     errors.raise_any()
+    if name not in preset_names(folder):
+        errors.add(
+            "preset", f"unknown preset {quoted(name)}", nearest(name, preset_names(folder), "the presets are")
+        )
+        errors.raise_any()
     place = located(name, errors, folder)
     whole = document(place, errors)
     title = {"title": content["title"]} if "title" in content else {}

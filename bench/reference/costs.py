@@ -15,12 +15,12 @@ def expected(records: Iterable[Record]) -> Callable[[AnyCell], float | None]:
     taken: dict[str, list[float]] = {}
     for record in records:
         if record.status != "crashed":
-            taken.setdefault(_same(record.cell), []).append(record.cost.cpu_seconds)
+            taken.setdefault(same(record.cell), []).append(record.cost.cpu_seconds)
     seconds = {key: statistics.median(each) for key, each in taken.items()}
-    return lambda cell: seconds.get(_same(cell))
+    return lambda cell: seconds.get(same(cell))
 
 
-def _same(cell: AnyCell) -> str:
+def same(cell: AnyCell) -> str:
     """The cell but for its defense, and for what came before it in its cascade, which has the defense's ids."""
     changes: dict[str, object] = {"defense": _ANY}
     if isinstance(cell, AttackCell):

@@ -105,6 +105,8 @@ def _compact(record: Record) -> Record:
     if not isinstance(result, AttackResult) or result.trajectory is None:
         return kept
     losses = result.trajectory.losses
+    if len(losses) < 3:
+        return kept
     return replace(kept, result=replace(result, trajectory=Trajectory(losses=losses[:1] + losses[-1:])))
 
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.cell import AttackCell
 from bench.errors import MALFORMED, DataError, RecordError
 from bench.leaderboard.board import board
+from bench.leaderboard.cascades import torn
 from bench.record import schema1, store
-from bench.record.cascade import came_back, left_by
 from bench.record.schema import Record
 from bench.sanitize import first_line, sanitize
 from bench.submission import arrays, figures
@@ -230,18 +229,7 @@ def _left_out(manifest: Manifest, gathered: _Gathered, hashes: set[str]) -> Iter
 
 def cascades(records: Iterable[Record]) -> Iterator[str]:
     """Cells of a cascade that attacked other readings than those before them left."""
-    by_id = {record.cell.id: record for record in records}
-    for record in by_id.values():
-        cell = record.cell
-        if not isinstance(cell, AttackCell) or not cell.after or record.attack is None:
-            continue
-        name = f"records/{record.id}.json"
-        if absent := [each[:8] for each in cell.after if each not in by_id]:
-            yield f"{name}: cells before it in its cascade are not there: {', '.join(absent)}"
-            continue
-        left = left_by(cell, (came_back(by_id[each]) for each in cell.after))
-        if tuple(number for number, _ in record.attack.numbered()) != left:
-            yield f"{name}: it attacked other readings than the cells before it left"
+    yield from (f"records/{record.id}.json: {what}" for record, what in torn(records))
 
 
 def _on_a_board(records: Iterable[Record]) -> Iterator[str]:

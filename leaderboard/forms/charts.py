@@ -68,15 +68,16 @@ def charts() -> list[Chart]:
         ),
         Chart(
             id="attacks", heading="Each attack against each defense", needs=("attacks",), most=24,
-            caption="Share of examples, in percent, that each attack alone got back. "
-            "n/a: does not apply; failed: crashed.",
+            caption="Share of examples, in percent, that each attack alone got back; in a cascade those that the "
+            "attacks before it had not got back. n/a: does not apply; failed: crashed.",
             nothing="No attack was scored here.", spec=_heat(),
         ),
         Chart(
             id="reached", heading="How good the reconstructions are", needs=("reached",), most=12,
             caption=f"Share of examples that some attack brought to at least this PSNR. "
             f"Vertical line: {SUCCESS_DB} dB, the least that counts as success.",
-            nothing="No reconstruction was scored here.", spec=_reached(),
+            nothing="No reconstruction was scored here, or attacks came in a cascade and stopped at success.",
+            spec=_reached(),
         ),
         Chart(
             id="learning", heading="What training under the defense costs", needs=("accuracies",), most=12,

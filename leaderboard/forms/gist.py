@@ -15,7 +15,7 @@ def gist(standings: Sequence[Standing]) -> list[str]:
     """Which settings leak nowhere, at the server alone not, only what they hide, or all the same; each setting is in
     one sentence, with its accuracy where it protects."""
     names = distinct(each.defense for each in standings)
-    left = [each for each in standings if each.defense != UNDEFENDED and not each.missing]
+    left = [each for each in standings if each.defense != UNDEFENDED and not each.missing and not each.faults]
     undefended = next((each for each in standings if each.defense == UNDEFENDED), None)
     lines = []
     if undefended is not None and undefended.points:
@@ -51,7 +51,7 @@ _KINDS = (
         f"Less than {share(LITTLE)} comes back or is recognised at any point, adaptive attackers included",
         _nowhere,
     ),
-    ("The same at the server alone; inside the client it leaks", _server),
+    ("The same at the server alone", _server),
     (f"Less than {share(LITTLE)} comes back at the server, but attackers recognise more of it", _pixels),
     (f"Less than {share(MUCH)} comes back at the server", _half),
     (f"{share(MUCH)} and more comes back at the server to who knows the defense", lambda standing: True),
@@ -77,7 +77,7 @@ def _setting(standing: Standing, name: str) -> str:
     place = standing.points.get("type-0")
     figures = [] if place is None else [share(place.leaked)]
     if place is not None and place.recognised is not None:
-        figures.append(f"named {share(place.recognised)}")
+        figures.append(f"recognised {share(place.recognised)}")
     if standing.accuracy is not None:
         figures.append(f"accuracy {share(standing.accuracy)}")
     if standing.epsilon is not None:

@@ -42,7 +42,7 @@ def board(rows: Sequence[Row], standings: Sequence[Standing] = ()) -> str:
 
 def _standings(standings: Sequence[Standing]) -> str:
     points = columns_of(standings)
-    head = ("#", "defense", *points, "named", "ceiling", "accuracy", "lost", "ε")
+    head = ("#", "defense", *points, "recognised", "ceiling", "accuracy", "lost", "ε")
     body = [
         (
             line.rank, line.name, *line.points, line.named, line.ceiling or NONE, line.accuracy, line.lost or NONE,

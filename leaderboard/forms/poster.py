@@ -16,7 +16,7 @@ _ROW, _TOP, _LEFT, _NAME, _CELL, _TILE = 34, 92, 24, 300, 74, 26
 _INK, _QUIET, _LINE, _PAPER = "#1b232b", "#56626e", "#dde3e8", "#ffffff"
 _GIST = "Share of private examples that some attacker got back: the mean over the suite's conditions. Lower is better."
 _FOOT = (
-    "named: picked out of a gallery, or recognised, with what nobody exceeds where ε proves it.  Strips: what came "
+    "recognised: named out of a gallery, or identified; below it the upper bound that ε proves.  Strips: what came "
     "nearest to the same eight digits at the server.",
     "0 % is no proof: it is what these attackers got.  ≥: a lower bound.  ε: of the released models; –: none proved.",
 )
@@ -32,7 +32,7 @@ def svg(standings: Sequence[Standing], strips: Mapping[str, bytes], title: str) 
     """A line for each standing: what leaks at each point, what is named, accuracy and ε, and its strip."""
     points = columns(standings)
     heads = [(point, _HEADINGS.get(point, "")) for point in points]
-    heads += [("named", "at the server"), ("accuracy", "lost"), ("ε", "released")]
+    heads += [("recognised", "at the server"), ("accuracy", "lost"), ("ε", "released")]
     wide = _strip_width(strips)
     width = _LEFT + 36 + _NAME + _CELL * len(heads) + (wide + 24 if wide else 0) + _LEFT
     height = _TOP + _ROW * len(standings) + 62

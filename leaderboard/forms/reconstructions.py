@@ -26,8 +26,9 @@ def of_best(row: Row, runs: Runs, point: str) -> tuple[Floats, Floats] | None:
         try:
             record = read(record_path(runs[cell_id], cell_id))
             cell = record.cell
-            if isinstance(cell, AttackCell) and cell.point == point and best == attack_name(cell):
-                arrays = read_arrays(runs[cell_id], record.arrays) if record.arrays else {}
+            mine = isinstance(cell, AttackCell) and cell.point == point and best == attack_name(cell)
+            if mine and record.arrays is not None:  # a cascade may have left it nothing
+                arrays = read_arrays(runs[cell_id], record.arrays)
                 truth, guess = arrays["truth"], arrays["reconstruction"]
                 return (truth, guess) if truth.shape == guess.shape and truth.ndim >= 3 else None
         except (RecordError, KeyError):

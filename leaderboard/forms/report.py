@@ -28,7 +28,8 @@ def page(
         f"## Standings\n\n{standings_form.LEGEND}\n\n{standings_form.markdown(standings)}",
         f"## Without a defense\n\n{_undefended(rows)}",
         f"## What it cost to measure\n\n{_costs(records)}",
-        f"## The attacks\n\n{_attacks(attacks)}",
+        "## The attacks\n\nIn a cascade the order is mostly that of the suite, as later attacks see what was left; "
+        f"`bench run --full` ranks them.\n\n{_attacks(attacks)}",
         "## Every condition\n\nThe share of examples that came back, its 95 % interval over weight seeds and "
         f"readings, and the best attack; the ids are of cells behind the row.\n\n{_conditions(rows)}",
     ]

@@ -21,9 +21,10 @@ SERVER = "type-0"  # what an honest server sees of one client
 LEGEND = (
     "type-2, type-1, type-0: share of examples that some attacker got back from one example's gradient inside the "
     "client, from the client's update, from the same at the server; aggregate: from the mean over the clients alone. "
-    "Each is the mean over the conditions in which at least half comes back undefended; ≥ a lower bound. named: the "
-    "example was picked out of a gallery, or recognised, at the server; below it what nobody exceeds, where ε proves "
-    "it. accuracy: of real trainings, with what they lose. Ranks: by the worst point, then the next."
+    "Each is the mean over the conditions in which at least half comes back undefended; ≥ a lower bound. recognised, "
+    "at the server: named out of a gallery, or identified where there is none; below it the upper bound that ε proves, "
+    "if any. accuracy: of real trainings, with what they lose; time: of a client's step. Ranks: by the worst point, "
+    "then the next; · a figure is not whole."
 )
 
 
@@ -71,7 +72,7 @@ def terminal(standings: Sequence[Standing], title: str) -> RenderableType:
     table.add_column("#", justify="right", no_wrap=True)
     table.add_column("defense", overflow="fold", min_width=14)
     short = {"aggregate": "sum"}
-    for name in (*(short.get(point, point) for point in points), "named", "accuracy", "ε", "step"):
+    for name in (*(short.get(point, point) for point in points), "recognised", "accuracy", "ε", "time"):
         table.add_column(name, justify="right", no_wrap=True)
     for each, line in zip(standings, figures(standings), strict=True):
         leaks = [
@@ -87,7 +88,7 @@ def terminal(standings: Sequence[Standing], title: str) -> RenderableType:
 
 def markdown(standings: Sequence[Standing]) -> str:
     """The standings as a Markdown table."""
-    head = ["#", "defense", *columns(standings), "named", "ceiling", "accuracy", "lost", "ε", "step"]
+    head = ["#", "defense", *columns(standings), "recognised", "ceiling", "accuracy", "lost", "ε", "time"]
     rows = [
         [
             line.rank, line.name, *line.points, line.named, line.ceiling or NONE, line.accuracy, line.lost or NONE,
@@ -103,7 +104,7 @@ def comma_separated(standings: Sequence[Standing]) -> str:
     """The standings as CSV, numbers as they are."""
     points, out = columns(standings), io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    fields = ("leaked", "most", "recognised", "chance", "ceiling", "conditions")
+    fields = ("leaked", "lower_bound", "most", "recognised", "chance", "ceiling", "conditions")
     writer.writerow([
         "rank", "defense", "own", *(f"{point} {field}" for point in points for field in fields), "accuracy", "lost",
         "epsilon", "overhead", "faults", "missing",
@@ -123,7 +124,7 @@ def _server(standing: Standing) -> Place | None:
 
 
 def _leaked(place: Place | None) -> str:
-    return NONE if place is None else rate(place.leaked, lower_bound=place.lower_bound and place.leaked > 0)
+    return NONE if place is None else rate(place.leaked, lower_bound=place.lower_bound)
 
 
 def _named(place: Place | None) -> str:
