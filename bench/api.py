@@ -204,7 +204,7 @@ def save_pictures(
 def frame(run: str | PathLike[str]) -> Frames:
     """A run's `cells` and `victims` as pandas DataFrames.
 
-        cells, examples = api.frame("runs/quickstart")
+        cells, examples = api.frame("runs/quickstart")  # of a cascade, each attack has what was left to it
         examples.join(cells[["defense", "point"]]).groupby(["defense", "point"])["success"].mean().unstack().plot.bar()
 
     Raises `RecordError` where the folder has no records.

@@ -22,7 +22,8 @@ class AttackRow:
     """One attack on one data set, against one defense at one point.
 
     `title` names what is shared with other rows (all but data set, attack, defense, point).  `medians` of each
-    compared metric, by name, count a failed example as worse than any; `rmse_of_successes` is over the examples
+    compared metric, by name, count a failed example as worse than any, and there are none in a cascade, where `asr` is
+    of the `examples` that were left; `rmse_of_successes` is over the examples
     that leaked.  `evaluations` and `outer` are medians over readings, `diverged` the share of examples.  None: no
     such figure.
     """
@@ -81,11 +82,13 @@ def _row(title: str, records: Sequence[Record], published: Sequence[PublishedFig
     scores = {key: example for record in records for key, example in example_scores(record)}
     hits = {key: example.success for key, example in scores.items()}
     examples = list(scores.values())
+    cascade = any(isinstance(record.cell, AttackCell) and record.cell.after for record in records)
     return AttackRow(
         title=title, dataset=dataset_name(cell), attack=attack_name(cell), defense=entry_text(cell.defense),
         point=cell.point, examples=len(hits), asr=sum(hits.values()) / len(hits) if hits else None,
         interval=share_interval(hits),
-        medians={metric.name: median_of(examples, metric) for metric in COMPARED},
+        # of what a cascade left an attack, medians say how hard that was
+        medians={metric.name: None if cascade else median_of(examples, metric) for metric in COMPARED},
         rmse_of_successes=median_of([example for example in examples if example.success], RMSE),
         prior_psnr_db=median([example.prior_db for example in examples], -inf),
         evaluations=median([reading.evaluations for reading in readings], inf),

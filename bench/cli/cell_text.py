@@ -129,7 +129,9 @@ def _leak(result: schema.AttackResult) -> Iterator[Line]:
         return
     summary = result.summary
     why = "; some examples failed and might have leaked" if summary.lower_bound else ""
-    yield "ASR", f"{asr(summary)} of {summary.examples} examples (Wilson, 95 %){why}"
+    numbers = [reading.number for reading in result.readings if reading.number is not None]
+    left = f", of the {len(numbers)} readings that the cascade left" if numbers else ""
+    yield "ASR", f"{asr(summary)} of {summary.examples} examples{left} (Wilson, 95 %){why}"
     if summary.asr_strict is not None:
         yield "strict ASR", f"{interval(summary.asr_strict)} with PSNR ≥ 30 dB"
     yield "readings", f"{interval(summary.readings_leaked)} of {summary.readings} with a leak"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.cell import NOT_IN_ID, Entry, Frozen
+from bench.cell import AttackCell, Entry, Frozen, NOT_IN_ID
 from bench.errors import RecordError
 from bench.record import names
 from bench.record import store as records
@@ -116,6 +116,10 @@ def _tags(record: Record, sha256: str) -> Iterator[tuple[str, str]]:
     yield "bench.fingerprint", digest(repr(record.provenance).encode())
     yield "bench.protocol", _text(record.protocol)
     yield "bench.private", _text(record.private)
+    if record.provenance.left is not None and isinstance(
+        record.cell, AttackCell
+    ):  # its figures are of these alone
+        yield "bench.left", f"{len(record.provenance.left)} of {record.cell.readings} readings"
     yield from ((f"bench.{path}", text) for path, text in flat(record.cell, params=False))
     for prefix, group in (("environment", record.environment), ("result", record.result)):
         for path, value in _leaves(group):
