@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.cell import AttackCell, Entry, Frozen, NOT_IN_ID
+from bench.cell import NOT_IN_ID, AttackCell, Entry, Frozen
 from bench.errors import RecordError
 from bench.record import names
 from bench.record import store as records
