@@ -248,6 +248,26 @@ def test_a_cifar_pack_is_read_with_channels_first(tmp_path: Path) -> None:
     assert raw.subset == "12 of 50000 training, 3 of 10000 test pictures"
 
 
+def test_cifars_first_pictures_are_the_same_from_every_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a row measured on a whole copy stands beside the reference, which is of a part."""
+    monkeypatch.setattr(cifar, "_FIRST", (12, 3))
+    x, y = _bytes(20, 32, 32, 3), np.arange(20) % 10
+    for name, training, test in (("whole", 20, 6), ("exact", 12, 3), ("less", 10, 3)):
+        (tmp_path / name).mkdir()
+        pack = {"x_train": x[:training], "y_train": y[:training], "x_test": x[:test], "y_test": y[:test]}
+        _pack(tmp_path / name / "cifar10.npz", **pack)
+    whole, exact, less = (
+        registry.instance("datasets", "cifar10-10k", {}).load((tmp_path / name,))
+        for name in ("whole", "exact", "less")
+    )
+    for field in ("train_inputs", "train_labels", "test_inputs", "test_labels"):
+        assert np.array_equal(getattr(whole, field), getattr(exact, field))
+    assert (whole.subset, exact.subset) == (None, None)
+    assert less.subset == "10 of 12 training, 3 of 3 test pictures"
+
+
 def test_adult_has_105_features_that_say_what_they_are(tmp_path: Path) -> None:
     _adult_set(tmp_path / "adult")
     raw = Adult().load((tmp_path,))

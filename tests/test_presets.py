@@ -1,5 +1,6 @@
 """Every shipped preset is a valid matrix with a title, and plans cells that can run."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from bench.matrix.read import presets, read
 from bench.matrix.suites import SUITES, VERSIONS, content, ranking, ranking_line
 from bench.points import POINTS
 from bench.record.checkpoints import fit, read_about, read_weights
+from bench.record.names import entry_text
 from bench.registry import entries as registry
 from bench.sweep.plan import Resolver
 
@@ -220,6 +222,37 @@ def test_the_shipped_checkpoints_are_those_of_their_training_and_fit_their_model
     for (data, net, stage, seed), accuracy in accuracies.items():
         assert accuracy > 0.1 + 3 * (0.1 * 0.9 / 1000) ** 0.5
         assert stage == "late" or accuracy < accuracies[data, net, "late", seed]
+
+
+def test_a_matrix_on_a_preset_is_that_preset_with_more_defenses(tmp_path: Path) -> None:
+    def mine(text: str) -> Path:
+        (tmp_path / "mine.toml").write_text(text, "utf-8")
+        return tmp_path / "mine.toml"
+
+    plain = {item.cell.id for item in expand(read("smoke"), facts_of)}
+    more = '["none", { name = "prune", sweep = { share = [0.5, 0.9] } }]'
+    matrix = read(mine(f'title = "t"\npreset = "smoke"\ndefense = {more}'))
+    found = [item.cell for item in expand(matrix, facts_of)]
+    assert (matrix.title, matrix.suite, matrix.cascade) == ("t", "smoke", True)
+    assert plain < {cell.id for cell in found}
+    assert len(found) == 3 * len(plain)
+    for text, message in (
+        ('preset = "smokes"', "preset: unknown preset 'smokes'; did you mean 'smoke'"),
+        ("preset = 3", "preset: expected a preset's name, got 3"),
+        ('preset = "smoke"\nreadings = 3', "readings: a file with `preset` has `title` and `defense` alone"),
+        ('preset = "smoke"\ndefense = "prune"', "defense: expected a list, got 'prune'"),
+    ):
+        with pytest.raises(MatrixError, match=re.escape(message)):
+            read(mine(text))
+
+
+def test_the_reference_is_the_suite_with_every_defense() -> None:
+    matrix = read("reference")
+    names = {row["defense"].name for row in matrix.attacks}
+    assert names == set(registry.names("defenses"))
+    assert len({entry_text(row["defense"]) for row in matrix.attacks}) <= 35
+    ids = {item.cell.id for item in expand(read("standard"), facts_of)}
+    assert ids < {item.cell.id for item in expand(matrix, facts_of)}
 
 
 def test_a_suite_is_ranked_as_shipped_alone(tmp_path: Path) -> None:
