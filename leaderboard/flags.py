@@ -124,16 +124,19 @@ def doubts(worst: WorstCase, *, averaged: bool, evidence: bool, baseline: bool) 
 
 def unexplained(record: Record) -> bool:
     """Whether the truth is not what is behind the reading: farther from it, as described, than the stated noise, or far
-    where nothing is unknown.  A reconstruction that fits better than the truth then counts as not leaked."""
+    where nothing is unknown.  A reconstruction that fits better than the truth then counts as not leaked.
+
+    Of several local steps the distance says little: an attack may take them for one.
+    """
     cell, result = record.cell, record.attack
     if not isinstance(cell, AttackCell) or result is None:
         return False
     truth, public = result.self_check.distance_at_truth, result.self_check.distance_at_public
     one_step = cell.federated.steps == 1 or POINTS[cell.point].scope is Scope.EXAMPLE
-    unchanged = result.distortion.snr_db_least == SNR_CAP_DB and one_step
+    unchanged = result.distortion.snr_db_least == SNR_CAP_DB
     known = result.conditions.described and not result.conditions.random
     far = truth is not None and public is not None and truth > EXPLAINED * public
-    return result.self_check.explained is False or ((known or unchanged) and far)
+    return result.self_check.explained is False or ((known or unchanged) and one_step and far)
 
 
 def _without_progress(worst: WorstCase, attacks: _Results) -> list[str]:
