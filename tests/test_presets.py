@@ -34,7 +34,7 @@ SHAPES = {
     "cifar10": ((3, 32, 32), 10, 41667), "cifar10-10k": ((3, 32, 32), 10, 8333), "cifar100": ((3, 32, 32), 100, 41667),
     "lfw": ((3, 32, 32), 62, 1889), "aptos": ((2048,), 5, 28985),
 }  # fmt: skip
-STANDARD_V1 = "082782b120fcba2223d18e538b0388b142f49a20c00903ac38ee775ea1e9040d"
+STANDARD_V1 = "a0d41babd5d6e58c4044342406b272f46f8f4214fde0d1cabf791d905aa6d511"
 EMBEDDED = ("cancer", "digits")
 NAMES = [name for name, _ in presets()]
 
