@@ -23,7 +23,7 @@ LEGEND = (
     "client, from the client's update, from the same at the server; aggregate: from the mean over the clients alone. "
     "Each is the mean over the conditions in which at least half comes back undefended; ≥ a lower bound. recognised, "
     "at the server: named out of a gallery, or identified where there is none; below it the upper bound that ε proves, "
-    "if any. accuracy: of real trainings, with what they lose; time: of a client's step. Ranks: by the worst point, "
+    "if any. accuracy: of real trainings, with what they lose. Ranks: by the worst point, "
     "then the next; · a figure is not whole."
 )
 
@@ -72,7 +72,7 @@ def terminal(standings: Sequence[Standing], title: str) -> RenderableType:
     table.add_column("#", justify="right", no_wrap=True)
     table.add_column("defense", overflow="fold", min_width=14)
     short = {"aggregate": "sum"}
-    for name in (*(short.get(point, point) for point in points), "recognised", "accuracy", "ε", "time"):
+    for name in (*(short.get(point, point) for point in points), "recognised", "accuracy", "ε"):
         table.add_column(name, justify="right", no_wrap=True)
     for each, line in zip(standings, figures(standings), strict=True):
         leaks = [
@@ -81,7 +81,7 @@ def terminal(standings: Sequence[Standing], title: str) -> RenderableType:
         ]
         table.add_row(
             line.rank, Text(line.name.replace("(", " (", 1), style="bold" if each.own else ""), *leaks,
-            _below(line.named, line.ceiling), _below(line.accuracy, line.lost), line.epsilon, line.overhead,
+            _below(line.named, line.ceiling), _below(line.accuracy, line.lost), line.epsilon,
         )  # fmt: skip
     return Group(Text(title, style="bold"), table, Text(LEGEND, style="dim"))
 
