@@ -15,7 +15,9 @@ from bench.leaderboard.standings import standings
 from bench.matrix.read import read as read_matrix
 from bench.matrix.suites import VERSIONS
 from bench.record.names import entry_text
+from bench.record.schema import Cost
 from bench.reference import beside, store
+from bench.reference.costs import expected
 
 MOST_BYTES = 6_000_000  # of all that ships
 
@@ -139,3 +141,17 @@ def test_my_records_change_nothing_of_what_ships(tmp_path: Path, monkeypatch: py
     assert {each.defense: (each.leaked, each.missing) for each in after if not each.own} == before
     (own,) = (each for each in after if each.own)
     assert own.missing == 0
+
+
+def test_a_cell_takes_what_it_took_others_and_alone_what_they_shared() -> None:
+    """A reading that a defense leaves as it is was attacked once for all; who runs alone pays for it."""
+    first = record(1.0, "none", "type-2", 1)
+    first = replace(first, cost=Cost(cpu_seconds=60.0))
+    sharing = [
+        replace(record(1.0, name, "type-2", 1), cost=Cost(cpu_seconds=0.1, reused_from=first.id))
+        for name in "abc"
+    ]
+    mine = record(0.0, "mine", "type-2", 1).cell
+    assert expected([first, *sharing])(mine) == 0.1
+    assert expected([first, *sharing], alone=True)(mine) == 60.0
+    assert expected([first])(record(0.0, "mine", "type-0", 1).cell) is None

@@ -84,7 +84,7 @@ def prepare(
     folder = out or Path("runs") / name
     return PreparedRun(
         request=request, matrix=matrix, cells=cells, folder=folder,
-        schedule=schedule(cells, folder, resolver, expected(shipped)),
+        schedule=schedule(cells, folder, resolver, expected(shipped, alone=request.shipped)),
         data_dir=data_dir, jobs=jobs,
     )  # fmt: skip
 

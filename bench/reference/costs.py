@@ -9,13 +9,20 @@ from bench.record.schema import Record
 _ANY = Entry(name="any")
 
 
-def expected(records: Iterable[Record]) -> Callable[[AnyCell], float | None]:
+def expected(records: Iterable[Record], *, alone: bool = False) -> Callable[[AnyCell], float | None]:
     """CPU seconds of a cell: the median over the defenses that have the same one, those among them that shared an
-    equal reading's reconstruction, or to which a cascade left nothing.  None: no defense has it."""
+    equal reading's reconstruction, or to which a cascade left nothing.  None: no defense has it.
+
+    `alone`: in a run without the undefended rows, where nobody has made the reconstruction of another defense's.
+    """
+    by_id = {record.id: record for record in records}
     taken: dict[str, list[float]] = {}
-    for record in records:
+    for record in by_id.values():
         if record.status != "crashed":
-            taken.setdefault(same(record.cell), []).append(record.cost.cpu_seconds)
+            shared = by_id.get(record.cost.reused_from or "")
+            elsewhere = shared is not None and shared.cell.defense != record.cell.defense
+            spent = shared if alone and shared is not None and elsewhere else record
+            taken.setdefault(same(record.cell), []).append(spent.cost.cpu_seconds)
     seconds = {key: statistics.median(each) for key, each in taken.items()}
     return lambda cell: seconds.get(same(cell))
 
