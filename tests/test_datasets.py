@@ -256,7 +256,12 @@ def test_cifars_first_pictures_are_the_same_from_every_copy(
     x, y = _bytes(20, 32, 32, 3), np.arange(20) % 10
     for name, training, test in (("whole", 20, 6), ("exact", 12, 3), ("less", 10, 3)):
         (tmp_path / name).mkdir()
-        pack = {"x_train": x[:training], "y_train": y[:training], "x_test": x[:test], "y_test": y[:test]}
+        pack: dict[str, NDArray[Any]] = {
+            "x_train": x[:training],
+            "y_train": y[:training],
+            "x_test": x[:test],
+            "y_test": y[:test],
+        }
         _pack(tmp_path / name / "cifar10.npz", **pack)
     whole, exact, less = (
         registry.instance("datasets", "cifar10-10k", {}).load((tmp_path / name,))
