@@ -10,7 +10,6 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from bench.leaderboard.attack_ranks import attack_ranks
@@ -19,7 +18,8 @@ from bench.leaderboard.claims import SILENT, WORDS, Claim, Line, ledger, read, t
 from bench.leaderboard.forms import page, poster, report
 from bench.leaderboard.forms.gist import gist
 from bench.leaderboard.forms.numbers import NONE, fine, share
-from bench.leaderboard.standings import Standing, standings
+from bench.leaderboard.forms.strips import VICTIMS_NAME
+from bench.leaderboard.standings import Standing, mean, standings
 from bench.matrix.entries import registered
 from bench.record.names import distinct, entry_text
 from bench.record.schema import Record
@@ -50,7 +50,7 @@ def documents(folder: Path = store.FOLDER) -> dict[str, str]:
         "RESULTS.md": results(version, standing),
     }
     if records:
-        strips = store.strips(version, folder)
+        strips = store.strips(version, (VICTIMS_NAME, *(each.defense for each in standing)), folder)
         made |= {
             "docs/board.html": page.render(
                 rows, thumbnails={}, title="Gradient leakage leaderboard", context=[f"Reference: {version}"],
@@ -281,22 +281,17 @@ def _means(lines: Sequence[Line]) -> list[str]:
     known = [rate for of in its if (rate := of.recognised)]
     mark = " i" if any(of.recognised and not of.named for of in its) else ""
     shares = [
-        share(_mean([getattr(of, name) for of in its]))
+        share(mean([getattr(of, name) for of in its]))
         for name in ("undefended", "plain", "black_box", "adaptive")
     ]
-    named, chance = _mean([rate.value for rate in known]), _mean([rate.chance for rate in known])
+    named, chance = mean([rate.value for rate in known]), mean([rate.chance for rate in known])
     bounds = [
-        fine(_mean([getattr(rate, name) for rate in known]))
+        fine(mean([getattr(rate, name) for rate in known]))
         if known and all(getattr(rate, name) is not None for rate in known)
         else NONE
         for name in ("ceiling", "here")
     ]
     return [*shares, f"{share(named)}{mark} ({fine(chance)})" if known else NONE, *bounds]
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    there = [value for value in values if value is not None]
-    return fmean(there) if there else None
 
 
 def _cells(line: Line) -> str:

@@ -72,16 +72,16 @@ class Standing:
     @property
     def accuracy(self) -> float | None:
         """The mean over models."""
-        return _mean(cost.accuracy for _, cost in self.costs)
+        return mean(cost.accuracy for _, cost in self.costs)
 
     @property
     def lost(self) -> float | None:
         """Accuracy below the undefended training's, the mean over models."""
-        return _mean(cost.loss for _, cost in self.costs)
+        return mean(cost.loss for _, cost in self.costs)
 
     @property
     def overhead(self) -> float | None:
-        return _mean(cost.overhead for _, cost in self.costs)
+        return mean(cost.overhead for _, cost in self.costs)
 
     @property
     def epsilon(self) -> float | None:
@@ -270,6 +270,7 @@ def beside(records: Iterable[Record], rows: Sequence[Row], defense: str, other: 
     return made
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
+def mean(values: Iterable[float | None]) -> float | None:
+    """The mean of those that are there, None where there is none."""
     there = [value for value in values if value is not None]
     return fmean(there) if there else None

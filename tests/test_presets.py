@@ -1,8 +1,9 @@
 """Every shipped preset is a valid matrix with a title, and plans cells that can run."""
 
+import hashlib
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import click
 import pytest
 
 from bench import PROTOCOL
-from bench.cell import AttackCell, Entry, FileWeights, TrainingCell
+from bench.cell import AnyCell, AttackCell, DataRef, Entry, FileWeights, TrainingCell
 from bench.cli import run
 from bench.datasets.base import Dataset
 from bench.errors import MatrixError
@@ -20,7 +21,7 @@ from bench.matrix.feasible import DatasetFacts
 from bench.matrix.messages import Errors
 from bench.matrix.published import beside
 from bench.matrix.read import presets, read
-from bench.matrix.suites import SUITES, VERSIONS, content, ranking, ranking_line
+from bench.matrix.suites import SUITES, VERSIONS, ranking, ranking_line
 from bench.points import POINTS
 from bench.record.checkpoints import fit, read_about, read_weights
 from bench.record.names import entry_text
@@ -146,6 +147,21 @@ def test_a_suite_is_the_same_for_every_defense(name: str) -> None:
     }
     assert by_defense["none"] == by_defense["prune"]
     assert sum(by_defense["none"].values()) * 2 == len(found)
+
+
+def content(cells: Iterable[AnyCell]) -> str:
+    """SHA-256 of a suite's cells, whatever copies of the data sets are here; of weights files the content counts."""
+    nowhere = "0" * 64
+    texts = set()
+    for cell in cells:
+        data = DataRef(name=cell.dataset.name, params=cell.dataset.params, sha256=nowhere)
+        fixed: dict[str, Any] = {"dataset": data}
+        if cell.kind == "attack":
+            fixed["after"] = (nowhere,) * len(cell.after)  # ids depend on the data
+            if isinstance(cell.weights, FileWeights):
+                fixed["weights"] = cell.weights.model_copy(update={"path": ""})
+        texts.add(cell.model_copy(update=fixed).canonical())
+    return hashlib.sha256("\n".join(sorted(texts)).encode()).hexdigest()
 
 
 def test_standard_is_a_cascade_and_what_was_published_as_its_version() -> None:

@@ -19,6 +19,7 @@ from bench.record.schema import Cost
 from bench.reference import beside, store
 from bench.reference.costs import expected
 
+MINE = ((0.5, "type-2", 1), (0.5, "type-0", 1), (0.2, "type-0", 2))  # what leaks of a setting of one's own
 MOST_BYTES = 6_000_000  # of all that ships
 
 
@@ -32,7 +33,10 @@ def test_records_come_back_as_a_board_reads_them(tmp_path: Path) -> None:
     assert {record.id for record in back} == {record.id for record in records}
     assert all(record.cell.id == record.id for record in back)
     assert standings(board(back)) == standings(board(records))
-    assert store.strips("v", tmp_path) == {"none": b"a strip", "victims": b"the truth"}
+    assert store.strips("v", ("victims", "none", "prune"), tmp_path) == {
+        "none": b"a strip",
+        "victims": b"the truth",
+    }
 
 
 def test_a_partial_reading_keeps_its_number(tmp_path: Path) -> None:

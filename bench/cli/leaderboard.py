@@ -14,9 +14,10 @@ from bench.leaderboard.forms import csv as csv_form
 from bench.leaderboard.forms import figure, latex, page, poster, reconstructions, terminal
 from bench.leaderboard.forms import markdown as markdown_form
 from bench.leaderboard.forms import standings as standings_form
-from bench.leaderboard.forms.strips import strips
+from bench.leaderboard.forms.strips import VICTIMS_NAME, strips
 from bench.leaderboard.standings import Standing
 from bench.record.files import write_atomically
+from bench.record.names import entry_text
 from bench.record.runs import checked_run
 from bench.record.schema import Record
 from bench.reference import beside
@@ -163,7 +164,8 @@ def _attacks(records: Sequence[Record], *, as_json: bool) -> None:
 
 def _strips(records: Sequence[Record], folders: dict[str, Path], version: str | None) -> dict[str, bytes]:
     """Strips of the reference, and of what these runs have."""
-    return {**(reference_store.strips(version) if version else {}), **strips(records, folders)}
+    names = (VICTIMS_NAME, *dict.fromkeys(entry_text(record.cell.defense) for record in records))
+    return {**(reference_store.strips(version, names) if version else {}), **strips(records, folders)}
 
 
 def _draw_standings(
@@ -174,9 +176,7 @@ def _draw_standings(
     version: str,
 ) -> None:
     drawn = poster.svg(standings, _strips(records, folders, version), f"Gradient leakage, {version}")
-    forms = {".svg": lambda content: content, ".png": poster.png, ".pdf": poster.pdf}
-    made = forms[path.suffix.lower()](drawn)
-    write_atomically(path, made)
+    write_atomically(path, poster.FORMS[path.suffix.lower()](drawn))
 
 
 def _draw(path: Path, rows: list[Row], folders: dict[str, Path], point: str, include_pictures: bool) -> None:

@@ -33,6 +33,7 @@ from bench.record.request import Request
 from bench.record.schema import Record
 from bench.reference import store as reference
 from bench.reference.beside import joined as joined_with
+from bench.reference.beside import version_of
 from bench.reference.costs import expected
 from bench.registry import entries as registry
 from bench.sweep.cluster import ClusterPool
@@ -134,7 +135,7 @@ def execute(
     uploaded = follower.uploaded if follower else None
     if not quiet:
         mlflow = conclusion.upload_line(run.folder, tracking_uri, uploaded, waiting)
-        version = _reference_of(suite)
+        version = version_of(suite) if suite else None
         joined = joined_with(version, finished) if version else None
         conclusion.conclude(
             console,
@@ -151,12 +152,6 @@ def execute(
         "uploaded": uploaded and {"count": uploaded.count, "left": uploaded.left},
         "seconds": round(time.monotonic() - began, 1),
     }  # fmt: skip
-
-
-def _reference_of(suite: dict[str, Any] | None) -> str | None:
-    """The reference results that a run of this suite, as `ranking` describes it, stands beside; None: none."""
-    ranked = suite is not None and suite["ranked"] and suite["suite"] in reference.versions()
-    return str(suite["suite"]) if suite is not None and ranked else None
 
 
 class _Grids(Observer):

@@ -4,13 +4,11 @@ A suite that has a version is frozen: its attacks, budgets and conditions, under
 the next version, or stands beside it as `extra`, so that rows of one version stay comparable.
 """
 
-import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from bench import PROTOCOL, __version__
-from bench.cell import AnyCell, DataRef, FileWeights
 from bench.matrix.document import PRESETS
 
 SUITES = ("smoke", "standard", "extra")
@@ -20,21 +18,6 @@ VERSIONS = {"standard": "standard-v1"}
 def title(name: str) -> str:
     """A suite's name with its version."""
     return VERSIONS.get(name, name)
-
-
-def content(cells: Iterable[AnyCell]) -> str:
-    """SHA-256 of a suite's cells, whatever copies of the data sets are here; of weights files the content counts."""
-    nowhere = "0" * 64
-    texts = set()
-    for cell in cells:
-        data = DataRef(name=cell.dataset.name, params=cell.dataset.params, sha256=nowhere)
-        fixed: dict[str, Any] = {"dataset": data}
-        if cell.kind == "attack":
-            fixed["after"] = (nowhere,) * len(cell.after)  # ids depend on the data
-            if isinstance(cell.weights, FileWeights):
-                fixed["weights"] = cell.weights.model_copy(update={"path": ""})
-        texts.add(cell.model_copy(update=fixed).canonical())
-    return hashlib.sha256("\n".join(sorted(texts)).encode()).hexdigest()
 
 
 def ranking(name: str, path: Path, overrides: Sequence[str] = (), folder: Path = PRESETS) -> dict[str, Any]:

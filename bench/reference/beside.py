@@ -6,9 +6,10 @@ of a setting are never mixed.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bench.cell import AttackCell
 from bench.leaderboard.board import Row, board
@@ -50,13 +51,18 @@ def joined(version: str, mine: Iterable[Record] = ()) -> Joined:
 
 def suite_of(folders: Iterable[Path]) -> str | None:
     """The version of the suite that some of these run folders ran as it was shipped, where it has reference results."""
-    there = store.versions()
     for folder in folders:
         for path in sorted(folder.glob("suite-*.json")):
             try:
                 about = json.loads(path.read_text("utf-8"))
             except (OSError, ValueError):
                 continue
-            if isinstance(about, dict) and about.get("ranked") is True and about.get("suite") in there:
-                return str(about["suite"])
+            if isinstance(about, dict) and (version := version_of(about)):
+                return version
     return None
+
+
+def version_of(about: Mapping[str, Any]) -> str | None:
+    """The reference results that a run stands beside, by what `bench.matrix.suites.ranking` says of it; None: none."""
+    there = about.get("ranked") is True and about.get("suite") in store.versions()
+    return str(about["suite"]) if there else None

@@ -21,7 +21,6 @@ from bench.record.schema import AttackResult, Record, Trajectory
 
 FOLDER = Path(__file__).parent
 DIGITS = 5
-VICTIMS = "victims"  # the strip of the truth
 _MOST_BYTES = 2**28  # unpacked, of one file
 _EXACT = ("cell", "privacy", "provenance")  # their numbers stay as they are
 
@@ -42,12 +41,10 @@ def read(version: str, folder: Path = FOLDER) -> list[Record]:
     return [intern(record) for path in paths for record in _records(path)]
 
 
-def strips(version: str, folder: Path = FOLDER) -> dict[str, bytes]:
-    """Defense setting → its strip as WebP, and `victims` → the truth; those that are there."""
-    settings = dict.fromkeys(entry_text(record.cell.defense) for record in read(version, folder))
-    names = {slug(name): name for name in (*settings, VICTIMS)}
-    paths = sorted((folder / version).glob("*.webp"))
-    return {names[path.stem]: path.read_bytes() for path in paths if path.stem in names}
+def strips(version: str, names: Iterable[str], folder: Path = FOLDER) -> dict[str, bytes]:
+    """Those of the named strips that are there, as WebP."""
+    paths = {name: folder / version / f"{slug(name)}.webp" for name in names}
+    return {name: path.read_bytes() for name, path in paths.items() if path.is_file()}
 
 
 def write(

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from bench.leaderboard.costs import UNDEFENDED
-from bench.leaderboard.forms.numbers import formatted, share
+from bench.leaderboard.forms.numbers import formatted, rate, share
 from bench.leaderboard.standings import Place, Standing
 from bench.record.names import distinct
 
@@ -75,7 +75,7 @@ def _recognised(standing: Standing, points: Iterable[str]) -> bool:
 
 def _setting(standing: Standing, name: str) -> str:
     place = standing.points.get("type-0")
-    figures = [] if place is None else [share(place.leaked)]
+    figures = [] if place is None else [rate(place.leaked, lower_bound=place.lower_bound)]
     if place is not None and place.recognised is not None:
         figures.append(f"recognised {share(place.recognised)}")
     if standing.accuracy is not None:

@@ -1,7 +1,7 @@
 """The board as Markdown, and text from records as Markdown shows it: as it is, on one line."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from bench.leaderboard.board import Row
 from bench.leaderboard.forms.columns import columns, grouped, lines
@@ -19,6 +19,12 @@ def board(rows: Sequence[Row]) -> str:
         text = [f"### {cell(title)}", "", head, "|" + "---|" * len(shown), *body, ""]
         parts.append("\n".join([*text, *(f"- {cell(note)}" for note in notes(group))]).rstrip())
     return "\n\n".join([*parts, LEGEND]) + "\n"
+
+
+def table(lines: Iterable[Sequence[str]]) -> str:
+    """A table of these lines, the first its head; no text is markup."""
+    head, *body = ([cell(text) for text in line] for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *body)) + "\n"
 
 
 def cell(text: str) -> str:

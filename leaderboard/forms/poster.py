@@ -1,7 +1,7 @@
 """The standings as one picture: SVG, and from it PNG and PDF."""
 
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
 from xml.etree.ElementTree import Element, SubElement, tostring
 
@@ -86,6 +86,10 @@ def png(content: bytes) -> bytes:
 def pdf(content: bytes) -> bytes:
     """The picture as a page of its size."""
     return svg_to_pdf(content.decode())
+
+
+# Suffix → the SVG in that form.
+FORMS: dict[str, Callable[[bytes], bytes]] = {".svg": bytes, ".png": png, ".pdf": pdf}
 
 
 def _heat(leaked: float) -> str:

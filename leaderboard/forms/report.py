@@ -10,7 +10,7 @@ from bench.leaderboard.conditions import ordered
 from bench.leaderboard.costs import UNDEFENDED
 from bench.leaderboard.forms import standings as standings_form
 from bench.leaderboard.forms.columns import grouped, short_attack
-from bench.leaderboard.forms.markdown import cell
+from bench.leaderboard.forms.markdown import cell, table
 from bench.leaderboard.forms.numbers import NONE, fine, formatted, interval, rate, share
 from bench.leaderboard.standings import COUNTS, Standing
 from bench.record.names import distinct, entry_text
@@ -51,7 +51,7 @@ def _undefended(rows: Sequence[Row]) -> str:
                 fine(at.identified.value) if at.identified else NONE, fine(at.named.value) if at.named else NONE,
                 str(at.examples), "yes" if at.asr is not None and at.asr >= COUNTS else "no",
             ])  # fmt: skip
-    return _table(lines)
+    return table(lines)
 
 
 def _costs(records: Iterable[Record]) -> str:
@@ -68,7 +68,7 @@ def _costs(records: Iterable[Record]) -> str:
         f"Two cores, minutes a setting: {median(each):.1f} in the median, {max(each):.1f} at most.  Settings were "
         "run together, so that readings that a defense leaves as they are were attacked once for all."
     )
-    return f"{said}\n\n{_table(lines)}"
+    return f"{said}\n\n{table(lines)}"
 
 
 def _attacks(ranks: Sequence[AttackRank]) -> str:
@@ -78,7 +78,7 @@ def _attacks(ranks: Sequence[AttackRank]) -> str:
             each.title, str(each.rank), short_attack(each.attack), f"{share(each.rate)} [{interval(each.interval)}]",
             share(each.of_all), formatted(each.psnr_db, ".0f"), formatted(each.seconds, ".2g"),
         ])  # fmt: skip
-    return _table(lines)
+    return table(lines)
 
 
 def _conditions(rows: Sequence[Row]) -> str:
@@ -98,7 +98,7 @@ def _conditions(rows: Sequence[Row]) -> str:
                 short_attack(best.attack) if best and best.asr else NONE,
                 ", ".join(each[:8] for each in row.cells[:_IDS]),
             ])  # fmt: skip
-        parts.append(f"### {cell(title)}\n\n{_table(lines)}")
+        parts.append(f"### {cell(title)}\n\n{table(lines)}")
     return "\n".join(parts)
 
 
@@ -107,10 +107,3 @@ def _at(row: Row, point: str) -> str:
     if at is None or at.asr is None:
         return NONE
     return f"{rate(at.asr, lower_bound=at.lower_bound)} [{interval(at.interval)}]"
-
-
-def _table(lines: Sequence[Sequence[str]]) -> str:
-    head, *body = lines
-    written = [[cell(text) for text in line] for line in (head, *body)]
-    written.insert(1, ["---"] * len(head))
-    return "\n".join(f"| {' | '.join(line)} |" for line in written) + "\n"

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.leaderboard.conditions import ordered
-from bench.leaderboard.forms.markdown import cell
+from bench.leaderboard.forms.markdown import table as markdown_table
 from bench.leaderboard.forms.numbers import NONE, fine, formatted, rate, share
 from bench.leaderboard.standings import Place, Standing
 from bench.record.names import distinct
@@ -96,8 +96,7 @@ def markdown(standings: Sequence[Standing]) -> str:
         ]
         for line in figures(standings)
     ]  # fmt: skip
-    lines = [head, ["---"] * len(head), *([cell(text) for text in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+    return markdown_table([head, *rows])
 
 
 def comma_separated(standings: Sequence[Standing]) -> str:

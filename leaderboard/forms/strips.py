@@ -4,7 +4,6 @@ A cascade's attacks saw different readings; what came nearest to a victim, whoev
 """
 
 import io
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from bench.record.schema import Record
 from bench.record.store import read_arrays
 
 VICTIMS = 8
-VICTIMS_NAME = "victims"  # of the strip of the truth (`bench.reference.store`)
+VICTIMS_NAME = "victims"  # of the strip of the truth
 _SHOWN = {
     "dataset": "mnist",
     "model": "dlg-lenet",
@@ -73,7 +72,7 @@ def _shown(record: Record) -> bool:
         "dataset": cell.dataset.name, "model": cell.model.name, "weights": cell.weights.kind,
         "batch": cell.federated.batch, "point": cell.point, "seed": cell.seed,
     }  # fmt: skip
-    return sigmoid and cell.federated.steps == 1 and json.dumps(about) == json.dumps(_SHOWN)
+    return sigmoid and cell.federated.steps == 1 and about == _SHOWN
 
 
 def _image(examples: list[Floats]) -> bytes:
