@@ -1,6 +1,6 @@
 """Write the generated documents from what is committed: reference records, claims, the registry.
 
-python -P docs/generate.py            # docs/DEFENSES.md, CLAIMS.md, board.html, …, RESULTS.md, README's board
+python -P docs/generate.py            # docs/DEFENSES.md, CLAIMS.md, board.html, results/, RESULTS.md, README's board
 python -P docs/generate.py --check    # write nothing; exit 1 and name each file that differs
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 from bench.leaderboard.attack_ranks import attack_ranks
 from bench.leaderboard.board import board
 from bench.leaderboard.claims import SILENT, WORDS, Claim, Line, ledger, read, tally
-from bench.leaderboard.forms import page, poster, report
+from bench.leaderboard.forms import page, poster, preset, report
 from bench.leaderboard.forms.gist import gist
 from bench.leaderboard.forms.numbers import NONE, fine, share
 from bench.leaderboard.forms.strips import VICTIMS_NAME
@@ -23,7 +23,7 @@ from bench.leaderboard.standings import Standing, mean, standings
 from bench.matrix.entries import registered
 from bench.record.names import distinct, entry_text
 from bench.record.schema import Record
-from bench.reference import store
+from bench.reference import exports, store
 from bench.registry import entries
 
 DOCS = Path(__file__).parent
@@ -47,8 +47,8 @@ def documents(folder: Path = store.FOLDER) -> dict[str, str]:
         "docs/CLAIMS.md": claims(version, records, every, lines),
         "docs/CLAIMS-CELLS.md": cells(lines),
         "README.md": _between((ROOT / "README.md").read_text("utf-8"), opening(version, standing)),
-        "RESULTS.md": results(version, standing),
     }
+    made |= {f"docs/results/{each.name}.md": exported(each) for each in exports.every(DOCS / "exports")}
     if records:
         strips = store.strips(version, (VICTIMS_NAME, *(each.defense for each in standing)), folder)
         made |= {
@@ -60,7 +60,7 @@ def documents(folder: Path = store.FOLDER) -> dict[str, str]:
             f"docs/results/{version}.md": HEAD.format(sources="the reference results")
             + report.page(version, records, rows, standing, attack_ranks(records)),
         }  # fmt: skip
-    return made
+    return made | {"RESULTS.md": results(version, standing, made)}
 
 
 def opening(version: str, every: Sequence[Standing]) -> str:
@@ -77,9 +77,34 @@ def opening(version: str, every: Sequence[Standing]) -> str:
     )
 
 
-def results(version: str, every: Sequence[Standing]) -> str:
-    """The results on one screen, and the pages that have them whole."""
-    pages = sorted((DOCS / "results").glob("*.md"))
+def exported(export: exports.Export) -> str:
+    """The page of a preset: what was run, remarks by hand, and what came out."""
+    records = export.records
+    machines = sorted({(r.environment.platform, r.environment.torch) for r in records if r.environment})
+    code = sorted({(r.provenance.bench.sha256 or "")[:12] for r in records})
+    minutes = sum(record.cost.cpu_seconds for record in records) / 60
+    scale = f" --scale {export.scale}" if export.scale else ""
+    facts = [
+        f"`bench run --matrix {export.matrix}{scale}`",
+        f"commit {export.commit}, fingerprint of the code {', '.join(code)}",
+        f"{len(records)} cells, {minutes:.0f} core-minutes",
+        *(f"{platform}, torch {torch}" for platform, torch in machines),
+    ]
+    remarks = DOCS / "remarks" / f"{export.name}.md"
+    sources = f"docs/remarks/{export.name}.md or export the run again"
+    parts = [
+        HEAD.format(sources=sources) + f"# {export.matrix}\n",
+        f"{export.title}.\n",
+        "; ".join(facts) + ".\n",
+    ]
+    parts += [remarks.read_text("utf-8")] if remarks.is_file() else []
+    return "\n".join([*parts, preset.page(records, export.published)])
+
+
+def results(version: str, every: Sequence[Standing], made: Mapping[str, str]) -> str:
+    """The results on one screen, and the pages that have them whole: those made here, and those by hand."""
+    pages = {path.name: path.read_text("utf-8") for path in (DOCS / "results").glob("*.md")}
+    pages |= {Path(name).name: text for name, text in made.items() if name.startswith("docs/results/")}
     parts = [
         HEAD.format(sources="docs/results/") + "# Results\n",
         "What was measured, with command, commit, machine, scale and interval; the papers' figures beside ours.  A\n"
@@ -88,13 +113,12 @@ def results(version: str, every: Sequence[Standing]) -> str:
     if every:
         parts += [f"## {version}\n", "\n".join(f"- {line}" for line in gist(every)) + "\n"]
     listed = []
-    for path in pages:
-        lines = path.read_text("utf-8").splitlines() if path.stem != version else []
-        title = next((line[2:] for line in lines if line.startswith("# ")), version)
-        sections = [line[3:] for line in lines if line.startswith("## ")]
-        listed.append(
-            [f"[{title}](docs/results/{path.name})", "; ".join(sections) or "the reference board, whole"]
-        )
+    for name, text in sorted(pages.items()):
+        title, _, rest = re.sub(r"\A<!--.*?-->\s*", "", text).removeprefix("# ").partition("\n\n")
+        about = "; ".join(re.findall(r"^## (.+)$", text, re.MULTILINE))
+        if f"docs/results/{name}" in made:
+            about = "the reference board, whole" if name == f"{version}.md" else rest.partition("\n")[0]
+        listed.append([f"[{title}](docs/results/{name})", about])
     parts += ["## Pages\n", _table(["page", "what is in it"], listed)]
     parts += ["Claims of papers, with our verdict on each: [docs/CLAIMS.md](docs/CLAIMS.md).\n"]
     return "\n".join(parts)

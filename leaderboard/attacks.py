@@ -25,7 +25,7 @@ class AttackRow:
     compared metric, by name, count a failed example as worse than any, and there are none in a cascade, where `asr` is
     of the `examples` that were left; `rmse_of_successes` is over the examples
     that leaked.  `evaluations` and `outer` are medians over readings, `diverged` the share of examples.  None: no
-    such figure.
+    such figure.  `cells` are the ids behind the row.
     """
 
     title: str
@@ -43,6 +43,7 @@ class AttackRow:
     outer: float | None
     diverged: float | None
     crashed: int
+    cells: tuple[str, ...]
     published: PublishedFigures | None
 
     def json(self) -> dict[str, Any]:
@@ -94,5 +95,6 @@ def _row(title: str, records: Sequence[Record], published: Sequence[PublishedFig
         evaluations=median([reading.evaluations for reading in readings], inf),
         outer=median([reading.outer for reading in readings], inf),
         diverged=float(np.mean([e.status == "diverged" for e in examples])) if examples else None,
-        crashed=len(records) - len(results), published=beside(published, cell),
+        crashed=len(records) - len(results), cells=tuple(sorted(record.id for record in records)),
+        published=beside(published, cell),
     )  # fmt: skip

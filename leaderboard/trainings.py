@@ -23,7 +23,7 @@ class TrainingRow:
     `length` says when it ends and what is counted beside it.  `accuracy` is the median at the end, `least` and
     `most` over the seeds; a diverged one counts as 0.  `rounds` are those that ran.  `epsilon` is the valid one, of
     the released model; `epsilon_paper` counted as Fed-αCDP counts; `caveats` what neither covers.  `overhead` is
-    the time of a client's step over that of the undefended one, taken in turn.
+    the time of a client's step over that of the undefended one, taken in turn.  `cells` are the ids behind the row.
     """
 
     dataset: str
@@ -44,6 +44,7 @@ class TrainingRow:
     milliseconds: float | None
     overhead: float | None
     crashed: int
+    cells: tuple[str, ...]
     bayesian: BayesianResult | None
     published: PublishedFigures | None
 
@@ -125,6 +126,7 @@ def _row(
         epsilon_absent=privacy.absent, caveats=tuple(dict.fromkeys(_caveats(longest))),
         milliseconds=middle(cost.milliseconds_per_step for cost in times),
         overhead=middle(cost.overhead for cost in times), crashed=len(records) - len(results),
+        cells=tuple(sorted(record.id for record in records)),
         bayesian=longest.bayesian if longest else None, published=beside(published, records[0].cell),
     )  # fmt: skip
 

@@ -61,14 +61,15 @@ def saved(run: Path) -> tuple[PublishedFigures, ...]:
     """The rows of a run, none where it has no file; raises `RecordError` for a file that is damaged."""
     path = run / FILE
     try:
-        return tuple(_read(row) for row in json.loads(path.read_text("utf-8")))
+        return tuple(restored(row) for row in json.loads(path.read_text("utf-8")))
     except FileNotFoundError:
         return ()
     except (OSError, *MALFORMED) as error:
         raise RecordError(f"{path}: no published figures ({error}); run the matrix again") from None
 
 
-def _read(row: Any) -> PublishedFigures:
+def restored(row: Any) -> PublishedFigures:
+    """Figures from their JSON; raises one of `MALFORMED` where they are none."""
     figures = {name: float(row["figures"][name]) for name in FIGURES if name in row["figures"]}
     return PublishedFigures(where=dict(row["where"]), figures=figures, source=str(row["source"]))
 

@@ -20,6 +20,7 @@ from bench.record.names import entry_text
 from bench.record.schema import AttackResult, Record, Trajectory
 
 FOLDER = Path(__file__).parent
+AGAIN = "get it from the repository again"
 DIGITS = 5
 _MOST_BYTES = 2**28  # unpacked, of one file
 _EXACT = ("cell", "privacy", "provenance")  # their numbers stay as they are
@@ -38,7 +39,7 @@ def read(version: str, folder: Path = FOLDER) -> list[Record]:
             f"no reference results of {version}; there are {', '.join(versions(folder)) or 'none'}"
         )
     intern = Interner()
-    return [intern(record) for path in paths for record in _records(path)]
+    return [intern(record) for path in paths for record in parsed(path, unpack(path))]
 
 
 def strips(version: str, names: Iterable[str], folder: Path = FOLDER) -> dict[str, bytes]:
@@ -57,11 +58,8 @@ def write(
         settings.setdefault(entry_text(record.cell.defense), []).append(record)
     written = []
     for setting, its in settings.items():
-        lines = (_line(record) for record in sorted(its, key=lambda record: record.id))
-        content = "\n".join(lines).encode() + b"\n"
         path = folder / version / f"{slug(setting)}.json.xz"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, lzma.compress(content, preset=9 | lzma.PRESET_EXTREME))
+        pack(path, lines(map(_compact, its)))
         written.append(path)
     for setting, content in (strips or {}).items():
         path = folder / version / f"{slug(setting)}.webp"
@@ -75,24 +73,40 @@ def slug(setting: str) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", setting.lower()).strip("-.")
 
 
-def _records(path: Path) -> Iterator[Record]:
+def lines(records: Iterable[Record]) -> list[str]:
+    """The records as compact JSON, one a line, by id."""
+    return [
+        dumps(_rounded(short_json(record)), sort_keys=True, allow_nan=False, separators=(",", ":"))
+        for record in sorted(records, key=lambda record: record.id)
+    ]
+
+
+def parsed(path: Path, lines: Iterable[str]) -> Iterator[Record]:
+    """The records of lines of this file; raises `BenchError` where one is damaged."""
+    try:
+        for line in lines:
+            yield store.parse(line, str(path), AGAIN)
+    except RecordError as error:
+        raise BenchError(f"{path}: not reference results ({error}); {AGAIN}") from None
+
+
+def pack(path: Path, lines: Iterable[str]) -> None:
+    """Write the lines, compressed; the same lines give the same bytes."""
+    content = "\n".join(lines).encode() + b"\n"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, lzma.compress(content, preset=9 | lzma.PRESET_EXTREME))
+
+
+def unpack(path: Path) -> list[str]:
+    """The lines of a file that `pack` wrote; raises `BenchError` where it is damaged."""
     try:
         with lzma.open(path) as file:
             content = file.read(_MOST_BYTES + 1)
         if len(content) > _MOST_BYTES:
-            raise BenchError(f"{path}: larger than reference results are; get it from the repository again")
-        for line in content.decode().splitlines():
-            yield store.parse(line, str(path), "get it from the repository again")
-    except (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError, RecordError) as error:
-        raise BenchError(
-            f"{path}: not reference results ({error}); get it from the repository again"
-        ) from None
-
-
-def _line(record: Record) -> str:
-    return dumps(
-        _rounded(short_json(_compact(record))), sort_keys=True, allow_nan=False, separators=(",", ":")
-    )
+            raise BenchError(f"{path}: larger than reference results are; {AGAIN}")
+        return content.decode().splitlines()
+    except (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError) as error:
+        raise BenchError(f"{path}: not reference results ({error}); {AGAIN}") from None
 
 
 def _compact(record: Record) -> Record:

@@ -31,7 +31,7 @@ def page(
         "## The attacks\n\nIn a cascade the order is mostly that of the suite, as later attacks see what was left; "
         f"`bench run --full` ranks them.\n\n{_attacks(attacks)}",
         "## Every condition\n\nThe share of examples that came back, its 95 % interval over weight seeds and "
-        f"readings, and the best attack; the ids are of cells behind the row.\n\n{_conditions(rows)}",
+        f"readings, and the best attack; the ids are of cells behind the row.\n\n{conditions(rows)}",
     ]
     machines = sorted({(r.environment.platform, r.environment.torch) for r in records if r.environment})
     on = "; ".join(f"{platform}, torch {torch}" for platform, torch in machines)
@@ -81,7 +81,9 @@ def _attacks(ranks: Sequence[AttackRank]) -> str:
     return table(lines)
 
 
-def _conditions(rows: Sequence[Row]) -> str:
+def conditions(rows: Sequence[Row]) -> str:
+    """A table for each condition: what came back behind each defense at each point, what was recognised, and the
+    best attack."""
     parts = []
     for title, group in grouped(rows, lambda row: row.title).items():
         points, names = (
