@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,9 +11,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bench import api
+from bench.answer.context import Memory, RunContext
+from bench.answer.run import run
 from bench.attacks.parts.local import unrolled_update
-from bench.cell import Federated
-from bench.contracts.situations import situation
+from bench.cell import AttackCell, DataRef, Entry, Federated, Grants
+from bench.contracts.situations import data, situation
 from bench.defenses.base import Defense, Setting
 from bench.defenses.fed_cdp import FedCdp
 from bench.defenses.none import NoDefense
@@ -282,3 +285,19 @@ def test_gradinv_lowers_its_rate_by_its_own_iterations(local: str, last: int) ->
     reading = situation("type-1", batch=1, steps=3, readings=1).reading
     attack = registry.instance("attacks", "gradinv", {"local": local})
     assert abs(attack.parts(reading, Budget(evaluations=1000)).solver.milestones[-1] - last) <= 1
+
+
+@pytest.mark.parametrize(("where", "explained"), [("type-0", True), ("aggregate", None)])
+def test_local_steps_of_several_clients_are_answered_and_their_self_check_says_nothing(
+    where: str, explained: bool | None, tmp_path: Path
+) -> None:
+    """No one simulates each client's steps behind their mean."""
+    cell = AttackCell(
+        dataset=DataRef(name="digits", sha256=data().sha256), model=Entry(name="dlg-lenet"),
+        attack=Entry(name="map"), defense=Entry(name="gaussian"), knowledge="adaptive", point=where,
+        federated=Federated(algorithm="fedavg", clients=20, per_round=2, steps=2, batch=2), grants=Grants(),
+        readings=1, evaluations=2,
+    )  # fmt: skip
+    record = run(cell, RunContext(run=tmp_path), Memory())
+    assert record.attack is not None, record.reason
+    assert record.attack.self_check.explained is explained

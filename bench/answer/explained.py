@@ -18,8 +18,11 @@ _LAPLACE = 5.0  # variance of a squared draw, in squared variances
 
 def explained(reading: Reading, truth: Truth) -> bool | None:
     """Whether reading and described truth are apart by the stated noise: no more, and no less where its variance is not
-    a bound.  None without a description, where more than added noise is random, or its law is its own."""
+    a bound.  None without a description, where more than added noise is random, or its law is its own, and of the mean
+    of clients who took several local steps, which nobody simulates."""
     if reading.description is None or not reading.description.additive or reading.linked != "vector":
+        return None
+    if reading.senders > 1 and reading.steps > 1:
         return None
     reading = rescaled(reading)
     description = reading.description
