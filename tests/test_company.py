@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from tests.benchmarks.small_cells import in_double
+from tests.records import attack_record
 
 from bench.answer import company as beside
 from bench.answer.company import attack_together, merged, part_of
@@ -19,6 +20,7 @@ from bench.cell import AttackCell, DataRef, Entry, Federated, Grants
 from bench.datasets.digits import Digits
 from bench.datasets.loading import load
 from bench.record.schema import Record
+from bench.record.store import write
 from bench.registry import entries as registry
 from bench.rng import Key
 from bench.trip import Budget, Reconstruction
@@ -151,3 +153,18 @@ def test_a_cell_by_itself(tmp_path: Path, conditions: dict[str, Any]) -> None:
     memory = Memory()
     attack_together(cell(PRUNE), [cell(NOISE)], RunContext(run=tmp_path, **conditions), memory)
     assert not memory.attacked
+
+
+def test_what_was_attacked_beside_others_counts_for_the_readings_that_are_left(tmp_path: Path) -> None:
+    """A cell before it in its cascade, made again between, may leave others."""
+    before = cell(PRUNE, attack=Entry(name="prior-mean"))
+    cells = [cell(PRUNE, after=(before.id,)), cell(NOISE, after=(before.id,))]
+    context, memory = RunContext(run=tmp_path, rows=100), Memory()
+    write(tmp_path, attack_record([[False] * 2, [True] * 2, [True] * 2], cell=before))
+    attack_together(cells[0], cells[1:], context, memory)
+    assert set(memory.attacked) == {each.id for each in cells}
+    write(tmp_path, attack_record([[True] * 2, [False] * 2, [True, False]], cell=before))
+    result = run(cells[0], context, memory).attack
+    assert result is not None
+    assert [number for number, _ in result.numbered()] == [1, 2]
+    assert not memory.attacked.keys() & {cells[0].id}

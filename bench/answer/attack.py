@@ -60,12 +60,14 @@ def attack(
     gallery = granted_gallery(cell, source.data, truth)
     if apart is not None:
         diagnosis, attempt = apart.attacked(cell, context, memory)
-    elif cell.id in memory.attacked:  # beside another cell
-        observation, attempt = memory.attacked.pop(cell.id)
-        diagnosis = observation.diagnosis
     else:
-        observation = observe_cell(cell, context, memory)
-        diagnosis, attempt = observation.diagnosis, reconstruct(observation.reading, cell, context, memory)
+        beside = memory.attacked.pop(cell.id, None)  # another cell; a cell before it may have been made again since
+        if beside is not None and beside[0].reading.indices == rows:
+            observation, attempt = beside
+        else:
+            observation = observe_cell(cell, context, memory)
+            attempt = reconstruct(observation.reading, cell, context, memory)
+        diagnosis = observation.diagnosis
     truth = scored_once(truth.of(rows), attempt.reconstruction.inputs.shape[1])
     named = None
     if gallery is not None:
