@@ -14,6 +14,7 @@ from bench.cell import AttackCell, FileWeights, InitialWeights
 from bench.leaderboard.board import Row
 from bench.leaderboard.conditions import Condition, by_condition
 from bench.leaderboard.costs import UNDEFENDED
+from bench.leaderboard.flags import NOTHING_SENT
 from bench.leaderboard.recognition import Rate
 from bench.leaderboard.standings import COUNTS
 from bench.leaderboard.worst import GRADIENT_FREE, WorstCase
@@ -41,14 +42,15 @@ WORDS = {
     f"weights and data, names less than {_LEAKS} above chance (upper end of its interval)",
     "holds": f"the same, but the ε at this point proves that nobody recognises {_LEAKS} above chance, on any weights",
     "no evidence": f"no example comes back, and without a defense fewer than {_COUNTS} do: the zero is the attackers'",
+    "nothing was sent": "most readings are all zeros: what the defense holds back in the attacked round is sent later",
     "no attack applies": "no attack of ours can read what this point shows",
     "not measured yet": "a reference result is missing, with the defense or without",
 }
 (
     REFUTED, FALLS, TO_KNOWING, IN_PART, IDENTITIES, AS_CLAIMED, NOT_SHOWN, LOWER_BOUND, HOLDS_HERE, HOLDS,
-    NO_EVIDENCE, NO_ATTACK, NOT_MEASURED,
+    NO_EVIDENCE, EMPTY, NO_ATTACK, NOT_MEASURED,
 ) = WORDS  # fmt: skip
-SILENT = (NO_EVIDENCE, NO_ATTACK, NOT_MEASURED)  # verdicts that say nothing of the defense
+SILENT = (NO_EVIDENCE, EMPTY, NO_ATTACK, NOT_MEASURED)  # verdicts that say nothing of the defense
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +100,7 @@ class Figures:
     Shares of the examples that were got back: `undefended` without a defense; `plain` and `black_box` by attackers
     of that kind, and where the readings are the undefended ones, by all; `adaptive` by all attackers together, where
     one of them knows the defense, as he can do what they do.  `applies`: some attack that reads the gradient can be
-    run here.
+    run here.  `sent`: most readings are not all zeros.
     """
 
     undefended: float | None = None
@@ -108,6 +110,7 @@ class Figures:
     named: Rate | None = None
     identified: Rate | None = None
     applies: bool = True
+    sent: bool = True
 
     @property
     def recognised(self) -> Rate | None:
@@ -143,7 +146,7 @@ def _claim(table: dict[str, Any]) -> Claim:
 def verdict(of: Figures, *, protects: bool = True) -> str:
     """A word of `WORDS` for these figures; `protects`: what the paper says of this point."""
     word = _verdict(of)
-    if protects or word in (REFUTED, NO_ATTACK, NOT_MEASURED):
+    if protects or word in (REFUTED, EMPTY, NO_ATTACK, NOT_MEASURED):
         return word
     return AS_CLAIMED if word in (FALLS, TO_KNOWING, IN_PART) else NOT_SHOWN
 
@@ -159,6 +162,8 @@ def _verdict(of: Figures) -> str:
         return NOT_MEASURED
     if max(rates) >= LEAKS:
         return FALLS if of.plain is not None and of.plain >= LEAKS else TO_KNOWING
+    if not of.sent:
+        return EMPTY
     if max(rates) > 0:
         return IN_PART
     if of.undefended is None:
@@ -202,6 +207,7 @@ def _lines(claim: Claim, condition: Condition, rows: Mapping[tuple[str, str], Ro
                 adaptive=worst.asr if kinds["adaptive"] else None,
                 named=at.named, identified=at.identified,
                 applies=worst.attacked or not worst.absent,
+                sent=all(flag.code != NOTHING_SENT for flag in at.flags),
             )  # fmt: skip
             yield Line(
                 defense=defense, condition=condition_text(cell), point=point, figures=figures,

@@ -115,6 +115,8 @@ def test_quoted_figures_name_a_section_of_the_results() -> None:
         (figures(named=None, identified=rate(value=0.2, interval=(0.1, 0.3))), claims.IDENTITIES),
         (figures(), claims.LOWER_BOUND),
         (figures(named=None), claims.LOWER_BOUND),
+        (figures(sent=False), claims.EMPTY),
+        (figures(sent=False, plain=0.3), claims.FALLS),
         (figures(named=rate(ceiling=1.0, here=0.3)), claims.LOWER_BOUND),
         (figures(named=rate(here=0.06)), claims.HOLDS_HERE),
         (figures(named=rate(ceiling=1.0, here=0.06)), claims.HOLDS_HERE),
@@ -130,6 +132,7 @@ def test_of_a_point_that_the_paper_calls_open_the_verdict_says_whether_it_is() -
     assert verdict(figures(adaptive=1.0), protects=False) == claims.AS_CLAIMED
     assert verdict(figures(), protects=False) == claims.NOT_SHOWN
     assert verdict(Figures(), protects=False) == claims.NOT_MEASURED
+    assert verdict(figures(sent=False), protects=False) == claims.EMPTY
 
 
 def attacked(defense: str, hits: int, snr_db: float = 3.0, **cell: Any) -> Record:
