@@ -59,6 +59,7 @@ def render(
         datasets=Counter(row.dataset for row in rows), codes=Counter(code for row in rows for code in codes(row)),
         charts=charts(), titles=list(dict.fromkeys((row.key, row.title) for row in rows)),
         data=_data(named) if rows else {}, legend=LEGEND, places=columns_of(standings),
+        incomplete=[code for code in INCOMPLETE if code not in FAULTS],
         standings=_standings(standings, strips or {}), victims=(strips or {}).get(VICTIMS_NAME),
     )  # fmt: skip
     return page.encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair cannot be written
@@ -143,7 +144,7 @@ def _tap(row: Row, point: str) -> str:
         for what, rate in (("identified", at.identified), ("named", at.named))
         if rate
     ]
-    return f"{at.examples} examples{once}{''.join(known)}; ε at this tap: {epsilon}{why}"
+    return f"{at.examples} examples{once}{''.join(known)}; ε at this point: {epsilon}{why}"
 
 
 def _cut(text: str) -> str:
