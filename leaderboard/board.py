@@ -4,6 +4,7 @@ Privacy is the worst case over attacks, example by example, at each point; utili
 the same defense; what is incomplete is flagged and ranks below what is complete.  Records only.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import inf
@@ -162,7 +163,10 @@ def board(records: Iterable[Record]) -> list[Row]:
             ]
         )
     ranked = {row.title for row in rows if row.complete}
-    return sorted(rows, key=lambda row: (row.title not in ranked, row.title, row.rank))
+    width = Counter[str]()  # of each condition: how many figures it has
+    for row in rows:
+        width[row.title] += sum(at.asr is not None for at in row.points.values()) + (row.cost is not None)
+    return sorted(rows, key=lambda row: (row.title not in ranked, -width[row.title], row.title, row.rank))
 
 
 def _row(

@@ -16,13 +16,14 @@ from itertools import groupby
 from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from bench.leaderboard.board import THRESHOLDS_DB, Row
 from bench.leaderboard.flags import FAULTS, INCOMPLETE
 from bench.leaderboard.forms.charts import charts, conditions, library
 from bench.leaderboard.forms.columns import Line, codes, columns, lines, recognised, unscored
 from bench.leaderboard.forms.numbers import formatted, interval, rate, share
+from bench.leaderboard.forms.poster import heat
 from bench.leaderboard.forms.standings import LEGEND, Figures, figures
 from bench.leaderboard.forms.standings import columns as columns_of
 from bench.leaderboard.forms.strips import VICTIMS_NAME
@@ -99,6 +100,7 @@ def _template() -> Template:
     }
     environment.filters |= {
         "share": share, "interval": interval, "cut": _cut, "codes": codes, "rate": rate,
+        "breakable": _breakable, "heat": heat,
         "image": lambda thumbnail: f"data:image/webp;base64,{b64encode(thumbnail.webp).decode()}",
         "strip": lambda webp: f"data:image/webp;base64,{b64encode(webp).decode()}",
     }  # fmt: skip
@@ -145,6 +147,11 @@ def _tap(row: Row, point: str) -> str:
         if rate
     ]
     return f"{at.examples} examples{once}{''.join(known)}; ε at this point: {epsilon}{why}"
+
+
+def _breakable(name: str) -> Markup:
+    """A defense's name that breaks before its parameters alone, and after a comma."""
+    return Markup("<wbr>(").join(escape(name).split("("))
 
 
 def _cut(text: str) -> str:

@@ -62,7 +62,7 @@ def svg(standings: Sequence[Standing], strips: Mapping[str, bytes], title: str) 
         _text(root, _LEFT + 36, middle, line.name, _SIZE, weight="700" if each.own else "500")
         for n, point in enumerate(points):
             if (place := each.points.get(point)) is not None:
-                _box(root, first + _CELL * n + 3, top + 3, _CELL - 6, _ROW - 6, _heat(place.leaked))
+                _box(root, first + _CELL * n + 3, top + 3, _CELL - 6, _ROW - 6, heat(place.leaked))
         change = f"{line.change} points" if line.change and not each.diverged else line.change
         cells = [
             *zip(line.points, line.intervals, strict=True),
@@ -96,7 +96,7 @@ def pdf(content: bytes) -> bytes:
 FORMS: dict[str, Callable[[bytes], bytes]] = {".svg": bytes, ".png": png, ".pdf": pdf}
 
 
-def _heat(leaked: float) -> str:
+def heat(leaked: float) -> str:
     """From a pale green, where nothing leaks, by a pale yellow to a red."""
     low, middle, high = (218, 239, 224), (252, 239, 200), (236, 140, 120)
     start, end, way = (low, middle, 2 * leaked) if leaked < 0.5 else (middle, high, 2 * leaked - 1)

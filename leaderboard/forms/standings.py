@@ -19,13 +19,13 @@ from bench.record.names import distinct
 OWN = "▸"  # before a setting that is not of the reference
 SERVER = "type-0"  # what an honest server sees of one client
 LEGEND = (
-    "type-2, type-1, type-0: share of examples that some attacker reconstructs from one example's gradient inside the "
-    "client, from the client's update, from the same at the server; aggregate: from the mean over the clients alone. "
-    "Each is the mean over the conditions in which at least half are reconstructed without a defense, with its 95 % "
-    "interval over weight seeds; ≥: attacks failed on some of the rest, so that more may leak. recognised, at the "
-    "server: named out of a gallery, or identified among strangers, beside chance; ≤: nobody exceeds it, by ε. "
-    "accuracy: the mean over the suite's trainings, and its change in points. Ranks: by the mean over the points, to "
-    "one percent; ·: incomplete."
+    "type-2, type-1, type-0: share of examples that some attacker reconstructs from one example's gradient inside "
+    "the client, from the client's update, from the same at the server; aggregate: from the mean over the clients "
+    "alone. Each is the mean over the conditions in which at least half are reconstructed without a defense, with "
+    "its 95 % interval over weight seeds; ≥: attacks failed on some of the rest, so that more may leak. "
+    "recognised, at the server: named out of a gallery, or identified among strangers; below it the most that ε "
+    "allows (≤), or chance. accuracy: the mean over the suite's trainings that did not diverge, and its change in "
+    "points. Ranks: by the mean over the points, to one percent; ·: incomplete."
 )
 
 
@@ -75,19 +75,20 @@ def terminal(standings: Sequence[Standing], title: str) -> RenderableType:
     points = columns(standings)
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("#", justify="right", no_wrap=True)
-    table.add_column("defense", overflow="fold", min_width=14)
+    table.add_column("defense", overflow="fold", min_width=12)
     short = {"aggregate": "sum"}
     for name in (*(short.get(point, point) for point in points), "recognised", "accuracy", "ε"):
         table.add_column(name, justify="right", no_wrap=True)
     for each, line in zip(standings, figures(standings), strict=True):
         leaks = [
-            _below(Text(text, style=_style(each.points.get(point))), within)
+            _below(Text(text, style=_style(each.points.get(point))), within.removesuffix(" %"))
             for point, text, within in zip(points, line.points, line.intervals, strict=True)
         ]
         table.add_row(
             line.rank, Text(line.name.replace("(", " (", 1), style="bold" if each.own else ""), *leaks,
-            _below(Text(line.recognised), line.ceiling or (line.chance and f"by chance {line.chance}")),
-            _below(Text(line.accuracy), line.change), line.epsilon,
+            _below(Text(line.recognised), line.ceiling or (line.chance and f"({line.chance})")),
+            _below(Text(line.accuracy), f"{len(each.diverged)} diverged" if each.diverged else line.change),
+            line.epsilon,
         )  # fmt: skip
     return Group(Text(title, style="bold"), table, Text(LEGEND, style="dim"))
 
