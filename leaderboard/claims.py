@@ -5,7 +5,7 @@ The verdict is one rule (`verdict`), and `WORDS` says when each of its words is 
 
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -205,8 +205,7 @@ def _lines(claim: Claim, condition: Condition, rows: Mapping[tuple[str, str], Ro
             if not worst or not cell or not claim.about(cell):
                 continue
             at = rows[condition.key, defense].points[point]
-            # what is claimed of no defense has nothing to be held against but itself
-            undefended = 1.0 if defense == UNDEFENDED else bare[point].asr if point in bare else None
+            undefended = bare[point].asr if point in bare else None
             kinds = {kind: [name for name in worst.scores if _kind(name) == kind] for kind in _KINDS}
             figures = Figures(
                 undefended=undefended,
@@ -218,9 +217,11 @@ def _lines(claim: Claim, condition: Condition, rows: Mapping[tuple[str, str], Ro
                 sent=all(flag.code != NOTHING_SENT for flag in at.flags),
                 acts=defense == UNDEFENDED or not worst.unchanged,
             )  # fmt: skip
+            # what is claimed of no defense has nothing to be held against but itself
+            held = replace(figures, undefended=1.0) if defense == UNDEFENDED else figures
             yield Line(
                 defense=defense, condition=condition_text(cell), point=point, figures=figures,
-                verdict=verdict(figures, protects=claim.protects), cells=_ids(worst),
+                verdict=verdict(held, protects=claim.protects), cells=_ids(worst),
             )  # fmt: skip
 
 
