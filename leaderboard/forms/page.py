@@ -58,12 +58,20 @@ def render(
         groups=[(name, len(list(group))) for name, group in groupby(column.group for column in shown)],
         attacks=sorted((short, full) for full, short in (named[0].attacks if named else {}).items()),
         datasets=Counter(row.dataset for row in rows), codes=Counter(code for row in rows for code in codes(row)),
-        charts=charts(), titles=list(dict.fromkeys((row.key, row.title) for row in rows)),
+        charts=charts(), titles=_titles(rows),
         data=_data(named) if rows else {}, legend=LEGEND, places=columns_of(standings),
         incomplete=[code for code in INCOMPLETE if code not in FAULTS],
         standings=_standings(standings, strips or {}), victims=(strips or {}).get(VICTIMS_NAME),
     )  # fmt: skip
     return page.encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair cannot be written
+
+
+def _titles(rows: Sequence[Row]) -> list[str]:
+    """Each condition's name, briefly where that tells it from the others."""
+    full = {row.key: row.title for row in rows}
+    short = {row.key: row.short for row in rows}
+    counts = Counter(short.values())
+    return [short[key] if counts[short[key]] == 1 and short[key] else title for key, title in full.items()]
 
 
 def _standings(
