@@ -21,6 +21,7 @@ _CHUNK = 64  # candidates side by side
 _VALUES = 1 << 16  # kept of a gradient: larger ones are hashed together, and lose where a reading is zero
 _RIDGE = 1e-8  # of the Gram matrix's diagonal, which is 1
 _ABOUT = (0.5, 2.0)  # times 1/B, the coefficients of candidates that are taken first
+_FEW = 2  # values for each candidate
 _TINY = 1e-30
 LIST = 10  # candidates named of one example, best first: what so many attackers together may say
 
@@ -118,9 +119,17 @@ class _Basis:
     root: Tensor
 
     @classmethod
-    def of(cls, gradients: Tensor) -> "_Basis":
+    def of(cls, gradients: Tensor, shown: Tensor | None = None) -> "_Basis":
+        """Of the values that are `shown` (value,), by default all.
+
+        Where these are hardly more than the candidates, the Gram matrix is singular but for its ridge, which rounding
+        in single precision is larger than.
+        """
+        few = shown is not None and int(shown.sum()) < _FEW * len(gradients)
+        gradients = gradients if shown is None else gradients * shown
         norms = torch.linalg.vector_norm(gradients, dim=1).double().clamp_min(_TINY)
-        gram = (gradients @ gradients.T).double() / norms / norms[:, None]
+        values = gradients[:, shown].double() if shown is not None and few else gradients
+        gram = (values @ values.T).double() / norms / norms[:, None]
         root = torch.linalg.cholesky(gram + _RIDGE * torch.eye(len(gram), dtype=gram.dtype))
         return cls(gradients=gradients, norms=norms, root=root)
 
@@ -140,7 +149,7 @@ def _coefficients(reading: Reading, key: Key) -> Tensor:
         if bool(shown.all()):
             basis = whole = whole or _Basis.of(gradients)
         else:
-            basis = _Basis.of(gradients * shown)
+            basis = _Basis.of(gradients, shown)
         rows.append(_scores(basis, values, reading.examples))
     return torch.stack(rows)
 

@@ -32,7 +32,7 @@ BOARD = ("<!-- board -->", "<!-- /board -->")
 POINTS = ("type-2", "type-1", "type-0", "aggregate")
 NOT_MEASURED = "not measured yet"
 NOT_ABOUT = "not about reconstruction"
-FIGURES = ("none", "plain", "black-box", "adaptive", "named (chance)", "ceiling by ε", "ceiling here")
+FIGURES = ("none", "plain", "black-box", "adaptive", "recognised (chance)", "ceiling by ε", "ceiling here")
 HEAD = "<!-- Written by docs/generate.py: edit {sources}, and run it again. -->\n\n"
 
 
@@ -68,11 +68,11 @@ def opening(version: str, every: Sequence[Standing]) -> str:
     if not every:
         return ""
     said = "\n".join(f"- {line}" for line in gist(every))
-    about = f"the standings of {len(every)} settings of published defenses on the suite {version}"
+    about = f"the standings of published defenses on the suite {version}, {len(every)} settings"
     return (
         f"![{about[:1].upper()}{about[1:]}](docs/pictures/board.svg)\n\n"
-        f"<sub>`{version}`: {len(every)} settings of the published defenses against our strongest attackers, who know\n"
-        "them.  `bench leaderboard --reference`; the page: `docs/board.html`; every figure:\n"
+        f"<sub>`{version}`: {len(every)} settings of published defenses, with none, against our strongest attackers:\n"
+        "adaptive, and black-box.  `bench leaderboard --reference`; the page: `docs/board.html`; every figure:\n"
         f"[docs/results/{version}.md](docs/results/{version}.md).</sub>\n\n{said}\n"
     )
 
@@ -107,8 +107,8 @@ def results(version: str, every: Sequence[Standing], made: Mapping[str, str]) ->
     pages |= {Path(name).name: text for name, text in made.items() if name.startswith("docs/results/")}
     parts = [
         HEAD.format(sources="docs/results/") + "# Results\n",
-        "What was measured, with command, commit, machine, scale and interval; the papers' figures beside ours.  A\n"
-        "figure that is open is written as open.\n",
+        "What was measured.  The pages have command, commit or fingerprint of the code, machine, scale and interval,\n"
+        "and the papers' figures beside ours; a figure that is open is written as open.\n",
     ]
     if every:
         parts += [f"## {version}\n", "\n".join(f"- {line}" for line in gist(every)) + "\n"]
@@ -140,10 +140,11 @@ def defenses(version: str, records: Sequence[Record], every: Sequence[Standing])
     parts = [
         HEAD.format(sources="the classes or docs/literature.toml") + "# Defenses\n",
         "Each registered defense: where it comes from, its idea, where it may act, its default strength, what the\n"
-        "literature says of it, and what the reference results say.  *Leaked* is the share of examples that came back\n"
-        "to some attacker, and *recognised* the share that one told from others, both as means over the conditions\n"
-        "that count (`leaderboard/standings.py`).  A small share of leaked examples is a lower bound of what others\n"
-        "may get: read it beside *recognised*, and see `EVALUATION.md`.  What papers claim of them: `CLAIMS.md`.\n",
+        "literature says of it, and what the reference results say.  *Leaked* is the share of examples that some\n"
+        "attacker reconstructs, and *recognised* the share that one tells from others, both as means over the\n"
+        "conditions that count (`leaderboard/standings.py`).  A small share of leaked examples is a lower bound of\n"
+        "what others may get: read it beside *recognised*, and see `EVALUATION.md`.  What papers claim of them:\n"
+        "`CLAIMS.md`.\n",
         _source(version, records),
         _table(
             ["defense", "stages", "literature", "best rank here"],
@@ -171,19 +172,23 @@ def claims(
         HEAD.format(sources="docs/claims.toml") + "# Claims\n",
         "What papers claim of defenses against reconstruction, in our words, beside what the reference results say.\n",
         _source(version, records),
-        "Figures are shares of the examples.  *None*: what comes back without a defense.  *Plain*: to attackers\n"
-        "who do not know it; where the defense leaves a reading as it is, to all.  *Black-box*: to those who can only\n"
-        "run it.  *Adaptive*: to all attackers together, one of whom knows it, as he can do what they do.  *Named*:\n"
-        "picked from a gallery, or, marked i, identified among strangers where there is no gallery; chance beside\n"
-        "it.  *Ceiling*: the most that any attacker recognises, by ε on any weights, and here on these.  –: nobody of\n"
-        "the kind was run, or nothing is proved.  Every share is a lower bound of what others would get; in a cascade\n"
-        "an attacker sees only what others left, so that *plain* and *black-box* are lower bounds of theirs, too.\n",
-        "A figure is the mean over the conditions of its row; those that say nothing (no evidence) are left out.\n"
+        "Figures are shares of the examples that are reconstructed.  *None*: without a defense.  *Plain*: by\n"
+        "attackers who do not know it; where the defense leaves a reading as it is, by all.  *Black-box*: by\n"
+        "those who can only run it.  *Adaptive*: by all attackers together, one of whom knows it: he can do what\n"
+        "the others do.  *Recognised*: named out of a gallery, or, marked i, identified among strangers,\n"
+        "whichever is farther above chance, which stands beside it.  *Ceiling*: the most that any attacker\n"
+        "recognises, by ε on any weights, and here on these.  –: nobody of the kind was run, or nothing is\n"
+        "proved.  Every share is a lower bound of what others would get; in a cascade an attacker sees only what\n"
+        "others left, so that *plain* and *black-box* are lower bounds of theirs, too.\n",
+        "A figure is the mean over the conditions of its row; those that say nothing are left out.  *(1 of 10)*: in\n"
+        "one of ten conditions such an attacker was run, so that it compares with no other column.  Where a defense\n"
+        "acts at the client, type-1 and type-0 show the same reading: it was attacked once, and counts at both.\n"
         "`CLAIMS-CELLS.md` has every condition with its figures and the cells behind them.\n",
         "The figures of a setting in one condition, at one point, give one of these verdicts, the worst first:\n",
         "\n".join(f"- **{word}**: {when}." for word, when in WORDS.items()) + "\n",
         "A zero alone never holds: it takes a ceiling.  A ceiling bounds what is recognised; none is known for PSNR\n"
-        "alone.  Behind a verdict stands the number of conditions and points that give it.\n",
+        "alone.  Behind a verdict stands the number of conditions and points that give it.  A verdict says nothing of\n"
+        "the accuracy that is left: `DEFENSES.md` has it.\n",
         _table(
             ["claim", "paper", *FIGURES[1:], "verdict"],
             [
@@ -248,12 +253,12 @@ def _figures(its: Sequence[Standing], of: int) -> str:
             else NONE
             for place in there
         ]
-        epsilon = NONE if standing.epsilon is None else f"{standing.epsilon:.3g}"
-        rank = f"{standing.rank} of {of}" + (f", lacks {standing.missing}" if standing.missing else "")
+        epsilon = NONE if standing.epsilon is None else f"{standing.epsilon:.2g}, {standing.epsilon_of}"
+        rank = f"lacks {standing.missing} figures" if standing.missing else f"{standing.rank} of {of}"
         faults = ", ".join(standing.faults)
         rows.append(
             [f"`{standing.defense}`", rank + (f", {faults}" if faults else ""), *leaked, *known, epsilon,
-             share(standing.accuracy, 1)]
+             share(standing.accuracy, 1) + ("" if not standing.diverged else f", {len(standing.diverged)} diverged")]
         )  # fmt: skip
     heads = [
         *(f"leaked, {point}" for point in points),
@@ -303,11 +308,12 @@ def _means(lines: Sequence[Line]) -> list[str]:
     """The cells of `FIGURES`: means over the lines that say something, or over all where none does."""
     its = [line.figures for line in lines if line.verdict not in SILENT] or [line.figures for line in lines]
     known = [rate for of in its if (rate := of.recognised)]
-    mark = " i" if any(of.recognised and not of.named for of in its) else ""
-    shares = [
-        share(mean([getattr(of, name) for of in its]))
-        for name in ("undefended", "plain", "black_box", "adaptive")
-    ]
+    mark = " i" if any(of.recognised is not of.named for of in its) else ""
+    shares = []
+    for name in ("undefended", "plain", "black_box", "adaptive"):
+        there = [value for of in its if (value := getattr(of, name)) is not None]
+        part = f" ({len(there)} of {len(its)})" if there and len(there) < len(its) else ""
+        shares.append(share(mean(there)) + part)
     named, chance = mean([rate.value for rate in known]), mean([rate.chance for rate in known])
     bounds = [
         fine(mean([getattr(rate, name) for rate in known]))

@@ -4,8 +4,9 @@ Privacy is the worst case over attacks, example by example, at each point; utili
 the same defense; what is incomplete is flagged and ranks below what is complete.  Records only.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from math import inf
 from typing import Any
 
@@ -54,8 +55,8 @@ class AtPoint:
     `identified`: nearer to its reconstruction than strangers, by any attack; `named`: picked from a gallery.
     `by_attack` each attack's own rate; `reached` the share of examples that some attack brought to each of
     `THRESHOLDS_DB`; `prior_*` what needs no gradient; `reference_db` the linear-Gaussian reference.  `epsilon` bounds
-    any attacker at this tap.  `absent` attack → why it is n/a; `crashed` attack → reason; `missing` attacks that ran on
-    another row of the condition here.
+    any attacker here.  `absent` attack → why it is n/a; `crashed` attack → reason; `missing` attacks that ran on
+    another row of the condition here.  `by_seed`: weight seed → examples that leaked, and all of its examples.
     """
 
     point: str
@@ -78,11 +79,12 @@ class AtPoint:
     crashed: dict[str, str]
     missing: tuple[str, ...]
     flags: tuple[Flag, ...]
+    by_seed: dict[int, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One defense setting on a data set, model and condition (`title`; `key` spells it out).
+    """One defense setting on a data set, model and condition (`title`; `key` spells it out, `short` names it briefly).
 
     `rank` counts within the title, complete rows first, by the highest ASR of its points, then by the most that is
     identified at any, then by accuracy lost; equal ones share it.  `pareto` marks a complete row, whose attacks did not
@@ -101,6 +103,7 @@ class Row:
     complete: bool
     private: bool
     cells: tuple[str, ...]
+    short: str = ""
     rank: int = 0
     pareto: bool = False
 
@@ -160,7 +163,10 @@ def board(records: Iterable[Record]) -> list[Row]:
             ]
         )
     ranked = {row.title for row in rows if row.complete}
-    return sorted(rows, key=lambda row: (row.title not in ranked, row.title, row.rank))
+    width = Counter[str]()  # of each condition: how many figures it has
+    for row in rows:
+        width[row.title] += sum(at.asr is not None for at in row.points.values()) + (row.cost is not None)
+    return sorted(rows, key=lambda row: (row.title not in ranked, -width[row.title], row.title, row.rank))
 
 
 def _row(
@@ -185,8 +191,9 @@ def _row(
         doubts += strength(point, worst, spotted.get((task, defense), ()))
         points[point] = _at(point, worst, attacks, doubts, broken)
     row = Row(
-        title=condition.title, key=condition.key, dataset=dataset_name(cell), model=entry_text(cell.model),
-        protocol=records[0].protocol, defense=defense, points=points, cost=trained.get((task, defense)),
+        title=condition.title, key=condition.key, short=condition.short, dataset=dataset_name(cell),
+        model=entry_text(cell.model), protocol=records[0].protocol, defense=defense, points=points,
+        cost=trained.get((task, defense)),
         private=any(record.private for record in records), cells=(),
         complete=not any(flag.code in INCOMPLETE for at in points.values() for flag in at.flags),
     )  # fmt: skip
@@ -215,6 +222,7 @@ def _at(
         epsilon=worst.privacy.epsilon, epsilon_absent=worst.privacy.absent,
         absent=dict(worst.absent), crashed=dict(worst.crashed), missing=missing,
         flags=(*violations(identified, named, spent), *flags.coverage(worst, missing, broken), *doubts),
+        by_seed=worst.by_seed,
     )  # fmt: skip
 
 

@@ -5,16 +5,17 @@ The verdict is one rule (`verdict`), and `WORDS` says when each of its words is 
 
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
-from bench.cell import AttackCell, FileWeights, InitialWeights
+from bench.cell import AttackCell
 from bench.leaderboard.board import Row
-from bench.leaderboard.conditions import Condition, by_condition
+from bench.leaderboard.conditions import Condition, by_condition, condition_text, weights_text
 from bench.leaderboard.costs import UNDEFENDED
-from bench.leaderboard.recognition import Rate
+from bench.leaderboard.flags import NOTHING_SENT
+from bench.leaderboard.recognition import Rate, most_over_chance
 from bench.leaderboard.standings import COUNTS
 from bench.leaderboard.worst import GRADIENT_FREE, WorstCase
 from bench.record.names import entry_text
@@ -27,28 +28,32 @@ _LEAKS, _COUNTS = f"{100 * LEAKS:.0f} %", f"{100 * COUNTS:.0f} %"
 # Verdict → when it is given, the worst first.
 WORDS = {
     "refutes its ε": "attackers recognise more than the ε at this point allows",
-    "falls": f"an attacker who does not know the defense gets {_LEAKS} of the examples back or more",
-    "falls to who knows the defense": f"attackers who know it, or can run it, get {_LEAKS} back or more; one who does "
+    "falls": f"an attacker who does not know the defense reconstructs {_LEAKS} of the examples or more",
+    "falls to adaptive attackers": f"attackers who know it, or can run it, reconstruct {_LEAKS} or more; one who does "
     "not gets less, or was not run",
-    "falls in part": f"some examples come back, and fewer than {_LEAKS}",
-    "hides pixels, not identities": f"no example comes back, {_COUNTS} or more do without a defense, and attackers "
-    "recognise more than chance: the lower end of the 95 % interval is above it",
-    "leaks, as claimed": "the paper says that this point is open, and examples come back",
-    "not shown": "the paper says that this point is open, and nothing came back to our attackers",
-    "nobody of ours got it back (lower bound)": f"no example comes back, {_COUNTS} or more do without a defense, "
-    "nothing is recognised above chance, and no ceiling rules out that others do better",
-    "holds on these weights, below the ceiling": "the same, but the best decoder, which bounds every attacker on these "
-    f"weights and data, names less than {_LEAKS} above chance (upper end of its interval)",
-    "holds": f"the same, but the ε at this point proves that nobody recognises {_LEAKS} above chance, on any weights",
-    "no evidence": f"no example comes back, and without a defense fewer than {_COUNTS} do: the zero is the attackers'",
+    "falls in part": f"some examples are reconstructed, and fewer than {_LEAKS}",
+    "hides pixels, not identities": f"no example is reconstructed, {_COUNTS} or more are without a defense, and "
+    "attackers recognise more than chance: the lower end of the 95 % interval is above it",
+    "leaks, as claimed": "the paper says that this point is open, and examples are reconstructed",
+    "not shown": "the paper says that this point is open, and our attackers reconstruct nothing",
+    "not reconstructed (lower bound)": f"no example is reconstructed by our attackers, {_COUNTS} or more are without a "
+    "defense, nothing is recognised above chance, and no ceiling rules out that others do better",
+    "holds on these weights": "the same, but the best decoder, which bounds every attacker on these weights and data, "
+    f"names less than {_LEAKS} points above chance (upper end of its interval)",
+    "holds, by its ε": f"no example is reconstructed, {_COUNTS} or more are without a defense, and the ε at this point "
+    f"proves that nobody recognises {_LEAKS} points above chance, on any weights",
+    "does not act here": "the readings are the undefended ones: the defense acts later, or elsewhere",
+    "no evidence": f"no example is reconstructed, and without a defense fewer than {_COUNTS} are: the zero may be the "
+    "attackers'",
+    "nothing was sent": "most readings are all zeros: what the defense holds back in the attacked round is sent later",
     "no attack applies": "no attack of ours can read what this point shows",
     "not measured yet": "a reference result is missing, with the defense or without",
 }
 (
     REFUTED, FALLS, TO_KNOWING, IN_PART, IDENTITIES, AS_CLAIMED, NOT_SHOWN, LOWER_BOUND, HOLDS_HERE, HOLDS,
-    NO_EVIDENCE, NO_ATTACK, NOT_MEASURED,
+    UNTOUCHED, NO_EVIDENCE, EMPTY, NO_ATTACK, NOT_MEASURED,
 ) = WORDS  # fmt: skip
-SILENT = (NO_EVIDENCE, NO_ATTACK, NOT_MEASURED)  # verdicts that say nothing of the defense
+SILENT = (UNTOUCHED, NO_EVIDENCE, EMPTY, NO_ATTACK, NOT_MEASURED)  # verdicts that say nothing of the defense
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +100,10 @@ class Claim:
 class Figures:
     """What a point shows of one setting in one condition; None where nobody of the kind was run.
 
-    Shares of the examples that were got back: `undefended` without a defense; `plain` and `black_box` by attackers
+    Shares of the examples that were reconstructed: `undefended` without a defense; `plain` and `black_box` by attackers
     of that kind, and where the readings are the undefended ones, by all; `adaptive` by all attackers together, where
     one of them knows the defense, as he can do what they do.  `applies`: some attack that reads the gradient can be
-    run here.
+    run here.  `acts`: the readings are not the undefended ones.  `sent`: most readings are not all zeros.
     """
 
     undefended: float | None = None
@@ -108,11 +113,13 @@ class Figures:
     named: Rate | None = None
     identified: Rate | None = None
     applies: bool = True
+    sent: bool = True
+    acts: bool = True
 
     @property
     def recognised(self) -> Rate | None:
-        """Named, where there is a gallery, else identified."""
-        return self.named or self.identified
+        """Named or identified, whichever is farther above chance."""
+        return most_over_chance(self.named, self.identified)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +150,9 @@ def _claim(table: dict[str, Any]) -> Claim:
 def verdict(of: Figures, *, protects: bool = True) -> str:
     """A word of `WORDS` for these figures; `protects`: what the paper says of this point."""
     word = _verdict(of)
-    if protects or word in (REFUTED, NO_ATTACK, NOT_MEASURED):
+    if protects and not of.acts and word not in (REFUTED, NO_ATTACK, NOT_MEASURED):
+        return UNTOUCHED
+    if protects or word in (REFUTED, EMPTY, NO_ATTACK, NOT_MEASURED):
         return word
     return AS_CLAIMED if word in (FALLS, TO_KNOWING, IN_PART) else NOT_SHOWN
 
@@ -159,17 +168,20 @@ def _verdict(of: Figures) -> str:
         return NOT_MEASURED
     if max(rates) >= LEAKS:
         return FALLS if of.plain is not None and of.plain >= LEAKS else TO_KNOWING
+    if not of.sent:
+        return EMPTY
     if max(rates) > 0:
         return IN_PART
     if of.undefended is None:
         return NOT_MEASURED
     if of.undefended < COUNTS:
         return NO_EVIDENCE
-    if any(rate.interval[0] > rate.chance > 0 for rate in known):
-        return IDENTITIES
     most = of.recognised
+    # before what was recognised: among many figures some are above chance, or above a proved ceiling, by chance
     if most and most.ceiling is not None and most.ceiling < most.chance + LEAKS:
         return HOLDS
+    if any(rate.interval[0] > rate.chance > 0 for rate in known):
+        return IDENTITIES
     if most and most.here is not None and most.here < most.chance + LEAKS:
         return HOLDS_HERE
     return LOWER_BOUND
@@ -202,10 +214,14 @@ def _lines(claim: Claim, condition: Condition, rows: Mapping[tuple[str, str], Ro
                 adaptive=worst.asr if kinds["adaptive"] else None,
                 named=at.named, identified=at.identified,
                 applies=worst.attacked or not worst.absent,
+                sent=all(flag.code != NOTHING_SENT for flag in at.flags),
+                acts=defense == UNDEFENDED or not worst.unchanged,
             )  # fmt: skip
+            # what is claimed of no defense has nothing to be held against but itself
+            held = replace(figures, undefended=1.0) if defense == UNDEFENDED else figures
             yield Line(
                 defense=defense, condition=condition_text(cell), point=point, figures=figures,
-                verdict=verdict(figures, protects=claim.protects), cells=_ids(worst),
+                verdict=verdict(held, protects=claim.protects), cells=_ids(worst),
             )  # fmt: skip
 
 
@@ -244,33 +260,9 @@ def _cell(worst: WorstCase) -> AttackCell | None:
     return next((cell for cell in cells if isinstance(cell, AttackCell)), None)
 
 
-def weights_text(cell: AttackCell) -> str:
-    """`untrained`, a weights file's name, or the round of a training."""
-    if isinstance(cell.weights, InitialWeights):
-        return "untrained"
-    if isinstance(cell.weights, FileWeights):
-        name = PurePath(cell.weights.series or cell.weights.path).stem
-        return name.removesuffix("-{seed}")
-    return f"round {cell.weights.round} of {(cell.weights.series or cell.weights.training)[:8]}"
-
-
-def condition_text(cell: AttackCell) -> str:
-    """A condition in a few words: data, model, weights, and what is unusual of the federated setting."""
-    setting, activation = cell.federated, cell.model.params.get("activation")
-    model = cell.model.name + (f" ({activation})" if activation else "")
-    parts = [cell.dataset.name, model, weights_text(cell), f"B = {setting.batch}"]
-    if setting.steps > 1:
-        parts.append(f"L = {setting.steps}")
-    if cell.point == "aggregate":
-        parts.append(f"K = {setting.per_round}")
-    return " · ".join(parts)
-
-
 def tally(lines: Iterable[Line]) -> dict[str, int]:
-    """Verdict → how many lines have it, the worst first; what says nothing is left out where something speaks."""
+    """Verdict → how many lines have it, the worst first."""
     counts = dict.fromkeys(WORDS, 0)
     for line in lines:
         counts[line.verdict] += 1
-    spoken = {word: count for word, count in counts.items() if count}
-    loud = {word: count for word, count in spoken.items() if word not in SILENT}
-    return loud or spoken or {NOT_MEASURED: 0}
+    return {word: count for word, count in counts.items() if count} or {NOT_MEASURED: 0}

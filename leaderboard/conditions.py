@@ -4,9 +4,10 @@ gallery) stands together."""
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from typing import Any
 
-from bench.cell import AnyCell, AttackCell, CheckpointWeights, FileWeights, Grants
+from bench.cell import AnyCell, AttackCell, CheckpointWeights, FileWeights, Grants, InitialWeights
 from bench.leaderboard.worst import WorstCase
 from bench.record.names import dataset_name, entry_text
 from bench.record.schema import Record
@@ -31,10 +32,12 @@ _WRITTEN_APART = {"weights", "grants"}
 
 @dataclass(slots=True)
 class Condition:
-    """What records share to stand in one table, spelt out by `key`: rows are defenses, columns points."""
+    """What records share to stand in one table, spelt out by `key`: rows are defenses, columns points.  `short` is the
+    title in a few words (`condition_text`)."""
 
     title: str
     key: str = ""
+    short: str = ""
     rows: dict[str, dict[str, WorstCase]] = field(default_factory=dict)
 
     @property
@@ -55,10 +58,33 @@ def by_condition(records: Iterable[Record]) -> list[Condition]:
         cell = record.cell
         if isinstance(cell, AttackCell):
             key = condition_key(record)
-            condition = by_key.get(key) or by_key.setdefault(key, Condition(_title(cell), key))
+            if (condition := by_key.get(key)) is None:
+                condition = by_key[key] = Condition(_title(cell), key, condition_text(cell))
             row = condition.rows.setdefault(entry_text(cell.defense), {})
             row.setdefault(cell.point, WorstCase()).add(record)
     return _distinguished(by_key.values())
+
+
+def weights_text(cell: AttackCell) -> str:
+    """`untrained`, a weights file's name, or the round of a training."""
+    if isinstance(cell.weights, InitialWeights):
+        return "untrained"
+    if isinstance(cell.weights, FileWeights):
+        name = PurePath(cell.weights.series or cell.weights.path).stem
+        return name.removesuffix("-{seed}")
+    return f"round {cell.weights.round} of {(cell.weights.series or cell.weights.training)[:8]}"
+
+
+def condition_text(cell: AttackCell) -> str:
+    """A condition in a few words: data, model, weights, and what is unusual of the federated setting."""
+    setting, activation = cell.federated, cell.model.params.get("activation")
+    model = cell.model.name + (f" ({activation})" if activation else "")
+    parts = [cell.dataset.name, model, weights_text(cell), f"B = {setting.batch}"]
+    if setting.steps > 1:
+        parts.append(f"L = {setting.steps}")
+    if cell.point == "aggregate":
+        parts.append(f"K = {setting.per_round}")
+    return " · ".join(parts)
 
 
 def of_one_series(records: Iterable[Record]) -> list[Record]:

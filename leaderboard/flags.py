@@ -27,6 +27,7 @@ INCOMPLETE = (
     "not-attacked",
     "no-adaptive-attack",
     "torn",
+    NOTHING_SENT := "nothing-sent",
 )  # flags of an incomplete row
 ROUND_DEPENDENT, OTHER_STRENGTH = "round-dependent", "other-strength"  # its training is not what was attacked
 VIOLATED = "epsilon-violated"  # a fault: what was measured refutes the ε that is stated
@@ -65,6 +66,10 @@ def coverage(worst: WorstCase, missing: Iterable[str], torn: Collection[str] = (
         flags.append(Flag("torn", text + _names(names)))
     if worst.crashed:
         flags.append(Flag("crashed", f"crashed: {_names(worst.crashed)}"))
+    zeros, readings = _all_zeros(worst)
+    if 2 * zeros > readings:
+        text = f"{zeros} of {readings} readings are all zeros: what is held back in the attacked round is sent later"
+        flags.append(Flag(NOTHING_SENT, text))
     if worst.records and not worst.attacked:
         flags.append(
             Flag("not-attacked", "no attack that reads the gradient applies here: there is no figure")
@@ -75,6 +80,18 @@ def coverage(worst: WorstCase, missing: Iterable[str], torn: Collection[str] = (
         text = "only attacks that do not know the defense were run: the true rate may be higher (≥)"
         flags.append(Flag("no-adaptive-attack", text))
     return flags
+
+
+def _all_zeros(worst: WorstCase) -> tuple[int, int]:
+    """How many readings are all zeros, as a defense sends that holds everything back, and of how many."""
+    zeros: dict[tuple[int, int, int], bool] = {}
+    for record in (record for records in worst.records.values() for record in records):
+        cell, result = record.cell, record.attack
+        if isinstance(cell, AttackCell) and result is not None:
+            for number, reading in result.numbered():
+                # as far from the undefended reading as that is long, and in no direction
+                zeros[cell.seed, cell.draw, number] = reading.snr_db == 0 and reading.cosine is None
+    return sum(zeros.values()), len(zeros)
 
 
 def doubts(worst: WorstCase, *, averaged: bool, evidence: bool, baseline: bool) -> list[Flag]:

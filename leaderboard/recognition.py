@@ -28,6 +28,11 @@ class Rate:
     here: float | None = None
 
 
+def most_over_chance(*rates: Rate | None) -> Rate | None:
+    """The rate that is farthest above its chance, None where there is none."""
+    return max((rate for rate in rates if rate is not None), key=lambda r: r.value - r.chance, default=None)
+
+
 def recognition(worst: WorstCase) -> tuple[Rate | None, Rate | None, Epsilon | None]:
     """What some attack identified, and named, at a point, and the ε there."""
     spent = worst.privacy.by("tap")
@@ -46,12 +51,16 @@ def recognition(worst: WorstCase) -> tuple[Rate | None, Rate | None, Epsilon | N
 
 
 def _recognised(
-    hits: Mapping[ExampleKey, bool], chances: Mapping[str, float], spent: Epsilon | None, here: float | None
-) -> Rate | None:
+    hits: Mapping[ExampleKey, bool], chances: Mapping[str, Mapping[ExampleKey, float]], spent: Epsilon | None,
+    here: float | None,
+) -> Rate | None:  # fmt: skip
+    """Chance is the mean over the examples of what blind guesses get, one of each attack that saw it; a ceiling is
+    concave in it, so that of the mean bounds the mean."""
     interval = share_interval(hits)
     if interval is None:
         return None
-    value, chance = sum(hits.values()) / len(hits), min(1.0, sum(chances.values()))
+    value = sum(hits.values()) / len(hits)
+    chance = min(1.0, sum(sum(each.values()) for each in chances.values()) / len(hits))
     limit = ceiling(spent, chance) if chance else None  # a baseline's records do not say it
     trials = effective_trials(list(map(float, hits.values())), readings(list(hits)))
     return Rate(

@@ -5,7 +5,7 @@ figure would be theirs.  At each point a defense leaks the mean of its rates ove
 worst cases over attackers, example by example (`bench.leaderboard.board`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import inf
 from statistics import fmean
@@ -15,24 +15,29 @@ from bench.leaderboard.board import AtPoint, Row
 from bench.leaderboard.conditions import by_condition, ordered
 from bench.leaderboard.costs import UNDEFENDED, DefenseCost
 from bench.leaderboard.flags import FAULTS, INCOMPLETE
+from bench.leaderboard.recognition import most_over_chance
 from bench.leaderboard.worst import ExampleKey
 from bench.record.schema import Record
-from bench.scoring.intervals import paired_difference
+from bench.scoring.intervals import clustered_share, paired_difference
 
 COUNTS = 0.5  # of undefended examples, for a condition to count
+_INFORMED = (" · adaptive", " · black-box")  # ends of an attack's name
 _Leaked = dict[tuple[str, str], dict[ExampleKey, bool]]  # (condition, point) → example → whether it leaked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A defense at a point, over the conditions that count: the mean of its rates, the highest of them with its
-    condition, and the mean of what is recognised, named where a gallery is and identified elsewhere.
+    """A defense at a point, over the conditions that count: the mean of its rates with its 95 % interval over weight
+    seeds, the highest of them with its condition, and the mean of what is recognised, named or identified, whichever
+    is farther above its chance.
 
-    `ceiling`: the mean of the most that any attacker names where ε at the point proves it; None where it does not in
-    each.  `lower_bound`: some rate is one.
+    `ceiling`: the mean of the most that any attacker recognises where ε at the point proves it; None where it does not
+    in each.  `lower_bound`: some rate is one, or was found where no attacker who knows a defense is shown to
+    succeed without one.
     """
 
     leaked: float
+    interval: tuple[float, float]
     most: float
     where: str
     recognised: float | None
@@ -46,14 +51,15 @@ class Place:
 class Standing:
     """One defense on a suite.
 
-    `rank`: by its leakage at its worst point, then at the next one, and so on; then by what is recognised, and by
-    accuracy lost; equal ones share it.  Settings with a fault, or of which a figure is not whole, rank last: `absent`
-    says which, "point, condition: why".  `costs` are of its trainings, by model.
+    `rank`: by its mean leakage over the points, to one percent; then by what is recognised, likewise, and by accuracy
+    lost; equal ones share it.  Settings with a fault, or of which a figure is incomplete, rank last: `absent` says
+    which, "point, condition: why".  `costs` are of its trainings, by model; `base` those of the undefended ones.
     """
 
     defense: str
     points: dict[str, Place]
     costs: tuple[tuple[str, DefenseCost], ...]
+    base: tuple[tuple[str, DefenseCost], ...]
     faults: tuple[str, ...]
     absent: tuple[str, ...] = ()
     rank: int = 0
@@ -61,43 +67,79 @@ class Standing:
 
     @property
     def missing(self) -> int:
-        """How many of its figures are not whole."""
+        """How many of its figures are incomplete."""
         return len(self.absent)
 
     @property
-    def leaked(self) -> tuple[float, ...]:
-        """What leaks at each point, the most first."""
-        return tuple(sorted((place.leaked for place in self.points.values()), reverse=True))
+    def leaked(self) -> float | None:
+        """The mean over the points: what an attacker gets back who listens at any of them."""
+        return mean(place.leaked for place in self.points.values())
+
+    @property
+    def recognised(self) -> float | None:
+        """The mean over the points."""
+        return mean(place.recognised for place in self.points.values())
+
+    @property
+    def diverged(self) -> tuple[str, ...]:
+        """The models of which every training diverged."""
+        return tuple(model for model, cost in self.costs if cost.diverged and not cost.accuracy)
 
     @property
     def accuracy(self) -> float | None:
-        """The mean over models."""
-        return mean(cost.accuracy for _, cost in self.costs)
+        """The mean over the models whose training did not diverge."""
+        return mean(cost.accuracy for model, cost in self.costs if model not in self.diverged)
 
     @property
     def lost(self) -> float | None:
-        """Accuracy below the undefended training's, the mean over models."""
-        return mean(cost.loss for _, cost in self.costs)
+        """How far that is below the undefended trainings' of the same models."""
+        base = mean(cost.accuracy for model, cost in self.base if model not in self.diverged)
+        return None if self.accuracy is None or base is None else base - self.accuracy
 
     @property
     def overhead(self) -> float | None:
         return mean(cost.overhead for _, cost in self.costs)
 
     @property
+    def _released(self) -> DefenseCost | None:
+        """The training of the largest ε; None where some has none."""
+        each = [cost for _, cost in self.costs if cost.epsilon is not None]
+        return (
+            max(each, key=lambda cost: cost.epsilon or 0.0) if each and len(each) == len(self.costs) else None
+        )
+
+    @property
     def epsilon(self) -> float | None:
         """The largest ε of its released models; None where some has none."""
-        each = [cost.epsilon for _, cost in self.costs]
-        return None if not each or None in each else max(value for value in each if value is not None)
+        return self._released.epsilon if self._released else None
+
+    @property
+    def epsilon_of(self) -> str | None:
+        """Its neighbours: "one example removed", "one client replaced"."""
+        if (released := self._released) is None or released.epsilon_adjacency is None:
+            return None
+        changed = released.epsilon_adjacency.partition(":")[0].removeprefix("one ")
+        return f"one {released.epsilon_unit} {changed}"
+
+    @property
+    def delta(self) -> float | None:
+        return self._released.delta if self._released else None
 
     def json(self) -> dict[str, Any]:
         """The standing as JSON types."""
-        more = {
-            "missing": self.missing,
-            "accuracy": self.accuracy,
-            "lost": self.lost,
-            "epsilon": self.epsilon,
-        }
-        return {**asdict(self), **more}
+        names = (
+            "missing",
+            "leaked",
+            "recognised",
+            "diverged",
+            "accuracy",
+            "lost",
+            "epsilon",
+            "epsilon_of",
+            "delta",
+        )
+        own = {name: value for name, value in asdict(self).items() if name != "base"}
+        return own | {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,13 +156,13 @@ class Beside:
 
 def standings(rows: Sequence[Row], own: Iterable[str] = ()) -> list[Standing]:
     """The standings of a suite's board; `own` are the defenses that are not of the reference."""
-    counting = conditions(rows)
+    counting, shown = conditions(rows), _shown(rows)
     mine = set(own)
     by_defense: dict[str, list[Row]] = {}
     for row in rows:
         by_defense.setdefault(row.defense, []).append(row)
     undefended = {row.key: row for row in by_defense.get(UNDEFENDED, ())}
-    made = [_standing(name, its, counting, undefended) for name, its in by_defense.items()]
+    made = [_standing(name, its, counting, undefended, shown) for name, its in by_defense.items()]
     made = [replace(each, own=each.defense in mine) for each in made]
     made.sort(key=lambda each: (_order(each), each.defense != UNDEFENDED, each.defense))
     keys = [_order(each) for each in made]
@@ -138,9 +180,22 @@ def conditions(rows: Iterable[Row]) -> dict[str, set[str]]:
     return {point: counting[point] for point in ordered(counting)}
 
 
+def _shown(rows: Iterable[Row]) -> set[tuple[str, str]]:
+    """Conditions and points where an attacker who knows the defense, or can run it, got some undefended example back:
+    elsewhere a zero behind a defense may be his failure."""
+    return {
+        (row.key, point)
+        for row in rows
+        if row.defense == UNDEFENDED
+        for point, at in row.points.items()
+        if any(rate and attack.endswith(_INFORMED) for attack, rate in at.by_attack.items())
+    }
+
+
 def _standing(
-    defense: str, rows: Sequence[Row], counting: Mapping[str, set[str]], undefended: Mapping[str, Row]
-) -> Standing:
+    defense: str, rows: Sequence[Row], counting: Mapping[str, set[str]], undefended: Mapping[str, Row],
+    shown: Collection[tuple[str, str]],
+) -> Standing:  # fmt: skip
     mine, points, absent = {row.key: row for row in rows}, dict[str, Place](), list[str]()
     for point, keys in counting.items():
         there = []
@@ -149,9 +204,9 @@ def _standing(
             if why is None:
                 there.append((mine[key], mine[key].points[point]))
             else:
-                absent.append(f"{point}, {undefended[key].title}: {why}")
+                absent.append(f"{point}, {undefended[key].short}: {why}")
         if there:
-            points[point] = _place(there)
+            points[point] = _place(there, shown if defense != UNDEFENDED else None)
     costs = {row.model: row.cost for row in rows if row.cost is not None}
     trained = {row.model: row.cost for row in undefended.values() if row.cost is not None}
     absent += [
@@ -161,13 +216,13 @@ def _standing(
     ]
     faults = {flag.code for row in rows for flag in row.flags if flag.code in FAULTS}
     return Standing(
-        defense=defense, points=points, costs=tuple(sorted(costs.items())), faults=tuple(sorted(faults)),
-        absent=tuple(absent),
+        defense=defense, points=points, costs=tuple(sorted(costs.items())), base=tuple(sorted(trained.items())),
+        faults=tuple(sorted(faults)), absent=tuple(absent),
     )  # fmt: skip
 
 
 def _lacks(row: Row | None, undefended: Row, point: str) -> str | None:
-    """Why a figure is not whole, None where it is: of all the attacks and examples that the undefended one is of."""
+    """Why a figure lacks an attack or an example that the undefended one has; None where it lacks none."""
     at, whole = None if row is None else row.points.get(point), undefended.points[point]
     if at is None or (at.asr is None and not at.flags):
         return "not run"
@@ -183,28 +238,43 @@ def _lacks(row: Row | None, undefended: Row, point: str) -> str | None:
     return None
 
 
-def _place(there: Sequence[tuple[Row, AtPoint]]) -> Place:
+def _place(there: Sequence[tuple[Row, AtPoint]], shown: Collection[tuple[str, str]] | None) -> Place:
     rates = [at.asr or 0.0 for _, at in there]
-    known = [rate for _, at in there if (rate := at.named or at.identified) is not None]
+    known = [rate for _, at in there if (rate := most_over_chance(at.named, at.identified)) is not None]
     ceilings = [rate.ceiling for rate in known]
     where, most = max(there, key=lambda pair: pair[1].asr or 0.0)
     return Place(
-        leaked=fmean(rates), most=most.asr or 0.0, where=where.title, conditions=len(rates),
+        leaked=fmean(rates), interval=_interval([at for _, at in there]), most=most.asr or 0.0, where=where.short,
+        conditions=len(rates),
         recognised=fmean(rate.value for rate in known) if known else None,
         chance=fmean(rate.chance for rate in known) if known else None,
         ceiling=None if not known or None in ceilings else fmean(each for each in ceilings if each is not None),
-        lower_bound=any(at.lower_bound for _, at in there),
+        lower_bound=any(
+            at.lower_bound or (shown is not None and at.asr != 1 and (row.key, at.point) not in shown)
+            for row, at in there
+        ),
     )  # fmt: skip
 
 
+def _interval(there: Sequence[AtPoint]) -> tuple[float, float]:
+    """Of the mean over conditions, whose victims and weight seeds are the same: each seed's mean counts for as many
+    examples as the seed has in one condition (`clustered_share`)."""
+    seeds = sorted({seed for at in there for seed in at.by_seed})
+    values, clusters = list[float](), list[int]()
+    for seed in seeds:
+        counts = [at.by_seed[seed] for at in there if seed in at.by_seed]
+        examples = min(of for _, of in counts)
+        values += [fmean(leaked / of for leaked, of in counts)] * examples
+        clusters += [seed] * examples
+    return clustered_share(values, range(len(values)), clusters if len(seeds) > 1 else None)
+
+
 def _order(standing: Standing) -> tuple[Any, ...]:
-    recognised = tuple(
-        sorted((round(place.recognised or 0.0, 6) for place in standing.points.values()), reverse=True)
-    )
-    lost = standing.lost
+    """Finer differences are noise, and let the settings of a strength change places."""
+    lost = inf if standing.lost is None or standing.diverged else standing.lost
     return (
-        bool(standing.faults), standing.missing, tuple(round(each, 6) for each in standing.leaked), recognised,
-        inf if lost is None else lost,
+        bool(standing.faults), standing.missing, round(standing.leaked or 0.0, 2), round(standing.recognised or 0.0, 2),
+        round(lost, 2),
     )  # fmt: skip
 
 
@@ -223,7 +293,7 @@ def nearest(rows: Sequence[Row], defense: str, among: Iterable[str]) -> str | No
     for row in rows:
         for point, at in row.points.items():
             if row.key in counting.get(point, ()) and at.asr is not None:
-                recognised = at.named or at.identified
+                recognised = most_over_chance(at.named, at.identified)
                 profiles.setdefault(row.defense, {})[row.key, point] = at.asr
                 if recognised is not None:
                     profiles[row.defense][row.key, f"{point} recognised"] = recognised.value

@@ -46,9 +46,9 @@ class WorstCase:
     crashed: dict[str, str] = field(default_factory=dict)
     failed: set[ExampleKey] = field(default_factory=set)
     identified: dict[ExampleKey, bool] = field(default_factory=dict)
-    identified_chance: dict[str, float] = field(default_factory=dict)
+    identified_chance: dict[str, dict[ExampleKey, float]] = field(default_factory=dict)
     named: dict[ExampleKey, bool] = field(default_factory=dict)
-    named_chance: dict[str, float] = field(default_factory=dict)
+    named_chance: dict[str, dict[ExampleKey, float]] = field(default_factory=dict)
     places: dict[ExampleKey, int] = field(default_factory=dict)
     guesses: dict[ExampleKey, int] = field(default_factory=dict)
     candidates: int = 0
@@ -92,15 +92,14 @@ class WorstCase:
         self.informed |= reads_gradient and knows
         self.unchanged &= result.distortion.snr_db_least == SNR_CAP_DB
         scores, leaked, priors = self.scores.setdefault(attack, {}), self.leaked, self.prior_db
+        chance = (result.summary and result.summary.identification_chance) or 0.0
         for key, example in example_scores(record):
             scores[key] = example
             leaked[key] = example.success or leaked.get(key, False)
             if example.identified is not None and reads_gradient:
                 self.strangers = result.summary.gallery if result.summary else 0
                 self.identified[key] = example.identified or self.identified.get(key, False)
-                self.identified_chance[attack] = (
-                    result.summary and result.summary.identification_chance
-                ) or 0.0
+                self.identified_chance.setdefault(attack, {})[key] = chance
             prior, best = example.prior_db, priors.get(key, nan)
             priors[key] = best if prior is None or prior <= best else prior
             if example.status in ("diverged", "nan"):
@@ -111,11 +110,12 @@ class WorstCase:
             self.crashed[attack] = record.reason or "no reason given"
             return
         summary = record.attack.summary
+        chance = (summary and summary.naming_chance) or 0.0
         examples_of = {number: reading.examples for number, reading in record.attack.numbered()}
         for key, example in example_scores(record):
             if example.named is not None:
                 self.named[key] = example.named or self.named.get(key, False)
-                self.named_chance[attack] = (summary and summary.naming_chance) or 0.0
+                self.named_chance.setdefault(attack, {})[key] = chance
             honest = record.attack.self_check.explained is not False
             if example.place is not None and record.attack.conditions.exact and honest:
                 self.places[key], self.candidates = example.place, cell.grants.gallery
@@ -168,6 +168,15 @@ class WorstCase:
     def interval(self) -> tuple[float, float] | None:
         """95 %, with what belongs together counted together (`share_interval`); None where there is no rate."""
         return share_interval(self.leaked) if self.attacked else None
+
+    @property
+    def by_seed(self) -> dict[int, tuple[int, int]]:
+        """Weight seed → examples that leaked, and all of its examples."""
+        counts: dict[int, tuple[int, int]] = {}
+        for (seed, *_), hit in self.leaked.items():
+            leaked, of = counts.get(seed, (0, 0))
+            counts[seed] = leaked + hit, of + 1
+        return counts
 
     @property
     def at_least_once(self) -> float | None:

@@ -22,6 +22,7 @@ from tests.records import (
     printed,
     training_record,
     unfinished,
+    with_result,
 )
 
 from bench.cell import Grants
@@ -277,6 +278,24 @@ def test_where_no_attack_applies_there_is_no_figure() -> None:
     at = rows["split"].points["type-2"]
     assert at.asr is None and at.interval is None and "not-attacked" in codes(rows["split"])
     assert (rows["met"].rank, rows["none"].rank, rows["split"].rank) == (1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("empty", "cosine", "flagged"), [(17, None, True), (16, None, False), (32, 0.1, False)]
+)
+def test_where_a_defense_sends_nothing_a_zero_says_nothing(
+    empty: int, cosine: float | None, flagged: bool
+) -> None:
+    """A defense that holds back what it sends later would rank first in a suite that attacks one round."""
+    record = attacked(0, defense="later")
+    assert record.attack
+    readings = tuple(
+        replace(reading, snr_db=0.0, cosine=cosine) if n < empty else replace(reading, snr_db=3.0, cosine=0.7)
+        for n, reading in enumerate(record.attack.readings)
+    )
+    later = with_result(record, readings=readings)
+    row = by_defense(board([attacked(32), later]))["later"]
+    assert ("nothing-sent" in codes(row)) == flagged and row.complete != flagged
 
 
 def test_equal_rows_share_a_rank() -> None:

@@ -115,10 +115,15 @@ def test_quoted_figures_name_a_section_of_the_results() -> None:
         (figures(named=None, identified=rate(value=0.2, interval=(0.1, 0.3))), claims.IDENTITIES),
         (figures(), claims.LOWER_BOUND),
         (figures(named=None), claims.LOWER_BOUND),
+        (figures(acts=False, plain=1.0), claims.UNTOUCHED),
+        (figures(sent=False), claims.EMPTY),
+        (figures(sent=False, plain=0.3), claims.FALLS),
         (figures(named=rate(ceiling=1.0, here=0.3)), claims.LOWER_BOUND),
         (figures(named=rate(here=0.06)), claims.HOLDS_HERE),
         (figures(named=rate(ceiling=1.0, here=0.06)), claims.HOLDS_HERE),
         (figures(named=rate(ceiling=0.03, here=0.06)), claims.HOLDS),
+        # above chance by chance: what is proved is not in doubt for one of many figures
+        (figures(named=rate(value=0.05, interval=(0.02, 0.1), ceiling=0.03)), claims.HOLDS),
         (figures(named=rate(value=0.5, interval=(0.4, 0.6), ceiling=0.03, violated=True)), claims.REFUTED),
     ],
 )
@@ -130,6 +135,7 @@ def test_of_a_point_that_the_paper_calls_open_the_verdict_says_whether_it_is() -
     assert verdict(figures(adaptive=1.0), protects=False) == claims.AS_CLAIMED
     assert verdict(figures(), protects=False) == claims.NOT_SHOWN
     assert verdict(Figures(), protects=False) == claims.NOT_MEASURED
+    assert verdict(figures(sent=False), protects=False) == claims.EMPTY
 
 
 def attacked(defense: str, hits: int, snr_db: float = 3.0, **cell: Any) -> Record:
@@ -181,21 +187,29 @@ def test_an_attacker_with_a_gallery_reconstructs_nothing() -> None:
     assert line.cells["named"] == (gallery.id,)
 
 
-def test_what_a_defense_leaves_as_it_is_needs_no_knowledge() -> None:
+def test_where_a_defense_does_not_act_no_claim_of_it_falls() -> None:
     untouched = attacked("sign", 10, snr_db=120.0, knowledge="adaptive")
-    (line,) = lines_of([attacked("none", 10), untouched], point=("type-2",))
-    assert (line.figures.plain, line.verdict) == (1.0, claims.FALLS)
+    records = [attacked("none", 10), untouched]
+    (line,) = lines_of(records, point=("type-2",))
+    assert (line.figures.plain, line.verdict) == (1.0, claims.UNTOUCHED)
+    (line,) = lines_of(records, point=("type-2",), protects=False)
+    assert line.verdict == claims.AS_CLAIMED
 
 
-def test_what_says_nothing_is_left_out_of_a_tally() -> None:
+def test_a_claim_of_no_defense_is_held_against_its_own_figures() -> None:
+    """What a net leaks without a defense cannot be its own evidence of strong attackers."""
+    (line,) = lines_of([attacked("none", 0)], defense=({"name": "none"},), point=("type-2",))
+    assert line.verdict == claims.LOWER_BOUND
+    (line,) = lines_of([attacked("none", 3)], defense=({"name": "none"},), point=("type-2",))
+    assert line.verdict == claims.FALLS
+
+
+def test_a_tally_has_every_verdict_the_worst_first() -> None:
     def of(word: str) -> Line:
         return Line(defense="d", condition="c", point="type-2", figures=Figures(), verdict=word, cells={})
 
-    assert tally([of(claims.HOLDS), of(claims.NO_EVIDENCE), of(claims.FALLS)]) == {
-        claims.FALLS: 1,
-        claims.HOLDS: 1,
-    }
-    assert tally([of(claims.NO_EVIDENCE)]) == {claims.NO_EVIDENCE: 1}
+    lines = [of(claims.HOLDS), of(claims.NO_EVIDENCE), of(claims.FALLS), of(claims.HOLDS)]
+    assert list(tally(lines).items()) == [(claims.FALLS, 1), (claims.HOLDS, 2), (claims.NO_EVIDENCE, 1)]
     assert list(tally([])) == [claims.NOT_MEASURED]
 
 

@@ -85,6 +85,16 @@ def test_who_knows_the_defense_names_what_noise_does_not_hide(
     assert least <= named(adaptive, tmp_path) <= most
 
 
+@pytest.mark.parametrize("knowledge", ["plain", "adaptive"])
+def test_a_batch_of_which_fewer_values_are_shown_than_there_are_candidates_is_named(
+    tmp_path: Path, knowledge: str
+) -> None:
+    """Then the candidates' Gram matrix is singular, and rounding may make it indefinite."""
+    every = cells(tmp_path, batch=3, size=80, labels=True, defense='{ name = "top-k", kept = 0.01 }')
+    cell = next(cell for cell in every if cell.knowledge == knowledge)
+    assert named(cell, tmp_path) >= 0.5  # by chance: .1
+
+
 def test_the_gallery_is_the_same_for_all_and_holds_the_truth_once(tmp_path: Path) -> None:
     plain = cells(tmp_path, batch=3)[0]
     pruned = cells(tmp_path, batch=3, defense='"prune"')[0]

@@ -1,4 +1,4 @@
-"""A suite's standings: means over the conditions that count, ranks by the worst point, neighbours on the same
+"""A suite's standings: means over the conditions that count, ranks by the mean over points, neighbours on the same
 victims."""
 
 from dataclasses import replace
@@ -12,9 +12,10 @@ from bench.leaderboard.board import Row, board
 from bench.leaderboard.forms import latex, poster
 from bench.leaderboard.forms import standings as form
 from bench.leaderboard.forms.gist import gist
+from bench.leaderboard.recognition import Rate, most_over_chance
 from bench.leaderboard.standings import Standing, beside, conditions, nearest, neighbours, standings
 from bench.record.schema import AttackConditions, Distortion, Record
-from bench.scoring.intervals import paired_difference
+from bench.scoring.intervals import clustered_share, paired_difference, wilson
 
 EXAMPLES = 40
 
@@ -25,13 +26,14 @@ def record(
     point: str = "type-0",
     batch: int = 1,
     attack: str = "map",
+    knowledge: str = "adaptive",
     **cell: object,
 ) -> Record:
     """A record in which the first so many of forty examples leaked; the batch tells conditions apart."""
     hits = [[n < share * EXAMPLES] for n in range(EXAMPLES)]
     made = attack_record(
         cell=attack_cell(
-            defense=defense, point=point, attack=attack, knowledge="adaptive", federated=Federated(batch=batch), **cell
+            defense=defense, point=point, attack=attack, knowledge=knowledge, federated=Federated(batch=batch), **cell
         ),
         readings=readings_of(hits),
         result={
@@ -74,10 +76,76 @@ def test_a_condition_counts_where_half_comes_back_undefended() -> None:
     assert (at["prune"].points["type-0"].most, at["prune"].points["type-0"].conditions) == (0.5, 2)
 
 
-def test_ranks_go_by_the_worst_point_and_then_by_the_next() -> None:
-    ranks = {each.defense: each.rank for each in standings(rows())}
+def test_ranks_go_by_the_mean_over_the_points() -> None:
+    every = by_name(standings(rows()))
     # none and prune leak all at type-2: what type-0 shows decides
-    assert ranks == {"cdp": 1, "noise": 2, "prune": 3, "none": 4}
+    assert {name: each.rank for name, each in every.items()} == {"cdp": 1, "noise": 2, "prune": 3, "none": 4}
+    assert every["prune"].leaked == pytest.approx((1.0 + 0.3) / 2)
+
+
+def test_an_interval_is_of_the_mean_over_conditions_and_of_few_seeds() -> None:
+    """Conditions share victims and seeds: they are no more trials than one of them."""
+    alone = by_name(standings(rows()))["cdp"].points
+    assert alone["type-0"].interval == pytest.approx(wilson(0, EXAMPLES))
+    rates = {0: 1.0, 1: 0.5, 2: 0.0, 3: 0.5}
+    seeds = [
+        record(rate, "mine", "type-0", batch, seed=seed) for seed, rate in rates.items() for batch in (1, 2)
+    ]
+    base = [record(1.0, "none", "type-0", batch, seed=seed) for seed in rates for batch in (1, 2)]
+    place = by_name(standings(board([*base, *seeds])))["mine"].points["type-0"]
+    one = clustered_share(
+        [n < rate * EXAMPLES for rate in rates.values() for n in range(EXAMPLES)],
+        range(4 * EXAMPLES), [seed for seed in rates for _ in range(EXAMPLES)],
+    )  # fmt: skip
+    assert place.leaked == 0.5
+    assert place.interval == pytest.approx(one, abs=0.01)
+    assert place.interval[1] - place.interval[0] > 0.7
+
+
+@pytest.mark.parametrize(("undefended", "bound"), [("adaptive", False), ("plain", True)])
+def test_a_zero_where_no_adaptive_attacker_has_shown_what_he_can_is_a_lower_bound(
+    undefended: str, bound: bool
+) -> None:
+    """In a cascade a plain attack may leave adaptive ones nothing to show it on."""
+    rates = {
+        ("none", undefended): 1.0,
+        ("mine", "plain"): 0.0,
+        ("mine", "adaptive"): 0.0,
+        ("none", "plain"): 1.0,
+    }
+    rates.setdefault(("none", "adaptive"), 0.0)
+    records = [record(rate, defense, knowledge=knows) for (defense, knows), rate in rates.items()]
+    place = by_name(standings(board(records)))["mine"].points["type-0"]
+    assert place.lower_bound == bound
+
+
+def test_recognised_is_what_is_farther_above_chance() -> None:
+    low, high = (
+        Rate(value=0.05, interval=(0.0, 0.1), chance=0.02),
+        Rate(value=0.3, interval=(0.2, 0.4), chance=0.04),
+    )
+    assert most_over_chance(low, high) is most_over_chance(high, low) is high
+    assert most_over_chance(None, low) is low and most_over_chance(None, None) is None
+    by_luck = Rate(value=0.31, interval=(0.2, 0.4), chance=0.3)
+    assert most_over_chance(by_luck, low) is low
+
+
+def test_a_training_that_diverged_is_no_accuracy_of_zero() -> None:
+    models = [TRAINING.model, entry("mlp")]
+    trained = [
+        training_record(
+            0.0 if gone else 0.9, cell=_trained(defense, 0).model_copy(update={"model": model}),
+            result={"diverged": gone},
+        )
+        for defense in ("none", "prune")
+        for model in models
+        for gone in [defense == "prune" and model.name == "mlp"]
+    ]  # fmt: skip
+    other = [replace(each, cell=each.cell.model_copy(update={"model": models[1]})) for each in suite()]  # type: ignore[arg-type]
+    records = [*suite(), *(replace(each, id=each.cell.id) for each in (*other, *trained))]
+    at = by_name(standings(board(records)))["prune"]
+    assert (at.diverged, at.accuracy, at.lost) == (("mlp",), 0.9, 0.0)
+    assert form.figures([at])[0].change == "1 of 2 diverged"
 
 
 def test_equal_settings_share_a_rank() -> None:
@@ -220,9 +288,19 @@ def test_attacks_rank_by_what_they_get_of_all_examples() -> None:
 
 def test_the_gist_has_each_setting_once_and_says_where_it_protects() -> None:
     said = gist(standings(rows()))
-    assert said[0] == "Without a defense 100 % at type-2, 90 % at type-0 comes back; accuracy –."
+    assert said[0].startswith("Without a defense attackers reconstruct 100 % at type-2, 90 % at type-0, over")
+    assert said[0].endswith("; accuracy –.")
     for name in ("cdp", "noise", "prune"):
         assert sum(f"`{name}`" in line for line in said) == 1
+    assert said[1].startswith("Protect at every point") and "`cdp`" in said[1]
+
+
+def test_what_a_trusted_server_adds_protects_nothing_before_it() -> None:
+    rates = {"type-1": 1.0, "type-0": 0.0}
+    records = [record(rate, "mine", point) for point, rate in rates.items()]
+    base = [record(1.0, point=point) for point in rates]
+    (line,) = [line for line in gist(standings(board([*base, *records]))) if "`mine`" in line]
+    assert line.startswith("Protect what leaves the server, which must be trusted")
 
 
 def test_latex_has_the_standings_before_the_conditions() -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.leaderboard.forms.numbers import fine, formatted, rate, share
+from bench.leaderboard.forms.numbers import fine, formatted, interval, rate, share
 from bench.leaderboard.standings import Standing, beside, nearest, neighbours
 from bench.reference.beside import Joined
 
@@ -35,26 +35,22 @@ def _published(joined: Joined) -> list[str]:
 def _leaks(at: Standing) -> str:
     figures = []
     for point, place in at.points.items():
-        recognised = "" if place.recognised is None else f" (recognised {fine(place.recognised)})"
-        figures.append(f"{point} {rate(place.leaked, lower_bound=place.lower_bound)}{recognised}")
+        recognised = "" if place.recognised is None else f", recognised {fine(place.recognised)}"
+        leaked = rate(place.leaked, lower_bound=place.lower_bound)
+        figures.append(f"{point} {leaked} [{interval(place.interval)}{recognised}]")
     worst = max(at.points.values(), key=lambda place: place.most, default=None)
-    where = f"; most, {share(worst.most)}: {_short(worst.where)}" if worst is not None and worst.most else ""
+    where = f"; most, {share(worst.most)}: {worst.where}" if worst is not None and worst.most else ""
     return ", ".join(figures) + where
 
 
-def _short(title: str) -> str:
-    """A condition's data, model and setting, without what all conditions of the suite share."""
-    parts = [part for part in title.split(" · ") if not part.startswith("granted")]
-    return " · ".join(part.partition(" (")[0] for part in parts)
-
-
 def _costs(at: Standing) -> str:
-    if at.accuracy is None:
+    if not at.costs:
         return "not trained: the suite's trainings are missing"
     lost = "" if at.lost is None else f" ({-100 * at.lost:+.0f} points)".replace("-", "−")
-    epsilon = "ε " + formatted(at.epsilon, ".3g") if at.epsilon is not None else "no ε"
+    diverged = f"; {len(at.diverged)} of {len(at.costs)} trainings diverged" if at.diverged else ""
+    epsilon = f"ε {formatted(at.epsilon, '.2g')}, {at.epsilon_of}" if at.epsilon is not None else "no ε"
     step = "" if at.overhead is None else f", a client's step {at.overhead:.1f}×"
-    return f"accuracy {share(at.accuracy)}{lost}, {epsilon}{step}"
+    return f"accuracy {share(at.accuracy)}{lost}{diverged}, {epsilon}{step}"
 
 
 def _difference(joined: Joined, defense: str, other: str) -> str:

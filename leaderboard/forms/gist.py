@@ -4,41 +4,47 @@ from collections.abc import Iterable, Sequence
 
 from bench.leaderboard.costs import UNDEFENDED
 from bench.leaderboard.forms.numbers import formatted, rate, share
-from bench.leaderboard.standings import Place, Standing
+from bench.leaderboard.standings import Standing
 from bench.record.names import distinct
 
 LITTLE, MUCH = 0.1, 0.5  # of the examples
-CLIENT = ("type-2", "type-1", "type-0")
+POINTS = ("type-2", "type-1", "type-0", "aggregate")
+_TRAINS = 0.5  # of the undefended accuracy: below, a setting trains no model
 
 
 def gist(standings: Sequence[Standing]) -> list[str]:
-    """Which settings leak nowhere, at the server alone not, only what they hide, or all the same; each setting is in
-    one sentence, with its accuracy where it protects."""
+    """Which settings protect everywhere, from the client's update on, behind a trusted server alone, hide pictures and
+    not whose they are, or do not protect; each setting is in one sentence, with its accuracy."""
     names = distinct(each.defense for each in standings)
     left = [each for each in standings if each.defense != UNDEFENDED and not each.missing and not each.faults]
     undefended = next((each for each in standings if each.defense == UNDEFENDED), None)
+    base = undefended.accuracy if undefended else None
     lines = []
     if undefended is not None and undefended.points:
         rates = ", ".join(f"{share(place.leaked)} at {point}" for point, place in undefended.points.items())
-        lines.append(f"Without a defense {rates} comes back; accuracy {share(undefended.accuracy)}.")
+        lines.append(
+            f"Without a defense attackers reconstruct {rates}, over the conditions in which they get half or more; "
+            f"accuracy {share(base)}."
+        )
     for words, holds in _KINDS:
         those = [each for each in left if holds(each)]
         left = [each for each in left if each not in those]
         if those:
-            lines.append(f"{words}: {'; '.join(_setting(each, names[each.defense]) for each in those)}.")
+            settings = "; ".join(_setting(each, names[each.defense], base) for each in those)
+            lines.append(f"{words}: {settings}.")
     return lines
 
 
-def _nowhere(standing: Standing) -> bool:
-    return all(_little(standing.points.get(point)) for point in CLIENT) and not _recognised(standing, CLIENT)
+def _everywhere(standing: Standing) -> bool:
+    return _protects(standing, POINTS)
 
 
-def _server(standing: Standing) -> bool:
-    return _little(standing.points.get("type-0")) and not _recognised(standing, ("type-0",))
+def _from_the_update_on(standing: Standing) -> bool:
+    return _protects(standing, POINTS[1:])
 
 
-def _pixels(standing: Standing) -> bool:
-    return _little(standing.points.get("type-0"))
+def _at_the_server(standing: Standing) -> bool:
+    return _protects(standing, POINTS[2:])
 
 
 def _half(standing: Standing) -> bool:
@@ -48,38 +54,44 @@ def _half(standing: Standing) -> bool:
 
 _KINDS = (
     (
-        f"Less than {share(LITTLE)} comes back or is recognised at any point, adaptive attackers included",
-        _nowhere,
+        f"Protect at every point (less than {share(LITTLE)} reconstructed, or recognised above chance, by adaptive "
+        "attackers, too)",
+        _everywhere,
     ),
-    ("The same at the server alone", _server),
-    (f"Less than {share(LITTLE)} comes back at the server, but attackers recognise more of it", _pixels),
-    (f"Less than {share(MUCH)} comes back at the server", _half),
-    (f"{share(MUCH)} and more comes back at the server to who knows the defense", lambda standing: True),
+    (
+        "Protect from the client's update on, not one example's gradient inside the client",
+        _from_the_update_on,
+    ),
+    (
+        "Protect what leaves the server, which must be trusted: it sees the client's update before it adds the noise",
+        _at_the_server,
+    ),
+    (f"Hide pixels at the server (less than {share(MUCH)} reconstructed), not whose they are", _half),
+    (
+        f"Do not protect: {share(MUCH)} and more reconstructed at the server by adaptive attackers",
+        lambda _: True,
+    ),
 )
 
 
-def _little(place: Place | None) -> bool:
-    return place is not None and place.leaked < LITTLE
-
-
-def _recognised(standing: Standing, points: Iterable[str]) -> bool:
-    """Whether more than chance and `LITTLE` of the examples is recognised at one of these points."""
-    places = (standing.points.get(point) for point in points)
-    return any(
-        place is not None
-        and place.recognised is not None
-        and place.recognised - (place.chance or 0.0) >= LITTLE
+def _protects(standing: Standing, points: Iterable[str]) -> bool:
+    """Whether little is reconstructed at these points, as far as the suite has them, and little recognised above
+    chance."""
+    places = [place for point in points if (place := standing.points.get(point)) is not None]
+    return bool(places) and all(
+        place.leaked < LITTLE and (place.recognised or 0.0) - (place.chance or 0.0) < LITTLE
         for place in places
     )
 
 
-def _setting(standing: Standing, name: str) -> str:
+def _setting(standing: Standing, name: str, base: float | None) -> str:
     place = standing.points.get("type-0")
     figures = [] if place is None else [rate(place.leaked, lower_bound=place.lower_bound)]
     if place is not None and place.recognised is not None:
         figures.append(f"recognised {share(place.recognised)}")
     if standing.accuracy is not None:
-        figures.append(f"accuracy {share(standing.accuracy)}")
+        trains = base is None or standing.accuracy >= _TRAINS * base
+        figures.append(f"accuracy {share(standing.accuracy)}{'' if trains else ': it trains no model'}")
     if standing.epsilon is not None:
-        figures.append(f"ε {formatted(standing.epsilon, '.2g')}")
+        figures.append(f"ε {formatted(standing.epsilon, '.2g')}, {standing.epsilon_of}")
     return f"`{name}` ({', '.join(figures)})"

@@ -42,10 +42,11 @@ def board(rows: Sequence[Row], standings: Sequence[Standing] = ()) -> str:
 
 def _standings(standings: Sequence[Standing]) -> str:
     points = columns_of(standings)
-    head = ("#", "defense", *points, "recognised", "ceiling", "accuracy", "lost", "ε")
+    head = ("#", "defense", *points, "recognised", "chance", "ceiling", "accuracy", "change", "ε")
     body = [
         (
-            line.rank, line.name, *line.points, line.named, line.ceiling or NONE, line.accuracy, line.lost or NONE,
+            line.rank, line.name, *(f"{each} [{ends}]" for each, ends in zip(line.points, line.intervals, strict=True)),
+            line.recognised, line.chance or NONE, line.ceiling or NONE, line.accuracy, line.change or NONE,
             line.epsilon,
         )
         for line in figures(standings)

@@ -16,13 +16,14 @@ from itertools import groupby
 from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from bench.leaderboard.board import THRESHOLDS_DB, Row
 from bench.leaderboard.flags import FAULTS, INCOMPLETE
 from bench.leaderboard.forms.charts import charts, conditions, library
 from bench.leaderboard.forms.columns import Line, codes, columns, lines, recognised, unscored
 from bench.leaderboard.forms.numbers import formatted, interval, rate, share
+from bench.leaderboard.forms.poster import heat
 from bench.leaderboard.forms.standings import LEGEND, Figures, figures
 from bench.leaderboard.forms.standings import columns as columns_of
 from bench.leaderboard.forms.strips import VICTIMS_NAME
@@ -57,11 +58,20 @@ def render(
         groups=[(name, len(list(group))) for name, group in groupby(column.group for column in shown)],
         attacks=sorted((short, full) for full, short in (named[0].attacks if named else {}).items()),
         datasets=Counter(row.dataset for row in rows), codes=Counter(code for row in rows for code in codes(row)),
-        charts=charts(), titles=list(dict.fromkeys((row.key, row.title) for row in rows)),
+        charts=charts(), titles=_titles(rows),
         data=_data(named) if rows else {}, legend=LEGEND, places=columns_of(standings),
+        incomplete=[code for code in INCOMPLETE if code not in FAULTS],
         standings=_standings(standings, strips or {}), victims=(strips or {}).get(VICTIMS_NAME),
     )  # fmt: skip
     return page.encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair cannot be written
+
+
+def _titles(rows: Sequence[Row]) -> list[str]:
+    """Each condition's name, briefly where that tells it from the others."""
+    full = {row.key: row.title for row in rows}
+    short = {row.key: row.short for row in rows}
+    counts = Counter(short.values())
+    return [short[key] if counts[short[key]] == 1 and short[key] else title for key, title in full.items()]
 
 
 def _standings(
@@ -98,6 +108,7 @@ def _template() -> Template:
     }
     environment.filters |= {
         "share": share, "interval": interval, "cut": _cut, "codes": codes, "rate": rate,
+        "breakable": _breakable, "heat": heat,
         "image": lambda thumbnail: f"data:image/webp;base64,{b64encode(thumbnail.webp).decode()}",
         "strip": lambda webp: f"data:image/webp;base64,{b64encode(webp).decode()}",
     }  # fmt: skip
@@ -143,7 +154,12 @@ def _tap(row: Row, point: str) -> str:
         for what, rate in (("identified", at.identified), ("named", at.named))
         if rate
     ]
-    return f"{at.examples} examples{once}{''.join(known)}; ε at this tap: {epsilon}{why}"
+    return f"{at.examples} examples{once}{''.join(known)}; ε at this point: {epsilon}{why}"
+
+
+def _breakable(name: str) -> Markup:
+    """A defense's name that breaks before its parameters alone, and after a comma."""
+    return Markup("<wbr>(").join(escape(name).split("("))
 
 
 def _cut(text: str) -> str:

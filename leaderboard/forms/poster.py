@@ -12,19 +12,23 @@ from bench.leaderboard.forms.standings import columns, figures
 from bench.leaderboard.forms.strips import VICTIMS_NAME
 from bench.leaderboard.standings import Standing
 
-_ROW, _TOP, _LEFT, _NAME, _CELL, _TILE = 34, 92, 24, 300, 74, 26
+_ROW, _TOP, _LEFT, _CELL, _TILE = 38, 98, 20, 78, 28
+_SIZE, _SMALL, _LETTER = 14, 10, 7.2  # of texts, and how wide a letter is at most
 _INK, _QUIET, _LINE, _PAPER = "#1b232b", "#56626e", "#dde3e8", "#ffffff"
-_GIST = "Share of private examples that some attacker got back: the mean over the suite's conditions. Lower is better."
+_GIST = "Share of private examples that some attacker reconstructs, with its 95 % interval. Lower is better."
 _FOOT = (
-    "recognised: named out of a gallery, or identified; below it the upper bound that ε proves.  Strips: what came "
-    "nearest to the same eight digits at the server.",
-    "0 % is no proof: it is what these attackers got.  ≥: a lower bound.  ε: of the released models; –: none proved.",
+    "Means over the suite's conditions.  0 % is no proof: it is what these attackers reached.  ≥: attacks failed on "
+    "some of the rest, so that more may leak.",
+    "recognised: named out of a gallery, or identified among strangers; ≤: nobody exceeds it, by ε.  ε: of the "
+    "released models; –: none proved.",
+    "Strips: what came nearest to the same eight digits at the server (MNIST, untrained, B = 1); without information "
+    "that is an average digit.",
 )
 _HEADINGS = {
     "type-2": "one gradient",
-    "type-1": "update",
+    "type-1": "client's update",
     "type-0": "at the server",
-    "aggregate": "sum of clients",
+    "aggregate": "mean of clients",
 }
 
 
@@ -32,48 +36,48 @@ def svg(standings: Sequence[Standing], strips: Mapping[str, bytes], title: str) 
     """A line for each standing: what leaks at each point, what is named, accuracy and ε, and its strip."""
     points = columns(standings)
     heads = [(point, _HEADINGS.get(point, "")) for point in points]
-    heads += [("recognised", "at the server"), ("accuracy", "lost"), ("ε", "released")]
-    wide = _strip_width(strips)
-    width = _LEFT + 36 + _NAME + _CELL * len(heads) + (wide + 24 if wide else 0) + _LEFT
-    height = _TOP + _ROW * len(standings) + 62
+    heads += [("recognised", "at the server"), ("accuracy", "change"), ("ε", "neighbours")]
+    lines = figures(standings)
+    wide, name = _strip_width(strips), round(_LETTER * max(len(line.name) for line in lines)) + 16
+    width = _LEFT + 36 + name + _CELL * len(heads) + (wide + 24 if wide else 0) + _LEFT
+    height = _TOP + _ROW * len(standings) + 30 + 16 * len(_FOOT)
     root = Element("svg", {
         "xmlns": "http://www.w3.org/2000/svg", "width": str(width), "height": str(height),
         "viewBox": f"0 0 {width} {height}", "font-family": "Helvetica, Arial, sans-serif",
     })  # fmt: skip
     _box(root, 0, 0, width, height, _PAPER)
-    _text(root, _LEFT, 34, title, 20, weight="700")
-    _text(root, _LEFT, 56, _GIST, 13, _QUIET)
-    first = _LEFT + 36 + _NAME
+    _text(root, _LEFT, 32, title, 20, weight="700")
+    _text(root, _LEFT, 54, _GIST, _SIZE, _QUIET)
+    first = _LEFT + 36 + name
     for n, (head, below) in enumerate(heads):
-        _text(root, first + _CELL * n + _CELL // 2, 76, head, 12, _INK, anchor="middle", weight="600")
-        _text(root, first + _CELL * n + _CELL // 2, 89, below, 9, _QUIET, anchor="middle")
+        _text(root, first + _CELL * n + _CELL // 2, 78, head, 13, _INK, anchor="middle", weight="600")
+        _text(root, first + _CELL * n + _CELL // 2, 91, below, _SMALL, _QUIET, anchor="middle")
     if wide and VICTIMS_NAME in strips:
         _picture(root, first + _CELL * len(heads) + 24, _TOP - _TILE - 6, strips[VICTIMS_NAME])
-    for number, (each, line) in enumerate(zip(standings, figures(standings), strict=True)):
+    for number, (each, line) in enumerate(zip(standings, lines, strict=True)):
         top = _TOP + _ROW * number
         middle = top + _ROW // 2 + 5
         _box(root, _LEFT, top, width - 2 * _LEFT, 1, _LINE)
-        _text(root, _LEFT + 22, middle, line.rank, 13, _QUIET, anchor="end")
-        _text(root, _LEFT + 36, middle, line.name, 13, weight="700" if each.own else "500")
-        for n, (point, words) in enumerate(zip(points, line.points, strict=True)):
-            place = each.points.get(point)
-            left = first + _CELL * n
-            if place is not None:
-                _box(root, left + 3, top + 4, _CELL - 6, _ROW - 8, _heat(place.leaked))
-            _text(root, left + _CELL // 2, middle, words, 13, anchor="middle")
-        rest = (
-            (line.named, line.ceiling),
-            (line.accuracy, line.lost and f"{line.lost} points"),
-            (line.epsilon, ""),
-        )
-        for n, (words, below) in enumerate(rest, len(points)):
-            centre = first + _CELL * n + _CELL // 2
-            _text(root, centre, middle - (5 if below else 0), words, 13, anchor="middle")
-            _text(root, centre, middle + 8, below, 9, _QUIET, anchor="middle")
+        _text(root, _LEFT + 22, middle, line.rank, _SIZE, _QUIET, anchor="end")
+        _text(root, _LEFT + 36, middle, line.name, _SIZE, weight="700" if each.own else "500")
+        for n, point in enumerate(points):
+            if (place := each.points.get(point)) is not None:
+                _box(root, first + _CELL * n + 3, top + 3, _CELL - 6, _ROW - 6, heat(place.leaked))
+        change = f"{line.change} points" if line.change and not each.diverged else line.change
+        cells = [
+            *zip(line.points, line.intervals, strict=True),
+            (line.recognised, line.ceiling or (line.chance and f"chance {line.chance}")),
+            (line.accuracy, change),
+            (line.epsilon, line.epsilon_of.removeprefix("one ")),
+        ]
+        for n, (words, below) in enumerate(cells):
+            centre, under = first + _CELL * n + _CELL // 2, below if below != words else ""
+            _text(root, centre, middle - (6 if under else 0), words, _SIZE, anchor="middle")
+            _text(root, centre, middle + 8, under, _SMALL, _QUIET, anchor="middle")
         if each.defense in strips:
             _picture(root, first + _CELL * len(heads) + 24, top + (_ROW - _TILE) // 2, strips[each.defense])
     for n, words in enumerate(_FOOT):
-        _text(root, _LEFT, height - 34 + 16 * n, words, 11, _QUIET)
+        _text(root, _LEFT, height - 16 * (len(_FOOT) - n), words, 12, _QUIET)
     written: bytes = tostring(root, encoding="utf-8", xml_declaration=True)
     return written
 
@@ -92,7 +96,7 @@ def pdf(content: bytes) -> bytes:
 FORMS: dict[str, Callable[[bytes], bytes]] = {".svg": bytes, ".png": png, ".pdf": pdf}
 
 
-def _heat(leaked: float) -> str:
+def heat(leaked: float) -> str:
     """From a pale green, where nothing leaks, by a pale yellow to a red."""
     low, middle, high = (218, 239, 224), (252, 239, 200), (236, 140, 120)
     start, end, way = (low, middle, 2 * leaked) if leaked < 0.5 else (middle, high, 2 * leaked - 1)

@@ -26,12 +26,17 @@ def page(
     """All of a suite's results."""
     parts = [
         f"## Standings\n\n{standings_form.LEGEND}\n\n{standings_form.markdown(standings)}",
-        f"## Without a defense\n\n{_undefended(rows)}",
+        "## Without a defense\n\nThe share of examples that some attack reconstructs; a condition *counts* where it is "
+        f"half or more.\n\n{_undefended(rows)}",
         f"## What it cost to measure\n\n{_costs(records)}",
-        "## The attacks\n\nIn a cascade the order is mostly that of the suite, as later attacks see what was left; "
-        f"`bench run --full` ranks them.\n\n{_attacks(attacks)}",
-        "## Every condition\n\nThe share of examples that came back, its 95 % interval over weight seeds and "
-        f"readings, and the best attack; the ids are of cells behind the row.\n\n{conditions(rows)}",
+        "## The attacks\n\nOver all settings and points.  *Reconstructed* is the share of the examples that an attack "
+        "saw, *of all* that of the condition's: in a cascade later attacks see what those before them left, so that "
+        "the order is mostly the suite's (`bench run --full` ranks them).  *CPU s*: seconds for each example "
+        f"reconstructed.\n\n{_attacks(attacks, rows)}",
+        "## Every condition\n\nThe share of examples that is reconstructed, with its 95 % interval over weight seeds "
+        "and readings; what is identified and named at the point where most is; the attack that reconstructs most at "
+        "the worst point, which in a cascade is often the first that can.  The ids are of cells behind the row."
+        f"\n\n{conditions(rows)}",
     ]
     machines = sorted({(r.environment.platform, r.environment.torch) for r in records if r.environment})
     on = "; ".join(f"{platform}, torch {torch}" for platform, torch in machines)
@@ -42,12 +47,12 @@ def page(
 
 def _undefended(rows: Sequence[Row]) -> str:
     """What comes back with nothing in the way, by condition: what makes a condition count."""
-    lines = [["condition", "point", "back", "95 %", "identified", "named", "examples", "counts"]]
+    lines = [["condition", "point", "reconstructed", "95 %", "identified", "named", "examples", "counts"]]
     for row in rows:
         for point in ordered(row.points) if row.defense == UNDEFENDED else ():
             at = row.points[point]
             lines.append([
-                row.title, point, share(at.asr), interval(at.interval),
+                row.short, point, share(at.asr), interval(at.interval),
                 fine(at.identified.value) if at.identified else NONE, fine(at.named.value) if at.named else NONE,
                 str(at.examples), "yes" if at.asr is not None and at.asr >= COUNTS else "no",
             ])  # fmt: skip
@@ -55,28 +60,38 @@ def _undefended(rows: Sequence[Row]) -> str:
 
 
 def _costs(records: Iterable[Record]) -> str:
-    """Core-minutes of each setting's attacks and trainings; cells that shared a reconstruction took nothing."""
+    """Core-minutes of each setting's attacks and trainings, and of the attacks alone: in a run without the other
+    settings, which made reconstructions that it shares."""
+    by_id = {record.id: record for record in records}
     minutes: dict[str, list[float]] = {}
-    for record in records:
-        spent = minutes.setdefault(entry_text(record.cell.defense), [0.0, 0.0])
-        spent[not isinstance(record.cell, AttackCell)] += record.cost.cpu_seconds / 60
-    lines = [["defense", "attacks, core-minutes", "trainings, core-minutes", "two cores, minutes"]]
-    for setting, (attacks, trainings) in sorted(minutes.items(), key=lambda item: -sum(item[1])):
-        lines.append([setting, f"{attacks:.1f}", f"{trainings:.1f}", f"{(attacks + trainings) / 2:.1f}"])
-    each = [sum(spent) / 2 for spent in minutes.values()]
+    for record in by_id.values():
+        spent = minutes.setdefault(entry_text(record.cell.defense), [0.0, 0.0, 0.0])
+        spent[0 if isinstance(record.cell, AttackCell) else 1] += record.cost.cpu_seconds / 60
+    for setting, spent in minutes.items():
+        own = [record for record in by_id.values() if entry_text(record.cell.defense) == setting]
+        lenders = {record.cost.reused_from for record in own} - {record.id for record in own}
+        spent[2] = sum(by_id[each].cost.cpu_seconds for each in lenders if each in by_id) / 60
+    lines = [["defense", "attacks", "attacks made for another setting", "trainings", "two cores, alone"]]
+    for setting, (attacks, trainings, lent) in sorted(minutes.items(), key=lambda item: -sum(item[1])):
+        each = (attacks, lent, trainings, (attacks + lent + trainings) / 2)
+        lines.append([setting, *(f"{value:.1f}" for value in each)])
+    alone = [sum(spent) / 2 for spent in minutes.values()]
     said = (
-        f"Two cores, minutes a setting: {median(each):.1f} in the median, {max(each):.1f} at most.  Settings were "
-        "run together, so that readings that a defense leaves as they are were attacked once for all."
+        f"In core-minutes; the last column is minutes of two cores for a setting alone: {median(alone):.1f} in the "
+        f"median, {max(alone):.1f} at most.  Here settings ran together: a reading that a defense leaves as it is was "
+        "attacked once for all."
     )
     return f"{said}\n\n{table(lines)}"
 
 
-def _attacks(ranks: Sequence[AttackRank]) -> str:
-    lines = [["condition", "#", "attack", "rate of what it saw", "of all", "dB", "CPU s a success"]]
+def _attacks(ranks: Sequence[AttackRank], rows: Sequence[Row]) -> str:
+    short = {row.title: row.short for row in rows}
+    lines = [["condition", "#", "attack", "reconstructed", "of all", "median PSNR", "CPU s"]]
     for each in ranks:
         lines.append([
-            each.title, str(each.rank), short_attack(each.attack), f"{share(each.rate)} [{interval(each.interval)}]",
-            share(each.of_all), formatted(each.psnr_db, ".0f"), formatted(each.seconds, ".2g"),
+            short.get(each.title, each.title), str(each.rank), short_attack(each.attack),
+            f"{share(each.rate)} [{interval(each.interval)}]", share(each.of_all), formatted(each.psnr_db, ".0f"),
+            formatted(each.seconds, ".2g"),
         ])  # fmt: skip
     return table(lines)
 
@@ -85,12 +100,14 @@ def conditions(rows: Sequence[Row]) -> str:
     """A table for each condition: what came back behind each defense at each point, what was recognised, and the
     best attack."""
     parts = []
-    for title, group in grouped(rows, lambda row: row.title).items():
+    titles = {row.title: row.short for row in rows}
+    brief = len(set(titles.values())) == len(titles)
+    for title, group in grouped(rows, lambda row: row.short if brief else row.title).items():
         points, names = (
             ordered(point for row in group for point in row.points),
             distinct(row.defense for row in group),
         )
-        lines = [["defense", *points, "identified", "named", "best attack", "cells"]]
+        lines = [["defense", *points, "most identified", "most named", "best attack", "cells"]]
         for row in group:
             best = row.worst.best if row.worst else None
             known = [row.most_identified, row.most_named]
