@@ -1,37 +1,28 @@
 """MAP: the most probable examples, given the reading and the law of public examples."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
-from torch import nn
 
 from bench.attacks.base import Attack, Objective
 from bench.attacks.matching import claim
-from bench.attacks.parts.curvature import LARGEST, equal_curvature
-from bench.attacks.parts.distance import Distance
 from bench.attacks.parts.hypotheses import label_hypotheses
 from bench.attacks.parts.label_rules import last_layer
-from bench.attacks.parts.objective import Mismatch, by_likelihood, mean_observation, observations
+from bench.attacks.parts.objective import mean_observation, observations
 from bench.attacks.parts.prior import NoiseModel, Prior
 from bench.attacks.parts.repeats import distinct_examples
 from bench.attacks.parts.rescale import rescaled
 from bench.attacks.parts.scale import blind_to_scale, usual_brightness
-from bench.attacks.parts.soften import has_relu, softened
-from bench.attacks.parts.space import Gaussian, public_space
+from bench.attacks.parts.space import public_space
+from bench.attacks.probable import mismatch_of, starts_worth, ways
 from bench.attacks.problem import MatchingProblem
 from bench.attacks.solvers.lbfgs import Lbfgs
-from bench.attacks.staged import Stage, staged
+from bench.attacks.staged import staged
 from bench.parameters import parameter
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction
 
-# Of softened ReLUs, stage by stage, and the weight of -log p; None: the ReLU itself.
-_SHARPNESS = (1.0, 2.0, 5.0, 15.0, 50.0, 150.0, None)
-_WEIGHTS = (1e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 1e-6)
-_SOFT_STAGE = 150  # evaluations of each of these stages from which another start pays
-_LEAST_CURVED = 200  # evaluations of a start from which the curvature matrix pays
 _HISTORY = 100
 _LEAST_PUBLIC = 3  # examples
 _SCALED = "the model does not see the scale of its inputs: each picture is as bright as public ones"
@@ -71,11 +62,11 @@ class Map(Attack):
 
     def objective(self, reading: Reading) -> Objective:
         reading = rescaled(reading)
-        return partial(_mismatch(reading), observations(reading), differentiable=False)
+        return partial(mismatch_of(reading), observations(reading), differentiable=False)
 
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
         reading = rescaled(reading)
-        observed, mismatch, space = observations(reading), _mismatch(reading), public_space(reading)
+        observed, mismatch, space = observations(reading), mismatch_of(reading), public_space(reading)
         hypotheses = label_hypotheses(reading, mean_observation(observed), self.starts, key)
         cost = reading.steps if mismatch.unrolled else 1
         problem = MatchingProblem(
@@ -84,13 +75,12 @@ class Map(Attack):
             noise=NoiseModel.of(reading, len(observed)), space=space, distinct=distinct_examples(reading),
         )  # fmt: skip
         evaluations, starts = max(1, budget.evaluations // cost), self.starts
-        if has_relu(reading.model):
-            starts = max(1, min(starts, evaluations // (_SOFT_STAGE * len(_SHARPNESS))))
+        starts = starts_worth(reading, evaluations, starts)
         noise = problem.noise
-        ways = _ways(reading, space, noise.variance, evaluations // starts, key, bound=noise.bound)
+        each = ways(reading, space, noise.variance, evaluations // starts, key, bound=noise.bound)
         solver = Lbfgs(history=min(_HISTORY, evaluations), line_search="backtracking")
         solution = staged(
-            problem, hypotheses, solver, ways,
+            problem, hypotheses, solver, each,
             starts=starts, stop=self.tolerance, budget=replace(budget, evaluations=evaluations),
         )  # fmt: skip
         rows = torch.arange(len(reading))
@@ -103,39 +93,3 @@ class Map(Attack):
             result, inputs=usual_brightness(result.inputs, reading), notes=(*result.notes, _SCALED),
             trajectory=None if way is None else usual_brightness(way, reading),
         )  # fmt: skip
-
-
-def _mismatch(reading: Reading) -> Mismatch:
-    return Mismatch(
-        reading=reading, distance=by_likelihood(Distance(kind="l2"), reading),
-        unrolled=reading.steps > 1 and reading.senders == 1,
-    )  # fmt: skip
-
-
-def _ways(
-    reading: Reading, space: Gaussian, variance: float, evaluations: int, key: Key, *, bound: bool
-) -> tuple[tuple[Stage, ...], ...]:
-    """The stages of one start that may take so many evaluations, and of the next."""
-    model = reading.model
-    if has_relu(model):
-        return (tuple(_softened_stages(model, space, by_angle=variance == 0)),)
-    if variance > 0:  # of a bound, the second stage has what the first one's residual says
-        first = (Stage(model=model, space=space, until=0.3),) if bound else ()
-        return ((*first, Stage(model=model, space=space)),)
-    curved = evaluations >= _LEAST_CURVED and reading.public_mean.numel() <= LARGEST
-    until = 0.3 if curved else 0.5
-    last = Stage(model=model, space=equal_curvature(space, reading, key) if curved else space)
-    by_distance = Stage(model=model, space=space, weight=2e-6, until=until)
-    by_angle = (
-        Stage(model=model, space=space, weight=1e-4, until=until / 2, cosine=True),
-        Stage(model=model, space=space, weight=1e-6, until=until, cosine=True),
-    )
-    return ((by_distance, last), (*by_angle, last)) if reading.examples == 1 else ((by_distance, last),)
-
-
-def _softened_stages(model: nn.Module, space: Gaussian, *, by_angle: bool) -> Iterator[Stage]:
-    for n, (sharpness, weight) in enumerate(zip(_SHARPNESS, _WEIGHTS, strict=True), 1):
-        stage = Stage(model=model, space=space, weight=weight, until=n / len(_SHARPNESS))
-        if sharpness is not None:
-            stage = replace(stage, model=softened(model, sharpness), cosine=by_angle)
-        yield stage

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bench.attacks.parts import mixtures
 from bench.attacks.parts.objective import Mismatch
 from bench.attacks.parts.preconditioner import PUBLIC
 from bench.attacks.parts.prior import NoiseModel, Prior
@@ -25,6 +26,7 @@ class MatchingProblem:
     A row's variables are its inputs, or those of `space` where there is one, and its label logits where `labels`
     (reading, example) is None.  With `shuffled`, restarts try the labels in other orders.  `initial` (reading,
     variable) replaces the starts.  `energy_weight` (reading,) times the space's -log p is added to the loss.
+    `mixed`: the variables are of originals, whose mixtures were trained on (`parts.mixtures`, in a `Mixed` space).
     With `distinct`, positions of labels that hold the same example (`tied_examples`) share its variables.
     `tolerance` is the fraction of the zero-gradient loss that the solver, whose tolerances are absolute, sees as 1.
     """
@@ -42,6 +44,7 @@ class MatchingProblem:
     energy_weight: Tensor | None = None
     tolerance: float | None = None
     distinct: int | None = None
+    mixed: bool = False
 
     @property
     def reading(self) -> Reading:
@@ -51,6 +54,11 @@ class MatchingProblem:
     def examples(self) -> int:
         """Examples that have variables; they are the first of the reading's."""
         return self.reading.examples if self.distinct is None else self.distinct
+
+    @property
+    def values(self) -> int:
+        """Variables of each example."""
+        return self.reading.public_mean.numel() + (self.examples if self.mixed else 0)
 
     @property
     def like(self) -> Tensor:
@@ -81,10 +89,12 @@ class MatchingProblem:
 
         def evaluate(x: Tensor) -> tuple[Tensor, Tensor]:
             x = x.detach().requires_grad_()
-            inputs, energy, logits = self._split(x)
+            inputs, energy, logits, shares = self._split(x)
             targets = known if logits is None else logits.softmax(-1)
             assert targets is not None
             at_positions = self._at_positions(inputs, labels)
+            if shares is not None:
+                at_positions, targets = _mixed(shares, at_positions), _mixed(shares, targets)
             loss = self.mismatch(observed, at_positions, targets, differentiable=True) + self.prior(inputs)
             loss = loss + self.noise.prior(inputs, self.reading.value_range, share)
             if weight is not None:
@@ -172,20 +182,21 @@ class MatchingProblem:
     def split(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Variables (row, variable) → inputs (row, example, *shape), and label logits (row, example, class) where
         they are variables."""
-        inputs, _, logits = self._split(x)
+        inputs, _, logits, _ = self._split(x)
         return inputs, logits
 
-    def _split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Inputs, -log p of the space (row,), and label logits."""
-        reading, examples, size = self.reading, self.examples, self.reading.public_mean.numel()
+    def _split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """Inputs, -log p of the space (row,), label logits, and the mixing matrix (row, mixture, original)."""
+        reading, examples, size = self.reading, self.examples, self.values
         variables = x[:, : examples * size].reshape(len(x), examples, size)
         inputs, energy = variables, x.new_zeros(len(x), examples)
         if self.space is not None:
             inputs, energy = self.space.with_energy(variables)
+        inputs, shares = mixtures.split(inputs, examples) if self.mixed else (inputs, None)
         inputs, logits = inputs.reshape(len(x), examples, *reading.shape), None
         if self.labels is None:
             logits = x[:, examples * size :].reshape(len(x), reading.examples, reading.classes)
-        return inputs, energy.sum(1), logits
+        return inputs, energy.sum(1), logits, shares
 
     def _at_positions(self, inputs: Tensor, labels: Tensor | None) -> Tensor:
         """Inputs (row, example, *shape) at each position of `labels` (row, position)."""
@@ -194,6 +205,11 @@ class MatchingProblem:
         ties = tied_examples(labels, self.examples)
         ties = ties.where(ties >= 0, torch.arange(labels.shape[1]) % self.examples)
         return inputs[torch.arange(len(inputs))[:, None], ties]
+
+
+def _mixed(shares: Tensor, of: Tensor) -> Tensor:
+    """Mixtures (row, mixture, …) of (row, original, …)."""
+    return torch.einsum("rmo,ro...->rm...", shares, of)
 
 
 def _rows(tensors: Mapping[str, Tensor], rows: Tensor) -> dict[str, Tensor]:

@@ -84,6 +84,9 @@ class Description(Protocol):
     takes rows, one for each client of each reading; `sent` maps their updates (reading, client, *shape) to what is
     shown.  `inside_steps`: some transform acts inside, at stage example or step.
 
+    `mixed`: what a candidate stands for, what was trained on, are convex mixtures of a batch's examples and of their
+    labels; which ones and with what shares nobody knows.
+
     `noise` is the noise around the mean.  `additive`: nothing else is random, so that observations of the same
     victims may be averaged.  `log_likelihood` (reading,), at most 0 and up to a constant, is of noise whose
     law is neither Gaussian nor Laplace; None elsewhere.  `log_density` (reading,) is of any sign, up to a constant
@@ -100,6 +103,8 @@ class Description(Protocol):
     def ordered(self) -> bool: ...
     @property
     def senders(self) -> int: ...
+    @property
+    def mixed(self) -> bool: ...
     def simulate(
         self, per_example: Tensors, observed: Tensors, candidates: Candidates | None = None
     ) -> dict[str, Tensor]: ...

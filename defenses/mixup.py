@@ -20,6 +20,7 @@ class MixNext(Transform):
 
     random = True
     batchwise = True
+    mixes_examples = True
 
     alpha: float
 

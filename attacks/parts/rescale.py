@@ -41,6 +41,10 @@ class _RescaledDescription:
     def senders(self) -> int:
         return self.inner.senders
 
+    @property
+    def mixed(self) -> bool:
+        return self.inner.mixed
+
     def simulate(
         self, per_example: Tensors, observed: Tensors, candidates: Candidates | None = None
     ) -> dict[str, Tensor]:

@@ -61,7 +61,9 @@ def attack(
     if apart is not None:
         diagnosis, attempt = apart.attacked(cell, context, memory)
     else:
-        beside = memory.attacked.pop(cell.id, None)  # another cell; a cell before it may have been made again since
+        beside = memory.attacked.pop(
+            cell.id, None
+        )  # another cell; a cell before it may have been made again since
         if beside is not None and beside[0].reading.indices == rows:
             observation, attempt = beside
         else:

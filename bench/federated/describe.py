@@ -64,6 +64,7 @@ class Composition:
     senders: int = 1
     noise: Noise = Noise()
     additive: bool = True
+    mixed: bool = False
 
     @property
     def inside_steps(self) -> bool:
@@ -201,7 +202,7 @@ class Composition:
             for name, value in tensors.items():
                 digest.update(f"{name}{tuple(value.shape)}".encode() + value.detach().cpu().numpy().tobytes())
         noise = replace(self.noise, variances=None)
-        return f"Composition({acting!r}, {self.unit=}, {self.senders=}, {noise=}, {digest.hexdigest()})"
+        return f"Composition({acting!r}, {self.unit=}, {self.senders=}, {self.mixed=}, {noise=}, {digest.hexdigest()})"
 
 
 def untouched(stages: Stages, point: Point) -> bool:
@@ -223,7 +224,7 @@ def describe(
     and one client is shown, where a client's own state depends on earlier rounds, and where a transform's code does not
     run on a candidate.  `unit`: one unit of the mean gradient in the units that are sent, 1 or η·L.
 
-    A candidate is what was trained on: after stage `input`, of which nothing is described.
+    A candidate is what was trained on: after stage `input`, of which nothing is described but that it mixes.
 
     `probe`, name → (*shape), is any gradient, on which each transform is tried.  `weights`, name → (*shape) of
     that round, and `colluders`: see `Context`.
@@ -256,6 +257,7 @@ def describe(
     scales: dict[Stage, float] = {stage: 1.0 if stage in _IN_STEPS else unit for stage in STAGES}
     return Composition(
         parts=parts, contexts=contexts, unit=unit, senders=senders, additive=additive,
+        mixed=any(transform.mixes_examples for transform in stages.transforms.get("input", ())),
         noise=total_noise(noises, scales, MeanOver(batch=examples, steps=steps, senders=senders), probe),
     )  # fmt: skip
 
