@@ -295,6 +295,19 @@ def test_the_gist_has_each_setting_once_and_says_where_it_protects() -> None:
     assert said[1].startswith("Protect at every point") and "`cdp`" in said[1]
 
 
+def test_what_hides_updates_and_not_their_mean_says_so() -> None:
+    points = ("type-1", "type-0", "aggregate")
+    records = [record(float(point == "aggregate"), "mine", point) for point in points]
+    (line,) = [
+        line
+        for line in gist(standings(board([*(record(1.0, point=point) for point in points), *records])))
+        if "`mine`" in line
+    ]
+    words, figures = line.split(": ")
+    assert words == "Protect each client's update, and leave the mean of some clients open"
+    assert figures == "`mine` (0 %, of the mean 100 %, recognised 0 %)."
+
+
 def test_what_a_trusted_server_adds_protects_nothing_before_it() -> None:
     rates = {"type-1": 1.0, "type-0": 0.0}
     records = [record(rate, "mine", point) for point, rate in rates.items()]

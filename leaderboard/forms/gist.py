@@ -13,8 +13,9 @@ _TRAINS = 0.5  # of the undefended accuracy: below, a setting trains no model
 
 
 def gist(standings: Sequence[Standing]) -> list[str]:
-    """Which settings protect everywhere, from the client's update on, behind a trusted server alone, hide pictures and
-    not whose they are, or do not protect; each setting is in one sentence, with its accuracy."""
+    """Which settings protect everywhere, from the client's update on, each update but not their mean, behind a trusted
+    server alone, hide pictures and not whose they are, or do not protect; each setting is in one sentence, with its
+    accuracy."""
     names = distinct(each.defense for each in standings)
     left = [each for each in standings if each.defense != UNDEFENDED and not each.missing and not each.faults]
     undefended = next((each for each in standings if each.defense == UNDEFENDED), None)
@@ -43,6 +44,10 @@ def _from_the_update_on(standing: Standing) -> bool:
     return _protects(standing, POINTS[1:])
 
 
+def _each_update(standing: Standing) -> bool:
+    return _protects(standing, POINTS[1:3])
+
+
 def _at_the_server(standing: Standing) -> bool:
     return _protects(standing, POINTS[2:])
 
@@ -54,14 +59,15 @@ def _half(standing: Standing) -> bool:
 
 _KINDS = (
     (
-        f"Protect at every point (less than {share(LITTLE)} reconstructed, or recognised above chance, by adaptive "
-        "attackers, too)",
+        f"Protect at every point (less than {share(LITTLE)} reconstructed, and recognised above chance, adaptive "
+        "attackers included)",
         _everywhere,
     ),
     (
         "Protect from the client's update on, not one example's gradient inside the client",
         _from_the_update_on,
     ),
+    ("Protect each client's update, and leave the mean of some clients open", _each_update),
     (
         "Protect what leaves the server, which must be trusted: it sees the client's update before it adds the noise",
         _at_the_server,
@@ -87,6 +93,12 @@ def _protects(standing: Standing, points: Iterable[str]) -> bool:
 def _setting(standing: Standing, name: str, base: float | None) -> str:
     place = standing.points.get("type-0")
     figures = [] if place is None else [rate(place.leaked, lower_bound=place.lower_bound)]
+    if (
+        (mean := standing.points.get("aggregate")) is not None
+        and place is not None
+        and mean.leaked > place.leaked
+    ):
+        figures.append(f"of the mean {rate(mean.leaked, lower_bound=mean.lower_bound)}")
     if place is not None and place.recognised is not None:
         figures.append(f"recognised {share(place.recognised)}")
     if standing.accuracy is not None:

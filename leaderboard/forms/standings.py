@@ -75,7 +75,7 @@ def terminal(standings: Sequence[Standing], title: str) -> RenderableType:
     points = columns(standings)
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("#", justify="right", no_wrap=True)
-    table.add_column("defense", overflow="fold", min_width=12)
+    table.add_column("defense", overflow="fold", min_width=14)
     short = {"aggregate": "sum"}
     for name in (*(short.get(point, point) for point in points), "recognised", "accuracy", "ε"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -87,7 +87,7 @@ def terminal(standings: Sequence[Standing], title: str) -> RenderableType:
         table.add_row(
             line.rank, Text(line.name.replace("(", " (", 1), style="bold" if each.own else ""), *leaks,
             _below(Text(line.recognised), line.ceiling or (line.chance and f"({line.chance})")),
-            _below(Text(line.accuracy), f"{len(each.diverged)} diverged" if each.diverged else line.change),
+            _below(Text(line.accuracy), "diverged" if each.diverged else line.change),
             line.epsilon,
         )  # fmt: skip
     return Group(Text(title, style="bold"), table, Text(LEGEND, style="dim"))
