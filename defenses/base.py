@@ -139,9 +139,7 @@ class Transform:
 
     random: ClassVar[bool] = False
     batchwise: ClassVar[bool] = False  # an example's result depends on the others of its batch
-    mixes_examples: ClassVar[bool] = (
-        False  # at `input`: into convex mixtures of a batch's examples, and of labels
-    )
+    mixes_examples: ClassVar[bool] = False  # at `input`: convex mixtures of a batch's examples, and labels
     mixes_clients: ClassVar[bool] = False  # a client's result depends on the others of its round
     needs_examples: ClassVar[bool] = False  # at stage `step`: it looks at each example's gradient
     unlinks: ClassVar[bool] = False  # after it nobody can tell which coordinates belong to one client

@@ -41,9 +41,10 @@ def _mixed(value: Tensor, share: Tensor) -> Tensor:
 class MixUp(Defense):
     """Train on λx + (1 - λ)x′ with the label λy + (1 - λ)y′, λ ~ Beta(α, α), x′ another example of the batch.
 
-    A batch of one has no partner: nothing is mixed, and its readings are those without a defense, bit for bit.  What is
-    sent is the exact gradient of the mixtures, so that an attacker who matches gradients gets mixtures back; one counts
-    as leaked if either of its originals comes back.
+    A batch of one has no partner: nothing is mixed, and its readings are those without a defense, bit for bit. What
+    is sent is the exact gradient of the mixtures, so that an attacker who matches gradients gets mixtures back, and
+    one who knows of the mixing may take those of a batch apart (`demix`); one counts as leaked if either of its
+    originals does.
 
     The paper mixes a batch with a random permutation of itself.  Here that is the shift by one: a batch's order is
     drawn anew each round, so that the partner is a random other example, and never the example itself.  λ is drawn for
