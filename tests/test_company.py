@@ -27,6 +27,7 @@ from bench.trip import Budget, Reconstruction
 
 DIGITS = DataRef(name="digits", sha256=load(Digits(), "digits", None).sha256)
 PRUNE, NONE = Entry(name="prune", params={"share": 0.7}), Entry(name="none")
+MIXED = Entry(name="mixup")
 NOISE = Entry(name="gaussian", params={"at": "client", "variance": 1e-3})
 
 
@@ -61,14 +62,21 @@ def equal(one: Reconstruction, other: Reconstruction) -> None:
 
 
 def test_these_attacks_can() -> None:
-    assert {"cpl", "dlg", "gradinv", "idlg", "map"} == set(MERGEABLE)
+    assert {"cpl", "demix", "dlg", "gradinv", "idlg", "map"} == set(MERGEABLE)
 
 
-@pytest.mark.parametrize("knowledge", ["plain", pytest.param("adaptive", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("attack", MERGEABLE)
+def knowing(name: str) -> list[Any]:
+    """What the attack may know; the adaptive ones are slow, but for who is nothing else."""
+    attack: type[Attack] = registry.load("attacks", name)
+    marked = {"adaptive": [pytest.mark.slow]} if "plain" in attack.knowledge else {}
+    return [pytest.param(name, knows, marks=marked.get(knows, [])) for knows in attack.knowledge]
+
+
+@pytest.mark.parametrize(("attack", "knowledge"), [case for name in MERGEABLE for case in knowing(name)])
 def test_together_as_alone(tmp_path: Path, attack: str, knowledge: str) -> None:
     """In double precision, to 1e-9, over evaluations that do not yet amplify rounding."""
-    defenses = [PRUNE, NOISE, NONE] if knowledge == "plain" else [NOISE, NOISE]
+    known = MIXED if attack == "demix" else NOISE
+    defenses = [PRUNE, NOISE, NONE] if knowledge == "plain" else [known, known]
     counts = [3, 2, 10]
     cells = [
         cell(defense, attack=Entry(name=attack), knowledge=knowledge, draw=n, readings=counts[n])
@@ -86,7 +94,7 @@ def test_together_as_alone(tmp_path: Path, attack: str, knowledge: str) -> None:
         part = part_of(together, own, traced)
         equal(part, alone)
         assert part.trajectory is not None and part.trajectory.shape[1] == min(8, len(reading))
-        if attack != "map":  # whose marks are the ends of stages
+        if attack not in ("map", "demix"):  # whose marks are the ends of stages
             assert [mark for mark, _ in part.history] == [mark for mark, _ in alone.history]
 
 
