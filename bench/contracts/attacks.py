@@ -151,9 +151,17 @@ def reading_untouched(attack: Attack) -> None:
 
 
 def situated(attack: Attack, where: str = "type-2", **changes: Any) -> Situation:
-    """A reading for an attacker with the first kind of knowledge that this attack is for."""
+    """A reading for an attacker with the first kind of knowledge that this attack is for.
+
+    For one who must know of a defense it is a mixed one, where that is what it takes, with the labels: who infers them
+    behind a defense simulates public batches first, which is no evaluation of his objective.
+    """
     first: Any = attack.knowledge[0]
-    return situation(where, knowledge=first, **changes)
+    case = situation(where, knowledge=first, **changes)
+    if first != "adaptive" or attack.refuses(case.reading) is None:
+        return case
+    mixed = situation(where, knowledge=first, defense="mixup", labels=True, **changes)
+    return mixed if attack.refuses(mixed.reading) is None else case
 
 
 def _attackable(attack: Attack, *cases: Situation) -> list[Situation]:

@@ -16,7 +16,7 @@ from bench.datasets.base import Data
 from bench.datasets.loading import load
 from bench.defenses.base import Public, Setting
 from bench.federated.batches import Batches, clients_of
-from bench.federated.stages import Stages
+from bench.federated.stages import stages
 from bench.models.base import Model
 from bench.points import point
 from bench.registry import entries as registry
@@ -72,9 +72,11 @@ class Situation:
 
 def situation(
     where: str = "type-2", *, batch: int = 1, steps: int = 1, readings: int = 3, observations: int = 1,
-    same_label: bool = False, table: bool = False, knowledge: Knowledge = "plain",
+    same_label: bool = False, table: bool = False, knowledge: Knowledge = "plain", defense: str = "none",
+    labels: bool = False,
 ) -> Situation:  # fmt: skip
-    """An undefended reading of digits by `dlg-lenet` (of `cancer` by `mlp`, where `table`)."""
+    """A reading of digits by `dlg-lenet` (of `cancer` by `mlp`, where `table`), undefended or behind a defense, with or
+    without its `labels`."""
     dataset, architecture = ("cancer", "mlp") if table else ("digits", "dlg-lenet")
     source = data(dataset)
     module, weights = model(architecture, dataset)
@@ -83,14 +85,15 @@ def situation(
     )
     cell = AttackCell(
         dataset=DataRef(name=dataset, sha256=source.sha256), model=Entry(name=architecture),
-        federated=federated, defense=Entry(name="none"), attack=Entry(name="any"), point=where,
-        readings=readings, knowledge=knowledge, grants=Grants(repeated_readings=observations),
+        federated=federated, defense=Entry(name=defense), attack=Entry(name="any"), point=where,
+        readings=readings, knowledge=knowledge, grants=Grants(repeated_readings=observations, labels=labels),
     )  # fmt: skip
     at = point(where)
     setting = setting_of(federated, rounds=1)
+    shapes = {name: tuple(value.shape) for name, value in weights.items()}
     setup = Setup(
         data=source, model=module, weights=weights, clients=clients_of(cell, source), setting=setting,
-        stages=Stages(setting=setting, transforms={}, states={}),
+        stages=stages(registry.instance("defenses", defense, {}), setting, shapes),
     )  # fmt: skip
     victims = draw_victims(cell, setup.source, at)
     batches = batches_of(cell, setup, victims, at)
@@ -101,6 +104,7 @@ def situation(
     truth = truth_at(victims, at)
     words = f"{where}, B={batch}, L={steps}" + (", a table" if table else "")
     words += ", labels all the same" if same_label else ""
+    words += f", behind {defense}" if defense != "none" else ""
     words += f", {observations} observations" if observations > 1 else ""
     return Situation(words=words, reading=reading, truth=truth.inputs, labels=truth.labels)
 
