@@ -295,7 +295,7 @@ def test_local_steps_of_several_clients_are_answered_and_their_self_check_says_n
     cell = AttackCell(
         dataset=DataRef(name="digits", sha256=data().sha256), model=Entry(name="dlg-lenet"),
         attack=Entry(name="map"), defense=Entry(name="gaussian"), knowledge="adaptive", point=where,
-        federated=Federated(algorithm="fedavg", clients=20, per_round=2, steps=2, batch=2), grants=Grants(),
+        federated=Federated(algorithm="fedavg", clients=20, per_round=2, steps=2, batch=2), grants=Grants(labels=True),
         readings=1, evaluations=2,
     )  # fmt: skip
     record = run(cell, RunContext(run=tmp_path), Memory())
