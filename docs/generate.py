@@ -17,7 +17,7 @@ from bench.leaderboard.board import board
 from bench.leaderboard.claims import SILENT, WORDS, Claim, Line, ledger, read, tally
 from bench.leaderboard.forms import page, poster, preset, report
 from bench.leaderboard.forms.gist import gist
-from bench.leaderboard.forms.numbers import NONE, fine, share
+from bench.leaderboard.forms.numbers import NONE, epsilon, fine, share
 from bench.leaderboard.forms.strips import VICTIMS_NAME
 from bench.leaderboard.standings import Standing, mean, standings
 from bench.matrix.entries import registered
@@ -253,11 +253,11 @@ def _figures(its: Sequence[Standing], of: int) -> str:
             else NONE
             for place in there
         ]
-        epsilon = NONE if standing.epsilon is None else f"{standing.epsilon:.2g}, {standing.epsilon_of}"
+        spent = NONE if standing.epsilon is None else f"{epsilon(standing.epsilon)}, {standing.epsilon_of}"
         rank = f"lacks {standing.missing} figures" if standing.missing else f"{standing.rank} of {of}"
         faults = ", ".join(standing.faults)
         rows.append(
-            [f"`{standing.defense}`", rank + (f", {faults}" if faults else ""), *leaked, *known, epsilon,
+            [f"`{standing.defense}`", rank + (f", {faults}" if faults else ""), *leaked, *known, spent,
              share(standing.accuracy, 1) + ("" if not standing.diverged else f", {len(standing.diverged)} diverged")]
         )  # fmt: skip
     heads = [

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.leaderboard.forms.numbers import fine, formatted, interval, rate, share
+from bench.leaderboard.forms.numbers import epsilon, fine, interval, rate, share
 from bench.leaderboard.standings import Standing, beside, nearest, neighbours
 from bench.reference.beside import Joined
 
@@ -48,9 +48,9 @@ def _costs(at: Standing) -> str:
         return "not trained: the suite's trainings are missing"
     lost = "" if at.lost is None else f" ({-100 * at.lost:+.0f} points)".replace("-", "−")
     diverged = f"; {len(at.diverged)} of {len(at.costs)} trainings diverged" if at.diverged else ""
-    epsilon = f"ε {formatted(at.epsilon, '.2g')}, {at.epsilon_of}" if at.epsilon is not None else "no ε"
+    spent = f"ε {epsilon(at.epsilon)}, {at.epsilon_of}" if at.epsilon is not None else "no ε"
     step = "" if at.overhead is None else f", a client's step {at.overhead:.1f}×"
-    return f"accuracy {share(at.accuracy)}{lost}{diverged}, {epsilon}{step}"
+    return f"accuracy {share(at.accuracy)}{lost}{diverged}, {spent}{step}"
 
 
 def _difference(joined: Joined, defense: str, other: str) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from bench.leaderboard.costs import UNDEFENDED
-from bench.leaderboard.forms.numbers import formatted, rate, share
+from bench.leaderboard.forms.numbers import epsilon, rate, share
 from bench.leaderboard.standings import Standing
 from bench.record.names import distinct
 
@@ -105,5 +105,5 @@ def _setting(standing: Standing, name: str, base: float | None) -> str:
         trains = base is None or standing.accuracy >= _TRAINS * base
         figures.append(f"accuracy {share(standing.accuracy)}{'' if trains else ': it trains no model'}")
     if standing.epsilon is not None:
-        figures.append(f"ε {formatted(standing.epsilon, '.2g')}, {standing.epsilon_of}")
+        figures.append(f"ε {epsilon(standing.epsilon)}, {standing.epsilon_of}")
     return f"`{name}` ({', '.join(figures)})"

@@ -45,6 +45,11 @@ def figure(metric: Metric, value: float | None) -> str:
     return f"{value:.{metric.decimals}f}{unit}"
 
 
+def epsilon(value: float | None) -> str:
+    """An ε with two digits, a large one whole: 0.97, 1.3, 423."""
+    return formatted(value, ".0f" if value is not None and value >= 100 else ".2g")
+
+
 def formatted(value: float | None, form: str = "g") -> str:
     """Any other figure in this format."""
     return NONE if value is None or not isfinite(value) else format(value, form)

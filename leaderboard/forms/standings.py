@@ -12,11 +12,12 @@ from rich.text import Text
 
 from bench.leaderboard.conditions import ordered
 from bench.leaderboard.forms.markdown import table as markdown_table
-from bench.leaderboard.forms.numbers import NONE, fine, formatted, interval, rate, share
+from bench.leaderboard.forms.numbers import NONE, epsilon, fine, interval, rate, share
 from bench.leaderboard.standings import Place, Standing
 from bench.record.names import distinct
 
 OWN = "▸"  # before a setting that is not of the reference
+_ALL = 0.995  # of the examples: a ceiling of as much is none
 SERVER = "type-0"  # what an honest server sees of one client
 LEGEND = (
     "type-2, type-1, type-0: share of examples that some attacker reconstructs from one example's gradient inside "
@@ -58,7 +59,7 @@ def figures(standings: Sequence[Standing]) -> list[Figures]:
             intervals=tuple(_interval(each.points.get(point)) for point in points),
             recognised=_recognised(_server(each)), chance=_chance(_server(each)), ceiling=_ceiling(_server(each)),
             accuracy=share(each.accuracy), change=_change(each),
-            epsilon=formatted(each.epsilon, ".2g"), epsilon_of=each.epsilon_of or "",
+            epsilon=epsilon(each.epsilon), epsilon_of=each.epsilon_of or "",
             overhead=NONE if each.overhead is None else f"{each.overhead:.1f}×",
         )
         for each in standings
@@ -155,7 +156,9 @@ def _chance(place: Place | None) -> str:
 
 
 def _ceiling(place: Place | None) -> str:
-    return "" if place is None or place.ceiling is None else f"≤ {fine(place.ceiling)}"
+    """Where it says something: an ε of some hundreds allows all."""
+    trivial = place is None or place.ceiling is None or place.ceiling >= _ALL
+    return "" if trivial or place is None else f"≤ {fine(place.ceiling)}"
 
 
 def _change(standing: Standing) -> str:
