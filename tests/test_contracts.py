@@ -41,7 +41,7 @@ from bench.trip import Budget, Reading, Reconstruction
 SMALLER = {"learned-inverter": {"simulations": 150, "components": 16}}  # the promises do not depend on it
 LIKE_CPL = {"dlg", "idlg"}  # other parts in the same engine
 PART = 1  # choices of a defense's parameters in one test
-NEEDS_FILES = {"mnist", "fashion-mnist", "cifar10", "cifar100", "lfw", "adult"}
+NEEDS_FILES = {"mnist", "fashion-mnist", "cifar10", "cifar10-10k", "cifar100", "lfw", "adult"}
 NOT_SHIPPED = {"aptos"}  # tests/test_aptos.py makes a folder in its layout
 NEEDS_A_PATH = {"npz", "folder"}  # one's own data: checked below with a pack made here
 
