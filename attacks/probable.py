@@ -1,24 +1,84 @@
-"""What searches for the most probable examples share (`map`, `demix`): their objective, and the stages of a start."""
+"""The search for the most probable examples, behind a reading as it is (`map`) or behind mixtures of them (`demix`)."""
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
+import torch
 from torch import nn
 
+from bench.attacks.base import Objective
+from bench.attacks.matching import claim
 from bench.attacks.parts.curvature import LARGEST, equal_curvature
 from bench.attacks.parts.distance import Distance
-from bench.attacks.parts.objective import Mismatch, by_likelihood
+from bench.attacks.parts.hypotheses import label_hypotheses
+from bench.attacks.parts.label_rules import last_layer
+from bench.attacks.parts.mixtures import Mixed
+from bench.attacks.parts.objective import Mismatch, by_likelihood, mean_observation, observations
+from bench.attacks.parts.prior import NoiseModel, Prior
+from bench.attacks.parts.rescale import rescaled
 from bench.attacks.parts.soften import has_relu, softened
-from bench.attacks.parts.space import Gaussian
-from bench.attacks.staged import Stage
+from bench.attacks.parts.space import Gaussian, public_space
+from bench.attacks.problem import MatchingProblem
+from bench.attacks.solvers.lbfgs import Lbfgs
+from bench.attacks.staged import Stage, staged
 from bench.rng import Key
-from bench.trip import Reading
+from bench.trip import Budget, Reading, Reconstruction
 
 # Of softened ReLUs, stage by stage, and the weight of -log p; None: the ReLU itself.
 _SHARPNESS = (1.0, 2.0, 5.0, 15.0, 50.0, 150.0, None)
 _WEIGHTS = (1e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 1e-6)
 _SOFT_STAGE = 150  # evaluations of each of these stages from which another start pays
+_HISTORY = 100
+_LEAST_PUBLIC = 3  # examples
 _LEAST_CURVED = 200  # evaluations of a start from which the curvature matrix pays
+
+
+def unfit(reading: Reading) -> str | None:
+    """Why there is nothing to search by, None where there is."""
+    if reading.linked != "vector":
+        return "it matches whole vectors, and this reading's coordinates are not linked"
+    if reading.labels is None and last_layer(reading.model, reading.classes) is None:
+        return "the model has no last linear layer to read labels off; grant labels, or take dlg"
+    if len(reading.public_inputs) < _LEAST_PUBLIC:
+        return f"it takes the law of inputs from public examples; give at least {_LEAST_PUBLIC}"
+    return None
+
+
+def objective_of(reading: Reading) -> Objective:
+    """The matching distance alone, without prior."""
+    reading = rescaled(reading)
+    return partial(mismatch_of(reading), observations(reading), differentiable=False)
+
+
+def most_probable(
+    reading: Reading, budget: Budget, key: Key, *, starts: int, tolerance: float, distinct: int | None = None,
+    mixed: bool = False,
+) -> Reconstruction:  # fmt: skip
+    """The most probable examples behind a rescaled reading, of several starts; `tolerance` of the zero-gradient loss,
+    below which a reading is done.  `distinct`: see `MatchingProblem`; `mixed`: the originals of a batch's mixtures."""
+    observed, mismatch, space = observations(reading), mismatch_of(reading), public_space(reading)
+    hypotheses = label_hypotheses(reading, mean_observation(observed), starts, key)
+    cost = reading.steps if mismatch.unrolled else 1
+    problem = MatchingProblem(
+        mismatch=mismatch, observed=observed, start_kind="grey", prior=Prior(), key=key,
+        labels=hypotheses[:, 0], noise=NoiseModel.of(reading, len(observed)), distinct=distinct, mixed=mixed,
+        space=Mixed(space, reading.examples) if mixed else space,
+    )  # fmt: skip
+    evaluations, noise = max(1, budget.evaluations // cost), problem.noise
+    starts = _starts_worth(reading, evaluations, starts)
+    ways = _ways(reading, space, noise.variance, evaluations // starts, key, bound=noise.bound)
+    if mixed:
+        ways = tuple(
+            tuple(replace(stage, space=Mixed(stage.space, reading.examples)) for stage in way) for way in ways
+        )
+    solver = Lbfgs(history=min(_HISTORY, evaluations), line_search="backtracking")
+    solution = staged(
+        problem, hypotheses, solver, ways,
+        starts=starts, stop=tolerance, budget=replace(budget, evaluations=evaluations),
+    )  # fmt: skip
+    problem = replace(problem, labels=hypotheses[torch.arange(len(reading)), solution.runs])
+    return claim(problem, solution, solver, cost, ())
 
 
 def mismatch_of(reading: Reading) -> Mismatch:
@@ -29,14 +89,14 @@ def mismatch_of(reading: Reading) -> Mismatch:
     )  # fmt: skip
 
 
-def starts_worth(reading: Reading, evaluations: int, starts: int) -> int:
+def _starts_worth(reading: Reading, evaluations: int, starts: int) -> int:
     """So many starts, or as many as so many evaluations suffice for."""
     if not has_relu(reading.model):
         return starts
     return max(1, min(starts, evaluations // (_SOFT_STAGE * len(_SHARPNESS))))
 
 
-def ways(
+def _ways(
     reading: Reading, space: Gaussian, variance: float, evaluations: int, key: Key, *, bound: bool
 ) -> tuple[tuple[Stage, ...], ...]:
     """The stages of one start that may take so many evaluations, and of the next."""

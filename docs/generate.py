@@ -80,15 +80,13 @@ def opening(version: str, every: Sequence[Standing]) -> str:
 def exported(export: exports.Export) -> str:
     """The page of a preset: what was run, remarks by hand, and what came out."""
     records = export.records
-    machines = sorted({(r.environment.platform, r.environment.torch) for r in records if r.environment})
-    code = sorted({(r.provenance.bench.sha256 or "")[:12] for r in records})
     minutes = sum(record.cost.cpu_seconds for record in records) / 60
     scale = f" --scale {export.scale}" if export.scale else ""
     facts = [
         f"`bench run --matrix {export.matrix}{scale}`",
-        f"commit {export.commit}, fingerprint of the code {', '.join(code)}",
+        f"commit {export.commit}, {report.code(records)}",
         f"{len(records)} cells, {minutes:.0f} core-minutes",
-        *(f"{platform}, torch {torch}" for platform, torch in machines),
+        report.machines(records),
     ]
     remarks = DOCS / "remarks" / f"{export.name}.md"
     sources = f"docs/remarks/{export.name}.md or export the run again"

@@ -24,15 +24,15 @@ class Mixed:
     examples: int
 
     def inputs(self, u: Tensor) -> Tensor:
-        return self._both(self.inner.inputs(u[..., : -self.examples]), self._own(u) + _SPREAD * self._last(u))
+        return self.with_energy(u)[0]
 
     def variables(self, x: Tensor) -> Tensor:
         logits = (self._last(x) - self._own(x)) / _SPREAD
         return self._both(self.inner.variables(x[..., : -self.examples]), logits)
 
     def with_energy(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        _, energy = self.inner.with_energy(u[..., : -self.examples])
-        return self.inputs(u), energy
+        x, energy = self.inner.with_energy(u[..., : -self.examples])
+        return self._both(x, self._own(u) + _SPREAD * self._last(u)), energy
 
     def _last(self, values: Tensor) -> Tensor:
         return values[..., -self.examples :]

@@ -38,11 +38,20 @@ def page(
         "the worst point, which in a cascade is often the first that can.  The ids are of cells behind the row."
         f"\n\n{conditions(rows)}",
     ]
-    machines = sorted({(r.environment.platform, r.environment.torch) for r in records if r.environment})
-    on = "; ".join(f"{platform}, torch {torch}" for platform, torch in machines)
-    code = sorted({(r.provenance.bench.sha256 or "")[:12] for r in records})
-    made = f"{len(records)} cells of {len(standings)} settings; {on}; fingerprint of the code {', '.join(code)}.\n"
+    made = f"{len(records)} cells of {len(standings)} settings; {machines(records)}; {code(records)}.\n"
     return "\n".join([f"# {version}\n", made, *parts])
+
+
+def machines(records: Iterable[Record]) -> str:
+    """On which platforms, with which torch, they were made."""
+    each = sorted({(r.environment.platform, r.environment.torch) for r in records if r.environment})
+    return "; ".join(f"{platform}, torch {torch}" for platform, torch in each)
+
+
+def code(records: Iterable[Record]) -> str:
+    """The fingerprint of the code that made them, its first digits."""
+    each = sorted({(record.provenance.bench.sha256 or "")[:12] for record in records})
+    return f"fingerprint of the code {', '.join(each)}"
 
 
 def _undefended(rows: Sequence[Row]) -> str:
