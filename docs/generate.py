@@ -30,6 +30,8 @@ DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 BOARD = ("<!-- board -->", "<!-- /board -->")
 POINTS = ("type-2", "type-1", "type-0", "aggregate")
+# Presets on the suite's own examples: the claims are held against their records, too.
+BESIDE = ("post-processing", "mixup")
 NOT_MEASURED = "not measured yet"
 NOT_ABOUT = "not about reconstruction"
 FIGURES = ("none", "plain", "black-box", "adaptive", "recognised (chance)", "ceiling by ε", "ceiling here")
@@ -41,14 +43,17 @@ def documents(folder: Path = store.FOLDER) -> dict[str, str]:
     version = max(store.versions(folder), default="")
     records = store.read(version, folder) if version else []
     every, rows = read(DOCS / "claims.toml"), board(records)
-    lines, standing = ledger(every, records, rows), standings(rows)
+    exported_runs = exports.every(DOCS / "exports")
+    beside = {each.name: each.records for each in exported_runs if each.matrix in BESIDE}
+    known = [*records, *(record for each in beside.values() for record in each)]
+    lines, standing = ledger(every, known, board(known)), standings(rows)
     made = {
         "docs/DEFENSES.md": defenses(version, records, standing),
-        "docs/CLAIMS.md": claims(version, records, every, lines),
+        "docs/CLAIMS.md": claims(version, known, every, lines, tuple(beside)),
         "docs/CLAIMS-CELLS.md": cells(lines),
         "README.md": _between((ROOT / "README.md").read_text("utf-8"), opening(version, standing)),
     }
-    made |= {f"docs/results/{each.name}.md": exported(each) for each in exports.every(DOCS / "exports")}
+    made |= {f"docs/results/{each.name}.md": exported(each) for each in exported_runs}
     if records:
         strips = store.strips(version, (VICTIMS_NAME, *(each.defense for each in standing)), folder)
         made |= {
@@ -163,13 +168,17 @@ def defenses(version: str, records: Sequence[Record], every: Sequence[Standing])
 
 
 def claims(
-    version: str, records: Sequence[Record], every: Sequence[Claim], lines: Mapping[str, Sequence[Line]]
+    version: str,
+    records: Sequence[Record],
+    every: Sequence[Claim],
+    lines: Mapping[str, Sequence[Line]],
+    beside: Sequence[str] = (),
 ) -> str:
-    """The ledger: published claim → our verdict → why they differ."""
+    """The ledger: published claim → our verdict → why they differ; `beside`: whose records are among them."""
     parts = [
         HEAD.format(sources="docs/claims.toml") + "# Claims\n",
         "What papers claim of defenses against reconstruction, in our words, beside what the reference results say.\n",
-        _source(version, records),
+        _source(version, records, beside),
         "Figures are shares of the examples that are reconstructed.  *None*: without a defense.  *Plain*: by\n"
         "attackers who do not know it; where the defense leaves a reading as it is, by all.  *Black-box*: by\n"
         "those who can only run it.  *Adaptive*: by all attackers together, one of whom knows it: he can do what\n"
@@ -343,10 +352,12 @@ def _best(its: Sequence[Standing], every: Sequence[Standing]) -> str:
     return f"{min(standing.rank for standing in its)} of {len(every)}"
 
 
-def _source(version: str, records: Sequence[Record]) -> str:
+def _source(version: str, records: Sequence[Record], beside: Sequence[str] = ()) -> str:
     if not records:
         return "There are no reference results yet: every verdict is open.\n"
-    return f"Reference results: `{version}`, {len(records)} records.\n"
+    others = ", ".join(f"[{name}](results/{name}.md)" for name in beside)
+    also = f"; among them the runs of {others} on the same examples" if others else ""
+    return f"Reference results: `{version}`, {len(records)} records{also}.\n"
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

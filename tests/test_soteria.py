@@ -11,9 +11,11 @@ from bench.cell import Federated
 from bench.contracts.situations import data, model, setting_of
 from bench.defenses.base import Context, Local
 from bench.defenses.soteria import Soteria
-from bench.defenses.transforms.representation import PruneRepresentation, feature_sensitivity
+from bench.defenses.transforms.representation import PruneRepresentation
+from bench.defenses.transforms.features import feature_sensitivity, sensitivity_about
 from bench.federated.draws import NoDraws
 from bench.gradients import example_gradients, one_hot
+from bench.models.lenet import DlgLenet
 
 SETTING = setting_of(Federated(clients=12, per_round=3, batch=2))
 
@@ -111,3 +113,48 @@ def test_a_layer_is_named_or_the_last() -> None:
     _, gradients, context = situation()
     with pytest.raises(ValueError, match="prune it at stage example"):
         PruneRepresentation(share=0.5).apply(gradients, replace(context, stage="client", local=None))
+
+
+def net(activation: str, examples: int) -> Local:
+    """`dlg-lenet` on pictures of MNIST's size, smooth ones and noise, in turn."""
+    built = DlgLenet(activation=activation, width=0.5 if activation == "sigmoid" else 0.1)  # type: ignore[arg-type]
+    module = built.build((1, 28, 28), 10)
+    weights = {name: value.double() for name, value in built.initial(module, 3).items()}
+    draw = torch.Generator().manual_seed(5)
+    noise = torch.rand(1, examples, 1, 28, 28, generator=draw, dtype=torch.float64)
+    smooth = torch.nn.functional.interpolate(noise[0, :, :, ::7, ::7], scale_factor=7, mode="bilinear")
+    inputs = torch.where(torch.arange(examples).reshape(1, -1, 1, 1, 1) % 2 == 0, noise, smooth)
+    return Local(
+        model=module.double(), weights={name: value.expand(1, *value.shape) for name, value in weights.items()},
+        inputs=inputs, labels=torch.zeros(1, examples, dtype=torch.long),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", "relu"])
+@pytest.mark.parametrize("own", [False, True], ids=["one set of weights", "own weights"])
+@pytest.mark.parametrize("share", [0.02, 0.6, 0.99])
+def test_a_screened_search_prunes_the_columns_of_the_whole_jacobian(
+    activation: str, own: bool, share: float
+) -> None:
+    local = net(activation, 8)
+    if own:
+        local = replace(local, weights={name: value.clone() for name, value in local.weights.items()})
+    whole = feature_sensitivity(local, "")
+    count = round(share * whole.shape[-1])
+    found = sensitivity_about(local, "", count)
+    assert found.shape == whole.shape
+
+    def pruned(sensitivity: Tensor) -> Tensor:
+        order = sensitivity.argsort(dim=-1, stable=True)[..., :count]
+        return torch.zeros_like(whole, dtype=torch.bool).scatter(-1, order, True) & whole.isfinite()
+
+    wrong = (pruned(found) ^ pruned(whole)).sum() / whole.isfinite().sum()
+    assert wrong <= 0.005
+    known = (found > 0) & found.isfinite()
+    assert torch.allclose(found[known], whole[known], rtol=1e-9), "exact about the cut"
+    assert known.any() or activation == "relu", "of a ReLU's features most are 0 there"
+
+
+def test_few_features_are_never_screened() -> None:
+    local, _, _ = situation()
+    assert torch.equal(sensitivity_about(local, "", 10), feature_sensitivity(local, ""))
