@@ -316,6 +316,14 @@ def test_what_a_trusted_server_adds_protects_nothing_before_it() -> None:
     assert line.startswith("Protect what leaves the server, which must be trusted")
 
 
+def test_what_the_server_cannot_read_of_one_client_may_be_open_before_and_after_it() -> None:
+    rates = {"type-1": 1.0, "type-0": 0.0, "aggregate": 1.0}
+    records = [record(rate, "mine", point) for point, rate in rates.items()]
+    base = [record(1.0, point=point) for point in rates]
+    (line,) = [line for line in gist(standings(board([*base, *records]))) if "`mine`" in line]
+    assert line.startswith("Protect each update once it reaches the server, not inside the client")
+
+
 def test_latex_has_the_standings_before_the_conditions() -> None:
     text = latex.board(rows(), standings(rows(), own=("noise",)))
     first = text.partition(r"\end{table}")[0]

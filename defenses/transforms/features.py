@@ -52,7 +52,8 @@ def _of_clients(local: Local, layer: str, of: Callable[[bool], _Sensitivity]) ->
     shared = all(value.stride(0) == 0 for value in local.weights.values())
     inputs = local.inputs.detach()
     if shared:  # one set of weights: examples side by side
-        return of(shared)(features, _of_client(local, 0), inputs.flatten(0, 1)).unflatten(0, inputs.shape[:2])
+        each = of(shared)(features, _of_client(local, 0), inputs.flatten(0, 1))
+        return each.reshape(*inputs.shape[:2], -1)
     return torch.stack([of(shared)(features, _of_client(local, n), own) for n, own in enumerate(inputs)])
 
 
@@ -108,7 +109,8 @@ def _norms(of_example: _OfExample, weights: Tensors, inputs: Tensor, rows: Tenso
         return r if rows is None else r.gather(0, rows)
 
     jacobian: Tensor = vmap(jacrev(chosen), in_dims=(0, None if rows is None else 0))(inputs, rows)
-    return torch.linalg.vector_norm(jacobian.detach().flatten(2), dim=-1)
+    norms: Tensor = torch.linalg.vector_norm(jacobian.detach().flatten(2), dim=-1)
+    return norms
 
 
 def _estimates(of_example: _OfExample, weights: Tensors, inputs: Tensor) -> Tensor:

@@ -14,8 +14,8 @@ _TRAINS = 0.5  # of the undefended accuracy: below, a setting trains no model
 
 def gist(standings: Sequence[Standing]) -> list[str]:
     """Which settings protect everywhere, from the client's update on, each update but not their mean, behind a trusted
-    server alone, hide pictures and not whose they are, or do not protect; each setting is in one sentence, with its
-    accuracy."""
+    server alone, each update at the server alone, hide pictures and not whose they are, or do not protect; each
+    setting is in one sentence, with its accuracy."""
     names = distinct(each.defense for each in standings)
     left = [each for each in standings if each.defense != UNDEFENDED and not each.missing and not each.faults]
     undefended = next((each for each in standings if each.defense == UNDEFENDED), None)
@@ -52,6 +52,10 @@ def _at_the_server(standing: Standing) -> bool:
     return _protects(standing, POINTS[2:])
 
 
+def _at_the_server_each(standing: Standing) -> bool:
+    return _protects(standing, POINTS[2:3])
+
+
 def _half(standing: Standing) -> bool:
     place = standing.points.get("type-0")
     return place is not None and place.leaked < MUCH
@@ -71,6 +75,10 @@ _KINDS = (
     (
         "Protect what leaves the server, which must be trusted: it sees the client's update before it adds the noise",
         _at_the_server,
+    ),
+    (
+        "Protect each update once it reaches the server, not inside the client, and leave the mean of some clients open",
+        _at_the_server_each,
     ),
     (f"Hide pixels at the server (less than {share(MUCH)} reconstructed), not whose they are", _half),
     (
