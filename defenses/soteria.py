@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from bench.defenses.base import Defense, Setting, StageTransforms
-from bench.defenses.transforms.representation import PruneRepresentation
 from bench.defenses.transforms.features import linear
+from bench.defenses.transforms.representation import PruneRepresentation
 from bench.parameters import parameter
 
 

@@ -11,8 +11,8 @@ from bench.cell import Federated
 from bench.contracts.situations import data, model, setting_of
 from bench.defenses.base import Context, Local
 from bench.defenses.soteria import Soteria
-from bench.defenses.transforms.representation import PruneRepresentation
 from bench.defenses.transforms.features import feature_sensitivity, sensitivity_about
+from bench.defenses.transforms.representation import PruneRepresentation
 from bench.federated.draws import NoDraws
 from bench.gradients import example_gradients, one_hot
 from bench.models.lenet import DlgLenet

@@ -324,6 +324,12 @@ def test_what_the_server_cannot_read_of_one_client_may_be_open_before_and_after_
     assert line.startswith("Protect each update once it reaches the server, not inside the client")
 
 
+def test_what_lacks_figures_says_which() -> None:
+    base = [record(1.0, point=point) for point in ("type-1", "type-0")]
+    lines = gist(standings(board([*base, record(0.0, "mine", "type-1")])))
+    assert lines[-1] == "Not ranked, as figures are missing: `mine` (type-0: missing in one condition)."
+
+
 def test_latex_has_the_standings_before_the_conditions() -> None:
     text = latex.board(rows(), standings(rows(), own=("noise",)))
     first = text.partition(r"\end{table}")[0]

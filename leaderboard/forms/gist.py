@@ -1,5 +1,6 @@
 """Standings in a few sentences: what protects, where, at what cost."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from bench.leaderboard.costs import UNDEFENDED
@@ -14,8 +15,8 @@ _TRAINS = 0.5  # of the undefended accuracy: below, a setting trains no model
 
 def gist(standings: Sequence[Standing]) -> list[str]:
     """Which settings protect everywhere, from the client's update on, each update but not their mean, behind a trusted
-    server alone, each update at the server alone, hide pictures and not whose they are, or do not protect; each
-    setting is in one sentence, with its accuracy."""
+    server alone, each update at the server alone, hide pictures and not whose they are, or do not protect, and which
+    lack figures; each setting is in one sentence, with its accuracy."""
     names = distinct(each.defense for each in standings)
     left = [each for each in standings if each.defense != UNDEFENDED and not each.missing and not each.faults]
     undefended = next((each for each in standings if each.defense == UNDEFENDED), None)
@@ -33,6 +34,10 @@ def gist(standings: Sequence[Standing]) -> list[str]:
         if those:
             settings = "; ".join(_setting(each, names[each.defense], base) for each in those)
             lines.append(f"{words}: {settings}.")
+    lacking = [each for each in standings if each.missing and not each.faults]
+    if lacking:
+        settings = "; ".join(_setting(each, names[each.defense], base, _absent(each)) for each in lacking)
+        lines.append(f"Not ranked, as figures are missing: {settings}.")
     return lines
 
 
@@ -77,7 +82,8 @@ _KINDS = (
         _at_the_server,
     ),
     (
-        "Protect each update once it reaches the server, not inside the client, and leave the mean of some clients open",
+        "Protect each update once it reaches the server, not inside the client, and leave the mean of some clients "
+        "open",
         _at_the_server_each,
     ),
     (f"Hide pixels at the server (less than {share(MUCH)} reconstructed), not whose they are", _half),
@@ -98,9 +104,19 @@ def _protects(standing: Standing, points: Iterable[str]) -> bool:
     )
 
 
-def _setting(standing: Standing, name: str, base: float | None) -> str:
+def _absent(standing: Standing) -> list[str]:
+    """Where it lacks figures, and why: "type-0: not attacked in 9 conditions"."""
+    whys = Counter((each.partition(", ")[0], each.rpartition(": ")[2]) for each in standing.absent)
+    return [
+        f"{where}: {why.replace('-', ' ')} in {'one condition' if count == 1 else f'{count} conditions'}"
+        for (where, why), count in whys.most_common()
+    ]
+
+
+def _setting(standing: Standing, name: str, base: float | None, absent: Sequence[str] = ()) -> str:
     place = standing.points.get("type-0")
-    figures = [] if place is None else [rate(place.leaked, lower_bound=place.lower_bound)]
+    figures = list(absent)
+    figures += [] if place is None else [rate(place.leaked, lower_bound=place.lower_bound)]
     if (
         (mean := standing.points.get("aggregate")) is not None
         and place is not None
