@@ -9,6 +9,7 @@ from tests.records import attack_cell, attack_record, readings_of
 from tests.test_standings import record, suite
 
 from bench.cli import standing
+from bench.cli.words import estimate
 from bench.errors import BenchError
 from bench.leaderboard.board import board
 from bench.leaderboard.standings import standings
@@ -17,7 +18,7 @@ from bench.matrix.suites import VERSIONS
 from bench.record.names import entry_text
 from bench.record.schema import Cost
 from bench.reference import beside, store
-from bench.reference.costs import expected
+from bench.reference.costs import expected, span
 
 MINE = ((0.5, "type-2", 1), (0.5, "type-0", 1), (0.2, "type-0", 2))  # what leaks of a setting of one's own
 MOST_BYTES = 6_000_000  # of all that ships
@@ -161,3 +162,21 @@ def test_a_cell_takes_what_it_took_others_and_alone_what_they_shared() -> None:
     assert expected([first, *sharing])(mine) == 0.1
     assert expected([first, *sharing], alone=True)(mine) == 60.0
     assert expected([first])(record(0.0, "mine", "type-0", 1).cell) is None
+
+
+def test_a_run_takes_between_what_published_settings_took() -> None:
+    """Those that have all its cells, and pay for what another setting's reading lent them."""
+    cells = [record(0.0, "mine", point, 1).cell for point in ("type-1", "type-0")]
+    taken = {"fast": (10.0, 20.0), "slow": (40.0, 60.0), "half": (500.0,)}
+    published = [
+        replace(record(0.0, name, cell.point, 1), cost=Cost(cpu_seconds=spent))
+        for name, each in taken.items()
+        for cell, spent in zip(cells, each, strict=False)
+    ]
+    assert span(published, cells) == (30.0, 100.0)
+    lender = replace(record(0.0, "none", "type-1", 1), cost=Cost(cpu_seconds=35.0))
+    cheap = replace(published[0], cost=Cost(cpu_seconds=0.1, reused_from=lender.id))
+    assert span([lender, cheap, *published[1:]], cells) == (20.1, 100.0)
+    assert span([lender, cheap, *published[1:]], cells, alone=True) == (55.0, 100.0)
+    assert span(published, [*cells, record(0.0, "mine", "type-2", 1).cell]) is None
+    assert estimate(90.0, (30.0, 100.0), 1) == "2 min (published defenses: 30 s to 2 min)"

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from bench.cli import standing
 from bench.cli.watching import say
-from bench.cli.words import duration
+from bench.cli.words import estimate
 from bench.leaderboard.conditions import Condition, by_condition, without_evidence
 from bench.leaderboard.forms import standings, terminal
 from bench.leaderboard.forms.numbers import rate, share
@@ -39,10 +39,16 @@ _SUMMARISED = 2  # conditions, of which the end says in words what leaks
 _INDENT = 13  # columns
 
 
-def announce(console: Console, title: str, schedule: RunSchedule, pool: PoolSpec) -> None:
-    """What is to be run, on which workers, for how long about."""
+def announce(
+    console: Console,
+    title: str,
+    schedule: RunSchedule,
+    pool: PoolSpec,
+    span: tuple[float, float] | None = None,
+) -> None:
+    """What is to be run, on which workers, for how long about; `span`: see `running.PreparedRun`."""
     console.print(Text(sanitize(title), style="bold"))
-    about = duration(schedule.seconds / (pool.jobs or 1)) + ("" if pool.jobs else " of one core")
+    about = estimate(schedule.seconds, span, pool.jobs or 1) + ("" if pool.jobs else " of one core")
     others = f"{len(schedule.done)} done before, {len(schedule.impossible)} n/a"
     say(console, f"{len(schedule.waiting)} cells to run on {pool.description}, about {about}; {others}")
     changed = [reason for reason in schedule.again.values() if not reason.startswith("crashed")]

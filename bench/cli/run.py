@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from bench.cli import common, completion, without_file
-from bench.cli.words import duration, seconds
+from bench.cli.words import estimate, seconds
 from bench.matrix.suites import SUITES
 from bench.record.files import write_atomically
 from bench.registry import entries as registry
@@ -213,20 +213,22 @@ def _dry_run(run: "PreparedRun", device: str, as_json: bool) -> None:
     rows = [(cell, "done", "") for cell in schedule.done]
     rows += [(cell, "n/a", reason) for cell, reason in schedule.impossible]
     rows += [(cell, "to run", schedule.again.get(cell.id, "")) for cell in schedule.waiting]
-    estimate = schedule.seconds / jobs
     if as_json:
         cells = [
             {"id": cell.id, "state": state, "reason": reason or None, "cell": cell.model_dump(mode="json"),
              "estimated_seconds": schedule.estimates.seconds(cell) if state == "to run" else None}
             for cell, state, reason in rows
         ]  # fmt: skip
-        common.print_json({"run": str(run.folder), "cells": cells, "estimated_seconds": estimate})
+        common.print_json(
+            {"run": str(run.folder), "cells": cells, "estimated_seconds": schedule.seconds / jobs}
+        )
         return
     lines = cell_lines([cell for cell, _, _ in rows])
     for (cell, state, reason), line in zip(rows, lines, strict=True):
         click.echo(f"{cell.id[:8]}  {state:7}{sanitize(line)}{f'  ({sanitize(reason)})' if reason else ''}")
     counts = f"{len(schedule.done)} done, {len(schedule.impossible)} n/a, {len(schedule.waiting)} to run"
     workers = f"{jobs} worker{'s' if jobs > 1 else ''}"
+    about = estimate(schedule.seconds, run.span, jobs)
     click.echo(
-        f"\n{len(rows)} cells: {counts}, about {duration(estimate)} with {workers}.  They would go to {run.folder}."
+        f"\n{len(rows)} cells: {counts}, with {workers} about {about}.  They would go to {run.folder}."
     )

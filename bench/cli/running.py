@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from bench.answer.context import RunContext
+from bench.cell import AnyCell
 from bench.cli import conclusion
 from bench.cli.watching import Screen, say
 from bench.errors import BenchError
@@ -34,7 +35,7 @@ from bench.record.schema import Record
 from bench.reference import store as reference
 from bench.reference.beside import joined as joined_with
 from bench.reference.beside import version_of
-from bench.reference.costs import expected
+from bench.reference.costs import expected, span
 from bench.registry import entries as registry
 from bench.sweep.cluster import ClusterPool
 from bench.sweep.estimates import Remaining
@@ -49,12 +50,17 @@ from bench.tracking.following import Follower
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedRun:
-    """What a matrix requests, and what of it is left to do in the run's `folder`."""
+    """What a matrix requests, and what of it is left to do in the run's `folder`.
+
+    `span`: CPU seconds that published settings took for the cells that are left, the least and the most; None where
+    none has them.
+    """
 
     request: Request
     matrix: Matrix
     cells: tuple[PlannedCell, ...]
     schedule: RunSchedule
+    span: tuple[float, float] | None
     folder: Path
     data_dir: Path | None
     jobs: int | None
@@ -83,11 +89,23 @@ def prepare(
         number, count = shard
         cells, name = shard_of(cells, number, count, resolver), f"{name}-shard-{number}-of-{count}"
     folder = out or Path("runs") / name
+    planned = schedule(cells, folder, resolver, expected(shipped, alone=request.shipped))
     return PreparedRun(
-        request=request, matrix=matrix, cells=cells, folder=folder,
-        schedule=schedule(cells, folder, resolver, expected(shipped, alone=request.shipped)),
+        request=request, matrix=matrix, cells=cells, folder=folder, schedule=planned, span=_span(shipped, planned),
         data_dir=data_dir, jobs=jobs,
     )  # fmt: skip
+
+
+def _span(shipped: Sequence[Record], planned: RunSchedule) -> tuple[float, float] | None:
+    """Of all defenses together that are left to do: each is taken to lie between the published ones."""
+    own: dict[str, list[AnyCell]] = {}
+    for cell in planned.waiting:
+        own.setdefault(str(cell.defense), []).append(cell)
+    each = [span(shipped, cells, alone=True) for cells in own.values()]
+    there = [ends for ends in each if ends is not None]
+    if not there or len(there) < len(each):
+        return None
+    return sum(least for least, _ in there), sum(most for _, most in there)
 
 
 def execute(
@@ -116,7 +134,7 @@ def execute(
         remaining = Remaining(run.schedule.waiting, run.schedule.estimates)
         screen = Screen(console, settled, cells=len(order), left=remaining.left, quiet=quiet)
         if not quiet:
-            conclusion.announce(console, title, run.schedule, pool)
+            conclusion.announce(console, title, run.schedule, pool, run.span)
         follower = None
         if tracking_uri is not None:
             follower = Follower(run.folder, tracking_uri or None, include_pictures=include_pictures)

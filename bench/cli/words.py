@@ -17,6 +17,14 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+def estimate(seconds: float, span: tuple[float, float] | None, jobs: int) -> str:
+    """How long CPU seconds take with so many workers, beside the least and the most that published settings took."""
+    if span is None:
+        return duration(seconds / jobs)
+    least, most = (duration(end / jobs) for end in span)
+    return f"{duration(seconds / jobs)} (published defenses: {least} to {most})"
+
+
 def seconds(text: str) -> float:
     """The other way: `90`, `90s`, `30m`, `2h`; raises `ValueError` for anything else, and for nothing."""
     number, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS else (text, "s")

@@ -1,7 +1,7 @@
 """What a suite's cells took under the published defenses: how long the same cell takes under another."""
 
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from bench.cell import AnyCell, AttackCell, Entry
 from bench.record.schema import Record
@@ -15,16 +15,35 @@ def expected(records: Iterable[Record], *, alone: bool = False) -> Callable[[Any
 
     `alone`: in a run without the undefended rows, where nobody has made the reconstruction of another defense's.
     """
-    by_id = {record.id: record for record in records}
     taken: dict[str, list[float]] = {}
+    for record, seconds in _taken(records, alone=alone):
+        taken.setdefault(same(record.cell), []).append(seconds)
+    medians = {key: statistics.median(each) for key, each in taken.items()}
+    return lambda cell: medians.get(same(cell))
+
+
+def span(
+    records: Iterable[Record], cells: Iterable[AnyCell], *, alone: bool = False
+) -> tuple[float, float] | None:
+    """The least and the most CPU seconds that these cells of one defense took under one published setting that has
+    them all; None where there is none.  `alone`: see `expected`."""
+    wanted = {same(cell) for cell in cells}
+    taken: dict[str, dict[str, float]] = {}
+    for record, seconds in _taken(records, alone=alone):
+        if (key := same(record.cell)) in wanted:
+            taken.setdefault(str(record.cell.defense), {})[key] = seconds
+    whole = [sum(each.values()) for each in taken.values() if each.keys() == wanted]
+    return (min(whole), max(whole)) if whole else None
+
+
+def _taken(records: Iterable[Record], *, alone: bool) -> Iterator[tuple[Record, float]]:
+    by_id = {record.id: record for record in records}
     for record in by_id.values():
         if record.status != "crashed":
             shared = by_id.get(record.cost.reused_from or "")
             elsewhere = shared is not None and shared.cell.defense != record.cell.defense
             spent = shared if alone and shared is not None and elsewhere else record
-            taken.setdefault(same(record.cell), []).append(spent.cost.cpu_seconds)
-    seconds = {key: statistics.median(each) for key, each in taken.items()}
-    return lambda cell: seconds.get(same(cell))
+            yield record, spent.cost.cpu_seconds
 
 
 def same(cell: AnyCell) -> str:
