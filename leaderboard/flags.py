@@ -12,7 +12,7 @@ from bench.leaderboard.worst import GRADIENT_FREE, SNR_CAP_DB, WorstCase
 from bench.points import POINTS, Scope
 from bench.record.metrics import PSNR_DB
 from bench.record.names import distinct
-from bench.record.schema import AttackResult, Record
+from bench.record.schema import AttackResult, ReadingScore, Record
 
 FEW = 32  # examples; with fewer a share's interval can be more than a third wide
 EXPLAINED = 1e-3  # of the squared distance at public examples: more than any rounding
@@ -89,9 +89,13 @@ def _all_zeros(worst: WorstCase) -> tuple[int, int]:
         cell, result = record.cell, record.attack
         if isinstance(cell, AttackCell) and result is not None:
             for number, reading in result.numbered():
-                # as far from the undefended reading as that is long, and in no direction
-                zeros[cell.seed, cell.draw, number] = reading.snr_db == 0 and reading.cosine is None
+                zeros[cell.seed, cell.draw, number] = _is_zero(reading)
     return sum(zeros.values()), len(zeros)
+
+
+def _is_zero(reading: ReadingScore) -> bool:
+    """As far from the undefended reading as that is long, and in no direction."""
+    return reading.snr_db == 0 and reading.cosine is None
 
 
 def doubts(worst: WorstCase, *, averaged: bool, evidence: bool, baseline: bool) -> list[Flag]:
@@ -143,7 +147,8 @@ def unexplained(record: Record) -> bool:
     """Whether the truth is not what is behind the reading: farther from it, as described, than the stated noise, or far
     where nothing is unknown.  A reconstruction that fits better than the truth then counts as not leaked.
 
-    Of several local steps the distance says little: an attack may take them for one.
+    Of several local steps the distance says little: an attack may take them for one.  Of zeros, which have no
+    direction, it says nothing.
     """
     cell, result = record.cell, record.attack
     if not isinstance(cell, AttackCell) or result is None:
@@ -152,7 +157,8 @@ def unexplained(record: Record) -> bool:
     one_step = cell.federated.steps == 1 or POINTS[cell.point].scope is Scope.EXAMPLE
     unchanged = result.distortion.snr_db_least == SNR_CAP_DB
     known = result.conditions.described and not result.conditions.random
-    far = truth is not None and public is not None and truth > EXPLAINED * public
+    sent = not any(map(_is_zero, result.readings))
+    far = sent and truth is not None and public is not None and truth > EXPLAINED * public
     return result.self_check.explained is False or ((known or unchanged) and one_step and far)
 
 

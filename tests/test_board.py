@@ -449,6 +449,18 @@ def test_examples_that_do_not_explain_a_reading_are_a_fault(
     assert any(flag.code == "truth-unexplained" for flag in row.flags) == row.broken == fault
 
 
+def test_a_distance_from_zeros_is_no_fault() -> None:
+    """A cosine from a reading of zeros is 1 wherever one looks: that nothing was sent is said in its own flag."""
+    record = attacked(
+        0, conditions=AttackConditions(described=True), distortion=Distortion(snr_db_least=0.0),
+        self_check=SelfCheck(distance_at_truth=1.0, distance_at_public=1.0, recognises_truth=False),
+    )  # fmt: skip
+    assert record.attack
+    empty = tuple(replace(reading, snr_db=0.0, cosine=None) for reading in record.attack.readings)
+    (row,) = board([with_result(record, readings=empty)])
+    assert "truth-unexplained" not in codes(row) and not row.broken and "nothing-sent" in codes(row)
+
+
 def test_a_row_does_not_choose_its_weight_seeds() -> None:
     """n/a on some seeds that others have is missing; on seeds that nobody has, or on all, it is not."""
 
