@@ -9,7 +9,7 @@ from tests.records import TRAINING, attack_cell, attack_record, entry, readings_
 from bench.cell import Federated, Grants
 from bench.leaderboard.attack_ranks import attack_ranks
 from bench.leaderboard.board import Row, board
-from bench.leaderboard.forms import latex, poster
+from bench.leaderboard.forms import latex, numbers, poster
 from bench.leaderboard.forms import standings as form
 from bench.leaderboard.forms.gist import gist
 from bench.leaderboard.recognition import Rate, most_over_chance
@@ -322,6 +322,13 @@ def test_what_the_server_cannot_read_of_one_client_may_be_open_before_and_after_
     base = [record(1.0, point=point) for point in rates]
     (line,) = [line for line in gist(standings(board([*base, *records]))) if "`mine`" in line]
     assert line.startswith("Protect each update once it reaches the server, not inside the client")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.974, "0.97"), (1.26, "1.3"), (423.4, "423"), (268520.0, "3e5"), (None, "–")]
+)
+def test_an_epsilon_is_short(value: float | None, text: str) -> None:
+    assert numbers.epsilon(value) == text
 
 
 def test_what_lacks_figures_says_which() -> None:

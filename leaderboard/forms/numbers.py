@@ -1,6 +1,6 @@
 """Figures as people read them, the same in every form; a dash where there is none."""
 
-from math import isfinite
+from math import inf, isfinite
 
 from bench.record.metrics import Metric
 
@@ -46,7 +46,9 @@ def figure(metric: Metric, value: float | None) -> str:
 
 
 def epsilon(value: float | None) -> str:
-    """An ε with two digits, a large one whole: 0.97, 1.3, 423."""
+    """An ε with two digits, a large one whole, and of thousands the size alone: 0.97, 1.3, 423, 3e5."""
+    if value is not None and 1000 <= value < inf:
+        return f"{value:.0e}".replace("e+0", "e").replace("e+", "e")
     return formatted(value, ".0f" if value is not None and value >= 100 else ".2g")
 
 
