@@ -13,7 +13,6 @@ from typing import Any
 from rich.console import Console
 
 from bench.answer.context import RunContext
-from bench.cell import AnyCell
 from bench.cli import conclusion
 from bench.cli.watching import Screen, say
 from bench.errors import BenchError
@@ -91,21 +90,9 @@ def prepare(
     folder = out or Path("runs") / name
     planned = schedule(cells, folder, resolver, expected(shipped, alone=request.shipped))
     return PreparedRun(
-        request=request, matrix=matrix, cells=cells, folder=folder, schedule=planned, span=_span(shipped, planned),
-        data_dir=data_dir, jobs=jobs,
+        request=request, matrix=matrix, cells=cells, folder=folder, schedule=planned,
+        span=span(shipped, planned.waiting, alone=True), data_dir=data_dir, jobs=jobs,
     )  # fmt: skip
-
-
-def _span(shipped: Sequence[Record], planned: RunSchedule) -> tuple[float, float] | None:
-    """Of all defenses together that are left to do: each is taken to lie between the published ones."""
-    own: dict[str, list[AnyCell]] = {}
-    for cell in planned.waiting:
-        own.setdefault(str(cell.defense), []).append(cell)
-    each = [span(shipped, cells, alone=True) for cells in own.values()]
-    there = [ends for ends in each if ends is not None]
-    if not there or len(there) < len(each):
-        return None
-    return sum(least for least, _ in there), sum(most for _, most in there)
 
 
 def execute(

@@ -25,15 +25,21 @@ def expected(records: Iterable[Record], *, alone: bool = False) -> Callable[[Any
 def span(
     records: Iterable[Record], cells: Iterable[AnyCell], *, alone: bool = False
 ) -> tuple[float, float] | None:
-    """The least and the most CPU seconds that these cells of one defense took under one published setting that has
-    them all; None where there is none.  `alone`: see `expected`."""
-    wanted = {same(cell) for cell in cells}
+    """The least and the most CPU seconds that these cells can be expected to take: each defense's, what one published
+    setting took that has all of them; None where none has.  `alone`: see `expected`."""
+    wanted: dict[str, dict[str, None]] = {}  # defense → its cells, in their order
+    for cell in cells:
+        wanted.setdefault(str(cell.defense), {})[same(cell)] = None
     taken: dict[str, dict[str, float]] = {}
     for record, seconds in _taken(records, alone=alone):
-        if (key := same(record.cell)) in wanted:
-            taken.setdefault(str(record.cell.defense), {})[key] = seconds
-    whole = [sum(each.values()) for each in taken.values() if each.keys() == wanted]
-    return (min(whole), max(whole)) if whole else None
+        taken.setdefault(str(record.cell.defense), {})[same(record.cell)] = seconds
+    least, most = 0.0, 0.0
+    for keys in wanted.values():
+        whole = [sum(each[key] for key in keys) for each in taken.values() if keys.keys() <= each.keys()]
+        if not whole:
+            return None
+        least, most = least + min(whole), most + max(whole)
+    return (least, most) if wanted else None
 
 
 def _taken(records: Iterable[Record], *, alone: bool) -> Iterator[tuple[Record, float]]:
