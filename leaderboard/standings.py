@@ -48,12 +48,24 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Absent:
+    """A figure that a defense lacks: `point`, or "training"; `where`, its condition or its model; and why."""
+
+    point: str
+    where: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.point}, {self.where}: {self.why}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
     """One defense on a suite.
 
     `rank`: by its mean leakage over the points, to one percent; then by what is recognised, likewise, and by accuracy
-    lost; equal ones share it.  Settings with a fault, or of which a figure is incomplete, rank last: `absent` says
-    which, "point, condition: why".  `costs` are of its trainings, by model; `base` those of the undefended ones.
+    lost; equal ones share it.  Settings with a fault, or of which a figure is incomplete (`absent`), rank last.
+    `costs` are of its trainings, by model; `base` those of the undefended ones.
     """
 
     defense: str
@@ -61,7 +73,7 @@ class Standing:
     costs: tuple[tuple[str, DefenseCost], ...]
     base: tuple[tuple[str, DefenseCost], ...]
     faults: tuple[str, ...]
-    absent: tuple[str, ...] = ()
+    absent: tuple[Absent, ...] = ()
     rank: int = 0
     own: bool = False
 
@@ -196,7 +208,7 @@ def _standing(
     defense: str, rows: Sequence[Row], counting: Mapping[str, set[str]], undefended: Mapping[str, Row],
     shown: Collection[tuple[str, str]],
 ) -> Standing:  # fmt: skip
-    mine, points, absent = {row.key: row for row in rows}, dict[str, Place](), list[str]()
+    mine, points, absent = {row.key: row for row in rows}, dict[str, Place](), list[Absent]()
     for point, keys in counting.items():
         there = []
         for key in sorted(keys, key=lambda key: undefended[key].title):
@@ -204,15 +216,15 @@ def _standing(
             if why is None:
                 there.append((mine[key], mine[key].points[point]))
             else:
-                absent.append(f"{point}, {undefended[key].short}: {why}")
+                absent.append(Absent(point=point, where=undefended[key].short, why=why))
         if there:
             points[point] = _place(there, shown if defense != UNDEFENDED else None)
     costs = {row.model: row.cost for row in rows if row.cost is not None}
     trained = {row.model: row.cost for row in undefended.values() if row.cost is not None}
     absent += [
-        f"training, {model}: of {costs[model].seeds if model in costs else 0} seeds, {base.seeds} without a defense"
+        Absent(point="training", where=model, why=f"of {seeds} seeds, {base.seeds} without a defense")
         for model, base in sorted(trained.items())
-        if model not in costs or costs[model].seeds != base.seeds
+        if (seeds := costs[model].seeds if model in costs else 0) != base.seeds
     ]
     faults = {flag.code for row in rows for flag in row.flags if flag.code in FAULTS}
     return Standing(

@@ -106,7 +106,7 @@ def _protects(standing: Standing, points: Iterable[str]) -> bool:
 
 def _absent(standing: Standing) -> list[str]:
     """Where it lacks figures, and why: "type-0: not attacked in 9 conditions"."""
-    whys = Counter((each.partition(", ")[0], each.rpartition(": ")[2]) for each in standing.absent)
+    whys = Counter((each.point, each.why) for each in standing.absent)
     return [
         f"{where}: {why.replace('-', ' ')} in {'one condition' if count == 1 else f'{count} conditions'}"
         for (where, why), count in whys.most_common()
