@@ -47,13 +47,13 @@ def documents(folder: Path = store.FOLDER) -> dict[str, str]:
     beside = {each.name: each.records for each in exported_runs if each.matrix in BESIDE}
     known = [*records, *(record for each in beside.values() for record in each)]
     lines, standing = ledger(every, known, board(known)), standings(rows)
-    made = {
+    made = {f"docs/results/{each.name}.md": exported(each) for each in exported_runs}
+    made |= {
         "docs/DEFENSES.md": defenses(version, records, standing),
-        "docs/CLAIMS.md": claims(version, known, every, lines, tuple(beside)),
+        "docs/CLAIMS.md": claims(version, known, every, lines, _pages(made), tuple(beside)),
         "docs/CLAIMS-CELLS.md": cells(lines),
         "README.md": _between((ROOT / "README.md").read_text("utf-8"), opening(version, standing)),
     }
-    made |= {f"docs/results/{each.name}.md": exported(each) for each in exported_runs}
     if records:
         strips = store.strips(version, (VICTIMS_NAME, *(each.defense for each in standing)), folder)
         made |= {
@@ -106,8 +106,6 @@ def exported(export: exports.Export) -> str:
 
 def results(version: str, every: Sequence[Standing], made: Mapping[str, str]) -> str:
     """The results on one screen, and the pages that have them whole: those made here, and those by hand."""
-    pages = {path.name: path.read_text("utf-8") for path in (DOCS / "results").glob("*.md")}
-    pages |= {Path(name).name: text for name, text in made.items() if name.startswith("docs/results/")}
     parts = [
         HEAD.format(sources="docs/results/") + "# Results\n",
         "What was measured.  The pages have command, commit or fingerprint of the code, machine, scale and interval,\n"
@@ -116,7 +114,7 @@ def results(version: str, every: Sequence[Standing], made: Mapping[str, str]) ->
     if every:
         parts += [f"## {version}\n", "\n".join(f"- {line}" for line in gist(every)) + "\n"]
     listed = []
-    for name, text in sorted(pages.items()):
+    for name, text in sorted(_pages(made).items()):
         title, _, rest = re.sub(r"\A<!--.*?-->\s*", "", text).removeprefix("# ").partition("\n\n")
         about = "; ".join(re.findall(r"^## (.+)$", text, re.MULTILINE))
         if f"docs/results/{name}" in made:
@@ -125,6 +123,12 @@ def results(version: str, every: Sequence[Standing], made: Mapping[str, str]) ->
     parts += ["## Pages\n", _table(["page", "what is in it"], listed)]
     parts += ["Claims of papers, with our verdict on each: [docs/CLAIMS.md](docs/CLAIMS.md).\n"]
     return "\n".join(parts)
+
+
+def _pages(made: Mapping[str, str]) -> dict[str, str]:
+    """File name → text of the pages of results: those by hand, and those made here."""
+    pages = {path.name: path.read_text("utf-8") for path in (DOCS / "results").glob("*.md")}
+    return pages | {Path(name).name: text for name, text in made.items() if name.startswith("docs/results/")}
 
 
 def _between(text: str, content: str) -> str:
@@ -172,9 +176,11 @@ def claims(
     records: Sequence[Record],
     every: Sequence[Claim],
     lines: Mapping[str, Sequence[Line]],
+    pages: Mapping[str, str],
     beside: Sequence[str] = (),
 ) -> str:
-    """The ledger: published claim → our verdict → why they differ; `beside`: whose records are among them."""
+    """The ledger: published claim → our verdict → why they differ; `pages`: of results, which it quotes; `beside`:
+    whose records are among them."""
     parts = [
         HEAD.format(sources="docs/claims.toml") + "# Claims\n",
         "What papers claim of defenses against reconstruction, in our words, beside what the reference results say.\n",
@@ -209,7 +215,7 @@ def claims(
             ],
         ),
     ]
-    return "\n".join(parts + [_claim(claim, lines[claim.id]) for claim in every])
+    return "\n".join(parts + [_claim(claim, lines[claim.id], pages) for claim in every])
 
 
 def cells(lines: Mapping[str, Sequence[Line]]) -> str:
@@ -274,7 +280,7 @@ def _figures(its: Sequence[Standing], of: int) -> str:
     return _table(["setting", "rank", *heads, "ε", "accuracy"], rows)
 
 
-def _claim(claim: Claim, lines: Sequence[Line]) -> str:
+def _claim(claim: Claim, lines: Sequence[Line], pages: Mapping[str, str]) -> str:
     parts = [
         f"## {claim.id}\n",
         f"{claim.paper}.\n",
@@ -297,17 +303,18 @@ def _claim(claim: Claim, lines: Sequence[Line]) -> str:
         parts += [f"**Why**: {claim.why}\n"]
     if claim.measured:
         quoted = "\n".join(
-            f"- {each['text']}  ({_page_of(each['section'])}, “{each['section']}”)" for each in claim.measured
+            f"- {each['text']}  ({_page_of(each['section'], pages)}, “{each['section']}”)"
+            for each in claim.measured
         )
         parts += [f"**Measured elsewhere**, entered by hand:\n\n{quoted}\n"]
     return "\n".join(parts)
 
 
-def _page_of(section: str) -> str:
+def _page_of(section: str, pages: Mapping[str, str]) -> str:
     """The page of results that has a section, as a link."""
-    for path in sorted((DOCS / "results").glob("*.md")):
-        if f"# {section}\n" in path.read_text("utf-8"):
-            return f"[{path.name}](results/{path.name})"
+    for name, text in sorted(pages.items()):
+        if f"# {section}\n" in text:
+            return f"[{name}](results/{name})"
     raise SystemExit(f"no page of docs/results has a section {section!r}; mend docs/claims.toml")
 
 
