@@ -31,7 +31,7 @@ SIZE = 60
 
 def cells(
     tmp_path: Path, *, defense: str = '"none"', batch: int = 1, size: int = SIZE, labels: bool = False,
-    where: str = "type-1", readings: int = 6,
+    where: str = "type-1", readings: int = 6, per_round: int = 10,
 ) -> list[AttackCell]:  # fmt: skip
     """Plain and adaptive namings of digits."""
     labels_too = '"labels", ' if labels else ""
@@ -47,7 +47,7 @@ attack = ["gallery"]
 knowledge = ["plain", "adaptive"]
 grants = [{grants}]
 point = ["{where}"]
-federated = [{{ batch = {batch} }}]
+federated = [{{ batch = {batch}, per_round = {per_round} }}]
 [[attack]]
 defense = [{defense}]
 """
@@ -93,6 +93,30 @@ def test_a_batch_of_which_fewer_values_are_shown_than_there_are_candidates_is_na
     every = cells(tmp_path, batch=3, size=80, labels=True, defense='{ name = "top-k", kept = 0.01 }')
     cell = next(cell for cell in every if cell.knowledge == knowledge)
     assert named(cell, tmp_path) >= 0.5  # by chance: .1
+
+
+@pytest.mark.parametrize(
+    ("defense", "least"),
+    [
+        ('{ name = "prune", at = "example", share = 0.99 }', 0.9),
+        ('{ name = "sign", at = "client" }', 0.9),
+        ('{ name = "low-rank", at = "client" }', 0.9),
+        ('{ name = "terngrad", at = "client" }', 0.8),  # its draws may favour others
+    ],
+)
+@pytest.mark.parametrize(
+    ("where", "batch", "per_round"), [("type-1", 3, 10), ("type-1", 8, 10), ("aggregate", 1, 8)]
+)
+def test_of_several_examples_too_a_defense_that_is_known_hides_no_name(
+    tmp_path: Path, defense: str, least: float, where: str, batch: int, per_round: int
+) -> None:
+    """What a set of candidates would send is compared whole: clipped, masked or rounded gradients add up to no
+    combination of the plain ones."""
+    every = cells(
+        tmp_path, batch=batch, labels=True, defense=defense, where=where, readings=2, per_round=per_round
+    )
+    adaptive = next(cell for cell in every if cell.knowledge == "adaptive")
+    assert named(adaptive, tmp_path) >= least
 
 
 def test_the_gallery_is_the_same_for_all_and_holds_the_truth_once(tmp_path: Path) -> None:

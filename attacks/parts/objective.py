@@ -23,7 +23,7 @@ def observations(reading: Reading) -> list[dict[str, Tensor]]:
     """
     scale = 1 / (reading.unit * reading.steps)
     values = {name: value * scale for name, value in reading.values.items()}
-    if _same_weights(reading) and (reading.description is None or reading.description.additive):
+    if same_weights(reading) and (reading.description is None or reading.description.additive):
         return [{name: value.mean(1) for name, value in values.items()}]
     return [{name: value[:, n] for name, value in values.items()} for n in range(len(reading.rounds))]
 
@@ -63,7 +63,7 @@ class Mismatch:
         (reading, example, class) → (reading,)."""
         reading = self.reading
         total = torch.zeros(len(inputs), dtype=inputs.dtype, device=inputs.device)
-        shared = len(observed) > 1 and _same_weights(reading)
+        shared = len(observed) > 1 and same_weights(reading)
         gradients = None
         for number, target in enumerate(observed):
             weights = {name: value[number] for name, value in reading.weights.items()}
@@ -72,7 +72,7 @@ class Mismatch:
             simulated = self._as_shown(
                 gradients, target, Candidates(inputs=inputs, targets=targets, weights=weights)
             )
-            total = total + self._distance(simulated, target)
+            total = total + self.of_shown(simulated, target)
         return total / len(observed)
 
     def simulated(self, observed: Tensors, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
@@ -83,8 +83,23 @@ class Mismatch:
             gradients, observed, Candidates(inputs=inputs, targets=targets, weights=weights)
         )
 
+    def shown(
+        self, observed: Tensors, gradients: Tensors, candidates: Candidates | None = None
+    ) -> dict[str, Tensor]:
+        """What an observation of one local step, name → (reading, *shape), would show of candidates with these
+        gradients under the first weights, name → (reading, example, *shape).  `candidates` are needed where the
+        defense acts inside the step.  name → (reading, *shape)"""
+        description = self.reading.description
+        if description is not None and description.inside_steps:
+            return self._as_shown(dict(gradients), observed, candidates)
+        senders = 1 if description is None else description.senders
+        means = {name: v.unflatten(1, (senders, -1)).mean(2) for name, v in gradients.items()}
+        if description is None:
+            return {name: v[:, 0] for name, v in means.items()}
+        return self._as_shown(means, observed, candidates)
+
     def _as_shown(
-        self, gradients: dict[str, Tensor], observed: Tensors, candidates: Candidates
+        self, gradients: dict[str, Tensor], observed: Tensors, candidates: Candidates | None
     ) -> dict[str, Tensor]:
         """Gradients, as `_gradients` gives them, behind the described defense."""
         description = self.reading.description
@@ -119,7 +134,7 @@ class Mismatch:
         flat = group_gradients(model, weights, x, y, differentiable=differentiable)
         return {name: value.unflatten(0, (len(inputs), rows)) for name, value in flat.items()}
 
-    def _distance(self, simulated: Tensors, observed: Tensors) -> Tensor:
+    def of_shown(self, simulated: Tensors, observed: Tensors) -> Tensor:
         """The distance; where the defense's draws have a law of their own, -2v log p of it, (reading,)."""
         description = self.reading.description
         if description is not None and self.exact and len(self.reading.rounds) == 1:
@@ -133,7 +148,7 @@ class Mismatch:
         return self.distance(simulated, observed)
 
 
-def _same_weights(reading: Reading) -> bool:
+def same_weights(reading: Reading) -> bool:
     """Whether all observations were made under the same weights."""
     return len(reading.rounds) == 1 or all(
         bool((value == value[:1]).all()) for value in reading.weights.values()
