@@ -32,7 +32,14 @@ def page(records: Sequence[Record], published: Sequence[PublishedFigures]) -> st
     beside = [row.published for row in attacked] + [row.published for row in trained]
     sources = dict.fromkeys(figures.source for figures in beside if figures)
     parts = [f"## {title}\n\n{text}" for title, text in sections.items() if text]
+    data = {row.dataset: None for row in attacked if _short(row.dataset) != row.dataset}
+    parts += [f"*Data*: {cell(dataset)}.\n" for dataset in data]
     return "\n".join([*parts, *(f"*Paper*: {cell(source)}.\n" for source in sources)])
+
+
+def _short(dataset: str) -> str:
+    """The name alone, without the part of its examples that is here."""
+    return dataset.partition(" (")[0]
 
 
 def _by_title(
@@ -51,7 +58,7 @@ def _worst(records: Sequence[Record], attacked: Sequence[AttackRow]) -> str:
 def _attacks(rows: Sequence[AttackRow]) -> str:
     names = {name: distinct(getattr(row, name) for row in rows) for name in ("attack", "defense")}
     columns: list[_Column[AttackRow]] = [
-        ("data", lambda row: row.dataset, None),
+        ("data", lambda row: _short(row.dataset), None),
         ("defense", lambda row: names["defense"][row.defense], None),
         ("point", lambda row: row.point, None),
         ("attack", lambda row: names["attack"][row.attack], None),

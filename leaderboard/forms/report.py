@@ -106,8 +106,8 @@ def _attacks(ranks: Sequence[AttackRank], rows: Sequence[Row]) -> str:
 
 
 def conditions(rows: Sequence[Row]) -> str:
-    """A table for each condition: what came back behind each defense at each point, what was recognised, and the
-    best attack."""
+    """A table for each condition: what came back behind each defense that was attacked, at each point, what was
+    recognised, and the best attack."""
     parts = []
     titles = {row.title: row.short for row in rows}
     brief = len(set(titles.values())) == len(titles)
@@ -117,7 +117,7 @@ def conditions(rows: Sequence[Row]) -> str:
             distinct(row.defense for row in group),
         )
         lines = [["defense", *points, "most identified", "most named", "best attack", "cells"]]
-        for row in group:
+        for row in (each for each in group if each.cells):
             best = row.worst.best if row.worst else None
             known = [row.most_identified, row.most_named]
             lines.append([
