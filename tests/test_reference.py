@@ -8,7 +8,6 @@ import pytest
 from tests.records import attack_cell, attack_record, readings_of
 from tests.test_standings import record, suite
 
-from bench.cli import standing
 from bench.cli.words import estimate
 from bench.errors import BenchError
 from bench.leaderboard.board import board
@@ -17,7 +16,7 @@ from bench.matrix.read import read as read_matrix
 from bench.matrix.suites import VERSIONS
 from bench.record.names import entry_text
 from bench.record.schema import Cost
-from bench.reference import beside, store
+from bench.reference import beside, store, summary
 from bench.reference.costs import expected, span
 
 MINE = ((0.5, "type-2", 1), (0.5, "type-0", 1), (0.2, "type-0", 2))  # what leaks of a setting of one's own
@@ -117,7 +116,7 @@ def test_a_run_stands_beside_the_reference(tmp_path: Path, monkeypatch: pytest.M
     ]
     joined = beside.joined("v", mine)
     assert joined.own == ("mine",)
-    said = dict(standing.lines(joined, "mine"))
+    said = dict(summary.lines(joined, "mine"))
     assert list(said) == ["rank", "leaks", "costs", "nearest"]
     assert said["rank"] == "2 of 5 on v, between cdp and noise"
     assert said["leaks"].startswith("type-2 50 %")

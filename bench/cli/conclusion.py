@@ -7,7 +7,6 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from bench.cli import standing
 from bench.cli.watching import say
 from bench.cli.words import estimate
 from bench.leaderboard.conditions import Condition, by_condition, without_evidence
@@ -19,6 +18,7 @@ from bench.matrix.published import PublishedFigures
 from bench.record.names import distinct
 from bench.record.request import Request
 from bench.record.schema import Record
+from bench.reference import summary
 from bench.reference.beside import Joined
 from bench.sanitize import sanitize
 from bench.sweep.plan import RunSchedule
@@ -108,8 +108,8 @@ def conclude(
 def _stands(console: Console, joined: Joined, run: Path) -> None:
     """Where each new defense stands, in four lines, and its most telling picture."""
     for defense in joined.own:
-        shown = [("defense", defense), *standing.lines(joined, defense)]
-        if picture := standing.picture(joined, defense, run):
+        shown = [("defense", defense), *summary.lines(joined, defense)]
+        if picture := summary.picture(joined, defense, run):
             shown.append(("picture", str(picture)))
         _say_lines(console, shown)
     _say_lines(console, [("next", f"bench leaderboard {run}   --conditions, --attacks, --html FILE")])

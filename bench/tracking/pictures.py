@@ -13,7 +13,13 @@ from bench.record.store import read_arrays
 from bench.tracking import view
 
 GRID, TRAJECTORY = "truth-above-reconstruction.png", "over-iterations.png"
-_CAPTIONS = {GRID: "truth above, reconstruction below", TRAJECTORY: "over the iterations, truth last"}
+BOARD, PAGE = "board.svg", "board.html"
+_CAPTIONS = {
+    GRID: "truth above, reconstruction below",
+    TRAJECTORY: "over the iterations, truth last",
+    BOARD: "the board",
+    PAGE: "the board as a page",
+}
 WITHHELD = "withheld: private data"
 _REASON = 1000  # characters
 
@@ -44,6 +50,9 @@ def png(image: Image.Image) -> bytes:
 
 
 def description(run_id: str, names: Iterable[str]) -> str:
-    """Markdown that shows these files of an MLflow run in its description."""
+    """Markdown that shows these files of an MLflow run in its description, and names a page."""
     # Relative to MLflow's page, wherever that is served.
-    return "\n\n".join(f"![{_CAPTIONS[name]}](get-artifact?path={name}&run_uuid={run_id})" for name in names)
+    return "\n\n".join(
+        f"{'' if name == PAGE else '!'}[{_CAPTIONS[name]}](get-artifact?path={name}&run_uuid={run_id})"
+        for name in names
+    )

@@ -1,4 +1,5 @@
-"""A run's rows → the store, beside its cells: what is there already stays, what is out of date goes.
+"""A run's rows, and of a suite its board → the store, beside its cells: what is there already stays, what is out of
+date goes.
 
 A row that changed is made anew and the older run deleted, so that no chart shows both; in MLflow's trash it
 stays, with the tag `bench.superseded`.
@@ -16,7 +17,7 @@ from PIL import Image
 from bench.errors import RecordError
 from bench.pictures import grid
 from bench.record import store as records
-from bench.tracking import pictures, rows, store, upload, view
+from bench.tracking import boards, pictures, rows, store, upload, view
 from bench.tracking.pictures import GRID, WITHHELD
 from bench.tracking.rows import RowView
 from bench.tracking.upload import Target
@@ -36,12 +37,13 @@ def send(
 
     `progress` is called after each; `stop()` ends it between two.  Raises `upload.StoreError`.
     """
-    wanted = {row.key: row for row in rows.of_run(run)}
+    wanted = {row.key: row for row in (*rows.of_run(run), *boards.of_run(run))}
     colours = dict(zip(wanted, itertools.cycle(_COLOURS), strict=False))
     ended = _last_change(run)
     with store.locked(run / "synced" / ".lock"), upload.mlflow_errors(target.uri):
-        for stored in upload.search(target, f"tags.`bench.kind` = '{rows.KIND}'", deleted=True):
-            _reconcile(target, run, wanted, stored)
+        for kind in (rows.KIND, boards.KIND):
+            for stored in upload.search(target, f"tags.`bench.kind` = '{kind}'", deleted=True):
+                _reconcile(target, run, wanted, stored)
         for number, row in enumerate(wanted.values()):
             if stop():
                 return number
@@ -78,7 +80,7 @@ def _create(target: Target, run: Path, row: RowView, colour: str, ended: int) ->
         "bench.folder": _folder(run), "bench.run": view.clean(run.resolve().name, 250),
         "bench.picture": WITHHELD if withheld else GRID if image else "none",
     }  # fmt: skip
-    files = {GRID: pictures.png(image)} if image else {}
+    files = {**row.files(), **({GRID: pictures.png(image)} if image else {})}
     tile = (rows.GRID_KEY, _folded(image)) if image else None
     upload.create(target, replace(row.shown, tags=tags), ended, files, tile=tile, text=row.text)
 

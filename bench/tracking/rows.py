@@ -5,7 +5,7 @@ figures need.  No mlflow here.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -32,7 +32,8 @@ _TEXT, _LINE = 5000, 1000  # characters: of a tag, of a line of the description
 class RowView:
     """What is logged of one row: `key` is the same for the same configuration, `shown.sha256` for the same figures.
 
-    `cells` has the ids of its records, those whose picture to show first; `text` says in words what it says.
+    `cells` has the ids of its records, those whose picture to show first; `text` says in words what it says; `files`
+    makes what else to upload, by name.
     """
 
     key: str
@@ -40,20 +41,22 @@ class RowView:
     text: str
     cells: tuple[str, ...]
     private: bool
+    files: Callable[[], Mapping[str, bytes]] = dict
 
 
 def of_run(run: Path) -> list[RowView]:
     """The rows of the run's readable records, as the board orders them; none where no attack was run."""
-    readable = {record.id: record for record in _readable(run)}
-    rows = board(readable.values())
-    defenses = {entry_text(record.cell.defense): record.cell.defense for record in readable.values()}
+    by_id = {record.id: record for record in readable(run)}
+    rows = board(by_id.values())
+    defenses = {entry_text(record.cell.defense): record.cell.defense for record in by_id.values()}
     return [
-        _view(row, name, defenses[row.defense], [readable[cell_id] for cell_id in row.cells])
+        _view(row, name, defenses[row.defense], [by_id[cell_id] for cell_id in row.cells])
         for row, name in zip(rows, _names(rows), strict=True)
     ]
 
 
-def _readable(run: Path) -> Iterator[Record]:
+def readable(run: Path) -> Iterator[Record]:
+    """The records of a run, but for those that cannot be read."""
     for path in sorted((run / "records").glob("*.json")):
         try:
             yield records.read(path)

@@ -1,0 +1,91 @@
+"""A suite's board as MLflow shows it: one run that has the page, the picture, and in words where each new defense
+stands among the published ones.  No mlflow here."""
+
+import json
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from pathlib import Path
+
+from bench.leaderboard.forms import page, poster
+from bench.leaderboard.forms import standings as form
+from bench.leaderboard.forms.strips import VICTIMS_NAME, strips
+from bench.leaderboard.standings import Standing
+from bench.reference import store as reference
+from bench.reference import summary
+from bench.reference.beside import Joined, joined, suite_of
+from bench.tracking import rows, view
+from bench.tracking.pictures import BOARD, PAGE
+from bench.tracking.rows import RowView
+from bench.tracking.store import digest
+from bench.tracking.view import RunView
+
+KIND = "board"  # tag bench.kind, where rows have "row"
+_LINE = 1000  # characters of a line of the description
+
+
+def of_run(run: Path) -> list[RowView]:
+    """The board of a run of a suite with reference results, if it has a defense that they lack; else none."""
+    version = suite_of([run])
+    if version is None:
+        return []
+    suite = joined(version, rows.readable(run))
+    return [_view(suite, run)] if suite.own else []
+
+
+def _view(suite: Joined, run: Path) -> RowView:
+    own = [each for each in suite.standings if each.own]
+    text = "\n".join(view.clean(line, _LINE) for line in _words(suite, own))
+    tags = {
+        "bench.kind": KIND, "bench.suite": suite.version,
+        "bench.defense": view.clean(", ".join(each.defense for each in own), _LINE),
+    }  # fmt: skip
+    metrics = [] if len(own) > 1 else _metrics(own[0])
+    content = [tags, metrics, text, [each.json() for each in suite.standings]]
+    return RowView(
+        key=digest(json.dumps([KIND, suite.version]).encode())[:32],
+        shown=RunView(
+            sha256=digest(json.dumps(content).encode()), name=f"board of {suite.version}", status="FINISHED",
+            tags=tags, params={}, metrics=metrics, seconds=0.0,
+        ),
+        text=text, cells=(), private=False, files=lambda: _files(suite, run),
+    )  # fmt: skip
+
+
+def _words(suite: Joined, own: Sequence[Standing]) -> list[str]:
+    lines = [
+        f"{len(suite.standings)} settings on {suite.version}; the board is among the artifacts.",
+        "",
+    ]
+    for each in own:
+        lines += [f"**{each.defense}**", ""]
+        lines += [f"- {name}: {text}" for name, text in summary.lines(suite, each.defense)]
+        lines.append("")
+    return [*lines, form.LEGEND]
+
+
+def _metrics(standing: Standing) -> list[tuple[str, float, int]]:
+    """(name, value, step) of what there is and is finite."""
+    figures: dict[str, float | None] = {
+        "board/rank": None if standing.missing or standing.faults else standing.rank,
+        "board/accuracy": standing.accuracy, "board/epsilon": standing.epsilon,
+    }  # fmt: skip
+    for point, place in standing.points.items():
+        figures |= {f"board/leaked/{point}": place.leaked, f"board/recognised/{point}": place.recognised}
+    return [
+        (view.suitable_key(name), float(value), 0)
+        for name, value in figures.items()
+        if value is not None and isfinite(value)
+    ]
+
+
+def _files(suite: Joined, run: Path) -> Mapping[str, bytes]:
+    """The page and the picture, as `bench leaderboard` writes them."""
+    names = (VICTIMS_NAME, *(each.defense for each in suite.standings))
+    own = strips(suite.records, {record.id: run for record in suite.records})
+    shown = {**reference.strips(suite.version, names), **own}
+    title = f"Gradient leakage, {suite.version}"
+    html = page.render(
+        suite.rows, thumbnails={}, title=title, context=[f"Reference: {suite.version}"], standings=suite.standings,
+        strips=shown,
+    )  # fmt: skip
+    return {BOARD: poster.svg(suite.standings, shown, title), PAGE: html.encode()}

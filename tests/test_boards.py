@@ -1,0 +1,59 @@
+"""Promise: after a suite's run its board is in MLflow, one's own row among the published; if it changes, made anew."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.test_reference import shipped
+from tests.test_standings import record
+
+from bench.record import store as records
+from bench.record.schema import Record
+from bench.tracking import boards, row_upload, store, upload
+
+
+def mine(leaked: float) -> list[Record]:
+    """What leaks behind a setting of one's own, in all conditions of the made-up suite."""
+    cells = ((leaked, "type-2", 1), (leaked, "type-0", 1), (0.2, "type-0", 2))
+    return [record(rate, "mine", point, batch) for rate, point, batch in cells]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shipped(tmp_path / "reference", monkeypatch)
+    folder = tmp_path / "run"
+    (folder / "records").mkdir(parents=True)
+    (folder / "suite-standard.json").write_text(json.dumps({"suite": "v", "ranked": True}), "utf-8")
+    for each in mine(0.5):
+        records.write(folder, each)
+    return folder
+
+
+def test_the_board_of_a_suite_is_among_the_runs(run: Path, tmp_path: Path) -> None:
+    target = upload.open_target(run, store.default_uri(run))
+    row_upload.send(target, run)
+    (stored,) = upload.search(target, f"tags.`bench.kind` = '{boards.KIND}'")
+    assert stored.data.tags["bench.defense"] == "mine"
+    assert stored.data.metrics["board/rank"] == 2
+    assert stored.data.metrics["board/leaked/type-2"] == 0.5
+    note = stored.data.tags["mlflow.note.content"]
+    assert "rank: 2 of 5 on v, between cdp and noise" in note
+    files = {entry.path for entry in target.client.list_artifacts(stored.info.run_id)}
+    assert {"board.html", "board.svg"} <= files
+    row_upload.send(target, run)
+    assert len(upload.search(target, f"tags.`bench.kind` = '{boards.KIND}'")) == 1
+
+
+def test_a_board_that_changed_takes_the_place_of_the_old_one(run: Path) -> None:
+    target = upload.open_target(run, store.default_uri(run))
+    row_upload.send(target, run)
+    for each in mine(0.1):
+        records.write(run, each)
+    row_upload.send(target, run)
+    (stored,) = upload.search(target, f"tags.`bench.kind` = '{boards.KIND}'")
+    assert stored.data.metrics["board/leaked/type-2"] == 0.1
+
+
+def test_a_run_of_no_suite_has_no_board(run: Path) -> None:
+    (run / "suite-standard.json").unlink()
+    assert boards.of_run(run) == []
