@@ -52,32 +52,40 @@ class Pool:
         """Numbers of a gradient."""
         return sum(value[0].numel() for value in self.gradients.values())
 
+    @property
+    def _together(self) -> bool:
+        """Whether all that is shown follows from the mean gradient of a set."""
+        description = self.mismatch.reading.description
+        return description is None or (description.senders == 1 and not description.inside_steps)
+
     def losses(self, chosen: Tensor, place: int, others: Tensor) -> Tensor:
         """Minus the log likelihood of the reading, up to a constant, for the set `chosen` (example,) of members with
         each of the `others` (other,) in this place, (other,)."""
-        description = self.mismatch.reading.description
-        together = description is None or (description.senders == 1 and not description.inside_steps)
-        rows = self.size * (1 if together or self.separable else len(chosen))
-        rest = torch.cat([chosen[:place], chosen[place + 1 :]])
-        parts = others.split(max(1, _AT_ONCE // rows))
-        if self.separable:
-            shown = [[_means(each, rest, part) for part in parts] for each in self.messages]
-        elif together:
-            means = [_means(self.gradients, rest, part) for part in parts]
-            shown = [[self._shown_of_means(each, mean) for mean in means] for each in self.observed]
-        else:
-            sets = [torch.cat([chosen.repeat(len(part), 1)]) for part in parts]
-            for several, part in zip(sets, parts, strict=True):
-                several[:, place] = part
-            shown = [[self.shown(each, several) for several in sets] for each in self.observed]
+        distance = _apart if self.mismatch.reading.description is None else self.mismatch.of_shown
+        numbers = self.size * (1 if self.separable or self._together else len(chosen))
+        parts = others.split(max(1, _AT_ONCE // numbers))
         total = torch.zeros(len(others), dtype=torch.float64)
-        for observed, simulated in zip(self.observed, shown, strict=True):
+        for number, observed in enumerate(self.observed):
             distances = [
-                (_apart if description is None else self.mismatch.of_shown)(each, _rows(observed, len(part)))
-                for each, part in zip(simulated, parts, strict=True)
+                distance(self._with(number, chosen, place, part), _rows(observed, len(part)))
+                for part in parts
             ]
             total += torch.cat(distances).double().cpu()
         return total.nan_to_num(nan=torch.inf)
+
+    def _with(self, number: int, chosen: Tensor, place: int, others: Tensor) -> Tensors:
+        """What an observation would show of these sets, name → (other, *shape)."""
+        rest = torch.cat([chosen[:place], chosen[place + 1 :]])
+        if self.separable:
+            return _means(self.messages[number], rest, others)
+        observed = self.observed[number]
+        if self._together:
+            means = _means(self.gradients, rest, others)
+            alone = {name: value[:, None] for name, value in means.items()}
+            return self.mismatch.shown(_rows(observed, len(others)), alone)
+        sets = chosen.repeat(len(others), 1)
+        sets[:, place] = others
+        return self.shown(observed, sets)
 
     def adds_up(self, chosen: Tensor) -> bool:
         """Whether what is shown of this set (example,) is the mean of its messages, but for rounding."""
@@ -100,11 +108,6 @@ class Pool:
         candidates = Candidates(inputs=self.inputs[sets], targets=self.targets[sets], weights=weights)
         gradients = {name: value[sets] for name, value in self.gradients.items()}
         return self.mismatch.shown(_rows(observed, len(sets)), gradients, candidates)
-
-    def _shown_of_means(self, observed: Tensors, means: Tensors) -> Tensors:
-        """The same of sets that are known by their mean gradients, where all that is shown follows from that."""
-        rows = len(next(iter(means.values())))
-        return self.mismatch.shown(_rows(observed, rows), {name: v[:, None] for name, v in means.items()})
 
 
 def most_likely(
