@@ -324,6 +324,20 @@ def test_what_the_server_cannot_read_of_one_client_may_be_open_before_and_after_
     assert line.startswith("Protect each update once it reaches the server, not inside the client")
 
 
+def test_a_mean_that_hides_pixels_and_not_who_is_in_it_is_said() -> None:
+    points = ("type-0", "aggregate")
+    base = [record(1.0, point=point) for point in points]
+    mine = [record(0.0, "mine", point) for point in points]
+    known, unknown = standings(board([*base, *mine])), standings(board([*base, *mine]))
+    at = next(n for n, each in enumerate(known) if each.defense == "mine")
+    mean = replace(known[at].points["aggregate"], recognised=0.95, chance=0.02)
+    known[at] = replace(known[at], points={**known[at].points, "aggregate": mean})
+    start = "Hide pixels in the mean of some clients"
+    (line,) = [line for line in gist(known) if line.startswith(start)]
+    assert line.endswith(": `mine` (recognised 95 %).")
+    assert not any(line.startswith(start) for line in gist(unknown))
+
+
 @pytest.mark.parametrize(
     ("value", "text"), [(0.974, "0.97"), (1.26, "1.3"), (423.4, "423"), (268520.0, "3e5"), (None, "–")]
 )

@@ -16,7 +16,8 @@ _TRAINS = 0.5  # of the undefended accuracy: below, a setting trains no model
 def gist(standings: Sequence[Standing]) -> list[str]:
     """Which settings protect everywhere, from the client's update on, each update but not their mean, behind a trusted
     server alone, each update at the server alone, hide pictures and not whose they are, or do not protect, and which
-    lack figures; each setting is in one sentence, with its accuracy."""
+    lack figures; each setting is in one sentence, with its accuracy.  Beside these, of which the mean of some clients
+    hides pictures and not who took part."""
     names = distinct(each.defense for each in standings)
     left = [each for each in standings if each.defense != UNDEFENDED and not each.missing and not each.faults]
     undefended = next((each for each in standings if each.defense == UNDEFENDED), None)
@@ -34,6 +35,17 @@ def gist(standings: Sequence[Standing]) -> list[str]:
         if those:
             settings = "; ".join(_setting(each, names[each.defense], base) for each in those)
             lines.append(f"{words}: {settings}.")
+    if named := [
+        each for each in standings if not each.missing and not each.faults and _names_in_the_mean(each)
+    ]:
+        settings = "; ".join(
+            f"`{names[each.defense]}` (recognised {share(each.points['aggregate'].recognised)})"
+            for each in named
+        )
+        lines.append(
+            f"Hide pixels in the mean of some clients (less than {share(LITTLE)} reconstructed), not whose they are: "
+            f"{settings}."
+        )
     lacking = [each for each in standings if each.missing and not each.faults]
     if lacking:
         settings = "; ".join(_setting(each, names[each.defense], base, _absent(each)) for each in lacking)
@@ -64,6 +76,11 @@ def _at_the_server_each(standing: Standing) -> bool:
 def _half(standing: Standing) -> bool:
     place = standing.points.get("type-0")
     return place is not None and place.leaked < MUCH
+
+
+def _names_in_the_mean(standing: Standing) -> bool:
+    place = standing.points.get("aggregate")
+    return place is not None and place.leaked < LITTLE and (place.recognised or 0.0) >= MUCH
 
 
 _KINDS = (
