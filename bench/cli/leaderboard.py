@@ -14,14 +14,13 @@ from bench.leaderboard.forms import csv as csv_form
 from bench.leaderboard.forms import figure, latex, page, poster, reconstructions, terminal
 from bench.leaderboard.forms import markdown as markdown_form
 from bench.leaderboard.forms import standings as standings_form
-from bench.leaderboard.forms.strips import VICTIMS_NAME, strips
 from bench.leaderboard.standings import Standing
 from bench.record.files import write_atomically
-from bench.record.names import entry_text
 from bench.record.runs import checked_run
 from bench.record.schema import Record
 from bench.reference import beside
 from bench.reference import store as reference_store
+from bench.reference.pictures import strips_of
 
 
 class _Board(click.Group):
@@ -106,7 +105,7 @@ def show(
         thumbnails = reconstructions.thumbnails(rows, folders, private=include_pictures)
         context = [*([f"Reference: {version}"] if version else []), *([f"Runs: {names}"] if names else [])]
         title = "Gradient leakage leaderboard"
-        shown = _strips(records, folders, version) if standings else {}
+        shown = strips_of(records, folders, version) if standings else {}
         _write(html, page.render(
             rows, thumbnails=thumbnails, title=title, context=context, standings=standings, strips=shown
         ))  # fmt: skip
@@ -162,12 +161,6 @@ def _attacks(records: Sequence[Record], *, as_json: bool) -> None:
         common.console().print(attack_ranks_form.terminal(ranks))
 
 
-def _strips(records: Sequence[Record], folders: dict[str, Path], version: str | None) -> dict[str, bytes]:
-    """Strips of the reference, and of what these runs have."""
-    names = (VICTIMS_NAME, *dict.fromkeys(entry_text(record.cell.defense) for record in records))
-    return {**(reference_store.strips(version, names) if version else {}), **strips(records, folders)}
-
-
 def _draw_standings(
     path: Path,
     standings: Sequence[Standing],
@@ -175,7 +168,7 @@ def _draw_standings(
     folders: dict[str, Path],
     version: str,
 ) -> None:
-    drawn = poster.svg(standings, _strips(records, folders, version), f"Gradient leakage, {version}")
+    drawn = poster.svg(standings, strips_of(records, folders, version), f"Gradient leakage, {version}")
     write_atomically(path, poster.FORMS[path.suffix.lower()](drawn))
 
 

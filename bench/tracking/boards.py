@@ -3,16 +3,15 @@ stands among the published ones.  No mlflow here."""
 
 import json
 from collections.abc import Mapping, Sequence
-from math import isfinite
 from pathlib import Path
 
 from bench.leaderboard.forms import page, poster
 from bench.leaderboard.forms import standings as form
-from bench.leaderboard.forms.strips import VICTIMS_NAME, strips
 from bench.leaderboard.standings import Standing
-from bench.reference import store as reference
+from bench.record.names import entry_text
 from bench.reference import summary
 from bench.reference.beside import Joined, joined, suite_of
+from bench.reference.pictures import strips_of
 from bench.tracking import rows, view
 from bench.tracking.pictures import BOARD, PAGE
 from bench.tracking.rows import RowView
@@ -71,18 +70,13 @@ def _metrics(standing: Standing) -> list[tuple[str, float, int]]:
     }  # fmt: skip
     for point, place in standing.points.items():
         figures |= {f"board/leaked/{point}": place.leaked, f"board/recognised/{point}": place.recognised}
-    return [
-        (view.suitable_key(name), float(value), 0)
-        for name, value in figures.items()
-        if value is not None and isfinite(value)
-    ]
+    return list(view.finite(figures))
 
 
 def _files(suite: Joined, run: Path) -> Mapping[str, bytes]:
     """The page and the picture, as `bench leaderboard` writes them."""
-    names = (VICTIMS_NAME, *(each.defense for each in suite.standings))
-    own = strips(suite.records, {record.id: run for record in suite.records})
-    shown = {**reference.strips(suite.version, names), **own}
+    own = {record.id: run for record in suite.records if entry_text(record.cell.defense) in suite.own}
+    shown = strips_of(suite.records, own, suite.version)
     title = f"Gradient leakage, {suite.version}"
     html = page.render(
         suite.rows, thumbnails={}, title=title, context=[f"Reference: {suite.version}"], standings=suite.standings,

@@ -7,7 +7,6 @@ figures need.  No mlflow here.
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 
 from bench.cell import Entry
@@ -126,9 +125,7 @@ def _metrics(row: Row) -> Iterator[tuple[str, float, int]]:
             ACCURACY: cost.accuracy, "accuracy/lost": cost.loss,
             EPSILON: cost.epsilon, "cost/overhead": cost.overhead,
         }  # fmt: skip
-    for name, value in figures.items():
-        if value is not None and isfinite(value):
-            yield view.suitable_key(name), value, 0
+    yield from view.finite(figures)
     yield from ((CURVE, accuracy, step) for step, accuracy in (cost.curve if cost else ()))
 
 

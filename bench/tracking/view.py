@@ -5,8 +5,9 @@ All three are walked from the record's classes: a new field of a cell, a grant o
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,13 @@ def suitable_key(text: str) -> str:
     """A key MLflow takes: its character set, a path in normal form, no longer than it allows."""
     parts = [part for part in _NOT_A_KEY.sub("_", text).split("/") if part]
     return "/".join("_" * len(part) if set(part) == {"."} else part for part in parts)[:_KEY].strip("/")
+
+
+def finite(figures: Mapping[str, float | None]) -> Iterator[tuple[str, float, int]]:
+    """(name, value, step) of what there is and is finite, as MLflow takes metrics."""
+    for name, value in figures.items():
+        if value is not None and isfinite(value):
+            yield suitable_key(name), value, 0
 
 
 def suitable_params(part: Frozen, path: str = "") -> dict[str, str]:

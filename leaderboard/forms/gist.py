@@ -19,7 +19,10 @@ def gist(standings: Sequence[Standing]) -> list[str]:
     lack figures; each setting is in one sentence, with its accuracy.  Beside these, of which the mean of some clients
     hides pictures and not who took part."""
     names = distinct(each.defense for each in standings)
-    left = [each for each in standings if each.defense != UNDEFENDED and not each.missing and not each.faults]
+    ranked = [
+        each for each in standings if each.defense != UNDEFENDED and not each.missing and not each.faults
+    ]
+    left = ranked
     undefended = next((each for each in standings if each.defense == UNDEFENDED), None)
     base = undefended.accuracy if undefended else None
     lines = []
@@ -35,9 +38,7 @@ def gist(standings: Sequence[Standing]) -> list[str]:
         if those:
             settings = "; ".join(_setting(each, names[each.defense], base) for each in those)
             lines.append(f"{words}: {settings}.")
-    if named := [
-        each for each in standings if not each.missing and not each.faults and _names_in_the_mean(each)
-    ]:
+    if named := [each for each in ranked if _names_in_the_mean(each)]:
         settings = "; ".join(
             f"`{names[each.defense]}` (recognised {share(each.points['aggregate'].recognised)})"
             for each in named
