@@ -7,6 +7,7 @@ from torch import Tensor
 
 from bench.attacks.base import Attack
 from bench.attacks.parts import combination
+from bench.attacks.parts.candidates import alone, by_label, candidates
 from bench.attacks.parts.distance import Distance
 from bench.attacks.parts.exchange import most_likely
 from bench.attacks.parts.features import Sketch
@@ -19,11 +20,10 @@ from bench.attacks.parts.objective import (
 )
 from bench.attacks.parts.rescale import rescaled
 from bench.attacks.priors_only import claim
-from bench.gradients import group_gradients, one_hot
+from bench.gradients import group_gradients
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction
 
-_CHUNK = 64  # candidates side by side
 _VALUES = 1 << 16  # kept of a gradient: larger ones are hashed together, and lose where a reading is zero
 LIST = 10  # candidates named of one example, best first: what so many attackers together may say
 
@@ -75,23 +75,17 @@ def _best(reading: Reading, row: int, scores: Tensor) -> Tensor:
         if reading.labels is not None:
             scores = scores.where(reading.gallery_labels == reading.labels[row], -torch.inf)
         return scores.topk(min(LIST, len(scores))).indices
-    if reading.labels is None:
-        return scores.topk(reading.examples).indices
-    labels, counts = reading.labels[row].unique(return_counts=True)
-    parts = [
-        scores.where(reading.gallery_labels == label, -torch.inf).topk(int(count)).indices
-        for label, count in zip(labels, counts, strict=True)
-    ]
-    return torch.cat(parts)
+    ranked, counts = by_label(reading, scores, None if reading.labels is None else reading.labels[row])
+    return torch.cat([each[:count] for each, count in zip(ranked, counts, strict=True)])
 
 
 def _likelihoods(reading: Reading) -> Tensor:
     """(reading, candidate): minus the distance of the reading from each candidate's described gradient."""
-    mismatch, observed = _mismatch(reading), observations(reading)
+    mismatch, observed, every = _mismatch(reading), observations(reading), candidates(reading)
     rows = []
     for row in range(len(reading)):
         parts = []
-        for x, y in zip(*(value[:, None].split(_CHUNK) for value in _candidates(reading)), strict=True):
+        for x, y in alone(*every):
             seen = [{n: v[row].expand(len(x), *v.shape[1:]) for n, v in each.items()} for each in observed]
             with torch.no_grad():
                 parts.append(mismatch(seen, x, y, differentiable=False))
@@ -104,14 +98,6 @@ def _mismatch(reading: Reading) -> Mismatch:
     plain = reading.description is None
     distance = Distance(kind="cosine") if plain else by_likelihood(Distance(kind="l2"), reading)
     return Mismatch(reading=reading, distance=distance, exact=True)
-
-
-def _candidates(reading: Reading) -> tuple[Tensor, Tensor]:
-    """Inputs (candidate, *shape) and label probabilities (candidate, class)."""
-    assert reading.gallery_inputs is not None and reading.gallery_labels is not None
-    like = next(iter(reading.values.values()))
-    targets = one_hot(reading.gallery_labels, reading.classes, like.dtype).to(like)
-    return reading.gallery_inputs.to(like), targets
 
 
 def _sets(reading: Reading, key: Key) -> Tensor:
@@ -137,7 +123,7 @@ def _by_gradients(reading: Reading, sketch: Sketch, observed: Tensor) -> Tensor:
     """(reading, candidate): scores of each reading (reading, value) by the candidates' plain gradients, on the
     coordinates that are not zero in it."""
     weights = {name: value[0] for name, value in reading.weights.items()}
-    chunks = zip(*(value[:, None].split(_CHUNK) for value in _candidates(reading)), strict=True)
+    chunks = alone(*candidates(reading))
     gradients = torch.cat(
         [sketch(group_gradients(reading.model, weights, x, y)).float().cpu() for x, y in chunks]
     )

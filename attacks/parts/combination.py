@@ -62,17 +62,17 @@ def scores(basis: Basis, observed: Tensor, examples: int) -> Tensor:
     coefficients = torch.from_numpy(nnls(root.T.numpy(), target.numpy(), maxiter=20 * len(root))[0])
     share = coefficients / norms * examples
     sure = coefficients * ((share > _ABOUT[0]) & (share < _ABOUT[1]))
-    found = torch.zeros_like(coefficients)
+    scored = torch.zeros_like(coefficients)
     left = observed.double()
     chosen = [int(at) for at in sure.topk(min(examples, len(sure))).indices if sure[at] > 0]
     for at in chosen:
-        found[at] = 2 + coefficients[at]
+        scored[at] = 2 + coefficients[at]
         left = left - gradients[at].double() / examples
     for step in range(examples - len(chosen)):
         gain = 2 * gradients.double() @ left / examples - (norms / examples) ** 2
-        gain[found > 0] = -torch.inf
+        gain[scored > 0] = -torch.inf
         at = int(gain.argmax())
-        found[at] = 2 - (step + 1) / (examples + 1)
+        scored[at] = 2 - (step + 1) / (examples + 1)
         left = left - gradients[at].double() / examples
     gain = 2 * gradients.double() @ left / examples - (norms / examples) ** 2
-    return found.where(found > 0, gain.argsort().argsort() / len(gain))
+    return scored.where(scored > 0, gain.argsort().argsort() / len(gain))

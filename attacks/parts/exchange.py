@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from bench.attacks.parts import combination
+from bench.attacks.parts.candidates import alone, by_label, candidates
 from bench.attacks.parts.features import Sketch
 from bench.attacks.parts.objective import Mismatch
-from bench.gradients import group_gradients, one_hot
-from bench.trip import Candidates, Reading
+from bench.gradients import group_gradients
+from bench.trip import Candidates
 
 _SWEEPS = 4  # at most; in each every example is exchanged once
 _OPTIONS = 256  # candidates tried for an example, at most
@@ -22,7 +23,6 @@ _KICKS = 24  # at most
 _KICKED = 0.6  # of a set's members
 _POOL = 1 << 27  # numbers in memory, of candidates' gradients
 _AT_ONCE = 1 << 22  # numbers in memory, of the sets that are compared
-_CHUNK = 64  # candidates side by side
 _TINY = 1e-30
 _SAME = 1e-4  # relative distance of what differs by rounding
 
@@ -81,8 +81,8 @@ class Pool:
         observed = self.observed[number]
         if self._together:
             means = _means(self.gradients, rest, others)
-            alone = {name: value[:, None] for name, value in means.items()}
-            return self.mismatch.shown(_rows(observed, len(others)), alone)
+            single = {name: value[:, None] for name, value in means.items()}
+            return self.mismatch.shown(_rows(observed, len(others)), single)
         sets = chosen.repeat(len(others), 1)
         sets[:, place] = others
         return self.shown(observed, sets)
@@ -105,9 +105,9 @@ class Pool:
     def shown(self, observed: Tensors, sets: Tensor) -> Tensors:
         """What an observation would show of sets (set, example), name → (set, *shape)."""
         weights = {name: value[0] for name, value in self.mismatch.reading.weights.items()}
-        candidates = Candidates(inputs=self.inputs[sets], targets=self.targets[sets], weights=weights)
+        behind = Candidates(inputs=self.inputs[sets], targets=self.targets[sets], weights=weights)
         gradients = {name: value[sets] for name, value in self.gradients.items()}
-        return self.mismatch.shown(_rows(observed, len(sets)), gradients, candidates)
+        return self.mismatch.shown(_rows(observed, len(sets)), gradients, behind)
 
 
 def most_likely(
@@ -120,7 +120,7 @@ def most_likely(
     say who is considered; `labels` (example,), if they are known; `sketch`: of a gradient.
     """
     reading = mismatch.reading
-    ranked, counts = _by_label(reading, scores, labels)
+    ranked, counts = by_label(reading, scores, labels)
     numbers = sum(value[0].numel() for value in observed[0].values())
     most = min(_OPTIONS, _POOL // numbers // len(counts))
     short = [each[: max(most, count)] for each, count in zip(ranked, counts, strict=True)]
@@ -140,30 +140,16 @@ def most_likely(
     return pool.members[_search(pool, starts, options, generator)]
 
 
-def _by_label(reading: Reading, scores: Tensor, labels: Tensor | None) -> tuple[list[Tensor], list[int]]:
-    """By label the candidates, best first, and how many examples have it; unknown labels count as one."""
-    assert reading.gallery_labels is not None
-    if labels is None:
-        return [scores.argsort(descending=True)], [reading.examples]
-    kinds, counts = labels.cpu().unique(return_counts=True)
-    own = [torch.nonzero(reading.gallery_labels.cpu() == kind)[:, 0] for kind in kinds]
-    return [each[scores[each].argsort(descending=True)] for each in own], counts.tolist()
-
-
 def pool_of(mismatch: Mismatch, observed: Sequence[Tensors], members: Tensor) -> Pool:
     """Of these candidates, by number (member,), for one reading."""
     reading = mismatch.reading
-    assert reading.gallery_inputs is not None and reading.gallery_labels is not None
-    like = next(iter(observed[0].values()))
-    inputs = reading.gallery_inputs[members].to(like)
-    targets = one_hot(reading.gallery_labels[members], reading.classes, like.dtype).to(like)
+    inputs, targets = candidates(reading, members)
     weights = {name: value[0] for name, value in reading.weights.items()}
-    chunks = zip(inputs[:, None].split(_CHUNK), targets[:, None].split(_CHUNK), strict=True)
     parts = []
-    for x, y in chunks:
+    for x, y in alone(inputs, targets):
         gradients = group_gradients(reading.model, weights, x, y)
-        candidates = Candidates(inputs=x, targets=y, weights=weights)
-        parts.append((gradients, *(_message(mismatch, each, gradients, candidates) for each in observed)))
+        behind = Candidates(inputs=x, targets=y, weights=weights)
+        parts.append((gradients, *(_message(mismatch, each, gradients, behind) for each in observed)))
     gradients, *messages = (_joined(each) for each in zip(*parts, strict=True))
     return Pool(
         mismatch=mismatch, observed=observed, members=members, inputs=inputs, targets=targets, gradients=gradients,
@@ -171,17 +157,17 @@ def pool_of(mismatch: Mismatch, observed: Sequence[Tensors], members: Tensor) ->
     )  # fmt: skip
 
 
-def _message(mismatch: Mismatch, observed: Tensors, gradients: Tensors, candidates: Candidates) -> Tensors:
+def _message(mismatch: Mismatch, observed: Tensors, gradients: Tensors, behind: Candidates) -> Tensors:
     """What is shown of candidates (candidate, 1, *shape) if every sender has one alone, name → (candidate, *shape)."""
     description = mismatch.reading.description
     copies = 1 if description is None else description.senders
-    count = len(candidates.inputs)
+    count = len(behind.inputs)
     return mismatch.shown(
         _rows(observed, count),
         {name: value[:, None].expand(-1, copies, *value.shape[1:]) for name, value in gradients.items()},
         replace(
-            candidates, inputs=candidates.inputs.expand(-1, copies, *candidates.inputs.shape[2:]),
-            targets=candidates.targets.expand(-1, copies, -1),
+            behind, inputs=behind.inputs.expand(-1, copies, *behind.inputs.shape[2:]),
+            targets=behind.targets.expand(-1, copies, -1),
         ),
     )  # fmt: skip
 

@@ -1,0 +1,36 @@
+"""The candidates of a gallery, as tensors to compute on."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from bench.gradients import one_hot
+from bench.trip import Reading
+
+_CHUNK = 64  # candidates side by side
+
+
+def candidates(reading: Reading, members: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Inputs (candidate, *shape) and label probabilities (candidate, class) of all, or of these by number."""
+    assert reading.gallery_inputs is not None and reading.gallery_labels is not None
+    like = next(iter(reading.values.values()))
+    inputs, labels = reading.gallery_inputs, reading.gallery_labels
+    if members is not None:
+        inputs, labels = inputs[members], labels[members]
+    return inputs.to(like), one_hot(labels, reading.classes, like.dtype).to(like)
+
+
+def alone(inputs: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Some at a time, each a group of its own: (candidate, 1, *shape) and (candidate, 1, class)."""
+    yield from zip(inputs[:, None].split(_CHUNK), targets[:, None].split(_CHUNK), strict=True)
+
+
+def by_label(reading: Reading, scores: Tensor, labels: Tensor | None) -> tuple[list[Tensor], list[int]]:
+    """By label the candidates, best first, and how many examples have it; unknown labels count as one."""
+    assert reading.gallery_labels is not None
+    if labels is None:
+        return [scores.argsort(descending=True)], [reading.examples]
+    kinds, counts = labels.cpu().unique(return_counts=True)
+    own = [torch.nonzero(reading.gallery_labels.cpu() == kind)[:, 0] for kind in kinds]
+    return [each[scores[each].argsort(descending=True)] for each in own], counts.tolist()
