@@ -246,7 +246,7 @@ def _lacks(row: Row | None, undefended: Row, point: str) -> str | None:
     if at.examples != whole.examples:
         return f"{at.examples} examples of {whole.examples}"
     if (at.named is None) != (whole.named is None) or (at.identified is None) != (whole.identified is None):
-        return "nobody was asked to recognise an example"
+        return "no figure of recognition"
     return None
 
 

@@ -90,7 +90,7 @@ def test_what_ships_is_small_whole_and_of_this_suite() -> None:
         lacking = [each for each in standings(board(records)) if each.missing]
         whys = {each.defense.partition("(")[0]: {absent.why for absent in each.absent} for each in lacking}
         # what a shuffle sends, parameter by parameter, is no attack's to read; of one example there is no variance
-        assert whys.get("ldp-fl", set()) <= {"not-attacked", "nobody was asked to recognise an example"}
+        assert whys.get("ldp-fl", set()) <= {"not-attacked", "no figure of recognition"}
         assert whys.get("variance-based", set()) <= {"nothing-sent"}
         assert whys.keys() <= {"ldp-fl", "variance-based"}
 
