@@ -289,10 +289,28 @@ def test_attacks_rank_by_what_they_get_of_all_examples() -> None:
 def test_the_gist_has_each_setting_once_and_says_where_it_protects() -> None:
     said = gist(standings(rows()))
     assert said[0].startswith("Without a defense attackers reconstruct 100 % at type-2, 90 % at type-0, over")
-    assert said[0].endswith("; accuracy –.")
+    assert "; accuracy –.  " in said[0]
     for name in ("cdp", "noise", "prune"):
         assert sum(f"`{name}`" in line for line in said) == 1
-    assert said[1].startswith("Protect at every point") and "`cdp`" in said[1]
+    assert said[1].startswith("**Protect at every point") and "`cdp`" in said[1]
+
+
+def test_a_line_of_the_gist_says_what_its_settings_leak_and_cost() -> None:
+    """Two settings that leave the server .1 and .3: their least and most, and each one's accuracy beside its name."""
+    records = [
+        record(rate, name, point)
+        for point in ("type-2", "type-0")
+        for name, rate in (("none", 1.0), ("noise", 0.1), ("sign", 0.3))
+    ]
+    trained = [
+        training_record(accuracy, cell=_trained(defense, 0))
+        for defense, accuracy in (("none", 0.9), ("noise", 0.8), ("sign", 0.4))
+    ]
+    every = standings(board([*records, *(replace(each, id=each.cell.id) for each in trained)]))
+    (line,) = [line for line in gist(every) if line.startswith("**Hide pixels at the server")]
+    figures, settings = line.split("): ")
+    assert figures.startswith("**Hide pixels at the server, not whose they are** (reconstructed 10–30 %")
+    assert settings == "`noise` 80 %, `sign` 40 %†."
 
 
 def test_what_hides_updates_and_not_their_mean_says_so() -> None:
@@ -303,9 +321,10 @@ def test_what_hides_updates_and_not_their_mean_says_so() -> None:
         for line in gist(standings(board([*(record(1.0, point=point) for point in points), *records])))
         if "`mine`" in line
     ]
-    words, figures = line.split(": ")
-    assert words == "Protect each client's update, and leave the mean of some clients open"
-    assert figures == "`mine` (0 %, of the mean 100 %, recognised 0 %)."
+    assert line == (
+        "**Protect each client's update, not the mean of some clients** "
+        "(reconstructed 0 %, of the mean 100 %, recognised 0 %): `mine`."
+    )
 
 
 def test_what_a_trusted_server_adds_protects_nothing_before_it() -> None:
@@ -313,7 +332,7 @@ def test_what_a_trusted_server_adds_protects_nothing_before_it() -> None:
     records = [record(rate, "mine", point) for point, rate in rates.items()]
     base = [record(1.0, point=point) for point in rates]
     (line,) = [line for line in gist(standings(board([*base, *records]))) if "`mine`" in line]
-    assert line.startswith("Protect what leaves the server, which must be trusted")
+    assert line.startswith("**Protect what leaves the server, which must be trusted")
 
 
 def test_what_the_server_cannot_read_of_one_client_may_be_open_before_and_after_it() -> None:
@@ -321,7 +340,7 @@ def test_what_the_server_cannot_read_of_one_client_may_be_open_before_and_after_
     records = [record(rate, "mine", point) for point, rate in rates.items()]
     base = [record(1.0, point=point) for point in rates]
     (line,) = [line for line in gist(standings(board([*base, *records]))) if "`mine`" in line]
-    assert line.startswith("Protect each update once it reaches the server, not inside the client")
+    assert line.startswith("**Protect each update once it reaches the server, not inside the client")
 
 
 def test_a_mean_that_hides_pixels_and_not_who_is_in_it_is_said() -> None:
@@ -332,9 +351,9 @@ def test_a_mean_that_hides_pixels_and_not_who_is_in_it_is_said() -> None:
     at = next(n for n, each in enumerate(known) if each.defense == "mine")
     mean = replace(known[at].points["aggregate"], recognised=0.95, chance=0.02)
     known[at] = replace(known[at], points={**known[at].points, "aggregate": mean})
-    start = "Hide pixels in the mean of some clients"
+    start = "**Hide pixels in the mean of some clients"
     (line,) = [line for line in gist(known) if line.startswith(start)]
-    assert line.endswith(": `mine` (recognised 95 %).")
+    assert line.endswith("(reconstructed 0 %, recognised 95 %): `mine`.")
     assert not any(line.startswith(start) for line in gist(unknown))
 
 
@@ -348,7 +367,7 @@ def test_an_epsilon_is_short(value: float | None, text: str) -> None:
 def test_what_lacks_figures_says_which() -> None:
     base = [record(1.0, point=point) for point in ("type-1", "type-0")]
     lines = gist(standings(board([*base, record(0.0, "mine", "type-1")])))
-    assert lines[-1] == "Not ranked, as figures are missing: `mine` (type-0: missing in one condition)."
+    assert lines[-1] == "**Not ranked, as figures are missing**: `mine` (type-0: missing in one condition)."
 
 
 def test_latex_has_the_standings_before_the_conditions() -> None:

@@ -1,23 +1,24 @@
-"""Standings in a few sentences: what protects, where, at what cost."""
+"""Standings in ten lines: what protects, where, at what cost."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from bench.leaderboard.costs import UNDEFENDED
-from bench.leaderboard.forms.numbers import epsilon, rate, share
-from bench.leaderboard.standings import Standing
+from bench.leaderboard.forms.numbers import epsilon, interval, share
+from bench.leaderboard.standings import Place, Standing
 from bench.record.names import distinct
 
 LITTLE, MUCH = 0.1, 0.5  # of the examples
 POINTS = ("type-2", "type-1", "type-0", "aggregate")
 _TRAINS = 0.5  # of the undefended accuracy: below, a setting trains no model
+_USELESS = "†"
 
 
 def gist(standings: Sequence[Standing]) -> list[str]:
-    """Which settings protect everywhere, from the client's update on, each update but not their mean, behind a trusted
-    server alone, each update at the server alone, hide pictures and not whose they are, or do not protect, and which
-    lack figures; each setting is in one sentence, with its accuracy.  Beside these, of which the mean of some clients
-    hides pictures and not who took part."""
+    """Markdown lines: what attackers get without a defense; then which settings protect everywhere, from the client's
+    update on, each update but not their mean, behind a trusted server alone, each update at the server alone, hide
+    pictures and not whose they are, or do not protect; each setting in one line, with its accuracy and ε.  Beside these,
+    of which the mean of some clients hides pictures and not who took part, and which lack figures."""
     names = distinct(each.defense for each in standings)
     ranked = [
         each for each in standings if each.defense != UNDEFENDED and not each.missing and not each.faults
@@ -30,27 +31,28 @@ def gist(standings: Sequence[Standing]) -> list[str]:
         rates = ", ".join(f"{share(place.leaked)} at {point}" for point, place in undefended.points.items())
         lines.append(
             f"Without a defense attackers reconstruct {rates}, over the conditions in which they get half or more; "
-            f"accuracy {share(base)}."
+            f"accuracy {share(base)}.  Below, a setting's accuracy follows its name; {_USELESS}: less than half of "
+            "that, so that it trains no model."
         )
     for words, holds in _KINDS:
         those = [each for each in left if holds(each)]
         left = [each for each in left if each not in those]
         if those:
-            settings = "; ".join(_setting(each, names[each.defense], base) for each in those)
-            lines.append(f"{words}: {settings}.")
+            settings = ", ".join(_setting(each, names[each.defense], base) for each in those)
+            lines.append(f"**{words}** ({_figures(those)}): {settings}.")
     if named := [each for each in ranked if _names_in_the_mean(each)]:
-        settings = "; ".join(
-            f"`{names[each.defense]}` (recognised {share(each.points['aggregate'].recognised)})"
-            for each in named
-        )
+        settings = ", ".join(f"`{names[each.defense]}`" for each in named)
+        places = [each.points["aggregate"] for each in named]
         lines.append(
-            f"Hide pixels in the mean of some clients (less than {share(LITTLE)} reconstructed), not whose they are: "
-            f"{settings}."
+            f"**Hide pixels in the mean of some clients, not who is in it** ({_reconstructed(places)}, "
+            f"{_recognised(places)}): {settings}."
         )
     lacking = [each for each in standings if each.missing and not each.faults]
     if lacking:
-        settings = "; ".join(_setting(each, names[each.defense], base, _absent(each)) for each in lacking)
-        lines.append(f"Not ranked, as figures are missing: {settings}.")
+        settings = "; ".join(
+            f"{_setting(each, names[each.defense], base)} ({', '.join(_absent(each))})" for each in lacking
+        )
+        lines.append(f"**Not ranked, as figures are missing**: {settings}.")
     return lines
 
 
@@ -85,30 +87,19 @@ def _names_in_the_mean(standing: Standing) -> bool:
 
 
 _KINDS = (
+    ("Protect at every point, from adaptive attackers too", _everywhere),
+    ("Protect from the client's update on, not inside the client", _from_the_update_on),
+    ("Protect each client's update, not the mean of some clients", _each_update),
     (
-        f"Protect at every point (less than {share(LITTLE)} reconstructed, and recognised above chance, adaptive "
-        "attackers included)",
-        _everywhere,
-    ),
-    (
-        "Protect from the client's update on, not one example's gradient inside the client",
-        _from_the_update_on,
-    ),
-    ("Protect each client's update, and leave the mean of some clients open", _each_update),
-    (
-        "Protect what leaves the server, which must be trusted: it sees the client's update before it adds the noise",
+        "Protect what leaves the server, which must be trusted: it sees each update before it adds the noise",
         _at_the_server,
     ),
     (
-        "Protect each update once it reaches the server, not inside the client, and leave the mean of some clients "
-        "open",
+        "Protect each update once it reaches the server, not inside the client, and not the mean of some clients",
         _at_the_server_each,
     ),
-    (f"Hide pixels at the server (less than {share(MUCH)} reconstructed), not whose they are", _half),
-    (
-        f"Do not protect: {share(MUCH)} and more reconstructed at the server by adaptive attackers",
-        lambda _: True,
-    ),
+    ("Hide pixels at the server, not whose they are", _half),
+    ("Do not protect from adaptive attackers at the server", lambda _: True),
 )
 
 
@@ -131,21 +122,50 @@ def _absent(standing: Standing) -> list[str]:
     ]
 
 
-def _setting(standing: Standing, name: str, base: float | None, absent: Sequence[str] = ()) -> str:
-    place = standing.points.get("type-0")
-    figures = list(absent)
-    figures += [] if place is None else [rate(place.leaked, lower_bound=place.lower_bound)]
-    if (
-        (mean := standing.points.get("aggregate")) is not None
-        and place is not None
-        and mean.leaked > place.leaked
-    ):
-        figures.append(f"of the mean {rate(mean.leaked, lower_bound=mean.lower_bound)}")
-    if place is not None and place.recognised is not None:
-        figures.append(f"recognised {share(place.recognised)}")
+def _setting(standing: Standing, name: str, base: float | None) -> str:
+    """Its name, and what it costs: "`fed-cdp` 9 %†, ε 0.97"."""
+    text = f"`{name}`"
     if standing.accuracy is not None:
         trains = base is None or standing.accuracy >= _TRAINS * base
-        figures.append(f"accuracy {share(standing.accuracy)}{'' if trains else ': it trains no model'}")
-    if standing.epsilon is not None:
-        figures.append(f"ε {epsilon(standing.epsilon)}, {standing.epsilon_of}")
-    return f"`{name}` ({', '.join(figures)})"
+        text += f" {share(standing.accuracy)}{'' if trains else _USELESS}"
+    return text if standing.epsilon is None else f"{text} at ε {epsilon(standing.epsilon)}"
+
+
+def _figures(those: Sequence[Standing]) -> str:
+    """What leaks of them at the server, and of the mean of some clients where that is more."""
+    figures = []
+    at = [each.points["type-0"] for each in those if "type-0" in each.points]
+    if at:
+        figures.append(_reconstructed(at))
+    more = [mean for each in those if (mean := _more_of_the_mean(each)) is not None]
+    if more:
+        of = "" if len(more) == len(those) else f" for {len(more)} of {len(those)}"
+        figures.append(f"of the mean {_rates(more)}{of}")
+    if at and any(place.recognised is not None for place in at):
+        figures.append(_recognised(at))
+    return ", ".join(figures)
+
+
+def _more_of_the_mean(standing: Standing) -> Place | None:
+    mean, place = standing.points.get("aggregate"), standing.points.get("type-0")
+    return mean if mean is not None and place is not None and mean.leaked > place.leaked else None
+
+
+def _reconstructed(places: Sequence[Place]) -> str:
+    return f"reconstructed {_rates(places)}"
+
+
+def _rates(places: Sequence[Place]) -> str:
+    bound = "≥ " if any(place.lower_bound for place in places) else ""
+    return bound + _range(place.leaked for place in places)
+
+
+def _recognised(places: Iterable[Place]) -> str:
+    return "recognised " + _range(place.recognised for place in places if place.recognised is not None)
+
+
+def _range(values: Iterable[float]) -> str:
+    """The least and the most of some shares: 0–37 %."""
+    every = list(values)
+    least, most = min(every), max(every)
+    return share(most) if share(least) == share(most) else interval((least, most))
