@@ -1,12 +1,17 @@
 """The arithmetic of a device, the same wherever cells are answered: workers, clusters, commands, the library."""
 
 import os
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.utils.deterministic
+
+from bench.sanitize import sanitize
 
 _FEWEST, _MOST = 256, 4096  # rows: fewer do not fill a GPU, more do not make it faster
 
@@ -38,6 +43,28 @@ def repeatable(device: torch.device | str) -> Iterator[None]:
         torch.use_deterministic_algorithms(algorithms[0])
         torch.backends.cudnn.benchmark = algorithms[1]
         filling.fill_uninitialized_memory = filled
+
+
+def name_of(device: torch.device | str) -> str:
+    """A GPU's name; of a CPU its name, family, model and the widest instructions that torch uses: sums are rounded in
+    another order on another one, so that figures of two differ in their last digits."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.get_device_name(torch.device(device))
+    return _cpu_name()
+
+
+@cache
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").split("\n\n")[0].splitlines()
+    except OSError:
+        lines = []
+    said = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    name = said.get("model name") or platform.processor() or platform.machine()
+    numbers = [
+        f"{word} {said[key]}" for word, key in (("family", "cpu family"), ("model", "model")) if key in said
+    ]
+    return sanitize(", ".join([name, *numbers, torch.backends.cpu.get_cpu_capability()]))
 
 
 def tf32(device: torch.device | str) -> bool | None:

@@ -8,6 +8,7 @@ import pytest
 from tests.records import attack_cell, attack_record, readings_of
 from tests.test_standings import record, suite
 
+from bench.cell import AttackCell, Entry
 from bench.cli.words import estimate
 from bench.errors import BenchError
 from bench.leaderboard.board import board
@@ -163,6 +164,33 @@ def test_a_cell_takes_what_it_took_others_and_alone_what_they_shared() -> None:
     assert expected([first, *sharing])(mine) == 0.1
     assert expected([first, *sharing], alone=True)(mine) == 60.0
     assert expected([first])(record(0.0, "mine", "type-0", 1).cell) is None
+
+
+def test_a_published_setting_takes_what_it_took_and_another_what_the_middle_one_of_its_kind_did() -> None:
+    """Of three settings that act on updates, each slow in another cell, the sum of medians is 30 and the middle whole
+    50; one that acts on examples is no measure for them, and the other way round."""
+    points = ("type-2", "type-1", "type-0")
+    taken = {
+        ("prune", "client"): (10.0, 10.0, 20.0),
+        ("gaussian", "client"): (10.0, 30.0, 10.0),
+        ("laplace", "client"): (40.0, 10.0, 10.0),
+        ("gaussian", "example"): (1.0, 1.0, 1.0),
+    }
+    published = [
+        replace(record(0.0, "none", point, 1), cell=cell, id=cell.id, cost=Cost(cpu_seconds=spent))
+        for (name, at), each in taken.items()
+        for point, spent in zip(points, each, strict=True)
+        if (cell := _of(name, at, point))
+    ]
+    seconds = expected(published)
+    assert [seconds(_of("gaussian", "client", point)) for point in points] == [10.0, 30.0, 10.0]
+    assert sum(seconds(_of("top-k", "client", point)) or 0.0 for point in points) == pytest.approx(50.0)
+    assert [seconds(_of("prune", "example", point)) for point in points] == [1.0, 1.0, 1.0]
+
+
+def _of(name: str, at: str, point: str) -> AttackCell:
+    defense = Entry(name=name, params={"at": at})
+    return record(0.0, "none", point, 1).cell.model_copy(update={"defense": defense})
 
 
 def test_a_run_takes_between_what_published_settings_took() -> None:

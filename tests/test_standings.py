@@ -1,14 +1,17 @@
 """A suite's standings: means over the conditions that count, ranks by the mean over points, neighbours on the same
 victims."""
 
+import io
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 from tests.records import TRAINING, attack_cell, attack_record, entry, readings_of, training_record
 
 from bench.cell import Federated, Grants
 from bench.leaderboard.attack_ranks import attack_ranks
 from bench.leaderboard.board import Row, board
+from bench.leaderboard.costs import DefenseCost
 from bench.leaderboard.forms import latex, numbers, poster
 from bench.leaderboard.forms import standings as form
 from bench.leaderboard.forms.gist import gist
@@ -262,6 +265,30 @@ def test_the_forms_have_every_setting_and_name_what_is_new() -> None:
     drawn = poster.svg(every, {}, "a suite").decode()
     assert all(name in drawn for name in ("cdp", "▸ noise", "prune", "none", "30 %"))
     assert poster.png(drawn.encode())[:4] == b"\x89PNG"
+
+
+def test_no_figure_is_cut_off_at_eighty_columns() -> None:
+    """The widest figures that there are: a row that loses a digit of its ε states another ε."""
+    (at, *others) = standings(board(suite()))
+    place = replace(
+        next(iter(at.points.values())), leaked=0.008, interval=(0.001, 0.16), recognised=0.993, chance=0.051,
+        lower_bound=True, ceiling=None,
+    )  # fmt: skip
+    released = DefenseCost(
+        setting="", seeds=3, accuracy=0.85, loss=None, epsilon=421.4, delta=1e-5, epsilon_unit="client",
+        epsilon_adjacency="one replaced", epsilon_absent=None, overhead=1.0, diverged=0, curve=(),
+    )  # fmt: skip
+    wide = replace(
+        at, defense="▸ secure-aggregation(bits=22)", own=True, rank=29, costs=(("a-model", released),),
+        points=dict.fromkeys(("type-2", "type-1", "type-0", "aggregate"), place),
+    )  # fmt: skip
+    text = io.StringIO()
+    Console(width=80, file=text).print(form.terminal([wide, *others], "a suite"))
+    lines = text.getvalue().splitlines()
+    (row,) = [line for line in lines if "421" in line]
+    assert row.count("≥ 0.8 %") == 4
+    assert "99.3 %" in row and "85 %" in row
+    assert sum("0.1–16" in line and "(5.1 %)" in line for line in lines) == 1
 
 
 def test_attacks_rank_by_what_they_get_of_all_examples() -> None:

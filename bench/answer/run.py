@@ -17,7 +17,7 @@ from bench.answer.elsewhere import Elsewhere, Usage
 from bench.answer.provenance import provenance
 from bench.answer.train import OnProgress, train_cell
 from bench.cell import AnyCell, AttackCell, TrainingCell
-from bench.device import tf32
+from bench.device import name_of, tf32
 from bench.errors import BenchError, DataError, NotApplicable, StorageError, with_place
 from bench.record.schema import AttackResult, Cost, Environment, Record, Status, TrainingResult
 
@@ -101,5 +101,5 @@ def environment(context: RunContext) -> Environment:
         bench=__version__, torch=torch.__version__, numpy=np.__version__, python=platform.python_version(),
         platform=platform.platform(), device=device.type, threads=context.threads, cores=os.cpu_count(),
         tf32=tf32(device),
-        device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
+        device_name=name_of(device),
     )  # fmt: skip

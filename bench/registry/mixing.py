@@ -4,21 +4,20 @@ Read off the class's literal `stages`, so that who scores or checks a record loa
 """
 
 from bench.cell import AttackCell
-from bench.errors import BenchError
 from bench.points import POINTS, Scope
-from bench.registry import entries as registry
+from bench.registry.claimed import stages
 
 EITHER = "its defense mixes examples before their gradient: one leaks if either of its originals comes back"
 
 
 def mixes(cell: AttackCell) -> bool:
     """Whether an example may be mixed with the next one of its batch; no for a defense that is not here."""
-    return cell.federated.batch > 1 and "input" in _stages(cell.defense.name)
+    return cell.federated.batch > 1 and "input" in stages(cell.defense.name)
 
 
 def mixes_alone(cell: AttackCell) -> bool:
     """Whether it is mixed, and nothing else is done to it or its gradient."""
-    return mixes(cell) and set(_stages(cell.defense.name)) == {"input"}
+    return mixes(cell) and set(stages(cell.defense.name)) == {"input"}
 
 
 def originals(cell: AttackCell) -> int:
@@ -26,12 +25,3 @@ def originals(cell: AttackCell) -> int:
     batches holds all of its originals."""
     known = POINTS.get(cell.point)
     return 2 if known is not None and known.scope is Scope.EXAMPLE and mixes(cell) else 1
-
-
-def _stages(defense: str) -> tuple[object, ...]:
-    """The stages that it claims; none where it is not here."""
-    try:
-        claimed = registry.literals("defenses", defense).get("stages")
-    except BenchError:
-        return ()
-    return tuple(claimed) if isinstance(claimed, tuple | list) else ()

@@ -17,8 +17,10 @@ _USELESS = "†"
 def gist(standings: Sequence[Standing]) -> list[str]:
     """Markdown lines: what attackers get without a defense; then which settings protect everywhere, from the client's
     update on, each update but not their mean, behind a trusted server alone, each update at the server alone, hide
-    pictures and not whose they are, or do not protect; each setting in one line, with its accuracy and ε.  Beside these,
-    of which the mean of some clients hides pictures and not who took part, and which lack figures."""
+    pictures and not whose they are, or do not protect; each setting in one line, with its accuracy and ε.
+
+    Beside these, of which the mean of some clients hides pictures and not who took part, and which lack figures.
+    """
     names = distinct(each.defense for each in standings)
     ranked = [
         each for each in standings if each.defense != UNDEFENDED and not each.missing and not each.faults

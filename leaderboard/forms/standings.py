@@ -17,6 +17,10 @@ from bench.leaderboard.standings import Place, Standing
 from bench.record.names import distinct
 
 OWN = "▸"  # before a setting that is not of the reference
+_BROKEN = {
+    "aggregate": "aggre-\ngate",
+    "recognised": "recog-\nnised",
+}  # heads that would be wider than their column
 _ALL = 0.995  # of the examples: a ceiling of as much is none
 SERVER = "type-0"  # what an honest server sees of one client
 LEGEND = (
@@ -76,10 +80,9 @@ def terminal(standings: Sequence[Standing], title: str) -> RenderableType:
     points = columns(standings)
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("#", justify="right", no_wrap=True)
-    table.add_column("defense", overflow="fold", min_width=14)
-    short = {"aggregate": "sum"}
-    for name in (*(short.get(point, point) for point in points), "recognised", "accuracy", "ε"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("defense", overflow="fold", min_width=8)
+    for name in (*points, "recognised", "accuracy", "ε"):
+        table.add_column(_BROKEN.get(name, name), justify="right", no_wrap=True)
     for each, line in zip(standings, figures(standings), strict=True):
         leaks = [
             _below(Text(text, style=_style(each.points.get(point))), within.removesuffix(" %"))
