@@ -28,7 +28,7 @@ from bench.leaderboard.costs import DefenseCost, costs
 from bench.leaderboard.flags import INCOMPLETE, Flag
 from bench.leaderboard.recognition import Rate, recognition, violations
 from bench.leaderboard.strength import Trained, strength, trained_with
-from bench.leaderboard.worst import GRADIENT_FREE, ExampleKey, WorstCase
+from bench.leaderboard.worst import GRADIENT_FREE, ExampleKey, OfSeed, WorstCase
 from bench.record.metrics import COMPARED
 from bench.record.names import dataset_name, entry_text
 from bench.record.schema import Record
@@ -56,7 +56,7 @@ class AtPoint:
     `by_attack` each attack's own rate; `reached` the share of examples that some attack brought to each of
     `THRESHOLDS_DB`; `prior_*` what needs no gradient; `reference_db` the linear-Gaussian reference.  `epsilon` bounds
     any attacker here.  `absent` attack → why it is n/a; `crashed` attack → reason; `missing` attacks that ran on
-    another row of the condition here.  `by_seed`: weight seed → examples that leaked, and all of its examples.
+    another row of the condition here.  `by_seed`: weight seed → what leaked of its examples.
     """
 
     point: str
@@ -79,7 +79,7 @@ class AtPoint:
     crashed: dict[str, str]
     missing: tuple[str, ...]
     flags: tuple[Flag, ...]
-    by_seed: dict[int, tuple[int, int]] = field(default_factory=dict)
+    by_seed: dict[int, OfSeed] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -270,15 +270,18 @@ def _place(there: Sequence[tuple[Row, AtPoint]], shown: Collection[tuple[str, st
 
 def _interval(there: Sequence[AtPoint]) -> tuple[float, float]:
     """Of the mean over conditions, whose victims and weight seeds are the same: each seed's mean counts for as many
-    examples as the seed has in one condition (`clustered_share`)."""
+    examples as the seed has in one condition, behind as many readings as it has in the one with most
+    (`clustered_share`)."""
     seeds = sorted({seed for at in there for seed in at.by_seed})
-    values, clusters = list[float](), list[int]()
+    values, readings, clusters = list[float](), list[tuple[int, int]](), list[int]()
     for seed in seeds:
         counts = [at.by_seed[seed] for at in there if seed in at.by_seed]
-        examples = min(of for _, of in counts)
-        values += [fmean(leaked / of for leaked, of in counts)] * examples
+        examples, behind = min(each.examples for each in counts), max(each.readings for each in counts)
+        values += [fmean(each.leaked / each.examples for each in counts)] * examples
+        readings += [(seed, n % behind) for n in range(examples)]
         clusters += [seed] * examples
-    return clustered_share(values, range(len(values)), clusters if len(seeds) > 1 else None)
+    numbers = {reading: number for number, reading in enumerate(dict.fromkeys(readings))}
+    return clustered_share(values, [numbers[each] for each in readings], clusters if len(seeds) > 1 else None)
 
 
 def _order(standing: Standing) -> tuple[Any, ...]:

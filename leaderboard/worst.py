@@ -19,6 +19,15 @@ GRADIENT_FREE = ("prior-", "labels-only")  # attackers whose examples owe nothin
 ExampleKey = tuple[int, int, int, int]  # seed, draw, reading, example
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfSeed:
+    """Of a weight seed's examples, behind so many readings, how many leaked."""
+
+    leaked: int
+    examples: int
+    readings: int
+
+
 @dataclass(slots=True)
 class WorstCase:
     """One defense at one point, over all its attacks.
@@ -170,13 +179,17 @@ class WorstCase:
         return share_interval(self.leaked) if self.attacked else None
 
     @property
-    def by_seed(self) -> dict[int, tuple[int, int]]:
-        """Weight seed → examples that leaked, and all of its examples."""
-        counts: dict[int, tuple[int, int]] = {}
-        for (seed, *_), hit in self.leaked.items():
-            leaked, of = counts.get(seed, (0, 0))
-            counts[seed] = leaked + hit, of + 1
-        return counts
+    def by_seed(self) -> dict[int, OfSeed]:
+        """What leaked, by weight seed."""
+        hits: dict[int, list[bool]] = {}
+        readings: dict[int, set[int]] = {}
+        for (seed, _, reading, _), hit in self.leaked.items():
+            hits.setdefault(seed, []).append(hit)
+            readings.setdefault(seed, set()).add(reading)
+        return {
+            seed: OfSeed(leaked=sum(each), examples=len(each), readings=len(readings[seed]))
+            for seed, each in hits.items()
+        }
 
     @property
     def at_least_once(self) -> float | None:

@@ -105,6 +105,29 @@ def test_an_interval_is_of_the_mean_over_conditions_and_of_few_seeds() -> None:
     assert place.interval[1] - place.interval[0] > 0.7
 
 
+def test_a_zero_of_batches_counts_readings_and_beside_single_examples_those() -> None:
+    """Five readings of eight examples each may leak whole: a zero of them is one of five; the mean with a condition of
+    forty single examples is a zero of forty."""
+    batches = [
+        replace(made, id=made.cell.id)
+        for name, hit in (("none", True), ("mine", False))
+        for made in [record(float(hit), name, "type-0", batch=8)]
+    ]
+    batches = [
+        replace(
+            each,
+            result=replace(each.attack, readings=readings_of([[each.cell.defense.name == "none"] * 8] * 5)),
+        )
+        for each in batches
+    ]
+    single = [record(1.0, "none"), record(0.0, "mine")]
+    of_batches = by_name(standings(board(batches)))["mine"].points["type-0"]
+    assert of_batches.interval == pytest.approx(wilson(0, 5))
+    assert by_name(standings(board(batches)))["none"].points["type-0"].interval == pytest.approx(wilson(5, 5))
+    of_both = by_name(standings(board([*batches, *single])))["mine"].points["type-0"]
+    assert of_both.interval == pytest.approx(wilson(0, EXAMPLES))
+
+
 @pytest.mark.parametrize(("undefended", "bound"), [("adaptive", False), ("plain", True)])
 def test_a_zero_where_no_adaptive_attacker_has_shown_what_he_can_is_a_lower_bound(
     undefended: str, bound: bool
@@ -334,10 +357,29 @@ def test_a_line_of_the_gist_says_what_its_settings_leak_and_cost() -> None:
         for defense, accuracy in (("none", 0.9), ("noise", 0.8), ("sign", 0.4))
     ]
     every = standings(board([*records, *(replace(each, id=each.cell.id) for each in trained)]))
-    (line,) = [line for line in gist(every) if line.startswith("**Hide pixels at the server")]
+    (line,) = [line for line in gist(every) if line.startswith("**Reconstructed in part at the server")]
     figures, settings = line.split("): ")
-    assert figures.startswith("**Hide pixels at the server, not whose they are** (reconstructed 10–30 %")
+    assert figures.endswith("** (reconstructed 10–30 %, recognised 10–30 %")
     assert settings == "`noise` 80 %, `sign` 40 %†."
+
+
+def test_what_protects_says_what_proves_it_and_what_it_spends() -> None:
+    """Where ε bounds what anybody recognises, the line has the bound; else it says that it is an attacker's failure
+    that was seen."""
+    every = standings(rows())
+    at = next(n for n, each in enumerate(every) if each.defense == "cdp")
+    released = DefenseCost(
+        setting="", seeds=3, accuracy=0.1, loss=None, epsilon=0.97, delta=1e-5, epsilon_unit="example",
+        epsilon_adjacency="one removed", epsilon_absent=None, overhead=1.0, diverged=0, curve=(),
+    )  # fmt: skip
+    proved = replace(
+        every[at], costs=(("a", released),),
+        points={point: replace(place, ceiling=0.045) for point, place in every[at].points.items()},
+    )  # fmt: skip
+    unproved = gist(every)[1]
+    (line,) = [line for line in gist([*every[:at], proved, *every[at + 1 :]]) if "`cdp`" in line]
+    assert unproved.endswith("a lower bound: no ε proves it): `cdp`.")
+    assert line.endswith("by ε at most 4 %): `cdp` 10 % (ε 0.97, one example removed).")
 
 
 def test_what_hides_updates_and_not_their_mean_says_so() -> None:
@@ -349,8 +391,8 @@ def test_what_hides_updates_and_not_their_mean_says_so() -> None:
         if "`mine`" in line
     ]
     assert line == (
-        "**Protect each client's update, not the mean of some clients** "
-        "(reconstructed 0 %, of the mean 100 %, recognised 0 %): `mine`."
+        "**Hide each client's update, not the mean of some clients** "
+        "(reconstructed 0 %, of the mean 100 %, recognised 0 %, a lower bound: no ε proves it): `mine`."
     )
 
 
@@ -367,7 +409,7 @@ def test_what_the_server_cannot_read_of_one_client_may_be_open_before_and_after_
     records = [record(rate, "mine", point) for point, rate in rates.items()]
     base = [record(1.0, point=point) for point in rates]
     (line,) = [line for line in gist(standings(board([*base, *records]))) if "`mine`" in line]
-    assert line.startswith("**Protect each update once it reaches the server, not inside the client")
+    assert line.startswith("**Hide each update at the server, not as it leaves the client")
 
 
 def test_a_mean_that_hides_pixels_and_not_who_is_in_it_is_said() -> None:
@@ -378,9 +420,9 @@ def test_a_mean_that_hides_pixels_and_not_who_is_in_it_is_said() -> None:
     at = next(n for n, each in enumerate(known) if each.defense == "mine")
     mean = replace(known[at].points["aggregate"], recognised=0.95, chance=0.02)
     known[at] = replace(known[at], points={**known[at].points, "aggregate": mean})
-    start = "**Hide pixels in the mean of some clients"
+    start = "**The mean of some clients hides their pixels"
     (line,) = [line for line in gist(known) if line.startswith(start)]
-    assert line.endswith("(reconstructed 0 %, recognised 95 %): `mine`.")
+    assert line.endswith("(at aggregate: reconstructed 0 %, recognised 95 %): `mine`.")
     assert not any(line.startswith(start) for line in gist(unknown))
 
 

@@ -18,7 +18,7 @@ from bench.matrix.published import PublishedFigures
 from bench.record.names import distinct
 from bench.record.request import Request
 from bench.record.schema import Record
-from bench.reference import summary
+from bench.reference import again, summary
 from bench.reference.beside import Joined
 from bench.sanitize import sanitize
 from bench.sweep.plan import RunSchedule
@@ -67,7 +67,7 @@ def conclude(
 
     `mlflow` is a line on the upload; `verbose` adds what knowing the defense gains, the caveats of ε and the legend.
     Of a suite `joined` are the records beside the reference: its standings stand in place of the tables, and of each
-    new defense where it stands.
+    new defense where it stands; where none is new, how far published records came out the same.
     """
     tables = by_condition(records)
     console.print()
@@ -93,7 +93,9 @@ def conclude(
     if joined is not None and joined.own:
         _stands(console, joined, run)
         return
+    repeated = again.lines(again.compared(records, joined.records)) if joined is not None else ()
     lines = [
+        *(("made again" if n == 0 else "", text) for n, text in enumerate(repeated)),
         *(("what leaks" if n == 0 else "", text) for n, text in enumerate(_leaks(tables))),
         *(("believe it?" if n == 0 else "", text) for n, text in enumerate(_evidence(tables))),
         ("next", f"bench leaderboard {run}   ranked, with costs and doubts"),

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from bench.leaderboard.costs import UNDEFENDED
-from bench.leaderboard.forms.numbers import epsilon, interval, share
+from bench.leaderboard.forms.numbers import ALL, epsilon, interval, share
 from bench.leaderboard.standings import Place, Standing
 from bench.record.names import distinct
 
@@ -33,26 +33,29 @@ def gist(standings: Sequence[Standing]) -> list[str]:
         rates = ", ".join(f"{share(place.leaked)} at {point}" for point, place in undefended.points.items())
         lines.append(
             f"Without a defense attackers reconstruct {rates}, over the conditions in which they get half or more; "
-            f"accuracy {share(base)}.  Below, a setting's accuracy follows its name; {_USELESS}: less than half of "
-            "that, so that it trains no model."
+            f"accuracy {share(base)}.  Below, reconstructed and recognised are at type-0, as the server reads one "
+            f"client.  A setting's accuracy follows its name; {_USELESS}: less than half of that, so that it trains no "
+            "model."
         )
     for words, holds in _KINDS:
         those = [each for each in left if holds(each)]
         left = [each for each in left if each not in those]
         if those:
             settings = ", ".join(_setting(each, names[each.defense], base) for each in those)
-            lines.append(f"**{words}** ({_figures(those)}): {settings}.")
+            figures = ", ".join([*_figures(those), *([] if holds in _LEAKING else [_proof(those)])])
+            lines.append(f"**{words}** ({figures}): {settings}.")
     if named := [each for each in ranked if _names_in_the_mean(each)]:
         settings = ", ".join(f"`{names[each.defense]}`" for each in named)
         places = [each.points["aggregate"] for each in named]
         lines.append(
-            f"**Hide pixels in the mean of some clients, not who is in it** ({_reconstructed(places)}, "
-            f"{_recognised(places)}): {settings}."
+            f"**The mean of some clients hides their pixels, not who is in it** (at aggregate: "
+            f"{_reconstructed(places)}, {_recognised(places)}): {settings}."
         )
     lacking = [each for each in standings if each.missing and not each.faults]
     if lacking:
         settings = "; ".join(
-            f"{_setting(each, names[each.defense], base)} ({', '.join(_absent(each))})" for each in lacking
+            f"{_setting(each, names[each.defense], base)} ({', '.join([*_absent(each), *_figures([each])])})"
+            for each in lacking
         )
         lines.append(f"**Not ranked, as figures are missing**: {settings}.")
     return lines
@@ -83,25 +86,29 @@ def _half(standing: Standing) -> bool:
     return place is not None and place.leaked < MUCH
 
 
+def _most(standing: Standing) -> bool:
+    return not _half(standing)
+
+
 def _names_in_the_mean(standing: Standing) -> bool:
     place = standing.points.get("aggregate")
-    return place is not None and place.leaked < LITTLE and (place.recognised or 0.0) >= MUCH
+    return place is not None and place.leaked < LITTLE and not _unrecognised(place)
+
+
+_LEAKING = (_half, _most)
 
 
 _KINDS = (
     ("Protect at every point, from adaptive attackers too", _everywhere),
     ("Protect from the client's update on, not inside the client", _from_the_update_on),
-    ("Protect each client's update, not the mean of some clients", _each_update),
+    ("Hide each client's update, not the mean of some clients", _each_update),
+    ("Protect what leaves the server, which must be trusted: it adds the noise itself", _at_the_server),
     (
-        "Protect what leaves the server, which must be trusted: it sees each update before it adds the noise",
-        _at_the_server,
-    ),
-    (
-        "Protect each update once it reaches the server, not inside the client, and not the mean of some clients",
+        "Hide each update at the server, not as it leaves the client, and not the mean of some",
         _at_the_server_each,
     ),
-    ("Hide pixels at the server, not whose they are", _half),
-    ("Do not protect from adaptive attackers at the server", lambda _: True),
+    (f"Reconstructed in part at the server, less than {share(MUCH)}", _half),
+    ("Reconstructed for the most part at the server by adaptive attackers", _most),
 )
 
 
@@ -109,10 +116,11 @@ def _protects(standing: Standing, points: Iterable[str]) -> bool:
     """Whether little is reconstructed at these points, as far as the suite has them, and little recognised above
     chance."""
     places = [place for point in points if (place := standing.points.get(point)) is not None]
-    return bool(places) and all(
-        place.leaked < LITTLE and (place.recognised or 0.0) - (place.chance or 0.0) < LITTLE
-        for place in places
-    )
+    return bool(places) and all(place.leaked < LITTLE and _unrecognised(place) for place in places)
+
+
+def _unrecognised(place: Place) -> bool:
+    return (place.recognised or 0.0) - (place.chance or 0.0) < LITTLE
 
 
 def _absent(standing: Standing) -> list[str]:
@@ -125,15 +133,28 @@ def _absent(standing: Standing) -> list[str]:
 
 
 def _setting(standing: Standing, name: str, base: float | None) -> str:
-    """Its name, and what it costs: "`fed-cdp` 9 %†, ε 0.97"."""
-    text = f"`{name}`"
+    """Its name, and what it costs: "`fed-cdp` 9 %† (ε 0.97, one example removed)"."""
+    text, costs = f"`{name}`", list[str]()
     if standing.accuracy is not None:
         trains = base is None or standing.accuracy >= _TRAINS * base
         text += f" {share(standing.accuracy)}{'' if trains else _USELESS}"
-    return text if standing.epsilon is None else f"{text} at ε {epsilon(standing.epsilon)}"
+    if standing.diverged:
+        costs.append(f"{len(standing.diverged)} of {len(standing.costs)} nets diverged")
+    if standing.epsilon is not None:
+        costs.append(f"ε {epsilon(standing.epsilon)}, {standing.epsilon_of}")
+    return f"{text} ({'; '.join(costs)})" if costs else text
 
 
-def _figures(those: Sequence[Standing]) -> str:
+def _proof(those: Sequence[Standing]) -> str:
+    """The most that anybody recognises of them, where ε proves it of each."""
+    ceilings = [each.points["type-0"].ceiling for each in those if "type-0" in each.points]
+    known = [ceiling for ceiling in ceilings if ceiling is not None and ceiling < ALL]
+    if not known or len(known) < len(ceilings):
+        return "a lower bound: no ε proves it"
+    return f"by ε at most {_range(known)}"
+
+
+def _figures(those: Sequence[Standing]) -> list[str]:
     """What leaks of them at the server, and of the mean of some clients where that is more."""
     figures = []
     at = [each.points["type-0"] for each in those if "type-0" in each.points]
@@ -145,7 +166,7 @@ def _figures(those: Sequence[Standing]) -> str:
         figures.append(f"of the mean {_rates(more)}{of}")
     if at and any(place.recognised is not None for place in at):
         figures.append(_recognised(at))
-    return ", ".join(figures)
+    return figures
 
 
 def _more_of_the_mean(standing: Standing) -> Place | None:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from bench.leaderboard.conditions import ordered
 from bench.leaderboard.forms.markdown import table as markdown_table
-from bench.leaderboard.forms.numbers import NONE, epsilon, fine, interval, rate, share
+from bench.leaderboard.forms.numbers import ALL, NONE, epsilon, fine, interval, rate, share
 from bench.leaderboard.standings import Place, Standing
 from bench.record.names import distinct
 
@@ -21,7 +21,6 @@ _BROKEN = {
     "aggregate": "aggre-\ngate",
     "recognised": "recog-\nnised",
 }  # heads that would be wider than their column
-_ALL = 0.995  # of the examples: a ceiling of as much is none
 SERVER = "type-0"  # what an honest server sees of one client
 LEGEND = (
     "type-2, type-1, type-0: share of examples that some attacker reconstructs from one example's gradient inside "
@@ -160,7 +159,7 @@ def _chance(place: Place | None) -> str:
 
 def _ceiling(place: Place | None) -> str:
     """Where it says something: an ε of some hundreds allows all."""
-    trivial = place is None or place.ceiling is None or place.ceiling >= _ALL
+    trivial = place is None or place.ceiling is None or place.ceiling >= ALL
     return "" if trivial or place is None else f"≤ {fine(place.ceiling)}"
 
 

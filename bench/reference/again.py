@@ -1,0 +1,77 @@
+"""Published records made again, held against those that ship: bit for bit, or which examples leak in one alone.
+
+On another processor sums are rounded in another order, and a search of a thousand steps ends elsewhere.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from bench.record.names import entry_text
+from bench.record.schema import Record
+
+
+@dataclass(slots=True)
+class Again:
+    """One defense's records: how many are equal, status, what leaked and the hash of their arrays; ids of those that
+    differ, their `examples`, and how many of these leak now alone, or leaked before alone; the machines, now and
+    before, by their names."""
+
+    equal: int = 0
+    differ: list[str] = field(default_factory=list)
+    examples: int = 0
+    only_now: int = 0
+    only_before: int = 0
+    machines: set[tuple[str, str]] = field(default_factory=set)
+
+
+def compared(now: Iterable[Record], before: Iterable[Record]) -> dict[str, Again]:
+    """The records that both have, by defense."""
+    old = {record.id: record for record in before}
+    rows: dict[str, Again] = {}
+    for record in now:
+        if (other := old.get(record.id)) is None:
+            continue
+        row = rows.setdefault(entry_text(record.cell.defense), Again())
+        if _outcome(record) == _outcome(other):
+            row.equal += 1
+            continue
+        row.differ.append(record.id[:8])
+        mine, theirs = _leaked(record), _leaked(other)
+        row.examples += len(mine.keys() | theirs.keys())
+        row.only_now += sum(leaks and not theirs.get(example) for example, leaks in mine.items())
+        row.only_before += sum(leaks and not mine.get(example) for example, leaks in theirs.items())
+        if record.environment and other.environment:
+            row.machines.add((record.environment.device_name, other.environment.device_name))
+    return rows
+
+
+def lines(rows: Mapping[str, Again]) -> Iterator[str]:
+    """What came out the same, and what did not, by defense."""
+    for name, row in rows.items():
+        yield f"{name}: {row.equal} of {row.equal + len(row.differ)} records are equal, arrays bit for bit"
+        if row.differ:
+            first = ", ".join(row.differ[:3]) + (", …" if len(row.differ) > 3 else "")
+            yield (
+                f"{len(row.differ)} differ, {first}: of their {row.examples} examples {row.only_now} leak now alone, "
+                f"{row.only_before} leaked before alone"
+            )
+            yield from (f"now on {now}, before on {before}" for now, before in sorted(row.machines))
+
+
+def _outcome(record: Record) -> object:
+    """What a record says, without cost, machine and digits beyond those that ship."""
+    if record.attack is not None:
+        return record.status, record.attack.arrays, _leaked(record)
+    training = record.training
+    return record.status, training and (training.checkpoints, f"{training.accuracy:.5g}")
+
+
+def _leaked(record: Record) -> dict[tuple[int, int], bool]:
+    """(reading, example) → whether it is reconstructed."""
+    if record.attack is None:
+        return {}
+    return {
+        (number, place): example.success
+        for number, reading in record.attack.numbered()
+        for place, example in enumerate(reading.examples)
+    }
