@@ -26,7 +26,7 @@ from bench.points import point as point_of
 from bench.record.cascade import NOTHING_LEFT, left
 from bench.record.schema import AttackResult, ReadingScore, Trajectory
 from bench.record.store import write_arrays
-from bench.registry.mixing import EITHER, mixes
+from bench.registry.mixing import EITHER, originals
 from bench.scoring.assign import in_order
 from bench.scoring.identify import Naming
 from bench.scoring.lpips_metric import lpips_for
@@ -88,7 +88,7 @@ def attack(
         privacy=diagnosis.privacy, reference_db=diagnosis.reference_db,
         trajectory=_losses(attempt.reconstruction), private=source.data.private,
         lpips_absent=scores.lpips_absent, arrays=arrays,
-        notes=(*attempt.reconstruction.notes, *[EITHER] * mixes(cell)),
+        notes=(*attempt.reconstruction.notes, *[EITHER] * (originals(cell) > 1)),
     )  # fmt: skip
     return result, attempt
 
