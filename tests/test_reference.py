@@ -17,7 +17,7 @@ from bench.matrix.read import read as read_matrix
 from bench.matrix.suites import VERSIONS
 from bench.record.names import entry_text
 from bench.record.schema import Cost
-from bench.reference import beside, store, summary
+from bench.reference import again, beside, store, summary
 from bench.reference.costs import expected, span
 
 MINE = ((0.5, "type-2", 1), (0.5, "type-0", 1), (0.2, "type-0", 2))  # what leaks of a setting of one's own
@@ -150,6 +150,34 @@ def test_my_records_change_nothing_of_what_ships(tmp_path: Path, monkeypatch: py
     assert {each.defense: (each.leaked, each.missing) for each in after if not each.own} == before
     (own,) = (each for each in after if each.own)
     assert own.missing == 0
+
+
+def test_published_records_made_again_say_which_examples_leak_in_one_run_alone() -> None:
+    """Of 40 examples 20 leaked before and others leak now: half of them in one run alone, on two machines."""
+    same_again, before = record(0.5, "prune", "type-2", 1), record(0.5, "prune", "type-0", 1)
+    other = [[n >= 0.25 * len(before.attack.readings) and n < 30] for n in range(40)]
+    now = replace(
+        before, result=replace(before.attack, readings=readings_of(other)),
+        environment=replace(before.environment, device_name="another"),
+    )  # fmt: skip
+    rows = again.compared([same_again, now, record(0.5, "mine", "type-0", 1)], [same_again, before])
+    (row,) = rows.values()
+    assert (row.equal, row.differ, row.examples) == (1, [before.id[:8]], 40)
+    assert (row.only_now, row.only_before) == (10, 10)
+    assert list(again.lines(rows)) == [
+        "prune: 1 of 2 records are equal, arrays bit for bit",
+        f"1 differ, {before.id[:8]}: of their 40 examples 10 leak now alone, 10 leaked before alone",
+        "now on another, before on x86_64",
+    ]
+
+
+def test_equal_outcomes_of_other_arrays_differ() -> None:
+    """The hash of truth and reconstruction counts, not the rates alone."""
+    before = record(0.5, "prune", "type-0", 1)
+    (row,) = again.compared(
+        [replace(before, result=replace(before.attack, arrays="0" * 64))], [before]
+    ).values()
+    assert (row.equal, row.only_now, row.only_before) == (0, 0, 0)
 
 
 def test_a_cell_takes_what_it_took_others_and_alone_what_they_shared() -> None:
