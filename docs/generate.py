@@ -197,8 +197,8 @@ def claims(
         "others left, so that *plain* and *black-box* are lower bounds of theirs, too.\n",
         "A figure is the mean over the conditions of its row; those that say nothing are left out.  *(1 of 10)*: in\n"
         "one of ten conditions such an attacker was run, so that it compares with no other column.  Where a defense\n"
-        "acts at the client, type-1 and type-0 show the same reading: in the suite it was attacked once, and counts at\n"
-        "both.  Attackers of presets that read type-1 alone count there alone; what they get they have at type-0, too.\n"
+        "acts at the client, type-1 and type-0 show the same reading: in the suite it was attacked once, and counts\n"
+        "at both.  Attackers of presets that read type-1 alone count there alone; what they get, type-0 gives, too.\n"
         "`CLAIMS-CELLS.md` has every condition with its figures and the cells behind them.\n",
         "The figures of a setting in one condition, at one point, give one of these verdicts, the worst first:\n",
         "\n".join(f"- **{word}**: {when}." for word, when in WORDS.items()) + "\n",
