@@ -120,10 +120,10 @@ def _stands(console: Console, joined: Joined, run: Path) -> None:
 def _say_lines(console: Console, lines: Iterable[tuple[str, str]]) -> None:
     console.print()
     for name, text in lines:
-        # a command stays in one piece, to be copied
+        # a command and a path stay in one piece, to be copied
         parts = (
             [text]
-            if "bench " in text
+            if "bench " in text or name == "picture"
             else textwrap.wrap(text, max(40, console.width - _INDENT), break_on_hyphens=False) or [""]
         )
         for n, part in enumerate(parts):

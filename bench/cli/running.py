@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from bench.answer.context import RunContext
+from bench.cell import AnyCell, AttackCell
 from bench.cli import conclusion
 from bench.cli.watching import Screen, say
 from bench.errors import BenchError
@@ -24,6 +25,7 @@ from bench.matrix.expand import PlannedCell, expand
 from bench.matrix.read import Matrix, read
 from bench.matrix.suites import ranking, title
 from bench.pictures import grid
+from bench.points import Scope, point
 from bench.record import request as requests
 from bench.record import store as records
 from bench.record.files import write_atomically
@@ -34,7 +36,7 @@ from bench.record.schema import Record
 from bench.reference import store as reference
 from bench.reference.beside import joined as joined_with
 from bench.reference.beside import version_of
-from bench.reference.costs import expected, span
+from bench.reference.costs import changes_examples, expected, span
 from bench.registry import entries as registry
 from bench.sweep.cluster import ClusterPool
 from bench.sweep.estimates import Remaining
@@ -44,6 +46,7 @@ from bench.sweep.pool import PoolSpec
 from bench.sweep.processes import ProcessPool
 from bench.sweep.progress import Reporter
 from bench.sweep.session import chosen_device, default_jobs, run_schedule
+from bench.sweep.trial import Trial, tried
 from bench.tracking.following import Follower
 
 
@@ -71,6 +74,8 @@ def prepare(
 ) -> PreparedRun:  # fmt: skip
     """Read the matrix and see what is done, of all of it or of one `shard`.
 
+    A few evaluations are tried of a defense that a suite has not timed, for some seconds.
+
     Raises `BenchError` for a mistake in the matrix.
     """
     for plugin in request.plugins:
@@ -88,11 +93,35 @@ def prepare(
         number, count = shard
         cells, name = shard_of(cells, number, count, resolver), f"{name}-shard-{number}-of-{count}"
     folder = out or Path("runs") / name
-    planned = schedule(cells, folder, resolver, expected(shipped, alone=request.shipped))
+    known = expected(shipped, alone=request.shipped)
+    planned = schedule(cells, folder, resolver, known)
+    if request.shipped and (new := _untimed(planned, shipped)):
+        workers = partial(ProcessPool, jobs=jobs or default_jobs(), plugins=request.plugins)
+        trial = tried(planned.waiting, new, resolver, data_dir, workers)
+        planned = schedule(cells, folder, resolver, partial(_slowed, known, trial))
     return PreparedRun(
         request=request, matrix=matrix, cells=cells, folder=folder, schedule=planned,
         span=span(shipped, planned.waiting, alone=True), data_dir=data_dir, jobs=jobs,
     )  # fmt: skip
+
+
+def _untimed(planned: RunSchedule, shipped: Sequence[Record]) -> dict[str, str]:
+    """The defenses, as text, that are not published, and of which nothing has run yet: with the stage they act at."""
+    timed = {str(record.cell.defense) for record in shipped} | {str(cell.defense) for cell in planned.done}
+    return {
+        str(cell.defense): "example" if changes_examples(cell.defense) else "client"
+        for cell in planned.waiting
+        if str(cell.defense) not in timed
+    }
+
+
+def _slowed(known: Callable[[AnyCell], float | None], trial: Trial, cell: AnyCell) -> float | None:
+    """What a cell took under others, times what a trial says of its defense where the reading shows it."""
+    seconds = known(cell)
+    if seconds is None or not isinstance(cell, AttackCell):
+        return seconds
+    untouched = point(cell.point).scope is Scope.EXAMPLE and not changes_examples(cell.defense)
+    return seconds if untouched else seconds * trial.ratio(cell)
 
 
 def execute(
