@@ -108,18 +108,12 @@ def test_an_interval_is_of_the_mean_over_conditions_and_of_few_seeds() -> None:
 def test_a_zero_of_batches_counts_readings_and_beside_single_examples_those() -> None:
     """Five readings of eight examples each may leak whole: a zero of them is one of five; the mean with a condition of
     forty single examples is a zero of forty."""
-    batches = [
-        replace(made, id=made.cell.id)
-        for name, hit in (("none", True), ("mine", False))
-        for made in [record(float(hit), name, "type-0", batch=8)]
-    ]
-    batches = [
-        replace(
-            each,
-            result=replace(each.attack, readings=readings_of([[each.cell.defense.name == "none"] * 8] * 5)),
-        )
-        for each in batches
-    ]
+    batches = []
+    for name in ("none", "mine"):
+        made = record(1.0, name, "type-0", batch=8)
+        assert made.attack is not None
+        readings = readings_of([[name == "none"] * 8] * 5)
+        batches.append(replace(made, result=replace(made.attack, readings=readings)))
     single = [record(1.0, "none"), record(0.0, "mine")]
     of_batches = by_name(standings(board(batches)))["mine"].points["type-0"]
     assert of_batches.interval == pytest.approx(wilson(0, 5))

@@ -26,7 +26,8 @@ class TimedPool:
     """One worker, whose attacks take the seconds of `SECONDS`; those of `crashing` crash."""
 
     def __init__(self, asked: list[AttackCell], crashing: Sequence[str], context: RunContext) -> None:
-        self._asked, self._crashing, self._cell = asked, crashing, None
+        self._asked, self._crashing = asked, crashing
+        self._cell: AttackCell | None = None
 
     def workers(self) -> tuple[str, ...]:
         return ("a",)
