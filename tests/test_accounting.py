@@ -243,6 +243,7 @@ def test_an_example_is_used_as_often_as_a_batch_between_two_passes_allows(
 @pytest.mark.parametrize(
     ("decay", "expected"), [("linear", 0.575), ("staircase", 0.536), ("exponential", 0.637)]
 )
+@pytest.mark.slow
 def test_no_schedule_from_15_to_4_85_spends_what_the_paper_says(decay: str, expected: float) -> None:
     """Rounds count from 0 here: a step earlier on each schedule than the figures quoted."""
     found = figures(FedAlphaCdp(sigma=15.0, decay=decay).mechanism(PAPER))["paper 0.01"]  # type: ignore[arg-type]
@@ -320,6 +321,7 @@ def test_spending_grows_with_rounds_and_falls_with_noise() -> None:
     assert louder.so_far(100) < curve[-1]
 
 
+@pytest.mark.slow
 def test_many_multipliers_are_interpolated_to_seven_digits() -> None:
     sigmas = [15.0 * 0.9995**step for step in range(2000)]
     plain = sum((rdp.rdp(0.01, sigma) for sigma in sigmas[::20]), np.zeros(len(rdp.ORDERS)))

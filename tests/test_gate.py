@@ -337,6 +337,7 @@ def call(*arguments: str) -> Result:
     return CliRunner().invoke(gate, list(arguments))
 
 
+@pytest.mark.slow
 def test_a_weakened_defense_fails_the_gate_from_the_command_line(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

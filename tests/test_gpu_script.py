@@ -49,6 +49,7 @@ def test_checks_of_some_entries() -> None:
     assert not any(each.failed for each in found.values()), [each.failed for each in found.values()]
 
 
+@pytest.mark.slow
 def test_what_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU that computes otherwise, and one that does not do the same twice."""
     original, calls = Cpl.reconstruct, 0

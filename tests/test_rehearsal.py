@@ -170,6 +170,7 @@ def test_a_training_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert resumed.training == whole.training
 
 
+@pytest.mark.slow
 def test_out_of_memory_halves_the_chunk(tmp_path: Path) -> None:
     cell = attack_cell("cpl", readings=8, chunk=8, evaluations=120)
     whole, _ = rehearsed(cell, tmp_path)

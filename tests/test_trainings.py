@@ -166,6 +166,7 @@ def test_several_seeds_are_one_row_with_their_span(ran: tuple[Path, str]) -> Non
     assert row.diverged == 1
 
 
+@pytest.mark.slow
 def test_a_training_tells_every_round_and_takes_the_cores_that_are_left(matrix: Path, tmp_path: Path) -> None:
     planned = expand(read(matrix), Resolver(None).data)[1:]
     todo = schedule(planned, tmp_path, Resolver(None))
