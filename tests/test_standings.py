@@ -373,7 +373,7 @@ def test_what_protects_says_what_proves_it_and_what_it_spends() -> None:
     unproved = gist(every)[1]
     (line,) = [line for line in gist([*every[:at], proved, *every[at + 1 :]]) if "`cdp`" in line]
     assert unproved.endswith("a lower bound: no ε proves it): `cdp`.")
-    assert line.endswith("by ε at most 4 %): `cdp` 10 % (ε 0.97, one example removed).")
+    assert line.endswith("by ε at most 4.5 %): `cdp` 10 % (ε 0.97, one example removed).")
 
 
 def test_what_hides_updates_and_not_their_mean_says_so() -> None:

@@ -50,6 +50,7 @@ class Estimates:
             maxlen=16 * _REMEMBERED
         )  # of known cells: here, elsewhere
         self._formula: dict[str, float] = {}
+        self._elsewhere: dict[str, float | None] = {}
         self._ratios: defaultdict[Hashable, deque[float]] = defaultdict(lambda: deque(maxlen=_REMEMBERED))
         self._medians: dict[Hashable, float] = {}
         self._lock = threading.Lock()  # the thread that writes a run's progress reads, while the run learns
@@ -57,7 +58,7 @@ class Estimates:
 
     def learn(self, cell: AnyCell, cost: Cost) -> None:
         """What a cell took; a time that cannot be, or of a cell that reused another's answer, is passed over."""
-        if (elsewhere := self._known(cell)) is not None and 0 < cost.wall_seconds < 1e9:
+        if (elsewhere := self._took_elsewhere(cell)) is not None and 0 < cost.wall_seconds < 1e9:
             with self._lock:
                 self._speeds.append((cost.wall_seconds, elsewhere))
         if cost.reused_from or not 0 < cost.wall_seconds < 1e9:
@@ -71,7 +72,7 @@ class Estimates:
 
     def seconds(self, cell: AnyCell) -> float:
         """What it will take, on one core."""
-        if (elsewhere := self._known(cell)) is not None:
+        if (elsewhere := self._took_elsewhere(cell)) is not None:
             with self._lock:
                 here, there = (
                     (sum(each) for each in zip(*self._speeds, strict=True)) if self._speeds else (1.0, 1.0)
@@ -85,6 +86,12 @@ class Estimates:
                         self._medians[kind] = statistics.median(self._ratios[kind])
                     return self._by_formula(cell) * self._medians[kind]
         return self._by_formula(cell)
+
+    def _took_elsewhere(self, cell: AnyCell) -> float | None:
+        """What is known of it, sought once: what is left of a run is asked every two seconds, of every cell."""
+        if cell.id not in self._elsewhere:
+            self._elsewhere[cell.id] = self._known(cell)
+        return self._elsewhere[cell.id]
 
     def _by_formula(self, cell: AnyCell) -> float:
         if cell.id not in self._formula:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from bench.leaderboard.costs import UNDEFENDED
-from bench.leaderboard.forms.numbers import ALL, epsilon, interval, share
+from bench.leaderboard.forms.numbers import ALL, epsilon, fine, interval, share
 from bench.leaderboard.standings import Place, Standing
 from bench.record.names import distinct
 
@@ -151,7 +151,8 @@ def _proof(those: Sequence[Standing]) -> str:
     known = [ceiling for ceiling in ceilings if ceiling is not None and ceiling < ALL]
     if not known or len(known) < len(ceilings):
         return "a lower bound: no ε proves it"
-    return f"by ε at most {_range(known)}"
+    least, most = fine(min(known)), fine(max(known))  # to whole percents a bound could fall below itself
+    return f"by ε at most {most if least == most else f'{least} to {most}'}"
 
 
 def _figures(those: Sequence[Standing]) -> list[str]:
