@@ -35,13 +35,19 @@ class Analytic(Attack):
     iterative = False
 
     tolerance: float = parameter(
-        1e-3, "how far outside the data's range a candidate of a batch may lie", unit="widths of the range",
-        source="ours", low=0,
-    )  # fmt: skip
+        1e-3,
+        "how far outside the data's range a candidate of a batch may lie",
+        unit="widths of the range",
+        source="ours",
+        low=0,
+    )
     same: float = parameter(
-        1e-3, "root mean square difference up to which two neurons show the same example",
-        unit="widths of the range", source="ours", low=0,
-    )  # fmt: skip
+        1e-3,
+        "root mean square difference up to which two neurons show the same example",
+        unit="widths of the range",
+        source="ours",
+        low=0,
+    )
 
     def refuses(self, reading: Reading) -> str | None:
         return refusal(reading)
@@ -59,13 +65,15 @@ class Analytic(Attack):
         zero = torch.zeros(len(reading), dtype=torch.long)
         return Reconstruction(
             inputs=torch.stack(inputs).to(mean[f"{layer.prefix}bias"].dtype),
-            labels=infer_labels(reading, mean), loss=torch.stack(loss),
-            evaluations=zero, outer=zero, restarts=zero, status=status,
-        )  # fmt: skip
+            labels=infer_labels(reading, mean),
+            loss=torch.stack(loss),
+            evaluations=zero,
+            outer=zero,
+            restarts=zero,
+            status=status,
+        )
 
-    def _one_reading(
-        self, reading: Reading, layer: FirstLayer, table: Tensor
-    ) -> tuple[Tensor, Tensor, Status]:
+    def _one_reading(self, reading: Reading, layer: FirstLayer, table: Tensor) -> tuple[Tensor, Tensor, Status]:
         """Examples (example, *shape), the share of the table (neuron, weight or bias) that they leave
         unexplained, and the status; the public mean where the division is impossible."""
         public = reading.public_mean.double().cpu().expand(reading.examples, *reading.shape)

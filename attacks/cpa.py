@@ -35,9 +35,7 @@ class Cpa(Attack):
     iterative = False
     most_examples = 64
 
-    refine: bool = parameter(
-        True, "likelihood without decorrelation after FastICA; off: FastICA alone", source="ours"
-    )
+    refine: bool = parameter(True, "likelihood without decorrelation after FastICA; off: FastICA alone", source="ours")
 
     def refuses(self, reading: Reading) -> str | None:
         return refusal(reading)
@@ -55,10 +53,16 @@ class Cpa(Attack):
         inputs, labels, loss, certain, status = zip(*rows, strict=True)
         zero = torch.zeros(len(reading), dtype=torch.long)
         return Reconstruction(
-            inputs=torch.stack(inputs).to(next(iter(reading.values.values())).dtype), labels=torch.stack(labels),
-            loss=torch.tensor(loss, dtype=torch.float64), certificate=torch.tensor(certain, dtype=torch.float64),
-            evaluations=zero, outer=zero, restarts=zero, status=status, notes=_NOTES,
-        )  # fmt: skip
+            inputs=torch.stack(inputs).to(next(iter(reading.values.values())).dtype),
+            labels=torch.stack(labels),
+            loss=torch.tensor(loss, dtype=torch.float64),
+            certificate=torch.tensor(certain, dtype=torch.float64),
+            evaluations=zero,
+            outer=zero,
+            restarts=zero,
+            status=status,
+            notes=_NOTES,
+        )
 
     def _one_reading(
         self,
@@ -87,6 +91,9 @@ class Cpa(Attack):
             labels = agreed.labels
         inputs = torch.cat([inputs, inputs.mean(0).expand(missing, -1)])
         return (
-            inputs.reshape(-1, *reading.shape), labels, float(1 - agreed.explained.clamp_min(0).mean()),
-            agreed.certain / reading.examples, "ok",
-        )  # fmt: skip
+            inputs.reshape(-1, *reading.shape),
+            labels,
+            float(1 - agreed.explained.clamp_min(0).mean()),
+            agreed.certain / reading.examples,
+            "ok",
+        )

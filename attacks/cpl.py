@@ -28,9 +28,10 @@ class Cpl(MatchingAttack):
     start: Start = parameter("tile-2", "first candidate; tables start uniform", source="Wei et al. 2020")
     history: int = parameter(100, "pairs kept by L-BFGS", source="Wei et al. 2020", low=1)
     line_search: Literal["none", "backtracking"] = parameter(
-        "none", "full steps as published; or ours: shorter ones, preconditioned inputs, normalised losses",
+        "none",
+        "full steps as published; or ours: shorter ones, preconditioned inputs, normalised losses",
         source="Wei et al. 2020",
-    )  # fmt: skip
+    )
     restarts: int = parameter(0, "fresh starts inside the budget", source="Wei et al. 2020", low=0)
     l2: float = parameter(0.0, "weight of the mean square of the candidate", source="Wei et al. 2020", low=0)
     l1: float = parameter(0.0, "weight of its mean magnitude", source="Wei et al. 2020", low=0)
@@ -39,9 +40,11 @@ class Cpl(MatchingAttack):
         tiled = self.start.startswith("tile") and reading.kind == "table"
         return Parts(
             departures=_DEPARTURES,
-            distance="l2", start="uniform" if tiled else self.start, labels="inferred",
+            distance="l2",
+            start="uniform" if tiled else self.start,
+            labels="inferred",
             solver=Lbfgs(history=min(self.history, budget.evaluations), line_search=self.line_search),
             preconditioned=self.line_search == "backtracking",
             limits=RowLimits(evaluations=20 * self.outer, restarts=self.restarts),
             prior=Prior(squared=self.l2, absolute=self.l1),
-        )  # fmt: skip
+        )

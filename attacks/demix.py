@@ -23,9 +23,7 @@ class Demix(Attack):
     knowledge = ("adaptive",)
     mergeable = True
 
-    starts: int = parameter(
-        4, "starts inside the budget, while none explains the reading", source="ours", low=1
-    )
+    starts: int = parameter(4, "starts inside the budget, while none explains the reading", source="ours", low=1)
 
     tolerance: float = parameter(
         1e-9, "of the zero-gradient loss: a reading is done below", source="ours", low=0.0, high=1.0
@@ -42,6 +40,4 @@ class Demix(Attack):
         return objective_of(reading)
 
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
-        return most_probable(
-            rescaled(reading), budget, key, starts=self.starts, tolerance=self.tolerance, mixed=True
-        )
+        return most_probable(rescaled(reading), budget, key, starts=self.starts, tolerance=self.tolerance, mixed=True)

@@ -20,16 +20,19 @@ class Dlg(MatchingAttack):
     outer: int = parameter(300, "outer steps at most", unit="20 evaluations", source="Zhu et al. 2019", low=1)
     history: int = parameter(100, "pairs kept by L-BFGS", source="Zhu et al. 2019", low=1)
     line_search: Literal["none", "backtracking"] = parameter(
-        "none", "full steps as published; or ours: shorter ones, preconditioned inputs, normalised losses",
+        "none",
+        "full steps as published; or ours: shorter ones, preconditioned inputs, normalised losses",
         source="Zhu et al. 2019",
-    )  # fmt: skip
+    )
     restarts: int = parameter(0, "fresh starts inside the budget", source="Zhu et al. 2019", low=0)
 
     def parts(self, reading: Reading, budget: Budget) -> Parts:
         del reading
         return Parts(
-            distance="l2", start="gaussian", labels="joint",
+            distance="l2",
+            start="gaussian",
+            labels="joint",
             solver=Lbfgs(history=min(self.history, budget.evaluations), line_search=self.line_search),
             preconditioned=self.line_search == "backtracking",
             limits=RowLimits(evaluations=20 * self.outer, restarts=self.restarts),
-        )  # fmt: skip
+        )

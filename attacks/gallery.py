@@ -11,13 +11,7 @@ from bench.attacks.parts.candidates import alone, by_label, candidates
 from bench.attacks.parts.distance import Distance
 from bench.attacks.parts.exchange import most_likely
 from bench.attacks.parts.features import Sketch
-from bench.attacks.parts.objective import (
-    Mismatch,
-    by_likelihood,
-    mean_observation,
-    observations,
-    same_weights,
-)
+from bench.attacks.parts.objective import Mismatch, by_likelihood, mean_observation, observations, same_weights
 from bench.attacks.parts.rescale import rescaled
 from bench.attacks.priors_only import claim
 from bench.gradients import group_gradients
@@ -62,9 +56,15 @@ class Gallery(Attack):
         mean = reading.public_mean.expand(*first.shape, *reading.shape)
         made = claim(reading, mean, reading.gallery_labels[first])
         return Reconstruction(
-            inputs=made.inputs, labels=made.labels, loss=-scores.amax(1), evaluations=made.evaluations,
-            outer=made.outer, restarts=made.restarts, status=made.status, named=named,
-        )  # fmt: skip
+            inputs=made.inputs,
+            labels=made.labels,
+            loss=-scores.amax(1),
+            evaluations=made.evaluations,
+            outer=made.outer,
+            restarts=made.restarts,
+            status=made.status,
+            named=named,
+        )
 
 
 def _best(reading: Reading, row: int, scores: Tensor) -> Tensor:
@@ -124,9 +124,7 @@ def _by_gradients(reading: Reading, sketch: Sketch, observed: Tensor) -> Tensor:
     coordinates that are not zero in it."""
     weights = {name: value[0] for name, value in reading.weights.items()}
     chunks = alone(*candidates(reading))
-    gradients = torch.cat(
-        [sketch(group_gradients(reading.model, weights, x, y)).float().cpu() for x, y in chunks]
-    )
+    gradients = torch.cat([sketch(group_gradients(reading.model, weights, x, y)).float().cpu() for x, y in chunks])
     whole: combination.Basis | None = None  # of readings that are zero nowhere
     rows = []
     for row in observed:

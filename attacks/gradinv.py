@@ -31,11 +31,15 @@ class GradInv(MatchingAttack):
             departures=("restarts are chosen by the whole loss, the authors' without total variation",)
             if self.restarts
             else (),
-            distance="cosine", start="gaussian", labels="inferred",
+            distance="cosine",
+            start="gaussian",
+            labels="inferred",
             solver=Adam(
-                rate=self.rate, signed=self.signed, box=reading.value_range,
+                rate=self.rate,
+                signed=self.signed,
+                box=reading.value_range,
                 milestones=tuple(int(run // part) for part in (2.667, 1.6, 1.142)),
             ),
             limits=RowLimits(evaluations=self.iterations, restarts=self.restarts, abandon_above=0.0, keep_below=0.0),
             prior=Prior(total_variation=self.tv if reading.kind == "image" else 0.0),
-        )  # fmt: skip
+        )

@@ -32,8 +32,11 @@ AGAIN = 5  # simulated readings for each public example, at most
 TRIED = list(range(4))  # rows that are simulated twice, to see whether the defense is random
 
 _SCALINGS: tuple[tuple[Units, Balance], ...] = (
-    ("tensor", "values"), ("tensor", "tensors"), ("coordinate", "values"), ("direction", "values"),
-)  # fmt: skip
+    ("tensor", "values"),
+    ("tensor", "tensors"),
+    ("coordinate", "values"),
+    ("direction", "values"),
+)
 _PRINCIPAL: tuple[Units, ...] = ("tensor", "coordinate")
 _WIDTHS = (0.0, 0.2, 1.0)
 _RIDGES = (1e-3, 1e-1)  # first, of every kernel; then of the best around its own
@@ -101,9 +104,8 @@ class LearnedInverter(Attack):
 
     simulations: int = parameter(5000, "readings that it simulates", source="ours", low=LEAST)
     components: int = parameter(
-        256, "principal components of undefended gradients that are tried as features; 0: none", source="ours",
-        low=0,
-    )  # fmt: skip
+        256, "principal components of undefended gradients that are tried as features; 0: none", source="ours", low=0
+    )
 
     def refuses(self, reading: Reading) -> str | None:
         if reading.simulator is None:
@@ -136,10 +138,15 @@ class LearnedInverter(Attack):
         ok: Status = "ok"
         nan: Status = "nan"
         return Reconstruction(
-            inputs=inputs.cpu(), labels=labels.cpu(), loss=loss.where(sound.cpu(), torch.nan), evaluations=zero,
-            outer=zero, restarts=zero, status=tuple(ok if good else nan for good in sound.tolist()),
+            inputs=inputs.cpu(),
+            labels=labels.cpu(),
+            loss=loss.where(sound.cpu(), torch.nan),
+            evaluations=zero,
+            outer=zero,
+            restarts=zero,
+            status=tuple(ok if good else nan for good in sound.tolist()),
             notes=(self._note(inverter),),
-        )  # fmt: skip
+        )
 
     def inverter(self, reading: Reading, key: Key) -> Inverter:
         """The map from readings like this one to examples, learned from its simulator and its public examples alone.
@@ -158,18 +165,19 @@ class LearnedInverter(Attack):
             if tried:
                 finalists.append(trial.final(min(tried, key=_error)))
         return Inverter(
-            sketch=sketch, choice=min(finalists, key=_error), shape=reading.shape, classes=reading.classes,
+            sketch=sketch,
+            choice=min(finalists, key=_error),
+            shape=reading.shape,
+            classes=reading.classes,
             simulations=len(simulated.vectors),
-        )  # fmt: skip
+        )
 
     def _rows(self, reading: Reading, simulator: Simulator) -> int:
         affordable = simulator.budget // len(reading.rounds)
         fresh = AGAIN * len(reading.public_inputs)
         return min(self.simulations, affordable, fresh, max(LEAST, EXAMPLES // reading.examples))
 
-    def _principal(
-        self, reading: Reading, sketch: Sketch, trial: "Trial", key: Key
-    ) -> Iterator[tuple[Scaling, str]]:
+    def _principal(self, reading: Reading, sketch: Sketch, trial: "Trial", key: Key) -> Iterator[tuple[Scaling, str]]:
         """Scalings to the principal components of undefended gradients: what noise adds elsewhere is left out."""
         if not self.components:
             return
@@ -215,9 +223,7 @@ def simulate(reading: Reading, simulator: Simulator, sketch: Sketch, rows: int, 
         return _shown(reading, simulator, sketch, members, draws)
 
     batches = reading.examples > 1
-    members = (
-        _batches(fitted, rows - judged, reading.examples, key, "batches") if batches else fitted[:, None]
-    )
+    members = _batches(fitted, rows - judged, reading.examples, key, "batches") if batches else fitted[:, None]
     last = _batches(kept, judged, reading.examples, key, "held") if batches else kept[:, None]
     members, last = members[: rows - judged], last[:judged]
     vectors = shown(members)
@@ -228,12 +234,7 @@ def simulate(reading: Reading, simulator: Simulator, sketch: Sketch, rows: int, 
     inputs, labels = _sought(reading, torch.cat([members, last]))
     low, high = reading.value_range
     return Simulations(
-        vectors=torch.cat([vectors, shown(last)]),
-        inputs=inputs,
-        labels=labels,
-        held=len(last),
-        low=low,
-        high=high,
+        vectors=torch.cat([vectors, shown(last)]), inputs=inputs, labels=labels, held=len(last), low=low, high=high
     )
 
 
@@ -243,9 +244,7 @@ def _batches(pool: Tensor, rows: int, examples: int, key: Key, purpose: str) -> 
     return torch.stack([pool[random.permutation(len(pool))[:examples]] for _ in range(rows)])
 
 
-def _shown(
-    reading: Reading, simulator: Simulator, sketch: Sketch, members: Tensor, draws: Iterator[int]
-) -> Tensor:
+def _shown(reading: Reading, simulator: Simulator, sketch: Sketch, members: Tensor, draws: Iterator[int]) -> Tensor:
     """What the reading would show of these public examples, (row, value); observations as their mean."""
     parts = []
     for rows in members.split(CHUNK):
@@ -292,9 +291,7 @@ class Trial:
         vectors = simulated.vectors
         counts = one_hot(simulated.labels, classes, vectors.dtype).sum(1)
         targets = torch.cat([simulated.inputs.flatten(1).to(vectors), counts.to(vectors)], 1)
-        return cls(
-            simulated=simulated, targets=targets, classes=classes, fitted=len(vectors) - simulated.held
-        )
+        return cls(simulated=simulated, targets=targets, classes=classes, fitted=len(vectors) - simulated.held)
 
     def final(self, choice: Choice) -> Choice:
         """The choice's neighbours in width and ridge on few rows, then the best of them on all."""
@@ -317,20 +314,20 @@ class Trial:
         every = (
             regression
             for width in widths
-            for regression in ridge.path(
-                features, self.targets[rows], ridge.Kernel(width=width), ridges, products
-            )
+            for regression in ridge.path(features, self.targets[rows], ridge.Kernel(width=width), ridges, products)
         )
         return min(
             (
                 Choice(
-                    scaling=scaling, words=words, regression=regression,
+                    scaling=scaling,
+                    words=words,
+                    regression=regression,
                     error=self._error(regression.from_products(across, norms)),
                 )
                 for regression in every
             ),
             key=_error,
-        )  # fmt: skip
+        )
 
     def _error(self, predicted: Tensor) -> float:
         """The mean square error of predicted targets (row, target) on the held-out rows, labels apart."""

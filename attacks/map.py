@@ -29,9 +29,7 @@ class Map(Attack):
     knowledge = ("plain", "adaptive")
     mergeable = True
 
-    starts: int = parameter(
-        3, "starts inside the budget, while none explains the reading", source="ours", low=1
-    )
+    starts: int = parameter(3, "starts inside the budget, while none explains the reading", source="ours", low=1)
 
     tolerance: float = parameter(
         1e-9, "of the zero-gradient loss: a reading is done below", source="ours", low=0.0, high=1.0
@@ -46,13 +44,14 @@ class Map(Attack):
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
         reading = rescaled(reading)
         result = most_probable(
-            reading, budget, key, starts=self.starts, tolerance=self.tolerance,
-            distinct=distinct_examples(reading),
-        )  # fmt: skip
+            reading, budget, key, starts=self.starts, tolerance=self.tolerance, distinct=distinct_examples(reading)
+        )
         if not blind_to_scale(reading):
             return result
         way = result.trajectory
         return replace(
-            result, inputs=usual_brightness(result.inputs, reading), notes=(*result.notes, _SCALED),
+            result,
+            inputs=usual_brightness(result.inputs, reading),
+            notes=(*result.notes, _SCALED),
             trajectory=None if way is None else usual_brightness(way, reading),
-        )  # fmt: skip
+        )

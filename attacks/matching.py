@@ -60,18 +60,15 @@ class MatchingAttack(Attack):
     mergeable = True
 
     layers: Layers = parameter("equal", "weights of the tensors in the distance", source="ours")
-    exclude: tuple[str, ...] = parameter(
-        (), "tensors left out: those whose names begin so", source="Risk-balanced"
-    )
+    exclude: tuple[str, ...] = parameter((), "tensors left out: those whose names begin so", source="Risk-balanced")
     unknown_scale: bool = parameter(False, "the reading may be shortened by an unknown factor", source="ours")
-    refine_float64: bool = parameter(
-        False, "rows that single precision stops are continued in double", source="ours"
-    )
+    refine_float64: bool = parameter(False, "rows that single precision stops are continued in double", source="ours")
 
     local: Literal["one-gradient", "unrolled"] = parameter(
-        "one-gradient", "how L > 1 local steps are read: their mean as one gradient, or each step simulated",
+        "one-gradient",
+        "how L > 1 local steps are read: their mean as one gradient, or each step simulated",
         source="Geiping et al. 2020, §6",
-    )  # fmt: skip
+    )
 
     @abstractmethod
     def parts(self, reading: Reading, budget: Budget) -> Parts:
@@ -99,18 +96,19 @@ class MatchingAttack(Attack):
         joint = parts.labels == "joint" and reading.labels is None
         normalised = parts.preconditioned or reading.description is not None
         problem = MatchingProblem(
-            mismatch=mismatch, observed=observed, start_kind=parts.start, prior=parts.prior, key=key,
+            mismatch=mismatch,
+            observed=observed,
+            start_kind=parts.start,
+            prior=parts.prior,
+            key=key,
             labels=None if joint else infer_labels(reading, mean_observation(observed)),
             noise=NoiseModel.of(reading, len(observed)),
             shuffled=mismatch.unrolled or (reading.description is not None and reading.description.ordered),
-            space=Diagonal(preconditioner(reading, key))
-            if normalised and mismatch.distance.kind != "cosine" else None,
-        )  # fmt: skip
+            space=Diagonal(preconditioner(reading, key)) if normalised and mismatch.distance.kind != "cosine" else None,
+        )
         cost = reading.steps if mismatch.unrolled else 1  # a simulation of L steps counts as L evaluations
         evaluations = min(parts.limits.evaluations, budget.evaluations)
-        limits = replace(
-            parts.limits, evaluations=max(1, evaluations // cost), leave_stalled=self.refine_float64
-        )
+        limits = replace(parts.limits, evaluations=max(1, evaluations // cost), leave_stalled=self.refine_float64)
         if mismatch.unrolled:
             limits = replace(limits, abandon_above=_WRONG_ORDER, stalled=_WRONG_ORDER)
         rows = torch.arange(len(reading))
@@ -128,9 +126,7 @@ class MatchingAttack(Attack):
         distance = Distance(
             kind=parts.distance, layers=self.layers, exclude=self.exclude, unknown_scale=self.unknown_scale
         )
-        return Mismatch(
-            reading=reading, distance=by_likelihood(distance, reading), unrolled=self.unrolls(reading)
-        )
+        return Mismatch(reading=reading, distance=by_likelihood(distance, reading), unrolled=self.unrolls(reading))
 
 
 def claim(
@@ -146,18 +142,22 @@ def claim(
     trajectory = torch.stack([problem.split(points)[0] for points in solution.trajectory])
     final, worthless = solution.loss.cpu(), problem.zero_gradient_loss(rows).cpu()
     return Reconstruction(
-        inputs=inputs.cpu(), labels=labels.cpu(), loss=final, evaluations=evaluations,
-        outer=solver.outer(evaluations), restarts=solution.restarts,
+        inputs=inputs.cpu(),
+        labels=labels.cpu(),
+        loss=final,
+        evaluations=evaluations,
+        outer=solver.outer(evaluations),
+        restarts=solution.restarts,
         status=tuple(
             "nan" if not torch.isfinite(loss) else "diverged" if loss >= most else "ok"
             for loss, most in zip(final, worthless, strict=True)
         ),
         history=tuple(
-            (cost * mark, tuple(losses))
-            for mark, losses in zip(solution.marks, solution.losses.tolist(), strict=True)
+            (cost * mark, tuple(losses)) for mark, losses in zip(solution.marks, solution.losses.tolist(), strict=True)
         ),
-        trajectory=trajectory.cpu(), notes=notes,
-    )  # fmt: skip
+        trajectory=trajectory.cpu(),
+        notes=notes,
+    )
 
 
 def _departures(parts: Parts, problem: MatchingProblem, evaluations: int) -> Iterator[str]:

@@ -65,6 +65,9 @@ def claim(reading: Reading, inputs: Tensor, labels: Tensor | None = None) -> Rec
     return Reconstruction(
         inputs=inputs.clone(),
         labels=torch.full((len(reading), reading.examples), -1) if labels is None else labels,
-        loss=torch.zeros(len(reading)), evaluations=none, outer=none, restarts=none,
+        loss=torch.zeros(len(reading)),
+        evaluations=none,
+        outer=none,
+        restarts=none,
         status=(ok,) * len(reading),
-    )  # fmt: skip
+    )

@@ -52,31 +52,47 @@ def objective_of(reading: Reading) -> Objective:
 
 
 def most_probable(
-    reading: Reading, budget: Budget, key: Key, *, starts: int, tolerance: float, distinct: int | None = None,
+    reading: Reading,
+    budget: Budget,
+    key: Key,
+    *,
+    starts: int,
+    tolerance: float,
+    distinct: int | None = None,
     mixed: bool = False,
-) -> Reconstruction:  # fmt: skip
+) -> Reconstruction:
     """The most probable examples behind a rescaled reading, of several starts; `tolerance` of the zero-gradient loss,
     below which a reading is done.  `distinct`: see `MatchingProblem`; `mixed`: the originals of a batch's mixtures."""
     observed, mismatch, space = observations(reading), mismatch_of(reading), public_space(reading)
     hypotheses = label_hypotheses(reading, mean_observation(observed), starts, key)
     cost = reading.steps if mismatch.unrolled else 1
     problem = MatchingProblem(
-        mismatch=mismatch, observed=observed, start_kind="grey", prior=Prior(), key=key,
-        labels=hypotheses[:, 0], noise=NoiseModel.of(reading, len(observed)), distinct=distinct, mixed=mixed,
+        mismatch=mismatch,
+        observed=observed,
+        start_kind="grey",
+        prior=Prior(),
+        key=key,
+        labels=hypotheses[:, 0],
+        noise=NoiseModel.of(reading, len(observed)),
+        distinct=distinct,
+        mixed=mixed,
         space=Mixed(space, reading.examples) if mixed else space,
-    )  # fmt: skip
+    )
     evaluations, noise = max(1, budget.evaluations // cost), problem.noise
     starts = _starts_worth(reading, evaluations, starts)
     ways = _ways(reading, space, noise.variance, evaluations // starts, key, bound=noise.bound)
     if mixed:
-        ways = tuple(
-            tuple(replace(stage, space=Mixed(stage.space, reading.examples)) for stage in way) for way in ways
-        )
+        ways = tuple(tuple(replace(stage, space=Mixed(stage.space, reading.examples)) for stage in way) for way in ways)
     solver = Lbfgs(history=min(_HISTORY, evaluations), line_search="backtracking")
     solution = staged(
-        problem, hypotheses, solver, ways,
-        starts=starts, stop=tolerance, budget=replace(budget, evaluations=evaluations),
-    )  # fmt: skip
+        problem,
+        hypotheses,
+        solver,
+        ways,
+        starts=starts,
+        stop=tolerance,
+        budget=replace(budget, evaluations=evaluations),
+    )
     problem = replace(problem, labels=hypotheses[torch.arange(len(reading)), solution.runs])
     return claim(problem, solution, solver, cost, ())
 
@@ -84,9 +100,10 @@ def most_probable(
 def mismatch_of(reading: Reading) -> Mismatch:
     """The distance of a reading from what candidates would show, by the described noise."""
     return Mismatch(
-        reading=reading, distance=by_likelihood(Distance(kind="l2"), reading),
+        reading=reading,
+        distance=by_likelihood(Distance(kind="l2"), reading),
         unrolled=reading.steps > 1 and reading.senders == 1,
-    )  # fmt: skip
+    )
 
 
 def _starts_worth(reading: Reading, evaluations: int, starts: int) -> int:

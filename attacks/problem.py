@@ -118,9 +118,7 @@ class MatchingProblem:
             for target in self.observed
         ]
         variance = self.variances(rows)
-        return (variance / 2 if kind == "l1" else variance.square()).sqrt() * torch.stack(counts).to(
-            self.like
-        ).mean(0)
+        return (variance / 2 if kind == "l1" else variance.square()).sqrt() * torch.stack(counts).to(self.like).mean(0)
 
     def variances(self, rows: Tensor) -> Tensor:
         """The noise's variance on each reading, (row,): as stated, or of a bound the reading's own."""

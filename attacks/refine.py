@@ -29,9 +29,10 @@ def refine(
         problem,
         mismatch=replace(problem.mismatch, reading=in_double(problem.reading)),
         observed=[{name: value.double() for name, value in target.items()} for target in problem.observed],
-        labels=problem.ordered_labels(torch.arange(len(solution.runs)), solution.runs), shuffled=False,
+        labels=problem.ordered_labels(torch.arange(len(solution.runs)), solution.runs),
+        shuffled=False,
         initial=solution.x.double(),
-    )  # fmt: skip
+    )
     limits = replace(limits, restarts=0, leave_stalled=False)
     more = minimise(double, solver, limits, rows, chunk=chunk, spent=solution.evaluations[rows])
     return _merged(solution, more, rows)
@@ -40,10 +41,11 @@ def refine(
 def in_double(reading: Reading) -> Reading:
     """What is observed, the weights and a copy of the model in double precision."""
     return replace(
-        reading, model=copy.deepcopy(reading.model).double(),
+        reading,
+        model=copy.deepcopy(reading.model).double(),
         values={name: value.double() for name, value in reading.values.items()},
         weights={name: value.double() for name, value in reading.weights.items()},
-    )  # fmt: skip
+    )
 
 
 def _merged(first: Solution, more: Solution, rows: Tensor) -> Solution:

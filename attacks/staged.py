@@ -69,9 +69,15 @@ class _Search:
 
 
 def staged(
-    problem: MatchingProblem, hypotheses: Tensor, solver: Solver[Any], ways: Sequence[tuple[Stage, ...]], *,
-    starts: int, stop: float, budget: Budget,
-) -> Solution:  # fmt: skip
+    problem: MatchingProblem,
+    hypotheses: Tensor,
+    solver: Solver[Any],
+    ways: Sequence[tuple[Stage, ...]],
+    *,
+    starts: int,
+    stop: float,
+    budget: Budget,
+) -> Solution:
     """Each reading's point of least loss over so many starts, in the variables of `problem.space`.
 
     Each start takes the next of `hypotheses` (reading, start, example), labels, best first, and the next of `ways`, in
@@ -101,26 +107,40 @@ def staged(
         point = search.point[left.to(search.point.device)]
         _run(search, ways[0][-1], left, search.runs[left], point, evaluations, last=True)
     return Solution(
-        x=_variables(search, search.point), loss=search.loss, evaluations=search.spent, restarts=search.restarts,
-        runs=search.runs, marks=tuple(search.marks), losses=torch.stack(search.losses),
+        x=_variables(search, search.point),
+        loss=search.loss,
+        evaluations=search.spent,
+        restarts=search.restarts,
+        runs=search.runs,
+        marks=tuple(search.marks),
+        losses=torch.stack(search.losses),
         trajectory=torch.stack([_variables(search, point) for point in search.points]),
-    )  # fmt: skip
+    )
 
 
-def _begin(
-    problem: MatchingProblem, hypotheses: Tensor, solver: Solver[Any], stop: float, budget: Budget
-) -> _Search:
+def _begin(problem: MatchingProblem, hypotheses: Tensor, solver: Solver[Any], stop: float, budget: Budget) -> _Search:
     rows = torch.arange(len(problem.reading))
     zero_loss, none = problem.zero_gradient_loss(rows), torch.zeros_like(rows)
     return _Search(
         problem=replace(problem, tolerance=_TOLERANCE, noise=replace(problem.noise, weight=0.0)),
-        hypotheses=hypotheses, solver=solver, stop=stop, budget=budget, zero_loss=zero_loss,
-        noise_floor=problem.noise_floor(rows), noise_weight=_noise_weight(problem, rows),
+        hypotheses=hypotheses,
+        solver=solver,
+        stop=stop,
+        budget=budget,
+        zero_loss=zero_loss,
+        noise_floor=problem.noise_floor(rows),
+        noise_weight=_noise_weight(problem, rows),
         coordinates=torch.stack([(v != 0).flatten(1).sum(1) for v in problem.observed[0].values()]).sum(0),
-        spent=none, restarts=none.clone(), runs=none.clone(), loss=torch.full_like(zero_loss, torch.inf),
+        spent=none,
+        restarts=none.clone(),
+        runs=none.clone(),
+        loss=torch.full_like(zero_loss, torch.inf),
         residual=torch.full_like(zero_loss, torch.inf),
-        point=zero_loss.new_zeros(len(rows), *_size(problem)), marks=[], losses=[], points=[],
-    )  # fmt: skip
+        point=zero_loss.new_zeros(len(rows), *_size(problem)),
+        marks=[],
+        losses=[],
+        points=[],
+    )
 
 
 def _noise_weight(problem: MatchingProblem, rows: Tensor) -> Tensor | None:
@@ -172,19 +192,23 @@ def _run(
     at = rows.to(initial.device)
     initial[at] = stage.space.variables(x).flatten(1)
     staged_problem = replace(
-        problem, space=stage.space, initial=initial, energy_weight=weight,
+        problem,
+        space=stage.space,
+        initial=initial,
+        energy_weight=weight,
         mismatch=replace(
-            problem.mismatch, reading=replace(problem.reading, model=stage.model),
+            problem.mismatch,
+            reading=replace(problem.reading, model=stage.model),
             distance=replace(distance, kind="cosine") if stage.cosine else distance,
         ),
-    )  # fmt: skip
+    )
     after, fall = _FLAT_END if last else _FLAT_STAGE
     limits = RowLimits(
         evaluations=limit, stop_loss=search.stop / _TOLERANCE, flat_after=after * x.shape[1], least_fall=fall
     )
     solution = minimise(
         staged_problem, search.solver, limits, rows, chunk=search.budget.chunk, spent=search.spent[rows], traced=0
-    )  # fmt: skip
+    )
     search.spent[rows] = solution.evaluations
     variables = solution.x.unflatten(1, _size(problem))
     x, energy = stage.space.with_energy(variables)

@@ -44,9 +44,7 @@ class Subspace(Attack):
     knowledge = ("plain", "adaptive")
 
     share: int = parameter(100, "at most for each start", unit="evaluations", source="ours", low=3)
-    unknown_scale: bool = parameter(
-        False, "each example may be shortened by an unknown factor", source="ours"
-    )
+    unknown_scale: bool = parameter(False, "each example may be shortened by an unknown factor", source="ours")
 
     def refuses(self, reading: Reading) -> str | None:
         return refusal(reading)
@@ -66,21 +64,28 @@ class Subspace(Attack):
             labels=torch.stack([attempt.labels for attempt in attempts]),
             loss=torch.tensor([attempt.loss for attempt in attempts], dtype=torch.float64),
             certificate=torch.tensor([attempt.certain for attempt in attempts], dtype=torch.float64),
-            evaluations=evaluations, outer=evaluations,
+            evaluations=evaluations,
+            outer=evaluations,
             restarts=torch.tensor([attempt.restarts for attempt in attempts]),
-            status=tuple(attempt.status for attempt in attempts), notes=_NOTES,
-        )  # fmt: skip
+            status=tuple(attempt.status for attempt in attempts),
+            notes=_NOTES,
+        )
 
     def _one_reading(
-        self, reading: Reading, layer: FirstLayer, witness: Witness, observed: list[dict[str, Tensor]], row: int,
-        labels: Tensor, budget: Budget, key: Key,
-    ) -> "_Attempt":  # fmt: skip
+        self,
+        reading: Reading,
+        layer: FirstLayer,
+        witness: Witness,
+        observed: list[dict[str, Tensor]],
+        row: int,
+        labels: Tensor,
+        budget: Budget,
+        key: Key,
+    ) -> "_Attempt":
         gradient, count = table(layer, observed, row), reading.examples
         public = reading.public_mean.double().cpu().expand(count, *reading.shape)
         failed = _Attempt(inputs=public, labels=labels, loss=1.0, certain=0.0, status="diverged")
-        if not all(
-            torch.isfinite(value[row]).all() for gradients in observed for value in gradients.values()
-        ):
+        if not all(torch.isfinite(value[row]).all() for gradients in observed for value in gradients.values()):
             return _Attempt(inputs=public, labels=labels, loss=float("nan"), certain=0.0, status="nan")
         if not gradient[:, -1].any():
             return failed
@@ -104,9 +109,16 @@ class Subspace(Attack):
         return self._matched(reading, witness, problem, best, labels, budget, key, index)
 
     def _matched(
-        self, reading: Reading, witness: Witness, problem: "_Problem", best: "_Attempt", labels: Tensor,
-        budget: Budget, key: Key, index: int,
-    ) -> "_Attempt":  # fmt: skip
+        self,
+        reading: Reading,
+        witness: Witness,
+        problem: "_Problem",
+        best: "_Attempt",
+        labels: Tensor,
+        budget: Budget,
+        key: Key,
+        index: int,
+    ) -> "_Attempt":
         """The best of the starts that the budget allows: independent components first, public examples then; the best
         point so far goes on beside the next ones."""
         public = reading.public_inputs.double().cpu().flatten(1)
@@ -127,8 +139,10 @@ class Subspace(Attack):
             fit = least_squares(
                 lambda x, at, y=probabilities: problem.residuals(x, y[at]),  # type: ignore[misc]
                 lambda x, at, y=probabilities: problem.jacobian(x, y[at]),  # type: ignore[misc]
-                torch.stack(starts), evaluations=least, stop=_EXACT,
-            )  # fmt: skip
+                torch.stack(starts),
+                evaluations=least,
+                stop=_EXACT,
+            )
             used, number = used + int(fit.evaluations.sum()), number + len(starts)
             at = int(fit.loss.argmin())
             if torch.isfinite(fit.loss[at]) and float(fit.loss[at]) < loss:

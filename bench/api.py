@@ -55,9 +55,22 @@ from bench.sweep.session import chosen_device
 from bench.trip import Budget, Reading, Reconstruction
 
 __all__ = (
-    "SGD", "Check", "OpacusStep", "attack", "build", "check", "frame", "from_flower", "from_opacus", "gradient",
-    "open_reading", "reading", "save_pictures", "save_reading", "score",
-)  # fmt: skip
+    "SGD",
+    "Check",
+    "OpacusStep",
+    "attack",
+    "build",
+    "check",
+    "frame",
+    "from_flower",
+    "from_opacus",
+    "gradient",
+    "open_reading",
+    "reading",
+    "save_pictures",
+    "save_reading",
+    "score",
+)
 NO_PUBLIC = "a uniform grey, as no public examples were given; a real prior is nearer to the truth"
 
 
@@ -83,9 +96,15 @@ def gradient(model: nn.Module, inputs: Values, labels: Values) -> dict[str, Tens
 
 
 def attack(
-    reading: Reading, attack: str | Attack = "cpl", *, evaluations: int = 500, chunk: int = 32, seed: int = 0,
-    device: Literal["auto", "cpu", "cuda"] = "cpu", params: Mapping[str, Any] | None = None,
-) -> Claim:  # fmt: skip
+    reading: Reading,
+    attack: str | Attack = "cpl",
+    *,
+    evaluations: int = 500,
+    chunk: int = 32,
+    seed: int = 0,
+    device: Literal["auto", "cpu", "cuda"] = "cpu",
+    params: Mapping[str, Any] | None = None,
+) -> Claim:
     """Attack all readings; `evaluations` for each, restarts included; `params` are a named attack's.
 
     Several local steps are simulated one by one (`local="unrolled"`) by attacks that can, unless `params` say
@@ -95,9 +114,7 @@ def attack(
     """
     if evaluations < 1 or chunk < 1:
         raise BenchError(f"evaluations and chunk must be at least 1, got {evaluations} and {chunk}")
-    chosen = (
-        _chosen(attack, params or {}, several_steps=reading.steps > 1) if isinstance(attack, str) else attack
-    )
+    chosen = _chosen(attack, params or {}, several_steps=reading.steps > 1) if isinstance(attack, str) else attack
     if device not in ("auto", "cpu", "cuda"):
         raise BenchError(f"device {device!r}: it is auto, cpu or cuda")
     place = torch.device(chosen_device(device))
@@ -114,16 +131,20 @@ def attack(
     except (RuntimeError, KeyError) as error:  # e.g. a layer without a second derivative
         name = attack if isinstance(attack, str) else type(attack).__name__
         said = f"{type(error).__name__}: {first_line(error)}"
-        raise BenchError(
-            f"attack {name} cannot run this model or reading: {said}; try gallery or another"
-        ) from error
+        raise BenchError(f"attack {name} cannot run this model or reading: {said}; try gallery or another") from error
 
 
 def score(
-    reconstruction: Reconstruction, truth: Values, labels: Values, *, public: Values | None = None,
-    public_labels: Values | None = None, labels_known: bool = False, value_range: Range = ZERO_TO_ONE,
+    reconstruction: Reconstruction,
+    truth: Values,
+    labels: Values,
+    *,
+    public: Values | None = None,
+    public_labels: Values | None = None,
+    labels_known: bool = False,
+    value_range: Range = ZERO_TO_ONE,
     groups: Sequence[Group] = (),
-) -> Scores:  # fmt: skip
+) -> Scores:
     """PSNR, SSIM and the rest of each example (`readings`) and their `summary`, as records have them.
 
     `truth` (reading, example, *shape) and `labels` (reading, example), or the same examples in fewer axes.
@@ -145,9 +166,7 @@ def score(
         known = coerce.scaled(coerce.examples(public, shape, "public"), value_range, "public")
         known_labels = np.full(len(known), -1)
     if labels_known and (public is None or public_labels is None):
-        raise BenchError(
-            "labels_known: chance is among examples of the true class; give public and public_labels"
-        )
+        raise BenchError("labels_known: chance is among examples of the true class; give public and public_labels")
     if public is not None and public_labels is not None:
         known_labels = coerce.labels(public_labels, len(known)).numpy()
     if kind == "table" and not groups:
@@ -157,18 +176,25 @@ def score(
         )
     lpips, lpips_absent = lpips_for(kind)
     scores = score_examples(
-        true, true_labels.numpy(), claimed, kind=kind, groups=groups,
+        true,
+        true_labels.numpy(),
+        claimed,
+        kind=kind,
+        groups=groups,
         priors=prior_only_baselines(known, known_labels, true_labels.numpy()),
-        gallery=None if public is None else known, lpips=lpips,
+        gallery=None if public is None else known,
+        lpips=lpips,
         gallery_labels=known_labels if labels_known else None,
-    )  # fmt: skip
+    )
     doubt = _doubt(reconstruction, true, true_labels)
     if doubt:
         warnings.warn(f"the scores say nothing: {doubt}", stacklevel=2)
     return replace(
-        scores, lpips_absent=lpips_absent, doubt=doubt,
+        scores,
+        lpips_absent=lpips_absent,
+        doubt=doubt,
         priors_from=NO_PUBLIC if public is None else "the public examples given",
-    )  # fmt: skip
+    )
 
 
 def _doubt(claimed: Reconstruction, true: NDArray[np.float64], labels: Tensor) -> str | None:
@@ -181,11 +207,7 @@ def _doubt(claimed: Reconstruction, true: NDArray[np.float64], labels: Tensor) -
 
 
 def save_pictures(
-    path: str | PathLike[str],
-    truth: Values | None,
-    reconstruction: Reconstruction,
-    *,
-    value_range: Range = ZERO_TO_ONE,
+    path: str | PathLike[str], truth: Values | None, reconstruction: Reconstruction, *, value_range: Range = ZERO_TO_ONE
 ) -> Path:
     """Write the truth above its reconstructions as PNG, up to eight; `truth` None: these alone."""
     guess = _scaled(reconstruction, value_range).numpy()

@@ -58,9 +58,7 @@ class Federated(Frozen):
     batch: Annotated[int, Field(ge=1, description="B, local batch")] = 3
     rate: Annotated[float, Field(gt=0, description="η, local learning rate")] = 0.05
     partition: Literal["iid", "two-shard", "two-class"] = "iid"
-    client_examples: int | None = Field(
-        default=None, ge=1, description="|D_i|; none: the training split over N"
-    )
+    client_examples: int | None = Field(default=None, ge=1, description="|D_i|; none: the training split over N")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -122,9 +120,7 @@ class Grants(Frozen):
     """
 
     labels: Annotated[bool, Field(description="the true labels")] = False
-    repeated_readings: int = Field(
-        default=1, ge=1, description="{} draws of the defense's noise at frozen weights"
-    )
+    repeated_readings: int = Field(default=1, ge=1, description="{} draws of the defense's noise at frozen weights")
     colluders: float = Field(default=0.0, ge=0, le=1, description="what {:.0%} of a client's neighbours know")
     public: PublicKnowledge = Field(default="distribution", description="public data: {}")
     gallery: int = Field(default=0, ge=0, description="{} candidates, of which the examples are some")
@@ -199,9 +195,7 @@ class TrainingCell(_Cell):
     test_every: Annotated[int, Field(ge=1)] = 5
     test_examples: Annotated[int, Field(ge=1)] = 2000
     until_accuracy: Annotated[float | None, Field(gt=0, le=1, description="stop once reached")] = None
-    until_epsilon: float | None = Field(
-        default=None, gt=0, description="stop before the paper's count passes it"
-    )
+    until_epsilon: float | None = Field(default=None, gt=0, description="stop before the paper's count passes it")
     bayesian: Bayesian | None = None
 
 

@@ -61,9 +61,7 @@ def _cpu_name() -> str:
         lines = []
     said = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
     name = said.get("model name") or platform.processor() or platform.machine()
-    numbers = [
-        f"{word} {said[key]}" for word, key in (("family", "cpu family"), ("model", "model")) if key in said
-    ]
+    numbers = [f"{word} {said[key]}" for word, key in (("family", "cpu family"), ("model", "model")) if key in said]
     return sanitize(", ".join([name, *numbers, torch.backends.cpu.get_cpu_capability()]))
 
 

@@ -4,9 +4,7 @@ import traceback
 from pathlib import Path
 
 # What content of another form than it should have makes its reader raise.
-MALFORMED = (
-    TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError, RecursionError,
-)  # fmt: skip
+MALFORMED = (TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError, RecursionError)
 
 
 class BenchError(Exception):

@@ -81,9 +81,7 @@ def mixing_layer(model: nn.Module) -> str | None:
     return None
 
 
-def example_gradients(
-    model: nn.Module, weights: Tensors, inputs: Tensor, targets: Tensor
-) -> dict[str, Tensor]:
+def example_gradients(model: nn.Module, weights: Tensors, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
     """Each example's gradient: `inputs` (example, *shape), `targets` (example, class) probabilities → name →
     (example, *parameter shape).  Raises what `group_gradients` raises."""
     return group_gradients(model, weights, inputs[:, None], targets[:, None])
@@ -135,9 +133,7 @@ def _by_hooks(
         return hook
 
     handles = [
-        layer.register_forward_hook(keep(path))
-        for path, layer in model.named_modules()
-        if _has_parameters(layer)
+        layer.register_forward_hook(keep(path)) for path, layer in model.named_modules() if _has_parameters(layer)
     ]
     flat = inputs.flatten(0, 1)
     if not flat.requires_grad:

@@ -13,17 +13,21 @@ T = TypeVar("T")
 
 
 def parameter(
-    default: Any, meaning: str, *, unit: str = "", source: str = "", low: float | None = None,
-    high: float | None = None, above: float | None = None,
-) -> Any:  # fmt: skip
+    default: Any,
+    meaning: str,
+    *,
+    unit: str = "",
+    source: str = "",
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+) -> Any:
     """A field of an entry: default, meaning, unit, source of the default, bounds.
 
     `source` is the paper that gives the default, or "ours".  `low` and `high` are inclusive, `above` exclusive.
     """
     bounds = {"low": low, "high": high, "above": above}
-    return dataclasses.field(
-        default=default, metadata={"meaning": meaning, "unit": unit, "source": source, **bounds}
-    )
+    return dataclasses.field(default=default, metadata={"meaning": meaning, "unit": unit, "source": source, **bounds})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +52,7 @@ def parameters(entry: type) -> tuple[Parameter, ...]:
     hints = get_type_hints(entry)
     items = (item for item in dataclasses.fields(entry) if item.init)
     return tuple(
-        Parameter(
-            name=item.name, type=_type_name(hints[item.name]), default=item.default, **_ours(item.metadata)
-        )
+        Parameter(name=item.name, type=_type_name(hints[item.name]), default=item.default, **_ours(item.metadata))
         for item in items
     )
 

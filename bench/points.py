@@ -59,9 +59,7 @@ _TABLE = (
     Point("type-2", "example", Scope.EXAMPLE, "Fed-αCDP §3.1: one example's gradient inside a client"),
     Point("type-2-step", "step", Scope.STEP, "ours: the mean that a local step uses, after its noise"),
     Point("type-1", "client", Scope.UPDATE, "Fed-αCDP §3.1: a client's whole update before it leaves"),
-    Point(
-        "type-0", "server", Scope.UPDATE, "Fed-αCDP §3.1: the same update at the server, before aggregation"
-    ),
+    Point("type-0", "server", Scope.UPDATE, "Fed-αCDP §3.1: the same update at the server, before aggregation"),
     Point("aggregate", "aggregate", Scope.AGGREGATE, "ours: the mean over the clients of the round alone"),
 )
 POINTS = {point.name: point for point in _TABLE}

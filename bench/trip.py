@@ -193,9 +193,7 @@ class Reading:
     def batches(self) -> tuple[int, ...]:
         """Examples of each local step of one client."""
         if not self.ragged:
-            return (
-                self.point.examples(batch=self.batch, steps=self.steps, senders=1) // self.steps,
-            ) * self.steps
+            return (self.point.examples(batch=self.batch, steps=self.steps, senders=1) // self.steps,) * self.steps
         whole, rest = divmod(self.client_examples, self.batch)
         epoch = (self.batch,) * whole + ((rest,) if rest else ())
         return tuple(islice(cycle(epoch), self.steps))

@@ -23,23 +23,59 @@ _CLASSES = ("<=50K", ">50K")
 _COLUMNS: dict[str, tuple[str, ...]] = {
     "age": (),
     "workclass": (
-        "Private", "Self-emp-not-inc", "Self-emp-inc", "Federal-gov", "Local-gov", "State-gov",
-        "Without-pay", "Never-worked",
+        "Private",
+        "Self-emp-not-inc",
+        "Self-emp-inc",
+        "Federal-gov",
+        "Local-gov",
+        "State-gov",
+        "Without-pay",
+        "Never-worked",
     ),
     "fnlwgt": (),
     "education": (
-        "Bachelors", "Some-college", "11th", "HS-grad", "Prof-school", "Assoc-acdm", "Assoc-voc", "9th",
-        "7th-8th", "12th", "Masters", "1st-4th", "10th", "Doctorate", "5th-6th", "Preschool",
+        "Bachelors",
+        "Some-college",
+        "11th",
+        "HS-grad",
+        "Prof-school",
+        "Assoc-acdm",
+        "Assoc-voc",
+        "9th",
+        "7th-8th",
+        "12th",
+        "Masters",
+        "1st-4th",
+        "10th",
+        "Doctorate",
+        "5th-6th",
+        "Preschool",
     ),
     "education-num": (),
     "marital-status": (
-        "Married-civ-spouse", "Divorced", "Never-married", "Separated", "Widowed",
-        "Married-spouse-absent", "Married-AF-spouse",
+        "Married-civ-spouse",
+        "Divorced",
+        "Never-married",
+        "Separated",
+        "Widowed",
+        "Married-spouse-absent",
+        "Married-AF-spouse",
     ),
     "occupation": (
-        "Tech-support", "Craft-repair", "Other-service", "Sales", "Exec-managerial", "Prof-specialty",
-        "Handlers-cleaners", "Machine-op-inspct", "Adm-clerical", "Farming-fishing", "Transport-moving",
-        "Priv-house-serv", "Protective-serv", "Armed-Forces",
+        "Tech-support",
+        "Craft-repair",
+        "Other-service",
+        "Sales",
+        "Exec-managerial",
+        "Prof-specialty",
+        "Handlers-cleaners",
+        "Machine-op-inspct",
+        "Adm-clerical",
+        "Farming-fishing",
+        "Transport-moving",
+        "Priv-house-serv",
+        "Protective-serv",
+        "Armed-Forces",
     ),
     "relationship": ("Wife", "Own-child", "Husband", "Not-in-family", "Other-relative", "Unmarried"),
     "race": ("White", "Asian-Pac-Islander", "Amer-Indian-Eskimo", "Other", "Black"),
@@ -48,14 +84,49 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     "capital-loss": (),
     "hours-per-week": (),
     "native-country": (
-        "United-States", "Cambodia", "England", "Puerto-Rico", "Canada", "Germany",
-        "Outlying-US(Guam-USVI-etc)", "India", "Japan", "Greece", "South", "China", "Cuba", "Iran",
-        "Honduras", "Philippines", "Italy", "Poland", "Jamaica", "Vietnam", "Mexico", "Portugal",
-        "Ireland", "France", "Dominican-Republic", "Laos", "Ecuador", "Taiwan", "Haiti", "Columbia",
-        "Hungary", "Guatemala", "Nicaragua", "Scotland", "Thailand", "Yugoslavia", "El-Salvador",
-        "Trinadad&Tobago", "Peru", "Hong", "Holand-Netherlands",
+        "United-States",
+        "Cambodia",
+        "England",
+        "Puerto-Rico",
+        "Canada",
+        "Germany",
+        "Outlying-US(Guam-USVI-etc)",
+        "India",
+        "Japan",
+        "Greece",
+        "South",
+        "China",
+        "Cuba",
+        "Iran",
+        "Honduras",
+        "Philippines",
+        "Italy",
+        "Poland",
+        "Jamaica",
+        "Vietnam",
+        "Mexico",
+        "Portugal",
+        "Ireland",
+        "France",
+        "Dominican-Republic",
+        "Laos",
+        "Ecuador",
+        "Taiwan",
+        "Haiti",
+        "Columbia",
+        "Hungary",
+        "Guatemala",
+        "Nicaragua",
+        "Scotland",
+        "Thailand",
+        "Yugoslavia",
+        "El-Salvador",
+        "Trinadad&Tobago",
+        "Peru",
+        "Hong",
+        "Holand-Netherlands",
     ),
-}  # fmt: skip
+}
 _WIDTHS = [len(values) or 1 for values in _COLUMNS.values()]
 _NUMERIC = tuple(name for name, values in _COLUMNS.items() if not values)
 # Source column → its columns in the table of 105.
@@ -93,16 +164,19 @@ class Adult(Dataset):
         table = _one_hot(rows)
         numeric = [_PLACES[name][0] for name in _NUMERIC]
         chosen = [list(_COLUMNS).index(name) for name in _NUMERIC]
-        numbers = np.array(
-            [[float(row[i]) for i in chosen] for row in rows]
-        )  # (row, 6) in the source's units
+        numbers = np.array([[float(row[i]) for i in chosen] for row in rows])  # (row, 6) in the source's units
         inputs, unseen = table[train], table[test]
         inputs[:, numeric], unseen[:, numeric] = scale(numbers[train], numbers[test])
         return Raw(
-            train_inputs=inputs, train_labels=labels[train], test_inputs=unseen, test_labels=labels[test],
-            class_names=_CLASSES, groups=_groups(inputs), sources=paths,
+            train_inputs=inputs,
+            train_labels=labels[train],
+            test_inputs=unseen,
+            test_labels=labels[test],
+            class_names=_CLASSES,
+            groups=_groups(inputs),
+            sources=paths,
             subset=subset((len(training), len(testing)), _WHOLE, "rows, pooled"),
-        )  # fmt: skip
+        )
 
 
 def _rows(path: Path, *, whole: int, known_md5: str, first: str = "") -> list[list[str]]:
@@ -152,6 +226,5 @@ def _groups(train: NDArray[np.float32]) -> tuple[Group, ...]:
     groups = numeric_groups(_NUMERIC, [_PLACES[name][0] for name in _NUMERIC], train)
     numeric = {group.name: group for group in groups}
     return tuple(
-        numeric.get(name) or Group(name=name, columns=columns, categorical=True)
-        for name, columns in _PLACES.items()
+        numeric.get(name) or Group(name=name, columns=columns, categorical=True) for name, columns in _PLACES.items()
     )

@@ -21,8 +21,7 @@ from bench.parameters import parameter
 _PICTURES, _TEST = 3662, 500
 _GRADES = ("no DR", "mild", "moderate", "severe", "proliferative DR")
 _LAYOUTS = tuple(
-    Layout(place=place, names=("train.csv", "train_images"))
-    for place in ("aptos", "aptos2019-blindness-detection")
+    Layout(place=place, names=("train.csv", "train_images")) for place in ("aptos", "aptos2019-blindness-detection")
 )
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # what the frozen network was trained with
 _CHUNK = 16
@@ -47,17 +46,13 @@ class Aptos(Dataset):
 
     features: Literal["resnet50", "pixels"] = parameter("resnet50", "what a row is", source="B")
     side: int = parameter(224, "of the square that a picture is cut to", unit="pixels", source="ours", low=8)
-    copies: int = parameter(
-        11, "of each training picture, for about 350 a client at N = 100", source="ours", low=1
-    )
+    copies: int = parameter(11, "of each training picture, for about 350 a client at N = 100", source="ours", low=1)
 
     def load(self, folders: tuple[Path, ...]) -> Raw:
         _, (table, pictures) = locate(folders, _LAYOUTS)
         names, grades = _read(table)
         if len(names) <= _TEST:
-            raise DataError(
-                f"{table}: {len(names)} pictures; the first {_TEST} are the test, and none is left"
-            )
+            raise DataError(f"{table}: {len(names)} pictures; the first {_TEST} are the test, and none is left")
         files = [_file(pictures, name) for name in names]
         inputs: tuple[Values, Values]
         groups: tuple[Group, ...] = ()
@@ -72,12 +67,16 @@ class Aptos(Dataset):
             groups = numeric_groups([f"feature {column}" for column in columns], columns, rows)
             inputs = rows, unseen
         return Raw(
-            train_inputs=inputs[0], train_labels=np.repeat(grades[_TEST:], self.copies),
-            test_inputs=inputs[1], test_labels=grades[:_TEST], class_names=_GRADES, groups=groups,
+            train_inputs=inputs[0],
+            train_labels=np.repeat(grades[_TEST:], self.copies),
+            test_inputs=inputs[1],
+            test_labels=grades[:_TEST],
+            class_names=_GRADES,
+            groups=groups,
             together=self.copies,
             subset=None if len(names) == _PICTURES else f"{len(names)} of {_PICTURES} pictures",
             sources=(table, pictures),
-        )  # fmt: skip
+        )
 
     def _chunks(self, files: list[Path], copies: int) -> Iterator[Images]:
         return (_cut(files[n : n + _CHUNK], self.side, copies) for n in range(0, len(files), _CHUNK))
@@ -90,9 +89,7 @@ def _read(table: Path) -> tuple[list[str], NDArray[np.int64]]:
             lines = list(csv.DictReader(file))
         names, grades = [line["id_code"] for line in lines], [int(line["diagnosis"]) for line in lines]
     except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
-        raise DataError(
-            f"{table}: must have the columns id_code and diagnosis, a grade 0 to 4 ({error!r})"
-        ) from None
+        raise DataError(f"{table}: must have the columns id_code and diagnosis, a grade 0 to 4 ({error!r})") from None
     if invalid := [name for name in names if not name or Path(name).name != name]:
         raise DataError(f"{table}: {invalid[0]!r} is no picture's name")
     return names, np.array(grades, np.int64)
@@ -123,10 +120,7 @@ def _square(picture: Image.Image, random: np.random.Generator | None) -> Image.I
     if random is None:
         return picture.crop((round(left), round(top), round(left) + whole, round(top) + whole))
     size = max(1, round(0.8 * whole))
-    x, y = (
-        round(start + place * (whole - size))
-        for start, place in zip((left, top), random.random(2), strict=True)
-    )
+    x, y = (round(start + place * (whole - size)) for start, place in zip((left, top), random.random(2), strict=True))
     cut = picture.crop((x, y, x + size, y + size))
     return cut.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if random.random() < 0.5 else cut
 
@@ -153,9 +147,7 @@ def _features(weights: Path, parts: Iterable[Iterable[Images]]) -> list[NDArray[
     try:
         network.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
     except Exception as error:  # pickles of any kind
-        raise DataError(
-            f"{weights}: no weights of torchvision's ResNet-50 ({type(error).__name__})"
-        ) from None
+        raise DataError(f"{weights}: no weights of torchvision's ResNet-50 ({type(error).__name__})") from None
     network.fc = torch.nn.Identity()
     network.eval()
     mean, deviation = (torch.tensor(values)[:, None, None] for values in (_MEAN, _DEVIATION))

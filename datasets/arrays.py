@@ -14,9 +14,7 @@ def required(arrays: Arrays, path: Path, *names: str) -> list[NDArray[Any]]:
     """The arrays of these names; raises `DataError` naming those that are missing."""
     missing = [name for name in names if name not in arrays]
     if missing:
-        raise DataError(
-            f"{path}: lacks {', '.join(missing)}; it holds {', '.join(sorted(arrays)) or 'nothing'}"
-        )
+        raise DataError(f"{path}: lacks {', '.join(missing)}; it holds {', '.join(sorted(arrays)) or 'nothing'}")
     return [arrays[name] for name in names]
 
 

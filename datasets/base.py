@@ -135,9 +135,13 @@ def held_out(
     """A source without a split, divided by `hold_out`; `rest` are further fields of `Raw`."""
     train, test = hold_out(len(labels), name)
     return Raw(
-        train_inputs=inputs[train], train_labels=labels[train], test_inputs=inputs[test],
-        test_labels=labels[test], class_names=tuple(class_names), **rest,
-    )  # fmt: skip
+        train_inputs=inputs[train],
+        train_labels=labels[train],
+        test_inputs=inputs[test],
+        test_labels=labels[test],
+        class_names=tuple(class_names),
+        **rest,
+    )
 
 
 def content_hash(raw: Raw) -> str:
@@ -163,10 +167,18 @@ def split(raw: Raw, *, name: str, kind: DataKind, private: bool) -> Data:
         for (part_name, _), part in zip(SPLITS, parts, strict=True)
     }
     return Data(
-        name=name, kind=kind, shape=tuple(raw.train_inputs.shape[1:]), classes=len(raw.class_names),
-        class_names=raw.class_names, groups=raw.groups, subset=raw.subset, private=private, sha256=sha256,
-        test=Split(raw.test_inputs, raw.test_labels), **splits,
-    )  # fmt: skip
+        name=name,
+        kind=kind,
+        shape=tuple(raw.train_inputs.shape[1:]),
+        classes=len(raw.class_names),
+        class_names=raw.class_names,
+        groups=raw.groups,
+        subset=raw.subset,
+        private=private,
+        sha256=sha256,
+        test=Split(raw.test_inputs, raw.test_labels),
+        **splits,
+    )
 
 
 def _checked(raw: Raw, name: str) -> None:
@@ -183,6 +195,5 @@ def _checked(raw: Raw, name: str) -> None:
             )
         if labels.min() < 0 or labels.max() >= len(raw.class_names):
             raise DataError(
-                f"{name}: {part} labels must lie in 0..{len(raw.class_names) - 1}, "
-                f"got {labels.min()} to {labels.max()}"
+                f"{name}: {part} labels must lie in 0..{len(raw.class_names) - 1}, got {labels.min()} to {labels.max()}"
             )

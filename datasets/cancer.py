@@ -27,7 +27,10 @@ class Cancer(Dataset):
         train, test = hold_out(len(labels), "cancer")
         rows, unseen = scale(bunch.data[train], bunch.data[test])
         return Raw(
-            train_inputs=rows, train_labels=labels[train], test_inputs=unseen, test_labels=labels[test],
+            train_inputs=rows,
+            train_labels=labels[train],
+            test_inputs=unseen,
+            test_labels=labels[test],
             class_names=tuple(str(name) for name in bunch.target_names),
             groups=numeric_groups(names, range(len(names)), rows),
-        )  # fmt: skip
+        )

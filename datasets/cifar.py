@@ -43,9 +43,14 @@ class _Cifar(Dataset):
             if len(part) == whole:
                 check_balance(path, part, len(self.class_names))
         return Raw(
-            train_inputs=inputs, train_labels=labels, test_inputs=test_inputs, test_labels=test_labels,
-            class_names=self.class_names, subset=subset((len(labels), len(test_labels)), _WHOLE), sources=paths,
-        )  # fmt: skip
+            train_inputs=inputs,
+            train_labels=labels,
+            test_inputs=test_inputs,
+            test_labels=test_labels,
+            class_names=self.class_names,
+            subset=subset((len(labels), len(test_labels)), _WHOLE),
+            sources=paths,
+        )
 
     def _parts(self, form: str, paths: tuple[Path, ...]) -> list[_Part]:
         """The pieces of the training part, then the test part."""
@@ -91,10 +96,13 @@ def _remote(name: str, md5: str, unpacks: str) -> Remote:
 
 
 _BATCHES_10 = {
-    "data_batch_1": "c99cafc152244af753f735de768cd75f", "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
-    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751", "data_batch_4": "634d18415352ddfa80567beed471001a",
-    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb", "test_batch": "40351d587109b95175f43aff81a1287e",
-}  # fmt: skip
+    "data_batch_1": "c99cafc152244af753f735de768cd75f",
+    "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+    "data_batch_4": "634d18415352ddfa80567beed471001a",
+    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+    "test_batch": "40351d587109b95175f43aff81a1287e",
+}
 _BATCHES_100 = {"train": "16019d7e3df5f24257cddd939b257f8d", "test": "f0ef6b0ae62326f3e7ffdfab6717acfc"}
 
 
@@ -105,9 +113,7 @@ class Cifar10(_Cifar):
     reference = "Krizhevsky 2009, CIFAR-10"
     kind = "image"
     private = False
-    class_names = (
-        "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
-    )  # fmt: skip
+    class_names = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
     layouts = _layouts(_BATCHES_10, "cifar-10-batches-py", "cifar-10-batches-bin", "cifar10.npz")
     batches = _BATCHES_10
     label = "labels"
@@ -126,10 +132,13 @@ class Cifar10First(Cifar10):
         raw = Cifar10.load(self, folders)
         training, test = len(raw.train_labels[: _FIRST[0]]), len(raw.test_labels[: _FIRST[1]])
         return replace(
-            raw, train_inputs=raw.train_inputs[:training], train_labels=raw.train_labels[:training],
-            test_inputs=raw.test_inputs[:test], test_labels=raw.test_labels[:test],
+            raw,
+            train_inputs=raw.train_inputs[:training],
+            train_labels=raw.train_labels[:training],
+            test_inputs=raw.test_inputs[:test],
+            test_labels=raw.test_labels[:test],
             subset=subset((training, test), _FIRST),
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,18 +149,107 @@ class Cifar100(_Cifar):
     kind = "image"
     private = False
     class_names = (
-        "apple", "aquarium_fish", "baby", "bear", "beaver", "bed", "bee", "beetle", "bicycle", "bottle",
-        "bowl", "boy", "bridge", "bus", "butterfly", "camel", "can", "castle", "caterpillar", "cattle",
-        "chair", "chimpanzee", "clock", "cloud", "cockroach", "couch", "crab", "crocodile", "cup", "dinosaur",
-        "dolphin", "elephant", "flatfish", "forest", "fox", "girl", "hamster", "house", "kangaroo",
-        "keyboard", "lamp", "lawn_mower", "leopard", "lion", "lizard", "lobster", "man", "maple_tree",
-        "motorcycle", "mountain", "mouse", "mushroom", "oak_tree", "orange", "orchid", "otter", "palm_tree",
-        "pear", "pickup_truck", "pine_tree", "plain", "plate", "poppy", "porcupine", "possum", "rabbit",
-        "raccoon", "ray", "road", "rocket", "rose", "sea", "seal", "shark", "shrew", "skunk", "skyscraper",
-        "snail", "snake", "spider", "squirrel", "streetcar", "sunflower", "sweet_pepper", "table", "tank",
-        "telephone", "television", "tiger", "tractor", "train", "trout", "tulip", "turtle", "wardrobe",
-        "whale", "willow_tree", "wolf", "woman", "worm",
-    )  # fmt: skip
+        "apple",
+        "aquarium_fish",
+        "baby",
+        "bear",
+        "beaver",
+        "bed",
+        "bee",
+        "beetle",
+        "bicycle",
+        "bottle",
+        "bowl",
+        "boy",
+        "bridge",
+        "bus",
+        "butterfly",
+        "camel",
+        "can",
+        "castle",
+        "caterpillar",
+        "cattle",
+        "chair",
+        "chimpanzee",
+        "clock",
+        "cloud",
+        "cockroach",
+        "couch",
+        "crab",
+        "crocodile",
+        "cup",
+        "dinosaur",
+        "dolphin",
+        "elephant",
+        "flatfish",
+        "forest",
+        "fox",
+        "girl",
+        "hamster",
+        "house",
+        "kangaroo",
+        "keyboard",
+        "lamp",
+        "lawn_mower",
+        "leopard",
+        "lion",
+        "lizard",
+        "lobster",
+        "man",
+        "maple_tree",
+        "motorcycle",
+        "mountain",
+        "mouse",
+        "mushroom",
+        "oak_tree",
+        "orange",
+        "orchid",
+        "otter",
+        "palm_tree",
+        "pear",
+        "pickup_truck",
+        "pine_tree",
+        "plain",
+        "plate",
+        "poppy",
+        "porcupine",
+        "possum",
+        "rabbit",
+        "raccoon",
+        "ray",
+        "road",
+        "rocket",
+        "rose",
+        "sea",
+        "seal",
+        "shark",
+        "shrew",
+        "skunk",
+        "skyscraper",
+        "snail",
+        "snake",
+        "spider",
+        "squirrel",
+        "streetcar",
+        "sunflower",
+        "sweet_pepper",
+        "table",
+        "tank",
+        "telephone",
+        "television",
+        "tiger",
+        "tractor",
+        "train",
+        "trout",
+        "tulip",
+        "turtle",
+        "wardrobe",
+        "whale",
+        "willow_tree",
+        "wolf",
+        "woman",
+        "worm",
+    )
     layouts = _layouts(_BATCHES_100, "cifar-100-python", "cifar-100-binary", "cifar100.npz")
     batches = _BATCHES_100
     label = "fine_labels"

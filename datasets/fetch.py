@@ -66,9 +66,7 @@ def fetch(remote: Remote, root: Path, *, mirror: str | None, progress: Progress,
             altered = "does not match" in str(error)
             reasons.append(f"{url}: {'truncated or altered, checksum differs' if altered else error}")
         except OSError as error:
-            raise DataError(
-                f"{target.parent}: cannot be written ({error.strerror}); give --data-dir"
-            ) from None
+            raise DataError(f"{target.parent}: cannot be written ({error.strerror}); give --data-dir") from None
         else:
             return _unpacked(target, remote) if remote.unpacks else target
     raise DataError(
@@ -95,9 +93,7 @@ def _unpacked(archive: Path, remote: Remote) -> Path:
             _extract(archive, Path(temporary))
             (Path(temporary) / remote.unpacks).rename(folder)
         except (tarfile.TarError, OSError) as error:
-            raise DataError(
-                f"{archive}: cannot be unpacked ({error}); free some space, or give --data-dir"
-            ) from None
+            raise DataError(f"{archive}: cannot be unpacked ({error}); free some space, or give --data-dir") from None
     return folder
 
 

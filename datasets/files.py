@@ -59,9 +59,7 @@ def locate(folders: Sequence[Path], layouts: Sequence[Layout]) -> tuple[Layout, 
     if incomplete:
         raise MissingDataError("; ".join(incomplete))
     places = " or ".join(dict.fromkeys(f"{layout.place or '.'}/{layout.names[0]}" for layout in layouts))
-    raise MissingDataError(
-        f"not there: looked for {places} below {', '.join(map(str, folders)) or 'no folder'}"
-    )
+    raise MissingDataError(f"not there: looked for {places} below {', '.join(map(str, folders)) or 'no folder'}")
 
 
 def _either(path: Path) -> Path | None:

@@ -12,9 +12,7 @@ from bench.errors import DataError
 _UNSIGNED_BYTE = 0x08
 
 
-def read_idx(
-    path: Path, *, item: tuple[int, ...], whole: int, known_md5: str | None = None
-) -> NDArray[np.uint8]:
+def read_idx(path: Path, *, item: tuple[int, ...], whole: int, known_md5: str | None = None) -> NDArray[np.uint8]:
     """An array (example, *item) of at most `whole` examples.
 
     `known_md5` is of the uncompressed content and is checked where all `whole` examples are there.
@@ -28,8 +26,7 @@ def read_idx(
     magic, count, *rest = struct.unpack(f">{2 + len(item)}I", content[:start])
     if magic != _UNSIGNED_BYTE << 8 | 1 + len(item) or tuple(rest) != item:
         raise DataError(
-            f"{path}: not an IDX file of unsigned bytes with items {item}: "
-            f"magic {magic:#010x}, items {tuple(rest)}"
+            f"{path}: not an IDX file of unsigned bytes with items {item}: magic {magic:#010x}, items {tuple(rest)}"
         )
     if len(content) != start + count * size:
         raise DataError(

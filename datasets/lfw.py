@@ -39,11 +39,13 @@ class Lfw(Dataset):
     private = False
     remotes = (
         Remote(
-            name="lfw-funneled.tgz", place="lfw_home", unpacks="lfw_funneled",
+            name="lfw-funneled.tgz",
+            place="lfw_home",
+            unpacks="lfw_funneled",
             hash="sha256:b47c8422c8cded889dc5a13418c4bc2abbda121092b3533a83306f90d900100a",
             urls=("https://ndownloader.figshare.com/files/5976015", "http://vis-www.cs.umass.edu/lfw/lfw-funneled.tgz"),
         ),
-    )  # fmt: skip
+    )
 
     def load(self, folders: tuple[Path, ...]) -> Raw:
         home = Path(os.environ.get("SCIKIT_LEARN_DATA") or "~/scikit_learn_data").expanduser()

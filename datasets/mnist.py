@@ -11,9 +11,7 @@ from bench.datasets.files import Layout, Remote, check_balance, locate, subset
 from bench.datasets.idx import read_idx
 
 _WHOLE = (60000, 10000)
-_FILES = (
-    "train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte",
-)  # fmt: skip
+_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 
 def _layouts(*places: str) -> tuple[Layout, ...]:
@@ -47,10 +45,14 @@ class _IdxPictures(Dataset):
                 if len(part) == whole:
                     check_balance(path, part, len(self.class_names))
         return Raw(
-            train_inputs=arrays[0][:, None], train_labels=labels[0], test_inputs=arrays[2][:, None],
-            test_labels=labels[1], class_names=self.class_names,
-            subset=subset((len(labels[0]), len(labels[1])), _WHOLE), sources=paths,
-        )  # fmt: skip
+            train_inputs=arrays[0][:, None],
+            train_labels=labels[0],
+            test_inputs=arrays[2][:, None],
+            test_labels=labels[1],
+            class_names=self.class_names,
+            subset=subset((len(labels[0]), len(labels[1])), _WHOLE),
+            sources=paths,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,18 +65,22 @@ class Mnist(_IdxPictures):
     class_names = ("0", "1", "2", "3", "4", "5", "6", "7", "8", "9")
     layouts = _layouts("mnist", "MNIST/raw")
     contents = (
-        "6bbc9ace898e44ae57da46a324031adb", "a25bea736e30d166cdddb491f175f624",
-        "2646ac647ad5339dbf082846283269ea", "27ae3e4e09519cfbb04c329615203637",
-    )  # fmt: skip
+        "6bbc9ace898e44ae57da46a324031adb",
+        "a25bea736e30d166cdddb491f175f624",
+        "2646ac647ad5339dbf082846283269ea",
+        "27ae3e4e09519cfbb04c329615203637",
+    )
     balanced = False
     remotes = _remotes(
         "mnist",
         ("https://ossci-datasets.s3.amazonaws.com/mnist", "https://storage.googleapis.com/cvdf-datasets/mnist"),
         (
-            "f68b3c2dcbeaaa9fbdd348bbdeb94873", "d53e105ee54ea40749a09fcbcd1e9432",
-            "9fb629c4189551a2d022fa330f9573f3", "ec29112dd5afa0611ce80d1b7f02629c",
+            "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+            "d53e105ee54ea40749a09fcbcd1e9432",
+            "9fb629c4189551a2d022fa330f9573f3",
+            "ec29112dd5afa0611ce80d1b7f02629c",
         ),
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +91,17 @@ class FashionMnist(_IdxPictures):
     kind = "image"
     private = False
     class_names = (
-        "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
-        "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
-    )  # fmt: skip
+        "T-shirt/top",
+        "Trouser",
+        "Pullover",
+        "Dress",
+        "Coat",
+        "Sandal",
+        "Shirt",
+        "Sneaker",
+        "Bag",
+        "Ankle boot",
+    )
     layouts = _layouts("fashion-mnist", "FashionMNIST/raw")
     # Only the compressed files have published checksums; whole label files are checked for balance.
     contents = (None, None, None, None)
@@ -99,7 +113,9 @@ class FashionMnist(_IdxPictures):
             "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion",
         ),
         (
-            "8d4fb7e6c68d591d4c3dfef9ec88bf0d", "25c81989df183df01b3e8a0aad5dffbe",
-            "bef4ecab320f06d8554ea6380940ec79", "bb300cfdad3c16e7a12a480ee83cd310",
+            "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+            "25c81989df183df01b3e8a0aad5dffbe",
+            "bef4ecab320f06d8554ea6380940ec79",
+            "bb300cfdad3c16e7a12a480ee83cd310",
         ),
-    )  # fmt: skip
+    )

@@ -28,9 +28,7 @@ def _locate(path: str, folders: tuple[Path, ...], what: str) -> Path:
         if candidate.exists():
             return candidate
     below = ", ".join(map(str, folders))
-    raise MissingDataError(
-        f"{place}: no such {what}, from the current folder or below {below or 'any other'}"
-    )
+    raise MissingDataError(f"{place}: no such {what}, from the current folder or below {below or 'any other'}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,23 +57,25 @@ class NpzPack(Dataset):
             test_x, test_y = required(pack, path, "x_test", "y_test")
             unseen, unseen_labels = self._inputs(test_x, path, "x_test"), class_labels(test_y, path, "y_test")
             if unseen.shape[1:] != inputs.shape[1:] or unseen.dtype != inputs.dtype:
-                raise DataError(
-                    f"{path}: x_train and x_test differ in shape or dtype: {x.shape}, {test_x.shape}"
-                )
+                raise DataError(f"{path}: x_train and x_test differ in shape or dtype: {x.shape}, {test_x.shape}")
         else:
             train, test = hold_out(len(labels), "npz")
             inputs, unseen, labels, unseen_labels = inputs[train], inputs[test], labels[train], labels[test]
         return Raw(
-            train_inputs=inputs, train_labels=labels, test_inputs=unseen, test_labels=unseen_labels,
-            class_names=_class_names(pack, labels, unseen_labels, path), groups=_columns(inputs), sources=(path,),
-        )  # fmt: skip
+            train_inputs=inputs,
+            train_labels=labels,
+            test_inputs=unseen,
+            test_labels=unseen_labels,
+            class_names=_class_names(pack, labels, unseen_labels, path),
+            groups=_columns(inputs),
+            sources=(path,),
+        )
 
     def _inputs(self, x: NDArray[Any], path: Path, name: str) -> NDArray[np.uint8] | NDArray[np.float32]:
         """(example, channel, height, width) uint8 or float32, or (example, feature) float32."""
         if x.ndim not in (2, 3, 4) or not x.size or not (x.dtype == np.uint8 or x.dtype.kind == "f"):
             raise DataError(
-                f"{path}: {name} must be uint8 or floats of shape N×H×W, N×H×W×C or N×F, "
-                f"got {x.dtype} {x.shape}"
+                f"{path}: {name} must be uint8 or floats of shape N×H×W, N×H×W×C or N×F, got {x.dtype} {x.shape}"
             )
         if x.ndim == 2 and x.dtype == np.uint8:
             raise DataError(f"{path}: {name}: rows must be floats in [0, 1], got uint8; scale them first")
@@ -124,9 +124,7 @@ class PictureFolder(Dataset):
             )
         count = sum(map(len, files.values()))
         if count * int(np.prod(self.size)) * 3 > LIMIT:
-            raise DataError(
-                f"{root}: {count} pictures of {self.size} are more than {LIMIT} bytes; reduce size"
-            )
+            raise DataError(f"{root}: {count} pictures of {self.size} are more than {LIMIT} bytes; reduce size")
         pictures = np.stack([self._picture(path) for paths in files.values() for path in paths])
         labels = np.repeat(np.arange(len(files)), [len(paths) for paths in files.values()]).astype(np.int64)
         return held_out("folder", pictures, labels, tuple(files), sources=(root,))
@@ -148,9 +146,7 @@ def _files(place: Path, root: Path) -> list[Path]:
     return paths
 
 
-def _class_names(
-    pack: Arrays, labels: NDArray[np.int64], unseen: NDArray[np.int64], path: Path
-) -> tuple[str, ...]:
+def _class_names(pack: Arrays, labels: NDArray[np.int64], unseen: NDArray[np.int64], path: Path) -> tuple[str, ...]:
     if "class_names" in pack:
         return tuple(str(name) for name in pack["class_names"].ravel().tolist())
     classes = int(max(labels.max(initial=0), unseen.max(initial=0))) + 1

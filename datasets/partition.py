@@ -22,9 +22,7 @@ def client_size(kind: str, examples: int, *, clients: int, client_examples: int 
     return size if kind == "iid" else size - size % 2
 
 
-def refusal(
-    kind: str, examples: int, classes: int, *, clients: int, client_examples: int | None
-) -> str | None:
+def refusal(kind: str, examples: int, classes: int, *, clients: int, client_examples: int | None) -> str | None:
     """Why a split of `examples` of `classes` classes cannot be shared out so, or None.
 
     Only the size of the smallest class is not asked here: `client_indices` refuses it, with the labels.
@@ -58,9 +56,7 @@ def client_indices(
 
     Raises `BenchError` where `refusal` gives a reason, or a class is too small.
     """
-    reason = refusal(
-        kind, len(labels), len(np.unique(labels)), clients=clients, client_examples=client_examples
-    )
+    reason = refusal(kind, len(labels), len(np.unique(labels)), clients=clients, client_examples=client_examples)
     if reason is not None:
         raise BenchError(f"{reason}; set partition, clients or client_examples")
     size = client_size(kind, len(labels), clients=clients, client_examples=client_examples)

@@ -24,9 +24,7 @@ def read_picture(path: Path, *, mode: str) -> Image.Image:
             picture = Image.open(path, formats=("PNG", "JPEG"))
         with picture:
             if picture.width * picture.height > _PIXELS:
-                raise DataError(
-                    f"{path}: {picture.width}×{picture.height} pixels; at most {_PIXELS} are read"
-                )
+                raise DataError(f"{path}: {picture.width}×{picture.height} pixels; at most {_PIXELS} are read")
             if picture.mode not in _MODES:
                 raise DataError(f"{path}: mode {picture.mode} is not read; save it with 8 bits a channel")
             return picture.convert(mode)

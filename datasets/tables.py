@@ -8,9 +8,7 @@ from numpy.typing import NDArray
 from bench.datasets.base import Group
 
 
-def scale(
-    train: NDArray[np.float64], test: NDArray[np.float64]
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def scale(train: NDArray[np.float64], test: NDArray[np.float64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Both parts (example, feature) by the training part's least and greatest value of each column.
 
     Test values beyond the training range are set to its ends; a constant column becomes 0.
@@ -21,15 +19,16 @@ def scale(
     return scaled[0], scaled[1]
 
 
-def numeric_groups(
-    names: Sequence[str], columns: Sequence[int], train: NDArray[np.float32]
-) -> tuple[Group, ...]:
+def numeric_groups(names: Sequence[str], columns: Sequence[int], train: NDArray[np.float32]) -> tuple[Group, ...]:
     """One group a numeric column, with the scaled training part's mean and deviation (1 if constant)."""
     means, deviations = train.mean(0, dtype=np.float64), train.std(0, dtype=np.float64)
     return tuple(
         Group(
-            name=name, columns=(column,), categorical=False, mean=float(means[column]),
+            name=name,
+            columns=(column,),
+            categorical=False,
+            mean=float(means[column]),
             deviation=float(deviations[column]) or 1.0,
         )
         for name, column in zip(names, columns, strict=True)
-    )  # fmt: skip
+    )

@@ -27,9 +27,8 @@ class AdaClip(Defense):
     at: Literal["server", "client", "example"] = parameter("client", "what is clipped", source="ours")
     sigma: float = parameter(6.0, "σ, noise multiplier", source="Fed-αCDP §7.6", above=0)
     variant: Literal["paper", "as-cited"] = parameter(
-        "paper", "Pichapati et al.'s, or the cited repository's update of the scales",
-        source="Pichapati et al. 2019",
-    )  # fmt: skip
+        "paper", "Pichapati et al.'s, or the cited repository's update of the scales", source="Pichapati et al. 2019"
+    )
     noise: Literal["share", "each"] = parameter("share", "what the noise is added to", source="ours")
 
     def transforms(self, setting: Setting) -> StageTransforms:
@@ -41,10 +40,12 @@ class AdaClip(Defense):
                 AdaptiveClip(
                     owner="client" if self.at == "example" else "server",
                     multiplier=self.sigma / math.sqrt(rows) if self.noise == "share" else self.sigma,
-                    low=low, high=high, as_cited=cited,
+                    low=low,
+                    high=high,
+                    as_cited=cited,
                 ),
             )
-        }  # fmt: skip
+        }
 
     def mechanism(self, setting: Setting) -> Mechanism | None:
         if self.variant == "as-cited":
@@ -53,9 +54,12 @@ class AdaClip(Defense):
 
 
 def of_rows(
-    sigmas: tuple[float, ...], setting: Setting, *, at: Literal["server", "client", "example"],
+    sigmas: tuple[float, ...],
+    setting: Setting,
+    *,
+    at: Literal["server", "client", "example"],
     noise: Literal["share", "each"],
-) -> Mechanism:  # fmt: skip
+) -> Mechanism:
     """The mechanism of rows clipped by their joint norm to a public bound, with noise of σ_t times it on their sum
     (`share`) or on each."""
     if at != "example":

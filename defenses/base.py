@@ -170,9 +170,7 @@ class Transform:
         """What its output still shows of its input; a clip keeps zeros and directions, noise keeps nothing."""
         return ()
 
-    def expected(
-        self, tensors: Tensors, state: State, context: Context
-    ) -> tuple[dict[str, Tensor], State] | None:
+    def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State] | None:
         """What a candidate's gradient would look like after it, on average over its draws, and the next state:
         `update`, differentiable in `tensors`.
 

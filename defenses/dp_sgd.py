@@ -23,9 +23,12 @@ class DpSgd(Defense):
     stages = ("example", "step")
 
     clip: float = parameter(
-        4.0, "C, bound on the norm of an example's gradient", unit="of the gradient",
-        source="Abadi et al. 2016 §5.2", above=0,
-    )  # fmt: skip
+        4.0,
+        "C, bound on the norm of an example's gradient",
+        unit="of the gradient",
+        source="Abadi et al. 2016 §5.2",
+        above=0,
+    )
     sigma: float = parameter(4.0, "σ, noise multiplier", source="Abadi et al. 2016 §5.2", low=0)
 
     def transforms(self, setting: Setting) -> StageTransforms:

@@ -31,23 +31,21 @@ class FedAlphaCdp(Defense):
     stages = ("example", "step")
 
     clip: float = parameter(
-        4.0, "C, bound on the norm of an example's gradient", unit="of the gradient", source=f"{_SOURCE}, §7",
-        above=0,
-    )  # fmt: skip
+        4.0, "C, bound on the norm of an example's gradient", unit="of the gradient", source=f"{_SOURCE}, §7", above=0
+    )
     sigma: float = parameter(6.0, "σ, or σ_0 with a decay", source=f"{_SOURCE}, §7", low=0)
     decay: Decay = parameter("none", "how σ falls", source=f"{_SOURCE}, §5.3")
-    final: float = parameter(
-        4.85, "σ after T rounds, of linear, staircase, exponential", source="ours", low=0
-    )
+    final: float = parameter(4.85, "σ after T rounds, of linear, staircase, exponential", source="ours", low=0)
     every: int = parameter(10, "Γ, rounds between two stairs", source="ours", low=1)
     cycles: int = parameter(1, "c, of the cyclic decay", source="ours", low=1)
     by: Literal["round", "step"] = parameter(
         "round", "what the decay counts; the authors' code: local steps", source=f"{_SOURCE}, §5.3"
     )
     noise: Literal["per-example", "batch", "code"] = parameter(
-        "per-example", "where the noise goes: §5.2, algorithm 1 (line 19), or the authors' code",
+        "per-example",
+        "where the noise goes: §5.2, algorithm 1 (line 19), or the authors' code",
         source=f"{_SOURCE}, §5.2",
-    )  # fmt: skip
+    )
     clipping: Literal["per-tensor", "flat"] = parameter(
         "per-tensor", "each tensor by its own norm, or all by their joint norm", source=_SOURCE
     )
@@ -69,11 +67,14 @@ class FedAlphaCdp(Defense):
         schedule, by_step = self.schedule(setting), self.by == "step"
         count = setting.rounds * (setting.steps if by_step else 1)
         return of_examples(
-            tuple(schedule(t) for t in range(count)), setting, noise=self.noise, by_step=by_step,
+            tuple(schedule(t) for t in range(count)),
+            setting,
+            noise=self.noise,
+            by_step=by_step,
             per_tensor=self.clipping == "per-tensor",
             caveats=("as if the noise's scale S ≤ C were C",),
             unproved="the noise's scale S ≤ C is the data's own: the noise tells S, and no ε is proved",
-        )  # fmt: skip
+        )
 
     def schedule(self, setting: Setting) -> Schedule:
         """σ_t over rounds, or over local steps."""

@@ -25,14 +25,12 @@ class FedCdp(Defense):
     stages = ("example", "step")
 
     clip: float = parameter(
-        4.0, "C, bound on the norm of an example's gradient", unit="of the gradient",
-        source="Fed-αCDP §7", above=0,
-    )  # fmt: skip
+        4.0, "C, bound on the norm of an example's gradient", unit="of the gradient", source="Fed-αCDP §7", above=0
+    )
     sigma: float = parameter(6.0, "σ, noise multiplier", source="Fed-αCDP §7", low=0)
     noise: Literal["per-example", "batch", "code"] = parameter(
-        "per-example", "where the noise goes: §5.2, algorithm 1 (line 19), or the authors' code",
-        source="Fed-αCDP §5.2",
-    )  # fmt: skip
+        "per-example", "where the noise goes: §5.2, algorithm 1 (line 19), or the authors' code", source="Fed-αCDP §5.2"
+    )
     clipping: Literal["per-tensor", "flat"] = parameter(
         "per-tensor", "each tensor by its own norm, or all by their joint norm", source="Fed-αCDP"
     )
@@ -47,17 +45,20 @@ class FedCdp(Defense):
 
     def mechanism(self, setting: Setting) -> Mechanism:
         return of_examples(
-            (self.sigma,) * setting.rounds,
-            setting,
-            noise=self.noise,
-            per_tensor=self.clipping == "per-tensor",
+            (self.sigma,) * setting.rounds, setting, noise=self.noise, per_tensor=self.clipping == "per-tensor"
         )
 
 
 def of_examples(
-    sigmas: tuple[float, ...], setting: Setting, *, noise: Literal["per-example", "batch", "code"],
-    per_tensor: bool, by_step: bool = False, caveats: tuple[str, ...] = (), unproved: str | None = None,
-) -> Mechanism:  # fmt: skip
+    sigmas: tuple[float, ...],
+    setting: Setting,
+    *,
+    noise: Literal["per-example", "batch", "code"],
+    per_tensor: bool,
+    by_step: bool = False,
+    caveats: tuple[str, ...] = (),
+    unproved: str | None = None,
+) -> Mechanism:
     """The mechanism of noise σ_t·C in local steps, by its place.
 
     The sum of B clipped gradients has noise of deviation σC·√B, σC·B or σC; replacing one example moves it by 2C.
@@ -68,7 +69,12 @@ def of_examples(
     alone: dict[Stage, float] = {"example": 0.5} if noise == "per-example" else {}
     after: tuple[Stage, ...] = ("step", *UPDATE_STAGES)
     return Mechanism(
-        unit="example", sigmas=sigmas, released=on_sum, per_tensor=per_tensor, by_step=by_step,
+        unit="example",
+        sigmas=sigmas,
+        released=on_sum,
+        per_tensor=per_tensor,
+        by_step=by_step,
         rows=alone | dict.fromkeys(after, on_sum / 2) | {"aggregate": on_sum / 2 * setting.per_round**0.5},
-        caveats=caveats, unproved=unproved,
-    )  # fmt: skip
+        caveats=caveats,
+        unproved=unproved,
+    )

@@ -25,13 +25,10 @@ class FedSdp(Defense):
     reference = "Fed-αCDP §4.2 (after Geyer et al. 2017; McMahan et al. 2018)"
     stages = ("client", "server", "aggregate")
 
-    at: Literal["server", "client"] = parameter(
-        "server", "where an update is sanitised", source="Fed-αCDP §4.2"
-    )
+    at: Literal["server", "client"] = parameter("server", "where an update is sanitised", source="Fed-αCDP §4.2")
     clip: float = parameter(
-        4.0, "C, bound on the norm of an update", unit="of the update", source="Fed-αCDP §7",
-        above=0,
-    )  # fmt: skip
+        4.0, "C, bound on the norm of an update", unit="of the update", source="Fed-αCDP §7", above=0
+    )
     sigma: float = parameter(6.0, "σ, noise multiplier", source="Fed-αCDP §7", low=0)
     noise: Literal["share", "each", "mean"] = parameter("share", "what the noise is added to", source="ours")
 
@@ -47,9 +44,12 @@ class FedSdp(Defense):
 
 
 def of_updates(
-    sigmas: tuple[float, ...], setting: Setting, *, at: Literal["server", "client"],
+    sigmas: tuple[float, ...],
+    setting: Setting,
+    *,
+    at: Literal["server", "client"],
     noise: Literal["share", "each", "mean"],
-) -> Mechanism:  # fmt: skip
+) -> Mechanism:
     """The mechanism of noise σ_t·C on updates clipped to C, by its place.
 
     The sum of K clipped updates has noise of deviation σC, or √K times it (`each`); replacing one moves it by 2C.
@@ -60,6 +60,9 @@ def of_updates(
     after: tuple[Stage, ...] = UPDATE_STAGES if at == "client" else ("server",)
     rows: dict[Stage, float] = dict.fromkeys(after, alone / 2) if alone else {}
     return Mechanism(
-        unit="client", sigmas=sigmas, released=on_sum, rows={**rows, "aggregate": on_sum / 2},
+        unit="client",
+        sigmas=sigmas,
+        released=on_sum,
+        rows={**rows, "aggregate": on_sum / 2},
         caveats=("the server is trusted until it has sanitised an update",) if at == "server" else (),
-    )  # fmt: skip
+    )

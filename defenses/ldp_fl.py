@@ -27,9 +27,12 @@ class LdpFl(Defense):
     range: Literal["adaptive", "fixed"] = parameter("adaptive", "where c and r come from", source="LDP-FL")
     centre: float = parameter(0.0, "c, of a fixed range", unit="of a weight", source="LDP-FL §5")
     radius: float = parameter(
-        0.075, "r, of a fixed range: .075 MNIST, .015 Fashion-MNIST, 1 CIFAR-10", unit="of a weight",
-        source="LDP-FL §5", above=0,
-    )  # fmt: skip
+        0.075,
+        "r, of a fixed range: .075 MNIST, .015 Fashion-MNIST, 1 CIFAR-10",
+        unit="of a weight",
+        source="LDP-FL §5",
+        above=0,
+    )
     sending: Literal["split", "whole", "named"] = parameter(
         "split", "what the server can link", source="LDP-FL algorithm 3"
     )

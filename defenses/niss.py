@@ -28,20 +28,14 @@ class Niss(Defense):
     reference = "Wang, Li, Zhou et al. 2021 (NISS), §IV, algorithm 2, theorems 2 and 3"
     stages = ("client", "exchange")
 
-    clip: float = parameter(
-        1.0, "C, bound on the norm of an update", unit="of the update", source="ours", above=0
-    )
+    clip: float = parameter(1.0, "C, bound on the norm of an update", unit="of the update", source="ours", above=0)
     sigma: float = parameter(1.0, "σ, noise multiplier of one client", source="ours", low=0)
     shares: int = parameter(10, "v, shares of a client's noise", source="ours", low=1)
-    factor_variance: float = parameter(
-        0.0, "σ_r², of the factor on a received share", source="NISS §V", low=0
-    )
+    factor_variance: float = parameter(0.0, "σ_r², of the factor on a received share", source="NISS §V", low=0)
 
     def transforms(self, setting: Setting) -> StageTransforms:
         noise = NoiseShares(
-            deviation=self.sigma * self.clip,
-            shares=self._shares(setting),
-            factor_variance=self.factor_variance,
+            deviation=self.sigma * self.clip, shares=self._shares(setting), factor_variance=self.factor_variance
         )
         return {"client": (Clip(bound=self.clip, per="flat"),), "exchange": (noise,)}
 
@@ -51,7 +45,10 @@ class Niss(Defense):
         on_sum = (setting.per_round * aggregate_variance(rho)) ** 0.5
         known = f", {q:.0%} of the neighbours telling" if q else ""
         return Mechanism(
-            unit="client", sigmas=(self.sigma,) * setting.rounds, released=on_sum, paper=False,
+            unit="client",
+            sigmas=(self.sigma,) * setting.rounds,
+            released=on_sum,
+            paper=False,
             rows={"exchange": variance**0.5 / 2, "server": variance**0.5 / 2, "aggregate": on_sum / 2},
             caveats=(
                 f"noise on an upload, over a client's own variance{known}: {upload_variance(rho, q):.3g} read alone, "
@@ -59,7 +56,7 @@ class Niss(Defense):
                 f"theorem 3 asks for σ_r² ≥ {least_factor_variance(q):.3g}, of uploads read alone, on average",
                 "products of normals are taken as normal",
             ),
-        )  # fmt: skip
+        )
 
     def _shares(self, setting: Setting) -> int:
         if setting.per_round < 2:

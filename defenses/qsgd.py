@@ -22,9 +22,11 @@ class Qsgd(Defense):
     stages = ("example", "client")
 
     levels: int | None = parameter(
-        None, "s, levels of a magnitude above 0; none: √n of a tensor of n coordinates",
-        source="QSGD corollary 3.3", low=1,
-    )  # fmt: skip
+        None,
+        "s, levels of a magnitude above 0; none: √n of a tensor of n coordinates",
+        source="QSGD corollary 3.3",
+        low=1,
+    )
     at: Literal["client", "example"] = parameter("client", "what is quantised", source="QSGD algorithm 1")
 
     def transforms(self, setting: Setting) -> StageTransforms:

@@ -30,12 +30,9 @@ class Quantile(Defense):
     at: Literal["server", "client", "example"] = parameter("client", "what is clipped", source=_SOURCE)
     sigma: float = parameter(6.0, "σ, noise multiplier", source="Fed-αCDP §7.6", above=0)
     clip: float = parameter(
-        4.0, "C_0, where the bound starts; .1 in Andrew et al.", unit="of the norm",
-        source="Fed-αCDP §7.6", above=0,
-    )  # fmt: skip
-    quantile: float = parameter(
-        0.5, "γ, share of norms that the bound aims at", source=_SOURCE, low=0, high=1
+        4.0, "C_0, where the bound starts; .1 in Andrew et al.", unit="of the norm", source="Fed-αCDP §7.6", above=0
     )
+    quantile: float = parameter(0.5, "γ, share of norms that the bound aims at", source=_SOURCE, low=0, high=1)
     rate: float = parameter(0.2, "η_C, step of the bound's logarithm", source=_SOURCE, above=0)
     correction: Literal["exact", "none"] = parameter(
         "exact", "raise the main noise for the ε of the count", source=f"{_SOURCE}, theorem 1"
@@ -48,12 +45,15 @@ class Quantile(Defense):
         return {
             self.at: (
                 QuantileClip(
-                    owner="client" if self.at == "example" else "server", initial_bound=self.clip,
+                    owner="client" if self.at == "example" else "server",
+                    initial_bound=self.clip,
                     multiplier=whole / math.sqrt(rows) if self.noise == "share" else whole,
-                    count_noise=rows / 20, quantile=self.quantile, rate=self.rate,
+                    count_noise=rows / 20,
+                    quantile=self.quantile,
+                    rate=self.rate,
                 ),
             )
-        }  # fmt: skip
+        }
 
     def mechanism(self, setting: Setting) -> Mechanism:
         rows = setting.batch if self.at == "example" else setting.per_round
@@ -65,8 +65,7 @@ class Quantile(Defense):
         alone = self.main_multiplier(rows) / (1.0 if self.noise == "each" else math.sqrt(rows)) / 2
         single: tuple[Stage, ...] = ("example",) if self.at == "example" else UPDATE_STAGES
         return replace(
-            mechanism,
-            rows={k: alone * root / both if k in single else v for k, v in mechanism.rows.items()},
+            mechanism, rows={k: alone * root / both if k in single else v for k, v in mechanism.rows.items()}
         )
 
     def main_multiplier(self, rows: int) -> float:

@@ -32,11 +32,7 @@ class RiskBalanced(Defense):
         1e-2, "σ², of the noise", unit="of the update, squared", source="Risk-balanced §6", low=0
     )
     share: float = parameter(
-        0.2,
-        "γ, of the slices that are noised: .2 for DGA, .3 for GIA",
-        source="Risk-balanced §6",
-        low=0,
-        high=1,
+        0.2, "γ, of the slices that are noised: .2 for DGA, .3 for GIA", source="Risk-balanced §6", low=0, high=1
     )
     slices: int = parameter(20, "s", source="ours", low=1)
     slicing: Literal["risk", "size"] = parameter(
@@ -44,21 +40,21 @@ class RiskBalanced(Defense):
     )
     root: int = parameter(100, "public examples in the root set", source="Risk-balanced Table III", low=1)
     root_bias: float = parameter(
-        0.0, "share of the root set that is of one class; 0: as drawn", source="Risk-balanced Table III",
-        low=0, high=1,
-    )  # fmt: skip
+        0.0, "share of the root set that is of one class; 0: as drawn", source="Risk-balanced Table III", low=0, high=1
+    )
     directions: int = parameter(8, "in which an example is moved to measure risk", source="ours", low=1)
     clip: float = parameter(
-        0.0, "B, bound on the norm of an update, with noise σB; 0: neither", unit="of the update",
-        source="Risk-balanced §5C", low=0,
-    )  # fmt: skip
+        0.0,
+        "B, bound on the norm of an update, with noise σB; 0: neither",
+        unit="of the update",
+        source="Risk-balanced §5C",
+        low=0,
+    )
     compensation: bool = parameter(True, "whether the server compensates", source="Risk-balanced §5")
     quotient: float = parameter(
         10.0, "Q = v/w, rows over columns of the mean as a matrix", source="Risk-balanced Table III", low=1
     )
-    tolerance: float = parameter(
-        0.2, "of the noise's interval, at both edges", source="ours", low=0, high=0.99
-    )
+    tolerance: float = parameter(0.2, "of the noise's interval, at both edges", source="ours", low=0, high=0.99)
 
     def transforms(self, setting: Setting) -> StageTransforms:
         count = max(1, math.floor(self.slices * self.share))
@@ -69,9 +65,7 @@ class RiskBalanced(Defense):
         if self.compensation:
             # of a mean with weights 1/K; the printed formula has K² times that
             of_mean = count / self.slices * deviation**2 / setting.per_round
-            chosen["aggregate"] = (
-                Compensate(variance=of_mean, quotient=self.quotient, tolerance=self.tolerance),
-            )
+            chosen["aggregate"] = (Compensate(variance=of_mean, quotient=self.quotient, tolerance=self.tolerance),)
         return chosen
 
     def _ends(self, setting: Setting) -> tuple[int, ...]:

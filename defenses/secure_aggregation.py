@@ -26,9 +26,12 @@ class SecureAggregation(Defense):
     stages = ("client", "exchange", "aggregate")
 
     clip: float = parameter(
-        8.0, "c, bound on a coordinate's magnitude", unit="of the update",
-        source="Flower SecAggPlusWorkflow, clipping_range", above=0,
-    )  # fmt: skip
+        8.0,
+        "c, bound on a coordinate's magnitude",
+        unit="of the update",
+        source="Flower SecAggPlusWorkflow, clipping_range",
+        above=0,
+    )
     bits: int = parameter(
         22, "b, log₂ of the steps in [-c, c]", source="Flower SecAggPlusWorkflow, quantization_range", low=1
     )

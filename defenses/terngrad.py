@@ -17,15 +17,16 @@ class TernGrad(Defense):
     one s_t before they send (the paper's scaler sharing, §3.2), which would make them depend on one another.
     """
 
-    reference = (
-        "Wen et al. 2017 (TernGrad), NeurIPS, algorithm 1, §3.2 (layer-wise ternarizing, gradient clipping)"
-    )
+    reference = "Wen et al. 2017 (TernGrad), NeurIPS, algorithm 1, §3.2 (layer-wise ternarizing, gradient clipping)"
     stages = ("example", "client")
 
     clip: float | None = parameter(
-        2.5, "c, where a coordinate is limited; none: nowhere", unit="deviations of its tensor",
-        source="TernGrad §3.2", above=0,
-    )  # fmt: skip
+        2.5,
+        "c, where a coordinate is limited; none: nowhere",
+        unit="deviations of its tensor",
+        source="TernGrad §3.2",
+        above=0,
+    )
     at: Literal["client", "example"] = parameter("client", "what is quantised", source="TernGrad algorithm 1")
 
     def transforms(self, setting: Setting) -> StageTransforms:

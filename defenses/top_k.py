@@ -21,9 +21,8 @@ class TopK(Defense):
     stages = ("client",)
 
     kept: float = parameter(
-        0.01, "k/d, share of the coordinates that are sent", source="Aji & Heafield 2017 (drops 99 %)",
-        low=0, high=1,
-    )  # fmt: skip
+        0.01, "k/d, share of the coordinates that are sent", source="Aji & Heafield 2017 (drops 99 %)", low=0, high=1
+    )
 
     def transforms(self, setting: Setting) -> StageTransforms:
         del setting

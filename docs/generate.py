@@ -59,13 +59,17 @@ def documents(folder: Path = store.FOLDER) -> dict[str, str]:
         strips = store.strips(version, (VICTIMS_NAME, *(each.defense for each in standing)), folder)
         made |= {
             "docs/board.html": page.render(
-                rows, thumbnails={}, title="Gradient leakage leaderboard", context=[f"Reference: {version}"],
-                standings=standing, strips=strips,
+                rows,
+                thumbnails={},
+                title="Gradient leakage leaderboard",
+                context=[f"Reference: {version}"],
+                standings=standing,
+                strips=strips,
             ),
             "docs/pictures/board.svg": poster.svg(standing, strips, f"Gradient leakage, {version}").decode(),
             f"docs/results/{version}.md": HEAD.format(sources="the reference results")
             + report.page(version, records, rows, standing, attack_ranks(records)),
-        }  # fmt: skip
+        }
     return made | {"RESULTS.md": results(version, standing, made)}
 
 
@@ -97,11 +101,7 @@ def exported(export: exports.Export) -> str:
     ]
     remarks = DOCS / "remarks" / f"{export.name}.md"
     sources = f"docs/remarks/{export.name}.md or export the run again"
-    parts = [
-        HEAD.format(sources=sources) + f"# {export.matrix}\n",
-        f"{export.title}.\n",
-        "; ".join(facts) + ".\n",
-    ]
+    parts = [HEAD.format(sources=sources) + f"# {export.matrix}\n", f"{export.title}.\n", "; ".join(facts) + ".\n"]
     parts += [remarks.read_text("utf-8")] if remarks.is_file() else []
     return "\n".join([*parts, preset.page(records, export.published)])
 
@@ -168,9 +168,7 @@ def defenses(version: str, records: Sequence[Record], every: Sequence[Standing])
             ],
         ),
     ]
-    return "\n".join(
-        parts + [_defense(name, literature[name], _settings(every, name), len(every)) for name in names]
-    )
+    return "\n".join(parts + [_defense(name, literature[name], _settings(every, name), len(every)) for name in names])
 
 
 def claims(
@@ -223,19 +221,13 @@ def claims(
 
 def cells(lines: Mapping[str, Sequence[Line]]) -> str:
     """Every setting, point and condition that a claim speaks of: its figures, and the cells behind them."""
-    once = {
-        (line.defense, line.point, line.condition, _cells(line)): line
-        for each in lines.values()
-        for line in each
-    }
+    once = {(line.defense, line.point, line.condition, _cells(line)): line for each in lines.values() for line in each}
     parts = [
         HEAD.format(sources="docs/claims.toml") + "# The cells behind the claims\n",
         "Every condition of `CLAIMS.md`, with its figures and the first eight letters of the ids of its cells, by\n"
         "what the attacker knew.\n",
     ]
-    for defense, group in groupby(
-        sorted(once.items(), key=lambda item: item[0]), key=lambda item: item[0][0]
-    ):
+    for defense, group in groupby(sorted(once.items(), key=lambda item: item[0]), key=lambda item: item[0][0]):
         rows = [[line.point, line.condition, *_means([line]), _cells(line)] for _, line in group]
         parts += [f"## `{defense}`\n", _table(["point", "condition", *FIGURES, "cells"], rows)]
     return "\n".join(parts) if once else "\n".join([*parts, "There are none yet.\n"])
@@ -260,26 +252,25 @@ def _figures(its: Sequence[Standing], of: int) -> str:
     rows = []
     for standing in its:
         there = [standing.points.get(point) for point in points]
-        leaked = [
-            ("≥ " if place.lower_bound else "") + share(place.leaked) if place else NONE for place in there
-        ]
+        leaked = [("≥ " if place.lower_bound else "") + share(place.leaked) if place else NONE for place in there]
         known = [
-            f"{share(place.recognised)} ({fine(place.chance)})"
-            if place and place.recognised is not None
-            else NONE
+            f"{share(place.recognised)} ({fine(place.chance)})" if place and place.recognised is not None else NONE
             for place in there
         ]
         spent = NONE if standing.epsilon is None else f"{epsilon(standing.epsilon)}, {standing.epsilon_of}"
         rank = f"lacks {standing.missing} figures" if standing.missing else f"{standing.rank} of {of}"
         faults = ", ".join(standing.faults)
         rows.append(
-            [f"`{standing.defense}`", rank + (f", {faults}" if faults else ""), *leaked, *known, spent,
-             share(standing.accuracy, 1) + ("" if not standing.diverged else f", {len(standing.diverged)} diverged")]
-        )  # fmt: skip
-    heads = [
-        *(f"leaked, {point}" for point in points),
-        *(f"recognised (chance), {point}" for point in points),
-    ]
+            [
+                f"`{standing.defense}`",
+                rank + (f", {faults}" if faults else ""),
+                *leaked,
+                *known,
+                spent,
+                share(standing.accuracy, 1) + ("" if not standing.diverged else f", {len(standing.diverged)} diverged"),
+            ]
+        )
+    heads = [*(f"leaked, {point}" for point in points), *(f"recognised (chance), {point}" for point in points)]
     return _table(["setting", "rank", *heads, "ε", "accuracy"], rows)
 
 
@@ -297,17 +288,14 @@ def _claim(claim: Claim, lines: Sequence[Line], pages: Mapping[str, str]) -> str
             groups.setdefault((short[line.defense], line.point), []).append(line)
         rows = [
             [f"`{defense}`", point, *_means(its), _tally(its)]
-            for (defense, point), its in sorted(
-                groups.items(), key=lambda item: (item[0][0], POINTS.index(item[0][1]))
-            )
+            for (defense, point), its in sorted(groups.items(), key=lambda item: (item[0][0], POINTS.index(item[0][1])))
         ]
         parts += [_table(["setting", "point", *FIGURES, "verdict"], rows)]
     if claim.why:
         parts += [f"**Why**: {claim.why}\n"]
     if claim.measured:
         quoted = "\n".join(
-            f"- {each['text']}  ({_page_of(each['section'], pages)}, “{each['section']}”)"
-            for each in claim.measured
+            f"- {each['text']}  ({_page_of(each['section'], pages)}, “{each['section']}”)" for each in claim.measured
         )
         parts += [f"**Measured elsewhere**, entered by hand:\n\n{quoted}\n"]
     return "\n".join(parts)
@@ -395,9 +383,7 @@ def differing(folder: Path = store.FOLDER) -> list[Path]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where a file differs")
     if parser.parse_args().check:
         stale = differing()

@@ -52,9 +52,7 @@ def attack_ranks(records: Iterable[Record]) -> list[AttackRank]:
         scores = {name: _scores(its) for name, its in attacks.items()}
         everything = {example for each in scores.values() for example in each}
         made = [
-            _rank(titles[key], name, attacks[name], scores[name], len(everything))
-            for name in attacks
-            if scores[name]
+            _rank(titles[key], name, attacks[name], scores[name], len(everything)) for name in attacks if scores[name]
         ]
         made.sort(key=lambda each: (-each.of_all, each.cpu_seconds, each.attack))
         ranks += [replace(each, rank=number) for number, each in enumerate(made, 1)]
@@ -90,7 +88,13 @@ def _rank(
     cascade = any(isinstance(record.cell, AttackCell) and record.cell.after for record in records)
     spent = sum(record.cost.cpu_seconds for record in records)
     return AttackRank(
-        title=title, attack=attack, examples=len(hits), rate=back / len(hits), interval=interval,
-        of_all=back / everything, psnr_db=None if cascade else median_of(scores.values(), PSNR_DB),
-        seconds=spent / back if back else None, cpu_seconds=spent,
-    )  # fmt: skip
+        title=title,
+        attack=attack,
+        examples=len(hits),
+        rate=back / len(hits),
+        interval=interval,
+        of_all=back / everything,
+        psnr_db=None if cascade else median_of(scores.values(), PSNR_DB),
+        seconds=spent / back if back else None,
+        cpu_seconds=spent,
+    )

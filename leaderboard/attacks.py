@@ -54,9 +54,7 @@ class AttackRow:
 def attacks(records: Iterable[Record], published: Sequence[PublishedFigures] = ()) -> list[AttackRow]:
     """A row for each attack, data set, defense and point, over all seeds and draws, by name, no defense
     first; what does not apply has none.  A crashed cell has no figures and is counted."""
-    listed = [
-        record for record in of_one_series(records) if record.status != "n/a" and not _has_gallery(record)
-    ]
+    listed = [record for record in of_one_series(records) if record.status != "n/a" and not _has_gallery(record)]
     gathered: dict[tuple[str, ...], list[Record]] = {}
     for record in listed:
         cell = record.cell
@@ -66,9 +64,7 @@ def attacks(records: Iterable[Record], published: Sequence[PublishedFigures] = (
     # A condition's title starts with its data set; what follows tells apart all else that differs.
     titles = {condition.key: condition.title.partition(" · ")[2] for condition in by_condition(listed)}
     rows = [_row(titles[key[0]], same, published) for key, same in gathered.items()]
-    return sorted(
-        rows, key=lambda row: (row.title, row.dataset, sort_key(row.defense, row.point), row.attack)
-    )
+    return sorted(rows, key=lambda row: (row.title, row.dataset, sort_key(row.defense, row.point), row.attack))
 
 
 def _has_gallery(record: Record) -> bool:
@@ -85,8 +81,13 @@ def _row(title: str, records: Sequence[Record], published: Sequence[PublishedFig
     examples = list(scores.values())
     cascade = any(isinstance(record.cell, AttackCell) and record.cell.after for record in records)
     return AttackRow(
-        title=title, dataset=dataset_name(cell), attack=attack_name(cell), defense=entry_text(cell.defense),
-        point=cell.point, examples=len(hits), asr=sum(hits.values()) / len(hits) if hits else None,
+        title=title,
+        dataset=dataset_name(cell),
+        attack=attack_name(cell),
+        defense=entry_text(cell.defense),
+        point=cell.point,
+        examples=len(hits),
+        asr=sum(hits.values()) / len(hits) if hits else None,
         interval=share_interval(hits),
         # of what a cascade left an attack, medians say how hard that was
         medians={metric.name: None if cascade else median_of(examples, metric) for metric in COMPARED},
@@ -95,6 +96,7 @@ def _row(title: str, records: Sequence[Record], published: Sequence[PublishedFig
         evaluations=median([reading.evaluations for reading in readings], inf),
         outer=median([reading.outer for reading in readings], inf),
         diverged=float(np.mean([e.status == "diverged" for e in examples])) if examples else None,
-        crashed=len(records) - len(results), cells=tuple(sorted(record.id for record in records)),
+        crashed=len(records) - len(results),
+        cells=tuple(sorted(record.id for record in records)),
         published=beside(published, cell),
-    )  # fmt: skip
+    )

@@ -138,9 +138,10 @@ class Row:
         """The row as JSON types."""
         worst = self.worst
         return {
-            **asdict(self), "worst_point": worst.point if worst else None,
+            **asdict(self),
+            "worst_point": worst.point if worst else None,
             "flags": [asdict(flag) for flag in self.flags],
-        }  # fmt: skip
+        }
 
 
 def _most(rates: Iterable[Rate | None]) -> Rate | None:
@@ -170,14 +171,17 @@ def board(records: Iterable[Record]) -> list[Row]:
 
 
 def _row(
-    condition: Condition, defense: str, attacks_run: Mapping[str, _Attacks], unproven: Sequence[str],
+    condition: Condition,
+    defense: str,
+    attacks_run: Mapping[str, _Attacks],
+    unproven: Sequence[str],
     bare: Sequence[str],
-    trained: Mapping[tuple[str, str], DefenseCost], spotted: Mapping[tuple[str, str], Sequence[Trained]],
-    averaged: frozenset[tuple[str, str, str]], broken: frozenset[str],
-) -> Row:  # fmt: skip
-    records = [
-        r for worst in condition.rows[defense].values() for each in worst.records.values() for r in each
-    ]
+    trained: Mapping[tuple[str, str], DefenseCost],
+    spotted: Mapping[tuple[str, str], Sequence[Trained]],
+    averaged: frozenset[tuple[str, str, str]],
+    broken: frozenset[str],
+) -> Row:
+    records = [r for worst in condition.rows[defense].values() for each in worst.records.values() for r in each]
     cell = records[0].cell
     task, points = data_and_model(cell), {}
     for point, attacks in attacks_run.items():
@@ -191,18 +195,23 @@ def _row(
         doubts += strength(point, worst, spotted.get((task, defense), ()))
         points[point] = _at(point, worst, attacks, doubts, broken)
     row = Row(
-        title=condition.title, key=condition.key, short=condition.short, dataset=dataset_name(cell),
-        model=entry_text(cell.model), protocol=records[0].protocol, defense=defense, points=points,
+        title=condition.title,
+        key=condition.key,
+        short=condition.short,
+        dataset=dataset_name(cell),
+        model=entry_text(cell.model),
+        protocol=records[0].protocol,
+        defense=defense,
+        points=points,
         cost=trained.get((task, defense)),
-        private=any(record.private for record in records), cells=(),
+        private=any(record.private for record in records),
+        cells=(),
         complete=not any(flag.code in INCOMPLETE for at in points.values() for flag in at.flags),
-    )  # fmt: skip
+    )
     return replace(row, cells=_cells(row, condition.rows[defense]))
 
 
-def _at(
-    point: str, worst: WorstCase, attacks: _Attacks, doubts: Sequence[Flag], broken: frozenset[str]
-) -> AtPoint:
+def _at(point: str, worst: WorstCase, attacks: _Attacks, doubts: Sequence[Flag], broken: frozenset[str]) -> AtPoint:
     priors = [worst.rate(name) for name in worst.scores if name.startswith(GRADIENT_FREE)]
     missing = tuple(
         name
@@ -213,17 +222,28 @@ def _at(
     )
     identified, named, spent = recognition(worst)
     return AtPoint(
-        point=point, asr=worst.asr, interval=worst.interval, lower_bound=worst.lower_bound,
-        at_least_once=worst.at_least_once, examples=len(worst.leaked),
-        identified=identified, named=named, best=_best(worst),
-        by_attack={name: worst.rate(name) for name in sorted(worst.scores)}, reached=_reached(worst),
-        prior_asr=max(priors, default=None), prior_psnr_db=worst.prior_psnr_db,
+        point=point,
+        asr=worst.asr,
+        interval=worst.interval,
+        lower_bound=worst.lower_bound,
+        at_least_once=worst.at_least_once,
+        examples=len(worst.leaked),
+        identified=identified,
+        named=named,
+        best=_best(worst),
+        by_attack={name: worst.rate(name) for name in sorted(worst.scores)},
+        reached=_reached(worst),
+        prior_asr=max(priors, default=None),
+        prior_psnr_db=worst.prior_psnr_db,
         reference_db=worst.reference_db,
-        epsilon=worst.privacy.epsilon, epsilon_absent=worst.privacy.absent,
-        absent=dict(worst.absent), crashed=dict(worst.crashed), missing=missing,
+        epsilon=worst.privacy.epsilon,
+        epsilon_absent=worst.privacy.absent,
+        absent=dict(worst.absent),
+        crashed=dict(worst.crashed),
+        missing=missing,
         flags=(*violations(identified, named, spent), *flags.coverage(worst, missing, broken), *doubts),
         by_seed=worst.by_seed,
-    )  # fmt: skip
+    )
 
 
 def _best(worst: WorstCase) -> Best | None:
@@ -290,9 +310,7 @@ def on_front(row: Row, rows: Iterable[Row], point: str | None = None) -> bool:
 
     mine = order(row)
     others = [other for other in map(order, rows) if other not in (None, mine)]
-    return mine is not None and not any(
-        other[0] <= mine[0] and other[1] <= mine[1] for other in others if other
-    )
+    return mine is not None and not any(other[0] <= mine[0] and other[1] <= mine[1] for other in others if other)
 
 
 def _averaged(records: Iterable[Record]) -> frozenset[tuple[str, str, str]]:
@@ -309,13 +327,7 @@ def _cells(row: Row, points: Mapping[str, WorstCase]) -> tuple[str, ...]:
     at = row.worst
     best = at.best.attack if at and at.best else ""
     done = [
-        (
-            at is None or point != at.point,
-            attack != best,
-            record.cell.seed,
-            getattr(record.cell, "draw", 0),
-            record.id,
-        )
+        (at is None or point != at.point, attack != best, record.cell.seed, getattr(record.cell, "draw", 0), record.id)
         for point, worst in points.items()
         for attack, records in worst.records.items()
         for record in records

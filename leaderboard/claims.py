@@ -21,9 +21,7 @@ from bench.leaderboard.worst import GRADIENT_FREE, WorstCase
 from bench.record.names import entry_text
 from bench.record.schema import Record
 
-LEAKS = (
-    0.1  # of the examples: from here on a defense leaks; a ceiling less than that above chance rules it out
-)
+LEAKS = 0.1  # of the examples: from here on a defense leaks; a ceiling less than that above chance rules it out
 _LEAKS, _COUNTS = f"{100 * LEAKS:.0f} %", f"{100 * COUNTS:.0f} %"
 # Verdict → when it is given, the worst first.
 WORDS = {
@@ -50,9 +48,22 @@ WORDS = {
     "not measured yet": "a reference result is missing, with the defense or without",
 }
 (
-    REFUTED, FALLS, TO_KNOWING, IN_PART, IDENTITIES, AS_CLAIMED, NOT_SHOWN, LOWER_BOUND, HOLDS_HERE, HOLDS,
-    UNTOUCHED, NO_EVIDENCE, EMPTY, NO_ATTACK, NOT_MEASURED,
-) = WORDS  # fmt: skip
+    REFUTED,
+    FALLS,
+    TO_KNOWING,
+    IN_PART,
+    IDENTITIES,
+    AS_CLAIMED,
+    NOT_SHOWN,
+    LOWER_BOUND,
+    HOLDS_HERE,
+    HOLDS,
+    UNTOUCHED,
+    NO_EVIDENCE,
+    EMPTY,
+    NO_ATTACK,
+    NOT_MEASURED,
+) = WORDS
 SILENT = (UNTOUCHED, NO_EVIDENCE, EMPTY, NO_ATTACK, NOT_MEASURED)  # verdicts that say nothing of the defense
 
 
@@ -191,9 +202,7 @@ def ledger(claims: Sequence[Claim], records: Sequence[Record], rows: Iterable[Ro
     """Claim's id → its lines, by condition, setting and point; `rows` is the records' board."""
     by_key = {(row.key, row.defense): row for row in rows}
     conditions = by_condition(records)
-    return {
-        claim.id: [line for each in conditions for line in _lines(claim, each, by_key)] for claim in claims
-    }
+    return {claim.id: [line for each in conditions for line in _lines(claim, each, by_key)] for claim in claims}
 
 
 def _lines(claim: Claim, condition: Condition, rows: Mapping[tuple[str, str], Row]) -> Iterator[Line]:
@@ -212,17 +221,22 @@ def _lines(claim: Claim, condition: Condition, rows: Mapping[tuple[str, str], Ro
                 plain=worst.asr if worst.unchanged else _rate(worst, kinds["plain"]),
                 black_box=_rate(worst, kinds["black-box"]),
                 adaptive=worst.asr if kinds["adaptive"] else None,
-                named=at.named, identified=at.identified,
+                named=at.named,
+                identified=at.identified,
                 applies=worst.attacked or not worst.absent,
                 sent=all(flag.code != NOTHING_SENT for flag in at.flags),
                 acts=defense == UNDEFENDED or not worst.unchanged,
-            )  # fmt: skip
+            )
             # what is claimed of no defense has nothing to be held against but itself
             held = replace(figures, undefended=1.0) if defense == UNDEFENDED else figures
             yield Line(
-                defense=defense, condition=condition_text(cell), point=point, figures=figures,
-                verdict=verdict(held, protects=claim.protects), cells=_ids(worst),
-            )  # fmt: skip
+                defense=defense,
+                condition=condition_text(cell),
+                point=point,
+                figures=figures,
+                verdict=verdict(held, protects=claim.protects),
+                cells=_ids(worst),
+            )
 
 
 _KINDS = ("plain", "black-box", "adaptive")

@@ -115,9 +115,7 @@ def without_evidence(condition: Condition) -> tuple[str, ...]:
 def without_baseline(condition: Condition) -> tuple[str, ...]:
     """Points at which no undefended reading was attacked."""
     each = [(point, worst) for row in condition.rows.values() for point, worst in row.items()]
-    return ordered(
-        {point for point, _ in each} - {p for p, worst in each if worst.attacked and worst.unchanged}
-    )
+    return ordered({point for point, _ in each} - {p for p, worst in each if worst.attacked and worst.unchanged})
 
 
 def sort_key(defense: str, point: str) -> tuple[bool, str, int, str]:
@@ -141,9 +139,7 @@ def condition_key(record: Record) -> str:
 
 def data_and_model(cell: AnyCell) -> str:
     """What an attack and a training must share for one row: data and model, as canonical JSON."""
-    return json.dumps(
-        [cell.dataset.model_dump(mode="json"), cell.model.model_dump(mode="json")], sort_keys=True
-    )
+    return json.dumps([cell.dataset.model_dump(mode="json"), cell.model.model_dump(mode="json")], sort_keys=True)
 
 
 def _grants(cell: AttackCell) -> Grants:

@@ -70,15 +70,20 @@ def _cost(done: Sequence[_Done], undefended: Sequence[_Done]) -> DefenseCost:
     spent = longest.privacy.released()
     cell = done[0][1]
     return DefenseCost(
-        setting=f"{setting_text(cell.federated)} T={cell.rounds}", seeds=len(accuracies),
+        setting=f"{setting_text(cell.federated)} T={cell.rounds}",
+        seeds=len(accuracies),
         accuracy=median(accuracies.values()),
         loss=middle(base[seed] - accuracy for seed, accuracy in accuracies.items() if seed in base),
-        epsilon=longest.privacy.epsilon, delta=spent.delta if spent else None,
-        epsilon_unit=spent.unit if spent else None, epsilon_adjacency=spent.adjacency if spent else None,
-        epsilon_absent=longest.privacy.absent, epsilon_caveats=tuple(spent.caveats) if spent else (),
+        epsilon=longest.privacy.epsilon,
+        delta=spent.delta if spent else None,
+        epsilon_unit=spent.unit if spent else None,
+        epsilon_adjacency=spent.adjacency if spent else None,
+        epsilon_absent=longest.privacy.absent,
+        epsilon_caveats=tuple(spent.caveats) if spent else (),
         overhead=middle(r.cost.training.overhead for r, _, _ in done if r.cost.training),
-        diverged=sum(result.diverged for result in results), curve=_curve(results),
-    )  # fmt: skip
+        diverged=sum(result.diverged for result in results),
+        curve=_curve(results),
+    )
 
 
 def middle(values: Iterable[float | None]) -> float | None:

@@ -71,9 +71,7 @@ def coverage(worst: WorstCase, missing: Iterable[str], torn: Collection[str] = (
         text = f"{zeros} of {readings} readings are all zeros: what is held back in the attacked round is sent later"
         flags.append(Flag(NOTHING_SENT, text))
     if worst.records and not worst.attacked:
-        flags.append(
-            Flag("not-attacked", "no attack that reads the gradient applies here: there is no figure")
-        )
+        flags.append(Flag("not-attacked", "no attack that reads the gradient applies here: there is no figure"))
     elif worst.distinct < FEW:
         flags.append(Flag("few", f"{worst.distinct} examples; at least {FEW} are needed"))
     if worst.plain_only:
@@ -107,39 +105,34 @@ def doubts(worst: WorstCase, *, averaged: bool, evidence: bool, baseline: bool) 
     if not worst.records:
         return []
     done = {name: [r.attack for r in records if r.attack] for name, records in worst.records.items()}
-    attacks = {
-        name: results for name, results in done.items() if results and not name.startswith(GRADIENT_FREE)
-    }
+    attacks = {name: results for name, results in done.items() if results and not name.startswith(GRADIENT_FREE)}
     random = any(result.conditions.random for results in done.values() for result in results)
     still, blind = _names(_without_progress(worst, attacks)), _names(_failed_self_check(attacks))
     restarted = _restarts(worst, attacks)
     prior, best = worst.prior_psnr_db, worst.best_median(PSNR_DB)
     # in a cascade no attack has a median of its own
     as_prior = attacks and not worst.cascade and prior is not None and (best is None or best <= prior)
-    most = max(
-        (sum(each.values()) / len(each) for each in (worst.identified, worst.named) if each), default=0.0
-    )
+    most = max((sum(each.values()) / len(each) for each in (worst.identified, worst.named) if each), default=0.0)
     recognised = worst.asr is not None and most - worst.asr >= RECOGNISED
     raised = (
         (not evidence, "no-evidence", "nothing leaks without a defense either: 0 is no evidence"),
         (
-            not baseline and worst.asr is not None, "no-baseline",
+            not baseline and worst.asr is not None,
+            "no-baseline",
             "no undefended reading was attacked here: nothing shows what these attacks can do",
         ),
-        (
-            recognised, "recognised",
-            "recognised and not reconstructed: what is missing may be the search, not the leak",
-        ),
+        (recognised, "recognised", "recognised and not reconstructed: what is missing may be the search, not the leak"),
         (worst.cut_short, "failed", "some attacks diverged or crashed: the true rate may be higher (≥)"),
         (
-            random and not averaged, "single-observation",
+            random and not averaged,
+            "single-observation",
             "the defense is random and was read once: averaging was not tried",
         ),
         (still, "no-progress", f"own loss did not fall: {still}; it may be the attack that fails"),
         (blind, "self-check", f"does not tell the truth from public examples: {blind}"),
         (restarted, "restarts", f"{restarted} were restarted came back: more restarts may help"),
         (as_prior, "at-prior-level", "the best guess without the gradient does as well"),
-    )  # fmt: skip
+    )
     return [Flag(code, text) for is_raised, code, text in raised if is_raised]
 
 
@@ -186,11 +179,7 @@ def _failed_self_check(attacks: _Results) -> list[str]:
 def _restarts(worst: WorstCase, attacks: _Results) -> str:
     """How many restarted readings came back; empty where none did, or no example is left that another might get."""
     restarted = [
-        reading
-        for results in attacks.values()
-        for result in results
-        for reading in result.readings
-        if reading.restarts
+        reading for results in attacks.values() for result in results for reading in result.readings if reading.restarts
     ]
     leaked = sum(any(example.success for example in reading.examples) for reading in restarted)
     return "" if not leaked or all(worst.leaked.values()) else f"{leaked} of {len(restarted)} readings that"

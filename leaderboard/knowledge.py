@@ -47,20 +47,22 @@ class KnowledgeRow:
     def json(self) -> dict[str, Any]:
         """The row as JSON types."""
         return {
-            "condition": self.condition, "defense": self.defense, "point": self.point, "change": self.change,
-            "plain": _figures(self.plain), "adaptive": _figures(self.adaptive),
+            "condition": self.condition,
+            "defense": self.defense,
+            "point": self.point,
+            "change": self.change,
+            "plain": _figures(self.plain),
+            "adaptive": _figures(self.adaptive),
             "undescribed": self.undescribed,
             "black_box": None if self.black_box is None else _figures(self.black_box),
-        }  # fmt: skip
+        }
 
 
 def knowledge(records: Iterable[Record]) -> list[KnowledgeRow]:
     """A row for each defense and point of each condition with an attack that was run plain and adaptive; none
     where the records hold only one kind.  By title of the condition, no defense first.  An attack that does not
     apply one way counts in neither, nor does a cascade, where the two did not see the same readings."""
-    by_kind: dict[str, dict[tuple[str, ...], list[Record]]] = {
-        "plain": {}, "adaptive": {}, "black-box": {},
-    }  # fmt: skip
+    by_kind: dict[str, dict[tuple[str, ...], list[Record]]] = {"plain": {}, "adaptive": {}, "black-box": {}}
     listed = of_one_series(records)
     cascades = {before for record in listed for before in getattr(record.cell, "after", ())}
     for record in listed:
@@ -72,16 +74,18 @@ def knowledge(records: Iterable[Record]) -> list[KnowledgeRow]:
             by_kind[cell.knowledge].setdefault(key, []).append(record)
     both = by_kind["plain"].keys() & by_kind["adaptive"].keys()
     plain, adaptive, black_box = (
-        by_condition(
-            record for key, same in by_key.items() if key in both or kind == "black-box" for record in same
-        )
+        by_condition(record for key, same in by_key.items() if key in both or kind == "black-box" for record in same)
         for kind, by_key in by_kind.items()
     )
     beside = {condition.key: condition.rows for condition in black_box}
     knowing = {condition.key: condition.rows for condition in adaptive}
     rows = [
         KnowledgeRow(
-            condition=condition.title, defense=defense, point=point, plain=worst, adaptive=informed,
+            condition=condition.title,
+            defense=defense,
+            point=point,
+            plain=worst,
+            adaptive=informed,
             undescribed=any(
                 record.attack and not record.attack.conditions.described
                 for records in informed.records.values()
@@ -93,13 +97,16 @@ def knowledge(records: Iterable[Record]) -> list[KnowledgeRow]:
         for defense, row in condition.rows.items()
         for point, worst in row.items()
         for informed in (knowing[condition.key][defense][point],)
-    ]  # fmt: skip
+    ]
     return sorted(rows, key=lambda row: (row.condition, sort_key(row.defense, row.point)))
 
 
 def _figures(worst: WorstCase) -> dict[str, Any]:
     return {
-        "asr": worst.asr, "interval": worst.interval, "lower_bound": worst.lower_bound,
-        "best_attack": worst.best, "medians": {metric.name: worst.best_median(metric) for metric in COMPARED},
+        "asr": worst.asr,
+        "interval": worst.interval,
+        "lower_bound": worst.lower_bound,
+        "best_attack": worst.best,
+        "medians": {metric.name: worst.best_median(metric) for metric in COMPARED},
         "prior_psnr_db_median": worst.prior_psnr_db,
-    }  # fmt: skip
+    }

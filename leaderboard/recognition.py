@@ -39,21 +39,18 @@ def recognition(worst: WorstCase) -> tuple[Rate | None, Rate | None, Epsilon | N
     # the decoder may not meet more strangers than a reconstruction does
     comparable = worst.places if worst.candidates - 1 <= worst.strangers else {}
     identified = _recognised(
-        worst.identified,
-        worst.identified_chance,
-        spent,
-        _here(worst, comparable, len(worst.identified_chance)),
+        worst.identified, worst.identified_chance, spent, _here(worst, comparable, len(worst.identified_chance))
     )
-    named = _recognised(
-        worst.named, worst.named_chance, spent, _here(worst, worst.places, len(worst.named_chance))
-    )
+    named = _recognised(worst.named, worst.named_chance, spent, _here(worst, worst.places, len(worst.named_chance)))
     return identified, named, spent
 
 
 def _recognised(
-    hits: Mapping[ExampleKey, bool], chances: Mapping[str, Mapping[ExampleKey, float]], spent: Epsilon | None,
+    hits: Mapping[ExampleKey, bool],
+    chances: Mapping[str, Mapping[ExampleKey, float]],
+    spent: Epsilon | None,
     here: float | None,
-) -> Rate | None:  # fmt: skip
+) -> Rate | None:
     """Chance is the mean over the examples of what blind guesses get, one of each attack that saw it; a ceiling is
     concave in it, so that of the mean bounds the mean."""
     interval = share_interval(hits)
@@ -64,12 +61,7 @@ def _recognised(
     limit = ceiling(spent, chance) if chance else None  # a baseline's records do not say it
     trials = effective_trials(list(map(float, hits.values())), readings(list(hits)))
     return Rate(
-        value=value,
-        interval=interval,
-        chance=chance,
-        ceiling=limit,
-        violated=exceeded(value, trials, limit),
-        here=here,
+        value=value, interval=interval, chance=chance, ceiling=limit, violated=exceeded(value, trials, limit), here=here
     )
 
 

@@ -116,9 +116,7 @@ class Standing:
     def _released(self) -> DefenseCost | None:
         """The training of the largest ε; None where some has none."""
         each = [cost for _, cost in self.costs if cost.epsilon is not None]
-        return (
-            max(each, key=lambda cost: cost.epsilon or 0.0) if each and len(each) == len(self.costs) else None
-        )
+        return max(each, key=lambda cost: cost.epsilon or 0.0) if each and len(each) == len(self.costs) else None
 
     @property
     def epsilon(self) -> float | None:
@@ -139,17 +137,7 @@ class Standing:
 
     def json(self) -> dict[str, Any]:
         """The standing as JSON types."""
-        names = (
-            "missing",
-            "leaked",
-            "recognised",
-            "diverged",
-            "accuracy",
-            "lost",
-            "epsilon",
-            "epsilon_of",
-            "delta",
-        )
+        names = ("missing", "leaked", "recognised", "diverged", "accuracy", "lost", "epsilon", "epsilon_of", "delta")
         own = {name: value for name, value in asdict(self).items() if name != "base"}
         return own | {name: getattr(self, name) for name in names}
 
@@ -205,9 +193,12 @@ def _shown(rows: Iterable[Row]) -> set[tuple[str, str]]:
 
 
 def _standing(
-    defense: str, rows: Sequence[Row], counting: Mapping[str, set[str]], undefended: Mapping[str, Row],
+    defense: str,
+    rows: Sequence[Row],
+    counting: Mapping[str, set[str]],
+    undefended: Mapping[str, Row],
     shown: Collection[tuple[str, str]],
-) -> Standing:  # fmt: skip
+) -> Standing:
     mine, points, absent = {row.key: row for row in rows}, dict[str, Place](), list[Absent]()
     for point, keys in counting.items():
         there = []
@@ -228,9 +219,13 @@ def _standing(
     ]
     faults = {flag.code for row in rows for flag in row.flags if flag.code in FAULTS}
     return Standing(
-        defense=defense, points=points, costs=tuple(sorted(costs.items())), base=tuple(sorted(trained.items())),
-        faults=tuple(sorted(faults)), absent=tuple(absent),
-    )  # fmt: skip
+        defense=defense,
+        points=points,
+        costs=tuple(sorted(costs.items())),
+        base=tuple(sorted(trained.items())),
+        faults=tuple(sorted(faults)),
+        absent=tuple(absent),
+    )
 
 
 def _lacks(row: Row | None, undefended: Row, point: str) -> str | None:
@@ -256,7 +251,10 @@ def _place(there: Sequence[tuple[Row, AtPoint]], shown: Collection[tuple[str, st
     ceilings = [rate.ceiling for rate in known]
     where, most = max(there, key=lambda pair: pair[1].asr or 0.0)
     return Place(
-        leaked=fmean(rates), interval=_interval([at for _, at in there]), most=most.asr or 0.0, where=where.short,
+        leaked=fmean(rates),
+        interval=_interval([at for _, at in there]),
+        most=most.asr or 0.0,
+        where=where.short,
         conditions=len(rates),
         recognised=fmean(rate.value for rate in known) if known else None,
         chance=fmean(rate.chance for rate in known) if known else None,
@@ -265,7 +263,7 @@ def _place(there: Sequence[tuple[Row, AtPoint]], shown: Collection[tuple[str, st
             at.lower_bound or (shown is not None and at.asr != 1 and (row.key, at.point) not in shown)
             for row, at in there
         ),
-    )  # fmt: skip
+    )
 
 
 def _interval(there: Sequence[AtPoint]) -> tuple[float, float]:
@@ -288,9 +286,12 @@ def _order(standing: Standing) -> tuple[Any, ...]:
     """Finer differences are noise, and let the settings of a strength change places."""
     lost = inf if standing.lost is None or standing.diverged else standing.lost
     return (
-        bool(standing.faults), standing.missing, round(standing.leaked or 0.0, 2), round(standing.recognised or 0.0, 2),
+        bool(standing.faults),
+        standing.missing,
+        round(standing.leaked or 0.0, 2),
+        round(standing.recognised or 0.0, 2),
         round(lost, 2),
-    )  # fmt: skip
+    )
 
 
 def neighbours(every: Sequence[Standing], defense: str) -> tuple[Standing | None, Standing | None]:
@@ -348,9 +349,7 @@ def beside(records: Iterable[Record], rows: Sequence[Row], defense: str, other: 
         clusters = [numbers[reading] for reading in readings] if len(numbers) > 1 else None
         difference, low, high = paired_difference(mine_, its, clusters=clusters)
         made.append(
-            Beside(
-                defense=other, point=point, difference=difference, interval=(low, high), examples=len(pairs)
-            )
+            Beside(defense=other, point=point, difference=difference, interval=(low, high), examples=len(pairs))
         )
     return made
 

@@ -46,10 +46,7 @@ def strength(point: str, worst: WorstCase, trained: Sequence[Trained]) -> list[F
     looked = [(cell, result) for cell, result in trained if result.spots]
     later = (_later(result, point, random=random) for _, result in looked)
     elsewhere = (_elsewhere(cell, result.spots[0], point, worst, random=random) for cell, result in looked)
-    texts = {
-        ROUND_DEPENDENT: next(filter(None, later), None),
-        OTHER_STRENGTH: next(filter(None, elsewhere), None),
-    }
+    texts = {ROUND_DEPENDENT: next(filter(None, later), None), OTHER_STRENGTH: next(filter(None, elsewhere), None)}
     return [Flag(code, text) for code, text in texts.items() if text]
 
 
@@ -77,9 +74,7 @@ def _elsewhere(cell: TrainingCell, first: Spot, point: str, worst: WorstCase, *,
     if POINTS[point].scope is not Scope.UPDATE:
         return None
     now, unit, rows = _share(first, point), cell.federated.unit, _rows(cell.federated)
-    for record in (
-        r for name, each in worst.records.items() if not name.startswith(GRADIENT_FREE) for r in each
-    ):
+    for record in (r for name, each in worst.records.items() if not name.startswith(GRADIENT_FREE) for r in each):
         attacked, result = record.cell, record.attack
         if not isinstance(attacked, AttackCell) or result is None:
             continue

@@ -90,10 +90,7 @@ def _length(cell: TrainingCell) -> Iterator[str]:
     if cell.until_epsilon:
         yield f"until epsilon {cell.until_epsilon:g}"
     if bayesian := cell.bayesian:
-        words: list[str] = [
-            *bayesian.levels,
-            *([bayesian.instances] if "instance" in bayesian.levels else []),
-        ]
+        words: list[str] = [*bayesian.levels, *([bayesian.instances] if "instance" in bayesian.levels else [])]
         words += ["as printed"] if bayesian.formula == "paper" else []
         yield f"Bayesian {' '.join(words)} δ={bayesian.delta:g}"
 
@@ -104,9 +101,7 @@ def _natural(text: str) -> list[tuple[float, str]]:
     return [(float(part), "") if n % 2 else (0.0, part) for n, part in enumerate(parts)]
 
 
-def _row(
-    key: tuple[str, ...], records: Sequence[Record], published: Sequence[PublishedFigures]
-) -> TrainingRow:
+def _row(key: tuple[str, ...], records: Sequence[Record], published: Sequence[PublishedFigures]) -> TrainingRow:
     # Trainings that differ only in how often they were tested are one training.
     records = list({record.cell.seed: record for record in records}.values())
     results = [record.training for record in records if record.training is not None]
@@ -117,18 +112,28 @@ def _row(
     times = [record.cost.training for record in records if record.training and record.cost.training]
     dataset, model, defense, setting, length = key
     return TrainingRow(
-        dataset=dataset, model=model, defense=defense, setting=setting, length=length, seeds=len(records),
-        accuracy=middle(accuracies), least=min(accuracies, default=None), most=max(accuracies, default=None),
+        dataset=dataset,
+        model=model,
+        defense=defense,
+        setting=setting,
+        length=length,
+        seeds=len(records),
+        accuracy=middle(accuracies),
+        least=min(accuracies, default=None),
+        most=max(accuracies, default=None),
         diverged=sum(result.diverged for result in results),
         rounds=int(median(result.rounds for result in results)) if results else None,
         epsilon=privacy.epsilon,
         epsilon_paper=paper.epsilon if paper else None,
-        epsilon_absent=privacy.absent, caveats=tuple(dict.fromkeys(_caveats(longest))),
+        epsilon_absent=privacy.absent,
+        caveats=tuple(dict.fromkeys(_caveats(longest))),
         milliseconds=middle(cost.milliseconds_per_step for cost in times),
-        overhead=middle(cost.overhead for cost in times), crashed=len(records) - len(results),
+        overhead=middle(cost.overhead for cost in times),
+        crashed=len(records) - len(results),
         cells=tuple(sorted(record.id for record in records)),
-        bayesian=longest.bayesian if longest else None, published=beside(published, records[0].cell),
-    )  # fmt: skip
+        bayesian=longest.bayesian if longest else None,
+        published=beside(published, records[0].cell),
+    )
 
 
 def _caveats(result: TrainingResult | None) -> Iterator[str]:

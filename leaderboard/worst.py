@@ -95,9 +95,7 @@ class WorstCase:
         if not result.readings:  # those before it in a cascade left nothing
             self.scores.setdefault(attack, {})
             return
-        knows = (
-            result.conditions.described or result.conditions.simulated
-        )  # plain attackers know nothing, whatever
+        knows = result.conditions.described or result.conditions.simulated  # plain attackers know nothing, whatever
         self.informed |= reads_gradient and knows
         self.unchanged &= result.distortion.snr_db_least == SNR_CAP_DB
         scores, leaked, priors = self.scores.setdefault(attack, {}), self.leaked, self.prior_db
@@ -141,9 +139,7 @@ class WorstCase:
     @property
     def broken(self) -> tuple[str, ...]:
         """The contracts that the defense broke in any record, each once."""
-        return tuple(
-            dict.fromkeys(each for records in self.records.values() for r in records for each in r.broken)
-        )
+        return tuple(dict.fromkeys(each for records in self.records.values() for r in records for each in r.broken))
 
     @property
     def asr(self) -> float | None:
@@ -197,9 +193,7 @@ class WorstCase:
         if len(self._draws) < 2:
             return None
         every = {(seed, reading, example) for seed, _, reading, example in self.leaked}
-        once = {
-            (seed, reading, example) for (seed, _, reading, example), leaked in self.leaked.items() if leaked
-        }
+        once = {(seed, reading, example) for (seed, _, reading, example), leaked in self.leaked.items() if leaked}
         return len(once) / len(every)
 
     @property

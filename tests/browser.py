@@ -16,9 +16,13 @@ from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, sync_play
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 QUIET = (
-    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
-    "--no-first-run", "--disable-sync",
-)  # fmt: skip
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--no-first-run",
+    "--disable-sync",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +58,7 @@ def visit(
 ) -> Iterator[Visit]:
     """Open a file or an address in a fresh context, and watch it from before its first byte."""
     url = address.resolve().as_uri() if isinstance(address, Path) else address
-    context = browser.new_context(
-        viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
-    )
+    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light")
     seen = Visit(context.new_page())
     page = seen.page
     page.on("request", lambda request: _note_address(seen, request.url, url))

@@ -98,9 +98,11 @@ def _npz(**arrays: Any) -> bytes:
 def _pack() -> bytes:
     draw = np.random.default_rng(0)
     return _npz(
-        x_train=draw.integers(0, 256, (20, 4, 4, 1), dtype=np.uint8), y_train=np.arange(20) % 2,
-        x_test=draw.integers(0, 256, (8, 4, 4, 1), dtype=np.uint8), y_test=np.arange(8) % 2,
-    )  # fmt: skip
+        x_train=draw.integers(0, 256, (20, 4, 4, 1), dtype=np.uint8),
+        y_train=np.arange(20) % 2,
+        x_test=draw.integers(0, 256, (8, 4, 4, 1), dtype=np.uint8),
+        y_test=np.arange(8) % 2,
+    )
 
 
 def _weights(suffix: str) -> bytes:
@@ -136,9 +138,11 @@ def _reading() -> bytes:
     draw = np.random.default_rng(0)
     path = _run().parent / "reading.npz"
     reading_files.save(
-        path, values={"0.weight": draw.normal(size=(1, 2, 3))}, weights={"0.weight": draw.normal(size=(2, 3))},
+        path,
+        values={"0.weight": draw.normal(size=(1, 2, 3))},
+        weights={"0.weight": draw.normal(size=(2, 3))},
         meta=reading_files.checked_meta(shape=(3,), classes=2, batch=1, steps=1, rate=0.1, unit=1.0),
-    )  # fmt: skip
+    )
     return path.read_bytes()
 
 
@@ -236,28 +240,26 @@ KINDS = {
     "record": Kind(valid=_record, name="records/r.json", read=_show),
     "training": Kind(valid=lambda: _record("training"), name="records/r.json", read=_show),
     "merged": Kind(valid=_record, name="from/records/attack.json", read=_merge),
-    "merged-training": Kind(
-        valid=lambda: _record("training"), name="from/records/training.json", read=_merge
-    ),
+    "merged-training": Kind(valid=lambda: _record("training"), name="from/records/training.json", read=_merge),
     "planned": Kind(valid=lambda: _record("training"), name="records/r.json", read=_plan),
     "returned": Kind(valid=_record, name="returned", read=_admit),
     "arrays": Kind(
-        valid=lambda: next((_run() / "arrays").iterdir()).read_bytes(), name=f"arrays/{'0' * 64}.npz",
+        valid=lambda: next((_run() / "arrays").iterdir()).read_bytes(),
+        name=f"arrays/{'0' * 64}.npz",
         read=lambda path: records.read_arrays(path.parents[1], "0" * 64),
     ),
     "pack": Kind(
-        valid=_pack, name="mine.npz",
+        valid=_pack,
+        name="mine.npz",
         read=lambda path: load(registry.instance("datasets", "npz", {"path": str(path)}), "npz"),
     ),
-    "idx": Kind(
-        valid=_idx, name="train",
-        read=lambda path: read_idx(path, item=(3, 3), whole=2),
-    ),
+    "idx": Kind(valid=_idx, name="train", read=lambda path: read_idx(path, item=(3, 3), whole=2)),
     "reading": Kind(valid=_reading, name="reading.npz", read=reading_files.load),
     "submission": Kind(valid=_submission, name="theirs.zip", read=check),
     "baseline": Kind(valid=_baseline, name="baseline.json", read=_gate),
     "safetensors": Kind(
-        valid=lambda: _weights(".safetensors"), name="w.safetensors",
+        valid=lambda: _weights(".safetensors"),
+        name="w.safetensors",
         read=lambda path: (read_about(path), read_weights(path)),
     ),
     "weights-npz": Kind(valid=lambda: _weights(".npz"), name="w.npz", read=read_weights),
@@ -265,27 +267,74 @@ KINDS = {
     "progress": Kind(valid=_progress, name="progress.json", read=lambda path: progress.read(path.parent)),
     "published": Kind(
         valid=lambda: b'[{"where": {"dataset": "digits"}, "figures": {"accuracy": 0.9}, "source": "x"}]',
-        name="published.json", read=lambda path: saved(path.parent),
+        name="published.json",
+        read=lambda path: saved(path.parent),
     ),
     "request": Kind(
-        valid=lambda: b'{"matrix": "m", "scale": null, "defenses": ["a"], "plugins": []}', name="request.json",
+        valid=lambda: b'{"matrix": "m", "scale": null, "defenses": ["a"], "plugins": []}',
+        name="request.json",
         read=lambda path: request.read(path.parent),
     ),
     "suite": Kind(
         valid=lambda: b'{"suite": "smoke", "protocol": 1, "bench": "0", "ranked": true, "why_not": []}',
-        name="suite-smoke.json", read=_suites,
+        name="suite-smoke.json",
+        read=_suites,
     ),
-}  # fmt: skip
+}
 
 NASTY: tuple[Any, ...] = (
-    None, True, -1, 0, 10**400, 1e308, float("nan"), float("inf"), "", "../../etc/passwd", "/etc/passwd", "\0",
-    "\x1b[2J", "\u202etxt", "<script>alert(1)</script>", "{{7*7}}", "$(touch pwned)", "a" * 10**5, "\ud800", [], {},
-    [[[[]]]], {"a": {"a": {}}}, [None] * 1000, "=cmd|' /C calc'!A0", "nan", "1e999", "0" * 64,
-)  # fmt: skip
+    None,
+    True,
+    -1,
+    0,
+    10**400,
+    1e308,
+    float("nan"),
+    float("inf"),
+    "",
+    "../../etc/passwd",
+    "/etc/passwd",
+    "\0",
+    "\x1b[2J",
+    "\u202etxt",
+    "<script>alert(1)</script>",
+    "{{7*7}}",
+    "$(touch pwned)",
+    "a" * 10**5,
+    "\ud800",
+    [],
+    {},
+    [[[[]]]],
+    {"a": {"a": {}}},
+    [None] * 1000,
+    "=cmd|' /C calc'!A0",
+    "nan",
+    "1e999",
+    "0" * 64,
+)
 TOKENS = (
-    b"\0", b"\xff" * 8, b"PK\x03\x04", b"..", b"/", b"\x1b[2J", b"<script>", b"[" * 3000, b'"', b"{", b"}", b"9" * 400,
-    b"\x93NUMPY", b"= [", b"\n", b"nan", b"1e400", b"\xe2\x80\xae", b"a" * 10**5, b"__import__('os')", b"-",
-)  # fmt: skip
+    b"\0",
+    b"\xff" * 8,
+    b"PK\x03\x04",
+    b"..",
+    b"/",
+    b"\x1b[2J",
+    b"<script>",
+    b"[" * 3000,
+    b'"',
+    b"{",
+    b"}",
+    b"9" * 400,
+    b"\x93NUMPY",
+    b"= [",
+    b"\n",
+    b"nan",
+    b"1e400",
+    b"\xe2\x80\xae",
+    b"a" * 10**5,
+    b"__import__('os')",
+    b"-",
+)
 
 
 def mutated(content: bytes, draw: random.Random) -> bytes:

@@ -79,9 +79,12 @@ def planned() -> list[PlannedCell]:
     weights = CheckpointWeights(training=trained.id, round=2)
     cpl = entry("attacks", "cpl")
     cells: list[AnyCell] = [
-        trained, attack(weights), attack(attack=cpl, evaluations=6), attack(weights, attack=cpl, evaluations=6),
+        trained,
+        attack(weights),
+        attack(attack=cpl, evaluations=6),
+        attack(weights, attack=cpl, evaluations=6),
         attack(defense=entry("defenses", "adaclip"), federated=trained.federated),
-    ]  # fmt: skip
+    ]
     return [PlannedCell(cell, None) for cell in cells]
 
 

@@ -49,9 +49,16 @@ class Lab:
         head, address = (HERE, HERE) if machine is None else (machine.here, machine.address)
         worker = self._start(
             [] if machine is None else machine.inside(hidden),
-            "worker", f"tcp://{head}:{self.port}", "--nthreads", "1", "--no-nanny", "--host", address,
-            "--local-directory", str(where),
-        )  # fmt: skip
+            "worker",
+            f"tcp://{head}:{self.port}",
+            "--nthreads",
+            "1",
+            "--no-nanny",
+            "--host",
+            address,
+            "--local-directory",
+            str(where),
+        )
         self.workers.append(worker)
         return worker
 
@@ -92,6 +99,8 @@ class Lab:
     def _start(self, inside: list[str], *arguments: str) -> "subprocess.Popen[bytes]":
         with (self.folder / "lab.log").open("ab") as log:
             return subprocess.Popen(
-                [*inside, *DASK, *arguments, "--no-dashboard"], stdout=log, stderr=log,
+                [*inside, *DASK, *arguments, "--no-dashboard"],
+                stdout=log,
+                stderr=log,
                 env=os.environ | {"OMP_NUM_THREADS": "1"} | self.settings,
-            )  # fmt: skip
+            )

@@ -26,23 +26,37 @@ from bench.record.schema import (
     Summary,
     TrainingCost,
     TrainingResult,
-)  # fmt: skip
+)
 from bench.scoring.summary import summarise
 
 CELL = AttackCell(
-    dataset=DataRef(name="digits", sha256="0" * 64), federated=Federated(batch=1), defense=Entry(name="none"),
-    model=Entry(name="dlg-lenet", params={"activation": "sigmoid"}), point="type-2", readings=2,
+    dataset=DataRef(name="digits", sha256="0" * 64),
+    federated=Federated(batch=1),
+    defense=Entry(name="none"),
+    model=Entry(name="dlg-lenet", params={"activation": "sigmoid"}),
+    point="type-2",
+    readings=2,
     attack=Entry(name="cpl", params={"outer": 300, "restarts": 0}),
-)  # fmt: skip
+)
 TRAINING = TrainingCell(
-    dataset=CELL.dataset, model=CELL.model, federated=Federated(algorithm="fedavg", steps=2),
-    defense=Entry(name="none"), rounds=20,
-)  # fmt: skip
+    dataset=CELL.dataset,
+    model=CELL.model,
+    federated=Federated(algorithm="fedavg", steps=2),
+    defense=Entry(name="none"),
+    rounds=20,
+)
 PROVENANCE = Provenance(bench=Code(origin="gradient-leakage-bench", version="1", protocol=1, sha256="5" * 64))
 MACHINE = Environment(
-    bench="1", torch="2", numpy="2", python="3", platform="Linux", device="cpu", device_name="x86_64", threads=1,
+    bench="1",
+    torch="2",
+    numpy="2",
+    python="3",
+    platform="Linux",
+    device="cpu",
+    device_name="x86_64",
+    threads=1,
     cores=2,
-)  # fmt: skip
+)
 
 
 def entry(value: str | Entry) -> Entry:
@@ -52,9 +66,7 @@ def entry(value: str | Entry) -> Entry:
 
 def attack_cell(**changes: Any) -> AttackCell:
     """`CELL` with changes; entries may be given by name."""
-    named: dict[str, Any] = {
-        key: entry(changes[key]) for key in ("attack", "defense", "model") if key in changes
-    }
+    named: dict[str, Any] = {key: entry(changes[key]) for key in ("attack", "defense", "model") if key in changes}
     return CELL.model_copy(update={**changes, **named})
 
 
@@ -67,22 +79,26 @@ def example(success: bool = False, **figures: Any) -> ExampleScore:
 
 
 def readings_of(
-    successes: Sequence[Sequence[bool]],
-    psnr_db: Sequence[Sequence[float | None]] | None = None,
-    **figures: Any,
+    successes: Sequence[Sequence[bool]], psnr_db: Sequence[Sequence[float | None]] | None = None, **figures: Any
 ) -> tuple[ReadingScore, ...]:
     """Reading r is of client r and examples 10r, 10r + 1, …"""
     return tuple(
         ReadingScore(
-            status="ok", leaked=any(hits), clients=(row,), indices=tuple(10 * row + n for n in range(len(hits))),
-            evaluations=10, outer=1, snr_db=120.0, cosine=1.0,
+            status="ok",
+            leaked=any(hits),
+            clients=(row,),
+            indices=tuple(10 * row + n for n in range(len(hits))),
+            evaluations=10,
+            outer=1,
+            snr_db=120.0,
+            cosine=1.0,
             examples=tuple(
                 example(hit, **({"psnr_db": psnr_db[row][n]} if psnr_db else {}), **figures)
                 for n, hit in enumerate(hits)
             ),
         )
         for row, hits in enumerate(successes)
-    )  # fmt: skip
+    )
 
 
 def attack_record(
@@ -101,22 +117,29 @@ def attack_record(
     """
     scores = tuple(readings) if readings is not None else readings_of(successes, psnr_db)
     summary = summarise(scores, identification_chance=0.01, gallery=99, priors={})
-    whole = AttackResult(
-        readings=scores, summary=summary, conditions=AttackConditions(weights_norm=26.0, round=0)
-    )
+    whole = AttackResult(readings=scores, summary=summary, conditions=AttackConditions(weights_norm=26.0, round=0))
     return Record(
         **{
-            "id": id or cell.id, "status": "done", "cell": cell.model_copy(update={"readings": len(scores)}),
-            "provenance": PROVENANCE, "environment": MACHINE, "cost": Cost(wall_seconds=1.0, attack_seconds=0.5),
-            "result": replace(whole, **(result or {})), **fields,
+            "id": id or cell.id,
+            "status": "done",
+            "cell": cell.model_copy(update={"readings": len(scores)}),
+            "provenance": PROVENANCE,
+            "environment": MACHINE,
+            "cost": Cost(wall_seconds=1.0, attack_seconds=0.5),
+            "result": replace(whole, **(result or {})),
+            **fields,
         }
-    )  # fmt: skip
+    )
 
 
 def training_record(
-    accuracy: float = 0.9, *, id: str | None = None, cell: TrainingCell = TRAINING,
-    result: dict[str, Any] | None = None, **fields: Any,
-) -> Record:  # fmt: skip
+    accuracy: float = 0.9,
+    *,
+    id: str | None = None,
+    cell: TrainingCell = TRAINING,
+    result: dict[str, Any] | None = None,
+    **fields: Any,
+) -> Record:
     """A finished training that ended at this accuracy."""
     whole = TrainingResult(
         accuracy=accuracy, curve=((0, 0.1), (cell.rounds, accuracy)), rounds=cell.rounds, diverged=False
@@ -124,10 +147,16 @@ def training_record(
     cost = Cost(wall_seconds=1.0, training=TrainingCost(overhead=1.5, milliseconds_per_step=2.0))
     return Record(
         **{
-            "id": id or cell.id, "status": "done", "cell": cell, "provenance": PROVENANCE, "environment": MACHINE,
-            "cost": cost, "result": replace(whole, **(result or {})), **fields,
+            "id": id or cell.id,
+            "status": "done",
+            "cell": cell,
+            "provenance": PROVENANCE,
+            "environment": MACHINE,
+            "cost": cost,
+            "result": replace(whole, **(result or {})),
+            **fields,
         }
-    )  # fmt: skip
+    )
 
 
 def printed(shown: RenderableType, width: int = 120) -> str:
@@ -151,10 +180,14 @@ def unfinished(record: Record, status: Status, reason: str) -> Record:
 # Records to upload: two readings, with pictures of eight by eight pixels.
 
 UPLOADED = AttackCell(
-    dataset=CELL.dataset, model=Entry(name="dlg-lenet"), attack=Entry(name="cpl", params={"outer": 300}),
-    federated=Federated(algorithm="fedavg", steps=4, partition="two-shard"), point="type-1", readings=2,
+    dataset=CELL.dataset,
+    model=Entry(name="dlg-lenet"),
+    attack=Entry(name="cpl", params={"outer": 300}),
+    federated=Federated(algorithm="fedavg", steps=4, partition="two-shard"),
+    point="type-1",
+    readings=2,
     defense=Entry(name="prune", params={"share": 0.7}),
-)  # fmt: skip
+)
 SHADES = np.linspace(0, 1, 2 * 64, dtype=np.float32).reshape(2, 1, 1, 8, 8)
 READING = ReadingScore(status="ok", examples=(ExampleScore(status="ok", success=True, psnr_db=21.0),))
 

@@ -34,27 +34,67 @@ GPU, HOST = "cuda", "cpu"
 _aten = torch.ops.aten
 # Views and allocations: no kernel is launched for them.
 _NO_KERNEL = {
-    "_conj", "_local_scalar_dense", "_reshape_alias", "_unsafe_view", "alias", "as_strided", "chunk", "detach",
-    "diagonal", "empty", "empty_like", "empty_strided", "expand", "is_same_size", "lift_fresh", "movedim", "mT",
-    "new_empty", "new_empty_strided", "permute", "resize_", "select", "set_", "slice", "split", "split_with_sizes",
-    "squeeze", "sym_size", "t", "transpose", "unbind", "unfold", "unsqueeze", "view", "view_as_real",
-}  # fmt: skip
+    "_conj",
+    "_local_scalar_dense",
+    "_reshape_alias",
+    "_unsafe_view",
+    "alias",
+    "as_strided",
+    "chunk",
+    "detach",
+    "diagonal",
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "expand",
+    "is_same_size",
+    "lift_fresh",
+    "movedim",
+    "mT",
+    "new_empty",
+    "new_empty_strided",
+    "permute",
+    "resize_",
+    "select",
+    "set_",
+    "slice",
+    "split",
+    "split_with_sizes",
+    "squeeze",
+    "sym_size",
+    "t",
+    "transpose",
+    "unbind",
+    "unfold",
+    "unsqueeze",
+    "view",
+    "view_as_real",
+}
 # The host waits for their result: a number, a size, or a factorisation's own status.
 _WAITS = {
-    "_linalg_check_errors", "_linalg_eigh", "_linalg_svd", "_local_scalar_dense", "_unique2", "equal", "is_nonzero",
-    "linalg_eigh", "linalg_lstsq", "masked_select", "nonzero", "repeat_interleave", "unique_dim",
-}  # fmt: skip
-_CROSSING = {
-    _aten.copy_,
-    _aten._to_copy,
-    _aten._copy_from,
-    _aten.set_,
-    _aten.set_data,
-}  # may take two devices
+    "_linalg_check_errors",
+    "_linalg_eigh",
+    "_linalg_svd",
+    "_local_scalar_dense",
+    "_unique2",
+    "equal",
+    "is_nonzero",
+    "linalg_eigh",
+    "linalg_lstsq",
+    "masked_select",
+    "nonzero",
+    "repeat_interleave",
+    "unique_dim",
+}
+_CROSSING = {_aten.copy_, _aten._to_copy, _aten._copy_from, _aten.set_, _aten.set_data}  # may take two devices
 _INDEXING = {
-    _aten.index, _aten.index_put, _aten.index_put_, _aten._index_put_impl_, _aten._unsafe_index,
+    _aten.index,
+    _aten.index_put,
+    _aten.index_put_,
+    _aten._index_put_impl_,
+    _aten._unsafe_index,
     _aten._unsafe_index_put,
-}  # fmt: skip
+}
 _WITH_NUMBERS = {_aten.where, _aten.masked_fill, _aten.masked_fill_, _aten.fill_, _aten.addcmul}
 _CONVERSIONS = {Tensor.to, Tensor.cpu, Tensor.cuda}
 _FROM_HOST = {torch.tensor, torch.as_tensor, torch.asarray}
@@ -108,21 +148,27 @@ class Rehearsal:
         self.target: str | None = None  # of the copy under way
         self.inside = False  # a call that was given a tensor of the GPU's: what it makes lies there too
         self.silent = False  # a call that does not wait on CUDA, or whose wait is counted
-        self._on_gpu: dict[
-            int, StorageWeakRef
-        ] = {}  # a weak reference keeps the address from being used again
+        self._on_gpu: dict[int, StorageWeakRef] = {}  # a weak reference keeps the address from being used again
         self._open = ExitStack()
 
     def __enter__(self) -> "Rehearsal":
         answers: dict[str, Callable[..., Any]] = {
-            "is_available": lambda: True, "is_initialized": lambda: True, "_lazy_init": lambda: None,
-            "device_count": lambda: 1, "current_device": lambda: 0, "set_device": lambda *at: None,
-            "get_device_name": lambda *at: "rehearsed GPU", "get_device_capability": lambda *at: (9, 0),
-            "synchronize": lambda *at: self.wait("synchronize"), "empty_cache": lambda: None,
-            "memory_allocated": lambda *at: 0, "max_memory_allocated": lambda *at: 0,
-            "reset_peak_memory_stats": lambda *at: None, "manual_seed_all": lambda seed: None,
+            "is_available": lambda: True,
+            "is_initialized": lambda: True,
+            "_lazy_init": lambda: None,
+            "device_count": lambda: 1,
+            "current_device": lambda: 0,
+            "set_device": lambda *at: None,
+            "get_device_name": lambda *at: "rehearsed GPU",
+            "get_device_capability": lambda *at: (9, 0),
+            "synchronize": lambda *at: self.wait("synchronize"),
+            "empty_cache": lambda: None,
+            "memory_allocated": lambda *at: 0,
+            "max_memory_allocated": lambda *at: 0,
+            "reset_peak_memory_stats": lambda *at: None,
+            "manual_seed_all": lambda seed: None,
             "mem_get_info": lambda *at: (self.memory or 1 << 37, 1 << 37),
-        }  # fmt: skip
+        }
         for name, answer in answers.items():
             self._open.enter_context(mock.patch.object(torch.cuda, name, answer))
         self._open.enter_context(mock.patch.object(torch, "Generator", Generator))
@@ -217,9 +263,7 @@ class _Functions(TorchFunctionMode):
             on.wait("tolist")
             return self._silent(func, args, kwargs)
         if func is _ONE_HOT and at == GPU and len(args) + len(kwargs) > 1:
-            return self._silent(
-                func, args, kwargs
-            )  # told the number of classes it does not look at the labels
+            return self._silent(func, args, kwargs)  # told the number of classes it does not look at the labels
         generator = kwargs.get("generator")
         if isinstance(generator, Generator) and first is not None and generator.at != at:
             on.mix(f"a generator of {generator.at} for a tensor of {at}")
@@ -243,9 +287,7 @@ class _Functions(TorchFunctionMode):
         copy = kwargs.pop("copy", False)
         if func is not Tensor.to:
             wanted = HOST if func is Tensor.cpu else GPU
-        elif (other := kwargs.get("other", rest[0] if rest else None)) is not None and isinstance(
-            other, Tensor
-        ):
+        elif (other := kwargs.get("other", rest[0] if rest else None)) is not None and isinstance(other, Tensor):
             wanted, dtype = on.place(other), other.dtype
         else:
             device, asked, _, _ = torch._C._nn._parse_to(*rest, **kwargs)  # type: ignore[attr-defined]
@@ -292,17 +334,13 @@ class _Operations(TorchDispatchMode):
             on.mark(made, GPU)
         return made
 
-    def _look(
-        self, func: Any, args: Any, kwargs: Mapping[str, Any], tensors: list[Tensor], places: list[str]
-    ) -> None:
+    def _look(self, func: Any, args: Any, kwargs: Mapping[str, Any], tensors: list[Tensor], places: list[str]) -> None:
         """Count an operation of the GPU's, and refuse one of two devices."""
         on, packet, name = self.on, func.overloadpacket, func.overloadpacket.__name__
         if name not in _NO_KERNEL:
             on.kernels[line()] += 1
         if packet in _INDEXING:
-            if _by_mask(args[1]) and not (
-                len(args) > 2 and args[2].numel() == 1 and on.place(args[2]) == HOST
-            ):
+            if _by_mask(args[1]) and not (len(args) > 2 and args[2].numel() == 1 and on.place(args[2]) == HOST):
                 on.wait(f"{name} by a mask")  # but filling with a number by a mask
         elif name in _WAITS:
             on.wait(name)
@@ -316,12 +354,8 @@ class _Operations(TorchDispatchMode):
         numbers = torch.Tag.pointwise in func.tags or packet in _WITH_NUMBERS
         written = func._schema.arguments[0].alias_info
         for position, (tensor, at) in enumerate(zip(tensors, places, strict=True)):
-            if at == HOST and (
-                tensor.dim() or not numbers or (not position and written and written.is_write)
-            ):
-                shapes = ", ".join(
-                    f"{tuple(each.shape)} {there}" for each, there in zip(tensors, places, strict=True)
-                )
+            if at == HOST and (tensor.dim() or not numbers or (not position and written and written.is_write)):
+                shapes = ", ".join(f"{tuple(each.shape)} {there}" for each, there in zip(tensors, places, strict=True))
                 on.mix(f"{name} of tensors on two devices: {shapes}")
                 return
 

@@ -168,10 +168,13 @@ def bench(*arguments: object, inside: Sequence[str] = (), **env: str) -> Iterato
     command = [*inside, sys.executable, "-P", "-m", "bench.cli.main", *map(str, arguments)]
     with tempfile.NamedTemporaryFile() as log:
         process = subprocess.Popen(
-            command, start_new_session=True, stdout=log, stderr=subprocess.STDOUT,
+            command,
+            start_new_session=True,
+            stdout=log,
+            stderr=subprocess.STDOUT,
             env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"} | env,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's & has it ignored
-        )  # fmt: skip
+        )
         running = Bench(process, Path(log.name))
         try:
             yield running
@@ -188,7 +191,7 @@ def ran(*arguments: object, code: int = 0, **env: str) -> str:
 
 def disturbed(
     gate: Gate, arguments: Sequence[object], disturb: Callable[[], None], inside: Sequence[str] = (), **env: str
-) -> None:  # fmt: skip
+) -> None:
     """A run by two workers to its end; `disturb` is called while both are in a cell, after the first records."""
     gate.close(at=5)
     with bench(*arguments, inside=inside, **env) as running:

@@ -33,9 +33,17 @@ PAPER = Setting(
 
 @pytest.mark.parametrize(
     ("steps", "printed"),
-    [(10000, 0.823), (6000, 0.636), (1000, 0.276), (1100, 0.285), (6700, 0.672), (3400, 0.478), (500, 0.184),
-     (100, 0.084)],
-)  # fmt: skip
+    [
+        (10000, 0.823),
+        (6000, 0.636),
+        (1000, 0.276),
+        (1100, 0.285),
+        (6700, 0.672),
+        (3400, 0.478),
+        (500, 0.184),
+        (100, 0.084),
+    ],
+)
 def test_fed_cdp_spends_what_tables_6_and_7_print(steps: int, printed: float) -> None:
     assert round(rdp.epsilon({6.0: steps}, DELTA, q=0.01, old=True), 3) == printed
 
@@ -54,12 +62,7 @@ def test_table_6s_cancer_is_one_figure_of_two() -> None:
 
 @pytest.mark.parametrize(
     ("q", "steps", "expected"),
-    [
-        (500 / 60000, 10000, 0.684),
-        (0.008, 10000, 0.656),
-        (300 / 2267, 6000, 9.79),
-        (300 / 36631, 1000, 0.215),
-    ],
+    [(500 / 60000, 10000, 0.684), (0.008, 10000, 0.656), (300 / 2267, 6000, 9.79), (300 / 36631, 1000, 0.215)],
 )
 def test_the_rates_that_the_paper_states_give_other_figures(q: float, steps: int, expected: float) -> None:
     assert rdp.epsilon({6.0: steps}, DELTA, q=q, old=True) == pytest.approx(expected, abs=0.006)
@@ -126,9 +129,17 @@ def test_at_the_tap(multiplier: float, expected: float) -> None:
 
 @pytest.mark.parametrize(
     ("q", "steps", "expected"),
-    [(0.01, 10000, 0.601), (0.01, 6000, 0.455), (0.01, 1000, 0.172), (0.01, 300, 0.090), (0.1, 100, 0.616),
-     (0.1, 60, 0.470), (0.1, 10, 0.186), (0.1, 3, 0.102)],
-)  # fmt: skip
+    [
+        (0.01, 10000, 0.601),
+        (0.01, 6000, 0.455),
+        (0.01, 1000, 0.172),
+        (0.01, 300, 0.090),
+        (0.1, 100, 0.616),
+        (0.1, 60, 0.470),
+        (0.1, 10, 0.186),
+        (0.1, 3, 0.102),
+    ],
+)
 def test_idealised(q: float, steps: int, expected: float) -> None:
     found = pld.epsilon({6.0: steps}, DELTA, q=q)
     assert found == pytest.approx(expected, abs=6e-4)
@@ -137,9 +148,15 @@ def test_idealised(q: float, steps: int, expected: float) -> None:
 
 def sampling(mechanism: Mechanism, rounds: int = 100):
     return sampling_of(
-        mechanism.unit, clients=1000, per_round=100, rounds=rounds, steps=100, batch=5, client_examples=500,
+        mechanism.unit,
+        clients=1000,
+        per_round=100,
+        rounds=rounds,
+        steps=100,
+        batch=5,
+        client_examples=500,
         examples=60000,
-    )  # fmt: skip
+    )
 
 
 def figures(mechanism: Mechanism, rounds: int = 100, tensors: int = 3) -> dict[str, float | None]:
@@ -160,9 +177,7 @@ def test_a_report_speaks_of_what_is_released() -> None:
     assert own["idealised 0.01"] == pytest.approx(0.601, abs=5e-4)
     per_tensor = figures(FedCdp(noise="code").mechanism(PAPER))
     assert per_tensor["paper 0.01"] == own["paper 0.01"]
-    assert per_tensor["idealised 0.01"] == pytest.approx(
-        pld.epsilon({6 / math.sqrt(3): 10000}, DELTA, q=0.01)
-    )
+    assert per_tensor["idealised 0.01"] == pytest.approx(pld.epsilon({6 / math.sqrt(3): 10000}, DELTA, q=0.01))
     each = figures(FedCdp(noise="per-example", clipping="flat").mechanism(PAPER))
     assert each["idealised 0.01"] == pytest.approx(pld.epsilon({6 * math.sqrt(5): 10000}, DELTA, q=0.01))
     clients = figures(FedSdp(at="client").mechanism(PAPER))
@@ -211,11 +226,7 @@ def test_the_valid_epsilon_of_an_example_is_the_mean_over_who_is_drawn() -> None
 
 def test_clients_of_a_round_of_all_are_not_amplified() -> None:
     every = pld.without_replacement({3.0: 10}, DELTA, per_round=100, clients=100)
-    assert (
-        composition.gaussian(3.0 / math.sqrt(10), DELTA)
-        <= every
-        <= 1.2 * composition.gaussian(3 / 10**0.5, DELTA)
-    )
+    assert composition.gaussian(3.0 / math.sqrt(10), DELTA) <= every <= 1.2 * composition.gaussian(3 / 10**0.5, DELTA)
     drawn = [pld.without_replacement({3.0: 10}, DELTA, per_round=k, clients=100) for k in (1, 10, 50)]
     assert drawn == sorted(drawn) and drawn[-1] <= every
     assert pld.without_replacement({0.0: 3, 1.0: 7}, DELTA, per_round=1, clients=100) == math.inf
@@ -226,23 +237,21 @@ def test_fed_alpha_cdp_has_no_valid_epsilon_and_says_why() -> None:
     valid = [one for one in released(mechanism, sampling(mechanism), tensors=3) if one.convention == "valid"]
     assert len(valid) == 2 and all(one.epsilon is None for one in valid)
     assert all("the data's own" in (one.absent or "") for one in valid)
-    found, absent = at_point(
-        FedAlphaCdp(), PAPER, point("type-2"), tensors=3, coordinates=10, round_=0, observations=1
-    )
+    found, absent = at_point(FedAlphaCdp(), PAPER, point("type-2"), tensors=3, coordinates=10, round_=0, observations=1)
     assert found is None and absent == valid[0].absent
 
 
-@pytest.mark.parametrize(("steps", "batch", "of", "uses"), [(1, 3, 500, 1), (100, 5, 500, 1), (200, 5, 500, 2),
-                                                            (101, 5, 500, 2), (3, 4, 10, 4), (4, 2, 3, 6)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("steps", "batch", "of", "uses"),
+    [(1, 3, 500, 1), (100, 5, 500, 1), (200, 5, 500, 2), (101, 5, 500, 2), (3, 4, 10, 4), (4, 2, 3, 6)],
+)
 def test_an_example_is_used_as_often_as_a_batch_between_two_passes_allows(
     steps: int, batch: int, of: int, uses: int
 ) -> None:
     assert uses_of_example(steps=steps, batch=batch, client_examples=of) == uses
 
 
-@pytest.mark.parametrize(
-    ("decay", "expected"), [("linear", 0.575), ("staircase", 0.536), ("exponential", 0.637)]
-)
+@pytest.mark.parametrize(("decay", "expected"), [("linear", 0.575), ("staircase", 0.536), ("exponential", 0.637)])
 @pytest.mark.slow
 def test_no_schedule_from_15_to_4_85_spends_what_the_paper_says(decay: str, expected: float) -> None:
     """Rounds count from 0 here: a step earlier on each schedule than the figures quoted."""
@@ -283,9 +292,7 @@ def test_what_no_epsilon_covers_says_why() -> None:
         FedSdp(at="client"), PAPER, point("type-2"), tensors=3, coordinates=10, round_=0, observations=1
     )
     assert (found, absent) == (None, "it speaks of a client's update, not of what type-2 shows")
-    found, absent = at_point(
-        Gaussian(), PAPER, point("type-1"), tensors=3, coordinates=10, round_=0, observations=1
-    )
+    found, absent = at_point(Gaussian(), PAPER, point("type-1"), tensors=3, coordinates=10, round_=0, observations=1)
     assert (found, absent) == (None, NO_MECHANISM)
     assert account(Gaussian(), PAPER, tensors=3, coordinates=10, examples=50000) is None
     assert AdaClip(variant="as-cited").mechanism(PAPER) is None
@@ -314,9 +321,7 @@ def test_spending_grows_with_rounds_and_falls_with_noise() -> None:
     curve = [spent.so_far(rounds) for rounds in (0, 1, 10, 50, 100)]
     assert curve == sorted(curve)
     assert curve[0] == 0
-    louder = account(
-        dataclasses.replace(FedCdp(), sigma=7.0), PAPER, tensors=3, coordinates=10, examples=60000
-    )
+    louder = account(dataclasses.replace(FedCdp(), sigma=7.0), PAPER, tensors=3, coordinates=10, examples=60000)
     assert louder is not None
     assert louder.so_far(100) < curve[-1]
 
@@ -367,9 +372,7 @@ def test_a_schedule_by_step_is_read_at_the_steps_that_a_point_shows(name: str, i
     defense = _AsIfSWereC(sigma=15.0, decay="linear", by="step", clipping="flat")
     setting = dataclasses.replace(PAPER, steps=10)
     sigmas = defense.mechanism(setting).sigmas
-    found, absent = at_point(
-        defense, setting, point(name), tensors=3, coordinates=10, round_=20, observations=1
-    )
+    found, absent = at_point(defense, setting, point(name), tensors=3, coordinates=10, round_=20, observations=1)
     assert absent is None
     assert found is not None
     shown = sigmas[209] * math.sqrt(5) / 2 if inside else sigmas[200] / 2
@@ -387,10 +390,15 @@ def test_observations_of_one_round_are_all_at_its_noise() -> None:
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("--sigma", "nan"), ("--sigma", "inf"), ("--sigma", "1e-155"), ("--sigma", "1e300"), ("--q", "nan"),
-        ("--delta", "nan"), ("--steps", "99999999999999999999"),
+        ("--sigma", "nan"),
+        ("--sigma", "inf"),
+        ("--sigma", "1e-155"),
+        ("--sigma", "1e300"),
+        ("--q", "nan"),
+        ("--delta", "nan"),
+        ("--steps", "99999999999999999999"),
     ],
-)  # fmt: skip
+)
 def test_what_no_accountant_takes_is_one_line(option: str, value: str) -> None:
     words = {"--sigma": "1", "--q": ".1", "--steps": "10", "--delta": "1e-5", option: value}
     made = CliRunner().invoke(privacy, [part for pair in words.items() for part in pair])

@@ -24,21 +24,19 @@ def _run(reading: Reading) -> Reconstruction:
 def _read(case: Situation, module: nn.Module, seeds: tuple[int, ...] = (0,)) -> Reading:
     """The same examples seen through `module`, one observation for each seed of its weights."""
     module = module.to(case.truth.dtype)
-    drawn = [
-        {name: value.to(case.truth.dtype) for name, value in Mlp().initial(module, s).items()} for s in seeds
-    ]
+    drawn = [{name: value.to(case.truth.dtype) for name, value in Mlp().initial(module, s).items()} for s in seeds]
     targets = one_hot(case.labels, case.reading.classes, case.truth.dtype)
     gradients = [group_gradients(module, weights, case.truth, targets) for weights in drawn]
     return replace(
-        case.reading, model=module, rounds=tuple(range(len(seeds))),
+        case.reading,
+        model=module,
+        rounds=tuple(range(len(seeds))),
         weights={name: torch.stack([weights[name] for weights in drawn]) for name in drawn[0]},
         values={name: torch.stack([gradient[name].detach() for gradient in gradients], 1) for name in drawn[0]},
-    )  # fmt: skip
+    )
 
 
-def _images(
-    batch: int = 1, readings: int = 6, dtype: torch.dtype = torch.float64, seed: int = 0
-) -> Situation:
+def _images(batch: int = 1, readings: int = 6, dtype: torch.dtype = torch.float64, seed: int = 0) -> Situation:
     """Random images of 1×8×8 pixels, a third of them black as in digits, with random labels."""
     case = situation("type-1", batch=batch, readings=readings)
     draw = torch.Generator().manual_seed(seed)
@@ -134,8 +132,7 @@ def test_observations_under_other_weights_help_against_noise() -> None:
     case = _images()
     module = Mlp().build((1, 8, 8), 10)
     one, many = (
-        _psnr(_run(_noisy(_read(case, module, tuple(range(n))), 0.03)).inputs, case.truth).mean()
-        for n in (1, 16)
+        _psnr(_run(_noisy(_read(case, module, tuple(range(n))), 0.03)).inputs, case.truth).mean() for n in (1, 16)
     )
     assert float(many - one) > 9
 
@@ -194,9 +191,7 @@ def test_no_bias_gradient_gives_the_public_mean_and_a_status() -> None:
 
 
 @pytest.mark.parametrize("contract", contracts.CONTRACTS, ids=lambda contract: contract.name)
-def test_contracts_hold_where_the_first_layer_is_linear(
-    contract: Contract, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_contracts_hold_where_the_first_layer_is_linear(contract: Contract, monkeypatch: pytest.MonkeyPatch) -> None:
     """`bench check` looks at a convolutional net, which this attack refuses; here the same on a table."""
     monkeypatch.setattr(contracts, "situation", _table_situation)
     contract.function(Analytic())

@@ -23,9 +23,7 @@ Pictures = tuple[Tensor, Tensor]  # (example, 1, 8, 8) in [0, 1], (example,)
 def pictures() -> Pictures:
     """Digits, the first ten with different labels."""
     digits = load_digits()
-    return torch.from_numpy(digits.images[:60, None] / 16).float(), torch.from_numpy(
-        digits.target[:60]
-    ).long()
+    return torch.from_numpy(digits.images[:60, None] / 16).float(), torch.from_numpy(digits.target[:60]).long()
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +46,7 @@ def psnr(scores: Any) -> list[float]:
 def test_the_five_lines_bring_a_digit_back(model: nn.Module, pictures: Pictures, tmp_path: Path) -> None:
     x, y = pictures
     gradients = api.gradient(model, x[:1], y[:1])
-    reading = api.reading(
-        gradients, model=model, weights=model.state_dict(), shape=SHAPE, classes=10, batch=1
-    )
+    reading = api.reading(gradients, model=model, weights=model.state_dict(), shape=SHAPE, classes=10, batch=1)
     found = api.attack(reading, "cpl", evaluations=100)
     scores = api.score(found, x[:1], y[:1], public=x[10:])
     path = api.save_pictures(tmp_path / "leak.png", x[:1], found)
@@ -153,7 +149,8 @@ GOOD = {"1.weight": torch.ones(3, 4), "1.bias": torch.ones(3)}
         (GOOD | {"1.bias": torch.ones(4)}, {}, r"'1.bias' has shape \(4,\); expected \(3,\), or \('readings', 3\)"),
         (GOOD | {"1.bias": torch.ones(2, 3)}, {}, r"'1.bias' has an axis of readings, that of '1.weight' has none"),
         (
-            {"1.weight": torch.ones(2, 3, 4), "1.bias": torch.ones(5, 3)}, {},
+            {"1.weight": torch.ones(2, 3, 4), "1.bias": torch.ones(5, 3)},
+            {},
             r"2 readings in the gradient of '1.weight', 5 in that of '1.bias'",
         ),
         (GOOD | {"1.bias": torch.tensor([1, float("nan"), 0])}, {}, r"'1.bias' is not finite; take it again"),
@@ -169,10 +166,8 @@ GOOD = {"1.weight": torch.ones(3, 4), "1.bias": torch.ones(3)}
         (GOOD, {"public": torch.ones(2, 5)}, r"public: shape \(2, 5\); expected \(example, 4\)"),
         (GOOD, {"public": torch.ones(2, 4), "public_labels": [1]}, r"1 labels for 2 examples"),
     ],
-)  # fmt: skip
-def test_a_mistake_is_one_line_with_the_way_out(
-    gradients: Any, options: dict[str, Any], message: str
-) -> None:
+)
+def test_a_mistake_is_one_line_with_the_way_out(gradients: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(BenchError, match=message) as caught:
         api.reading(gradients, **{"model": linear(), "shape": (4,), "classes": 3, **options})
     assert "\n" not in str(caught.value)
@@ -203,18 +198,14 @@ def test_more_mistakes(model: nn.Module, pictures: Pictures) -> None:
 # --- grants and scores -------------------------------------------------------------------------------
 
 
-def test_labels_are_granted_only_when_given_and_without_their_order(
-    model: nn.Module, pictures: Pictures
-) -> None:
+def test_labels_are_granted_only_when_given_and_without_their_order(model: nn.Module, pictures: Pictures) -> None:
     x, y = pictures[0][:3], torch.tensor([7, 2, 5])
     assert read(model, x, y).labels is None
     granted = read(model, x, y, labels=y).labels
     assert granted is not None and granted.tolist() == [[2, 5, 7]]
 
 
-def test_without_public_pictures_the_scores_say_what_the_floor_was(
-    model: nn.Module, pictures: Pictures
-) -> None:
+def test_without_public_pictures_the_scores_say_what_the_floor_was(model: nn.Module, pictures: Pictures) -> None:
     x, y = pictures[0][:2], pictures[1][:2]
     found = api.attack(read(model, x, y), "prior-mean")
     assert float(found.inputs.min()) == float(found.inputs.max()) == 0.5
@@ -256,9 +247,7 @@ def test_tables_are_scored_by_their_columns() -> None:
     assert scores.summary.asr.value == 1
 
 
-def test_reconstructions_are_drawn_without_a_truth(
-    model: nn.Module, pictures: Pictures, tmp_path: Path
-) -> None:
+def test_reconstructions_are_drawn_without_a_truth(model: nn.Module, pictures: Pictures, tmp_path: Path) -> None:
     found = api.attack(read(model, pictures[0][:2], pictures[1][:2]), "prior-mean")
     with Image.open(api.save_pictures(tmp_path / "a.png", None, found)) as image:
         page = np.asarray(image)

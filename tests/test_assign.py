@@ -35,9 +35,7 @@ def test_the_order_of_the_guesses_changes_nothing(seed, order):
     truth = rng.random((3, 4, 1, 3, 3))
     guess = rng.random(truth.shape)
     shuffled = guess[:, order]
-    np.testing.assert_array_equal(
-        in_order(guess, assign(truth, guess)), in_order(shuffled, assign(truth, shuffled))
-    )
+    np.testing.assert_array_equal(in_order(guess, assign(truth, guess)), in_order(shuffled, assign(truth, shuffled)))
 
 
 def test_one_good_guess_is_not_counted_for_every_picture():
@@ -59,9 +57,7 @@ def test_one_dummy_for_a_batch_leaves_the_rest_missing():
     truth = np.stack([np.full((1, 2, 2), value) for value in (0.1, 0.9, 0.5)])[None]
     order = assign(truth, truth[:, 1:2])
     np.testing.assert_array_equal(order, [[-1, 0, -1]])
-    np.testing.assert_array_equal(
-        np.isnan(in_order(truth[:, 1:2], order)).all(axis=(2, 3, 4)), [[True, False, True]]
-    )
+    np.testing.assert_array_equal(np.isnan(in_order(truth[:, 1:2], order)).all(axis=(2, 3, 4)), [[True, False, True]])
 
 
 def test_more_guesses_than_pictures_are_refused():

@@ -116,10 +116,8 @@ def test_parameters_are_checked_like_anywhere(folder: Path, tmp_path: Path) -> N
         (["--truth", "{folder}/public.npz"], BenchError, "truth has shape (38, 1, 8, 8); expected (2, 1, 1, 8, 8)"),
         (["--reading", "{folder}/truth.npz"], RecordError, "truth.npz: unknown array 'inputs'"),
     ],
-)  # fmt: skip
-def test_mistakes(
-    folder: Path, tmp_path: Path, more: list[str], kind: type[BenchError], message: str
-) -> None:
+)
+def test_mistakes(folder: Path, tmp_path: Path, more: list[str], kind: type[BenchError], message: str) -> None:
     options = arguments(folder, tmp_path / "out", *(item.format(folder=folder) for item in more))
     assert message in fault(command, *options, kind=kind)
     assert not (tmp_path / "out").exists(), "nothing half-written"
@@ -127,9 +125,21 @@ def test_mistakes(
 
 def test_a_mistake_exits_with_2_and_one_line(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-P", "-c", "from bench.cli.main import main; main()", "attack", "--reading", "no.npz",
-         "--model", "mlp"],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-P",
+            "-c",
+            "from bench.cli.main import main; main()",
+            "attack",
+            "--reading",
+            "no.npz",
+            "--model",
+            "mlp",
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "bench: no.npz: no such file; give an .npz\n"

@@ -23,32 +23,50 @@ from bench.scoring.intervals import paired_difference, wilson
 
 
 def record(
-    hits: list[list[bool]], *, knowledge: Any = "plain", attack: str = "cpl", defense: str = "prune",
-    dataset: str = "digits", point: str = "type-2", seed: int = 0, described: bool = True, status: str = "done",
-    rmse: float = 0.1, example_status: str = "ok", evaluations: int = 40, **params: Any,
-) -> Record:  # fmt: skip
+    hits: list[list[bool]],
+    *,
+    knowledge: Any = "plain",
+    attack: str = "cpl",
+    defense: str = "prune",
+    dataset: str = "digits",
+    point: str = "type-2",
+    seed: int = 0,
+    described: bool = True,
+    status: str = "done",
+    rmse: float = 0.1,
+    example_status: str = "ok",
+    evaluations: int = 40,
+    **params: Any,
+) -> Record:
     """A record whose examples leaked as `hits` (reading, example) says; those that did not have RMSE .5."""
     cell = attack_cell(
-        dataset=DataRef(name=dataset, sha256="0" * 64), seed=seed, federated=Federated(), defense=defense,
-        attack=Entry(name=attack, params=params), point=point, knowledge=knowledge,
-    )  # fmt: skip
+        dataset=DataRef(name=dataset, sha256="0" * 64),
+        seed=seed,
+        federated=Federated(),
+        defense=defense,
+        attack=Entry(name=attack, params=params),
+        point=point,
+        knowledge=knowledge,
+    )
     readings = [
         ReadingScore(
-            status="ok", evaluations=evaluations, outer=evaluations // 20,
+            status="ok",
+            evaluations=evaluations,
+            outer=evaluations // 20,
             examples=tuple(
                 example(
-                    hit, status=example_status, rmse=rmse if hit else 0.5, psnr_db=25.0 if hit else 6.0,
-                    prior_db=11.0,
+                    hit, status=example_status, rmse=rmse if hit else 0.5, psnr_db=25.0 if hit else 6.0, prior_db=11.0
                 )
                 for hit in row
             ),
         )
         for row in hits
-    ]  # fmt: skip
+    ]
     found = attack_record(
-        cell=cell, readings=readings,
+        cell=cell,
+        readings=readings,
         result={"distortion": Distortion(snr_db_least=3.0), "conditions": AttackConditions(described=described)},
-    )  # fmt: skip
+    )
     return found if status == "done" else unfinished(found, status, "because")
 
 
@@ -83,11 +101,12 @@ def test_seeds_are_resampled_whole() -> None:
 
 def test_only_attacks_that_were_run_both_ways_count() -> None:
     found = row(
-        record(single(False, False)), record(single(True, False), knowledge="adaptive"),
+        record(single(False, False)),
+        record(single(True, False), knowledge="adaptive"),
         record(single(True, True), attack="labels-only"),
         record(single(False), attack="idlg", status="n/a"),
         record(single(True, True), attack="idlg", knowledge="adaptive"),
-    )  # fmt: skip
+    )
     assert (found.plain.asr, found.adaptive.asr) == (0.0, 0.5)
 
 
@@ -122,22 +141,23 @@ def test_a_defense_that_describes_nothing_is_marked() -> None:
 
 def test_each_defense_point_and_data_set_has_its_row() -> None:
     varied: tuple[dict[str, Any], ...] = (
-        {"defense": "none"}, {"defense": "prune"}, {"point": "type-1"}, {"dataset": "mnist"},
-    )  # fmt: skip
-    found = knowledge(
-        record(single(True), knowledge=kind, **one) for kind in ("plain", "adaptive") for one in varied
+        {"defense": "none"},
+        {"defense": "prune"},
+        {"point": "type-1"},
+        {"dataset": "mnist"},
     )
+    found = knowledge(record(single(True), knowledge=kind, **one) for kind in ("plain", "adaptive") for one in varied)
     places = {(each.condition.partition(" · ")[0], each.defense, each.point) for each in found}
     assert places == {
-        ("digits", "none", "type-2"), ("digits", "prune", "type-2"), ("digits", "prune", "type-1"),
+        ("digits", "none", "type-2"),
+        ("digits", "prune", "type-2"),
+        ("digits", "prune", "type-1"),
         ("mnist", "prune", "type-2"),
-    }  # fmt: skip
+    }
 
 
 def test_a_crash_is_no_gain() -> None:
-    found = row(
-        record(single(False, False)), record(single(False, False), knowledge="adaptive", status="crashed")
-    )
+    found = row(record(single(False, False)), record(single(False, False), knowledge="adaptive", status="crashed"))
     assert found.adaptive.lower_bound and found.change is not None and found.change[0] == 0.0
 
 
@@ -164,17 +184,16 @@ def test_without_a_success_there_is_no_rmse_of_successes() -> None:
 
 
 def test_a_crashed_attack_has_a_row_without_figures_and_one_that_does_not_apply_has_none() -> None:
-    (found,) = attacks(
-        [record(single(True), status="crashed"), record(single(False), attack="dlg", status="n/a")]
-    )
+    (found,) = attacks([record(single(True), status="crashed"), record(single(False), attack="dlg", status="n/a")])
     assert (found.attack, found.asr, found.diverged, found.crashed) == ("cpl", None, None, 1)
     assert "crashed" in printed(terminal.attacks([found]))
 
 
 PAPER = PublishedFigures(
     where={"attack": {"name": "cpl"}, "dataset": {"name": "mnist"}, "point": "type-2"},
-    figures={"asr": 0.686, "rmse": 0.145, "iterations": 18.4}, source="a paper, Table I",
-)  # fmt: skip
+    figures={"asr": 0.686, "rmse": 0.145, "iterations": 18.4},
+    source="a paper, Table I",
+)
 
 
 def test_what_is_published_stands_below_what_is_measured() -> None:

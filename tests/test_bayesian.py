@@ -35,9 +35,7 @@ def constant(multiplier: float, *, q: float, steps: int, delta: float, formula: 
     ("sigma", "q", "steps", "delta"),
     [(6.0, 0.01, 10_000, 1e-5), (1.0, 0.1, 100, 1e-3), (6.0, 0.1, 100, 1e-5), (1.0, 0.01, 300, 1e-5)],
 )
-def test_at_constant_distance_it_is_the_moments_accountant(
-    sigma: float, q: float, steps: int, delta: float
-) -> None:
+def test_at_constant_distance_it_is_the_moments_accountant(sigma: float, q: float, steps: int, delta: float) -> None:
     expected = rdp.epsilon({sigma: steps}, delta, q=q, old=True)
     assert constant(sigma, q=q, steps=steps, delta=delta) == pytest.approx(expected, rel=1e-6)
 
@@ -103,9 +101,7 @@ def test_dependent_rounds_cost_more_and_the_same_at_constant_distance() -> None:
     # δ' = ½ adds nothing to the mean: what is left is a mean of powers, which grows with the power
     apart = [numbers.cost(spread, estimator=0.5, rounds=rounds) for rounds in (1, 50)]
     assert (apart[1] > apart[0]).all()
-    assert np.allclose(
-        numbers.cost(same, estimator=RARE), numbers.cost(same, estimator=RARE, rounds=50), rtol=1e-9
-    )
+    assert np.allclose(numbers.cost(same, estimator=RARE), numbers.cost(same, estimator=RARE, rounds=50), rtol=1e-9)
 
 
 def test_failures_of_estimates_are_part_of_delta() -> None:
@@ -151,10 +147,15 @@ def course(
 ) -> tuple[TrainingJob, Progress]:
     federated = Federated(clients=12, per_round=6, batch=5, rate=0.5)
     cell = TrainingCell(
-        dataset=DataRef(name="digits", sha256=data().sha256), model=Entry(name="dlg-lenet"),
-        federated=federated, defense=Entry(name=defense), rounds=rounds, test_every=1, test_examples=50,
+        dataset=DataRef(name="digits", sha256=data().sha256),
+        model=Entry(name="dlg-lenet"),
+        federated=federated,
+        defense=Entry(name=defense),
+        rounds=rounds,
+        test_every=1,
+        test_examples=50,
         bayesian=config,
-    )  # fmt: skip
+    )
     architecture = registry.instance("models", "dlg-lenet", {})
     module = architecture.build(data().shape, data().classes).eval()
     weights = architecture.initial(module, 0)
@@ -176,9 +177,7 @@ def test_a_client_costs_what_its_clipped_update_moves_the_mean_by(monkeypatch: p
 
     monkeypatch.setattr(numbers, "log_moments", noted)
     config = Bayesian(levels=("client",))
-    it, start = course(
-        "fed-sdp", {"noise": "mean", "clip": CLIP, "sigma": 2.0, "at": "client"}, config, rounds=1
-    )
+    it, start = course("fed-sdp", {"noise": "mean", "clip": CLIP, "sigma": 2.0, "at": "client"}, config, rounds=1)
     end = train(it, start)
     (x,) = seen
     assert len(x) == 6
@@ -244,24 +243,14 @@ def test_accounting_changes_no_weight_and_resumes_bit_for_bit(tmp_path: Path) ->
         ("none", "client", "no noise lies on what it speaks of"),
         ("niss", "client", "it needs Gaussian noise on every coordinate, and NoiseShares is something else"),
         ("fed-sdp", "instance", "no noise lies on what it speaks of"),
-        (
-            "laplace",
-            "client",
-            "it needs Gaussian noise on every coordinate, and LaplaceNoise is something else",
-        ),
-        (
-            "fed-split",
-            "joint",
-            "what is done to a client's noised update changes the noise that it counts on",
-        ),
+        ("laplace", "client", "it needs Gaussian noise on every coordinate, and LaplaceNoise is something else"),
+        ("fed-split", "joint", "what is done to a client's noised update changes the noise that it counts on"),
     ],
 )
 def test_what_cannot_be_accounted_says_why(defense: str, level: str, reason: str) -> None:
     config = Bayesian(levels=(level,))  # type: ignore[arg-type]
     it, start = course(defense, {}, config, rounds=1)
-    assert bayesian.accountant(config, it.cell.federated, start.stages, examples=900).absent == {
-        level: reason
-    }
+    assert bayesian.accountant(config, it.cell.federated, start.stages, examples=900).absent == {level: reason}
     assert train(it, start).costs == {}
     several = it.cell.federated.model_copy(update={"algorithm": "fedavg", "steps": 2})
     joint = bayesian.accountant(Bayesian(levels=("joint",)), several, start.stages, examples=900)

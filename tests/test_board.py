@@ -52,49 +52,94 @@ EXAMPLES = 32
 
 
 def attacked(
-    leaked: int = 0, *, defense: str = "none", attack: str = "cpl", point: str = "type-2", status: str = "done",
-    knowledge: Any = "plain", psnr: float | None = None, prior: float = 12.0, example_status: str = "ok",
-    restarts: int = 0, readings: int = EXAMPLES, repeated: int = 1, draw: int = 0, snr: float | None = None,
-    seed: int = 0, protocol: int = 1, model: str = "dlg-lenet", identified: int | None = None, **result: Any,
-) -> Record:  # fmt: skip
+    leaked: int = 0,
+    *,
+    defense: str = "none",
+    attack: str = "cpl",
+    point: str = "type-2",
+    status: str = "done",
+    knowledge: Any = "plain",
+    psnr: float | None = None,
+    prior: float = 12.0,
+    example_status: str = "ok",
+    restarts: int = 0,
+    readings: int = EXAMPLES,
+    repeated: int = 1,
+    draw: int = 0,
+    snr: float | None = None,
+    seed: int = 0,
+    protocol: int = 1,
+    model: str = "dlg-lenet",
+    identified: int | None = None,
+    **result: Any,
+) -> Record:
     """A cell of one example a reading, of which the first `leaked` leak, to an attacker who knew the defense."""
     result = {"conditions": AttackConditions(described=True), **result}
     cell = attack_cell(
-        defense=defense, attack=attack, point=point, knowledge=knowledge, draw=draw, seed=seed, model=model,
-        grants=Grants(repeated_readings=repeated), readings=readings,
-    )  # fmt: skip
+        defense=defense,
+        attack=attack,
+        point=point,
+        knowledge=knowledge,
+        draw=draw,
+        seed=seed,
+        model=model,
+        grants=Grants(repeated_readings=repeated),
+        readings=readings,
+    )
     scores = [
         ReadingScore(
-            status="ok", restarts=restarts,
+            status="ok",
+            restarts=restarts,
             examples=(
                 example(
-                    hit, status=example_status, identified=hit if identified is None else n < identified,
+                    hit,
+                    status=example_status,
+                    identified=hit if identified is None else n < identified,
                     psnr_db=psnr if psnr is not None else (30.0 if hit else 8.0),
-                    rmse=0.03 if hit else 0.4, ssim=0.9, prior_db=prior,
+                    rmse=0.03 if hit else 0.4,
+                    ssim=0.9,
+                    prior_db=prior,
                 ),
             ),
         )
         for n, hit in enumerate(n < leaked for n in range(readings))
-    ]  # fmt: skip
+    ]
     least = snr if snr is not None else 120.0 if defense == "none" else 0.0
     record = attack_record(
-        readings=scores, cell=cell, result={"distortion": Distortion(snr_db_least=least), **result},
+        readings=scores,
+        cell=cell,
+        result={"distortion": Distortion(snr_db_least=least), **result},
         provenance=Provenance(bench=Code(origin="bench", protocol=protocol)),
-    )  # fmt: skip
+    )
     return record if status == "done" else unfinished(record, status, "because")
 
 
 def trained(
-    accuracy: float, *, defense: str = "none", seed: int = 0, rounds: int = 10, model: str = "dlg-lenet",
-    epsilon: float | None = None, overhead: float | None = None,
-) -> Record:  # fmt: skip
+    accuracy: float,
+    *,
+    defense: str = "none",
+    seed: int = 0,
+    rounds: int = 10,
+    model: str = "dlg-lenet",
+    epsilon: float | None = None,
+    overhead: float | None = None,
+) -> Record:
     cell = TRAINING.model_copy(
         update={"model": entry(model), "defense": entry(defense), "rounds": rounds, "seed": seed}
     )
     valid = Epsilon(
-        convention="valid", accountant="a", unit="client", adversary="a", epsilon=epsilon, delta=1e-5, q=1.0,
-        steps=1, multiplier=None, sampling="a", adjacency="a",
-    )  # fmt: skip
+        convention="valid",
+        accountant="a",
+        unit="client",
+        adversary="a",
+        epsilon=epsilon,
+        delta=1e-5,
+        q=1.0,
+        steps=1,
+        multiplier=None,
+        sampling="a",
+        adjacency="a",
+    )
     absent = None if epsilon is not None else "it adds no noise"
     privacy = Privacy(epsilon=epsilon, absent=absent, figures=() if absent else (valid,))
     cost = Cost(training=TrainingCost(overhead=overhead))
@@ -112,12 +157,16 @@ def codes(row: Row) -> list[str]:
 def test_a_row_has_every_point_its_worst_case_and_the_best_attack() -> None:
     rows = board(
         [
-            attacked(32), attacked(8, attack="dlg"),
-            attacked(32, point="type-1"), attacked(0, attack="dlg", point="type-1"),
-            attacked(4, defense="prune"), attacked(8, attack="dlg", defense="prune"),
-            attacked(2, defense="prune", point="type-1"), attacked(0, attack="dlg", defense="prune", point="type-1"),
+            attacked(32),
+            attacked(8, attack="dlg"),
+            attacked(32, point="type-1"),
+            attacked(0, attack="dlg", point="type-1"),
+            attacked(4, defense="prune"),
+            attacked(8, attack="dlg", defense="prune"),
+            attacked(2, defense="prune", point="type-1"),
+            attacked(0, attack="dlg", defense="prune", point="type-1"),
         ]
-    )  # fmt: skip
+    )
     prune = by_defense(rows)["prune"]
     assert prune.complete and list(prune.points) == ["type-2", "type-1"]
     at = prune.worst
@@ -152,13 +201,14 @@ def test_an_incomplete_row_ranks_below_every_complete_one() -> None:
 
 def test_costs_are_of_the_same_data_model_and_defense() -> None:
     records = [
-        attacked(32), attacked(4, defense="prune"),
+        attacked(32),
+        attacked(4, defense="prune"),
         *(trained(a, seed=s) for s, a in enumerate((0.9, 0.8))),
         *(trained(a, seed=s, defense="prune", epsilon=3.0, overhead=1.4) for s, a in enumerate((0.7, 0.75))),
         trained(0.2, defense="prune", model="mlp"),
         # longer, but nothing undefended beside it: its accuracy would have no loss
         trained(0.99, defense="prune", rounds=50),
-    ]  # fmt: skip
+    ]
     cost = by_defense(board(records))["prune"].cost
     assert cost is not None
     assert (cost.accuracy, cost.seeds, cost.epsilon, cost.epsilon_unit) == (0.725, 2, 3.0, "client")
@@ -171,13 +221,18 @@ def test_costs_are_of_the_same_data_model_and_defense() -> None:
 
 def test_the_front_holds_what_nothing_beats_in_both() -> None:
     records = [
-        attacked(32), trained(0.9),
-        attacked(10, defense="good"), trained(0.8, defense="good"),
-        attacked(10, defense="dear"), trained(0.7, defense="dear"),  # leaks as much and loses more
-        attacked(0, defense="strong"), trained(0.3, defense="strong"),
+        attacked(32),
+        trained(0.9),
+        attacked(10, defense="good"),
+        trained(0.8, defense="good"),
+        attacked(10, defense="dear"),
+        trained(0.7, defense="dear"),  # leaks as much and loses more
+        attacked(0, defense="strong"),
+        trained(0.3, defense="strong"),
         attacked(0, defense="untrained"),
-        attacked(0, defense="few", readings=8), trained(0.9, defense="few"),
-    ]  # fmt: skip
+        attacked(0, defense="few", readings=8),
+        trained(0.9, defense="few"),
+    ]
     front = {row.defense for row in board(records) if row.pareto}
     assert front == {"none", "good", "strong"}
 
@@ -192,10 +247,11 @@ RANDOM: dict[str, Any] = {"conditions": AttackConditions(random=True, described=
 
 def test_random_defenses_are_the_mean_over_draws_and_say_what_leaks_once() -> None:
     records = [
-        attacked(8, defense="noise", draw=0, **RANDOM), attacked(4, defense="noise", draw=1, **RANDOM),
+        attacked(8, defense="noise", draw=0, **RANDOM),
+        attacked(4, defense="noise", draw=1, **RANDOM),
         attacked(7, defense="noise", attack="dlg", draw=0, **RANDOM),
         attacked(9, defense="noise", attack="dlg", draw=1, **RANDOM),
-    ]  # fmt: skip
+    ]
     at = by_defense(board(records))["noise"].worst
     assert at is not None
     assert at.asr == (8 + 9) / 64 and at.at_least_once == 9 / 32
@@ -220,29 +276,35 @@ FLAGGED: dict[str, list[Record]] = {
     "single-observation": [attacked(32), attacked(0, defense="d", **RANDOM)],
     # the third was to know the defense, which describes nothing: it stayed plain
     "no-adaptive-attack": [
-        attacked(32), attacked(0, defense="d", **PLAIN), attacked(0, defense="d", knowledge="adaptive", **PLAIN),
+        attacked(32),
+        attacked(0, defense="d", **PLAIN),
+        attacked(0, defense="d", knowledge="adaptive", **PLAIN),
     ],
     "no-progress": [attacked(32), attacked(0, defense="d", **losses(1.0, 0.95))],
     "self-check": [attacked(32), attacked(0, defense="d", **recognises(False))],
     "restarts": [attacked(32), attacked(9, defense="d", restarts=1)],
     "at-prior-level": [attacked(32), attacked(0, defense="d", prior=14.0)],
-}  # fmt: skip
+}
 CLEARED: dict[str, list[Record]] = {
     "no-evidence": [attacked(32), attacked(0, defense="d")],
     "no-baseline": [attacked(32), attacked(0, defense="d")],
     "recognised": [attacked(32), attacked(0, defense="d", identified=9)],
     "failed": [attacked(32), attacked(32, defense="d", example_status="diverged")],
     "single-observation": [
-        attacked(32), attacked(0, defense="d", **RANDOM), attacked(0, defense="d", **RANDOM, repeated=10)
+        attacked(32),
+        attacked(0, defense="d", **RANDOM),
+        attacked(0, defense="d", **RANDOM, repeated=10),
     ],
     "no-adaptive-attack": [
-        attacked(32), attacked(0, defense="d", **PLAIN), attacked(0, defense="d", knowledge="adaptive"),
+        attacked(32),
+        attacked(0, defense="d", **PLAIN),
+        attacked(0, defense="d", knowledge="adaptive"),
     ],
     "no-progress": [attacked(32), attacked(0, defense="d", **losses(1.0, 0.2))],
     "self-check": [attacked(32), attacked(0, defense="d", **recognises(True))],
     "restarts": [attacked(32), attacked(9, defense="d", restarts=0)],
     "at-prior-level": [attacked(32), attacked(17, defense="d", prior=14.0)],
-}  # fmt: skip
+}
 
 
 def test_an_attacker_who_runs_the_defense_need_not_know_it() -> None:
@@ -273,19 +335,25 @@ def test_where_no_attack_applies_there_is_no_figure() -> None:
     """Of guesses without the gradient alone nothing follows: no 0, and no first rank."""
     absent = attacked(defense="split", status="n/a")
     guess = attacked(0, defense="split", attack="prior-mean")
-    rows = by_defense(board([attacked(32), attacked(0, attack="prior-mean"), attacked(9, defense="met"),
-                             attacked(0, defense="met", attack="prior-mean"), absent, guess]))  # fmt: skip
+    rows = by_defense(
+        board(
+            [
+                attacked(32),
+                attacked(0, attack="prior-mean"),
+                attacked(9, defense="met"),
+                attacked(0, defense="met", attack="prior-mean"),
+                absent,
+                guess,
+            ]
+        )
+    )
     at = rows["split"].points["type-2"]
     assert at.asr is None and at.interval is None and "not-attacked" in codes(rows["split"])
     assert (rows["met"].rank, rows["none"].rank, rows["split"].rank) == (1, 2, 3)
 
 
-@pytest.mark.parametrize(
-    ("empty", "cosine", "flagged"), [(17, None, True), (16, None, False), (32, 0.1, False)]
-)
-def test_where_a_defense_sends_nothing_a_zero_says_nothing(
-    empty: int, cosine: float | None, flagged: bool
-) -> None:
+@pytest.mark.parametrize(("empty", "cosine", "flagged"), [(17, None, True), (16, None, False), (32, 0.1, False)])
+def test_where_a_defense_sends_nothing_a_zero_says_nothing(empty: int, cosine: float | None, flagged: bool) -> None:
     """A defense that holds back what it sends later would rank first in a suite that attacks one round."""
     record = attacked(0, defense="later")
     assert record.attack
@@ -326,9 +394,7 @@ HOSTILE = "=<script>|\x1b[31m](x)"
 
 
 def test_every_form_has_the_same_rows_and_takes_any_name() -> None:
-    rows = board(
-        [attacked(32), attacked(4, defense=HOSTILE), trained(0.9), trained(0.8, defense=HOSTILE, epsilon=2.0)]
-    )
+    rows = board([attacked(32), attacked(4, defense=HOSTILE), trained(0.9), trained(0.8, defense=HOSTILE, epsilon=2.0)])
     table = list(csv.DictReader(io.StringIO(csv_form.board(rows))))
     assert [line["type-2 asr"] for line in table] == [str(row.points["type-2"].asr) for row in rows]
     assert [line["accuracy_lost"] for line in table] == ["0.09999999999999998", "0.0"]
@@ -343,10 +409,15 @@ def test_every_form_has_the_same_rows_and_takes_any_name() -> None:
 
 def test_three_points_fit_eighty_columns() -> None:
     """Whole figures, and the defenses' names beside them."""
-    rows = board([
-        *(attacked(32, point=point, attack="map", knowledge="adaptive") for point in ("type-2", "type-1", "type-0")),
-        trained(0.9, epsilon=4.48),
-    ])  # fmt: skip
+    rows = board(
+        [
+            *(
+                attacked(32, point=point, attack="map", knowledge="adaptive")
+                for point in ("type-2", "type-1", "type-0")
+            ),
+            trained(0.9, epsilon=4.48),
+        ]
+    )
     text = printed(terminal.board(rows), width=80)
     assert "none" in text and "90.0 %" in text and "lost 0.0 pp" in text and "…" not in text
     assert max(len(line) for line in text.splitlines()) <= 80
@@ -386,13 +457,19 @@ def test_latex_has_every_row_and_takes_any_name() -> None:
 
 
 def test_a_picture_is_what_its_ending_says(tmp_path: Path) -> None:
-    strips = [figure.Strip("victims", "type-2", np.linspace(0, 1, 128).reshape(2, 1, 8, 8)),
-              figure.Strip("a <b> & c", "1 of 2\nidentified", np.zeros((2, 1, 8, 8)))]  # fmt: skip
+    strips = [
+        figure.Strip("victims", "type-2", np.linspace(0, 1, 128).reshape(2, 1, 8, 8)),
+        figure.Strip("a <b> & c", "1 of 2\nidentified", np.zeros((2, 1, 8, 8))),
+    ]
     assert figure.png(strips)[:4] == b"\x89PNG" and figure.pdf(strips)[:5] == b"%PDF-"
     root = ElementTree.fromstring(figure.svg(strips))
     assert [item.text for item in root.iter("{http://www.w3.org/2000/svg}text")] == [
-        "victims", "type-2", "a <b> & c", "1 of 2", "identified",
-    ]  # fmt: skip
+        "victims",
+        "type-2",
+        "a <b> & c",
+        "1 of 2",
+        "identified",
+    ]
     images = list(root.iter("{http://www.w3.org/2000/svg}image"))
     assert len(images) == 4
     data = base64.b64decode(images[0].attrib["href"].partition("base64,")[2])
@@ -404,9 +481,7 @@ def test_a_picture_is_what_its_ending_says(tmp_path: Path) -> None:
 
 def test_a_defense_that_breaks_a_contract_ranks_last_and_is_no_protection() -> None:
     broken = replace(attacked(0, defense="a"), broken=("noise: it is not added",))
-    rows = {
-        row.defense: row for row in board([broken, attacked(32, defense="b"), attacked(32, defense="none")])
-    }
+    rows = {row.defense: row for row in board([broken, attacked(32, defense="b"), attacked(32, defense="none")])}
     assert rows["a"].broken and not rows["a"].pareto and rows["a"].rank == 3
     assert next(flag.code for flag in rows["a"].flags) == "broken"
     shown = " ".join(printed(terminal.board([*rows.values()]), width=200).split())
@@ -442,9 +517,11 @@ def test_examples_that_do_not_explain_a_reading_are_a_fault(
     described: bool, random: bool, snr: float, truth: float, fault: bool
 ) -> None:
     record = attacked(
-        0, conditions=AttackConditions(described=described, random=random), distortion=Distortion(snr_db_least=snr),
+        0,
+        conditions=AttackConditions(described=described, random=random),
+        distortion=Distortion(snr_db_least=snr),
         self_check=SelfCheck(distance_at_truth=truth, distance_at_public=1.0, recognises_truth=True),
-    )  # fmt: skip
+    )
     (row,) = board([record])
     assert any(flag.code == "truth-unexplained" for flag in row.flags) == row.broken == fault
 
@@ -452,9 +529,11 @@ def test_examples_that_do_not_explain_a_reading_are_a_fault(
 def test_a_distance_from_zeros_is_no_fault() -> None:
     """A cosine from a reading of zeros is 1 wherever one looks: that nothing was sent is said in its own flag."""
     record = attacked(
-        0, conditions=AttackConditions(described=True), distortion=Distortion(snr_db_least=0.0),
+        0,
+        conditions=AttackConditions(described=True),
+        distortion=Distortion(snr_db_least=0.0),
         self_check=SelfCheck(distance_at_truth=1.0, distance_at_public=1.0, recognises_truth=False),
-    )  # fmt: skip
+    )
     assert record.attack
     empty = tuple(replace(reading, snr_db=0.0, cosine=None) for reading in record.attack.readings)
     (row,) = board([with_result(record, readings=empty)])

@@ -49,9 +49,7 @@ def test_per_tensor_clipping_counts_every_tensor() -> None:
     assert report is not None
     found = ceiling(Epsilon(**report.json()), 1 / 1001)
     assert found == pytest.approx(norm.cdf(norm.ppf(1 / 1001) + 8**0.5 / 6))
-    assert found == pytest.approx(
-        0.0044, abs=2e-4
-    )  # what the theory quotes for Fed-CDP C = 4, σ = 6 on MNIST
+    assert found == pytest.approx(0.0044, abs=2e-4)  # what the theory quotes for Fed-CDP C = 4, σ = 6 on MNIST
 
 
 @pytest.mark.parametrize("sigma", [0.3, 0.5, 1.0])
@@ -82,9 +80,7 @@ def test_where_nothing_is_proved_there_is_none() -> None:
     assert ceiling(spent(6.0), 1.0) == 1.0, "a guess that cannot fail"
 
 
-@pytest.mark.parametrize(
-    ("hits", "trials", "limit"), [(1, 32, 0.0044), (3, 32, 0.0044), (9, 64, 0.05), (12, 64, 0.05)]
-)
+@pytest.mark.parametrize(("hits", "trials", "limit"), [(1, 32, 0.0044), (3, 32, 0.0044), (9, 64, 0.05), (12, 64, 0.05)])
 def test_exceeded_is_the_binomial_test(hits: int, trials: int, limit: float) -> None:
     by_chance = binom.sf(hits - 1, trials, limit)
     assert exceeded(hits / trials, trials, limit) == (by_chance < 1e-3)
@@ -163,9 +159,7 @@ def flags(folder: Path, defense: str) -> set[str]:
         ('{ name = "faint", clip = 0.5, sigma = 2.0 }', True),
     ],
 )
-def test_a_defense_that_does_not_do_what_it_states_is_found_out(
-    tmp_path: Path, defense: str, violated: bool
-) -> None:
+def test_a_defense_that_does_not_do_what_it_states_is_found_out(tmp_path: Path, defense: str, violated: bool) -> None:
     assert (VIOLATED in flags(tmp_path, defense)) == violated
 
 

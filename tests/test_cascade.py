@@ -70,8 +70,7 @@ def test_attacks_come_in_the_order_of_the_file_and_a_gallery_stops_nothing(tmp_p
     cells = planned(tmp_path)
     by_id = {cell.id: cell for cell in cells}
     chains = {
-        (cell.attack.name, len(cell.after), tuple(by_id[each].attack.name for each in cell.after))
-        for cell in cells
+        (cell.attack.name, len(cell.after), tuple(by_id[each].attack.name for each in cell.after)) for cell in cells
     }
     assert chains == {
         ("gallery", 0, ()),
@@ -195,16 +194,12 @@ def test_a_cascade_has_the_worst_case_of_the_whole_cross(tmp_path: Path) -> None
     path.write_text(HEAD + ATTACKS, "utf-8")
     cascade, cross = (run(tmp_path / name, path, full=name == "cross") for name in ("cascade", "cross"))
     same_worst_case(cascade, cross)
-    attacked = {
-        (record.cell.id, len(record.attack.readings)) for record in cascade if record.attack is not None
-    }
+    attacked = {(record.cell.id, len(record.attack.readings)) for record in cascade if record.attack is not None}
     assert {0, 4} <= {count for _, count in attacked}, "some cell had nothing left"
     # nothing runs again; where an attack's record is gone, all that came after it does
     prepared = running.prepare(Request(matrix=str(path)), out=tmp_path / "cascade", data_dir=None, jobs=1)
     assert not prepared.schedule.waiting
-    first = next(
-        record for record in cascade if record.cell.kind == "attack" and record.cell.attack.name == "cpl"
-    )
+    first = next(record for record in cascade if record.cell.kind == "attack" and record.cell.attack.name == "cpl")
     (tmp_path / "cascade" / "records" / f"{first.id}.json").unlink()
     again = schedule(prepared.cells, tmp_path / "cascade", Resolver(None)).waiting
     assert {cell.id for cell in again} >= {first.id}
@@ -222,9 +217,7 @@ def test_a_share_in_a_cascade_is_of_all_examples() -> None:
     first = attack_cell(readings=4)
     second = attack_cell(readings=4, attack=Entry(name="map"), after=(first.id,))
     early = of(first, readings_of([[True], [True], [False], [False]]))
-    late_readings = tuple(
-        reading for n, reading in enumerate(readings_of([[True], [True], [True], [False]])) if n > 1
-    )
+    late_readings = tuple(reading for n, reading in enumerate(readings_of([[True], [True], [True], [False]])) if n > 1)
     late = of(second, tuple(replace(each, number=n + 2) for n, each in enumerate(late_readings)))
     worst = WorstCase()
     for record in (early, late):

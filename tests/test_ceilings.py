@@ -55,10 +55,7 @@ def test_it_is_none_where_it_has_no_meaning() -> None:
     silent, bounded = (replace(noise, variance=0.0), replace(noise, bound=True))
     others = [
         replace(reading, description=None),
-        *(
-            replace(reading, description=Composition(parts=(), contexts={}, noise=n))
-            for n in (silent, bounded)
-        ),
+        *(replace(reading, description=Composition(parts=(), contexts={}, noise=n)) for n in (silent, bounded)),
         replace(reading, batch=2, point=point("type-1")),
         replace(reading, steps=2),
         replace(reading, rounds=(0, 1)),

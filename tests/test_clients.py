@@ -54,9 +54,14 @@ class Zeros:
 
 def federated(steps: int, batch: int = 3) -> Federated:
     return Federated(
-        algorithm="fedsgd" if steps == 1 else "fedavg", clients=12, per_round=3, steps=steps, batch=batch,
-        rate=0.1, client_examples=50,
-    )  # fmt: skip
+        algorithm="fedsgd" if steps == 1 else "fedavg",
+        clients=12,
+        per_round=3,
+        steps=steps,
+        batch=batch,
+        rate=0.1,
+        client_examples=50,
+    )
 
 
 def model_of(name: str = "fed-cnn") -> tuple[nn.Module, dict[str, Tensor]]:
@@ -75,9 +80,12 @@ def batches(steps: int, batch: int = 3, clients: tuple[int, ...] = CLIENTS) -> B
 def staged(defense: Defense, setting: Federated, weights: Mapping[str, Tensor]) -> Stages:
     known = setting_of(setting)
     public = Public(
-        model=model_of()[0], weights=weights, inputs=batches(1).inputs.flatten(0, 2),
-        labels=batches(1).labels.flatten(), classes=10,
-    )  # fmt: skip
+        model=model_of()[0],
+        weights=weights,
+        inputs=batches(1).inputs.flatten(0, 2),
+        labels=batches(1).labels.flatten(),
+        classes=10,
+    )
     shapes = {key: tuple(value.shape) for key, value in weights.items()}
     return stages(defense, replace(known, public=public), shapes)
 
@@ -92,9 +100,7 @@ def choices() -> list[tuple[str, Defense]]:
     return list(found.values())
 
 
-@pytest.mark.parametrize(
-    ("name", "defense"), choices(), ids=lambda value: value if isinstance(value, str) else ""
-)
+@pytest.mark.parametrize(("name", "defense"), choices(), ids=lambda value: value if isinstance(value, str) else "")
 @pytest.mark.parametrize("steps", [1, 3])
 def test_the_fast_round_is_the_pipelines(
     name: str, defense: Defense, steps: int, monkeypatch: pytest.MonkeyPatch
@@ -111,15 +117,7 @@ def test_the_fast_round_is_the_pipelines(
     monkeypatch.setattr(draws.KeyedDraws, "uniform", Zeros.uniform)
     slow = run_round(module, weights, clients, setting, defended, draw_key, classes=10)
     sent, after = local_updates(
-        network(module),
-        module,
-        weights,
-        clients,
-        setting,
-        defended.of(CLIENTS),
-        draw_key,
-        Zeros(),
-        classes=10,
+        network(module), module, weights, clients, setting, defended.of(CLIENTS), draw_key, Zeros(), classes=10
     )
     after = defended.joined((after,))
     for stage in ("client", "exchange", "server"):
@@ -209,22 +207,23 @@ def test_an_update_by_norms_is_the_update() -> None:
 
 
 def _wide(value: Tensor | float, like: Tensor) -> Tensor | float:
-    return (
-        value.reshape(*value.shape, *[1] * (like.dim() - value.dim())) if isinstance(value, Tensor) else value
-    )
+    return value.reshape(*value.shape, *[1] * (like.dim() - value.dim())) if isinstance(value, Tensor) else value
 
 
 def course(defense: str = "fed-cdp", *, rounds: int = 4, **options: object) -> tuple[TrainingJob, Progress]:
     found = data("digits")
     params = {"sigma": 0.5} if defense != "none" else {}
-    setting = Federated(
-        algorithm="fedavg", clients=20, per_round=7, steps=3, batch=4, rate=0.1, client_examples=40
-    )
+    setting = Federated(algorithm="fedavg", clients=20, per_round=7, steps=3, batch=4, rate=0.1, client_examples=40)
     cell = TrainingCell(
-        dataset=DataRef(name="digits", sha256=found.sha256), model=Entry(name="dlg-lenet", params={"width": 0.1}),
-        federated=setting, defense=Entry(name=defense, params=params), rounds=rounds, test_every=2,
-        checkpoints=(1,), seed=3,
-    )  # fmt: skip
+        dataset=DataRef(name="digits", sha256=found.sha256),
+        model=Entry(name="dlg-lenet", params={"width": 0.1}),
+        federated=setting,
+        defense=Entry(name=defense, params=params),
+        rounds=rounds,
+        test_every=2,
+        checkpoints=(1,),
+        seed=3,
+    )
     architecture = registry.instance("models", "dlg-lenet", {"width": 0.1})
     module = architecture.build(found.shape, found.classes).eval()
     weights = architecture.initial(module, 3)
@@ -373,9 +372,7 @@ def test_a_training_whose_process_is_killed_goes_on_and_ends_the_same(tmp_path: 
 
 @pytest.mark.parametrize("at", ["example", "client"])
 @pytest.mark.parametrize("name", ["adaclip", "quantile"])
-def test_a_state_is_followed_over_an_undefended_training_without_moving_it(
-    name: str, at: str, tmp_path: Path
-) -> None:
+def test_a_state_is_followed_over_an_undefended_training_without_moving_it(name: str, at: str, tmp_path: Path) -> None:
     """Beside the training the defense sees its gradients and changes no bit; under its own it is its own."""
     params = {"at": at, **({"correction": "none"} if name == "quantile" else {})}
     of, start = course("none")

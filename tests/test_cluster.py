@@ -137,15 +137,11 @@ def _context(run: Path) -> RunContext:
     return RunContext(run=run, data_errors_fail_cell=False)
 
 
-def test_a_worker_with_other_code_or_data_is_excluded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_with_other_code_or_data_is_excluded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("distributed.get_worker", lambda: _Worker(tmp_path))
     cell = attack()
     here = provenance(cell, tmp_path)
-    job = cluster.Job(
-        cell=cell.model_dump_json(), files={}, provenance=here, plugins={}, context=_context(tmp_path),
-    )  # fmt: skip
+    job = cluster.Job(cell=cell.model_dump_json(), files={}, provenance=here, plugins={}, context=_context(tmp_path))
     other = replace(here, bench=replace(here.bench, sha256="0" * 64))
     result = cluster.work(replace(job, provenance=other))
     assert isinstance(result, cluster.Exclusion)
@@ -171,9 +167,12 @@ def test_a_cell_that_cannot_be_answered_takes_no_worker_along(
     if name.startswith("gone"):
         path.unlink()
     job = cluster.Job(
-        cell=cell.model_dump_json(), files=inputs(cell, tmp_path / "run"),
-        provenance=provenance(cell, tmp_path), plugins={}, context=_context(tmp_path),
-    )  # fmt: skip
+        cell=cell.model_dump_json(),
+        files=inputs(cell, tmp_path / "run"),
+        provenance=provenance(cell, tmp_path),
+        plugins={},
+        context=_context(tmp_path),
+    )
     files = cluster.work(job)
     assert isinstance(files, dict), files
     record = admit(tmp_path / "run", files, cell.id)

@@ -42,11 +42,18 @@ MERGEABLE = [name for name in registry.names("attacks") if mergeable(name)]
 def cell(defense: Entry = NONE, **changes: Any) -> AttackCell:
     return AttackCell(
         **{
-            "dataset": DIGITS, "model": Entry(name="dlg-lenet"), "attack": Entry(name="cpl"),
-            "federated": Federated(clients=10, per_round=4, batch=2), "defense": defense, "point": "type-1",
-            "readings": 3, "evaluations": 60, "grants": Grants(labels=True), **changes,
+            "dataset": DIGITS,
+            "model": Entry(name="dlg-lenet"),
+            "attack": Entry(name="cpl"),
+            "federated": Federated(clients=10, per_round=4, batch=2),
+            "defense": defense,
+            "point": "type-1",
+            "readings": 3,
+            "evaluations": 60,
+            "grants": Grants(labels=True),
+            **changes,
         }
-    )  # fmt: skip
+    )
 
 
 def equal(one: Reconstruction, other: Reconstruction) -> None:
@@ -106,10 +113,13 @@ def answered(cells: list[AttackCell], folder: Path, rows: int | None) -> list[Re
 def test_records_of_cells_in_company(tmp_path: Path) -> None:
     """Same successes; each names the others; adaptive cells, and what there is no room for, are left to their turn."""
     cells = [
-        cell(PRUNE, evaluations=150), cell(PRUNE, knowledge="adaptive", evaluations=150),
-        cell(NOISE, evaluations=150), cell(NONE, evaluations=150), cell(NONE, readings=20),
+        cell(PRUNE, evaluations=150),
+        cell(PRUNE, knowledge="adaptive", evaluations=150),
+        cell(NOISE, evaluations=150),
+        cell(NONE, evaluations=150),
+        cell(NONE, readings=20),
         cell(Entry(name="prune", params={"share": 0.5}), evaluations=150),
-    ]  # fmt: skip
+    ]
     alone, together = answered(cells, tmp_path / "alone", None), answered(cells, tmp_path / "beside", 9)
     for one, other in zip(alone, together, strict=True):
         assert one.attack is not None and other.attack is not None

@@ -21,10 +21,7 @@ from bench.scoring.intervals import mcnemar, paired_difference
 
 
 def record(
-    successes: list[list[bool]],
-    psnr: list[list[float | None]] | None = None,
-    cell_id: str = "a1",
-    **cell: Any,
+    successes: list[list[bool]], psnr: list[list[float | None]] | None = None, cell_id: str = "a1", **cell: Any
 ) -> Record:
     """A record whose reading r is of client r and examples 10r, 10r + 1, …"""
     return attack_record(successes, psnr, id=cell_id, cell=attack_cell(**cell))
@@ -97,9 +94,11 @@ def test_equal_cells_are_never_called_different() -> None:
 def test_a_draw_a_defense_or_an_attack_leaves_them_paired() -> None:
     base = record(singles(True, False))
     for cell in (
-        {"draw": 1}, {"defense": Entry(name="prune", params={"share": 0.7})}, {"attack": "dlg"},
+        {"draw": 1},
+        {"defense": Entry(name="prune", params={"share": 0.7})},
+        {"attack": "dlg"},
         {"knowledge": "adaptive"},
-    ):  # fmt: skip
+    ):
         assert compare(base, record(singles(True, True), **cell)).paired is not None
     comparison = compare(
         record(singles(True), weights=FileWeights(sha256="1" * 64, path="/a")),
@@ -224,9 +223,12 @@ def test_mistakes(tmp_path: Path) -> None:
 
 def test_real_cells_that_differ_in_defense_alone_are_paired(tmp_path: Path) -> None:
     shared: dict[str, Any] = {
-        "model": Entry(name="dlg-lenet"), "federated": Federated(batch=2, clients=20, per_round=5),
-        "attack": Entry(name="cpl"), "readings": 6, "evaluations": 60,
-    }  # fmt: skip
+        "model": Entry(name="dlg-lenet"),
+        "federated": Federated(batch=2, clients=20, per_round=5),
+        "attack": Entry(name="cpl"),
+        "readings": 6,
+        "evaluations": 60,
+    }
     defenses = (Entry(name="none"), Entry(name="prune", params={"share": 0.99}))
     ids = [answer(attack(**shared, defense=defense), tmp_path).id for defense in defenses]
     content = json.loads(output(command, *ids, tmp_path, "--json"))

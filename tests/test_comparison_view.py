@@ -45,18 +45,24 @@ SETTINGS = (
     Setting(defense=Entry(name="prune", params={"share": 0.9}), leaked=(1.0, 0.4, 0.4), accuracy=0.86),
     Setting(
         defense=Entry(name="fed-sdp", params={"clip": 4, "sigma": 1.0}),
-        leaked=(1.0, 0.2, 0.1), accuracy=0.81, epsilon=8.5,
+        leaked=(1.0, 0.2, 0.1),
+        accuracy=0.81,
+        epsilon=8.5,
     ),
     Setting(
         defense=Entry(name="fed-cdp", params={"clip": 4, "sigma": 1.0}),
-        leaked=(0.3, 0.2, 0.2), accuracy=0.79, epsilon=4.2,
+        leaked=(0.3, 0.2, 0.2),
+        accuracy=0.79,
+        epsilon=4.2,
     ),
     Setting(
         defense=Entry(name="fed-cdp", params={"clip": 4, "sigma": 3.0}),
-        leaked=(0.0, 0.0, 0.0), accuracy=0.62, epsilon=1.1,
+        leaked=(0.0, 0.0, 0.0),
+        accuracy=0.62,
+        epsilon=1.1,
     ),
     Setting(defense=Entry(name="low-rank", params={"rank": 2}), leaked=(1.0, 0.6, 0.6)),
-)  # fmt: skip
+)
 
 
 def faces(count: int, blur: float, seed: int) -> np.ndarray[Any, Any]:
@@ -74,17 +80,15 @@ def faces(count: int, blur: float, seed: int) -> np.ndarray[Any, Any]:
 def write_attack(run: Path, setting: Setting, point: str, leaked: float, **changes: Any) -> None:
     count = 32
     cell = attack_cell(attack="cpl", model=MODEL, federated=FEDERATED, defense=setting.defense, point=point)
-    arrays = {
-        "truth": faces(count, 0, 0),
-        "reconstruction": faces(count, 1 - leaked, POINTS.index(point) + 1),
-    }
+    arrays = {"truth": faces(count, 0, 0), "reconstruction": faces(count, 1 - leaked, POINTS.index(point) + 1)}
     hits = [[number < round(leaked * count)] for number in range(count)]
     scores = readings_of(hits, [[35.0 if hit else 8.0] for (hit,) in hits], prior_db=11.0)
     result: dict[str, Any] = {
-        "privacy": Privacy(epsilon=setting.epsilon), "arrays": records.write_arrays(run, arrays),
+        "privacy": Privacy(epsilon=setting.epsilon),
+        "arrays": records.write_arrays(run, arrays),
         "conditions": AttackConditions(described=True),
         "distortion": Distortion(snr_db_least=120.0 if setting.defense.name == "none" else 3.0),
-    }  # fmt: skip
+    }
     records.write(run, attack_record(cell=cell, readings=scores, result=result | changes))
 
 
@@ -129,19 +133,33 @@ def test_a_row_is_one_run_with_leakage_and_accuracy(run: Path) -> None:
     assert set(found) == {"none × digits · dlg-lenet", "prune × digits · dlg-lenet"}
     pruned = found["prune × digits · dlg-lenet"]
     assert pruned.data.metrics == {
-        "asr/worst": 1.0, "asr/type-2": 1.0, "asr/type-1": 29 / 32, "asr/type-0": 29 / 32, "psnr_db/best": 35.0,
-        "rmse/best": 0.1, "accuracy/final": 0.92, "accuracy/lost": pytest.approx(0.01), "cost/overhead": 1.1,
+        "asr/worst": 1.0,
+        "asr/type-2": 1.0,
+        "asr/type-1": 29 / 32,
+        "asr/type-0": 29 / 32,
+        "psnr_db/best": 35.0,
+        "rmse/best": 0.1,
+        "accuracy/final": 0.92,
+        "accuracy/lost": pytest.approx(0.01),
+        "cost/overhead": 1.1,
         "accuracy/by_round": pytest.approx(0.92 * (1 - 0.8**21)),
-    }  # fmt: skip
+    }
     client = upload.open_target(run).client
     curve = client.get_metric_history(pruned.info.run_id, rows.CURVE)
     assert [point.step for point in curve] == [0, 5, 10, 15, 20]
     # the compare page opens on the first three by name
     assert pruned.data.params == {"accuracy": "0.92", "defense": "prune", "parameter.share": "0.5"}
     expected = {
-        "dataset": "digits", "model": "dlg-lenet(activation=sigmoid)", "defense": "prune", "rank": "2",
-        "complete": "true", "worst_point": "type-2", "best_attack": "cpl", "run": run.name, "protocol": "1",
-    }  # fmt: skip
+        "dataset": "digits",
+        "model": "dlg-lenet(activation=sigmoid)",
+        "defense": "prune",
+        "rank": "2",
+        "complete": "true",
+        "worst_point": "type-2",
+        "best_attack": "cpl",
+        "run": run.name,
+        "protocol": "1",
+    }
     assert {key: pruned.data.tags.get(f"bench.{key}") for key in expected} == expected
     assert "- type-1: ASR 0.91 [0.76, 0.97] of 32 examples" in pruned.data.tags["mlflow.note.content"]
     pictures = [item.path for item in client.list_artifacts(pruned.info.run_id, "images")]
@@ -158,9 +176,14 @@ def test_rows_follow_the_cells(run: Path) -> None:
 def test_names_tell_rows_apart_and_no_more(tmp_path: Path) -> None:
     write_run(tmp_path / "r")
     assert {row.shown.name.partition(" × ")[0] for row in rows.of_run(tmp_path / "r")} == {
-        "none", "prune(share=0.5)", "prune(share=0.9)", "fed-sdp", "fed-cdp(sigma=1)", "fed-cdp(sigma=3)",
+        "none",
+        "prune(share=0.5)",
+        "prune(share=0.9)",
+        "fed-sdp",
+        "fed-cdp(sigma=1)",
+        "fed-cdp(sigma=3)",
         "low-rank",
-    }  # fmt: skip
+    }
 
 
 def test_again_adds_nothing_and_a_changed_row_takes_the_place_of_the_older(run: Path) -> None:
@@ -275,18 +298,18 @@ ALL = {rows.ASR, rows.ACCURACY, rows.EPSILON}
         ([{rows.ASR, rows.EPSILON}] * 2, [rows.EPSILON, rows.ASR], "ε – ASR"),
         (
             [{rows.ASR, "asr/type-1", "epsilon/type-1"}] * 2,
-            ["epsilon/type-1", "asr/type-1"], "epsilon/type-1 – asr/type-1",
+            ["epsilon/type-1", "asr/type-1"],
+            "epsilon/type-1 – asr/type-1",
         ),
         (
             [{"asr/type-2", "epsilon/type-2", "asr/type-0", "epsilon/type-0"}] * 2 + [{"asr/type-0", "epsilon/type-0"}],
-            ["epsilon/type-0", "asr/type-0"], "epsilon/type-0 – asr/type-0",
+            ["epsilon/type-0", "asr/type-0"],
+            "epsilon/type-0 – asr/type-0",
         ),
         ([{rows.ASR, "asr/type-2", "asr/type-1"}] * 2, ["asr/type-2", "asr/type-1"], "asr/type-2 – asr/type-1"),
     ],
-)  # fmt: skip
-def test_an_axis_is_there_where_two_rows_have_it(
-    measured: list[set[str]], axes: list[str], title: str
-) -> None:
+)
+def test_an_axis_is_there_where_two_rows_have_it(measured: list[set[str]], axes: list[str], title: str) -> None:
     state = charts.comparison(measured, grid_key=None)
     (parallel,) = (chart for chart in state["compareRunCharts"] if chart["type"] == "PARALLEL")
     (section,) = (one for one in state["compareRunSections"] if one["uuid"] == parallel["metricSectionId"])
@@ -369,9 +392,7 @@ def test_the_prepared_page_shows_charts_and_pictures(browser: Browser, served: S
         grid = page.locator("img[src*='get-artifact']")
         grid.nth(6).wait_for(timeout=30_000)
         assert grid.count() == 7
-        page.wait_for_function(
-            "image => image.naturalWidth > 100", arg=grid.first.element_handle(), timeout=30_000
-        )
+        page.wait_for_function("image => image.naturalWidth > 100", arg=grid.first.element_handle(), timeout=30_000)
         own = f"http://127.0.0.1:{served.port}/"
         assert [asked for asked in seen.outside if not asked.startswith(own)] == []
         assert not [said for said in seen.complaints if said.startswith(("exception", "dialog"))]
@@ -417,9 +438,7 @@ def test_ui_says_in_a_line_what_it_opens_instead(run: Path, monkeypatch: pytest.
             return 0
 
     monkeypatch.setattr(server, "serving", lambda *_: nullcontext(Server()))
-    monkeypatch.setattr(
-        pages, "pages", lambda *_: ({"compare": "http://x/c", "runs": "http://x/r"}, "no charts")
-    )
+    monkeypatch.setattr(pages, "pages", lambda *_: ({"compare": "http://x/c", "runs": "http://x/r"}, "no charts"))
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
     monkeypatch.setattr("signal.signal", lambda *_: None)

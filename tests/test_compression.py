@@ -34,20 +34,22 @@ ROWS = 4000
 
 
 def setting(per_round: int = 8) -> Setting:
-    return Setting(
-        clients=100, per_round=per_round, rounds=20, steps=5, batch=4, client_examples=500, rate=0.1
-    )
+    return Setting(clients=100, per_round=per_round, rounds=20, steps=5, batch=4, client_examples=500, rate=0.1)
 
 
 def context(
-    rows: int, *, stage: Stage = "client", round_: int = 0, step: int = 0, seed: int = 1, lead: int = 1,
+    rows: int,
+    *,
+    stage: Stage = "client",
+    round_: int = 0,
+    step: int = 0,
+    seed: int = 1,
+    lead: int = 1,
     examples: Tensors | None = None,
-) -> Context:  # fmt: skip
+) -> Context:
     keys = tuple((n,) for n in range(rows)) if lead else ((),)
     draws = KeyedDraws(seed=seed, fields=("test", round_), rows=keys)
-    return Context(
-        lead=lead, stage=stage, round=round_, step=step, setting=setting(), draws=draws, examples=examples
-    )
+    return Context(lead=lead, stage=stage, round=round_, step=step, setting=setting(), draws=draws, examples=examples)
 
 
 def gradients(*lead: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
@@ -96,9 +98,7 @@ def test_signs_of_the_reading_are_described_exactly_and_others_count() -> None:
 # ------------------------------------------------------------------ stochastic levels
 
 
-@pytest.mark.parametrize(
-    "defense", [Qsgd(), Qsgd(levels=1), Qsgd(levels=15), TernGrad(), TernGrad(clip=None)]
-)
+@pytest.mark.parametrize("defense", [Qsgd(), Qsgd(levels=1), Qsgd(levels=15), TernGrad(), TernGrad(clip=None)])
 def test_levels_are_unbiased_and_of_their_variance(defense: Defense) -> None:
     """Each coordinate within five standard errors, of 4000 draws; and by closed form τ²p(1 - p)."""
     transform, one = transform_of(defense), gradients()
@@ -111,11 +111,7 @@ def test_levels_are_unbiased_and_of_their_variance(defense: Defense) -> None:
     fourth = apart.pow(4).mean(0)  # of the squares
     assert bool(((apart.square().mean(0) - variance).abs() <= SIGMAS * (fourth / ROWS).sqrt() + 1e-12).all())
     for name, value in one.items():
-        limit = (
-            defense.clip * value.std(correction=0)
-            if isinstance(defense, TernGrad) and defense.clip
-            else math.inf
-        )
+        limit = defense.clip * value.std(correction=0) if isinstance(defense, TernGrad) and defense.clip else math.inf
         value = value if limit == 0 else value.clamp(-float(limit), float(limit))
         count = value.numel()
         levels = getattr(defense, "levels", 1) or round(math.sqrt(count))
@@ -176,18 +172,14 @@ def test_the_law_of_levels_is_that_of_their_draws() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("defense", [Qsgd(), TernGrad()])
-def test_the_truth_is_more_likely_than_a_neighbour_or_another_scale(
-    defense: Defense, dtype: torch.dtype
-) -> None:
+def test_the_truth_is_more_likely_than_a_neighbour_or_another_scale(defense: Defense, dtype: torch.dtype) -> None:
     transform = transform_of(defense)
     source = torch.Generator().manual_seed(4)
     truth = {"weight": torch.randn((40, 30, 20), generator=source).to(dtype)}
     observed = transform.apply(truth, context(40))
 
     def density(scale: float, noise: float) -> Tensor:
-        other = {
-            "weight": scale * truth["weight"] + noise * torch.randn(truth["weight"].shape, generator=source)
-        }
+        other = {"weight": scale * truth["weight"] + noise * torch.randn(truth["weight"].shape, generator=source)}
         return transform.log_density(transform.expected(other, {}, context(40))[0], observed, context(40))
 
     own = density(1.0, 0.0)
@@ -283,9 +275,7 @@ def test_variance_based_is_the_papers_loop(alpha: float) -> None:
         each = torch.randn((2, 3, 7), generator=source, dtype=torch.float64)
         each[:, 1:, 0] = 0  # one example alone
         mean = {"a": each.mean(1)}
-        after, state = transform.update(
-            mean, state, context(2, stage="step", step=step, examples={"a": each})
-        )
+        after, state = transform.update(mean, state, context(2, stage="step", step=step, examples={"a": each}))
         for client in range(2):
             for i in range(7):
                 values = each[client, :, i].tolist()
@@ -324,9 +314,7 @@ def test_dp_sgd_clips_each_example_whole_and_noises_their_sum() -> None:
     large = {name: 100 * value for name, value in gradients(3, 4).items()}
     (clip,), (noise,) = chain["example"], chain["step"]
     clipped = clip.apply(large, context(3, stage="example", lead=2))
-    norms = torch.cat(
-        [value.flatten(2) if value.dim() > 2 else value[..., None] for value in clipped.values()], 2
-    )
+    norms = torch.cat([value.flatten(2) if value.dim() > 2 else value[..., None] for value in clipped.values()], 2)
     torch.testing.assert_close(norms.norm(dim=2), torch.full((3, 4), 2.0, dtype=torch.float64))
     zero = {"a": torch.zeros(1, 40_000, dtype=torch.float64)}
     drawn = noise.apply(zero, context(1, stage="step"))["a"]
@@ -407,9 +395,7 @@ def test_in_single_precision_the_mean_is_off_by_few_steps(clients: int) -> None:
     given = {"a": 0.1 * torch.randn((clients, 100, 100), generator=source)}
     masked = mask.apply(given, context(clients))["a"]
     found = read.apply({"a": masked.mean(0)}, context(1, lead=0))["a"]
-    exact = read.apply(
-        {"a": mask.apply({"a": given["a"].double()}, context(clients))["a"].mean(0)}, context(1, lead=0)
-    )
+    exact = read.apply({"a": mask.apply({"a": given["a"].double()}, context(clients))["a"].mean(0)}, context(1, lead=0))
     apart = (found.double() - exact["a"]) / mask.ring.step
     assert float(apart.square().mean().sqrt()) <= math.sqrt(clients) / 4
 
@@ -489,8 +475,7 @@ def test_a_round_behind_secure_aggregation_has_the_undefended_mean() -> None:
 
 
 @pytest.mark.parametrize(
-    "defense",
-    [Sign(at="example"), Qsgd(at="example"), TernGrad(at="example"), SecureAggregation(at="exchange")],
+    "defense", [Sign(at="example"), Qsgd(at="example"), TernGrad(at="example"), SecureAggregation(at="exchange")]
 )
 def test_the_other_place_is_described_as_well(defense: Defense) -> None:
     outcomes = check_instance("defenses", defense, only=("noise", "description", "finite", "keyed"))

@@ -82,8 +82,9 @@ def test_registered_defense_with_each_choice_of_its_parameters(name: str, part: 
     for variant in chosen:  # with its noise elsewhere, a stage may be left with a bound alone
         found = _broken(check_instance("defenses", variant, only=OF_A_CHOICE))
         assert all(key == "acts" and reason.endswith("a bound never reached") for key, reason in found.items()), (
-            values(variant), found,
-        )  # fmt: skip
+            values(variant),
+            found,
+        )
 
 
 @pytest.mark.parametrize("name", registry.names("models"))
@@ -91,9 +92,7 @@ def test_registered_model(name: str) -> None:
     assert _broken(check("models", name)) == {}
 
 
-@pytest.mark.parametrize(
-    "name", sorted({*registry.names("datasets")} - NEEDS_FILES - NEEDS_A_PATH - NOT_SHIPPED)
-)
+@pytest.mark.parametrize("name", sorted({*registry.names("datasets")} - NEEDS_FILES - NEEDS_A_PATH - NOT_SHIPPED))
 def test_registered_data_set(name: str) -> None:
     outcomes = check("datasets", name)
     assert _broken(outcomes) == {}
@@ -220,9 +219,7 @@ class _Louder(GaussianNoise):
     """Twice the noise on biases, and states it of none."""
 
     def apply(self, tensors: Mapping[str, Tensor], context: Context) -> dict[str, Tensor]:
-        return {
-            n: v + (2 if "bias" in n else 1) * context.draws.normal(n, v) for n, v in tensors.items()
-        }  # fmt: skip
+        return {n: v + (2 if "bias" in n else 1) * context.draws.normal(n, v) for n, v in tensors.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,22 +317,30 @@ def _global_noise(value: Tensor) -> Tensor:
         pytest.param("acts", "a bound never reached", _Defense(items=(Clip(bound=1e3),)), id="bound not reached"),
         pytest.param("stages", "no choice", _Defense(stages_=()), id="stage not wired"),
         pytest.param(
-            "stages", "server, which `stages` does not claim",
-            _Defense(stages_=("client", "server"), items=(_Each(_half),)), id="stage not claimed",
+            "stages",
+            "server, which `stages` does not claim",
+            _Defense(stages_=("client", "server"), items=(_Each(_half),)),
+            id="stage not claimed",
         ),
         pytest.param(
-            "readings", "where nothing is claimed",
-            _Defense(stages_=("server",), items=(_Each(lambda value: value.mul_(0.5)),)), id="earlier point changed",
+            "readings",
+            "where nothing is claimed",
+            _Defense(stages_=("server",), items=(_Each(lambda value: value.mul_(0.5)),)),
+            id="earlier point changed",
         ),
         pytest.param("keyed", "one key", _Defense(items=(_Each(_global_noise),)), id="not deterministic"),
         pytest.param("keyed", "depends on the draw", _Defense(items=(_Drawn(),)), id="draws in secret"),
         pytest.param("keyed", "two draws are equal", _Defense(items=(_SaysRandom(_half),)), id="does not draw"),
         pytest.param(
-            "alone = in company", "client 1", _Defense(items=(_Each(lambda value: value - value.mean(0)),)),
+            "alone = in company",
+            "client 1",
+            _Defense(items=(_Each(lambda value: value - value.mean(0)),)),
             id="looks at its neighbours",
         ),
         pytest.param(
-            "inputs untouched", "in place", _Defense(items=(_Each(lambda value: value.mul_(0.5)),)),
+            "inputs untouched",
+            "in place",
+            _Defense(items=(_Each(lambda value: value.mul_(0.5)),)),
             id="writes its inputs",
         ),
         pytest.param(
@@ -351,22 +356,28 @@ def _global_noise(value: Tensor) -> Tensor:
         pytest.param("noise", "has the mean", _Defense(items=(_Shifting(deviation=1.0),)), id="noise with a mean"),
         pytest.param("noise", "stated 0 ", _Defense(items=(_Hushed(),)), id="noise not stated"),
         pytest.param(
-            "norms", "by_norms adds the variance 0 ",
-            _OfExamples(stages_=("example",), items=(_QuietTraining(deviation=1.0),)), id="trains without noise",
+            "norms",
+            "by_norms adds the variance 0 ",
+            _OfExamples(stages_=("example",), items=(_QuietTraining(deviation=1.0),)),
+            id="trains without noise",
         ),
         pytest.param(
-            "norms", "by_norms scales", _OfExamples(stages_=("example",), items=(_LooseTraining(bound=0.1),)),
+            "norms",
+            "by_norms scales",
+            _OfExamples(stages_=("example",), items=(_LooseTraining(bound=0.1),)),
             id="trains with another bound",
         ),
         pytest.param(
-            "description", "at the truth is off",
-            _OfExamples(stages_=("example",), items=(_OfTheMean(),)), id="says it of one example alone",
+            "description",
+            "at the truth is off",
+            _OfExamples(stages_=("example",), items=(_OfTheMean(),)),
+            id="says it of one example alone",
         ),
         pytest.param("description", "at the truth", _Defense(items=(_Unlike(_half),)), id="says what is not so"),
         pytest.param("settings", "not one line", _Refusing(), id="refuses in two lines"),
         pytest.param("transforms", "no Transform", _Defense(items=(_half,)), id="no transform"),
     ],
-)  # fmt: skip
+)
 def test_a_broken_defense_is_found(contract: str, words: str, defense: Defense) -> None:
     found = _broken(check_instance("defenses", defense, only={contract}))
     assert words in found[contract], found
@@ -487,7 +498,7 @@ class _Lying(_Spending):
         pytest.param("budget", "reports 2 evaluations of 1", _Spending, id="exceeds its budget"),
         pytest.param("budget", "makes 2 evaluations of 1", _Lying, id="exceeds it and lies"),
     ],
-)  # fmt: skip
+)
 def test_a_broken_attack_is_found(contract: str, words: str, attack: type[Attack]) -> None:
     by_name = {one.name: one for one in contracts("attacks")}
     if attack in (_Spending, _Lying):  # these do attack, which takes time: only the one contract
@@ -527,9 +538,12 @@ class _Model(Model):
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         channels, height, width = shape
         return nn.Sequential(
-            nn.Conv2d(channels, 4, 3, padding=1), type(self).extra(), nn.Sigmoid(), nn.Flatten(),
+            nn.Conv2d(channels, 4, 3, padding=1),
+            type(self).extra(),
+            nn.Sigmoid(),
+            nn.Flatten(),
             nn.Linear(4 * height * width, classes),
-        )  # fmt: skip
+        )
 
 
 def _with(extra: Callable[[], nn.Module]) -> type[Model]:
@@ -585,14 +599,9 @@ class _HalfStarted(_Model):
     ("contract", "words", "model"),
     [
         pytest.param(
-            "no batch statistics",
-            "BatchNorm2d",
-            _with(lambda: nn.BatchNorm2d(4, affine=False)),
-            id="BatchNorm",
+            "no batch statistics", "BatchNorm2d", _with(lambda: nn.BatchNorm2d(4, affine=False)), id="BatchNorm"
         ),
-        pytest.param(
-            "alone = in company", "differ by", _with(_batch_norm_always), id="BatchNorm in eval mode"
-        ),
+        pytest.param("alone = in company", "differ by", _with(_batch_norm_always), id="BatchNorm in eval mode"),
         pytest.param(
             "gradients", "no gradient is one example's", _with(_batch_norm_always), id="BatchNorm's gradients"
         ),
@@ -619,10 +628,12 @@ def test_the_sound_model_under_the_broken_ones_is_sound() -> None:
 def _raw(**changed: Any) -> Raw:
     draw = np.random.default_rng(0)
     whole: dict[str, Any] = {
-        "train_inputs": draw.random((120, 1, 4, 4), np.float32), "train_labels": np.arange(120) % 3,
-        "test_inputs": draw.random((30, 1, 4, 4), np.float32), "test_labels": np.arange(30) % 3,
+        "train_inputs": draw.random((120, 1, 4, 4), np.float32),
+        "train_labels": np.arange(120) % 3,
+        "test_inputs": draw.random((30, 1, 4, 4), np.float32),
+        "test_labels": np.arange(30) % 3,
         "class_names": ("a", "b", "c"),
-    }  # fmt: skip
+    }
     return Raw(**(whole | changed))
 
 
@@ -659,19 +670,23 @@ SHUFFLED = _of(lambda: _part(np.random.permutation(120)))  # an order of the glo
     [
         pytest.param("values", "[0, 1], got 0.0 to 255.0", _of(lambda: LEVELS), id="levels up to 255"),
         pytest.param(
-            "classes", "no training example of class d", _of(lambda: _raw(class_names=("a", "b", "c", "d"))),
+            "classes",
+            "no training example of class d",
+            _of(lambda: _raw(class_names=("a", "b", "c", "d"))),
             id="a class without examples",
         ),
         pytest.param("order", "train_inputs comes in another order", SHUFFLED, id="another order"),
         pytest.param("content", "two loads hash to", SHUFFLED, id="another content hash"),
         pytest.param("counts", "is empty", _of(lambda: _part(slice(6))), id="an empty split"),
         pytest.param(
-            "counts", "120 examples and 119 labels", _of(lambda: _raw(train_labels=_raw().train_labels[:-1])),
+            "counts",
+            "120 examples and 119 labels",
+            _of(lambda: _raw(train_labels=_raw().train_labels[:-1])),
             id="a label short",
         ),
         pytest.param("kind", "cannot be loaded: ", _of(_failing), id="cannot be loaded"),
     ],
-)  # fmt: skip
+)
 def test_a_broken_data_set_is_found(contract: str, words: str, dataset: Dataset) -> None:
     found = _broken(check_instance("datasets", dataset))
     assert words in found[contract], found
@@ -690,10 +705,7 @@ def test_splits_that_overlap_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_table_whose_groups_miss_a_column_is_found() -> None:
     flat = replace(_raw(), train_inputs=_raw().train_inputs[:, 0, 0], test_inputs=_raw().test_inputs[:, 0, 0])
-    assert (
-        "groups hold 0 columns of 4"
-        in _broken(check_instance("datasets", _of(lambda: flat, "table")))["columns"]
-    )
+    assert "groups hold 0 columns of 4" in _broken(check_instance("datasets", _of(lambda: flat, "table")))["columns"]
 
 
 # ------------------------------------------------------------------ the command

@@ -40,9 +40,12 @@ def leaves(count: int, seed: int) -> Tensor:
 
 
 def batch(
-    examples: int, activation: str = "relu", readings: int = 2, dtype: torch.dtype = torch.float64,
+    examples: int,
+    activation: str = "relu",
+    readings: int = 2,
+    dtype: torch.dtype = torch.float64,
     module: nn.Module | None = None,
-) -> Situation:  # fmt: skip
+) -> Situation:
     """Readings of leaves by the fully connected net, without defense."""
     case = situation("type-1", batch=examples, readings=readings)
     truth = leaves(readings * examples, 1).reshape(readings, examples, 1, EDGE, EDGE).to(dtype)
@@ -52,10 +55,15 @@ def batch(
     gradients = group_gradients(net, weights, truth, one_hot(labels, 10, dtype))
     public = leaves(300, 3).float()
     reading = replace(
-        case.reading, model=net, shape=(1, EDGE, EDGE), public_inputs=public, public_mean=public.mean(0),
-        public_labels=torch.full((300,), -1), weights={name: value[None] for name, value in weights.items()},
+        case.reading,
+        model=net,
+        shape=(1, EDGE, EDGE),
+        public_inputs=public,
+        public_mean=public.mean(0),
+        public_labels=torch.full((300,), -1),
+        weights={name: value[None] for name, value in weights.items()},
         values={name: value.detach()[:, None] for name, value in gradients.items()},
-    )  # fmt: skip
+    )
     return replace(case, reading=reading, truth=truth, labels=labels)
 
 
@@ -130,9 +138,7 @@ def test_the_certificate_fails_for_mixtures_and_for_noise() -> None:
     assert witness.agreement(mixing @ space.right, space.deltas(mixing)).certain == 0
     truth = torch.linalg.lstsq(space.right.T, case.truth[0].flatten(1).T).solution.T
     right = witness.agreement(truth @ space.right, space.deltas(truth))
-    assert right.certain == 4 and torch.allclose(
-        right.explained, torch.ones(4, dtype=torch.float64), atol=1e-6
-    )
+    assert right.certain == 4 and torch.allclose(right.explained, torch.ones(4, dtype=torch.float64), atol=1e-6)
     assert torch.equal(right.labels, case.labels[0])
     draw = torch.Generator().manual_seed(0)
     noisy = {
@@ -152,9 +158,7 @@ def test_deltas_are_the_gradients_of_the_first_bias() -> None:
     layer = first_layer(case.reading)
     assert layer is not None
     weights = {name: value[0] for name, value in case.reading.weights.items()}
-    expected = example_gradients(
-        case.reading.model, weights, case.truth[0], one_hot(case.labels[0], 10, torch.float64)
-    )
+    expected = example_gradients(case.reading.model, weights, case.truth[0], one_hot(case.labels[0], 10, torch.float64))
     found = Upper.of(case.reading, layer).deltas(case.truth[0].flatten(1))
     assert torch.allclose(found[torch.arange(3), case.labels[0]], expected["2.bias"], atol=1e-12)
 
@@ -184,9 +188,7 @@ def test_damaged_readings_give_the_public_mean_and_a_status() -> None:
 
 
 @pytest.mark.parametrize("contract", contracts.CONTRACTS, ids=lambda contract: contract.name)
-def test_contracts_hold_where_the_first_layer_is_linear(
-    contract: Contract, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_contracts_hold_where_the_first_layer_is_linear(contract: Contract, monkeypatch: pytest.MonkeyPatch) -> None:
     """`bench check` looks at a convolutional net, which this attack refuses; here the same on a table."""
     monkeypatch.setattr(contracts, "situation", _table_situation)
     contract.function(Cpa())

@@ -140,9 +140,7 @@ def test_a_server_that_is_down_is_one_line_with_the_way_by_hand(tmp_path: Path) 
     server.server_close()
     message = fault(command, "fetch", "mnist", "--mirror", address, "--data-dir", tmp_path, kind=DataError)
     assert message.startswith("train-images-idx3-ubyte.gz could not be had and nothing was kept")
-    assert (
-        f"no connection); give --mirror, or put the file ({Mnist.remotes[0].hash}) at {tmp_path}" in message
-    )
+    assert f"no connection); give --mirror, or put the file ({Mnist.remotes[0].hash}) at {tmp_path}" in message
     assert _files(tmp_path) == []
 
 
@@ -233,9 +231,17 @@ def test_status_tells_what_is_there_in_part_damaged_missing_or_ones_own(tmp_path
 
 
 _EXPECTED = {
-    "adult": "missing", "cancer": "there", "cifar10": "missing", "cifar100": "missing", "digits": "there",
-    "fashion-mnist": "damaged", "folder": "yours", "lfw": "missing", "mnist": "subset", "npz": "yours",
-}  # fmt: skip
+    "adult": "missing",
+    "cancer": "there",
+    "cifar10": "missing",
+    "cifar100": "missing",
+    "digits": "there",
+    "fashion-mnist": "damaged",
+    "folder": "yours",
+    "lfw": "missing",
+    "mnist": "subset",
+    "npz": "yours",
+}
 
 
 def test_the_table_shows_every_data_set_and_where_it_looked(tmp_path: Path) -> None:

@@ -83,22 +83,42 @@ def _old_batch(pictures: NDArray[np.uint8], key: str, labels: list[int]) -> byte
 
     rows = pictures.reshape(len(pictures), -1)
     dtype = (
-        b"cnumpy\ndtype\n(" + _old_text(b"u1") + number(0) + number(1) + b"tR"
-        + b"(" + number(3) + _old_text(b"|") + b"NNN" + number(-1) + number(-1) + number(0) + b"tb"
-    )  # fmt: skip
+        b"cnumpy\ndtype\n("
+        + _old_text(b"u1")
+        + number(0)
+        + number(1)
+        + b"tR"
+        + b"("
+        + number(3)
+        + _old_text(b"|")
+        + b"NNN"
+        + number(-1)
+        + number(-1)
+        + number(0)
+        + b"tb"
+    )
     array = (
-        b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\n(" + number(0) + b"t"
-        + _old_text(b"b") + b"\x87R"
-        + b"(" + number(1) + b"(" + number(rows.shape[0]) + number(rows.shape[1]) + b"t" + dtype + b"I00\n"
-        + _old_text(rows.tobytes()) + b"tb"
-    )  # fmt: skip
+        b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\n("
+        + number(0)
+        + b"t"
+        + _old_text(b"b")
+        + b"\x87R"
+        + b"("
+        + number(1)
+        + b"("
+        + number(rows.shape[0])
+        + number(rows.shape[1])
+        + b"t"
+        + dtype
+        + b"I00\n"
+        + _old_text(rows.tobytes())
+        + b"tb"
+    )
     listed = b"](" + b"".join(number(label) for label in labels) + b"e"
     return b"\x80\x02}(" + _old_text(b"data") + array + _old_text(key.encode()) + listed + b"u."
 
 
-def _cifar_batches(
-    folder: Path, dataset: type[Any], monkeypatch: pytest.MonkeyPatch
-) -> list[NDArray[np.uint8]]:
+def _cifar_batches(folder: Path, dataset: type[Any], monkeypatch: pytest.MonkeyPatch) -> list[NDArray[np.uint8]]:
     folder.mkdir(parents=True)
     parts, known = [], {}
     for name in dataset.batches:
@@ -182,9 +202,7 @@ def test_an_incomplete_folder_is_named_and_a_complete_one_further_on_is_used(tmp
         (FashionMnist(), "FashionMNIST/raw"),
     ],
 )
-def test_idx_files_are_read_in_every_place(
-    dataset: Dataset, place: str, compressed: bool, tmp_path: Path
-) -> None:
+def test_idx_files_are_read_in_every_place(dataset: Dataset, place: str, compressed: bool, tmp_path: Path) -> None:
     arrays = _idx_set(tmp_path / place, compressed=compressed)
     raw = dataset.load((tmp_path,))
     assert np.array_equal(raw.train_inputs[:, 0], arrays["train-images-idx3-ubyte"])
@@ -193,9 +211,7 @@ def test_idx_files_are_read_in_every_place(
     assert raw.train_labels.dtype == np.int64
 
 
-@pytest.mark.parametrize(
-    ("dataset", "place"), [(Cifar10, "cifar-10-batches-py"), (Cifar100, "cifar-100-python")]
-)
+@pytest.mark.parametrize(("dataset", "place"), [(Cifar10, "cifar-10-batches-py"), (Cifar100, "cifar-100-python")])
 def test_torchvisions_batches_are_read_without_pickles_power(
     dataset: type[Any], place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,9 +223,7 @@ def test_torchvisions_batches_are_read_without_pickles_power(
 
 
 @pytest.mark.slow
-def test_torchvision_reads_the_same_from_the_same_batches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_torchvision_reads_the_same_from_the_same_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torchvision = pytest.importorskip("torchvision")
     _cifar_batches(tmp_path / "cifar-10-batches-py", Cifar10, monkeypatch)
     meta = pickle.dumps({"label_names": list(Cifar10.class_names)}, 2)
@@ -224,8 +238,7 @@ def test_torchvision_reads_the_same_from_the_same_batches(
 
 
 @pytest.mark.parametrize(
-    ("dataset", "place", "label_bytes"),
-    [(Cifar10(), "cifar-10-batches-bin", 1), (Cifar100(), "cifar-100-binary", 2)],
+    ("dataset", "place", "label_bytes"), [(Cifar10(), "cifar-10-batches-bin", 1), (Cifar100(), "cifar-100-binary", 2)]
 )
 def test_the_binary_version_is_read(dataset: Any, place: str, label_bytes: int, tmp_path: Path) -> None:
     (tmp_path / place).mkdir()
@@ -248,9 +261,7 @@ def test_a_cifar_pack_is_read_with_channels_first(tmp_path: Path) -> None:
     assert raw.subset == "12 of 50000 training, 3 of 10000 test pictures"
 
 
-def test_cifars_first_pictures_are_the_same_from_every_copy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cifars_first_pictures_are_the_same_from_every_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a row measured on a whole copy stands beside the reference, which is of a part."""
     monkeypatch.setattr(cifar, "_FIRST", (12, 3))
     x, y = _bytes(20, 32, 32, 3), np.arange(20) % 10
@@ -264,8 +275,7 @@ def test_cifars_first_pictures_are_the_same_from_every_copy(
         }
         _pack(tmp_path / name / "cifar10.npz", **pack)
     whole, exact, less = (
-        registry.instance("datasets", "cifar10-10k", {}).load((tmp_path / name,))
-        for name in ("whole", "exact", "less")
+        registry.instance("datasets", "cifar10-10k", {}).load((tmp_path / name,)) for name in ("whole", "exact", "less")
     )
     for field in ("train_inputs", "train_labels", "test_inputs", "test_labels"):
         assert np.array_equal(getattr(whole, field), getattr(exact, field))
@@ -296,9 +306,13 @@ def test_lfw_pictures_are_cut_and_reduced_as_scikit_learn_does(tmp_path: Path) -
     raw = Lfw().load((tmp_path,))
     cut = slice(61, 189)
     theirs = fetch_lfw_people(
-        data_home=tmp_path, min_faces_per_person=20, color=True, slice_=(cut, cut), resize=0.25,
+        data_home=tmp_path,
+        min_faces_per_person=20,
+        color=True,
+        slice_=(cut, cut),
+        resize=0.25,
         download_if_missing=False,
-    )  # fmt: skip
+    )
     assert raw.class_names == ("Ann_Bell", "Carl_Dee")
     assert raw.subset == "41 of 3023 pictures, 2 of 62 people"
     ours = np.concatenate([raw.train_inputs, raw.test_inputs]).transpose(0, 2, 3, 1) / 255
@@ -397,9 +411,7 @@ def test_a_small_archive_that_grows_without_end_is_stopped(tmp_path: Path) -> No
 
 def test_different_counts_of_pictures_and_labels_are_named(tmp_path: Path) -> None:
     _idx_set(tmp_path / "mnist")
-    (tmp_path / "mnist" / "train-labels-idx1-ubyte.gz").write_bytes(
-        gzip.compress(_idx(np.zeros(59, np.uint8)))
-    )
+    (tmp_path / "mnist" / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(_idx(np.zeros(59, np.uint8))))
     with pytest.raises(DataError, match="mnist: training has 60 examples and 59 labels"):
         load(Mnist(), "mnist", tmp_path)
 
@@ -410,9 +422,7 @@ def test_whole_fashion_labels_must_be_balanced(tmp_path: Path) -> None:
     labels[0] = 1
     place = tmp_path / "fashion-mnist"
     (place / "t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(_idx(labels)))
-    (place / "t10k-images-idx3-ubyte.gz").write_bytes(
-        gzip.compress(_idx(np.zeros((10000, 28, 28), np.uint8)))
-    )
+    (place / "t10k-images-idx3-ubyte.gz").write_bytes(gzip.compress(_idx(np.zeros((10000, 28, 28), np.uint8))))
     with pytest.raises(DataError, match="expected 1000 examples in each of 10 classes, got 999 to 1001"):
         FashionMnist().load((tmp_path,))
 
@@ -435,9 +445,7 @@ class _Malicious:
         return (eval, ("1 / 0",))
 
 
-def test_a_batch_with_another_name_than_numpys_is_refused_even_with_the_right_checksum(
-    tmp_path: Path,
-) -> None:
+def test_a_batch_with_another_name_than_numpys_is_refused_even_with_the_right_checksum(tmp_path: Path) -> None:
     content = pickle.dumps({"data": _Malicious(), "labels": []}, 2)
     (tmp_path / "batch").write_bytes(content)
     with pytest.raises(DataError, match="is not allowed in a batch of pictures"):
@@ -539,9 +547,7 @@ def test_a_damaged_pack_is_named(damage: Callable[[Path], None], tmp_path: Path)
 def test_a_pack_keeps_values_order_and_axes(tmp_path: Path) -> None:
     x = np.asfortranarray(_bytes(4, 5, 6, 3))
     names = np.array(["a", "bé"])
-    found = read_npz(
-        _pack(tmp_path / "p.npz", x=x, names=names, empty=np.empty((0, 3), np.float32), one=np.array(2.0))
-    )
+    found = read_npz(_pack(tmp_path / "p.npz", x=x, names=names, empty=np.empty((0, 3), np.float32), one=np.array(2.0)))
     assert np.array_equal(found["x"], x) and found["names"].tolist() == names.tolist()
     assert found["empty"].shape == (0, 3) and found["one"] == 2
 
@@ -566,9 +572,7 @@ def test_own_pictures_become_channels_first(
 
 def test_own_rows_are_a_table_and_a_path_may_be_below_a_data_folder(tmp_path: Path) -> None:
     rows = _RNG.random((30, 4))
-    _pack(
-        tmp_path / "own.npz", x_train=rows, y_train=np.arange(30) % 2, x_test=rows[:5], y_test=np.ones(5, int)
-    )
+    _pack(tmp_path / "own.npz", x_train=rows, y_train=np.arange(30) % 2, x_test=rows[:5], y_test=np.ones(5, int))
     data = load(NpzPack(path="own.npz"), "npz", tmp_path)
     assert (data.kind, data.shape, len(data.test)) == ("table", (4,), 5)
     assert [group.columns for group in data.groups] == [(0,), (1,), (2,), (3,)]
@@ -585,10 +589,7 @@ def test_own_rows_are_a_table_and_a_path_may_be_below_a_data_folder(tmp_path: Pa
         ({"x_train": np.zeros((4, 2)), "y_train": np.zeros(3, int)}, "x_train has 4 examples, y_train 3"),
         ({"x_train": np.zeros((4, 2), int), "y_train": np.zeros(4, int)}, "must be uint8 or floats"),
         ({"x_train": np.zeros((4, 3, 8, 8)), "y_train": np.zeros(4, int)}, "got 8 with layout HWC; give the"),
-        (
-            {"x_train": np.zeros((4, 2)), "y_train": np.zeros(4, int), "x_test": np.zeros((4, 2))},
-            "lacks y_test",
-        ),
+        ({"x_train": np.zeros((4, 2)), "y_train": np.zeros(4, int), "x_test": np.zeros((4, 2))}, "lacks y_test"),
     ],
 )
 def test_a_pack_that_does_not_fit_says_why(arrays: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -631,9 +632,7 @@ def test_own_pictures_keep_their_pixels_where_the_size_is_theirs(tmp_path: Path)
         (Image.new("1", (8000, 8000)), "8000×8000 pixels; at most 50000000"),
     ],
 )
-def test_pictures_that_cannot_be_read_are_named(
-    picture: Image.Image | None, message: str, tmp_path: Path
-) -> None:
+def test_pictures_that_cannot_be_read_are_named(picture: Image.Image | None, message: str, tmp_path: Path) -> None:
     _own_pictures(tmp_path)
     path = tmp_path / "cat" / "3.png"
     if picture is None:
@@ -680,13 +679,7 @@ def test_own_data_without_a_file_say_so(dataset: Dataset) -> None:
     ("dataset", "counts", "shape", "classes", "subset"),
     [
         (Mnist(), (60000, 10000), (1, 28, 28), 10, None),
-        (
-            FashionMnist(),
-            (5000, 1000),
-            (1, 28, 28),
-            10,
-            "5000 of 60000 training, 1000 of 10000 test pictures",
-        ),
+        (FashionMnist(), (5000, 1000), (1, 28, 28), 10, "5000 of 60000 training, 1000 of 10000 test pictures"),
         (Cifar10(), (10000, 1000), (3, 32, 32), 10, "10000 of 50000 training, 1000 of 10000 test pictures"),
         (Cifar100(), (1500, 300), (3, 32, 32), 100, "1500 of 50000 training, 300 of 10000 test pictures"),
         (Lfw(), (2267, 756), (3, 32, 32), 62, None),
@@ -696,7 +689,7 @@ def test_own_data_without_a_file_say_so(dataset: Dataset) -> None:
 )
 def test_the_real_packs(
     dataset: Dataset, counts: tuple[int, int], shape: tuple[int, ...], classes: int, subset: str | None, data_dir: Path
-) -> None:  # fmt: skip
+) -> None:
     raw: Raw = dataset.load((data_dir,))
     if raw.subset != subset:
         pytest.skip(f"{data_dir} holds another part of it: {raw.subset or 'the whole'}")
@@ -707,9 +700,7 @@ def test_the_real_packs(
 
 
 @pytest.mark.data
-def test_whole_mnist_splits_as_the_design_says_and_an_altered_pixel_is_found(
-    data_dir: Path, tmp_path: Path
-) -> None:
+def test_whole_mnist_splits_as_the_design_says_and_an_altered_pixel_is_found(data_dir: Path, tmp_path: Path) -> None:
     data = load(Mnist(), "mnist", data_dir)
     sizes = [len(part) for part in (data.training, data.test, data.public, data.tuning, data.gallery)]
     assert sizes == [50000, 10000, 5000, 2000, 3000]
@@ -724,15 +715,15 @@ def test_whole_mnist_splits_as_the_design_says_and_an_altered_pixel_is_found(
 
 
 @pytest.mark.data
-def test_adults_groups_are_one_hot_and_its_unknown_values_are_where_the_source_has_them(
-    data_dir: Path,
-) -> None:
+def test_adults_groups_are_one_hot_and_its_unknown_values_are_where_the_source_has_them(data_dir: Path) -> None:
     raw = Adult().load((data_dir,))
     inputs = np.concatenate([raw.train_inputs, raw.test_inputs])
     empty = {g.name: int((inputs[:, g.columns].sum(1) == 0).sum()) for g in raw.groups if g.categorical}
     assert {name: count for name, count in empty.items() if count} == {
-        "workclass": 2799, "occupation": 2809, "native-country": 857,
-    }  # fmt: skip
+        "workclass": 2799,
+        "occupation": 2809,
+        "native-country": 857,
+    }
     known = np.all([inputs[:, g.columns].sum(1) == 1 for g in raw.groups if g.categorical], axis=0)
     assert known.sum() == 45222
     assert (inputs.max(0) > 0).all(), "no column is empty"

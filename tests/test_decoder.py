@@ -52,9 +52,7 @@ def test_in_a_batch_its_scale_is_of_others_too() -> None:
 @pytest.mark.parametrize("labels", [False, True])
 def test_a_batch_s_decoder_is_every_candidate_tried(tmp_path: Path, labels: bool) -> None:
     """The squared distance of the reading from the mean gradient of candidate and mates, written out."""
-    cell = cells(
-        tmp_path, defense='{ name = "gaussian", at = "client", variance = 1e-2 }', batch=3, labels=labels
-    )[-1]
+    cell = cells(tmp_path, defense='{ name = "gaussian", at = "client", variance = 1e-2 }', batch=3, labels=labels)[-1]
     setup = prepare(cell, RunContext(run=tmp_path), Memory())
     at = point(cell.point)
     victims = draw_victims(cell, setup.source, at)
@@ -73,9 +71,7 @@ def test_a_batch_s_decoder_is_every_candidate_tried(tmp_path: Path, labels: bool
             if not alike or number in gallery.positions[row, 1:].tolist():
                 continue
             inputs = torch.cat([gallery.inputs[number][None], truth.inputs[row, 1:]])[None]
-            targets = one_hot(
-                torch.cat([gallery.labels[number][None], truth.labels[row, 1:]])[None], 10, torch.float32
-            )
+            targets = one_hot(torch.cat([gallery.labels[number][None], truth.labels[row, 1:]])[None], 10, torch.float32)
             mean = group_gradients(setup.model, setup.weights, inputs, targets)
             distances[number] = sum(
                 float((mean[n][0] - reading.values[n][row, 0] / reading.unit).square().sum()) for n in mean
@@ -110,9 +106,7 @@ def test_where_there_is_a_decoder(tmp_path: Path, defense: str, batch: int, wher
 
 def test_nobody_names_more_of_a_batch_than_its_decoder(tmp_path: Path) -> None:
     defense = '{ name = "fed-cdp", clip = 4.0, sigma = 0.5 }'
-    records: list[Record] = [
-        answer(cell, tmp_path) for cell in cells(tmp_path, defense=defense, batch=3, readings=16)
-    ]
+    records: list[Record] = [answer(cell, tmp_path) for cell in cells(tmp_path, defense=defense, batch=3, readings=16)]
     (row,) = board(records)
     named = row.points["type-1"].named
     assert named is not None and named.here is not None

@@ -29,9 +29,15 @@ SETTING = Setting(clients=100, per_round=K, rounds=20, steps=1, batch=B, client_
 LEADS = {"example": (K, B), "step": (K,), "client": (K,), "server": (K,), "aggregate": ()}
 SHAPES = {"weight": (20, 30), "bias": (20,)}
 CLASSES: dict[str, type[Any]] = {
-    "none": NoDefense, "prune": Prune, "random-prune": RandomPrune, "low-rank": LowRank, "gaussian": Gaussian,
-    "laplace": Laplace, "fed-sdp": FedSdp, "fed-cdp": FedCdp,
-}  # fmt: skip
+    "none": NoDefense,
+    "prune": Prune,
+    "random-prune": RandomPrune,
+    "low-rank": LowRank,
+    "gaussian": Gaussian,
+    "laplace": Laplace,
+    "fed-sdp": FedSdp,
+    "fed-cdp": FedCdp,
+}
 # name, parameters, the stages where it acts, and the points where that is seen
 ACTS: tuple[Any, ...] = (
     ("none", {}, (), ()),
@@ -49,12 +55,7 @@ ACTS: tuple[Any, ...] = (
     ("fed-sdp", {}, ("server",), ("type-0", "aggregate")),
     ("fed-sdp", {"at": "client"}, ("client",), ("type-1", "type-0", "aggregate")),
     ("fed-sdp", {"noise": "mean"}, ("server", "aggregate"), ("type-0", "aggregate")),
-    (
-        "fed-sdp",
-        {"at": "client", "noise": "mean"},
-        ("client", "aggregate"),
-        ("type-1", "type-0", "aggregate"),
-    ),
+    ("fed-sdp", {"at": "client", "noise": "mean"}, ("client", "aggregate"), ("type-1", "type-0", "aggregate")),
     # and per-example noise protects all three
     ("fed-cdp", {}, ("example",), tuple(POINTS)),
     ("fed-cdp", {"noise": "batch"}, ("example", "step"), tuple(POINTS)),
@@ -176,13 +177,11 @@ def test_every_parameter_says_what_it_means_where_it_comes_from_and_can_be_given
         ("gaussian", {"variance": -0.1}, "gaussian: variance must be at least 0, got -0.1"),
         ("laplace", {"variance": "much"}, "laplace: variance input should be a valid number, got 'much'"),
         ("fed-sdp", {"clip": 0.0}, "fed-sdp: clip must be above 0, got 0.0"),
-        ("fed-sdp", {"noise": "some"},
-         "fed-sdp: noise input should be 'share', 'each' or 'mean', got 'some'"),
+        ("fed-sdp", {"noise": "some"}, "fed-sdp: noise input should be 'share', 'each' or 'mean', got 'some'"),
         ("fed-cdp", {"sigma": -6.0}, "fed-cdp: sigma must be at least 0, got -6.0"),
-        ("fed-cdp", {"clipping": "tensor"},
-         "fed-cdp: clipping input should be 'per-tensor' or 'flat', got 'tensor'"),
+        ("fed-cdp", {"clipping": "tensor"}, "fed-cdp: clipping input should be 'per-tensor' or 'flat', got 'tensor'"),
     ],
-)  # fmt: skip
+)
 def test_refuses(name, given, message):
     with pytest.raises(BenchError) as caught:
         build(CLASSES[name], given, where=name)
@@ -213,9 +212,7 @@ def test_random_prune_sends_nothing_below_its_threshold():
     assert torch.equal(sent, torch.where(before.abs() > 2.5, before, 0))
 
 
-@pytest.mark.parametrize(
-    ("defense", "rank"), [(LowRank(), 2), (LowRank(rank=5), 5), (LowRank(share=0.01), 1)]
-)
+@pytest.mark.parametrize(("defense", "rank"), [(LowRank(), 2), (LowRank(rank=5), 5), (LowRank(share=0.01), 1)])
 def test_low_rank_leaves_its_rank_and_the_bias(defense, rank):
     before = gradients("client")
     changed = after(defense, "client", before)
@@ -246,8 +243,7 @@ def test_fed_sdp_clips_all_tensors_of_an_update_together(at):
 
 @pytest.mark.parametrize("at", ["server", "client"])
 @pytest.mark.parametrize(
-    ("noise", "stage", "variance"),
-    [("share", None, 36 / K), ("each", None, 36.0), ("mean", "aggregate", 36 / K**2)],
+    ("noise", "stage", "variance"), [("share", None, 36 / K), ("each", None, 36.0), ("mean", "aggregate", 36 / K**2)]
 )
 def test_fed_sdp_adds_noise_of_the_variance_of_its_option(at, noise, stage, variance):
     stage = stage or at

@@ -63,10 +63,16 @@ def test_at_the_truth_the_distance_is_zero(tmp_path: Path) -> None:
     matrices = torch.linalg.lstsq(originals.mT, mixed.mT).solution.mT.clamp_min(1e-30)
     torch.testing.assert_close(matrices.sum(-1), torch.ones(3, 3, dtype=torch.float64), atol=1e-5, rtol=0)
     problem = MatchingProblem(
-        mismatch=mismatch_of(reading), observed=observations(reading), labels=truth.labels, start_kind="grey",
-        prior=Prior(), noise=NoiseModel.of(reading, 1), key=Key(seed=0),
-        space=Mixed(public_space(reading), 3), mixed=True,
-    )  # fmt: skip
+        mismatch=mismatch_of(reading),
+        observed=observations(reading),
+        labels=truth.labels,
+        start_kind="grey",
+        prior=Prior(),
+        noise=NoiseModel.of(reading, 1),
+        key=Key(seed=0),
+        space=Mixed(public_space(reading), 3),
+        mixed=True,
+    )
     assert problem.space is not None
     x = problem.space.variables(torch.cat([originals, matrices.log()], -1)).flatten(1).float()
     rows, none = torch.arange(3), torch.zeros(3, dtype=torch.int64)
@@ -96,8 +102,6 @@ def test_originals_come_out_of_mixtures_that_an_attacker_who_knows_of_none_keeps
         ({"where": "type-2"}, "a single mixture does not tell what it is of"),
     ],
 )
-def test_it_is_refused_where_there_is_nothing_to_take_apart(
-    changes: dict[str, Any], why: str, tmp_path: Path
-) -> None:
+def test_it_is_refused_where_there_is_nothing_to_take_apart(changes: dict[str, Any], why: str, tmp_path: Path) -> None:
     record = run(batch_of(attack=Entry(name="demix"), **changes), RunContext(run=tmp_path), Memory())
     assert record.status == "n/a" and record.reason is not None and why in record.reason

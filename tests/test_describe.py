@@ -27,10 +27,14 @@ from bench.registry import entries as registry
 SETTING = Setting(clients=10, per_round=5, rounds=3, steps=1, batch=1, client_examples=9, rate=0.1)
 SHAPES = {"conv.weight": (6, 2, 3, 3), "conv.bias": (6,), "fc.weight": (5, 8)}
 TRANSFORMS: dict[str, Transform] = {
-    "flat": Clip(bound=0.5), "tensor": Clip(bound=0.5, per="tensor"), "largest": KeepLargest(share=0.6),
-    "random": KeepRandom(share=0.6), "low-rank": TopDirections(rank=1),
-    "gaussian": GaussianNoise(deviation=1e-3), "laplace": LaplaceNoise(scale=1e-3),
-}  # fmt: skip
+    "flat": Clip(bound=0.5),
+    "tensor": Clip(bound=0.5, per="tensor"),
+    "largest": KeepLargest(share=0.6),
+    "random": KeepRandom(share=0.6),
+    "low-rank": TopDirections(rank=1),
+    "gaussian": GaussianNoise(deviation=1e-3),
+    "laplace": LaplaceNoise(scale=1e-3),
+}
 PAIRS = list(permutations(TRANSFORMS, 2))
 NOISE = ("gaussian", "laplace")
 # A mask's draws that noise hides, or a truncation: what was kept is not in the reading.
@@ -39,9 +43,7 @@ UNREAD = {("random", other) for other in ("low-rank", *NOISE)}
 
 def gradients(seed: int) -> dict[str, Tensor]:
     made = torch.Generator().manual_seed(seed)
-    return {
-        name: torch.randn((4, *shape), generator=made, dtype=torch.float64) for name, shape in SHAPES.items()
-    }
+    return {name: torch.randn((4, *shape), generator=made, dtype=torch.float64) for name, shape in SHAPES.items()}
 
 
 def described(first: str, second: str) -> tuple[Stages, Composition, dict[str, Tensor]]:
@@ -87,11 +89,16 @@ def test_the_description_of_any_two_is_differentiable(first: str, second: str) -
 @pytest.mark.parametrize(
     ("first", "second", "additive"),
     [
-        ("flat", "gaussian", True), ("low-rank", "laplace", True), ("gaussian", "laplace", True),
-        ("flat", "tensor", True), ("gaussian", "flat", False), ("random", "flat", False),
-        ("laplace", "largest", False), ("flat", "random", False),
+        ("flat", "gaussian", True),
+        ("low-rank", "laplace", True),
+        ("gaussian", "laplace", True),
+        ("flat", "tensor", True),
+        ("gaussian", "flat", False),
+        ("random", "flat", False),
+        ("laplace", "largest", False),
+        ("flat", "random", False),
     ],
-)  # fmt: skip
+)
 def test_observations_are_averaged_only_where_nothing_but_added_noise_is_random(
     first: str, second: str, additive: bool
 ) -> None:
@@ -111,10 +118,13 @@ def test_variances_add_up_and_a_single_law_is_kept() -> None:
 @pytest.mark.parametrize(
     ("noise", "batch", "at", "expected"),
     [
-        ("per-example", 4, "type-2", 0.09), ("per-example", 4, "type-1", 0.09 / 4),
-        ("batch", 4, "type-1", 0.09), ("code", 4, "type-1", 0.09 / 16), ("batch", 4, "type-2", 0.0),
+        ("per-example", 4, "type-2", 0.09),
+        ("per-example", 4, "type-1", 0.09 / 4),
+        ("batch", 4, "type-1", 0.09),
+        ("code", 4, "type-1", 0.09 / 16),
+        ("batch", 4, "type-2", 0.0),
     ],
-)  # fmt: skip
+)
 def test_the_noise_behind_a_mean_of_the_batch(noise: str, batch: int, at: str, expected: float) -> None:
     setting = Setting(clients=10, per_round=5, rounds=3, steps=1, batch=batch, client_examples=9, rate=0.1)
     defense = registry.instance("defenses", "fed-cdp", {"clip": 0.5, "sigma": 0.6, "noise": noise})
@@ -136,18 +146,12 @@ def test_noise_on_an_update_is_in_units_of_the_gradient() -> None:
 def test_on_a_mean_of_clients_each_keeps_what_is_its_own() -> None:
     """Three clients clip and prune their updates: the description takes the candidates' clients one by one."""
     setting = Setting(clients=10, per_round=3, rounds=3, steps=1, batch=2, client_examples=9, rate=0.1)
-    found = Stages(
-        setting=setting, transforms={"client": (TRANSFORMS["flat"], TRANSFORMS["largest"])}, states={}
-    )
-    each = {
-        name: torch.cat([v, v + 1, 2 * v])[:6] for name, v in gradients(0).items()
-    }  # of two examples a client
+    found = Stages(setting=setting, transforms={"client": (TRANSFORMS["flat"], TRANSFORMS["largest"])}, states={})
+    each = {name: torch.cat([v, v + 1, 2 * v])[:6] for name, v in gradients(0).items()}  # of two examples a client
     means = {name: value.unflatten(0, (3, 2)).mean(1) for name, value in each.items()}
     sent, _ = found.apply("client", means, DrawKey(seed=1, draw=0, round=0), (0, 1, 2))
     shown = {name: value.mean(0, keepdim=True) for name, value in sent.items()}
-    description = describe(
-        found, point("aggregate"), round_=0, unit=1.0, probe={n: v[0] for n, v in each.items()}
-    )
+    description = describe(found, point("aggregate"), round_=0, unit=1.0, probe={n: v[0] for n, v in each.items()})
     assert description is not None
     assert description.ordered
     truth = description.simulate({name: value[None] for name, value in each.items()}, shown)
@@ -205,9 +209,7 @@ def test_a_transform_that_says_nothing_is_simulated_by_its_code() -> None:
     for name, value in free.items():
         torch.testing.assert_close(after[name], (value[:, 0].detach() / 0.5).round() * 0.5)
         assert slope[name].min() == slope[name].max()
-        assert 0.3 < float(slope[name].flatten()[0]) < 3, (
-            "a staircase's derivative is that of the ramp below it"
-        )
+        assert 0.3 < float(slope[name].flatten()[0]) < 3, "a staircase's derivative is that of the ramp below it"
 
 
 def test_the_codes_own_derivative_is_taken_where_it_is_right() -> None:
@@ -242,9 +244,7 @@ def test_noise_that_differs_between_coordinates_has_their_mean() -> None:
     for name, variance in noise.variances.items():
         assert float(variance) == pytest.approx((reach[name] * kappa) ** 2)
     count = sum(value.numel() for value in weights.values())
-    assert noise.variance == pytest.approx(
-        sum((reach[n] * kappa) ** 2 * v.numel() for n, v in weights.items()) / count
-    )
+    assert noise.variance == pytest.approx(sum((reach[n] * kappa) ** 2 * v.numel() for n, v in weights.items()) / count)
 
 
 def test_a_noise_that_is_shrunk_later_or_depends_on_the_batch_is_a_bound() -> None:

@@ -37,9 +37,7 @@ get_num_threads = lambda: 4096
 """
 
 
-def test_a_broken_torchvision_is_named_with_its_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_torchvision_is_named_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = "raise RuntimeError('operator torchvision::nms does not exist')"
     _fake(tmp_path, monkeypatch, torch=TORCH, torchvision=broken)
     probed = machine.probe(timeout=30)
@@ -150,8 +148,11 @@ def test_a_checkout_on_the_path_that_shadows_datasets_is_seen(tmp_path: Path) ->
         return subprocess.run(
             [sys.executable, "-P", "-c", "from bench.health import names; print(names.shadows().state)"],
             env={**os.environ, "PYTHONPATH": str(path)},
-            capture_output=True, text=True, timeout=60, check=True,
-        ).stdout.strip()  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        ).stdout.strip()
 
     checkout = Path(__file__).parent.parent
     ours = literals.file_of("bench.datasets")

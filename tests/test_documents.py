@@ -147,15 +147,18 @@ def attacked(defense: str, hits: int, snr_db: float = 3.0, **cell: Any) -> Recor
 
 
 def lines_of(records: list[Record], **claim: Any) -> list[Line]:
-    made = Claim(
-        **{"id": "it", "paper": "p", "claim": "c", "defense": ({"name": "sign"},), "federated": {}, **claim}
-    )
+    made = Claim(**{"id": "it", "paper": "p", "claim": "c", "defense": ({"name": "sign"},), "federated": {}, **claim})
     return ledger([made], records, board(records))["it"]
 
 
 def test_a_claim_finds_its_records_by_defense_point_and_setting() -> None:
-    records = [attacked("none", 10), attacked("sign", 2), attacked("sign", 5, knowledge="adaptive"),
-               attacked("prune", 0), attacked("sign", 0, point="type-0")]  # fmt: skip
+    records = [
+        attacked("none", 10),
+        attacked("sign", 2),
+        attacked("sign", 5, knowledge="adaptive"),
+        attacked("prune", 0),
+        attacked("sign", 0, point="type-0"),
+    ]
     (line,) = lines_of(records, point=("type-2",))
     assert (line.defense, line.point, line.verdict) == ("sign", "type-2", claims.FALLS)
     assert (line.figures.undefended, line.figures.plain, line.figures.adaptive) == (1.0, 0.2, 0.5)
@@ -169,9 +172,7 @@ def test_parameters_that_a_claim_leaves_out_may_have_any_value() -> None:
     records = [
         attacked("none", 10),
         *(
-            attack_record(
-                cell=attack_cell(defense=Entry(name="prune", params={"at": "client", "share": share}))
-            )
+            attack_record(cell=attack_cell(defense=Entry(name="prune", params={"at": "client", "share": share})))
             for share in (0.5, 0.9)
         ),
     ]

@@ -27,11 +27,7 @@ def _install(source: Path, site: Path) -> None:
     wheels = source.parent / f"{source.name}-wheels"
     wheels.mkdir()
     done = subprocess.run(
-        [sys.executable, "-P", "-c", BUILD, str(wheels)],
-        cwd=source,
-        capture_output=True,
-        text=True,
-        timeout=120,
+        [sys.executable, "-P", "-c", BUILD, str(wheels)], cwd=source, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
     (wheel,) = wheels.glob("*.whl")
@@ -50,9 +46,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _python(site: Path, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-P", "-c", script, *arguments], env={**os.environ, "PYTHONPATH": str(site)},
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+        [sys.executable, "-P", "-c", script, *arguments],
+        env={**os.environ, "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
 
 
 def _bench(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -39,9 +39,7 @@ def pool(cell: AttackCell, run: Path) -> tuple[Pool, list[dict[str, Tensor]]]:
         ('{ name = "sign", at = "client" }', "aggregate", True),
     ],
 )
-def test_losses_are_those_of_the_examples_whole(
-    tmp_path: Path, defense: str, where: str, adds_up: bool
-) -> None:
+def test_losses_are_those_of_the_examples_whole(tmp_path: Path, defense: str, where: str, adds_up: bool) -> None:
     batch = 1 if where == "aggregate" else 3
     every = cells(tmp_path, defense=defense, batch=batch, labels=True, where=where, per_round=3, readings=2)
     cell = next(cell for cell in every if cell.knowledge == "adaptive")
@@ -52,19 +50,17 @@ def test_losses_are_those_of_the_examples_whole(
     sets[:, 1] = others
     reading = one.mismatch.reading
     assert reading.gallery_inputs is not None and reading.gallery_labels is not None
-    many = [
-        {name: value.expand(len(sets), *value.shape[1:]) for name, value in each.items()} for each in seen
-    ]
+    many = [{name: value.expand(len(sets), *value.shape[1:]) for name, value in each.items()} for each in seen]
     with torch.no_grad():
         whole = one.mismatch(
-            many, reading.gallery_inputs[sets], one_hot(reading.gallery_labels[sets], reading.classes, torch.float32),
+            many,
+            reading.gallery_inputs[sets],
+            one_hot(reading.gallery_labels[sets], reading.classes, torch.float32),
             differentiable=False,
-        )  # fmt: skip
+        )
     torch.testing.assert_close(one.losses(chosen, 1, others).float(), whole, rtol=CLOSE, atol=1e-6)
     if adds_up:
-        torch.testing.assert_close(
-            one.separate().losses(chosen, 1, others).float(), whole, rtol=CLOSE, atol=1e-6
-        )
+        torch.testing.assert_close(one.separate().losses(chosen, 1, others).float(), whole, rtol=CLOSE, atol=1e-6)
 
 
 def test_candidates_with_equal_gradients_are_told_apart_from_the_others() -> None:

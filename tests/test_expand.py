@@ -57,9 +57,7 @@ NAMES: dict[str, dict[str, type]] = {
 }
 REGISTRY = SimpleNamespace(names=lambda kind: tuple(NAMES[kind]), load=lambda kind, name: NAMES[kind][name])
 FACTS = {
-    name: DatasetFacts(
-        sha256=letter * 64, subset=subset, kind=kind, shape=shape, classes=classes, training=training
-    )
+    name: DatasetFacts(sha256=letter * 64, subset=subset, kind=kind, shape=shape, classes=classes, training=training)
     for name, letter, subset, kind, shape, classes, training in (
         ("cancer", "a", None, "table", (30,), 2, 355),
         ("digits", "b", None, "image", (1, 8, 8), 10, 5000),
@@ -82,9 +80,7 @@ def plan(tmp_path: Path) -> Any:
     return planned
 
 
-AXES = {
-    "dataset": '["digits"]', "model": '["dlg-lenet"]', "attack": '["dlg"]', "point": '["type-2"]',
-}  # fmt: skip
+AXES = {"dataset": '["digits"]', "model": '["dlg-lenet"]', "attack": '["dlg"]', "point": '["type-2"]'}
 
 
 def toml(**changed: str) -> str:
@@ -116,19 +112,21 @@ def test_blocks_need_no_shared_axes_and_axes_no_block(plan: Any) -> None:
 
 
 def test_a_block_may_be_for_one_scale(plan: Any, tmp_path: Path) -> None:
-    text = 'scales = ["small", "full"]\n' + toml() + "".join(
-        f'[[attack]]\n{scale}seed = [{seed}]\n'
-        for seed, scale in enumerate(("", 'scale = "small"\n', 'scale = "full"\n'))
-    )  # fmt: skip
+    text = (
+        'scales = ["small", "full"]\n'
+        + toml()
+        + "".join(
+            f"[[attack]]\n{scale}seed = [{seed}]\n"
+            for seed, scale in enumerate(("", 'scale = "small"\n', 'scale = "full"\n'))
+        )
+    )
     assert [cell.seed for cell in attacks(plan(text))] == [0, 1]
     full = expand(read(tmp_path / "m.toml", scale="full", registry=REGISTRY), facts_of, registry=REGISTRY)
     assert [cell.seed for cell in attacks(full)] == [0, 2]
 
 
 def test_two_blocks_with_the_same_cell_give_it_once_and_with_other_budgets_twice(plan: Any) -> None:
-    blocks = (
-        "[[attack]]\n[[attack]]\nseed = [0]\n[[attack]]\nevaluations = 500\n[[attack]]\nevaluations = 9\n"
-    )
+    blocks = "[[attack]]\n[[attack]]\nseed = [0]\n[[attack]]\nevaluations = 500\n[[attack]]\nevaluations = 9\n"
     assert [cell.evaluations for cell in attacks(plan(toml() + blocks))] == [500, 9]
 
 
@@ -142,9 +140,7 @@ def test_blocks_against_a_slow_oracle(data: Any, tmp_path_factory: pytest.TempPa
     shared, blocks = data.draw(drawn), data.draw(st.lists(drawn, max_size=4))
     path = tmp_path_factory.getbasetemp() / "oracle.toml"
     text = toml(**{name: str(items) for name, items in shared.items()})
-    path.write_text(
-        text + "".join("[[attack]]\n" + "".join(f"{k} = {v}\n" for k, v in b.items()) for b in blocks)
-    )
+    path.write_text(text + "".join("[[attack]]\n" + "".join(f"{k} = {v}\n" for k, v in b.items()) for b in blocks))
     cells = attacks(expand(read(path, registry=REGISTRY), facts_of, registry=REGISTRY))
     default = {"seed": [0], "draw": [0], "readings": [16]}
     expected = {
@@ -158,10 +154,13 @@ def test_blocks_against_a_slow_oracle(data: Any, tmp_path_factory: pytest.TempPa
 
 
 WIDE = toml(
-    dataset='["cancer", "digits"]', model='["mlp"]', attack='["dlg", { name = "cpl", restarts = 2 }]',
+    dataset='["cancer", "digits"]',
+    model='["mlp"]',
+    attack='["dlg", { name = "cpl", restarts = 2 }]',
     defense='["none", { name = "prune", sweep = { share = [0.5, 0.7], at = ["a", "b"] } }]',
-    weights='["init", { train = { rounds = 4 }, sweep = { round = [1, 4] } }]', seed="[0, 1]",
-)  # fmt: skip
+    weights='["init", { train = { rounds = 4 }, sweep = { round = [1, 4] } }]',
+    seed="[0, 1]",
+)
 
 
 def test_cells_that_differ_in_the_defense_share_everything_else(plan: Any) -> None:
@@ -217,15 +216,19 @@ def test_one_training_serves_every_round_that_is_asked_of_it(plan: Any) -> None:
 
 def test_a_training_has_the_cells_setting_and_seed_unless_it_names_its_own(plan: Any) -> None:
     text = toml(
-        weights='[{ train = { rounds = 3 }, round = 1 }, '
+        weights="[{ train = { rounds = 3 }, round = 1 }, "
         '{ train = { rounds = 3, federated = { algorithm = "fedavg", steps = 20 }, test_every = 1 }, '
         "round = 1 }]",
-        federated="[{ batch = 2 }]", seed="[0, 7]",
-    )  # fmt: skip
+        federated="[{ batch = 2 }]",
+        seed="[0, 7]",
+    )
     found = [item.cell for item in plan(text) if isinstance(item.cell, TrainingCell)]
     assert [(c.federated.batch, c.federated.steps, c.test_every, c.seed) for c in found] == [
-        (2, 1, 5, 0), (2, 1, 5, 7), (3, 20, 1, 0), (3, 20, 1, 7),
-    ]  # fmt: skip
+        (2, 1, 5, 0),
+        (2, 1, 5, 7),
+        (3, 20, 1, 0),
+        (3, 20, 1, 7),
+    ]
 
 
 def test_a_weights_file_for_each_seed(plan: Any, tmp_path: Path) -> None:
@@ -246,9 +249,7 @@ def test_a_weights_file_for_each_seed(plan: Any, tmp_path: Path) -> None:
         ("../w-{seed}", "'../w-0' lies outside the matrix's folder; copy it beside the matrix"),
     ],
 )
-def test_a_seed_without_its_weights_file_is_an_error(
-    plan: Any, tmp_path: Path, name: str, message: str
-) -> None:
+def test_a_seed_without_its_weights_file_is_an_error(plan: Any, tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "w-0").write_bytes(b"zero")
     with pytest.raises(MatrixError) as error:
         plan(toml(weights=f'[{{ file = "{name}" }}]', seed="[0, 1]"))
@@ -273,47 +274,85 @@ IMPOSSIBLE = [
     (FITS, "dlg-lenet takes image, cancer is a table", 1, 3),
     (toml(knowledge='["plain", "adaptive"]'), "dlg knows plain, not adaptive", 1, 1),
     (
-        toml(
-            point='["type-2", "type-2-step", "type-1", "type-0", "aggregate"]',
-            federated="[{ batch = 17 }]",
-        ),
-        "too many unknowns: 17 examples behind a reading, at most 16", 3, 1,
+        toml(point='["type-2", "type-2-step", "type-1", "type-0", "aggregate"]', federated="[{ batch = 17 }]"),
+        "too many unknowns: 17 examples behind a reading, at most 16",
+        3,
+        1,
     ),
-    (toml(point='["type-0", "aggregate"]', federated="[{ batch = 3 }]"),
-     "too many unknowns: 30 examples behind a reading, at most 16", 1, 1),
-    (toml(point='["type-2", "type-1"]', federated='[{ algorithm = "fedavg", steps = 11, batch = 1 }]'),
-     "too many unknowns: 11 local steps, at most 10", 1, 1),
-    (toml(federated="[{ batch = 3, sweep = { client_examples = [2, 3] } }]"),
-     "a client with 2 examples has no batch of 3", 1, 1),
-    (toml(federated="[{ sweep = { clients = [100, 6000] } }]"),
-     "no examples for 6000 clients, of 5000 for training", 1, 1),
-    (toml(federated="[{ sweep = { client_examples = [50, 5001] } }]"),
-     "no client can hold 5001 examples, of 5000 for training", 1, 1),
-    (toml(federated='[{ client_examples = 15, sweep = { partition = ["iid", "two-shard"] } }]'),
-     "two-shard gives a client two equal parts, 15 examples are odd", 1, 1),
+    (
+        toml(point='["type-0", "aggregate"]', federated="[{ batch = 3 }]"),
+        "too many unknowns: 30 examples behind a reading, at most 16",
+        1,
+        1,
+    ),
+    (
+        toml(point='["type-2", "type-1"]', federated='[{ algorithm = "fedavg", steps = 11, batch = 1 }]'),
+        "too many unknowns: 11 local steps, at most 10",
+        1,
+        1,
+    ),
+    (
+        toml(federated="[{ batch = 3, sweep = { client_examples = [2, 3] } }]"),
+        "a client with 2 examples has no batch of 3",
+        1,
+        1,
+    ),
+    (
+        toml(federated="[{ sweep = { clients = [100, 6000] } }]"),
+        "no examples for 6000 clients, of 5000 for training",
+        1,
+        1,
+    ),
+    (
+        toml(federated="[{ sweep = { client_examples = [50, 5001] } }]"),
+        "no client can hold 5001 examples, of 5000 for training",
+        1,
+        1,
+    ),
+    (
+        toml(federated='[{ client_examples = 15, sweep = { partition = ["iid", "two-shard"] } }]'),
+        "two-shard gives a client two equal parts, 15 examples are odd",
+        1,
+        1,
+    ),
     (  # 5000 over 1000 clients: 5 for each, and 4 where a client has two parts
         toml(federated='[{ clients = 1000, batch = 5, sweep = { partition = ["iid", "two-class"] } }]'),
-        "a client with 4 examples has no batch of 5", 1, 1,
+        "a client with 4 examples has no batch of 5",
+        1,
+        1,
     ),
     (
         toml(
             point='["type-2", "type-2-step", "type-1", "type-0"]',
             federated='[{ algorithm = "fedavg", steps = 5, batch = 3, client_examples = 14 }]',
         ),
-        "a reading would hold the same example twice: 15 of a client with 14", 2, 2,
+        "a reading would hold the same example twice: 15 of a client with 14",
+        2,
+        2,
     ),
-    (toml(readings="[20, 21]", federated="[{ clients = 20 }]"),
-     "21 readings of one client each, at most 20 are distinct with 20 clients", 1, 1),
+    (
+        toml(readings="[20, 21]", federated="[{ clients = 20 }]"),
+        "21 readings of one client each, at most 20 are distinct with 20 clients",
+        1,
+        1,
+    ),
     (
         toml(
-            point='["type-0", "aggregate"]', readings="[9, 10]",
+            point='["type-0", "aggregate"]',
+            readings="[9, 10]",
             federated="[{ clients = 28, per_round = 3, batch = 2 }]",
         ),
-        "10 readings of 3 clients each, at most 9 are distinct with 28 clients", 1, 3,
+        "10 readings of 3 clients each, at most 9 are distinct with 28 clients",
+        1,
+        3,
     ),
-    (toml(model='["fed-cnn"]', dataset='["digits", "mnist"]'),
-     "fed-cnn does not fit 1×8×8: its layers do not fit inputs of this size", 1, 1),
-]  # fmt: skip
+    (
+        toml(model='["fed-cnn"]', dataset='["digits", "mnist"]'),
+        "fed-cnn does not fit 1×8×8: its layers do not fit inputs of this size",
+        1,
+        1,
+    ),
+]
 
 
 @pytest.mark.parametrize(("text", "reason", "times", "run"), IMPOSSIBLE, ids=[row[1] for row in IMPOSSIBLE])
@@ -358,29 +397,25 @@ def test_a_model_is_not_ruled_out_for_what_the_trial_cannot_tell(
 
 
 def test_batch_norm_is_refused_with_the_models_own_words(plan: Any) -> None:
-    text = toml(
-        model='[{ name = "convnet8", width = 2, sweep = { batch_norm = [false, true] } }]',
-        dataset='["mnist"]',
-    )
+    text = toml(model='[{ name = "convnet8", width = 2, sweep = { batch_norm = [false, true] } }]', dataset='["mnist"]')
     free, refused = (item.impossible for item in plan(text))
     assert free is None
     assert "convnet8 does not fit 1×28×28: batch statistics mix the examples" in refused
 
 
 def test_an_attack_on_a_training_that_cannot_run_cannot_run(plan: Any) -> None:
-    text = toml(
-        weights='["init", { train = { rounds = 3, federated = { client_examples = 2 } }, round = 1 }]'
-    )
+    text = toml(weights='["init", { train = { rounds = 3, federated = { client_examples = 2 } }, round = 1 }]')
     reason = "a client with 2 examples has no batch of 3"
     assert [item.impossible for item in plan(text)] == [reason, None, reason]
 
 
 def test_a_training_is_not_held_to_what_an_attack_needs(plan: Any) -> None:
     text = toml(
-        point='["type-1"]', federated='[{ clients = 12, batch = 9, client_examples = 10 }]',
+        point='["type-1"]',
+        federated="[{ clients = 12, batch = 9, client_examples = 10 }]",
         weights='[{ train = { rounds = 3, federated = { algorithm = "fedavg", steps = 20 } }, round = 1 }]',
         readings="[12, 13]",
-    )  # fmt: skip
+    )
     reason = "13 readings of one client each, at most 12 are distinct with 12 clients"
     assert [item.impossible for item in plan(text)] == [None, None, reason]
 

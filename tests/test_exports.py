@@ -15,17 +15,17 @@ from bench.reference.exports import Export
 
 PAPER = PublishedFigures(
     where={"dataset": {"name": "digits"}, "attack": {"name": "cpl"}, "knowledge": "plain"},
-    figures={"asr": 0.973, "rmse": 0.094, "iterations": 28.3}, source="Paper, Table I",
-)  # fmt: skip
+    figures={"asr": 0.973, "rmse": 0.094, "iterations": 28.3},
+    source="Paper, Table I",
+)
 CELLS = [attack_cell(attack="cpl"), attack_cell(attack="map", knowledge="adaptive")]
 RECORDS = tuple(
     attack_record([(bool(hit),) for hit in hits], cell=cell)
     for cell, hits in zip(CELLS, ([1, 0, 0, 0], [1, 1, 1, 0]), strict=True)
 )
 EXPORT = Export(
-    matrix="a-paper/table-1", scale="small", title="Table I", commit="abc1234", published=(PAPER,),
-    records=RECORDS,
-)  # fmt: skip
+    matrix="a-paper/table-1", scale="small", title="Table I", commit="abc1234", published=(PAPER,), records=RECORDS
+)
 
 
 def row_of(page: str, attack: str) -> list[str]:
@@ -38,12 +38,7 @@ def test_an_export_comes_back_whole(tmp_path: Path) -> None:
     path = exports.write(tmp_path, EXPORT)
     assert path.name == "a-paper-table-1.json.xz"
     (back,) = exports.every(tmp_path)
-    assert (back.matrix, back.scale, back.title, back.commit) == (
-        "a-paper/table-1",
-        "small",
-        "Table I",
-        "abc1234",
-    )
+    assert (back.matrix, back.scale, back.title, back.commit) == ("a-paper/table-1", "small", "Table I", "abc1234")
     assert back.published == (PAPER,)
     assert {record.id for record in back.records} == {cell.id for cell in CELLS}
     assert preset.page(back.records, back.published) == preset.page(RECORDS, (PAPER,))
@@ -80,9 +75,7 @@ def test_the_worst_case_is_of_all_attacks_together() -> None:
     assert "In the worst case" not in preset.page(RECORDS[:1], ())
 
 
-def test_the_page_says_what_was_run(
-    generate: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_says_what_was_run(generate: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = generate.exported(EXPORT)
     assert page.startswith("<!-- Written by docs/generate.py")
     assert "`bench run --matrix a-paper/table-1 --scale small`; commit abc1234" in page

@@ -54,8 +54,7 @@ def killing(folder: Path, *arguments: object) -> "subprocess.CompletedProcess[st
 
 
 @pytest.mark.parametrize(
-    ("kills", "seed"),
-    [(24, 1), *(pytest.param(100, seed, marks=pytest.mark.slow) for seed in range(2, 8))],
+    ("kills", "seed"), [(24, 1), *(pytest.param(100, seed, marks=pytest.mark.slow) for seed in range(2, 8))]
 )
 def test_no_kill_at_any_point_tears_or_loses_a_record(tmp_path: Path, kills: int, seed: int) -> None:
     done = killing(tmp_path, kills, seed)
@@ -137,9 +136,7 @@ def harmed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
 
 
 def reason(run: Path, name: str) -> str:
-    (record,) = (
-        r for r in runs.whole(run).values() if r.cell.kind == "attack" and r.cell.attack.name == name
-    )
+    (record,) = (r for r in runs.whole(run).values() if r.cell.kind == "attack" and r.cell.attack.name == name)
     assert record.status == "crashed"
     return str(record.reason)
 
@@ -160,9 +157,7 @@ def test_an_attack_that_writes_to_its_reading_is_found_out(harmed: tuple[Path, P
 
 
 def test_an_attack_that_raises_is_one_line(harmed: tuple[Path, Path, str]) -> None:
-    assert (
-        reason(harmed[0], "breaks") == "ValueError: no such picture [/data/x] \x1b[2J (breaks_attack.py:11)"
-    )
+    assert reason(harmed[0], "breaks") == "ValueError: no such picture [/data/x] \x1b[2J (breaks_attack.py:11)"
     assert "Traceback" not in harmed[2]
     assert "\x1b[2J" not in harmed[2]
 
@@ -270,16 +265,12 @@ class GreedyInNumpy(Greedy):
 def answered(kind: type, run: Path, monkeypatch: pytest.MonkeyPatch, **changed: Any) -> Record:
     instance = registry.instance
     monkeypatch.setattr(
-        registry,
-        "instance",
-        lambda sort, name, params: kind() if sort == "attacks" else instance(sort, name, params),
+        registry, "instance", lambda sort, name, params: kind() if sort == "attacks" else instance(sort, name, params)
     )
     return run_cell(attack(**changed), RunContext(run=run), Memory())
 
 
-def test_examples_that_are_no_numbers_are_no_protection(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_examples_that_are_no_numbers_are_no_protection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = answered(Nothing, tmp_path, monkeypatch)
     records.write(tmp_path, record)  # and it is JSON, which has no NaN
     assert record.attack is not None
@@ -294,13 +285,12 @@ def test_out_of_memory_halves_the_chunk_and_says_so(
     record = answered(kind, tmp_path, monkeypatch, chunk=16)
     assert record.attack is not None, record.reason
     assert record.attack.notes[-2:] == (
-        "out of memory: went on with 8 readings at once", "out of memory: went on with 4 readings at once"
-    )  # fmt: skip
+        "out of memory: went on with 8 readings at once",
+        "out of memory: went on with 4 readings at once",
+    )
 
 
-def test_other_errors_are_not_taken_for_a_lack_of_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_errors_are_not_taken_for_a_lack_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Wrong(LabelsOnly):
         def reconstruct(self, reading: Any, budget: Any, key: Any) -> Any:
             raise RuntimeError("shapes do not fit")
@@ -423,9 +413,7 @@ def test_a_second_run_on_a_folder_waits_for_nobody_and_changes_nothing(
 
 
 def test_what_a_killed_run_was_writing_is_cleared_away(tmp_path: Path) -> None:
-    left = [
-        tmp_path / "records" / ".0f.part", tmp_path / "weights" / "a" / ".1f.part", tmp_path / "hung" / "b.txt",
-    ]  # fmt: skip
+    left = [tmp_path / "records" / ".0f.part", tmp_path / "weights" / "a" / ".1f.part", tmp_path / "hung" / "b.txt"]
     kept = [tmp_path / "records" / "notes.part", tmp_path / "hung" / "c.txt"]
     for path in (*left, *kept):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -439,9 +427,11 @@ def test_data_altered_between_two_cells_are_not_attacked_for_the_planned_ones(tm
     pack = tmp_path / "mine.npz"
     draw = np.random.default_rng(0)
     arrays: dict[str, Any] = {
-        "x_train": draw.integers(0, 256, (40, 1, 8, 8), dtype=np.uint8), "y_train": np.arange(40) % 4,
-        "x_test": draw.integers(0, 256, (20, 1, 8, 8), dtype=np.uint8), "y_test": np.arange(20) % 4,
-    }  # fmt: skip
+        "x_train": draw.integers(0, 256, (40, 1, 8, 8), dtype=np.uint8),
+        "y_train": np.arange(40) % 4,
+        "x_test": draw.integers(0, 256, (20, 1, 8, 8), dtype=np.uint8),
+        "y_test": np.arange(20) % 4,
+    }
     np.savez(pack, **arrays)
     params = entry("datasets", "npz", path=str(pack), layout="CHW").params
     data = DataRef(name="npz", params=params, sha256=RESOLVER.data("npz", params).sha256)
@@ -452,10 +442,7 @@ def test_data_altered_between_two_cells_are_not_attacked_for_the_planned_ones(tm
     kept = run_cell(attack(dataset=data, seed=1), context, memory)
     assert kept.status == "done"  # what was read once is what was planned
     fresh = run_cell(attack(dataset=data, seed=2), context, Memory())
-    assert (fresh.status, "its content changed since the matrix was planned" in str(fresh.reason)) == (
-        "crashed",
-        True,
-    )
+    assert (fresh.status, "its content changed since the matrix was planned" in str(fresh.reason)) == ("crashed", True)
     with pytest.raises(DataError, match="its content changed"):
         run_cell(attack(dataset=data, seed=2), replace(context, data_errors_fail_cell=False), Memory())
 
@@ -475,9 +462,11 @@ main()
 def test_a_clock_that_goes_backwards_changes_no_answer(tmp_path: Path, quick: list[object]) -> None:
     arguments = [str(part) for part in quick]
     done = subprocess.run(
-        [sys.executable, "-P", "-c", BACKWARDS, *arguments, str(tmp_path / "run")], capture_output=True, text=True,
+        [sys.executable, "-P", "-c", BACKWARDS, *arguments, str(tmp_path / "run")],
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     runs.ran(*quick, tmp_path / "calm")
     runs.assert_equal(tmp_path / "run", tmp_path / "calm")
@@ -510,7 +499,7 @@ def test_a_killed_run_is_said_to_be_killed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content", ["", "[]", "{}", "null", '{"title": 1}', "[" * 10**5, '{"busy": {"a": 1}}', "\xff", "1e999"]
-)  # fmt: skip
+)
 def test_a_damaged_progress_is_one_line(tmp_path: Path, content: str) -> None:
     (tmp_path / "records").mkdir()
     (tmp_path / "progress.json").write_text(content, "latin-1")

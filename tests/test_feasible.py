@@ -21,9 +21,12 @@ def test_examples_behind_a_reading(point: str, count: int) -> None:
 
 def refused(federated: Federated, training: int, classes: int) -> str | None:
     cell = TrainingCell(
-        dataset=DataRef(name="cancer", sha256="0" * 64), model=Entry(name="mlp"), federated=federated,
-        defense=Entry(name="none"), rounds=1,
-    )  # fmt: skip
+        dataset=DataRef(name="cancer", sha256="0" * 64),
+        model=Entry(name="mlp"),
+        federated=federated,
+        defense=Entry(name="none"),
+        rounds=1,
+    )
     facts = DatasetFacts(sha256="", subset=None, kind="table", shape=(3,), classes=classes, training=training)
     return impossible(cell, facts)
 
@@ -40,9 +43,8 @@ def test_a_setting_is_ruled_out_where_the_partition_refuses_it(
     partition: str, clients: int, given_examples: int | None, training: int, classes: int
 ) -> None:
     federated = Federated.model_validate(
-        {"partition": partition, "clients": clients, "per_round": 1, "client_examples": given_examples,
-         "batch": 1}
-    )  # fmt: skip
+        {"partition": partition, "clients": clients, "per_round": 1, "client_examples": given_examples, "batch": 1}
+    )
     labels = np.arange(training) % min(classes, training)
     reason = refused(federated, training, classes)
     held, error = None, ""

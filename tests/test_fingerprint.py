@@ -55,8 +55,14 @@ for name in json.load(sys.stdin):
 print(json.dumps(found))
 """
 EVERYTHING = {
-    "none dlg", "none labels-only", "prune dlg", "prune labels-only", "mine dlg", "mine labels-only", "prune training",
-}  # fmt: skip
+    "none dlg",
+    "none labels-only",
+    "prune dlg",
+    "prune labels-only",
+    "mine dlg",
+    "mine labels-only",
+    "prune training",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -77,9 +83,14 @@ def _fresh() -> Iterator[None]:
 
 def _cell(defense: str, seed: int = 0) -> AttackCell:
     return AttackCell(
-        dataset=DataRef(name="digits", sha256="0" * 64), model=Entry(name="mlp"), federated=Federated(),
-        defense=Entry(name=defense), attack=Entry(name="dlg"), point="type-1", seed=seed,
-    )  # fmt: skip
+        dataset=DataRef(name="digits", sha256="0" * 64),
+        model=Entry(name="mlp"),
+        federated=Federated(),
+        defense=Entry(name=defense),
+        attack=Entry(name="dlg"),
+        point="type-1",
+        seed=seed,
+    )
 
 
 def _plugin(tmp_path: Path, folder: str, text: str = PLUGIN) -> str:
@@ -104,9 +115,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         target = place / package.replace(".", "/")
         shutil.copytree(CHECKOUT / folder, target, ignore=shutil.ignore_patterns("__pycache__"))
     (place / "mine").mkdir()
-    (place / "mine" / "mine.py").write_text(
-        "import sys; sys.path.append('.')\nimport mine_constants\n" + PLUGIN
-    )
+    (place / "mine" / "mine.py").write_text("import sys; sys.path.append('.')\nimport mine_constants\n" + PLUGIN)
     (place / "mine" / "mine_constants.py").write_text("SHARE = 0.9\n")
     return place
 
@@ -114,9 +123,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _answers(site: Path, *edited: str) -> dict[str, dict[str, object]]:
     """What would answer each cell, by a process that imports bench from there: as it is, and with each file edited."""
     process = subprocess.run(
-        [sys.executable, "-P", "-c", SCRIPT], env={**os.environ, "PYTHONPATH": str(site)}, input=json.dumps(edited),
-        cwd=site / "mine", capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+        [sys.executable, "-P", "-c", SCRIPT],
+        env={**os.environ, "PYTHONPATH": str(site)},
+        input=json.dumps(edited),
+        cwd=site / "mine",
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert process.returncode == 0, process.stderr
     answers: dict[str, dict[str, object]] = json.loads(process.stdout)
     return answers
@@ -125,29 +140,49 @@ def _answers(site: Path, *edited: str) -> dict[str, dict[str, object]]:
 def test_a_wheel_and_a_checkout_agree(site: Path) -> None:
     """The fingerprint is of files by import path, wherever they lie."""
     training = TrainingCell(
-        dataset=DataRef(name="digits", sha256="0" * 64), model=Entry(name="mlp"), federated=Federated(),
-        defense=Entry(name="prune"), rounds=2,
-    )  # fmt: skip
+        dataset=DataRef(name="digits", sha256="0" * 64),
+        model=Entry(name="mlp"),
+        federated=Federated(),
+        defense=Entry(name="prune"),
+        rounds=2,
+    )
     here = fingerprint.of_cell(training)
     assert _answers(site)[""]["prune training"] == asdict(here)
 
 
 # A file of each room, and the cells that run again when it changes.
 ROOMS = {
-    "answer/attack.py": EVERYTHING, "answer/train.py": EVERYTHING, "federated/pipeline.py": EVERYTHING,
-    "scoring/score.py": EVERYTHING, "record/schema.py": EVERYTHING, "registry/entries.py": EVERYTHING,
-    "gradients.py": EVERYTHING, "datasets/base.py": EVERYTHING, "datasets/digits.py": EVERYTHING,
-    "models/mlp.py": EVERYTHING, "defenses/base.py": EVERYTHING,
+    "answer/attack.py": EVERYTHING,
+    "answer/train.py": EVERYTHING,
+    "federated/pipeline.py": EVERYTHING,
+    "scoring/score.py": EVERYTHING,
+    "record/schema.py": EVERYTHING,
+    "registry/entries.py": EVERYTHING,
+    "gradients.py": EVERYTHING,
+    "datasets/base.py": EVERYTHING,
+    "datasets/digits.py": EVERYTHING,
+    "models/mlp.py": EVERYTHING,
+    "defenses/base.py": EVERYTHING,
     "defenses/prune.py": {"prune dlg", "prune labels-only", "prune training"},
     "defenses/transforms/mask.py": {"prune dlg", "prune labels-only", "prune training"},
     "attacks/labels_only.py": {"none labels-only", "prune labels-only", "mine labels-only"},
     "attacks/dlg.py": {"none dlg", "prune dlg", "mine dlg"},
-    "attacks/solvers/lbfgs.py": {"none dlg", "prune dlg", "mine dlg"}, "defenses/fed_cdp.py": set(),
-    "models/lenet.py": set(), "matrix/read.py": set(), "sweep/plan.py": set(), "contracts/run.py": set(),
-    "pictures/grid.py": set(), "leaderboard/board.py": set(), "gate/verdict.py": set(),
-    "tracking/upload.py": set(), "submission/check.py": set(), "own/coerce.py": set(),
-    "health/versions.py": set(), "cli/run.py": set(), "api.py": set(),
-}  # fmt: skip
+    "attacks/solvers/lbfgs.py": {"none dlg", "prune dlg", "mine dlg"},
+    "defenses/fed_cdp.py": set(),
+    "models/lenet.py": set(),
+    "matrix/read.py": set(),
+    "sweep/plan.py": set(),
+    "contracts/run.py": set(),
+    "pictures/grid.py": set(),
+    "leaderboard/board.py": set(),
+    "gate/verdict.py": set(),
+    "tracking/upload.py": set(),
+    "submission/check.py": set(),
+    "own/coerce.py": set(),
+    "health/versions.py": set(),
+    "cli/run.py": set(),
+    "api.py": set(),
+}
 
 
 @pytest.mark.slow  # fourteen seconds
@@ -161,9 +196,7 @@ def test_a_file_of_each_room_runs_again_what_it_answers(site: Path) -> None:
     answers = _answers(site, *expected)
     before = answers.pop("")
     assert set(before) == EVERYTHING
-    found = {
-        name: {cell for cell in before if before[cell] != after[cell]} for name, after in answers.items()
-    }
+    found = {name: {cell for cell in before if before[cell] != after[cell]} for name, after in answers.items()}
     assert found == expected
 
 
@@ -173,9 +206,7 @@ def test_bench_itself_is_version_protocol_and_hash() -> None:
     assert len(own.sha256 or "") == 64
 
 
-def test_a_plugin_is_known_by_its_content_not_its_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plugin_is_known_by_its_content_not_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = _code_of(tmp_path, "here", PLUGIN, monkeypatch)
     there = _code_of(tmp_path, "there", PLUGIN, monkeypatch)
     edited = _code_of(tmp_path, "edited", PLUGIN + "# edited\n", monkeypatch)
@@ -183,9 +214,7 @@ def test_a_plugin_is_known_by_its_content_not_its_place(
     assert here != edited
 
 
-def test_a_third_party_distribution_is_hashed_by_its_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_third_party_distribution_is_hashed_by_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = tmp_path / "acme_source-2.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-source\nVersion: 2.0\n")

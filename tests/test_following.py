@@ -199,9 +199,7 @@ time.sleep(600)
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("after_seconds", [0, 6])
-def test_no_process_outlives_its_parent(
-    run: Path, silent_server: str, number: int, after_seconds: float
-) -> None:
+def test_no_process_outlives_its_parent(run: Path, silent_server: str, number: int, after_seconds: float) -> None:
     """While it imports mlflow, or while it waits for a server that hangs."""
     command = [sys.executable, "-P", "-c", _PARENT, str(run), silent_server]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as parent:

@@ -32,9 +32,11 @@ def test_the_valid_file_is_read(name: str, tmp_path: Path) -> None:
 @seed(1)
 @given(draw=st.integers(0, 2**32))
 @settings(
-    max_examples=EXECUTIONS, deadline=None, database=None,
+    max_examples=EXECUTIONS,
+    deadline=None,
+    database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)  # fmt: skip
+)
 def test_a_mutated_file_is_read_or_refused_in_words(name: str, tmp_path: Path, draw: int) -> None:
     kind = fuzzing.KINDS[name]
     said = fuzzing.attempt(kind, fuzzing.mutated(kind.valid(), random.Random(draw)), tmp_path)
@@ -60,10 +62,7 @@ def bomb(path: Path, size: int) -> None:
     """A pack of zeros that unpacks to `size` bytes."""
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": (size,)})
-    with (
-        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
-        archive.open("x_train.npy", "w") as file,
-    ):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("x_train.npy", "w") as file:
         file.write(header.getvalue())
         for _ in range(size >> 24):
             file.write(bytes(1 << 24))
@@ -115,17 +114,20 @@ def test_a_bomb_that_lies_about_its_size_is_cut_off(tmp_path: Path) -> None:
 
 
 NAMES = [
-    "../../../tmp/pwned", "/tmp/pwned", "a" * 10**5, "\x1b[2J\x1b]0;x\x07", "<img src=x onerror=alert(1)>", "\u202e",
-]  # fmt: skip
+    "../../../tmp/pwned",
+    "/tmp/pwned",
+    "a" * 10**5,
+    "\x1b[2J\x1b]0;x\x07",
+    "<img src=x onerror=alert(1)>",
+    "\u202e",
+]
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(
-    "command", ["describe", "check", "show", "status", "data fetch", "leaderboard show", "gate"]
-)
+@pytest.mark.parametrize("command", ["describe", "check", "show", "status", "data fetch", "leaderboard show", "gate"])
 def test_any_name_on_the_command_line_is_refused_in_words(
-    command: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    command: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = [*command.split(), name] + (["--baseline", name] if command == "gate" else [])
     monkeypatch.setattr(sys, "argv", ["bench", *arguments])
     monkeypatch.chdir(tmp_path)

@@ -30,9 +30,16 @@ SIZE = 60
 
 
 def cells(
-    tmp_path: Path, *, defense: str = '"none"', batch: int = 1, size: int = SIZE, labels: bool = False,
-    where: str = "type-1", readings: int = 6, per_round: int = 10,
-) -> list[AttackCell]:  # fmt: skip
+    tmp_path: Path,
+    *,
+    defense: str = '"none"',
+    batch: int = 1,
+    size: int = SIZE,
+    labels: bool = False,
+    where: str = "type-1",
+    readings: int = 6,
+    per_round: int = 10,
+) -> list[AttackCell]:
     """Plain and adaptive namings of digits."""
     labels_too = '"labels", ' if labels else ""
     grants = f"[{labels_too}{{ gallery = {size} }}]"
@@ -104,17 +111,13 @@ def test_a_batch_of_which_fewer_values_are_shown_than_there_are_candidates_is_na
         ('{ name = "terngrad", at = "client" }', 0.8),  # its draws may favour others
     ],
 )
-@pytest.mark.parametrize(
-    ("where", "batch", "per_round"), [("type-1", 3, 10), ("type-1", 8, 10), ("aggregate", 1, 8)]
-)
+@pytest.mark.parametrize(("where", "batch", "per_round"), [("type-1", 3, 10), ("type-1", 8, 10), ("aggregate", 1, 8)])
 def test_of_several_examples_too_a_defense_that_is_known_hides_no_name(
     tmp_path: Path, defense: str, least: float, where: str, batch: int, per_round: int
 ) -> None:
     """What a set of candidates would send is compared whole: clipped, masked or rounded gradients add up to no
     combination of the plain ones."""
-    every = cells(
-        tmp_path, batch=batch, labels=True, defense=defense, where=where, readings=2, per_round=per_round
-    )
+    every = cells(tmp_path, batch=batch, labels=True, defense=defense, where=where, readings=2, per_round=per_round)
     adaptive = next(cell for cell in every if cell.knowledge == "adaptive")
     assert named(adaptive, tmp_path) >= least
 
@@ -152,9 +155,7 @@ def test_chance_is_what_blind_guesses_get(tmp_path: Path) -> None:
     gallery = granted_gallery(cell, setup.data, truth)
     assert gallery is not None
     reading = take_reading(cell, setup, point("type-1"), victims, batches, None, gallery)
-    made = registry.instance("attacks", "gallery", {}).reconstruct(
-        reading, Budget(evaluations=1), Key(seed=0)
-    )
+    made = registry.instance("attacks", "gallery", {}).reconstruct(reading, Budget(evaluations=1), Key(seed=0))
     found = naming(gallery, truth, made, labels=True)
     assert found is not None and reading.labels is not None
     draw, hits = torch.Generator().manual_seed(0), 0
@@ -178,28 +179,24 @@ def test_without_a_gallery_it_says_what_to_grant(tmp_path: Path) -> None:
 def test_it_stands_in_the_row_of_its_defense_and_counts_in_no_rate() -> None:
     def record(name: str, *, named: bool | None = None, success: bool = False, gallery: int = 0):  # type: ignore[no-untyped-def]
         cell = attack_cell(
-            defense="prune", attack=name, knowledge="adaptive", grants=Grants(gallery=gallery), readings=32,
+            defense="prune",
+            attack=name,
+            knowledge="adaptive",
+            grants=Grants(gallery=gallery),
+            readings=32,
             federated=Federated(batch=1),
-        )  # fmt: skip
+        )
         scores = [ReadingScore(status="ok", examples=(example(success, named=named),)) for _ in range(32)]
         return attack_record(
             readings=scores,
             cell=cell,
-            result={
-                "conditions": AttackConditions(described=True),
-                "distortion": Distortion(snr_db_least=1.0),
-            },
+            result={"conditions": AttackConditions(described=True), "distortion": Distortion(snr_db_least=1.0)},
         )
 
     (row,) = board([record("cpl"), record("gallery", named=True, success=True, gallery=SIZE)])
     at = row.points[next(iter(row.points))]
     assert at.asr == 0 and at.examples == 32 and set(at.by_attack) == {next(iter(at.by_attack))}
-    assert (
-        at.named is not None
-        and at.named.value == 1
-        and at.identified is not None
-        and at.identified.value == 0
-    )
+    assert at.named is not None and at.named.value == 1 and at.identified is not None and at.identified.value == 0
     assert row.complete and "gallery" not in row.title
     assert Entry(name="gallery").name not in {name.partition("(")[0] for name in at.by_attack}
 

@@ -20,7 +20,7 @@ from tests.records import (
     training_record,
     unfinished,
     with_result,
-)  # fmt: skip
+)
 
 from bench.cell import Entry
 from bench.cli.gate import command as gate
@@ -53,16 +53,28 @@ DATA = Path(__file__).parent / "data"
 
 
 def attacked(
-    hits: Sequence[Sequence[bool]], *, seed: int = 0, defense: str = "prune", snr: float = 10.0,
-    cosine: float = 0.5, attack: str = "cpl", status: Any = "done", protocol: int = 1, first: int = 0,
-) -> Record:  # fmt: skip
+    hits: Sequence[Sequence[bool]],
+    *,
+    seed: int = 0,
+    defense: str = "prune",
+    snr: float = 10.0,
+    cosine: float = 0.5,
+    attack: str = "cpl",
+    status: Any = "done",
+    protocol: int = 1,
+    first: int = 0,
+) -> Record:
     readings = tuple(
         ReadingScore(
-            status="ok", clients=(first + number,), indices=(number,), snr_db=snr, cosine=cosine,
+            status="ok",
+            clients=(first + number,),
+            indices=(number,),
+            snr_db=snr,
+            cosine=cosine,
             examples=tuple(example(hit, rmse=0.1 if hit else 0.4) for hit in row),
         )
         for number, row in enumerate(hits)
-    )  # fmt: skip
+    )
     cell = attack_cell(seed=seed, defense=defense, attack=attack, readings=len(hits))
     code = Provenance(bench=Code(origin="gradient-leakage-bench", protocol=protocol))
     made = attack_record(readings=readings, cell=cell, provenance=code)
@@ -88,13 +100,7 @@ def of(result: Verdict, metric: str) -> Comparison:
 def test_the_same_twice_passes() -> None:
     result = verdict(run(0.3), run(0.3))
     assert (result.outcome, result.exit_code) == ("pass", 0)
-    assert [row.metric for row in result.comparisons] == [
-        "asr",
-        "identified",
-        "rmse",
-        "reading_snr",
-        "reading_cosine",
-    ]
+    assert [row.metric for row in result.comparisons] == ["asr", "identified", "rmse", "reading_snr", "reading_cosine"]
     assert of(result, "asr").upper < 0.10
 
 
@@ -177,10 +183,7 @@ def test_accuracy_and_time_are_paired_by_seed() -> None:
     before = [trained(seed, 0.8 + 0.01 * seed) for seed in range(8)]
     worse = [trained(seed, 0.7 + 0.01 * seed, overhead=2.9) for seed in range(8)]
     result = verdict(before, worse)
-    assert {(row.metric, row.outcome) for row in result.comparisons} == {
-        ("accuracy", "weaker"),
-        ("overhead", "weaker"),
-    }
+    assert {(row.metric, row.outcome) for row in result.comparisons} == {("accuracy", "weaker"), ("overhead", "weaker")}
     # two timings say little of how timings vary: no comparison, rather than one that always fails
     assert [row.metric for row in verdict(before[:2], worse[:2]).comparisons] == ["accuracy"]
     assert not verdict([trained(0, 0.9, defense="none")], [trained(0, 0.1, defense="none")]).comparisons
@@ -274,8 +277,11 @@ def test_a_run_keeps_its_request(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "not a baseline"), ("[]", "not a baseline"), ('{"baseline": 9}', "should be 1, 2 or 3"),
-        ('{"baseline": 1, "margins": 3}', "not a baseline"), ("[" * 100000, "not a baseline"),
+        ("", "not a baseline"),
+        ("[]", "not a baseline"),
+        ('{"baseline": 9}', "should be 1, 2 or 3"),
+        ('{"baseline": 1, "margins": 3}', "not a baseline"),
+        ("[" * 100000, "not a baseline"),
         ('{"baseline": 1, "margins": {}, "asked": null, "records": [{"id": 3}]}', "not a baseline"),
         ('{"baseline": 2, "margins": {}, "request": null, "records": [{"id": "3"}]}', "field required"),
         ("\x00\xff", "not a baseline"),
@@ -283,7 +289,7 @@ def test_a_run_keeps_its_request(tmp_path: Path) -> None:
         ('{"baseline": 2, "margins": {}, "request": null, "records": []} and more', "not a baseline"),
         ('{"baseline": 2, "margins": {}, "request": null}', "has no records"),
     ],
-)  # fmt: skip
+)
 def test_a_damaged_baseline_is_one_line(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "b.json"
     path.write_bytes(content.encode("latin-1"))
@@ -352,9 +358,7 @@ def test_a_weakened_defense_fails_the_gate_from_the_command_line(
     result = call("--baseline", "b.json", "--jobs", "1", "--junit", "j.xml", "--markdown", "v.md", "--json")
     assert result.exit_code == 1, result.output
     content = json.loads(result.stdout)
-    assert [row["criterion"] for row in content["comparisons"] if row["outcome"] == "weaker"][:1] == [
-        "reading_snr"
-    ]
+    assert [row["criterion"] for row in content["comparisons"] if row["outcome"] == "weaker"][:1] == ["reading_snr"]
     assert any("my-noise" in line for line in content["changes"])
     assert ElementTree.parse("j.xml").getroot().tag == "testsuites"
     assert (project / "summary.md").read_text().strip() == (project / "v.md").read_text().strip()
@@ -427,9 +431,7 @@ def spending(record: Record, epsilon: float | None, named: bool = False) -> Reco
 ALONE = Setting(clients=10, per_round=1, rounds=1, steps=1, batch=1, client_examples=50, rate=0.1)
 
 
-@pytest.mark.parametrize(
-    ("now", "outcome"), [(1.27, "pass"), (1.3, "pass"), (1.5, "weaker"), (None, "weaker")]
-)
+@pytest.mark.parametrize(("now", "outcome"), [(1.27, "pass"), (1.3, "pass"), (1.5, "weaker"), (None, "weaker")])
 def test_epsilon_at_the_point_is_a_metric(now: float | None, outcome: str) -> None:
     before, after = ([spending(record, epsilon) for record in run(0.0)] for epsilon in (1.27, now))
     found = of(verdict(before, after), "epsilon")
@@ -451,9 +453,7 @@ def test_a_defense_that_breaks_a_contract_is_a_fault() -> None:
     broken = [replace(record, broken=("sensitivity: nothing is clipped",)) for record in before]
     result = verdict(before, broken)
     assert result.exit_code == 1 and len(result.faults) == 1
-    assert (
-        "broken: " in printed(gate_reports.render(result)) and result.json()["faults"][0]["code"] == "broken"
-    )
+    assert "broken: " in printed(gate_reports.render(result)) and result.json()["faults"][0]["code"] == "broken"
 
 
 def test_a_margin_wider_than_the_default_is_said() -> None:

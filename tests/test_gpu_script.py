@@ -22,20 +22,24 @@ sys.path.append(str(HERE))
 import gpu  # noqa: E402
 import gpu_checks  # noqa: E402
 
-FEW = {
-    "cpl, plain",
-    "map, adaptive",
-    "analytic, plain",
-    "prune, type-1",
-    "none",
-    "gaussian",
-    "attack, prune",
-}
+FEW = {"cpl, plain", "map, adaptive", "analytic, plain", "prune, type-1", "none", "gaussian", "attack, prune"}
 # What a machine with a GPU need not have.
 ABSENT = (
-    "mlflow", "lpips", "dp_accounting", "dask", "distributed", "altair", "itables", "pooch", "vl_convert", "opacus",
-    "sqlalchemy", "jinja2", "cloudpickle", "click",
-)  # fmt: skip
+    "mlflow",
+    "lpips",
+    "dp_accounting",
+    "dask",
+    "distributed",
+    "altair",
+    "itables",
+    "pooch",
+    "vl_convert",
+    "opacus",
+    "sqlalchemy",
+    "jinja2",
+    "cloudpickle",
+    "click",
+)
 
 
 @pytest.mark.slow
@@ -43,9 +47,13 @@ def test_checks_of_some_entries() -> None:
     with Rehearsal():
         found = {each.name: each for each in gpu_checks.checks("cuda", only=FEW.__contains__)}
     assert {name: each.cases for name, each in found.items()} == {
-        "attacks, float64": 3, "defenses × points, described": 1, "trainings": 2, "the same twice": 2,
-        "memory of a row": 0, "out of memory": 0,
-    }  # fmt: skip
+        "attacks, float64": 3,
+        "defenses × points, described": 1,
+        "trainings": 2,
+        "the same twice": 2,
+        "memory of a row": 0,
+        "out of memory": 0,
+    }
     assert not any(each.failed for each in found.values()), [each.failed for each in found.values()]
 
 
@@ -72,9 +80,7 @@ def test_what_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_checks_of_every_entry() -> None:
     with Rehearsal():
-        found = list(
-            gpu_checks.checks("cuda", only=lambda words: words not in ("halved", "dlg-lenet", "resnet20"))
-        )
+        found = list(gpu_checks.checks("cuda", only=lambda words: words not in ("halved", "dlg-lenet", "resnet20")))
     assert not any(each.failed for each in found), [each.failed for each in found]
     assert sum(each.cases for each in found) > 80
 
@@ -99,13 +105,15 @@ def test_the_training_figure() -> None:
 
 
 def test_tables_are_written_between_the_marks(tmp_path: Path) -> None:
-    check = gpu_checks.Check(
-        name="trainings", cases=3, worst=2e-3, bound=1e-3, failed=("x (0.002)",), seconds=1.0
-    )
+    check = gpu_checks.Check(name="trainings", cases=3, worst=2e-3, bound=1e-3, failed=("x (0.002)",), seconds=1.0)
     report = {
-        "device": "a GPU", "torch": "2", "bench": "1", "core": "a core", "checks": [asdict(check)],
+        "device": "a GPU",
+        "torch": "2",
+        "bench": "1",
+        "core": "a core",
+        "checks": [asdict(check)],
         "figures": {"reconstructions": [{"rows": 16, "ratio": 50.123, "none": None}], "training": "mnist: not there"},
-    }  # fmt: skip
+    }
     text = gpu.tables(json.loads(json.dumps(report)))
     assert "| trainings | 3 | 0.002 | 0.001 | x (0.002) |" in text
     assert "| 16 | 50.1 | – |" in text and "mnist: not there" in text

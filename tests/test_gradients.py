@@ -91,15 +91,22 @@ class _DoubledInPlace(nn.Module):
 
 def _mixed() -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(1, 4, 5, 2, padding=2), nn.Tanh(), nn.Conv2d(4, 3, (3, 2), (1, 2), bias=False), nn.Sigmoid(),
-        nn.AvgPool2d(2), nn.Flatten(), nn.Linear(3, 6), nn.Sigmoid(), nn.Linear(6, CLASSES, bias=False),
-    )  # fmt: skip
+        nn.Conv2d(1, 4, 5, 2, padding=2),
+        nn.Tanh(),
+        nn.Conv2d(4, 3, (3, 2), (1, 2), bias=False),
+        nn.Sigmoid(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(3, 6),
+        nn.Sigmoid(),
+        nn.Linear(6, CLASSES, bias=False),
+    )
 
 
 def _instance_norm() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(1, 3, 3), nn.InstanceNorm2d(3, affine=True), nn.Sigmoid(), nn.Flatten(), nn.Linear(48, CLASSES)
-    )  # fmt: skip
+    )
 
 
 def _frozen_statistics() -> nn.Module:
@@ -109,18 +116,21 @@ def _frozen_statistics() -> nn.Module:
 
 
 def _frozen_statistics_of_images() -> nn.Module:
-    model = nn.Sequential(
-        nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Tanh(), nn.Flatten(), nn.Linear(48, CLASSES)
-    )
+    model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Tanh(), nn.Flatten(), nn.Linear(48, CLASSES))
     model(torch.rand(20, 1, 6, 6))
     return model.eval()
 
 
 def _other_convolutions() -> nn.Module:
     return nn.Sequential(
-        nn.Conv3d(1, 2, 2), nn.Sigmoid(), nn.Flatten(2), nn.Conv1d(2, 3, 2), nn.Sigmoid(), nn.Flatten(),
+        nn.Conv3d(1, 2, 2),
+        nn.Sigmoid(),
+        nn.Flatten(2),
+        nn.Conv1d(2, 3, 2),
+        nn.Sigmoid(),
+        nn.Flatten(),
         nn.Linear(21, CLASSES),
-    )  # fmt: skip
+    )
 
 
 S = nn.Sequential
@@ -133,13 +143,16 @@ CASES: dict[str, Case] = {
     "conv with padding": (_convolution(padding=(2, 1)), (2, 7, 6), True),
     "conv with dilation": (_convolution(dilation=2), (2, 7, 6), True),
     "conv with stride, padding, dilation, no bias": (
-        _convolution(stride=2, padding=2, dilation=(2, 1), bias=False), (2, 7, 6), True,
+        _convolution(stride=2, padding=2, dilation=(2, 1), bias=False),
+        (2, 7, 6),
+        True,
     ),
     "conv with padding by name": (_convolution(padding="same"), (2, 7, 6), False),
     "conv with circular padding": (_convolution(padding=1, padding_mode="circular"), (2, 7, 6), False),
     "depthwise conv": (
         lambda: S(nn.Conv2d(2, 4, 3, groups=2), nn.Sigmoid(), nn.Flatten(), nn.Linear(80, CLASSES)),
-        (2, 7, 6), False,
+        (2, 7, 6),
+        False,
     ),
     "mixed": (_mixed, (1, 9, 9), True),
     "in-place relu": (lambda: S(nn.Linear(5, 8), nn.ReLU(inplace=True), nn.Linear(8, CLASSES)), (5,), False),
@@ -147,7 +160,8 @@ CASES: dict[str, Case] = {
     "in-place clamp of the input": (lambda: S(nn.Hardtanh(0.2, 0.8, inplace=True), nn.Linear(5, CLASSES)), (5,), True),
     "in-place clamp of the input, LayerNorm": (
         lambda: S(nn.Hardtanh(0.2, 0.8, inplace=True), nn.LayerNorm(5), nn.Linear(5, CLASSES)),
-        (5,), False,
+        (5,),
+        False,
     ),
     "a layer used twice, another unused": (_Twice, (5,), True),
     "tied weights": (_Tied, (5,), False),
@@ -158,16 +172,15 @@ CASES: dict[str, Case] = {
     "conv in one and three dimensions": (_other_convolutions, (1, 3, 3, 3), False),
     "GroupNorm": (
         lambda: S(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Sigmoid(), nn.Flatten(), nn.Linear(64, CLASSES)),
-        (1, 6, 6), False,
+        (1, 6, 6),
+        False,
     ),
     "residual": (lambda: Resnet20(width=2, blocks=1, groups=2).build((1, 6, 6), CLASSES), (1, 6, 6), False),
     "a bare parameter": (_Bare, (5,), False),
-}  # fmt: skip
+}
 
 
-def _problem(
-    name: str, groups: int = 3, examples: int = 2
-) -> tuple[nn.Module, dict[str, Tensor], Tensor, Tensor]:
+def _problem(name: str, groups: int = 3, examples: int = 2) -> tuple[nn.Module, dict[str, Tensor], Tensor, Tensor]:
     torch.manual_seed(0)
     build, shape, _ = CASES[name]
     model = build().double()
@@ -186,9 +199,7 @@ def _oracle(
         live = {name: value.clone().requires_grad_() for name, value in weights.items()}
         loss = F.cross_entropy(functional_call(model, live, (x.clone(),)), y)
         slopes = torch.autograd.grad(loss, list(live.values()), create_graph=graph, allow_unused=True)
-        rows.append(
-            [torch.zeros_like(v) if g is None else g for v, g in zip(live.values(), slopes, strict=True)]
-        )
+        rows.append([torch.zeros_like(v) if g is None else g for v, g in zip(live.values(), slopes, strict=True)])
     return {name: torch.stack([row[n] for row in rows]) for n, name in enumerate(weights)}
 
 
@@ -254,9 +265,7 @@ def test_a_group_alone_is_as_in_a_batch(name: str) -> None:
     alone = group_gradients(model, weights, x[:1], y[:1], differentiable=True)
     beside = {key: value[:1] for key, value in together.items()}
     torch.testing.assert_close(alone, beside, rtol=1e-9, atol=1e-13)
-    totals = [
-        torch.stack([v[:1].square().sum() for v in result.values()]).sum() for result in (together, alone)
-    ]
+    totals = [torch.stack([v[:1].square().sum() for v in result.values()]).sum() for result in (together, alone)]
     ours, theirs = (torch.autograd.grad(total, x)[0] for total in totals)
     torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-13)
 
@@ -277,13 +286,7 @@ def test_the_whole_map_passes_gradcheck(name: str) -> None:
 @pytest.mark.usefixtures("_both_ways")
 @pytest.mark.parametrize(
     "options",
-    [
-        {},
-        {"stride": 2},
-        {"padding": 1},
-        {"dilation": 2},
-        {"stride": 2, "padding": 2, "dilation": 2, "bias": False},
-    ],
+    [{}, {"stride": 2}, {"padding": 1}, {"dilation": 2}, {"stride": 2, "padding": 2, "dilation": 2, "bias": False}],
     ids=str,
 )
 def test_the_grouped_correlation_passes_gradcheck(options: dict[str, int]) -> None:
@@ -350,10 +353,7 @@ def test_batch_norm_in_eval_mode_needs_running_statistics() -> None:
     _, _, inputs, targets = _problem("linear")
     model = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Linear(8, CLASSES)).double().eval()
     weights = {key: value.detach() for key, value in model.named_parameters()}
-    result, expected = (
-        group_gradients(model, weights, inputs, targets),
-        _oracle(model, weights, inputs, targets),
-    )
+    result, expected = (group_gradients(model, weights, inputs, targets), _oracle(model, weights, inputs, targets))
     assert all(torch.allclose(result[key], expected[key]) for key in weights)
     model[1] = nn.BatchNorm1d(8, track_running_stats=False).double().eval()
     with pytest.raises(NotApplicable, match="without running statistics"):

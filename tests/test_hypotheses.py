@@ -47,10 +47,16 @@ def _layer(steps: int, batch: int, labels: Tensor, spread: float = 0.0) -> tuple
     noise = torch.randn(len(labels), FEATURES, dtype=torch.float64, generator=draw)
     d_weight, d_bias = _trained(linear, means[at, labels] + spread * noise, labels, batch)
     layer = LastLayer(
-        weight=linear.weight.detach(), bias=linear.bias.detach(), d_weight=d_weight, d_bias=d_bias,
-        kept=torch.ones(CLASSES, FEATURES + 1, dtype=torch.bool), means=means, spread=max(spread, 1e-3) ** 2,
-        batches=(batch,) * steps, rate=RATE,
-    )  # fmt: skip
+        weight=linear.weight.detach(),
+        bias=linear.bias.detach(),
+        d_weight=d_weight,
+        d_bias=d_bias,
+        kept=torch.ones(CLASSES, FEATURES + 1, dtype=torch.bool),
+        means=means,
+        spread=max(spread, 1e-3) ** 2,
+        batches=(batch,) * steps,
+        rate=RATE,
+    )
     return layer, linear
 
 
@@ -66,9 +72,7 @@ def test_residuals_are_those_of_local_training_on_the_class_means(masked: bool) 
     for sequence, score in zip(sequences[::5], scores[::5], strict=True):
         h = layer.means[torch.tensor([0, 0, 1, 1]), sequence]
         d_weight, d_bias = _trained(linear, h, sequence, 2)
-        gap = (
-            torch.cat([d_weight - layer.d_weight, (d_bias - layer.d_bias)[:, None]], 1) * layer.kept
-        ).square()
+        gap = (torch.cat([d_weight - layer.d_weight, (d_bias - layer.d_bias)[:, None]], 1) * layer.kept).square()
         torch.testing.assert_close(score, gap[:, :-1].sum() + layer.bias_unit * gap[:, -1].sum())
 
 
@@ -79,28 +83,19 @@ def test_rescaled_residuals_are_the_least_over_factors() -> None:
     assert bool((scores <= mean_residuals(layer, sequences) + 1e-12).all())
     shorter = replace(layer, d_weight=layer.d_weight / 7, d_bias=layer.d_bias / 3)
     assert torch.equal(mean_residuals(shorter, sequences, rescaled=True).argsort()[:1], scores.argsort()[:1])
-    weights = replace(
-        layer, d_bias=layer.d_bias * 0, kept=layer.kept & (torch.arange(FEATURES + 1) < FEATURES)
-    )
+    weights = replace(layer, d_bias=layer.d_bias * 0, kept=layer.kept & (torch.arange(FEATURES + 1) < FEATURES))
     by_hand = torch.stack(
         [
             mean_residuals(replace(weights, d_weight=layer.d_weight / s), sequences) * s**2
             for s in torch.cat([torch.linspace(1e-3, 1, 500), torch.linspace(1, 9, 500)])
         ]
     ).amin(0)
-    torch.testing.assert_close(
-        mean_residuals(weights, sequences, rescaled=True), by_hand, rtol=1e-2, atol=1e-4
-    )
+    torch.testing.assert_close(mean_residuals(weights, sequences, rescaled=True), by_hand, rtol=1e-2, atol=1e-4)
 
 
 @pytest.mark.parametrize(("steps", "batch"), [(1, 1), (1, 3), (3, 1), (2, 2)])
 def test_the_true_sequence_has_no_residual_on_its_own_features(steps: int, batch: int) -> None:
-    truth = (
-        torch.tensor([2, 0, 1, 2, 1, 0])[: steps * batch]
-        .unflatten(0, (steps, batch))
-        .sort(1)
-        .values.flatten()
-    )
+    truth = torch.tensor([2, 0, 1, 2, 1, 0])[: steps * batch].unflatten(0, (steps, batch)).sort(1).values.flatten()
     layer, _ = _layer(steps, batch, truth)
     sequences = all_sequences(layer, None)
     scores = mean_residuals(layer, sequences)
@@ -114,10 +109,12 @@ def test_the_fit_in_the_span_is_the_fit_over_all_features() -> None:
     layer, _ = _layer(3, 1, torch.tensor([2, 0, 2]), spread=0.2)
     extra = torch.zeros(CLASSES, 1, dtype=torch.float64)
     wide = replace(
-        layer, weight=torch.cat([layer.weight, extra], 1), d_weight=torch.cat([layer.d_weight, extra], 1),
+        layer,
+        weight=torch.cat([layer.weight, extra], 1),
+        d_weight=torch.cat([layer.d_weight, extra], 1),
         means=torch.cat([layer.means, torch.zeros(3, CLASSES, 1, dtype=torch.float64)], 2),
         kept=torch.ones(CLASSES, FEATURES + 2, dtype=torch.bool),
-    )  # fmt: skip
+    )
     part_kept = wide.kept.clone()
     part_kept[0, FEATURES] = False
     sequences = all_sequences(layer, None)[:12]
@@ -142,21 +139,15 @@ def test_marginal_scores_are_a_gaussian_density_of_the_residual() -> None:
             sends.append((F.linear(h[n], w, b).softmax(0) - F.one_hot(sequence[n], CLASSES)) / 2)
         rows = torch.stack(sends)
         covariance = layer.spread * rows.mT @ rows + floor * torch.eye(CLASSES)
-        gap = torch.cat(
-            [layer.d_weight - d_weight, layer.bias_unit**0.5 * (layer.d_bias - d_bias)[:, None]], 1
-        )
-        by_hand.append(
-            (gap * torch.linalg.solve(covariance, gap)).sum() + FEATURES * torch.logdet(covariance)
-        )
+        gap = torch.cat([layer.d_weight - d_weight, layer.bias_unit**0.5 * (layer.d_bias - d_bias)[:, None]], 1)
+        by_hand.append((gap * torch.linalg.solve(covariance, gap)).sum() + FEATURES * torch.logdet(covariance))
     torch.testing.assert_close(marginal_scores(layer, sequences), torch.stack(by_hand), rtol=1e-5, atol=1e-5)
 
 
 def test_noise_is_read_off_the_columns() -> None:
     layer, _ = _layer(3, 1, torch.tensor([2, 0, 2]))
     assert layer.noise < 1e-30
-    wide = replace(
-        layer, d_weight=layer.d_weight.repeat(1, 2000), kept=torch.ones(CLASSES, 10001, dtype=torch.bool)
-    )
+    wide = replace(layer, d_weight=layer.d_weight.repeat(1, 2000), kept=torch.ones(CLASSES, 10001, dtype=torch.bool))
     noise = torch.randn(wide.d_weight.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     assert replace(wide, d_weight=wide.d_weight + 0.3 * noise).noise == pytest.approx(0.09, rel=0.1)
     nothing = torch.zeros(CLASSES, 10001, dtype=torch.bool)
@@ -191,8 +182,7 @@ def _observed(reading: Reading) -> dict[str, Tensor]:
 def _masked(values: Mapping[str, Tensor], share: float) -> dict[str, Tensor]:
     draw = torch.Generator().manual_seed(0)
     return {
-        name: value * (torch.rand(value.shape, generator=draw) >= share).to(value)
-        for name, value in values.items()
+        name: value * (torch.rand(value.shape, generator=draw) >= share).to(value) for name, value in values.items()
     }
 
 
@@ -224,8 +214,7 @@ def test_granted_labels_are_kept_and_ordered() -> None:
     assert torch.equal(hypotheses.sort(2).values, granted.labels[:, None].expand(-1, 3, -1))  # type: ignore[index]
     single = replace(situation("type-1", batch=3).reading, labels=case.labels[:3])
     assert torch.equal(
-        label_hypotheses(single, _observed(single), 4),
-        case.labels[:3].sort(1).values[:, None].expand(-1, 4, -1),
+        label_hypotheses(single, _observed(single), 4), case.labels[:3].sort(1).values[:, None].expand(-1, 4, -1)
     )
 
 
@@ -239,9 +228,7 @@ def test_the_same_alone_and_in_company() -> None:
 def test_without_public_examples_or_a_last_layer_there_is_still_an_answer() -> None:
     case = situation("type-1", steps=2, readings=2)
     bare = replace(
-        case.reading,
-        public_inputs=case.reading.public_inputs[:0],
-        public_labels=case.reading.public_labels[:0],
+        case.reading, public_inputs=case.reading.public_inputs[:0], public_labels=case.reading.public_labels[:0]
     )
     assert label_hypotheses(bare, _observed(bare), 2).shape == (2, 2, 2)
     unknown = replace(case.reading, public_labels=torch.full_like(case.reading.public_labels, -1))
@@ -249,9 +236,7 @@ def test_without_public_examples_or_a_last_layer_there_is_still_an_answer() -> N
     module = nn.Sequential(nn.Flatten(), nn.Linear(4, 7), nn.Linear(7, 5), nn.Softmax(1)).double()
     x = torch.rand(1, 4, dtype=torch.float64)
     weights = {name: value.detach() for name, value in module.named_parameters()}
-    sent = unrolled_update(
-        module, weights, x[:, None], one_hot(torch.tensor([[1]]), 5, x.dtype), steps=1, rate=1.0
-    )
+    sent = unrolled_update(module, weights, x[:, None], one_hot(torch.tensor([[1]]), 5, x.dtype), steps=1, rate=1.0)
     reading = api.reading(
         {name: value[0] for name, value in sent.items()}, model=module, shape=(4,), classes=5, public=x
     )
@@ -267,9 +252,12 @@ def _under(case: Situation, seed: int, steps: int, rate: float) -> Reading:
     targets = one_hot(case.labels, 10, torch.float64)
     sent = unrolled_update(like.model, weights, case.truth.double(), targets, steps=steps, rate=rate)
     return replace(
-        like, weights={name: value[None] for name, value in weights.items()}, rate=rate, unit=rate,
+        like,
+        weights={name: value[None] for name, value in weights.items()},
+        rate=rate,
+        unit=rate,
         values={name: steps * rate * value[:, None] for name, value in sent.items()},
-    )  # fmt: skip
+    )
 
 
 def _among(case: Situation, reading: Reading, count: int) -> int:

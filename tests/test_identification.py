@@ -27,8 +27,7 @@ def test_at_most_a_thousand_strangers(rng):
 def test_a_blind_guess_hits_at_chance(rng):
     """Guesses that know nothing: against 9 strangers .1 of 2000 hit (standard error .007)."""
     hits = [
-        identify(draw[None, None, 0], draw[None, None, 1], draw[2:]).hits.item()
-        for draw in rng.random((2000, 11, 6))
+        identify(draw[None, None, 0], draw[None, None, 1], draw[2:]).hits.item() for draw in rng.random((2000, 11, 6))
     ]
     assert np.mean(hits) == pytest.approx(0.1, abs=0.02)
 

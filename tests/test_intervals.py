@@ -25,9 +25,7 @@ COUNTS = st.integers(1, 300).flatmap(lambda n: st.tuples(st.integers(0, n), st.j
 def test_wilson_equals_scipy(count, level):
     successes, trials = count
     low, high = wilson(successes, trials, level)
-    assert (low, high) == pytest.approx(
-        binomtest(successes, trials).proportion_ci(level, method="wilson"), abs=1e-9
-    )
+    assert (low, high) == pytest.approx(binomtest(successes, trials).proportion_ci(level, method="wilson"), abs=1e-9)
     assert 0 <= low <= successes / trials <= high <= 1
 
 
@@ -107,10 +105,19 @@ def test_effective_trials_by_hand():
 
 
 SETTINGS = [  # seeds, readings a seed, examples a reading, whether these agree, deviation of the seeds' log odds, share
-    (1, 64, 6, 1, 0.0, 0.02), (1, 64, 6, 1, 0.0, 0.1), (1, 64, 6, 1, 0.0, 0.5), (1, 64, 6, 0, 0.0, 0.1),
-    (1, 16, 6, 0.5, 0.0, 0.9), (4, 8, 6, 1, 0.0, 0.02), (4, 16, 6, 1, 0.0, 0.1), (4, 16, 1, 0, 1.0, 0.1),
-    (4, 8, 6, 0, 1.0, 0.1), (4, 16, 6, 1, 1.0, 0.5), (4, 64, 1, 0, 1.0, 0.9), (8, 8, 3, 0.5, 1.0, 0.5),
-]  # fmt: skip
+    (1, 64, 6, 1, 0.0, 0.02),
+    (1, 64, 6, 1, 0.0, 0.1),
+    (1, 64, 6, 1, 0.0, 0.5),
+    (1, 64, 6, 0, 0.0, 0.1),
+    (1, 16, 6, 0.5, 0.0, 0.9),
+    (4, 8, 6, 1, 0.0, 0.02),
+    (4, 16, 6, 1, 0.0, 0.1),
+    (4, 16, 1, 0, 1.0, 0.1),
+    (4, 8, 6, 0, 1.0, 0.1),
+    (4, 16, 6, 1, 1.0, 0.5),
+    (4, 64, 1, 0, 1.0, 0.9),
+    (8, 8, 3, 0.5, 1.0, 0.5),
+]
 
 
 @pytest.mark.parametrize(("seeds", "readings", "examples", "agree", "deviation", "share"), SETTINGS)

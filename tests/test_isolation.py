@@ -272,9 +272,7 @@ def test_a_training_with_a_plug_in_is_the_same_and_tells_its_rounds(
     tmp_path: Path, plugin: str, together: Answer, apart: Answer
 ) -> None:
     wanted = [
-        cell
-        for cell in cells(plugin, tmp_path, TRAINING, defense="twin-gaussian")
-        if isinstance(cell, TrainingCell)
+        cell for cell in cells(plugin, tmp_path, TRAINING, defense="twin-gaussian") if isinstance(cell, TrainingCell)
     ]
     (one,), rounds = together(wanted, tmp_path / "one"), list[int]()
     (other,) = apart(wanted, tmp_path / "other", lambda now: rounds.append(now.round))
@@ -282,9 +280,7 @@ def test_a_training_with_a_plug_in_is_the_same_and_tells_its_rounds(
     assert differences(one, other) == [] and rounds == [1, 2]
 
 
-def test_an_equal_reading_is_attacked_once_whoever_it_came_from(
-    tmp_path: Path, plugin: str, apart: Answer
-) -> None:
+def test_an_equal_reading_is_attacked_once_whoever_it_came_from(tmp_path: Path, plugin: str, apart: Answer) -> None:
     """A plain reading that a plug-in's defense leaves as it was costs no second attack."""
     built_in, same = attacks(plugin, tmp_path)[0], attacks(plugin, tmp_path, defense="leaves-all")[0]
     first, second = apart([built_in, same], tmp_path / "run")
@@ -304,25 +300,19 @@ def test_a_plug_in_cannot_patch_the_scorer(tmp_path: Path, plugin: str, apart: A
     assert [leaked(record) for record in apart(wanted, tmp_path / "run")] == [1, 1]
 
 
-def test_a_defense_cannot_move_the_truth(
-    tmp_path: Path, plugin: str, together: Answer, apart: Answer
-) -> None:
+def test_a_defense_cannot_move_the_truth(tmp_path: Path, plugin: str, together: Answer, apart: Answer) -> None:
     wanted = attacks(plugin, tmp_path, defense="moves-truth")[:1]
     assert [leaked(record) for record in together(wanted, tmp_path / "one")] == [0]
     assert [leaked(record) for record in apart(wanted, tmp_path / "other")] == [1]
 
 
-def test_an_attack_does_not_find_the_victims(
-    tmp_path: Path, plugin: str, together: Answer, apart: Answer
-) -> None:
+def test_an_attack_does_not_find_the_victims(tmp_path: Path, plugin: str, together: Answer, apart: Answer) -> None:
     wanted = attacks(plugin, tmp_path, attack="thief")[:1]
     assert [leaked(record) for record in together(wanted, tmp_path / "one")] == [1]
     assert [leaked(record) for record in apart(wanted, tmp_path / "other")] == [0]
 
 
-def test_a_defense_that_holds_what_cannot_travel_is_told_so(
-    tmp_path: Path, plugin: str, apart: Answer
-) -> None:
+def test_a_defense_that_holds_what_cannot_travel_is_told_so(tmp_path: Path, plugin: str, apart: Answer) -> None:
     plain, adaptive = apart(attacks(plugin, tmp_path, defense="holds-lock")[:2], tmp_path / "run")
     assert plain.status == "done"
     assert adaptive.status == "crashed" and adaptive.reason is not None
@@ -349,10 +339,7 @@ def test_no_code_travels_with_a_plain_reading(tmp_path: Path, plugin: str, apart
 @pytest.mark.parametrize(
     ("defense", "reason"),
     [
-        (
-            "moves-the-weights",
-            "defense moves-the-weights wrote to the round's weights; let it work on copies",
-        ),
+        ("moves-the-weights", "defense moves-the-weights wrote to the round's weights; let it work on copies"),
         ("sends-no-number", "defense sends-no-number sends what is no number; mend it"),
     ],
 )
@@ -389,9 +376,7 @@ def test_a_defense_is_checked_beside_its_cells(
 
 
 def test_what_a_process_answers_is_read_as_data() -> None:
-    tensor, array, words = wire.load(
-        wire.dump((torch.arange(3.0), np.ones((2, 2), np.int64), ("a", None, 1.5)))
-    )
+    tensor, array, words = wire.load(wire.dump((torch.arange(3.0), np.ones((2, 2), np.int64), ("a", None, 1.5))))
     assert torch.equal(tensor, torch.arange(3.0)) and np.array_equal(array, np.ones((2, 2)))
     assert words == ("a", None, 1.5)
     with pytest.raises(NotApplicable, match="no"):

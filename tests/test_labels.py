@@ -25,15 +25,15 @@ def _inferred(reading: Reading) -> Tensor:
 def _without_bias(case: Situation, seed: int = 0) -> Reading:
     """The same images, seen through a net whose features are ≥ 0 and whose last layer has no bias."""
     torch.manual_seed(seed)
-    module = nn.Sequential(
-        nn.Flatten(), nn.Linear(64, 30), nn.Sigmoid(), nn.Linear(30, 10, bias=False)
-    ).double()
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 30), nn.Sigmoid(), nn.Linear(30, 10, bias=False)).double()
     weights = {name: value.detach() for name, value in module.named_parameters()}
     values = group_gradients(module, weights, case.truth.double(), one_hot(case.labels, 10, torch.float64))
     return replace(
-        case.reading, model=module, weights={name: value[None] for name, value in weights.items()},
+        case.reading,
+        model=module,
+        weights={name: value[None] for name, value in weights.items()},
         values={name: value.detach()[:, None] for name, value in values.items()},
-    )  # fmt: skip
+    )
 
 
 def test_the_label_of_one_example_is_exact_with_a_bias() -> None:
@@ -118,28 +118,26 @@ def _exact_share(batch: int, labels: Literal["distinct", "repeated"], activation
         weights = {name: value.detach() for name, value in module.named_parameters()}
         values = group_gradients(module, weights, inputs[rows], one_hot(batches, 10, torch.float64))
         reading = replace(
-            like, model=module, weights={name: value[None] for name, value in weights.items()},
+            like,
+            model=module,
+            weights={name: value[None] for name, value in weights.items()},
             values={name: value.detach()[:, None] for name, value in values.items()},
             indices=tuple(range(10)),
-        )  # fmt: skip
+        )
         exact += int((_inferred(reading) == batches.sort(1).values).all(1).sum())
     return exact / 60
 
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("activation", ["sigmoid", "tanh", "relu"])
-def test_the_label_of_one_example_is_exact_whatever_the_sign_of_the_features(
-    activation: str, bias: bool
-) -> None:
+def test_the_label_of_one_example_is_exact_whatever_the_sign_of_the_features(activation: str, bias: bool) -> None:
     assert _exact_share(1, "distinct", activation, bias) == 1
 
 
 @pytest.mark.parametrize("activation", ["sigmoid", "tanh", "relu"])
 @pytest.mark.parametrize("labels", ["distinct", "repeated"])
 @pytest.mark.parametrize("batch", [2, 4, 8])
-def test_counts_from_the_bias_are_exact(
-    batch: int, labels: Literal["distinct", "repeated"], activation: str
-) -> None:
+def test_counts_from_the_bias_are_exact(batch: int, labels: Literal["distinct", "repeated"], activation: str) -> None:
     """Measured: 60 of 60 everywhere; required: 57."""
     assert _exact_share(batch, labels, activation, True) >= 0.95
 

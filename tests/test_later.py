@@ -57,12 +57,8 @@ class _Relaxing(Transform):
     def initial(self, shapes: Shapes) -> State:
         return {"share": torch.tensor(0.9)}
 
-    def update(
-        self, tensors: Tensors, state: State, context: Context
-    ) -> tuple[dict[str, torch.Tensor], State]:
-        return {name: (1 - state["share"]) * value for name, value in tensors.items()}, {
-            "share": state["share"] / 3
-        }
+    def update(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, torch.Tensor], State]:
+        return {name: (1 - state["share"]) * value for name, value in tensors.items()}, {"share": state["share"] / 3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +112,7 @@ def test_protection_of_the_attacked_round_alone_is_found(
 @pytest.mark.parametrize("contract", [rounds, training_draws])
 @pytest.mark.parametrize(
     "defense",
-    [
-        FedCdp(),
-        FedAlphaCdp(sigma=15.0, decay="linear"),
-        FedAlphaCdp(decay="as-published", by="step"),
-        LowRank(),
-    ],
+    [FedCdp(), FedAlphaCdp(sigma=15.0, decay="linear"), FedAlphaCdp(decay="as-published", by="step"), LowRank()],
 )
 def test_a_schedule_that_is_stated_is_taken(defense: Defense, contract: Callable[[Defense], None]) -> None:
     contract(defense)

@@ -11,16 +11,7 @@ from torch import Tensor
 from bench.contracts.base import ContractBroken, ContractSkipped
 from bench.contracts.descriptions import noise
 from bench.contracts.law import dependence, law
-from bench.defenses.base import (
-    AddedNoise,
-    Context,
-    Defense,
-    Setting,
-    StageTransforms,
-    State,
-    Tensors,
-    Transform,
-)
+from bench.defenses.base import AddedNoise, Context, Defense, Setting, StageTransforms, State, Tensors, Transform
 from bench.defenses.fed_cdp import FedCdp
 from bench.defenses.gaussian import Gaussian
 from bench.defenses.laplace import Laplace
@@ -51,9 +42,7 @@ class Noisy(Transform):
             like = flat[..., :1]  # one seed for all tensors of a row
             number = (context.draws.uniform("seed", like)[..., 0] * 4096).long()
             rows = [
-                torch.randn(
-                    flat.shape[-1], generator=torch.Generator().manual_seed(int(n)), dtype=value.dtype
-                )
+                torch.randn(flat.shape[-1], generator=torch.Generator().manual_seed(int(n)), dtype=value.dtype)
                 for n in number.flatten()
             ]
             return torch.stack(rows).reshape(value.shape)
@@ -90,13 +79,15 @@ class OfExamples(Defense):
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("grid", "takes few values"), ("two values", "takes few values"),
-        ("blocks", "its coordinates depend on one another"), ("seeds", "it has few draws"),
+        ("grid", "takes few values"),
+        ("two values", "takes few values"),
+        ("blocks", "its coordinates depend on one another"),
+        ("seeds", "it has few draws"),
         ("first row", "on one row is 0 of another's"),
         ("of its size", "times the variance on gradients ten times larger"),
         ("flat", "is not gaussian: its distribution is off by 0.0"),
     ],
-)  # fmt: skip
+)
 def test_noise_of_the_right_moments_that_hides_nothing(kind: Kind, words: str) -> None:
     with pytest.raises(ContractBroken, match=words):
         law(OfExamples(kind=kind))
@@ -108,9 +99,7 @@ def test_its_moments_are_right(kind: Kind) -> None:
     noise(OfExamples(kind=kind))
 
 
-@pytest.mark.parametrize(
-    "make", [lambda: OfExamples(kind="normal"), Gaussian, Laplace, lambda: FedCdp(noise="batch")]
-)
+@pytest.mark.parametrize("make", [lambda: OfExamples(kind="normal"), Gaussian, Laplace, lambda: FedCdp(noise="batch")])
 def test_what_is_stated_is_taken(make: Callable[[], Defense]) -> None:
     law(make())
 

@@ -34,8 +34,15 @@ VIEWS = ("bench.leaderboard", "bench.gate", "bench.pictures", "bench.tracking", 
 _NOT_IN_VIEWS = ("bench.answer", "bench.federated", "torch")
 BORDERS = {
     "bench.attacks": (
-        "bench.datasets", "bench.defenses", "bench.models", "bench.federated", "bench.answer", "bench.scoring",
-        "bench.cell", "bench.record", "bench.registry.entries",
+        "bench.datasets",
+        "bench.defenses",
+        "bench.models",
+        "bench.federated",
+        "bench.answer",
+        "bench.scoring",
+        "bench.cell",
+        "bench.record",
+        "bench.registry.entries",
     ),
     "bench.defenses": ("bench.attacks", "bench.datasets", "bench.models", "bench.answer", "bench.cell"),
     "bench.defenses.accounting": ("torch", "bench.cell", "bench.federated"),
@@ -50,7 +57,7 @@ BORDERS = {
     **{view: _NOT_IN_VIEWS for view in VIEWS if view != "bench.submission"},
     # `verify` alone runs cells again
     **{f"bench.submission.{name}": _NOT_IN_VIEWS for name in ("check", "export", "importing", "verdicts")},
-}  # fmt: skip
+}
 # Heavy or optional distributions and the one file that may import each.
 OWNERS = {
     "mlflow": "bench.tracking.upload",
@@ -78,11 +85,7 @@ INSIDE_FUNCTIONS = {
     ("bench.defenses.accounting.pld", "dp_accounting"),  # optional where ε is filled in later; a second
     ("bench.health.storage", "bench.datasets.loading"),  # numpy may be what is broken
 }
-IMPORTERS = {
-    "bench.cli.main",
-    "bench.registry.plugins",
-    "bench.registry.entries",
-}  # may call importlib.import_module
+IMPORTERS = {"bench.cli.main", "bench.registry.plugins", "bench.registry.entries"}  # may call importlib.import_module
 
 Trees = Mapping[str, ast.Module]
 
@@ -116,8 +119,7 @@ def _imported(node: ast.AST, trees: Trees) -> Iterator[str]:
 
 def _graph(trees: Trees) -> dict[str, set[str]]:
     return {
-        name: {other for node in ast.walk(tree) for other in _imported(node, trees)}
-        for name, tree in trees.items()
+        name: {other for node in ast.walk(tree) for other in _imported(node, trees)} for name, tree in trees.items()
     }
 
 
@@ -181,13 +183,9 @@ def _idle(node: ast.stmt) -> bool:
 
 
 def test_every_source_folder_is_mapped() -> None:
-    packages = {
-        path.parent.name for path in ROOT.glob("*/__init__.py") if path.parent.name not in ("tests", "build")
-    }
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py") if path.parent.name not in ("tests", "build")}
     assert set(FOLDERS.values()) == packages
-    assert all(
-        name == ("bench" if folder == "bench" else f"bench.{folder}") for name, folder in FOLDERS.items()
-    )
+    assert all(name == ("bench" if folder == "bench" else f"bench.{folder}") for name, folder in FOLDERS.items())
     assert "packages" not in PROJECT["tool"]["setuptools"]  # it would lose sub-packages in silence
 
 
@@ -225,9 +223,7 @@ def test_borders_hold() -> None:
 def test_one_file_imports_it(distribution: str, owner: str) -> None:
     """Or two, where they have nothing else in common."""
     importers = {
-        name
-        for name, others in _graph(TREES).items()
-        if any(_within(other, distribution) for other in others)
+        name for name, others in _graph(TREES).items() if any(_within(other, distribution) for other in others)
     }
     assert importers <= set(owner.split())
 
@@ -278,9 +274,6 @@ def test_planted_faults_are_found() -> None:
         "bench.gradients imports bench.answer.victims, a layer above",
     ]
     assert crossings(trees) == ["bench.attacks.sly reaches bench.answer.victims (by bench.gradients)"]
-    assert hidden(trees) == [
-        "bench.gradients:f imports bench.answer.victims",
-        "bench.answer.run calls import_module",
-    ]
+    assert hidden(trees) == ["bench.gradients:f imports bench.answer.victims", "bench.answer.run calls import_module"]
     with pytest.raises(CycleError):
         TopologicalSorter({"a": {"b"}, "b": {"a"}}).prepare()

@@ -18,20 +18,36 @@ from bench.scoring.intervals import wilson
 
 
 def record(
-    hits: list[list[bool]] | None, *, attack: str = "cpl", defense: str = "none", point: str = "type-2",
-    seed: int = 0, draw: int = 0, status: str = "done", snr: float = 120.0, protocol: int = 1,
-    example_status: str = "ok", weights: Any = None, **federated: Any,
-) -> Record:  # fmt: skip
+    hits: list[list[bool]] | None,
+    *,
+    attack: str = "cpl",
+    defense: str = "none",
+    point: str = "type-2",
+    seed: int = 0,
+    draw: int = 0,
+    status: str = "done",
+    snr: float = 120.0,
+    protocol: int = 1,
+    example_status: str = "ok",
+    weights: Any = None,
+    **federated: Any,
+) -> Record:
     """A record whose examples leaked as `hits` (reading, example) says."""
     cell = attack_cell(
-        seed=seed, draw=draw, federated=Federated(**federated), defense=defense, attack=attack, point=point,
+        seed=seed,
+        draw=draw,
+        federated=Federated(**federated),
+        defense=defense,
+        attack=attack,
+        point=point,
         weights=weights or InitialWeights(),
-    )  # fmt: skip
+    )
     made = attack_record(
-        cell=cell, readings=readings_of(hits or [[False], [False]], status=example_status),
+        cell=cell,
+        readings=readings_of(hits or [[False], [False]], status=example_status),
         result={"distortion": Distortion(snr_db_least=snr)},
         provenance=Provenance(bench=Code(origin="bench", protocol=protocol)),
-    )  # fmt: skip
+    )
     return made if status == "done" else unfinished(made, status, "because")
 
 
@@ -78,9 +94,7 @@ def test_what_does_not_apply_counts_nowhere() -> None:
     ],
     ids=["a batch's examples", "a reading's draws", "single examples"],
 )
-def test_examples_that_belong_together_are_not_counted_as_independent(
-    records: list[Record], wider: bool
-) -> None:
+def test_examples_that_belong_together_are_not_counted_as_independent(records: list[Record], wider: bool) -> None:
     worst = only(*records)
     assert worst.interval is not None
     low, high = wilson(len(worst.leaked) / 2, len(worst.leaked))
@@ -108,9 +122,7 @@ def test_weights_of_one_series_are_one_configuration_at_several_seeds() -> None:
     assert len(condition.rows["none"]["type-2"].leaked) == 4
     assert "weights late-{seed}.safetensors" in condition.title
     assert len(list(by_condition([on(0, "late-{seed}"), on(1, "early-{seed}")]))) == 2
-    assert (
-        len(list(by_condition([on(0, ""), on(1, "")]))) == 2
-    )  # files of no series are told apart by content
+    assert len(list(by_condition([on(0, ""), on(1, "")]))) == 2  # files of no series are told apart by content
     changed = on(0, "late-{seed}.safetensors", "f" * 64)  # the file of one seed was replaced between two runs
     assert len(list(by_condition([on(0, "late-{seed}.safetensors"), changed]))) == 2
 
@@ -126,9 +138,7 @@ def test_each_grant_makes_a_block_and_names_it(grants: dict[str, Any]) -> None:
 
 def test_no_evidence_where_nothing_leaks_undefended() -> None:
     none = [record([[False], [False]], point="type-1"), record([[True], [False]])]
-    pruned = [
-        record([[False], [False]], point=name, defense="prune", snr=3.0) for name in ("type-2", "type-1")
-    ]
+    pruned = [record([[False], [False]], point=name, defense="prune", snr=3.0) for name in ("type-2", "type-1")]
     (condition,) = by_condition(none + pruned)
     assert without_evidence(condition) == ("type-1",)
 
@@ -143,9 +153,7 @@ def measured(
 
 
 def test_the_prior_stands_beside_the_best_attack() -> None:
-    worst = only(
-        measured([31.0, 33.0, 10.0], prior=12.0), measured([9.0, 9.0, 9.0], prior=13.0, attack="dlg")
-    )
+    worst = only(measured([31.0, 33.0, 10.0], prior=12.0), measured([9.0, 9.0, 9.0], prior=13.0, attack="dlg"))
     # The prior is the best guess that any attacker could make: one named the class, one did not.
     assert (worst.best, worst.best_median(PSNR_DB), worst.prior_psnr_db) == (("cpl", 2 / 3), 31.0, 13.0)
     shown = terminal.conditions(by_condition([measured([31.0, 33.0, 10.0], prior=13.0)]))
@@ -168,17 +176,12 @@ def test_a_prior_is_no_best_attack(baseline: str) -> None:
 
 
 def test_names_are_cut_to_what_differs() -> None:
-    assert distinct(
-        ["cpl(restarts=3, line_search=none)", "cpl(restarts=3, line_search=backtracking)", "dlg(a=1)"]
-    ) == {
+    assert distinct(["cpl(restarts=3, line_search=none)", "cpl(restarts=3, line_search=backtracking)", "dlg(a=1)"]) == {
         "cpl(restarts=3, line_search=none)": "cpl(line_search=none)",
         "cpl(restarts=3, line_search=backtracking)": "cpl(line_search=backtracking)",
         "dlg(a=1)": "dlg",
     }
-    assert distinct(["cpl(a=1)", "cpl(a=1) · adaptive"]) == {
-        "cpl(a=1)": "cpl",
-        "cpl(a=1) · adaptive": "cpl · adaptive",
-    }
+    assert distinct(["cpl(a=1)", "cpl(a=1) · adaptive"]) == {"cpl(a=1)": "cpl", "cpl(a=1) · adaptive": "cpl · adaptive"}
 
 
 def test_a_share_is_never_rounded_to_nothing_or_to_all() -> None:

@@ -151,9 +151,13 @@ def linear_reading(readings: int = 4, public: int = 200, **changes: Any) -> tupl
     model = nn.Linear(PIXELS, CLASSES, bias=False)
     torch.nn.init.zeros_(model.weight)
     reading = api.reading(
-        {"weight": linear_gradients(x[public:, None], y[public:, None])}, model=model, shape=(PIXELS,),
-        classes=CLASSES, public=x[:public], public_labels=y[:public],
-    )  # fmt: skip
+        {"weight": linear_gradients(x[public:, None], y[public:, None])},
+        model=model,
+        shape=(PIXELS,),
+        classes=CLASSES,
+        public=x[:public],
+        public_labels=y[:public],
+    )
     return replace(reading, **({"simulator": Linear()} | changes)), x[public:], y[public:]
 
 

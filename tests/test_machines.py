@@ -31,7 +31,7 @@ def two() -> Iterator[tuple[Machine, Machine]]:
 
 def test_machines_that_share_nothing(
     lab: Lab, two: tuple[Machine, Machine], gate: runs.Gate, gated: list[object], gated_alone: Path, tmp_path: Path
-) -> None:  # fmt: skip
+) -> None:
     run = tmp_path / "run"
     run.mkdir()
     for there in two:
@@ -42,7 +42,7 @@ def test_machines_that_share_nothing(
 
 def test_a_machine_that_is_cut_off_and_comes_back(
     lab: Lab, two: tuple[Machine, Machine], gate: runs.Gate, gated: list[object], gated_alone: Path, tmp_path: Path
-) -> None:  # fmt: skip
+) -> None:
     for there in two:
         lab.add_worker(machine=there)
     runs.disturbed(gate, [*gated, "--executor", lab.address, "--out", tmp_path / "run"], two[0].cut, **HASTY)
@@ -52,7 +52,7 @@ def test_a_machine_that_is_cut_off_and_comes_back(
 
 def test_the_head_cut_off_for_a_while(
     lab: Lab, two: tuple[Machine, Machine], gate: runs.Gate, gated: list[object], gated_alone: Path, tmp_path: Path
-) -> None:  # fmt: skip
+) -> None:
     run, there = tmp_path / "run", two[0]
     lab.add_worker(machine=two[1])
     lab.add_worker()
@@ -64,9 +64,7 @@ def test_the_head_cut_off_for_a_while(
         there.mend()
 
     executor = f"dask://{there.here}:{lab.port}"
-    runs.disturbed(
-        gate, [*gated, "--executor", executor, "--out", run], disturb, inside=there.inside(), **HASTY
-    )
+    runs.disturbed(gate, [*gated, "--executor", executor, "--out", run], disturb, inside=there.inside(), **HASTY)
     runs.assert_equal(run, gated_alone)
 
 

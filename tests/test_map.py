@@ -43,9 +43,10 @@ def linear_reading(variance: float, victims: int = 4) -> tuple[Reading, Tensor]:
     }
     made = api.reading(gradients, model=model, shape=(VALUES,), classes=CLASSES, public=public[victims:])
     return replace(
-        made, labels=labels[:, None],
+        made,
+        labels=labels[:, None],
         description=Composition(parts=(), contexts={}, noise=Noise(law="gaussian", variance=variance)),
-    ), x  # fmt: skip
+    ), x
 
 
 def test_described_noise_gives_the_posterior_mean() -> None:
@@ -71,9 +72,7 @@ def table(victims: int = 3, scale: float = 1.0) -> tuple[Reading, Tensor]:
     x, y = torch.rand(victims, VALUES), torch.arange(victims) % CLASSES
     each = [api.gradient(model, x[n : n + 1], y[n : n + 1]) for n in range(victims)]
     gradients = {name: scale * torch.stack([gradient[name] for gradient in each]) for name in each[0]}
-    return api.reading(
-        gradients, model=model, shape=(VALUES,), classes=CLASSES, public=torch.rand(64, VALUES)
-    ), x
+    return api.reading(gradients, model=model, shape=(VALUES,), classes=CLASSES, public=torch.rand(64, VALUES)), x
 
 
 @pytest.mark.parametrize("evaluations", [1, 7, 50, 600])
@@ -95,8 +94,7 @@ def test_alone_as_in_company() -> None:
     reading, _ = table()
     together = attack(reading, 100)
     alone = attack(
-        replace(reading, values={n: v[1:2] for n, v in reading.values.items()}, indices=reading.indices[1:2]),
-        100,
+        replace(reading, values={n: v[1:2] for n, v in reading.values.items()}, indices=reading.indices[1:2]), 100
     )
     assert torch.allclose(alone.inputs[0], together.inputs[1], atol=1e-4)
 
@@ -111,10 +109,7 @@ def test_pictures_of_a_model_that_is_blind_to_scale_are_as_bright_as_public_ones
     """GroupNorm behind a convolution without bias; `dlg-lenet` sees the scale."""
     shape, generator = (1, 8, 8), torch.Generator().manual_seed(0)
     public = torch.rand(20, *shape, generator=generator)
-    for name, params, blind in (
-        ("resnet20", {"width": 8, "blocks": 1}, True),
-        ("dlg-lenet", {}, False),
-    ):
+    for name, params, blind in (("resnet20", {"width": 8, "blocks": 1}, True), ("dlg-lenet", {}, False)):
         model = registry.instance("models", name, params).build(shape, 10).eval()
         gradients = {key: torch.ones_like(value) for key, value in model.named_parameters()}
         reading = api.reading(gradients, model=model, shape=shape, classes=10, public=public.numpy())

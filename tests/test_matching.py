@@ -30,12 +30,8 @@ def table_reading(victims: int = 3) -> tuple[Reading, Tensor]:
 
 
 def run(reading: Reading, evaluations: int, **params: object) -> Reconstruction:
-    attack = registry.instance(
-        "attacks", "cpl", {"line_search": "backtracking", "start": "uniform", **params}
-    )
-    reconstruction: Reconstruction = attack.reconstruct(
-        reading, Budget(evaluations=evaluations, chunk=2), KEY
-    )
+    attack = registry.instance("attacks", "cpl", {"line_search": "backtracking", "start": "uniform", **params})
+    reconstruction: Reconstruction = attack.reconstruct(reading, Budget(evaluations=evaluations, chunk=2), KEY)
     return reconstruction
 
 
@@ -68,10 +64,12 @@ def test_the_weight_of_the_prior_is_that_of_the_most_probable_candidate(law: str
     gradients = {name: value[None] for name, value in api.gradient(model, x, y).items()}
     bare = api.reading(gradients, model=model, shape=(1, 12, 12), classes=4, public=torch.rand(8, 1, 12, 12))
     noisy = replace(
-        bare, rounds=(0,) * count, description=Composition(parts=(), contexts={}, noise=Noise(law=law, variance=0.02)),  # type: ignore[arg-type]
+        bare,
+        rounds=(0,) * count,
+        description=Composition(parts=(), contexts={}, noise=Noise(law=law, variance=0.02)),  # type: ignore[arg-type]
         values={name: value.expand(-1, count, *value.shape[2:]) for name, value in bare.values.items()},
         weights={name: value.expand(count, *value.shape[1:]) for name, value in bare.weights.items()},
-    )  # fmt: skip
+    )
     observed = observations(noisy)
     assert len(observed) == 1, "what differs by added noise alone is averaged"
     noise = NoiseModel.of(noisy, len(observed))
@@ -94,9 +92,8 @@ def test_a_noise_model_keeps_the_attacker_from_fitting_the_noise() -> None:
     noisy = {name: value[None] + 0.02 * torch.randn(8, *value.shape) for name, value in clean.items()}
     public = torch.rand(8, 1, 1, 1).expand(8, 1, 12, 12).contiguous()
     plain = api.reading(
-        noisy, model=model, shape=(1, 12, 12), classes=4, public=public,
-        labels=torch.ones(8, dtype=torch.long),
-    )  # fmt: skip
+        noisy, model=model, shape=(1, 12, 12), classes=4, public=public, labels=torch.ones(8, dtype=torch.long)
+    )
     adaptive = replace(
         plain, description=Composition(parts=(), contexts={}, noise=Noise(law="gaussian", variance=0.02**2))
     )
@@ -114,9 +111,7 @@ def test_a_readings_own_noise_is_told_from_a_bound_far_above_it(deviation: float
         for name, value in case.reading.values.items()
     }
     bound = Noise(variance=1.0, bound=True)
-    noisy = replace(
-        case.reading, values=values, description=Composition(parts=(), contexts={}, noise=bound),
-    )  # fmt: skip
+    noisy = replace(case.reading, values=values, description=Composition(parts=(), contexts={}, noise=bound))
     found = NoiseModel.of(noisy, 1).of_rows({name: value[:, 0] for name, value in values.items()})
     assert float(found.mean()) == pytest.approx(deviation**2, rel=0.2)
     assert (found / deviation**2).log().abs().max() < 1.0

@@ -131,20 +131,25 @@ def test_a_valid_matrix_is_read_with_defaults_written_out(parse: Any) -> None:
         ("cancer", 1200, 4),
     }
     assert matrix.attacks[0]["attack"].params == {
-        "share": 0.5, "restarts": 0, "signed": True, "at": "server", "low": 1, "high": 2,
-    }  # fmt: skip
+        "share": 0.5,
+        "restarts": 0,
+        "signed": True,
+        "at": "server",
+        "low": 1,
+        "high": 2,
+    }
     assert len(matrix.trainings) == 1
     assert matrix.trainings[0]["checkpoints"] == [5]
     assert matrix.published == (
         PublishedFigures(
-            where={"dataset": {"name": "digits"}, "defense": {"name": "none"}},
-            figures={"asr": 0.5}, source="a paper",
+            where={"dataset": {"name": "digits"}, "defense": {"name": "none"}}, figures={"asr": 0.5}, source="a paper"
         ),
         PublishedFigures(
             where={"dataset": {"name": "cancer"}, "defense": {"name": "prune", "share": 0.5}},
-            figures={"asr": 0.25}, source="a paper",
+            figures={"asr": 0.25},
+            source="a paper",
         ),
-    )  # fmt: skip
+    )
 
 
 def published(text: str) -> str:
@@ -158,27 +163,40 @@ ERRORS = [
     (axes(atack='["dlg"]'), "axes.atack: unknown key; did you mean 'attack'?"),
     (axes() + '\n[[attack]]\ndatset = ["digits"]', "attack[0].datset: unknown key; did you mean 'dataset'?"),
     (axes(federated="[{ bach = 3 }]"), "axes.federated[0].bach: unknown key; did you mean 'batch'?"),
-    (axes(federated='[{ bach = 3, sweep = { batch = [1, 2] } }]', seed="[0]"),
-     "axes.federated[0].bach: unknown key; did you mean 'batch'?"),
-    (axes(weights="[{ train = { rounds = 2, roundz = 3 }, round = 1 }]"),
-     "axes.weights[0].train.roundz: unknown key; did you mean 'rounds'?"),
-    (axes(attack='[{ name = "dlg", restart = 1 }]'),
-     "axes.attack[0]: dlg: unknown parameter 'restart'; did you mean 'restarts'?"),
-    (axes(grants="[[{ repeated-reading = 3 }]]"),
-     "axes.grants[0].repeated_reading: unknown key; did you mean 'repeated_readings'?"),
+    (
+        axes(federated="[{ bach = 3, sweep = { batch = [1, 2] } }]", seed="[0]"),
+        "axes.federated[0].bach: unknown key; did you mean 'batch'?",
+    ),
+    (
+        axes(weights="[{ train = { rounds = 2, roundz = 3 }, round = 1 }]"),
+        "axes.weights[0].train.roundz: unknown key; did you mean 'rounds'?",
+    ),
+    (
+        axes(attack='[{ name = "dlg", restart = 1 }]'),
+        "axes.attack[0]: dlg: unknown parameter 'restart'; did you mean 'restarts'?",
+    ),
+    (
+        axes(grants="[[{ repeated-reading = 3 }]]"),
+        "axes.grants[0].repeated_reading: unknown key; did you mean 'repeated_readings'?",
+    ),
     # unknown names
     (axes(attack='["dgl"]'), "axes.attack[0]: unknown attack 'dgl'; did you mean 'dlg'?"),
-    (axes() + '\n[[attack]]\nattack = ["cpl", "dgl"]',
-     "attack[0].attack[1]: unknown attack 'dgl'; did you mean 'dlg'?"),
+    (
+        axes() + '\n[[attack]]\nattack = ["cpl", "dgl"]',
+        "attack[0].attack[1]: unknown attack 'dgl'; did you mean 'dlg'?",
+    ),
     (axes(model='["zzz"]'), "axes.model[0]: unknown model 'zzz'; there are broken, dlg-lenet, mlp"),
     (axes(point='["type2"]'), "axes.point[0]: unknown point 'type2'; did you mean 'type-2'?"),
-    (axes(federated='[{ partition = "idd" }]'),
-     "axes.federated[0].partition: unknown partition 'idd'; did you mean 'iid'?"),
-    (axes(knowledge='["adaptiv"]'),
-     "axes.knowledge[0]: unknown knowledge 'adaptiv'; did you mean 'adaptive'?"),
+    (
+        axes(federated='[{ partition = "idd" }]'),
+        "axes.federated[0].partition: unknown partition 'idd'; did you mean 'iid'?",
+    ),
+    (axes(knowledge='["adaptiv"]'), "axes.knowledge[0]: unknown knowledge 'adaptiv'; did you mean 'adaptive'?"),
     (axes(grants='[["label"]]'), "axes.grants[0].label: unknown key; did you mean 'labels'?"),
-    ('scales = ["small", "full"]\n' + axes() + '\n[[attack]]\nscale = "ful"',
-     "attack[0].scale: unknown scale 'ful'; did you mean 'full'?"),
+    (
+        'scales = ["small", "full"]\n' + axes() + '\n[[attack]]\nscale = "ful"',
+        "attack[0].scale: unknown scale 'ful'; did you mean 'full'?",
+    ),
     ('suite = "standart"\n' + axes(), "suite: unknown suite 'standart'; did you mean 'standard'?"),
     # old words
     (
@@ -186,110 +204,156 @@ ERRORS = [
         "exclude: [[attack]] blocks replace include and exclude; "
         "write one [[attack]] block, with axes of its own, for each product that is wanted",
     ),
-    (axes(attack='[{ name = "gradinv", scale_free = true }]'),
-     "axes.attack[0]: gradinv: `scale_free` is called `unknown_scale` since schema 2"),
+    (
+        axes(attack='[{ name = "gradinv", scale_free = true }]'),
+        "axes.attack[0]: gradinv: `scale_free` is called `unknown_scale` since schema 2",
+    ),
     # wrong types
     (axes(seed='["x"]'), f"axes.seed[0]: {NUMBER} 'x'; write e.g. 1"),
     (axes(seed="[true]"), f"axes.seed[0]: {NUMBER} True; write e.g. 1"),
     (axes(seed="0"), "axes.seed: expected a list, got 0; write e.g. seed = […]"),
-    (axes(attack="[3]"), "axes.attack[0]: expected a name, or a table with a name, got 3; "
-     'write e.g. { name = "…" }'),
+    (axes(attack="[3]"), 'axes.attack[0]: expected a name, or a table with a name, got 3; write e.g. { name = "…" }'),
     ("axes = 3", "axes: expected a table, got 3; write e.g. [axes]"),
-    ("title = 3\n" + axes(), "title: expected one line of at most 200 characters, got 3; "
-     'write e.g. "what this compares"'),
+    (
+        "title = 3\n" + axes(),
+        'title: expected one line of at most 200 characters, got 3; write e.g. "what this compares"',
+    ),
     ("readings = 1.5\n" + axes(), f"readings: {NUMBER} 1.5; write e.g. 1"),
     ("attack = 3\n" + axes(), "attack: expected a list, got 3; write e.g. [[attack]]"),
     ("train = [3]\n" + axes(), "train[0]: expected a table, got 3; write e.g. [[train]]"),
     ("suite = 3\n" + axes(), 'suite: expected text, got 3; write e.g. "…"'),
     (axes(federated="[{ batch = 1.5 }]"), f"axes.federated[0].batch: {NUMBER} 1.5; write e.g. 1"),
-    (axes(grants="[[3]]"), "axes.grants[0]: expected a list of grants, got [3]; write e.g. "
-     '[], ["labels"], [{ repeated-readings = 100 }] or [{ public = "none" }]'),
-    (axes(attack='[{ name = "dlg", signed = 1 }]'),
-     "axes.attack[0]: dlg: signed: expected true or false, got 1; write true or false"),
-    (axes(attack='[{ name = "dlg", share = true }]'),
-     "axes.attack[0]: dlg: share: expected float, got True; write a number or text"),
+    (
+        axes(grants="[[3]]"),
+        "axes.grants[0]: expected a list of grants, got [3]; write e.g. "
+        '[], ["labels"], [{ repeated-readings = 100 }] or [{ public = "none" }]',
+    ),
+    (
+        axes(attack='[{ name = "dlg", signed = 1 }]'),
+        "axes.attack[0]: dlg: signed: expected true or false, got 1; write true or false",
+    ),
+    (
+        axes(attack='[{ name = "dlg", share = true }]'),
+        "axes.attack[0]: dlg: share: expected float, got True; write a number or text",
+    ),
     # out of bounds, contradictions
     (axes(attack='[{ name = "dlg", share = 2 }]'), "axes.attack[0]: dlg: share must be at most 1, got 2.0"),
     (axes(evaluations="[0]"), "axes.evaluations[0]: out of range, got 0; it must be greater than or equal to 1"),
     (axes(evaluations="0"), "axes.evaluations: out of range, got 0; it must be greater than or equal to 1"),
-    (axes(grants="[[{ colluders = 2 }]]"),
-     "axes.grants[0].colluders: out of range, got 2; it must be less than or equal to 1"),
+    (
+        axes(grants="[[{ colluders = 2 }]]"),
+        "axes.grants[0].colluders: out of range, got 2; it must be less than or equal to 1",
+    ),
     (axes(attack='[{ name = "dlg", low = 5 }]'), "axes.attack[0]: dlg: low must be at most high=2, got 5"),
     (axes(attack='[{ name = "dlg", restarts = 13 }]'), "axes.attack[0]: dlg: it never runs 13 times"),
-    (axes(federated="[{ steps = 5 }]"),
-     "axes.federated[0]: fedsgd sends one step's gradient; for steps=5 say fedavg"),
-    (axes(weights="[{ train = { rounds = 5 }, round = 6 }]"),
-     "axes.weights[0].round: 6 is after the last of 5 rounds; give 0 to 5"),
+    (axes(federated="[{ steps = 5 }]"), "axes.federated[0]: fedsgd sends one step's gradient; for steps=5 say fedavg"),
+    (
+        axes(weights="[{ train = { rounds = 5 }, round = 6 }]"),
+        "axes.weights[0].round: 6 is after the last of 5 rounds; give 0 to 5",
+    ),
     (axes(weights="[{ train = { rounds = 5 } }]"), "axes.weights[0]: lacks round; add e.g. round = 20"),
-    (axes(weights="[{ train = { }, round = 2 }]"),
-     "axes.weights[0].train: lacks rounds; add e.g. rounds = [20]"),
-    (axes(model='["broken"]'), "axes.model[0]: model 'broken' of a plug-in cannot be used: no module; "
-     "mend the file"),
-    ("readings = 3\n" + axes(readings="[3]"),
-     "axes.readings: given here and at the top; keep one of the two"),
+    (axes(weights="[{ train = { }, round = 2 }]"), "axes.weights[0].train: lacks rounds; add e.g. rounds = [20]"),
+    (axes(model='["broken"]'), "axes.model[0]: model 'broken' of a plug-in cannot be used: no module; mend the file"),
+    ("readings = 3\n" + axes(readings="[3]"), "axes.readings: given here and at the top; keep one of the two"),
     # empty
     (axes(seed="[]"), "axes.seed: empty; give at least one value, or leave the key out"),
     ("", "there is nothing to run; give [axes], [[attack]] or [[train]]"),
     # sweeps
-    (axes(attack='[{ name = "dlg", share = 0.1, sweep = { share = [0.2] } }]'),
-     "axes.attack[0].sweep.share: fixed and swept; keep one of the two"),
-    (axes(attack='[{ name = "dlg", sweep = { share = [] } }]'),
-     "axes.attack[0].sweep.share: expected a list with at least one value, got []; write e.g. [1, 2]"),
-    (axes(attack='[{ name = "dlg", sweep = 3 }]'),
-     "axes.attack[0].sweep: expected a table of lists, got 3; write e.g. sweep = { share = [0.5, 0.7] }"),
-    (published('asr = 1\ndefense = { name = "prune", sweep = { share = [0.2] } }'),
-     "published[0].defense: a sweep where one value is due; write one entry for each value"),
+    (
+        axes(attack='[{ name = "dlg", share = 0.1, sweep = { share = [0.2] } }]'),
+        "axes.attack[0].sweep.share: fixed and swept; keep one of the two",
+    ),
+    (
+        axes(attack='[{ name = "dlg", sweep = { share = [] } }]'),
+        "axes.attack[0].sweep.share: expected a list with at least one value, got []; write e.g. [1, 2]",
+    ),
+    (
+        axes(attack='[{ name = "dlg", sweep = 3 }]'),
+        "axes.attack[0].sweep: expected a table of lists, got 3; write e.g. sweep = { share = [0.5, 0.7] }",
+    ),
+    (
+        published('asr = 1\ndefense = { name = "prune", sweep = { share = [0.2] } }'),
+        "published[0].defense: a sweep where one value is due; write one entry for each value",
+    ),
     # incomplete
-    ('[axes]\ndataset = ["digits"]\nmodel = ["mlp"]\npoint = ["type-2"]', "axes: lacks attack; "
-     'add e.g. attack = ["dlg"]'),
-    ('[axes]\nmodel = ["mlp"]\npoint = ["type-2"]\n[[attack]]\ndataset = ["cancer"]',
-     'attack[0]: lacks attack; add e.g. attack = ["dlg"]'),
+    (
+        '[axes]\ndataset = ["digits"]\nmodel = ["mlp"]\npoint = ["type-2"]',
+        'axes: lacks attack; add e.g. attack = ["dlg"]',
+    ),
+    (
+        '[axes]\nmodel = ["mlp"]\npoint = ["type-2"]\n[[attack]]\ndataset = ["cancer"]',
+        'attack[0]: lacks attack; add e.g. attack = ["dlg"]',
+    ),
     ('[[train]]\ndataset = ["digits"]\nmodel = ["mlp"]', "train[0]: lacks rounds; add e.g. rounds = [20]"),
-    ('[[train]]\ndataset = ["digits"]\nmodel = ["mlp"]\nrounds = [5]\ncheckpoints = [9]',
-     "train[0].checkpoints: 9 is after the last of 5 rounds; give 0 to 5"),
+    (
+        '[[train]]\ndataset = ["digits"]\nmodel = ["mlp"]\nrounds = [5]\ncheckpoints = [9]',
+        "train[0].checkpoints: 9 is after the last of 5 rounds; give 0 to 5",
+    ),
     # what others published
-    (published('dataset = "digits"'), "published[0]: gives no figure; give one of asr, rmse, iterations, "
-     "accuracy, epsilon, rounds, milliseconds, overhead, psnr_db, ssim"),
-    (published('columns = ["asr"]\nrows = [[1]]'), "published[0].rows[0]: names no axis; say which cells, by "
-     "dataset, model, attack, knowledge, point, defense, federated"),
-    (published('dataset = "digits"\ncolumns = ["asrs"]\nrows = [[1]]'),
-     "published[0].columns: unknown column 'asrs'; did you mean 'asr'?"),
-    (published('columns = ["dataset", "asr"]\nrows = [["digits", 1], ["digits"]]'),
-     "published[0].rows[1]: 1 values for 2 columns; give one for each column"),
-    (published('columns = ["dataset", "asr"]\nrows = [["digits", 1], ["digitz", 1]]'),
-     "published[0].rows[1].dataset: unknown dataset 'digitz'; did you mean 'digits'?"),
-    (axes() + '\n[[published]]\nattack = "cpl"\nasr = 1', "published[0]: lacks source; "
-     'add e.g. source = "paper, table"'),
-    (published('attack = "cpl"\nasr = 1.5'),
-     "published[0].asr: out of range, got 1.5; it must be less than or equal to 1"),
+    (
+        published('dataset = "digits"'),
+        "published[0]: gives no figure; give one of asr, rmse, iterations, "
+        "accuracy, epsilon, rounds, milliseconds, overhead, psnr_db, ssim",
+    ),
+    (
+        published('columns = ["asr"]\nrows = [[1]]'),
+        "published[0].rows[0]: names no axis; say which cells, by "
+        "dataset, model, attack, knowledge, point, defense, federated",
+    ),
+    (
+        published('dataset = "digits"\ncolumns = ["asrs"]\nrows = [[1]]'),
+        "published[0].columns: unknown column 'asrs'; did you mean 'asr'?",
+    ),
+    (
+        published('columns = ["dataset", "asr"]\nrows = [["digits", 1], ["digits"]]'),
+        "published[0].rows[1]: 1 values for 2 columns; give one for each column",
+    ),
+    (
+        published('columns = ["dataset", "asr"]\nrows = [["digits", 1], ["digitz", 1]]'),
+        "published[0].rows[1].dataset: unknown dataset 'digitz'; did you mean 'digits'?",
+    ),
+    (
+        axes() + '\n[[published]]\nattack = "cpl"\nasr = 1',
+        'published[0]: lacks source; add e.g. source = "paper, table"',
+    ),
+    (
+        published('attack = "cpl"\nasr = 1.5'),
+        "published[0].asr: out of range, got 1.5; it must be less than or equal to 1",
+    ),
     (published('attack = "cpl"\nasr = true'), "published[0].asr: expected a number, got True; write e.g. 0.5"),
     (published('attack = "clp"\nasr = 1'), "published[0].attack: unknown attack 'clp'; did you mean 'cpl'?"),
     (published('attack = "cpl"\nasr = 1\nasrs = 1'), "published[0].asrs: unknown key; did you mean 'asr'?"),
-    (published('federated = { clientz = 3 }\nasr = 1'),
-     "published[0].federated.clientz: unknown key; did you mean 'clients'?"),
-    (published('asr = 1\ncolumns = ["dataset", "asr"]\nrows = []'),
-     "published[0].columns: a name is given twice; name each column once, and not beside the rows"),
-    (published('columns = ["dataset", "asr"]'), "published[0].rows: expected a list of rows, got None; "
-     'write e.g. rows = [["digits", 0.5]]'),
+    (
+        published("federated = { clientz = 3 }\nasr = 1"),
+        "published[0].federated.clientz: unknown key; did you mean 'clients'?",
+    ),
+    (
+        published('asr = 1\ncolumns = ["dataset", "asr"]\nrows = []'),
+        "published[0].columns: a name is given twice; name each column once, and not beside the rows",
+    ),
+    (
+        published('columns = ["dataset", "asr"]'),
+        'published[0].rows: expected a list of rows, got None; write e.g. rows = [["digits", 0.5]]',
+    ),
     # what no key can mean
-    (axes(federated="[{ rate = inf }]"),
-     "axes.federated[0].rate: expected a number, got inf; give a finite one"),
+    (axes(federated="[{ rate = inf }]"), "axes.federated[0].rate: expected a number, got inf; give a finite one"),
     (axes(seed=f"[{2**70}]"), "axes.seed[0]: a number of more than 63 bits; give a smaller one"),
     # TOML
     ("[axes]\nseed = [0\nx", "line 3, column 1: not TOML: unclosed array; mend the line"),
     (b"title = '\xff'", "not UTF-8 at byte 9; save it as UTF-8"),
     # guards
-    (axes(seed=str(list(range(1001))), draw=str(list(range(100)))),
-     "axes: 100100 combinations, at most 100000 are allowed; split the matrix"),
+    (
+        axes(seed=str(list(range(1001))), draw=str(list(range(100)))),
+        "axes: 100100 combinations, at most 100000 are allowed; split the matrix",
+    ),
     (  # the sweep of a block times what it shares
         axes(seed=str(list(range(1000)))) + "\n[[attack]]\nseed = [1]\n[[attack]]\n"
         f"attack = [{{ name = 'dlg', sweep = {{ restarts = {list(range(101))} }} }}]",
         "attack[1]: 101001 combinations, at most 100000 are allowed; split the matrix",
     ),
-    (axes() + "\n[[attack]]\nattack = ['dlg']" * 201,
-     "attack: 201 entries; at most 200 are allowed; split the matrix"),
+    (axes() + "\n[[attack]]\nattack = ['dlg']" * 201, "attack: 201 entries; at most 200 are allowed; split the matrix"),
     ("#" * (2**20 + 1), "larger than 1048576 bytes; split the matrix into several files"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("text", "line"), ERRORS, ids=[line[:60] for _, line in ERRORS])
@@ -355,15 +419,10 @@ def test_deep_nesting_is_refused(errors: Any) -> None:
     assert "nested deeper" in errors(".".join("a" * 5000) + " = 1")[0]
 
 
-def test_weights_from_a_file_stay_in_the_folder_and_go_by_content(
-    parse: Any, errors: Any, tmp_path: Path
-) -> None:
+def test_weights_from_a_file_stay_in_the_folder_and_go_by_content(parse: Any, errors: Any, tmp_path: Path) -> None:
     (tmp_path / "w.safetensors").write_bytes(b"abc")
     matrix = parse(axes(weights='[{ file = "w.safetensors" }]'))
-    assert (
-        matrix.attacks[0]["weights"].sha256
-        == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    )
+    assert matrix.attacks[0]["weights"].sha256 == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     outside = errors(axes(weights='[{ file = "../w" }, { file = "/etc/passwd" }, { file = "no" }]'))
     assert [line.partition(": ")[2].partition(";")[0] for line in outside] == [
         "'../w' lies outside the matrix's folder",
@@ -388,23 +447,21 @@ def test_a_matrix_may_be_a_suite(parse: Any) -> None:
         ('attack = "dlg"', False),
         ('point = "type-1"', False),
         ('defense = "none"\nmodel = "mlp"\ndataset = "digits"\nknowledge = "plain"', True),
-        ('federated = { steps = 5 }', True),
-        ('federated = { steps = 5, batch = 1 }', False),
+        ("federated = { steps = 5 }", True),
+        ("federated = { steps = 5, batch = 1 }", False),
     ],
-)  # fmt: skip
-def test_what_is_published_stands_beside_the_cells_that_it_is_about(
-    parse: Any, pattern: str, fits: bool
-) -> None:
+)
+def test_what_is_published_stands_beside_the_cells_that_it_is_about(parse: Any, pattern: str, fits: bool) -> None:
     """A name fits any parameters, a table those that it has; an attack fits no training."""
     (entry,) = parse(published("asr = 1\n" + pattern)).published
     data = DataRef(name="digits", sha256="0" * 64)
     shared: dict[str, Any] = {
-        "dataset": data, "model": Entry(name="mlp"), "defense": Entry(name="none"),
+        "dataset": data,
+        "model": Entry(name="mlp"),
+        "defense": Entry(name="none"),
         "federated": Federated(algorithm="fedavg", steps=5),
-    }  # fmt: skip
-    attack = AttackCell(
-        **shared, attack=Entry(name="cpl", params={"share": 0.25, "restarts": 0}), point="type-2"
-    )
+    }
+    attack = AttackCell(**shared, attack=Entry(name="cpl", params={"share": 0.25, "restarts": 0}), point="type-2")
     assert (beside([entry], attack) is entry) == fits
     training = TrainingCell(**shared, rounds=3)
     assert (beside([entry], training) is entry) == (pattern == "federated = { steps = 5 }")
@@ -441,9 +498,7 @@ def test_more_defenses_join_the_axis_at_its_end_with_their_defaults(tmp_path: Pa
 def test_more_defenses_join_every_block_of_attacks(tmp_path: Path) -> None:
     """An axis that is left out holds `none`; a block may stand without [axes]."""
     more = '\n[[attack]]\nattack = ["cpl"]\n[[attack]]\nattack = ["gradinv"]\ndefense = ["prune"]\n'
-    expected = [
-        ("cpl", "none", None), ("cpl", "noise", None), ("gradinv", "prune", 0.5), ("gradinv", "noise", None),
-    ]  # fmt: skip
+    expected = [("cpl", "none", None), ("cpl", "noise", None), ("gradinv", "prune", 0.5), ("gradinv", "noise", None)]
     assert defenses(tmp_path / "m.toml", axes() + more, "noise") == expected
     alone = "[[attack]]\n" + LEAST.replace('dlg"]', 'cpl"]', 1).replace('["dlg-lenet"]', '["mlp"]')
     assert [row[1] for row in defenses(tmp_path / "m.toml", alone, "noise")] == ["none", "noise"]
@@ -452,15 +507,15 @@ def test_more_defenses_join_every_block_of_attacks(tmp_path: Path) -> None:
 def test_more_defenses_join_trainings_that_compare_defenses_and_no_others(tmp_path: Path) -> None:
     block = '\n[[train]]\ndataset = ["digits"]\nmodel = ["mlp"]\nrounds = [{rounds}]\ndefense = {defense}\n'
     path = tmp_path / "m.toml"
-    weights, costs = (
-        block.format(rounds=1, defense='["none"]'),
-        block.format(rounds=2, defense='["none", "prune"]'),
-    )
+    weights, costs = (block.format(rounds=1, defense='["none"]'), block.format(rounds=2, defense='["none", "prune"]'))
     path.write_text(axes() + weights + costs)
     rows = read(path, more_defenses=["noise"], registry=REGISTRY).trainings
     assert [(row["rounds"], row["defense"].name) for row in rows] == [
-        (1, "none"), (2, "none"), (2, "prune"), (2, "noise"),
-    ]  # fmt: skip
+        (1, "none"),
+        (2, "none"),
+        (2, "prune"),
+        (2, "noise"),
+    ]
     path.write_text(costs)  # it has this one already
     assert len(read(path, more_defenses=["prune"], registry=REGISTRY).trainings) == 2
     path.write_text(weights)
@@ -488,9 +543,7 @@ def test_more_defenses_join_trainings_that_compare_defenses_and_no_others(tmp_pa
         ),
     ],
 )
-def test_an_error_of_an_added_defense_is_reported_with_the_others(
-    tmp_path: Path, text: str, lines: list[str]
-) -> None:
+def test_an_error_of_an_added_defense_is_reported_with_the_others(tmp_path: Path, text: str, lines: list[str]) -> None:
     path = tmp_path / "m.toml"
     path.write_text(text, "utf-8")
     with pytest.raises(MatrixError) as caught:
@@ -504,9 +557,29 @@ WORDS = st.sampled_from(
 )
 LEAVES = WORDS | st.integers(-(2**70), 2**70) | st.floats() | st.booleans() | st.text(max_size=4) | st.dates()
 KEYS = st.sampled_from(
-    ["name", "sweep", "train", "round", "rounds", "file", "share", "restarts", "steps", "batch", "clients",
-     "defense", "federated", "repeated-readings", "dataset", "attack", "columns", "rows", "scale", "zzz"]
-)  # fmt: skip
+    [
+        "name",
+        "sweep",
+        "train",
+        "round",
+        "rounds",
+        "file",
+        "share",
+        "restarts",
+        "steps",
+        "batch",
+        "clients",
+        "defense",
+        "federated",
+        "repeated-readings",
+        "dataset",
+        "attack",
+        "columns",
+        "rows",
+        "scale",
+        "zzz",
+    ]
+)
 VALUES = st.recursive(
     LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3), max_leaves=8
 )
@@ -532,10 +605,7 @@ def outcome(document: dict[str, Any], monkeypatch: pytest.MonkeyPatch, file: Pat
 
 PATHS = [path for path in paths(tomllib.loads(VALID)) if path]
 HARSH = settings(
-    max_examples=150,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-    derandomize=True,
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
 )
 
 
@@ -567,9 +637,7 @@ def test_no_mutation_of_a_valid_file_raises_anything_else(
 @HARSH
 @given(
     document=st.dictionaries(
-        st.sampled_from(
-            ["title", "readings", "scales", "axes", "attack", "train", "published", "exclude", "zzz"]
-        ),
+        st.sampled_from(["title", "readings", "scales", "axes", "attack", "train", "published", "exclude", "zzz"]),
         VALUES | st.lists(st.dictionaries(KEYS, VALUES, max_size=3), max_size=2),
         max_size=4,
     )

@@ -58,12 +58,7 @@ class Fixed:
 
 def federated(steps: int = 1, batch: int = 3) -> Federated:
     return Federated(
-        algorithm="fedsgd" if steps == 1 else "fedavg",
-        clients=12,
-        per_round=3,
-        steps=steps,
-        batch=batch,
-        rate=0.1,
+        algorithm="fedsgd" if steps == 1 else "fedavg", clients=12, per_round=3, steps=steps, batch=batch, rate=0.1
     )
 
 
@@ -80,9 +75,10 @@ def batches(steps: int = 1, batch: int = 3) -> Batches:
     made = torch.Generator().manual_seed(1)
     shape = (len(CLIENTS), steps, batch)
     return Batches(
-        clients=CLIENTS, inputs=torch.rand((*shape, 1, 6, 6), generator=made, dtype=torch.float64),
+        clients=CLIENTS,
+        inputs=torch.rand((*shape, 1, 6, 6), generator=made, dtype=torch.float64),
         labels=torch.randint(10, shape, generator=made),
-    )  # fmt: skip
+    )
 
 
 def staged(defense: Defense, setting: Federated) -> Stages:
@@ -98,11 +94,15 @@ def shown(defense: Defense, setting: Federated, given: Batches) -> dict[str, dic
 
 def cell_of(where: str = "type-2", batch: int = 3, **changes: Any) -> AttackCell:
     fields: dict[str, Any] = {
-        "dataset": DataRef(name="digits", sha256=data().sha256), "model": Entry(name="dlg-lenet"),
+        "dataset": DataRef(name="digits", sha256=data().sha256),
+        "model": Entry(name="dlg-lenet"),
         "federated": Federated(batch=batch, clients=20, per_round=4),
-        "defense": Entry(name="mixup", params={"alpha": 1.0}), "attack": Entry(name="prior-mean"),
-        "point": where, "readings": 4, "evaluations": 4,
-    }  # fmt: skip
+        "defense": Entry(name="mixup", params={"alpha": 1.0}),
+        "attack": Entry(name="prior-mean"),
+        "point": where,
+        "readings": 4,
+        "evaluations": 4,
+    }
     return AttackCell(**(fields | changes))
 
 
@@ -110,9 +110,7 @@ def cell_of(where: str = "type-2", batch: int = 3, **changes: Any) -> AttackCell
 
 
 @pytest.mark.parametrize("steps", [1, 2])
-def test_with_a_share_of_one_it_is_undefended_bit_for_bit(
-    steps: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_with_a_share_of_one_it_is_undefended_bit_for_bit(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(KeyedDraws, "uniform", Fixed(1.0).uniform)
     setting, given = federated(steps), batches(steps)
     plain = shown(registry.instance("defenses", "none", {}), setting, given)
@@ -159,17 +157,13 @@ def test_the_share_has_the_beta_law(alpha: float) -> None:
     after = MixNext(alpha=alpha).apply({"inputs": x, "targets": y}, context)
     share = torch.cat([after["inputs"][:, 0, 0], 1 - after["inputs"][:, 1, 0]])
     assert kstest(share.numpy(), beta(alpha, alpha).cdf).statistic < 1.95 / count**0.5
-    torch.testing.assert_close(
-        after["targets"][:, :, 0], after["inputs"][..., 0]
-    )  # the label's share is the input's
+    torch.testing.assert_close(after["targets"][:, :, 0], after["inputs"][..., 0])  # the label's share is the input's
 
 
 def test_a_batch_of_one_is_left_as_it_is() -> None:
     setting, given = federated(batch=1), batches(batch=1)
     assert MixUp().transforms(setting_of(setting)) == {}
-    plain, mixed = (
-        shown(registry.instance("defenses", name, {}), setting, given) for name in ("none", "mixup")
-    )
+    plain, mixed = (shown(registry.instance("defenses", name, {}), setting, given) for name in ("none", "mixup"))
     assert all(torch.equal(mixed[at][name], plain[at][name]) for at in plain for name in plain[at])
     assert untouched(staged(MixUp(), setting), point("type-2"))
     assert not untouched(staged(MixUp(), federated()), point("type-2"))
@@ -198,9 +192,7 @@ def test_training_mixes_as_a_reading_does(steps: int, stacked: bool, monkeypatch
         loss = nn.functional.cross_entropy(functional_call(module, now, (x[1, step],)), y[1, step])
         slopes = torch.autograd.grad(loss, list(now.values()))
         rate = setting.rate if steps > 1 else -1.0
-        now = {
-            n: (v - rate * g).detach().requires_grad_() for (n, v), g in zip(now.items(), slopes, strict=True)
-        }
+        now = {n: (v - rate * g).detach().requires_grad_() for (n, v), g in zip(now.items(), slopes, strict=True)}
     for name, value in now.items():
         expected = weights[name] - value if steps > 1 else value - weights[name]
         torch.testing.assert_close(sent[name][1], expected.detach(), rtol=1e-10, atol=1e-13)
@@ -217,9 +209,7 @@ def test_an_observer_beside_a_training_changes_no_bit_of_it() -> None:
         )[0]
 
     defended = staged(MixUp(), setting)
-    plain, beside, mixed = (
-        sent(each) for each in (defended.undefended, replace(defended, states_only=True), defended)
-    )
+    plain, beside, mixed = (sent(each) for each in (defended.undefended, replace(defended, states_only=True), defended))
     assert all(torch.equal(beside[name], value) for name, value in plain.items())
     assert not any(torch.equal(mixed[name], value) for name, value in plain.items())
 
@@ -243,9 +233,7 @@ class _Shifted(Transform):
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
         del context
-        return {
-            name: self.factor * (value + value.roll(self.shift, 1)) / 2 for name, value in tensors.items()
-        }
+        return {name: self.factor * (value + value.roll(self.shift, 1)) / 2 for name, value in tensors.items()}
 
 
 @pytest.mark.parametrize(
@@ -279,9 +267,10 @@ def of(cell: AttackCell, tmp: Path) -> Any:
     context, at = RunContext(run=tmp), point(cell.point)
     victims = draw_victims(cell, prepare_source(cell, context, MEMORY), at)
     return SimpleNamespace(
-        originals=originals_at(cell, victims, at), whole=truth_at(victims, point("type-1")),
+        originals=originals_at(cell, victims, at),
+        whole=truth_at(victims, point("type-1")),
         trained=trained_at(cell, prepare(cell, context, MEMORY), victims, at),
-    )  # fmt: skip
+    )
 
 
 def test_what_is_mixed_at_type_2_are_the_two_that_are_scored(tmp_path: Path) -> None:
@@ -303,9 +292,14 @@ def planted(cell: AttackCell, guess: Tensor, tmp: Path, monkeypatch: pytest.Monk
     ones = torch.ones(count, dtype=torch.int64)
     fine: Status = "ok"
     claim = Reconstruction(
-        inputs=guess, labels=torch.full((count, examples), -1), loss=torch.zeros(count), evaluations=ones,
-        outer=ones, restarts=ones, status=(fine,) * count,
-    )  # fmt: skip
+        inputs=guess,
+        labels=torch.full((count, examples), -1),
+        loss=torch.zeros(count),
+        evaluations=ones,
+        outer=ones,
+        restarts=ones,
+        status=(fine,) * count,
+    )
     monkeypatch.setattr(answer, "reconstruct", lambda *args: Attempt(reconstruction=claim))
     record = run(cell, RunContext(run=tmp), MEMORY)
     assert record.attack is not None, record.reason
@@ -325,16 +319,15 @@ def test_either_original_of_a_mixture_leaks_it_and_the_mixture_does_not(
     found = of(cell, tmp_path)
     first, second = (each.inputs.clone() for each in found.originals)
     half = (first + second) / 2
-    result = planted(
-        cell, torch.stack([first[0], second[1], half[2], 0 * half[3] + 0.5]), tmp_path, monkeypatch
-    )
+    result = planted(cell, torch.stack([first[0], second[1], half[2], 0 * half[3] + 0.5]), tmp_path, monkeypatch)
     assert [reading.leaked for reading in result.readings] == [True, True, False, False]
     examples = [reading.examples[0] for reading in result.readings]
     assert examples[0].psnr_db == examples[1].psnr_db == pytest.approx(120)
     assert (examples[2].psnr_db or 0) < 20
     assert [examples[n].label for n in (0, 1)] == [
-        int(found.originals[0].labels[0, 0]), int(found.originals[1].labels[1, 0])
-    ]  # fmt: skip
+        int(found.originals[0].labels[0, 0]),
+        int(found.originals[1].labels[1, 0]),
+    ]
     # the reading stays that of the first, so that attacks pair, and a blind guess has two to hit
     assert [reading.indices for reading in result.readings] == [
         (int(index),) for index in found.originals[0].indices[:, 0]
@@ -345,9 +338,7 @@ def test_either_original_of_a_mixture_leaks_it_and_the_mixture_does_not(
     assert EITHER in result.notes
 
 
-def test_who_only_mixes_is_told_from_who_adds_noise_as_well(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_only_mixes_is_told_from_who_adds_noise_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By literal stages alone: the class of a plug-in is not loaded where its cells are scored."""
     monkeypatch.setattr(registry, "_added", {})
     plugin = tmp_path / "plugin.py"
@@ -411,9 +402,7 @@ def test_a_submission_that_is_scored_against_the_farther_original_is_found(
 
 
 @pytest.mark.parametrize("where", ["type-2", "type-1"])
-def test_who_knows_the_defense_finds_the_mixture_and_its_self_check_is_at_zero(
-    where: str, tmp_path: Path
-) -> None:
+def test_who_knows_the_defense_finds_the_mixture_and_its_self_check_is_at_zero(where: str, tmp_path: Path) -> None:
     cell = cell_of(where, knowledge="adaptive", readings=2, attack=Entry(name="dlg"), evaluations=5)
     record = run(cell, RunContext(run=tmp_path), Memory())
     assert record.attack is not None, record.reason
@@ -434,9 +423,14 @@ def test_a_black_box_attacker_mixes_a_candidate_with_a_public_example(tmp_path: 
     first, again, other = (reading.simulator(x, y, draw) for draw in (0, 0, 1))
     alone = prepare(cell_of(defense=Entry(name="none")), RunContext(run=tmp_path), MEMORY)
     plain = run_round(
-        alone.model, alone.weights, Batches(clients=(0, 1), inputs=x[:, None], labels=y[:, None]),
-        Federated(batch=1), alone.stages, KEY, classes=10,
-    ).shown["example"]  # fmt: skip
+        alone.model,
+        alone.weights,
+        Batches(clients=(0, 1), inputs=x[:, None], labels=y[:, None]),
+        Federated(batch=1),
+        alone.stages,
+        KEY,
+        classes=10,
+    ).shown["example"]
     for name, value in first.items():
         assert torch.equal(value, again[name]) and not torch.equal(value, other[name])
         assert not torch.allclose(value[:, 0], plain[name])

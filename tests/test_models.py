@@ -15,10 +15,12 @@ from bench.registry import entries as registry
 @pytest.mark.parametrize(
     ("name", "shape", "inner"),
     [
-        ("dlg-lenet", (1, 28, 28), 588), ("dlg-lenet", (3, 32, 32), 768), ("cpl-lenet", (1, 28, 28), 588),
+        ("dlg-lenet", (1, 28, 28), 588),
+        ("dlg-lenet", (3, 32, 32), 768),
+        ("cpl-lenet", (1, 28, 28), 588),
         ("fed-cnn", (1, 28, 28), 1600),
     ],
-)  # fmt: skip
+)
 def test_the_last_layer_is_as_wide_as_the_paper_has_it(name: str, shape: tuple[int, ...], inner: int) -> None:
     model: Model = registry.instance("models", name, {})
     module = model.build(shape, 10)
@@ -60,9 +62,7 @@ def test_normalisation_layers_start_as_the_identity() -> None:
 
 def test_a_layer_without_a_known_law_is_refused() -> None:
     model = _Own(nn.PReLU())
-    with pytest.raises(
-        BenchError, match=r"cannot draw initial weights of PReLU; give the model an `initial`"
-    ):
+    with pytest.raises(BenchError, match=r"cannot draw initial weights of PReLU; give the model an `initial`"):
         model.initial(model.build((1, 8, 8), 10), 0)
 
 

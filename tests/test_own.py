@@ -31,13 +31,7 @@ def model() -> nn.Module:
 def read(model: nn.Module, digits: tuple[Tensor, Tensor], gradients: Any = None, **options: Any) -> Any:
     x, y = digits
     return api.reading(
-        gradients,
-        model=model,
-        shape=SHAPE,
-        classes=10,
-        public=x[100:200],
-        public_labels=y[100:200],
-        **options,
+        gradients, model=model, shape=SHAPE, classes=10, public=x[100:200], public_labels=y[100:200], **options
     )
 
 
@@ -92,9 +86,7 @@ def _moved(model: nn.Module, gradients: dict[str, Tensor], rate: float) -> nn.Mo
         ("other", "nothing that was tried explains it: other weights, another model or loss"),
     ],
 )
-def test_the_likeliest_mistake_is_named(
-    case: str, line: str, model: nn.Module, digits: tuple[Tensor, Tensor]
-) -> None:
+def test_the_likeliest_mistake_is_named(case: str, line: str, model: nn.Module, digits: tuple[Tensor, Tensor]) -> None:
     x, y = digits[0][:1], digits[1][:1]
     sent, options, net = api.gradient(model, x, y), dict[str, Any](), model
     if case == "sign":
@@ -142,9 +134,7 @@ def test_the_likeliest_mistake_is_named(
 def test_batch_statistics_are_named_or_refused(digits: tuple[Tensor, Tensor]) -> None:
     x, y = digits[0][:4], digits[1][:4]
     torch.manual_seed(0)
-    net = nn.Sequential(
-        nn.Conv2d(1, 6, 3, bias=False), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(216, 10)
-    )
+    net = nn.Sequential(nn.Conv2d(1, 6, 3, bias=False), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(216, 10))
     with pytest.raises(BenchError, match="1 is BatchNorm2d in training mode: its gradients mix the examples"):
         read(net, digits, [torch.zeros(1)])
     with pytest.raises(BenchError, match="1 is BatchNorm2d in training mode"):
@@ -164,9 +154,7 @@ def test_a_reading_is_doubted_without_its_truth(model: nn.Module, digits: tuple[
     assert "times as long as a public example's gradient" in short.line
     many = api.check(read(model, digits, api.gradient(model, digits[0][:5], digits[1][:5])))
     assert "rank 5, that of 1 examples at most 1" in many.line
-    decayed = {
-        name: value + 0.1 * dict(model.named_parameters())[name].detach() for name, value in sent.items()
-    }
+    decayed = {name: value + 0.1 * dict(model.named_parameters())[name].detach() for name, value in sent.items()}
     assert "that of cross entropy to 0" in api.check(read(model, digits, decayed)).line
 
 
@@ -186,10 +174,7 @@ class Embedded(nn.Module):
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (
-            {"shape": (8, 8)},
-            r"shape \(8, 8\) is neither \(channel, .*; give \(1, 8, 8\) for a picture of one channel",
-        ),
+        ({"shape": (8, 8)}, r"shape \(8, 8\) is neither \(channel, .*; give \(1, 8, 8\) for a picture of one channel"),
         ({"shape": (1, 8, 9)}, r"the model takes no inputs of shape \(1, 1, 8, 9\): "),
         ({"classes": 7}, r"the model gives \(1, 10\) for one example; expected logits \(1, 7\)"),
         ({"model": Embedded()}, "words is an Embedding, which takes integers"),
@@ -204,12 +189,7 @@ class Embedded(nn.Module):
     ],
 )
 def test_what_does_not_fit_is_one_line(options: dict[str, Any], line: str) -> None:
-    fields = {
-        "gradients": [torch.ones(10, 64), torch.ones(10)],
-        "model": LINEAR,
-        "shape": SHAPE,
-        "classes": 10,
-    }
+    fields = {"gradients": [torch.ones(10, 64), torch.ones(10)], "model": LINEAR, "shape": SHAPE, "classes": 10}
     with pytest.raises(BenchError, match=line) as caught:
         api.reading(**{**fields, **options})
     assert "\n" not in str(caught.value)
@@ -218,13 +198,14 @@ def test_what_does_not_fit_is_one_line(options: dict[str, Any], line: str) -> No
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"lr": 0.0}, "SGD: lr is 0.0"), ({"lr": 1.0, "batch": 0}, "SGD: batch is 0"),
+        ({"lr": 0.0}, "SGD: lr is 0.0"),
+        ({"lr": 1.0, "batch": 0}, "SGD: batch is 0"),
         ({"lr": 1.0, "momentum": 1.0}, "momentum is 1.0; it lies in 0 to below 1"),
         ({"lr": 1.0, "weight_decay": -1.0}, "weight_decay is -1.0"),
         ({"lr": 1.0, "epochs": 2}, "epochs need `examples`"),
         ({"lr": 1.0, "epochs": 2, "steps": 2, "examples": 4}, "steps and epochs are both given"),
     ],
-)  # fmt: skip
+)
 def test_a_protocol_that_does_not_fit_is_one_line(options: dict[str, Any], line: str) -> None:
     with pytest.raises(BenchError, match=line):
         api.SGD(**options)
@@ -233,9 +214,7 @@ def test_a_protocol_that_does_not_fit_is_one_line(options: dict[str, Any], line:
 def test_buffers_in_a_list_are_named(digits: tuple[Tensor, Tensor]) -> None:
     net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(72, 10)).eval()
     state = list(net.state_dict().values())
-    with pytest.raises(
-        BenchError, match=r"9 gradients for 6 parameters: 3 of them are buffers \(1.running_mean, "
-    ):
+    with pytest.raises(BenchError, match=r"9 gradients for 6 parameters: 3 of them are buffers \(1.running_mean, "):
         read(net, digits, state)
     moved = {name: value + 0.1 for name, value in net.state_dict().items()}
     reading = read(net, digits, before=state, after=moved, local=api.SGD(lr=0.1))
@@ -276,9 +255,12 @@ def test_frozen_parameters_stay_where_they_are(digits: tuple[Tensor, Tensor]) ->
     ],
 )
 def test_a_clients_training_is_read_as_it_was(
-    sizes: tuple[int, ...], local: dict[str, Any], options: dict[str, Any], model: nn.Module,
+    sizes: tuple[int, ...],
+    local: dict[str, Any],
+    options: dict[str, Any],
+    model: nn.Module,
     digits: tuple[Tensor, Tensor],
-) -> None:  # fmt: skip
+) -> None:
     """Against `torch.optim.SGD`, in float64: the replay is what was sent, to rounding."""
     distinct = local.get("examples", sum(sizes))
     x, y = digits[0][:distinct].double(), digits[1][:distinct]
@@ -295,28 +277,21 @@ def test_a_clients_training_is_read_as_it_was(
     assert (checked.cosine, checked.scale) == pytest.approx((1, 1), abs=1e-9)
 
 
-def test_several_steps_are_unrolled_unless_told_otherwise(
-    model: nn.Module, digits: tuple[Tensor, Tensor]
-) -> None:
+def test_several_steps_are_unrolled_unless_told_otherwise(model: nn.Module, digits: tuple[Tensor, Tensor]) -> None:
     """Two steps with momentum: 0 by one gradient of both, all by the simulation."""
     x, y = digits[0][:2], digits[1][:2]
     before, after = trained(model, [(x[n : n + 1], y[n : n + 1]) for n in range(2)], momentum=0.9)
     reading = read(model, digits, before=before, after=after, local=api.SGD(lr=RATE, steps=2, momentum=0.9))
     found = api.attack(reading, "map", evaluations=1200)
     assert api.score(found, x, y).summary.asr.value == 1
-    notes = [
-        api.attack(reading, "cpl", evaluations=40, params=params).loss
-        for params in ({}, {"local": "unrolled"})
-    ]
+    notes = [api.attack(reading, "cpl", evaluations=40, params=params).loss for params in ({}, {"local": "unrolled"})]
     assert torch.equal(*notes)
 
 
 def test_examples_of_several_epochs_count_once(model: nn.Module, digits: tuple[Tensor, Tensor]) -> None:
     x, y = digits[0][:2], digits[1][:2]
     before, after = trained(model, [(x[n : n + 1], y[n : n + 1]) for n in (0, 1, 0, 1)])
-    reading = read(
-        model, digits, before=before, after=after, local=api.SGD(lr=RATE, epochs=2, examples=2), labels=y
-    )
+    reading = read(model, digits, before=before, after=after, local=api.SGD(lr=RATE, epochs=2, examples=2), labels=y)
     assert (reading.examples, reading.labels.tolist()) == (4, [sorted([*y.tolist()] * 2)])
     for name, evaluations in (("map", 600), ("cpl", 40)):
         found = api.attack(reading, name, evaluations=evaluations)
@@ -369,10 +344,19 @@ def test_a_layer_that_is_withheld_is_named_though_the_sum_is_right(digits: tuple
 DP = {"name": "fed-cdp", "clip": 1.0, "noise": "code", "clipping": "flat"}
 
 
-@pytest.mark.parametrize(("sigma", "case", "explained"), [
-    (0.01, "right", True), (0.01, "rate", False), (0.01, "sign", False), (0.01, "bare", False),
-    (0.01, "others", False), (0.01, "zero", False), (10.0, "right", None), (10.0, "zero", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("sigma", "case", "explained"),
+    [
+        (0.01, "right", True),
+        (0.01, "rate", False),
+        (0.01, "sign", False),
+        (0.01, "bare", False),
+        (0.01, "others", False),
+        (0.01, "zero", False),
+        (10.0, "right", None),
+        (10.0, "zero", False),
+    ],
+)
 def test_noise_that_was_declared_is_no_excuse(
     sigma: float, case: str, explained: bool | None, digits: tuple[Tensor, Tensor]
 ) -> None:
@@ -448,14 +432,10 @@ def test_mistakes_are_not_called_a_defense(digits: tuple[Tensor, Tensor]) -> Non
     swapped = api.check(read(net, digits, api.gradient(net, x, y), batch=2), x, y.flip(0))
     assert swapped.explained is False and "a defense?" not in swapped.line
     before, after = trained(net, [(x, y)] * 3)
-    back = read(
-        net, digits, before=after, after=before, local=api.SGD(lr=RATE, batch=2, epochs=3, examples=2)
-    )
+    back = read(net, digits, before=after, after=before, local=api.SGD(lr=RATE, batch=2, epochs=3, examples=2))
     assert "before and after are swapped" in api.check(back, x, y).line
     decayed, after = trained(net, [(x, y)] * 2, weight_decay=0.1)
-    undeclared = read(
-        net, digits, before=decayed, after=after, local=api.SGD(lr=RATE, batch=2, steps=2, examples=2)
-    )
+    undeclared = read(net, digits, before=decayed, after=after, local=api.SGD(lr=RATE, batch=2, steps=2, examples=2))
     assert "weight decay near 0.1" in api.check(undeclared, x, y).line
 
 
@@ -476,8 +456,11 @@ def test_frozen_parameters_may_come_as_none_and_are_kept_in_files(
     net, x, y = deep(), digits[0][:1], digits[1][:1]
     net.get_parameter("1.weight").requires_grad_(False)
     F.cross_entropy(net(x), y).backward()
-    for sent in ([p.grad for p in net.parameters()], {n: p.grad for n, p in net.named_parameters()},
-                 {f"module.{n}": p.grad for n, p in net.named_parameters() if p.grad is not None}):  # fmt: skip
+    for sent in (
+        [p.grad for p in net.parameters()],
+        {n: p.grad for n, p in net.named_parameters()},
+        {f"module.{n}": p.grad for n, p in net.named_parameters() if p.grad is not None},
+    ):
         reading = read(net, digits, sent)
         assert "1.weight" not in reading.values and api.check(reading, x, y).explained
     api.save_reading(tmp_path / "r.npz", reading)
@@ -501,12 +484,7 @@ BOOLEAN = {"1.weight": torch.ones(10, 64, dtype=torch.bool), "1.bias": torch.one
     ],
 )
 def test_slips_of_arguments_are_one_line(options: dict[str, Any]) -> None:
-    fields = {
-        "gradients": [torch.ones(10, 64), torch.ones(10)],
-        "model": LINEAR,
-        "shape": SHAPE,
-        "classes": 10,
-    }
+    fields = {"gradients": [torch.ones(10, 64), torch.ones(10)], "model": LINEAR, "shape": SHAPE, "classes": 10}
     with pytest.raises(BenchError) as caught:
         api.reading(**{**fields, **options})
     assert "\n" not in str(caught.value)

@@ -28,8 +28,11 @@ def build(kind: str, sources: Path, place: Path) -> set[str]:
     """Build `sources`; the names of the files in what was built."""
     done = subprocess.run(
         [sys.executable, "-P", "-W", "ignore", "-c", BUILD, kind, str(place)],
-        cwd=sources, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+        cwd=sources,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     file = place / done.stdout.splitlines()[-1]
     if kind == "wheel":

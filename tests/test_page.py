@@ -41,37 +41,69 @@ def at(point: str = "type-2", asr: float | None = 0.5, **changes: Any) -> AtPoin
     rate = asr or 0.0
     return AtPoint(
         **{
-            "point": point, "asr": asr, "interval": (max(0.0, rate - 0.1), min(1.0, rate + 0.1)) if scored else None,
-            "lower_bound": False, "at_least_once": None, "examples": 64 if scored else 0,
-                "identified": Rate(value=rate, interval=(0.0, 1.0), chance=0.01) if scored else None, "named": None,
+            "point": point,
+            "asr": asr,
+            "interval": (max(0.0, rate - 0.1), min(1.0, rate + 0.1)) if scored else None,
+            "lower_bound": False,
+            "at_least_once": None,
+            "examples": 64 if scored else 0,
+            "identified": Rate(value=rate, interval=(0.0, 1.0), chance=0.01) if scored else None,
+            "named": None,
             "best": Best(attack=CPL, asr=rate, medians=MEDIANS) if scored else None,
             "by_attack": {CPL: rate, f"{CPL} · adaptive": rate / 2} if scored else {},
-            "reached": tuple(rate for _ in THRESHOLDS_DB), "prior_asr": 0.0, "prior_psnr_db": 12.0, "epsilon": None,
-            "epsilon_absent": "it adds no noise", "absent": {}, "crashed": {}, "missing": (), "flags": (), **changes,
+            "reached": tuple(rate for _ in THRESHOLDS_DB),
+            "prior_asr": 0.0,
+            "prior_psnr_db": 12.0,
+            "epsilon": None,
+            "epsilon_absent": "it adds no noise",
+            "absent": {},
+            "crashed": {},
+            "missing": (),
+            "flags": (),
+            **changes,
         }
-    )  # fmt: skip
+    )
 
 
 def cost(**changes: Any) -> DefenseCost:
     return DefenseCost(
         **{
-            "setting": "fedsgd N=100", "seeds": 1, "accuracy": 0.9, "loss": 0.02, "epsilon": None, "delta": None,
-            "epsilon_unit": None, "epsilon_adjacency": None,
-            "epsilon_absent": "it adds no noise", "overhead": 1.5, "diverged": 0,
-            "curve": ((0, 0.1), (5, 0.7), (10, 0.9)), **changes,
+            "setting": "fedsgd N=100",
+            "seeds": 1,
+            "accuracy": 0.9,
+            "loss": 0.02,
+            "epsilon": None,
+            "delta": None,
+            "epsilon_unit": None,
+            "epsilon_adjacency": None,
+            "epsilon_absent": "it adds no noise",
+            "overhead": 1.5,
+            "diverged": 0,
+            "curve": ((0, 0.1), (5, 0.7), (10, 0.9)),
+            **changes,
         }
-    )  # fmt: skip
+    )
 
 
 def row(defense: str = "none", *points: AtPoint, key: str = "k", **changes: Any) -> Row:
     own = {one.point: one for one in points or (at(),)}
     return Row(
         **{
-            "title": "digits · lenet(width=0.5) · untrained", "key": key, "dataset": "digits",
-            "model": "lenet(width=0.5)", "protocol": 1, "defense": defense, "points": own, "cost": cost(),
-            "complete": True, "private": False, "cells": (), "rank": 1, **changes,
+            "title": "digits · lenet(width=0.5) · untrained",
+            "key": key,
+            "dataset": "digits",
+            "model": "lenet(width=0.5)",
+            "protocol": 1,
+            "defense": defense,
+            "points": own,
+            "cost": cost(),
+            "complete": True,
+            "private": False,
+            "cells": (),
+            "rank": 1,
+            **changes,
         }
-    )  # fmt: skip
+    )
 
 
 def some() -> list[Row]:
@@ -85,13 +117,11 @@ def some() -> list[Row]:
         row("none", at(asr=1.0), at("type-1", asr=0.04), rank=4, pareto=True),
         row("prune", at(asr=0.005, flags=(few,)), at("type-1", asr=None), rank=5, complete=False),
         row("none", at(asr=0.9), rank=1, cost=None, **other),
-    ]  # fmt: skip
+    ]
 
 
 def render(rows: Sequence[Row], found: dict[tuple[str, str], Thumbnail] | None = None, **changes: Any) -> str:
-    return page.render(
-        rows, **{"thumbnails": found or {}, "title": "Board", "context": ["protocol 1"], **changes}
-    )
+    return page.render(rows, **{"thumbnails": found or {}, "title": "Board", "context": ["protocol 1"], **changes})
 
 
 @contextmanager
@@ -212,9 +242,7 @@ def test_no_examples_are_no_error(tmp_path: Path) -> None:
     assert reconstructions.thumbnails(rows, where) == {}
 
 
-@pytest.mark.parametrize(
-    "shape", [(2, 2, 3, 32, 32), (2, 2, 1, 8, 8), (1, 1, 14), (2, 1, 3, 300, 200), (1, 1, 5, 7)]
-)
+@pytest.mark.parametrize("shape", [(2, 2, 3, 32, 32), (2, 2, 1, 8, 8), (1, 1, 14), (2, 1, 3, 300, 200), (1, 1, 5, 7)])
 def test_a_thumbnail_fits_its_limit_for_every_shape(shape: tuple[int, ...]) -> None:
     values = np.random.default_rng(0).random(shape)
     broken = np.where(values < 0.1, np.nan, values * 3 - 1)
@@ -395,11 +423,13 @@ def test_what_is_missing_is_said(browser: Browser, tmp_path: Path, missing: str)
         "rates": [row("none", crashed, cost=None, complete=False), row("prune", at(asr=None, absent={CPL: "no bias"}))],
         "figures": [row("none", at(best=empty, prior_psnr_db=None, interval=None), cost=blank)],
         "rows": [],
-    }[missing]  # fmt: skip
+    }[missing]
     said = {
-        "trainings": "No defense was trained", "rates": "No attack was scored", "figures": "none",
+        "trainings": "No defense was trained",
+        "rates": "No attack was scored",
+        "figures": "none",
         "rows": "nothing to show",
-    }[missing]  # fmt: skip
+    }[missing]
     with opened(browser, tmp_path, render(rows)) as seen:
         text = seen.page.locator("main").inner_text()
         assert said in text

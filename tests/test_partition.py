@@ -84,8 +84,7 @@ def test_a_client_does_not_depend_on_how_many_come_after_it(kind: str) -> None:
 @pytest.mark.parametrize("kind", _KINDS)
 def test_another_seed_gives_another_partition(kind: str) -> None:
     first, second = (
-        client_indices(_labels(1000, 10), kind=kind, clients=10, client_examples=20, seed=seed)
-        for seed in (0, 1)
+        client_indices(_labels(1000, 10), kind=kind, clients=10, client_examples=20, seed=seed) for seed in (0, 1)
     )
     assert not np.array_equal(first, second)
 
@@ -121,8 +120,6 @@ def test_sizes_default_to_an_equal_share_even_where_there_are_two_parts() -> Non
         ("two-class", 2, 60, "30 examples of each class, the smallest has 10"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(
-    kind: str, clients: int, size: int | None, message: str
-) -> None:
+def test_what_cannot_be_is_refused_in_one_line(kind: str, clients: int, size: int | None, message: str) -> None:
     with pytest.raises(BenchError, match=message):
         client_indices(_labels(100, 10), kind=kind, clients=clients, client_examples=size, seed=0)

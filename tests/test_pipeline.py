@@ -22,16 +22,12 @@ CLIENTS, BATCH, CLASSES = 3, 4, 5
 
 
 def setting(steps: int = 1) -> Setting:
-    return Setting(
-        clients=6, per_round=CLIENTS, rounds=2, steps=steps, batch=BATCH, client_examples=10, rate=0.1
-    )
+    return Setting(clients=6, per_round=CLIENTS, rounds=2, steps=steps, batch=BATCH, client_examples=10, rate=0.1)
 
 
 @pytest.fixture
 def model() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(1, 3, 3, padding=1), nn.Sigmoid(), nn.Flatten(), nn.Linear(3 * 36, CLASSES)
-    ).double()
+    return nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.Sigmoid(), nn.Flatten(), nn.Linear(3 * 36, CLASSES)).double()
 
 
 @pytest.fixture
@@ -68,21 +64,15 @@ def slow_client(
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-def test_an_update_is_what_a_textbook_loop_gives(
-    model: nn.Module, weights: dict[str, Tensor], steps: int
-) -> None:
+def test_an_update_is_what_a_textbook_loop_gives(model: nn.Module, weights: dict[str, Tensor], steps: int) -> None:
     federated = Federated(algorithm="fedavg", steps=steps, batch=BATCH, rate=0.1)
     given = batches(steps)
     plain = stages(NoDefense(), setting(steps), {n: tuple(v.shape) for n, v in weights.items()})
-    shown = run_round(
-        model, weights, given, federated, plain, DrawKey(seed=0, draw=0, round=0), classes=CLASSES
-    ).shown
+    shown = run_round(model, weights, given, federated, plain, DrawKey(seed=0, draw=0, round=0), classes=CLASSES).shown
     expected = [slow_client(model, weights, given.inputs[c], given.labels[c], 0.1) for c in range(CLIENTS)]
     for name in weights:
         for client in range(CLIENTS):
-            torch.testing.assert_close(
-                shown["server"][name][client], expected[client][name], atol=1e-13, rtol=1e-11
-            )
+            torch.testing.assert_close(shown["server"][name][client], expected[client][name], atol=1e-13, rtol=1e-11)
     new = server_step(weights, shown["aggregate"], federated)
     mean = {name: torch.stack([one[name] for one in expected]).mean(0) for name in weights}
     for name in weights:
@@ -103,19 +93,11 @@ def test_fedsgd_sends_the_gradient_and_fedavg_of_one_step_eta_times_it(
         torch.testing.assert_close(one["step"][name], one["client"][name])
 
 
-def test_the_example_tap_is_the_first_example_of_the_batch(
-    model: nn.Module, weights: dict[str, Tensor]
-) -> None:
+def test_the_example_tap_is_the_first_example_of_the_batch(model: nn.Module, weights: dict[str, Tensor]) -> None:
     plain = stages(NoDefense(), setting(), {n: tuple(v.shape) for n, v in weights.items()})
     given = batches(1)
     shown = run_round(
-        model,
-        weights,
-        given,
-        Federated(batch=BATCH),
-        plain,
-        DrawKey(seed=0, draw=0, round=0),
-        classes=CLASSES,
+        model, weights, given, Federated(batch=BATCH), plain, DrawKey(seed=0, draw=0, round=0), classes=CLASSES
     ).shown["example"]
     alone = slow_client(model, weights, given.inputs[1, :, :1], given.labels[1, :, :1], 1.0)
     for name in weights:
@@ -152,11 +134,16 @@ def test_a_stage_shows_from_its_own_tap_on_and_nowhere_before(
     draw_key = DrawKey(seed=0, draw=0, round=0)
     found = {
         name: run_round(
-            model, weights, batches(1), Federated(batch=BATCH), stages(defense, setting(), shapes), draw_key,
+            model,
+            weights,
+            batches(1),
+            Federated(batch=BATCH),
+            stages(defense, setting(), shapes),
+            draw_key,
             classes=CLASSES,
         ).shown
         for name, defense in (("none", NoDefense()), ("noise", AddAt(at=at)))
-    }  # fmt: skip
+    }
     for position, stage in enumerate(order):
         same = all(torch.equal(found["none"][stage][n], found["noise"][stage][n]) for n in weights)
         assert same == (position < order.index(at)), stage
@@ -245,9 +232,7 @@ def test_a_transform_that_does_nothing_is_refused_where_it_is_defined() -> None:
             random: ClassVar[bool] = True
 
 
-def test_a_clients_state_is_its_own_and_outlives_the_round(
-    model: nn.Module, weights: dict[str, Tensor]
-) -> None:
+def test_a_clients_state_is_its_own_and_outlives_the_round(model: nn.Module, weights: dict[str, Tensor]) -> None:
     shapes = {n: tuple(v.shape) for n, v in weights.items()}
     draw_key = DrawKey(seed=0, draw=0, round=0)
     federated, whole = Federated(batch=BATCH), batches(1)

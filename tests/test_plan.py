@@ -31,19 +31,27 @@ def data() -> DataRef:
 
 def training(**changed: Any) -> TrainingCell:
     fields: dict[str, Any] = {
-        "dataset": data(), "model": entry("models", "mlp"), "defense": entry("defenses", "none"),
-        "federated": Federated(clients=10, per_round=2, batch=4), "rounds": 2, "checkpoints": (1, 2),
+        "dataset": data(),
+        "model": entry("models", "mlp"),
+        "defense": entry("defenses", "none"),
+        "federated": Federated(clients=10, per_round=2, batch=4),
+        "rounds": 2,
+        "checkpoints": (1, 2),
         "test_examples": 50,
-    }  # fmt: skip
+    }
     return TrainingCell(**(fields | changed))
 
 
 def attack(weights: Any = None, **changed: Any) -> AttackCell:
     fields: dict[str, Any] = {
-        "dataset": data(), "model": entry("models", "mlp"), "defense": entry("defenses", "none"),
-        "federated": Federated(clients=10, per_round=2, batch=4), "attack": entry("attacks", "labels-only"),
-        "point": "type-2", "readings": 2,
-    }  # fmt: skip
+        "dataset": data(),
+        "model": entry("models", "mlp"),
+        "defense": entry("defenses", "none"),
+        "federated": Federated(clients=10, per_round=2, batch=4),
+        "attack": entry("attacks", "labels-only"),
+        "point": "type-2",
+        "readings": 2,
+    }
     return AttackCell(**(fields | ({"weights": weights} if weights else {}) | changed))
 
 
@@ -89,9 +97,7 @@ def test_a_finished_cell_is_done(tmp_path: Path) -> None:
         ({"result__arrays": "0" * 64}, "is missing"),
     ],
 )
-def test_what_does_not_count_runs_again_and_says_why(
-    tmp_path: Path, changed: dict[str, Any], reason: str
-) -> None:
+def test_what_does_not_count_runs_again_and_says_why(tmp_path: Path, changed: dict[str, Any], reason: str) -> None:
     cell = attack()
     answer(cell, tmp_path)
     alter(records.record_path(tmp_path, cell.id), **changed)
@@ -154,19 +160,18 @@ def test_one_more_round_to_keep_changes_no_id_and_trains_again(tmp_path: Path) -
 def test_a_training_that_diverged_is_settled(tmp_path: Path) -> None:
     cell = training(
         model=entry("models", "mlp", activation="relu"),
-        federated=Federated(clients=10, per_round=2, batch=4, rate=1e30), rounds=3, checkpoints=(3,),
-    )  # fmt: skip
+        federated=Federated(clients=10, per_round=2, batch=4, rate=1e30),
+        rounds=3,
+        checkpoints=(3,),
+    )
     record = answer(cell, tmp_path)
     assert record.training is not None
     assert record.training.diverged
     assert left(tmp_path, cell).done == (cell,)
     attacked = answer(
-        attack(CheckpointWeights(training=cell.id, round=3), model=cell.model, federated=cell.federated),
-        tmp_path,
+        attack(CheckpointWeights(training=cell.id, round=3), model=cell.model, federated=cell.federated), tmp_path
     )
-    assert (attacked.status, attacked.reason) == (
-        "n/a", f"training {cell.id[:8]} diverged before round 3",
-    )  # fmt: skip
+    assert (attacked.status, attacked.reason) == ("n/a", f"training {cell.id[:8]} diverged before round 3")
 
 
 def test_cells_that_may_share_a_reading_go_together(tmp_path: Path) -> None:

@@ -99,10 +99,9 @@ def test_two_files_of_the_same_name_do_not_meet(tmp_path: Path) -> None:
         ("raise SystemExit(4)", r"--plugin .*mine\.py:1: SystemExit: 4"),
         ("x = 1", "it defines no attack, defense, data set or model; derive a class from"),
         (GOOD.replace('"chosen"', '"my-rdp-noise"'), "'my-rdp-noise' is taken twice, by --plugin .*mine.py"),
-        (GOOD.replace('"chosen"', '"prune"'),
-         r"'prune' is taken twice, by gradient-leakage-.* and by --plugin"),
+        (GOOD.replace('"chosen"', '"prune"'), r"'prune' is taken twice, by gradient-leakage-.* and by --plugin"),
     ],
-)  # fmt: skip
+)
 def test_a_broken_plugin_is_refused_with_file_and_line(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(PluginError, match=message) as caught:
         registry.add_plugin(_write(tmp_path, text))
@@ -127,8 +126,7 @@ def test_a_broken_plugin_stops_the_command_with_exit_code_2(tmp_path: Path) -> N
     script = "from bench.cli.main import main; main()"
     spec = _write(tmp_path, "1 / 0")
     done = subprocess.run(
-        [sys.executable, "-P", "-c", script, "list", "--plugin", spec],
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        [sys.executable, "-P", "-c", script, "list", "--plugin", spec], capture_output=True, text=True, timeout=60
+    )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"bench: --plugin {Path(spec).resolve()}:1: ZeroDivisionError: division by zero\n"

@@ -42,9 +42,7 @@ def test_a_value_that_moves_the_gradient_tenfold_gets_a_tenth_of_the_step() -> N
     model = _Weighted(factors)
     nn.init.normal_(model.last.weight, std=1e-4)  # then ∂W/∂x_i = f_i δ, and the logits hardly move
     estimate = preconditioner(reading_of(model, (4,), torch.rand(16, 4)), KEY)
-    ratio = (
-        (estimate[::2] / estimate[1::2]).log().mean().exp()
-    )  # of two ratios, each root good to 9 %: 9 % again
+    ratio = (estimate[::2] / estimate[1::2]).log().mean().exp()  # of two ratios, each root good to 9 %: 9 % again
     assert ratio == pytest.approx(10, rel=5 * 0.09)
 
 
@@ -84,9 +82,7 @@ def test_all_alike_where_nothing_moves() -> None:
 @pytest.mark.parametrize("labels", ["unknown", "known"])
 def test_our_step_rule_starts_where_the_attack_does_and_finds_the_same_input(labels: str) -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(
-        nn.Conv2d(1, 4, 3, stride=2), nn.Sigmoid(), nn.Flatten(), nn.Linear(36, 3)
-    )  # fmt: skip
+    model = nn.Sequential(nn.Conv2d(1, 4, 3, stride=2), nn.Sigmoid(), nn.Flatten(), nn.Linear(36, 3))
     public = torch.rand(16, 1, 7, 7)
     reading = reading_of(model, (1, 7, 7), public)
     if labels == "known":

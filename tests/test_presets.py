@@ -30,11 +30,17 @@ from bench.sweep.plan import Resolver
 
 # Shape, classes and examples for training, five sixths of what is not for testing.
 SHAPES = {
-    "cancer": ((30,), 2, 355), "adult": ((105,), 2, 30526), "digits": ((1, 8, 8), 10, 1122),
-    "mnist": ((1, 28, 28), 10, 50000), "fashion-mnist": ((1, 28, 28), 10, 50000),
-    "cifar10": ((3, 32, 32), 10, 41667), "cifar10-10k": ((3, 32, 32), 10, 8333), "cifar100": ((3, 32, 32), 100, 41667),
-    "lfw": ((3, 32, 32), 62, 1889), "aptos": ((2048,), 5, 28985),
-}  # fmt: skip
+    "cancer": ((30,), 2, 355),
+    "adult": ((105,), 2, 30526),
+    "digits": ((1, 8, 8), 10, 1122),
+    "mnist": ((1, 28, 28), 10, 50000),
+    "fashion-mnist": ((1, 28, 28), 10, 50000),
+    "cifar10": ((3, 32, 32), 10, 41667),
+    "cifar10-10k": ((3, 32, 32), 10, 8333),
+    "cifar100": ((3, 32, 32), 100, 41667),
+    "lfw": ((3, 32, 32), 62, 1889),
+    "aptos": ((2048,), 5, 28985),
+}
 STANDARD_V1 = "a0d41babd5d6e58c4044342406b272f46f8f4214fde0d1cabf791d905aa6d511"
 EMBEDDED = ("cancer", "digits")
 NAMES = [name for name, _ in presets()]
@@ -44,9 +50,7 @@ def facts_of(name: str, params: Mapping[str, Any]) -> DatasetFacts:
     """Facts on the data by name: presets are checked without the data."""
     shape, classes, training = SHAPES[name]
     kind = "image" if len(shape) == 3 else "table"
-    return DatasetFacts(
-        sha256="0" * 64, subset=None, kind=kind, shape=shape, classes=classes, training=training
-    )
+    return DatasetFacts(sha256="0" * 64, subset=None, kind=kind, shape=shape, classes=classes, training=training)
 
 
 def planned(name: str) -> tuple[PlannedCell, ...]:
@@ -137,9 +141,7 @@ def test_a_suite_is_the_same_for_every_defense(name: str) -> None:
     same = {"defense": Entry(name="any"), "after": ()}
     by_defense = {
         defense: Counter(
-            cell.model_copy(
-                update={key: value for key, value in same.items() if hasattr(cell, key)}
-            ).canonical()
+            cell.model_copy(update={key: value for key, value in same.items() if hasattr(cell, key)}).canonical()
             for cell in found
             if cell.defense.name == defense
         )
@@ -178,15 +180,15 @@ def test_standard_has_the_conditions_that_tell_most() -> None:
     examples and more, over four weight seeds."""
     found = [cell for cell in cells("standard") if not cell.grants.gallery]
     states = Counter(
-        (cell.dataset.name, cell.model.name, cell.model.params.get("activation"), _stage(cell))
-        for cell in found
+        (cell.dataset.name, cell.model.name, cell.model.params.get("activation"), _stage(cell)) for cell in found
     )
     sigmoid, relu = ("dlg-lenet", "sigmoid", "untrained"), ("dlg-lenet", "relu")
     assert set(states) == {
         *((data, *sigmoid) for data in ("mnist", "cifar10-10k")),
         *((data, *relu, stage) for data in ("mnist", "cifar10-10k") for stage in ("early", "late")),
-        ("cifar10-10k", "resnet20", None, "early"), ("adult", "mlp", "sigmoid", "untrained"),
-    }  # fmt: skip
+        ("cifar10-10k", "resnet20", None, "early"),
+        ("adult", "mlp", "sigmoid", "untrained"),
+    }
     assert {(cell.federated.batch, cell.federated.steps) for cell in found} == {(1, 1), (8, 1), (1, 3)}
     assert {cell.point for cell in found} == {"type-2", "type-1", "type-0", "aggregate"}
     figures: dict[tuple[Any, ...], set[int]] = {}
@@ -194,14 +196,7 @@ def test_standard_has_the_conditions_that_tell_most() -> None:
         examples = POINTS[cell.point].examples(
             batch=cell.federated.batch, steps=cell.federated.steps, senders=cell.federated.per_round
         )
-        key = (
-            cell.dataset.name,
-            str(cell.model),
-            _stage(cell),
-            str(cell.federated),
-            cell.point,
-            str(cell.attack),
-        )
+        key = (cell.dataset.name, str(cell.model), _stage(cell), str(cell.federated), cell.point, str(cell.attack))
         figures.setdefault((*key, cell.readings * examples), set()).add(cell.seed)
     assert all(key[-1] * len(seeds) >= 64 and len(seeds) == 4 for key, seeds in figures.items())
 
@@ -330,9 +325,7 @@ def test_batch_and_starts_have_every_value_once() -> None:
 
 def test_folders_are_part_of_a_presets_name(tmp_path: Path) -> None:
     (tmp_path / "paper").mkdir()
-    text = (
-        'title = "three"\n[axes]\ndataset = ["digits"]\nmodel = ["mlp"]\nattack = ["dlg"]\npoint = ["type-2"]'
-    )
+    text = 'title = "three"\n[axes]\ndataset = ["digits"]\nmodel = ["mlp"]\nattack = ["dlg"]\npoint = ["type-2"]'
     (tmp_path / "paper" / "table-3.toml").write_text(text, "utf-8")
     assert presets(tmp_path) == (("paper/table-3", "three"),)
     assert read("paper/table-3", folder=tmp_path).title == "three"

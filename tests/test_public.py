@@ -44,9 +44,7 @@ def test_statistics_are_the_mean_and_the_covariance_alone(shape: tuple[int, ...]
 def test_nothing_is_the_law_of_natural_images() -> None:
     """Amplitudes fall as 1/f: the spectrum's slope in log-log is -1 over the middle octaves; nothing of the split."""
     inputs, labels = known_public(data((1, 32, 32)), "none")
-    spectrum = (
-        torch.fft.fft2(inputs - inputs.mean((-2, -1), keepdim=True)).abs().square().mean((0, 1))[0].sqrt()
-    )
+    spectrum = torch.fft.fft2(inputs - inputs.mean((-2, -1), keepdim=True)).abs().square().mean((0, 1))[0].sqrt()
     slope = float((spectrum[8].log() - spectrum[2].log()) / (np.log(8) - np.log(2)))
     assert -1.3 < slope < -0.7
     assert abs(float(inputs.mean()) - 0.5) < 0.05

@@ -81,7 +81,7 @@ def test_numpys_own_files_are_read(tmp_path: Path, save: Any, as_text: bool) -> 
         ({"/etc/w": np.ones(2), "meta": meta_array()}, r"is no array's name"),
         ({"below/w": np.ones(2), "meta": meta_array()}, r"'below/w.npy' is no array's name"),
     ],
-)  # fmt: skip
+)
 def test_a_fault_names_file_key_and_remedy(tmp_path: Path, arrays: Any, message: str) -> None:
     path = archive(tmp_path / "a.npz", {f"{name}.npy": npy(array) for name, array in arrays.items()})
     with pytest.raises(RecordError, match=rf"a\.npz: .*{message}"):

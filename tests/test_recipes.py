@@ -18,9 +18,7 @@ def run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, A
     return runpy.run_path(str(RECIPES / name), run_name="__main__")
 
 
-def test_a_plain_loop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plain_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     run("loop.py", tmp_path, monkeypatch)
     said = capsys.readouterr().out.splitlines()
     assert said == ["explains what was sent: cosine 1.0000, scale 1.000", "leaked: 1.0"] * 2

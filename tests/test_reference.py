@@ -28,16 +28,15 @@ def test_records_come_back_as_a_board_reads_them(tmp_path: Path) -> None:
     records = suite()
     written = store.write("v", records, {"none": b"a strip", "victims": b"the truth"}, tmp_path)
     assert {path.name for path in written} == {
-        *(f"{name}.json.xz" for name in ("none", "prune", "noise", "cdp")), "none.webp", "victims.webp",
-    }  # fmt: skip
+        *(f"{name}.json.xz" for name in ("none", "prune", "noise", "cdp")),
+        "none.webp",
+        "victims.webp",
+    }
     back = store.read("v", tmp_path)
     assert {record.id for record in back} == {record.id for record in records}
     assert all(record.cell.id == record.id for record in back)
     assert standings(board(back)) == standings(board(records))
-    assert store.strips("v", ("victims", "none", "prune"), tmp_path) == {
-        "none": b"a strip",
-        "victims": b"the truth",
-    }
+    assert store.strips("v", ("victims", "none", "prune"), tmp_path) == {"none": b"a strip", "victims": b"the truth"}
 
 
 def test_a_partial_reading_keeps_its_number(tmp_path: Path) -> None:
@@ -61,9 +60,7 @@ def test_files_are_the_same_each_time(tmp_path: Path) -> None:
 def test_a_damaged_file_is_named_in_one_line(content: bytes, tmp_path: Path) -> None:
     (path, *_) = store.write("v", suite(), folder=tmp_path)
     path.write_bytes(content)
-    with pytest.raises(
-        BenchError, match=rf"^{path}: not reference results .*get it from the repository again$"
-    ):
+    with pytest.raises(BenchError, match=rf"^{path}: not reference results .*get it from the repository again$"):
         store.read("v", tmp_path)
 
 
@@ -102,19 +99,13 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "FOLDER", tmp_path)
     for name in ("read", "versions", "strips"):
         function = getattr(store, name)
-        defaults = tuple(
-            tmp_path if each == Path(store.__file__).parent else each for each in function.__defaults__
-        )
+        defaults = tuple(tmp_path if each == Path(store.__file__).parent else each for each in function.__defaults__)
         monkeypatch.setattr(function, "__defaults__", defaults)
 
 
 def test_a_run_stands_beside_the_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shipped(tmp_path / "reference", monkeypatch)
-    mine = [
-        record(0.5, "mine", "type-2", 1),
-        record(0.5, "mine", "type-0", 1),
-        record(0.2, "mine", "type-0", 2),
-    ]
+    mine = [record(0.5, "mine", "type-2", 1), record(0.5, "mine", "type-0", 1), record(0.2, "mine", "type-0", 2)]
     joined = beside.joined("v", mine)
     assert joined.own == ("mine",)
     said = dict(summary.lines(joined, "mine"))
@@ -134,11 +125,7 @@ def test_a_run_stands_beside_the_reference(tmp_path: Path, monkeypatch: pytest.M
 def test_my_records_change_nothing_of_what_ships(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor do they open conditions, or replace a cell of a published setting."""
     shipped(tmp_path / "reference", monkeypatch)
-    mine = [
-        record(0.5, "mine", "type-2", 1),
-        record(0.5, "mine", "type-0", 1),
-        record(0.2, "mine", "type-0", 2),
-    ]
+    mine = [record(0.5, "mine", "type-2", 1), record(0.5, "mine", "type-0", 1), record(0.2, "mine", "type-0", 2)]
     before = {each.defense: (each.leaked, each.missing) for each in beside.joined("v").standings}
     others = [
         record(0.9, "none", "type-0", 16),
@@ -157,9 +144,10 @@ def test_published_records_made_again_say_which_examples_leak_in_one_run_alone()
     same_again, before = record(0.5, "prune", "type-2", 1), record(0.5, "prune", "type-0", 1)
     other = [[n >= 0.25 * len(before.attack.readings) and n < 30] for n in range(40)]
     now = replace(
-        before, result=replace(before.attack, readings=readings_of(other)),
+        before,
+        result=replace(before.attack, readings=readings_of(other)),
         environment=replace(before.environment, device_name="another"),
-    )  # fmt: skip
+    )
     rows = again.compared([same_again, now, record(0.5, "mine", "type-0", 1)], [same_again, before])
     (row,) = rows.values()
     assert (row.equal, row.differ, row.examples) == (1, [before.id[:8]], 40)
@@ -174,9 +162,7 @@ def test_published_records_made_again_say_which_examples_leak_in_one_run_alone()
 def test_equal_outcomes_of_other_arrays_differ() -> None:
     """The hash of truth and reconstruction counts, not the rates alone."""
     before = record(0.5, "prune", "type-0", 1)
-    (row,) = again.compared(
-        [replace(before, result=replace(before.attack, arrays="0" * 64))], [before]
-    ).values()
+    (row,) = again.compared([replace(before, result=replace(before.attack, arrays="0" * 64))], [before]).values()
     assert (row.equal, row.only_now, row.only_before) == (0, 0, 0)
 
 
@@ -185,8 +171,7 @@ def test_a_cell_takes_what_it_took_others_and_alone_what_they_shared() -> None:
     first = record(1.0, "none", "type-2", 1)
     first = replace(first, cost=Cost(cpu_seconds=60.0))
     sharing = [
-        replace(record(1.0, name, "type-2", 1), cost=Cost(cpu_seconds=0.1, reused_from=first.id))
-        for name in "abc"
+        replace(record(1.0, name, "type-2", 1), cost=Cost(cpu_seconds=0.1, reused_from=first.id)) for name in "abc"
     ]
     mine = record(0.0, "mine", "type-2", 1).cell
     assert expected([first, *sharing])(mine) == 0.1

@@ -77,9 +77,7 @@ def test_every_own_entry_loads_and_its_literals_are_its_attributes(kind: str) ->
 
 
 def test_unknown_name_gives_near_names_all_names_and_the_right_kind() -> None:
-    with pytest.raises(
-        UnknownName, match=r"unknown attack 'gradinf'; did you mean 'gradinv'\? there are .*dlg"
-    ):
+    with pytest.raises(UnknownName, match=r"unknown attack 'gradinf'; did you mean 'gradinv'\? there are .*dlg"):
         registry.load("attacks", "gradinf")
     with pytest.raises(UnknownName, match="unknown attack 'dlg-lenet'; it is a model"):
         registry.origin("attacks", "dlg-lenet")
@@ -104,14 +102,14 @@ def test_a_third_party_entry_is_found_and_loaded(install: Callable[..., None]) -
 
 
 def test_a_name_taken_twice_is_refused_naming_both_and_the_rest_works(install: Callable[..., None]) -> None:
-    install("acme-two", {"veil": "acme_two:Veil", "alone": "acme_two:Veil", "none": "acme_two:Veil"}, {
-        "acme_two.py": DEFENSE.format(name="Veil"),
-    })  # fmt: skip
+    install(
+        "acme-two",
+        {"veil": "acme_two:Veil", "alone": "acme_two:Veil", "none": "acme_two:Veil"},
+        {"acme_two.py": DEFENSE.format(name="Veil")},
+    )
     install("acme-three", {"veil": "acme_three:Other"}, {"acme_three.py": DEFENSE.format(name="Other")})
     for ask in (registry.origin, registry.load, registry.literals):
-        with pytest.raises(
-            PluginError, match=r"'veil' is taken twice, by acme-\w+ 1\.0 .* and by acme-\w+ 1\.0"
-        ):
+        with pytest.raises(PluginError, match=r"'veil' is taken twice, by acme-\w+ 1\.0 .* and by acme-\w+ 1\.0"):
             ask("defenses", "veil")
     with pytest.raises(PluginError, match=r"'none' is taken twice.*(acme-two.*gradient|gradient.*acme-two)"):
         registry.load("defenses", "none")
@@ -126,14 +124,15 @@ def test_a_name_taken_twice_is_refused_naming_both_and_the_rest_works(install: C
         ("broken_c:Bad", "import no_such_module_at_all", r"broken_c.py:1: ModuleNotFoundError"),
         ("broken_d:Bad", "def f(:", r"broken_d.py:1: SyntaxError"),
         ("broken_e:Bad", "class Bad: pass", "it is no Defense; derive it from bench.defenses.base:Defense"),
-        ("broken_f:Bad", "from bench.defenses.base import Defense\nclass Bad(Defense): pass",
-         "abstract; give it transforms"),
+        (
+            "broken_f:Bad",
+            "from bench.defenses.base import Defense\nclass Bad(Defense): pass",
+            "abstract; give it transforms",
+        ),
         ("broken_g:Bad", "raise SystemExit(3)", r"broken_g.py:1: SystemExit: 3"),
     ],
-)  # fmt: skip
-def test_a_broken_third_party_entry_is_named(
-    install: Callable[..., None], target: str, text: str, reason: str
-) -> None:
+)
+def test_a_broken_third_party_entry_is_named(install: Callable[..., None], target: str, text: str, reason: str) -> None:
     install("acme-broken", {"bad": target}, {f"{target.split(':')[0].split('.')[0]}.py": text})
     with pytest.raises(PluginError, match=rf"defense 'bad' of acme-broken 1\.0 .*{reason}") as caught:
         registry.load("defenses", "bad")
@@ -142,16 +141,21 @@ def test_a_broken_third_party_entry_is_named(
 
 
 def test_literals_follow_bases_through_files_and_run_nothing(install: Callable[..., None]) -> None:
-    install("acme-deep", {"deep": "acme_deep:Deep"}, {
-        "acme_deep/__init__.py": "from .deep import Deep\nraise RuntimeError('executed')\n",
-        "acme_deep/deep.py": (
-            "from typing import ClassVar\nfrom bench.attacks.base import Attack\n"
-            "raise RuntimeError('executed')\n"
-            "class _Middle(Attack):\n    reference = 'middle'\n    knowledge: ClassVar = ('adaptive',)\n"
-            "class Deep(_Middle):\n    '''Deep.'''\n    reference = 'own'\n"
-            "    field: int = 3\n    computed = print('executed')\n"
-        ),
-    }, kind="attacks")  # fmt: skip
+    install(
+        "acme-deep",
+        {"deep": "acme_deep:Deep"},
+        {
+            "acme_deep/__init__.py": "from .deep import Deep\nraise RuntimeError('executed')\n",
+            "acme_deep/deep.py": (
+                "from typing import ClassVar\nfrom bench.attacks.base import Attack\n"
+                "raise RuntimeError('executed')\n"
+                "class _Middle(Attack):\n    reference = 'middle'\n    knowledge: ClassVar = ('adaptive',)\n"
+                "class Deep(_Middle):\n    '''Deep.'''\n    reference = 'own'\n"
+                "    field: int = 3\n    computed = print('executed')\n"
+            ),
+        },
+        kind="attacks",
+    )
     said = registry.literals("attacks", "deep")
     assert (said["reference"], said["knowledge"], said["__doc__"]) == ("own", ("adaptive",), "Deep.")
     assert not {"field", "computed"} & set(said)
@@ -217,9 +221,13 @@ def test_list_reads_a_wheel_as_it_reads_a_checkout(tmp_path: Path) -> None:
     assert not [entry for kind in registry.KINDS for entry in listing[kind] if "error" in entry]
     script = "from bench.registry import entries as registry; print(registry.origin('models', 'mlp').file)"
     done = subprocess.run(
-        [sys.executable, "-P", "-c", script], env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
-        capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
+        [sys.executable, "-P", "-c", script],
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     assert Path(done.stdout.strip()) == tmp_path / "site" / "bench" / "models" / "mlp.py"
 
 
@@ -240,11 +248,14 @@ def test_a_near_miss_gets_a_hint(words: list[str], line: str) -> None:
 @pytest.mark.parametrize(
     ("typed", "found"),
     [
-        ("bench run --matrix smo", ["smoke"]), ("bench run --attack cpl,grad", ["cpl,gradinv"]),
-        ("bench run --defense ldp", ["ldp-fl"]), ("bench describe resnet", ["resnet20"]),
-        ("bench run --point type-2,agg", ["type-2,aggregate"]), ("bench show 12", ["12345678"]),
+        ("bench run --matrix smo", ["smoke"]),
+        ("bench run --attack cpl,grad", ["cpl,gradinv"]),
+        ("bench run --defense ldp", ["ldp-fl"]),
+        ("bench describe resnet", ["resnet20"]),
+        ("bench run --point type-2,agg", ["type-2,aggregate"]),
+        ("bench show 12", ["12345678"]),
     ],
-)  # fmt: skip
+)
 def test_the_shell_completes_names_presets_and_ids(
     typed: str, found: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

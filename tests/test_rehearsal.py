@@ -60,9 +60,7 @@ def test_every_attack(tmp_path: Path, attack: str, knowledge: str) -> None:
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("defense", registry.names("defenses"))
 def test_every_defense_described_at_every_point(tmp_path: Path, defense: str, point: str) -> None:
-    record, _ = rehearsed(
-        attack_cell("cpl", defense, knowledge="adaptive", point=point, evaluations=3), tmp_path
-    )
+    record, _ = rehearsed(attack_cell("cpl", defense, knowledge="adaptive", point=point, evaluations=3), tmp_path)
     sound(record)
 
 
@@ -105,19 +103,17 @@ def test_some_ways(tmp_path: Path, attack: str | Entry, changes: dict[str, Any])
         ("map", {"knowledge": "adaptive", "reference": True}),
         (Entry(name="idlg", params=OURS), {"grants": Grants(), "evaluations": 40}),
         ("cpl", {"grants": Grants(repeated_readings=3), "knowledge": "adaptive"}),
-        (
-            Entry(name="cpl", params={"local": "unrolled"}),
-            {"federated": SEVERAL_STEPS, "knowledge": "adaptive"},
-        ),
+        (Entry(name="cpl", params={"local": "unrolled"}), {"federated": SEVERAL_STEPS, "knowledge": "adaptive"}),
         (
             "gallery",
             {
-                "grants": Grants(gallery=20), "knowledge": "adaptive",
+                "grants": Grants(gallery=20),
+                "knowledge": "adaptive",
                 "federated": FEDERATED.model_copy(update={"batch": 3}),
             },
         ),
     ],
-)  # fmt: skip
+)
 def test_other_ways(tmp_path: Path, attack: str | Entry, changes: dict[str, Any]) -> None:
     record, _ = rehearsed(attack_cell(attack, "gaussian", **changes), tmp_path)
     assert record.status == "done", record.reason
@@ -140,18 +136,20 @@ def test_a_defense_with_memory_is_replayed_where_its_training_ran(
     assert record.status == "done", record.reason
     write(tmp_path, record)
     at = attack_cell(
-        "cpl", weights=CheckpointWeights(training=training.id, round=2), federated=training.federated,
-        defense=entry, evaluations=3, knowledge="adaptive",
-    )  # fmt: skip
+        "cpl",
+        weights=CheckpointWeights(training=training.id, round=2),
+        federated=training.federated,
+        defense=entry,
+        evaluations=3,
+        knowledge="adaptive",
+    )
     attacked, _ = rehearsed(at, tmp_path)
     assert attacked.status == "done", attacked.reason
 
 
 def test_a_training_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cell = training_cell(
-        defense=Entry(name="adaclip", params={"at": "example"}),
-        rounds=4,
-        bayesian=Bayesian(levels=("client",)),
+        defense=Entry(name="adaclip", params={"at": "example"}), rounds=4, bayesian=Bayesian(levels=("client",))
     )
     whole, _ = rehearsed(cell, tmp_path / "whole")
 
@@ -217,9 +215,7 @@ def test_waits_and_kernels_of_an_evaluation(
     waits = (done[32].waits.total() - done[12].waits.total()) / count
     kernels = (done[32].kernels.total() - done[12].kernels.total()) / count
     assert count >= 10 and waits <= 4
-    assert kernels <= 1.1 * LIMITS[attack][knowledge == "adaptive"], (
-        f"{kernels:.0f} kernels, {waits:.1f} waits"
-    )
+    assert kernels <= 1.1 * LIMITS[attack][knowledge == "adaptive"], f"{kernels:.0f} kernels, {waits:.1f} waits"
 
 
 def refused(call: Callable[[], Any]) -> str:
@@ -277,9 +273,5 @@ def test_on_a_gpu_products_are_exact_and_repeat() -> None:
     with repeatable("cuda"):
         assert (conv.fp32_precision, matmul.fp32_precision) == ("ieee", "ieee")
         assert torch.are_deterministic_algorithms_enabled()
-    assert before == (
-        conv.fp32_precision,
-        matmul.fp32_precision,
-        torch.are_deterministic_algorithms_enabled(),
-    )
+    assert before == (conv.fp32_precision, matmul.fp32_precision, torch.are_deterministic_algorithms_enabled())
     assert tf32("cuda") is False and tf32("cpu") is None

@@ -26,9 +26,7 @@ def fault(path: Path) -> str:
 def run(tmp_path: Path) -> dict[str, Path]:
     """The records of a training, an attack on what it trained, and an attack on weights that nobody trained."""
     made = training()
-    cells = {
-        "training": made, "trained": attack(CheckpointWeights(training=made.id, round=2)), "fresh": attack(),
-    }  # fmt: skip
+    cells = {"training": made, "trained": attack(CheckpointWeights(training=made.id, round=2)), "fresh": attack()}
     folder = tmp_path / "run"
     return {name: records.record_path(folder, answer(cell, folder).id) for name, cell in cells.items()}
 
@@ -68,9 +66,7 @@ def test_an_altered_cell_is_not_answered(run: dict[str, Path]) -> None:
     assert "its id is not the hash of its cell" in fault(run["fresh"])
 
 
-@pytest.mark.parametrize(
-    ("field", "wrong"), [("environment", 3), ("provenance", []), ("result", 3), ("cell", {})]
-)
+@pytest.mark.parametrize(("field", "wrong"), [("environment", 3), ("provenance", []), ("result", 3), ("cell", {})])
 def test_a_record_whose_fields_are_none_is_one_line(run: dict[str, Path], field: str, wrong: object) -> None:
     run["fresh"].write_text(json.dumps(json.loads(run["fresh"].read_text()) | {field: wrong}))
     assert f"not a record: {field}" in fault(run["fresh"])

@@ -16,13 +16,7 @@ from bench.attacks.parts.objective import Mismatch, observations
 from bench.attacks.parts.prior import NoiseModel, Prior
 from bench.attacks.parts.repeats import distinct_examples, segments, tied_examples
 from bench.attacks.parts.sequence_scores import marginal_scores
-from bench.attacks.parts.sequences import (
-    all_sequences,
-    any_sequence,
-    canonical,
-    count_sequences,
-    descend,
-)
+from bench.attacks.parts.sequences import all_sequences, any_sequence, canonical, count_sequences, descend
 from bench.attacks.problem import MatchingProblem
 from bench.contracts.situations import situation
 from bench.rng import Key
@@ -33,10 +27,17 @@ CLASSES, FEATURES = 3, 6
 def _layer(steps: int, batch: int, distinct: int) -> LastLayer:
     zeros = torch.zeros(CLASSES, FEATURES, dtype=torch.float64)
     return LastLayer(
-        weight=zeros, bias=zeros[:, 0], d_weight=zeros, d_bias=zeros[:, 0], spread=1.0, rate=0.5,
-        kept=torch.ones(CLASSES, FEATURES + 1, dtype=torch.bool), means=zeros.expand(steps, -1, -1),
-        batches=(batch,) * steps, client_examples=distinct,
-    )  # fmt: skip
+        weight=zeros,
+        bias=zeros[:, 0],
+        d_weight=zeros,
+        d_bias=zeros[:, 0],
+        spread=1.0,
+        rate=0.5,
+        kept=torch.ones(CLASSES, FEATURES + 1, dtype=torch.bool),
+        means=zeros.expand(steps, -1, -1),
+        batches=(batch,) * steps,
+        client_examples=distinct,
+    )
 
 
 @pytest.mark.parametrize(("examples", "distinct"), [(8, 4), (7, 3), (5, 5), (6, 1), (4, 9)])
@@ -72,9 +73,7 @@ def test_distinct_examples_of_a_reading() -> None:
     assert distinct_examples(replace(reading, client_examples=2, senders=2)) == reading.examples
 
 
-@pytest.mark.parametrize(
-    ("steps", "batch", "distinct"), [(4, 1, 2), (3, 2, 3), (5, 1, 3), (2, 2, 2), (1, 4, 3)]
-)
+@pytest.mark.parametrize(("steps", "batch", "distinct"), [(4, 1, 2), (3, 2, 3), (5, 1, 3), (2, 2, 2), (1, 4, 3)])
 def test_all_sequences_are_those_of_passes(steps: int, batch: int, distinct: int) -> None:
     """Against every labelling of every position: those whose passes have the first one's labels, once each."""
     layer = _layer(steps, batch, distinct)
@@ -110,10 +109,15 @@ def _two_epochs(labels: Tensor, order: Tensor, rate: float) -> LastLayer:
         gradients = torch.autograd.grad(loss, (w, b))
         weight, bias = weight - rate * gradients[0], bias - rate * gradients[1]
     return replace(
-        _layer(len(order), 1, len(labels)), weight=first[0], bias=first[1], rate=rate, spread=1e-3,
-        d_weight=(first[0] - weight) / rate, d_bias=(first[1] - bias) / rate,
+        _layer(len(order), 1, len(labels)),
+        weight=first[0],
+        bias=first[1],
+        rate=rate,
+        spread=1e-3,
+        d_weight=(first[0] - weight) / rate,
+        d_bias=(first[1] - bias) / rate,
         means=means.expand(len(order), -1, -1),
-    )  # fmt: skip
+    )
 
 
 def test_the_sequence_of_two_epochs_is_the_likeliest_of_all_and_descent_comes_to_it() -> None:
@@ -151,12 +155,17 @@ def test_tied_positions_share_variables() -> None:
     observed = observations(reading)
     tied, untied = (
         MatchingProblem(
-            mismatch=Mismatch(reading=reading, distance=Distance(kind="l2"), unrolled=True), observed=observed,
-            labels=labels, start_kind="uniform", prior=Prior(), noise=NoiseModel.of(reading, 1), key=Key(seed=0),
+            mismatch=Mismatch(reading=reading, distance=Distance(kind="l2"), unrolled=True),
+            observed=observed,
+            labels=labels,
+            start_kind="uniform",
+            prior=Prior(),
+            noise=NoiseModel.of(reading, 1),
+            key=Key(seed=0),
             distinct=distinct,
         )
         for distinct in (2, None)
-    )  # fmt: skip
+    )
     rows = torch.arange(2)
     x = torch.stack([tied.start(row, 0) for row in range(2)]).double()
     assert x.shape == (2, 2 * 64)

@@ -54,9 +54,7 @@ def test_reports_are_two_values_unbiased_and_of_the_stated_variance(
     report = TwoPoint(epsilon=epsilon, centre=0.01, radius=0.075)
     found = reported(w, report, begun=torch.tensor([0.02], dtype=torch.float64), weight_step=weight_step)
     stretch = (math.exp(epsilon) + 1) / (math.exp(epsilon) - 1)
-    assert np.unique(found.round(9)).tolist() == pytest.approx(
-        [0.01 - 0.075 * stretch, 0.01 + 0.075 * stretch]
-    )
+    assert np.unique(found.round(9)).tolist() == pytest.approx([0.01 - 0.075 * stretch, 0.01 + 0.075 * stretch])
     variance = (0.075 * stretch) ** 2 - (w - 0.01) ** 2
     assert abs(found.mean() - w) < SIGMAS * math.sqrt(variance / DRAWS)
     # of a two-valued law with chance p: kurtosis 1/(p(1 - p)) - 3
@@ -80,8 +78,7 @@ def test_the_mean_of_reports_has_the_variance_over_their_number(clients: int) ->
     begun = torch.zeros(20_000, dtype=torch.float64)
     report = TwoPoint(epsilon=1.0, radius=0.5)
     sent = report.apply(
-        {"a": torch.full((clients, 20_000), -0.1, dtype=torch.float64)},
-        context(clients, weights={"a": begun}),
+        {"a": torch.full((clients, 20_000), -0.1, dtype=torch.float64)}, context(clients, weights={"a": begun})
     )["a"]
     mean = -sent.mean(0)
     variance = ((0.5 * report.stretch) ** 2 - 0.01) / clients
@@ -158,9 +155,7 @@ def test_only_split_vectors_are_unlinked(sending: Any, stages: set[str]) -> None
 
 def test_epsilon_is_stated_with_what_it_assumes() -> None:
     """ε a weight is the paper's claim; composition gives d·ε a round and T·d·ε in all."""
-    paper, whole, valid = local.released(
-        LdpFl(epsilon=0.5).mechanism(context(3).setting), rounds=10, coordinates=1000
-    )
+    paper, whole, valid = local.released(LdpFl(epsilon=0.5).mechanism(context(3).setting), rounds=10, coordinates=1000)
     assert (paper.convention, paper.epsilon) == ("paper", 0.5)
     assert "no theorem" in paper.accountant
     assert whole.epsilon == 500.0

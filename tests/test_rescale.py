@@ -84,11 +84,7 @@ def test_description_and_values_are_scaled_alike_by_a_power_of_two(factor: float
     reading, truth = scaled(factor)
     other = rescaled(reading)
     assert reading.description is not None and other.description is not None
-    norm = (
-        torch.stack([value.double().flatten(1).square().sum(1) for value in other.values.values()])
-        .sum(0)
-        .sqrt()
-    )
+    norm = torch.stack([value.double().flatten(1).square().sum(1) for value in other.values.values()]).sum(0).sqrt()
     assert 0.5 < float(norm.median()) < 2
     name = next(iter(reading.values))
     ratio = float(other.values[name].double().sum() / reading.values[name].double().sum())
@@ -105,7 +101,5 @@ def test_description_and_values_are_scaled_alike_by_a_power_of_two(factor: float
 def test_readings_of_usual_size_and_of_none_are_left_alone() -> None:
     reading, _ = scaled(1.0)
     assert rescaled(reading) is reading
-    silent = replace(
-        reading, values={name: torch.zeros_like(value) for name, value in reading.values.items()}
-    )
+    silent = replace(reading, values={name: torch.zeros_like(value) for name, value in reading.values.items()})
     assert rescaled(silent) is silent

@@ -21,11 +21,7 @@ from bench.tracking import store, view
 SHA = "f" * 64
 FILE = FileWeights(sha256="1" * 64, path="/somewhere")
 TRAINING = TrainingCell(
-    dataset=UPLOADED.dataset,
-    model=UPLOADED.model,
-    federated=UPLOADED.federated,
-    defense=UPLOADED.defense,
-    rounds=20,
+    dataset=UPLOADED.dataset, model=UPLOADED.model, federated=UPLOADED.federated, defense=UPLOADED.defense, rounds=20
 )
 
 
@@ -45,14 +41,36 @@ def test_a_tag_for_every_field_of_the_cell() -> None:
     cell = attacked(weights=FILE, grants=Grants(labels=True, repeated_readings=5), draw=1)
     tags = view.view(to_upload(cell=cell), SHA).tags
     expected = {
-        "cell": "a1", "record": SHA, "protocol": "1", "status": "done", "private": "false", "kind": "attack",
-        "dataset": "digits", "dataset.sha256": "0" * 64, "model": "dlg-lenet", "defense": "prune", "attack": "cpl",
-        "point": "type-1", "knowledge": "plain", "seed": "0", "draw": "1", "readings": "2", "evaluations": "500",
-        "grants.labels": "true", "grants.repeated_readings": "5", "grants.colluders": "0.0",
-        "federated": "fedavg", "federated.clients": "100", "federated.per_round": "10", "federated.steps": "4",
-        "federated.batch": "3", "federated.rate": "0.05", "federated.partition": "two-shard",
-        "weights": "file", "weights.sha256": "1" * 64,
-    }  # fmt: skip
+        "cell": "a1",
+        "record": SHA,
+        "protocol": "1",
+        "status": "done",
+        "private": "false",
+        "kind": "attack",
+        "dataset": "digits",
+        "dataset.sha256": "0" * 64,
+        "model": "dlg-lenet",
+        "defense": "prune",
+        "attack": "cpl",
+        "point": "type-1",
+        "knowledge": "plain",
+        "seed": "0",
+        "draw": "1",
+        "readings": "2",
+        "evaluations": "500",
+        "grants.labels": "true",
+        "grants.repeated_readings": "5",
+        "grants.colluders": "0.0",
+        "federated": "fedavg",
+        "federated.clients": "100",
+        "federated.per_round": "10",
+        "federated.steps": "4",
+        "federated.batch": "3",
+        "federated.rate": "0.05",
+        "federated.partition": "two-shard",
+        "weights": "file",
+        "weights.sha256": "1" * 64,
+    }
     assert {key: tags.get(f"bench.{key}") for key in expected} == expected
     assert tags["environment.device"] == "cpu"
     assert not {"bench.federated.client_examples", "bench.defense.share", "bench.weights.path"} & set(tags)
@@ -70,8 +88,10 @@ def test_weights_of_a_training_name_it_and_its_round() -> None:
     weights = CheckpointWeights(training="2" * 64, round=0)
     tags = view.view(to_upload(cell=attacked(weights=weights)), SHA).tags
     assert {key: text for key, text in tags.items() if key.startswith("bench.weights")} == {
-        "bench.weights": "checkpoint", "bench.weights.training": "2" * 64, "bench.weights.round": "0",
-    }  # fmt: skip
+        "bench.weights": "checkpoint",
+        "bench.weights.training": "2" * 64,
+        "bench.weights.round": "0",
+    }
 
 
 def test_no_more_tags_than_one_request_takes_and_the_cell_s_are_kept() -> None:
@@ -96,10 +116,14 @@ def test_every_number_is_a_metric_and_nothing_else() -> None:
     found = {name: value for name, value, step in metrics if step == 0}
     assert metrics[0] == ("leak/asr", 0.5, 0), "which MLflow's compare page draws"
     expected = {
-        "leak/asr_low": 0.1, "leak/asr_high": 0.9, "leak/readings": 2.0, "leak/privacy/epsilon": 4.5,
-        "cost/wall_seconds": 3.0, "cost/training/overhead": 1.1,
+        "leak/asr_low": 0.1,
+        "leak/asr_high": 0.9,
+        "leak/readings": 2.0,
+        "leak/privacy/epsilon": 4.5,
+        "cost/wall_seconds": 3.0,
+        "cost/training/overhead": 1.1,
         **{f"leak/{metric.name}_median": 20.0 for metric in METRICS},
-    }  # fmt: skip
+    }
     assert expected.items() <= found.items()
     assert not {"leak/gallery", "leak/lower_bound", "leak/label_accuracy", "leak/private"} & set(found)
 
@@ -120,13 +144,12 @@ def test_status_is_seen_without_opening_the_run(status: Any, ended: str) -> None
 
 
 def test_whatever_a_record_holds_the_keys_and_texts_are_within_limits() -> None:
-    attack = Entry(
-        name="\x1b[31m\ud800<script>", params={"../..//π\n": "y" * 9000, "a" * 400: 1, "//a/./..//b": 2}
-    )
+    attack = Entry(name="\x1b[31m\ud800<script>", params={"../..//π\n": "y" * 9000, "a" * 400: 1, "//a/./..//b": 2})
     hostile = to_upload(
-        cell=attacked(attack=attack, point="\x00"), environment=replace(MACHINE, platform="z" * 9000),
+        cell=attacked(attack=attack, point="\x00"),
+        environment=replace(MACHINE, platform="z" * 9000),
         result={"notes": ("x" * 9000, "\n")},
-    )  # fmt: skip
+    )
     shown = view.view(hostile, SHA)
     for text in [shown.name, *shown.tags.values(), *shown.params.values()]:
         text.encode()
@@ -164,9 +187,7 @@ def test_an_address_that_is_no_store_is_refused(tmp_path: Path, uri: str) -> Non
 
 
 def test_the_default_store_stands_beside_the_run(tmp_path: Path) -> None:
-    assert (
-        store.checked_uri(tmp_path / "runs" / "a", None) == f"sqlite:///{tmp_path.resolve()}/runs/mlflow.db"
-    )
+    assert store.checked_uri(tmp_path / "runs" / "a", None) == f"sqlite:///{tmp_path.resolve()}/runs/mlflow.db"
     with pytest.raises(BenchError, match=r"cannot hold \? or #"):
         store.default_uri(tmp_path / "what?" / "a")
 

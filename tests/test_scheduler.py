@@ -21,16 +21,12 @@ def training(seed: int, data: DataRef = DATA[0]) -> TrainingCell:
     return TRAINING.model_copy(update={"dataset": data, "rounds": 1, "seed": seed})
 
 
-def attack(
-    seed: int, data: DataRef = DATA[0], on: TrainingCell | None = None, attack: str = "cpl"
-) -> AttackCell:
+def attack(seed: int, data: DataRef = DATA[0], on: TrainingCell | None = None, attack: str = "cpl") -> AttackCell:
     weights = {} if on is None else {"weights": CheckpointWeights(training=on.id, round=1)}
     return attack_cell(dataset=data, attack=attack, seed=seed, **weights)
 
 
-def simulated(
-    scheduler: Scheduler, workers: int, seconds: dict[str, float]
-) -> list[tuple[float, str, AnyCell]]:
+def simulated(scheduler: Scheduler, workers: int, seconds: dict[str, float]) -> list[tuple[float, str, AnyCell]]:
     """Each worker takes `seconds` for a cell; (start, worker, cell) in order."""
     clock, busy, starts = 0.0, dict[str, tuple[float, AnyCell]](), list[tuple[float, str, AnyCell]]()
     while True:
@@ -62,9 +58,7 @@ def sweeps(draw: st.DrawFn) -> tuple[list[CellGroup], dict[str, float]]:
 
 @given(sweeps(), st.integers(1, 4))
 @settings(max_examples=150, deadline=None)
-def test_every_cell_once_and_after_its_training(
-    sweep: tuple[list[CellGroup], dict[str, float]], workers: int
-) -> None:
+def test_every_cell_once_and_after_its_training(sweep: tuple[list[CellGroup], dict[str, float]], workers: int) -> None:
     groups, seconds = sweep
     starts = simulated(Scheduler(groups, lambda cell: seconds[cell.id]), workers, seconds)
     assert Counter(cell.id for _, _, cell in starts) == dict.fromkeys(seconds, 1)
@@ -76,8 +70,7 @@ def test_every_cell_once_and_after_its_training(
     # nobody waits while there is work, so twice the least that is possible is enough (Graham 1966)
     waits_for = {cell.id: group.after for group in groups for cell in group.cells}
     chain = max(
-        (took + seconds[after] if (after := waits_for[id_]) else took for id_, took in seconds.items()),
-        default=0,
+        (took + seconds[after] if (after := waits_for[id_]) else took for id_, took in seconds.items()), default=0
     )
     least = max(chain, sum(seconds.values()) / workers)
     assert max(ends.values(), default=0) <= 2 * least + 1e-6
@@ -99,9 +92,7 @@ def test_the_longest_first_and_urgent_trainings_before_all() -> None:
     seconds = {short.id: 1.0, long.id: 5.0, trained.id: 0.1, attack(4, on=trained).id: 3.0}
     groups = [CellGroup(cells=(cell,)) for cell in (short, long, trained)]
     groups.append(CellGroup(cells=(attack(4, on=trained),), after=trained.id))
-    order = [
-        cell.seed for _, _, cell in simulated(Scheduler(groups, lambda cell: seconds[cell.id]), 1, seconds)
-    ]
+    order = [cell.seed for _, _, cell in simulated(Scheduler(groups, lambda cell: seconds[cell.id]), 1, seconds)]
     assert order == [3, 2, 4, 1]
 
 
@@ -165,9 +156,7 @@ def test_what_is_left_follows_the_speed_seen(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("slower", [1.0, 5.0])
-def test_what_is_left_is_right_where_the_formula_is_not(
-    monkeypatch: pytest.MonkeyPatch, slower: float
-) -> None:
+def test_what_is_left_is_right_where_the_formula_is_not(monkeypatch: pytest.MonkeyPatch, slower: float) -> None:
     """Two workers, forty cells of two attacks, one of them `slower` than the formula says and asked for last: from a
     third of the time on, what is said to be left is within half of what is."""
     now = [0.0]

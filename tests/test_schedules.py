@@ -58,17 +58,9 @@ def test_a_number_is_a_schedule_that_does_not_move():
     [
         (Constant, {"value": -1.0}, "value must be at least 0 and finite, got -1.0"),
         (Constant, {"value": math.nan}, "value must be at least 0 and finite, got nan"),
-        (
-            Linear,
-            {"initial": math.inf, "slope": 0.1},
-            "initial must be at least 0 and finite, got inf",
-        ),
+        (Linear, {"initial": math.inf, "slope": 0.1}, "initial must be at least 0 and finite, got inf"),
         (Linear, {"initial": 1.0, "slope": -0.1}, "slope must be"),
-        (
-            Staircase,
-            {"initial": 1.0, "drop": 0.1, "every": 0},
-            "every must be at least 1 and finite, got 0",
-        ),
+        (Staircase, {"initial": 1.0, "drop": 0.1, "every": 0}, "every must be at least 1 and finite, got 0"),
         (Exponential, {"initial": 1.0, "decay": -1.0}, "decay must be"),
         (Cyclic, {"initial": 1.0, "rounds": 0, "cycles": 1}, "rounds must be"),
         (Cyclic, {"initial": 1.0, "rounds": 5, "cycles": 0}, "cycles must be"),

@@ -26,9 +26,8 @@ def claim(inputs, labels=None, status=None, **changed):
         name: torch.arange(readings) + 1 for name in ("evaluations", "outer", "restarts")
     }
     return Reconstruction(
-        inputs=inputs, labels=torch.as_tensor(labels), status=tuple(status or ["ok"] * readings),
-        **(numbers | changed),
-    )  # fmt: skip
+        inputs=inputs, labels=torch.as_tensor(labels), status=tuple(status or ["ok"] * readings), **(numbers | changed)
+    )
 
 
 def scored(truth, reconstruction, *, prior=None, labels=None, **more):
@@ -64,9 +63,13 @@ def test_success_needs_three_decibels_over_the_best_prior_on_that_example(rng, p
     truth = rng.random((2, 1, 1, 8, 8)).round()
     best = np.stack([at_psnr(truth[0], prior_db), np.full_like(truth[1], 0.5)])
     found = score(
-        truth, np.zeros((2, 1), int), claim(at_psnr(truth, 25)), kind="image",
-        gallery=rng.random((9, 1, 8, 8)), priors={"mean": np.full_like(truth, 0.5), "nearest": best},
-    )  # fmt: skip
+        truth,
+        np.zeros((2, 1), int),
+        claim(at_psnr(truth, 25)),
+        kind="image",
+        gallery=rng.random((9, 1, 8, 8)),
+        priors={"mean": np.full_like(truth, 0.5), "nearest": best},
+    )
     first, second = (reading.examples[0] for reading in found.readings)
     assert (first.success, second.success) == (success, True)
     assert (first.prior_db, first.over_prior_db) == pytest.approx((prior_db, 25 - prior_db))
@@ -85,9 +88,7 @@ def test_each_metric_is_taken_on_the_one_pairing(rng):
         assert example.rmse == pytest.approx(math.sqrt(mse(*partner).item()))
         assert example.psnr_db == pytest.approx(psnr_db(*partner).item())
         assert example.ssim == pytest.approx(ssim(*partner).item())
-    own_best = max(
-        sum(ssim(*each[i, j]).item() for i, j in enumerate(order)) for order in permutations(range(5))
-    )
+    own_best = max(sum(ssim(*each[i, j]).item() for i, j in enumerate(order)) for order in permutations(range(5)))
     assert sum(example.ssim for example in found) < own_best - 0.01
 
 

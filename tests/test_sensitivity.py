@@ -13,16 +13,7 @@ from bench.contracts.reports import reports
 from bench.contracts.sensitivity import sensitivity
 from bench.contracts.trials import variants
 from bench.defenses.accounting.mechanism import Mechanism, Reports
-from bench.defenses.base import (
-    AddedNoise,
-    Context,
-    Defense,
-    Setting,
-    StageTransforms,
-    State,
-    Tensors,
-    Transform,
-)
+from bench.defenses.base import AddedNoise, Context, Defense, Setting, StageTransforms, State, Tensors, Transform
 from bench.defenses.fed_alpha_cdp import FedAlphaCdp
 from bench.defenses.fed_cdp import FedCdp
 from bench.defenses.fed_sdp import FedSdp
@@ -69,12 +60,7 @@ class _OthersNoiseCounted(FedSplit):
 
 
 @pytest.mark.parametrize(
-    ("defense", "where"),
-    [
-        (_Unclipped(), "example"),
-        (_Faint(at="client"), "client"),
-        (_OneTensorCounted(), "example"),
-    ],
+    ("defense", "where"), [(_Unclipped(), "example"), (_Faint(at="client"), "client"), (_OneTensorCounted(), "example")]
 )
 def test_what_is_stated_and_not_kept_is_found(defense: Defense, where: str) -> None:
     with pytest.raises(ContractBroken, match=f"{where}: .* deviations of the noise, and its ε counts"):
@@ -119,9 +105,7 @@ class _FewVectors(Transform):
         noised = {}
         for name, value in tensors.items():
             public = torch.randn(
-                (16, *value.shape[context.lead :]),
-                generator=torch.Generator().manual_seed(5),
-                dtype=value.dtype,
+                (16, *value.shape[context.lead :]), generator=torch.Generator().manual_seed(5), dtype=value.dtype
             )
             noised[name] = value + self.deviation * public[chosen]
         return noised
@@ -142,15 +126,11 @@ class _OnlyTheLargest(Transform):
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, torch.Tensor]:
         clip = Clip(bound=self.bound, per="flat")
-        norm = torch.cat([value.flatten(context.lead) for value in tensors.values()], context.lead).norm(
-            dim=-1
-        )
+        norm = torch.cat([value.flatten(context.lead) for value in tensors.values()], context.lead).norm(dim=-1)
         far = norm > 1000 * self.bound
         return {
             name: torch.where(far.reshape(*far.shape, *[1] * (value.ndim - context.lead)), after, value)
-            for (name, value), after in zip(
-                tensors.items(), clip.apply(tensors, context).values(), strict=True
-            )
+            for (name, value), after in zip(tensors.items(), clip.apply(tensors, context).values(), strict=True)
         }
 
 
@@ -184,10 +164,7 @@ class _ReleasesLess(FedSdp):
 @pytest.mark.parametrize(
     ("defense", "words"),
     [
-        (
-            _ReleasesLess(at="client"),
-            "its ε of released models counts 1e\\+03 σ of noise over the sensitivity",
-        ),
+        (_ReleasesLess(at="client"), "its ε of released models counts 1e\\+03 σ of noise over the sensitivity"),
         (_RankOne(), "the noise's coordinates depend on one another"),
         (_FromAList(), "a gradient 1 times larger moves what is seen by .*e\\+07 deviations"),
         (_GapClip(), "times larger moves what is seen"),
@@ -254,10 +231,7 @@ class _WideReport(TwoPoint):
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, torch.Tensor]:
         reports = TwoPoint.apply(self, tensors, context)
-        return {
-            name: torch.where(tensors[name].abs() > 100, tensors[name], report)
-            for name, report in reports.items()
-        }
+        return {name: torch.where(tensors[name].abs() > 100, tensors[name], report) for name, report in reports.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,9 +244,7 @@ class _Unclamped(LdpFl):
 
 @pytest.mark.parametrize("defense", [_Louder(), _Louder(epsilon=0.2), _Unclamped()])
 def test_reports_that_tell_more_than_their_epsilon_are_found(defense: Defense) -> None:
-    with pytest.raises(
-        ContractBroken, match="reports (high|low) with chance .*; its ε of .* allows a factor"
-    ):
+    with pytest.raises(ContractBroken, match="reports (high|low) with chance .*; its ε of .* allows a factor"):
         reports(defense)
 
 
@@ -327,9 +299,7 @@ class _Cancels(Transform):
             noised[name] = value + centred * ((batch / (batch - 1)) ** 0.5 if batch > 1 else 1.0)
         return noised
 
-    def expected(
-        self, tensors: Tensors, state: State, context: Context
-    ) -> tuple[dict[str, torch.Tensor], State]:
+    def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, torch.Tensor], State]:
         return dict(tensors), state
 
     def noise(self, context: Context, state: State) -> AddedNoise:

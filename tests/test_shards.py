@@ -58,8 +58,11 @@ def test_shards_are_a_partition_that_keeps_together_what_shares_work(count: int)
         if cell.kind == "attack" and isinstance(cell.weights, CheckpointWeights):
             assert at[cell.id] == at[cell.weights.training]
     for seed in range(8):
-        shards = {at[cell.id] for cell in cells() if cell.kind == "attack" and cell.seed == seed
-                  and not isinstance(cell.weights, CheckpointWeights)}  # fmt: skip
+        shards = {
+            at[cell.id]
+            for cell in cells()
+            if cell.kind == "attack" and cell.seed == seed and not isinstance(cell.weights, CheckpointWeights)
+        }
         assert len(shards) == 1 or count == 30  # there a group is more than half a shard
 
 
@@ -198,7 +201,7 @@ def bomb(run: Path) -> None:
         (lambda run: in_place_of(next((run / "arrays").iterdir()), os.mkfifo), "no plain file"),
         (lambda run: attacked(run).rename(run / "records" / f"{'0' * 64}.json"), "another id than its file"),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_is_refused_and_the_rest_comes(
     folders: tuple[Path, Path, Path], harm: Any, reason: str
 ) -> None:
@@ -243,9 +246,7 @@ def test_names_of_a_stranger_are_shown_sanitized(folders: tuple[Path, Path, Path
 def test_the_command_says_what_came_and_what_did_not(folders: tuple[Path, Path, Path]) -> None:
     one, two, whole = folders
     done = CliRunner().invoke(cli, ["merge", str(whole), str(one), str(two)])
-    assert (done.exit_code, done.output) == (
-        0, f"{whole}: 3 new records, 0 in place of lesser ones, 0 there before\n",
-    )  # fmt: skip
+    assert (done.exit_code, done.output) == (0, f"{whole}: 3 new records, 0 in place of lesser ones, 0 there before\n")
     break_arrays(one)
     shutil.rmtree(whole)
     refused = CliRunner().invoke(cli, ["merge", str(whole), str(one), str(two)])

@@ -39,9 +39,7 @@ def setting(per_round: int = CLIENTS) -> Setting:
 def noise(rho: float, *, shares: int = 8, colluders: float = 0.0, seed: int = 1) -> Tensor:
     """What lies on zero uploads, (client, coordinate), in units of a client's own deviation."""
     draws = KeyedDraws(seed=seed, fields=("test",), rows=tuple((n,) for n in range(CLIENTS)))
-    context = Context(
-        lead=1, stage="exchange", round=0, step=0, setting=setting(), draws=draws, colluders=colluders
-    )
+    context = Context(lead=1, stage="exchange", round=0, step=0, setting=setting(), draws=draws, colluders=colluders)
     zero = {"a": torch.zeros(CLIENTS, SIZE, dtype=torch.float64)}
     return NoiseShares(deviation=3.0, shares=shares, factor_variance=rho).apply(zero, context)["a"] / 3
 
@@ -124,9 +122,7 @@ def test_epsilon_counts_the_conditional_noise_and_says_so(q: float) -> None:
     assert ("50% of the neighbours telling" in found.caveats[0]) == (q > 0)
     assert Niss(factor_variance=0.0).mechanism(setting()).released == 0
     spent = released(found, Sampling(q=0.1, per_round=1, rounds=4, clients=(10, 100)), tensors=6)
-    assert [one.convention for one in spent] == ["valid", "idealised"], (
-        "Fed-αCDP's count does not speak of shares"
-    )
+    assert [one.convention for one in spent] == ["valid", "idealised"], "Fed-αCDP's count does not speak of shares"
 
 
 def test_a_round_has_no_more_neighbours_than_clients() -> None:
@@ -141,13 +137,15 @@ def test_a_reading_alone_is_the_reading_in_company(tmp_path: Path) -> None:
     niss = Entry(name="niss", params=values(registry.instance("defenses", "niss", {})))
     mlp = Entry(name="mlp", params=values(registry.instance("models", "mlp", {})))
     cell = AttackCell(
-        dataset=data, model=mlp, defense=niss, attack=Entry(name="labels-only"), point="type-0", readings=1,
+        dataset=data,
+        model=mlp,
+        defense=niss,
+        attack=Entry(name="labels-only"),
+        point="type-0",
+        readings=1,
         federated=Federated(clients=12, per_round=4, batch=2),
-    )  # fmt: skip
-    records = [
-        run(cell.model_copy(update={"readings": count}), RunContext(run=tmp_path), Memory())
-        for count in (1, 2)
-    ]
+    )
+    records = [run(cell.model_copy(update={"readings": count}), RunContext(run=tmp_path), Memory()) for count in (1, 2)]
     alone, company = (record.attack for record in records)
     assert alone is not None and company is not None, [record.reason for record in records]
     assert (alone.readings[0].snr_db, alone.readings[0].cosine) == pytest.approx(

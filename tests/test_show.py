@@ -29,8 +29,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of three tiny cells on digits: cpl at type-1, the mean picture at type-2, a training."""
     folder = tmp_path_factory.mktemp("runs") / "tiny"
     shared: dict[str, Any] = {
-        "model": Entry(name="dlg-lenet"), "federated": Federated(batch=2, clients=20, per_round=5),
-    }  # fmt: skip
+        "model": Entry(name="dlg-lenet"),
+        "federated": Federated(batch=2, clients=20, per_round=5),
+    }
     answer(attack(**shared, attack=Entry(name="cpl"), point="type-1", evaluations=30), folder)
     answer(attack(**shared, attack=Entry(name="prior-mean"), grants=Grants(labels=True)), folder)
     answer(training(**shared, rounds=4, test_every=2, checkpoints=(4,)), folder)
@@ -96,16 +97,26 @@ def test_an_attack_cell_in_words(run: Path, ids: dict[str, str]) -> None:
     summary = figures(run, ids["cpl"])
     text = output(command, ids["cpl"][:10], run)
     expected = {
-        "attack": ["cpl on digits with dlg-lenet"], "point": ["type-1 ("], "grants": ["none"],
-        "knowledge": ["plain: attacks as published"], "weights": ["untrained", "seed 0"],
-        "federated": ["N = 20 clients", "B = 2"], "drawn": ["2 readings by seed 0"], "budget": ["30 evaluations"],
-        "ASR": [cell_text.asr(summary), "of 4 examples (Wilson"], "prior mean": ["PSNR"],
-        "prior nearest": ["PSNR"], "prior class-mean": ["PSNR"],
+        "attack": ["cpl on digits with dlg-lenet"],
+        "point": ["type-1 ("],
+        "grants": ["none"],
+        "knowledge": ["plain: attacks as published"],
+        "weights": ["untrained", "seed 0"],
+        "federated": ["N = 20 clients", "B = 2"],
+        "drawn": ["2 readings by seed 0"],
+        "budget": ["30 evaluations"],
+        "ASR": [cell_text.asr(summary), "of 4 examples (Wilson"],
+        "prior mean": ["PSNR"],
+        "prior nearest": ["PSNR"],
+        "prior class-mean": ["PSNR"],
         "identified": [f"chance {share(summary.identification_chance, 1)}"],
         "medians": [f"{metric.label} {figure(metric, summary.median(metric))}" for metric in METRICS[:4]],
-        "self-check": ["recognises the truth"], "reading": ["cosine 1 "], "failures": ["0 % diverged"],
-        "provenance": ["bench 0.1"], "cost": ["MB"],
-    }  # fmt: skip
+        "self-check": ["recognises the truth"],
+        "reading": ["cosine 1 "],
+        "failures": ["0 % diverged"],
+        "provenance": ["bench 0.1"],
+        "cost": ["MB"],
+    }
     for heading, parts in expected.items():
         assert all(part in line(text, heading) for part in parts), heading
     assert summary.median(LPIPS) is not None or "LPIPS – (" in line(text, "medians")
@@ -146,9 +157,7 @@ def test_a_training_cell_in_words(run: Path, ids: dict[str, str]) -> None:
     assert "absent: " in line(text, "ε")
 
 
-def test_the_newest_run_is_the_default(
-    run: Path, ids: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_newest_run_is_the_default(run: Path, ids: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     (run.parent.parent / "at").mkdir(exist_ok=True)
     monkeypatch.chdir(run.parent.parent / "at")
     assert "runs/: no run with records there" in fault(command, ids["cpl"])
@@ -167,19 +176,21 @@ def test_the_newest_run_is_the_default(
         ({"cell": {"grants": {"repeated_readings": 9}}}, "grants", "9 draws"),
         ({"cell": {"weights": {"kind": "file", "sha256": "f" * 64, "path": "x"}}}, "weights", "file (sha256 ffff"),
         (
-            {"cell": {"weights": {"kind": "checkpoint", "training": "b" * 64, "round": 7}}}, "weights",
+            {"cell": {"weights": {"kind": "checkpoint", "training": "b" * 64, "round": 7}}},
+            "weights",
             "after round 7 of training bbbbbbbb",
         ),
         ({"cost": {"reused_from": "c" * 64}}, "cost", "reused from cell cccccccc"),
         (
-            {"provenance": {"attack": {"origin": "mine.py", "plugin": True, "sha256": "d" * 64}}}, "provenance",
+            {"provenance": {"attack": {"origin": "mine.py", "plugin": True, "sha256": "d" * 64}}},
+            "provenance",
             "attack of plug-in mine.py (dddddddd)",
         ),
         ({"result": {"notes": ["out of memory: went on"]}}, "note", "out of memory"),
         ({"result": {"summary": {"medians": {"psnr_db": None}}}}, "medians", "PSNR –"),
         ({"cell": {"point": "\x1b[31mtype-9"}}, "point", "\ufffd[31mtype-9"),
     ],
-)  # fmt: skip
+)
 def test_what_matters_is_said(write: Callable[..., Path], changes: Any, heading: str, expected: str) -> None:
     text = output(command, "aaaa", write(**changes))
     assert expected in line(text, heading)
@@ -198,9 +209,7 @@ def test_mistakes(run: Path, write: Callable[..., Path], tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("change", [{"id": "../../../tmp/x"}, {"result": {"arrays": "../../secret"}}])
-def test_a_record_cannot_name_a_file_elsewhere(
-    run: Path, ids: dict[str, str], tmp_path: Path, change: Any
-) -> None:
+def test_a_record_cannot_name_a_file_elsewhere(run: Path, ids: dict[str, str], tmp_path: Path, change: Any) -> None:
     content = json.loads(records.record_path(run, ids["cpl"]).read_text())
     (tmp_path / "records").mkdir()
     (tmp_path / "records" / "abc.json").write_text(json.dumps(_changed(content, change)))
@@ -215,9 +224,7 @@ def test_a_record_that_cannot_be_read_is_named_counted_and_passed_over(run: Path
     listed = output(command, tmp_path / "run")
     assert f"passed over: {tmp_path}/run/records/{'0' * 64}.json: not a record" in listed
     assert "1 of 4 records of" in listed and "3 cells in" in listed
-    assert (
-        len(json.loads(CliRunner().invoke(command, [str(tmp_path / "run"), "--json"]).stdout)["cells"]) == 3
-    )
+    assert len(json.loads(CliRunner().invoke(command, [str(tmp_path / "run"), "--json"]).stdout)["cells"]) == 3
 
 
 def test_a_list_is_filtered_and_sorted(run: Path) -> None:
@@ -245,9 +252,7 @@ def test_a_cell_is_looked_for_in_every_run(
 
 
 def test_missing_arrays_are_one_line(write: Callable[..., Path]) -> None:
-    assert "no such file; give an .npz; run the cell again" in fault(
-        command, "aa", write(result={"arrays": "b" * 64})
-    )
+    assert "no such file; give an .npz; run the cell again" in fault(command, "aa", write(result={"arrays": "b" * 64}))
 
 
 def test_a_sparkline_spans_0_to_1() -> None:

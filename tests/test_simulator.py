@@ -57,11 +57,16 @@ class SignCompression(Defense):
 def cell_of(defense: str = "none", where: str = "type-2", **changes: Any) -> AttackCell:
     params, federated = changes.pop("params", {}), {"clients": 12, "per_round": 3, "batch": 2}
     return AttackCell(
-        dataset=DataRef(name="digits", sha256=data().sha256), model=Entry(name="mlp", params={"hidden": [16]}),
+        dataset=DataRef(name="digits", sha256=data().sha256),
+        model=Entry(name="mlp", params={"hidden": [16]}),
         federated=Federated(**federated | changes.pop("federated", {})),
         defense=Entry(name=defense, params=values(registry.instance("defenses", defense, params))),
-        attack=Entry(name="learned-inverter"), knowledge="black-box", point=where, readings=2, **changes,
-    )  # fmt: skip
+        attack=Entry(name="learned-inverter"),
+        knowledge="black-box",
+        point=where,
+        readings=2,
+        **changes,
+    )
 
 
 def taken(cell: AttackCell, tmp: Path) -> tuple[Setup, Reading, Truth]:
@@ -172,9 +177,13 @@ def test_the_readings_hash_knows_what_is_simulated(tmp_path: Path) -> None:
     assert hashed("none") == hashed("prune", at="client")  # nothing acts on what type-2 shows
     same = taken(cell_of("gaussian", params={"at": "client"}), tmp_path)[1]
     other = taken(cell_of("laplace", params={"at": "client"}), tmp_path)[1]
-    one, two = (replace(each, values=same.values) for each in (
-        taken(cell_of("gaussian", "type-1"), tmp_path)[1], taken(cell_of("laplace", "type-1"), tmp_path)[1],
-    ))  # fmt: skip
+    one, two = (
+        replace(each, values=same.values)
+        for each in (
+            taken(cell_of("gaussian", "type-1"), tmp_path)[1],
+            taken(cell_of("laplace", "type-1"), tmp_path)[1],
+        )
+    )
     assert reading_hash(same) == reading_hash(other)
     assert reading_hash(one) != reading_hash(two)  # equal values, other defenses
 
@@ -212,13 +221,7 @@ def test_simulated_clients_have_not_trained_yet(tmp_path: Path) -> None:
     before = stages(Counted(), setup.setting, shapes)
     batches = Batches(clients=(0, 1), inputs=truth.inputs[:, None], labels=truth.labels[:, None])
     after = run_round(
-        setup.model,
-        setup.weights,
-        batches,
-        cell.federated,
-        before,
-        DrawKey(seed=0, draw=0, round=0),
-        classes=10,
+        setup.model, setup.weights, batches, cell.federated, before, DrawKey(seed=0, draw=0, round=0), classes=10
     ).stages
     assert any((state["times"] > 0).any() for state in after.states.values())
     plain, later = (

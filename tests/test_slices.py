@@ -31,9 +31,13 @@ def public(examples: int = 6) -> Public:
 def context(clients: int, *, lead: int = 1, seed: int = 0) -> Context:
     draws = KeyedDraws(seed=seed, fields=("test",), rows=tuple((n,) for n in range(clients)))
     return Context(
-        lead=lead, stage="client" if lead else "aggregate", round=0, step=0, setting=SETTING,
+        lead=lead,
+        stage="client" if lead else "aggregate",
+        round=0,
+        step=0,
+        setting=SETTING,
         draws=draws if lead else NoDraws(),
-    )  # fmt: skip
+    )
 
 
 def whole_jacobian(given: Public) -> dict[str, float]:
@@ -94,11 +98,12 @@ def test_slices_of_a_network_are_balanced_and_none_is_empty() -> None:
         assert lengths.min() > 0
         each = np.concatenate(
             [
-                np.full(sum(given.weights[n].numel() for n in names), 1.0) * risks[layer]
+                np.full(sum(given.weights[n].numel() for n in names), 1.0)
+                * risks[layer]
                 / sum(given.weights[n].numel() for n in names)
                 for layer, names in risk.layers(given.weights).items()
             ]
-        )  # fmt: skip
+        )
         carried = np.add.reduceat(each, (0, *ends[:-1])) / each.sum()
         # two ends, each at the nearest block
         block = risk.block_size(given.weights) * each.max() / each.sum()
@@ -126,10 +131,7 @@ def test_a_reservoir_holds_so_many_and_each_item_equally_often(items: int, count
 
 
 def test_noise_lies_on_whole_slices_drawn_by_each_client() -> None:
-    tensors = {
-        "a": torch.zeros(400, 6, dtype=torch.float64),
-        "b": torch.zeros(400, 2, 3, dtype=torch.float64),
-    }
+    tensors = {"a": torch.zeros(400, 6, dtype=torch.float64), "b": torch.zeros(400, 2, 3, dtype=torch.float64)}
     sent = SliceNoise(ends=(2, 5, 9, 12), count=2, deviation=0.5).apply(tensors, context(400))
     rows = torch.cat([value.flatten(1) for value in sent.values()], 1)
     parts = [part != 0 for part in torch.split(rows, [2, 3, 4, 3], dim=1)]
@@ -163,9 +165,7 @@ def test_the_excluded_slices_are_those_that_leave_the_least_distance() -> None:
     transform = SliceNoise(ends=(2, 5, 9, 12), count=2, deviation=0.1)
     candidate = transform.simulate(ours, seen, context(5))["a"]
     remaining = (candidate - seen["a"]).square().sum(1)
-    each = torch.stack(
-        [part.sum(1) for part in torch.split((ours["a"] - seen["a"]).square(), [2, 3, 4, 3], dim=1)], 1
-    )
+    each = torch.stack([part.sum(1) for part in torch.split((ours["a"] - seen["a"]).square(), [2, 3, 4, 3], dim=1)], 1)
     assert torch.allclose(remaining, each.sort(1).values[:, :2].sum(1))
 
 
@@ -174,9 +174,7 @@ def test_compensation_keeps_a_strong_signal_and_removes_noise() -> None:
     source = np.random.default_rng(0)
     size, variance = 6000, 0.04
     width = int(math.sqrt(size / 6))
-    signal = np.outer(source.standard_normal(-(-size // width)), source.standard_normal(width)).flatten()[
-        :size
-    ]
+    signal = np.outer(source.standard_normal(-(-size // width)), source.standard_normal(width)).flatten()[:size]
     noise = math.sqrt(variance) * source.standard_normal(size)
     compensate = Compensate(variance=variance, quotient=6.0, tolerance=0.2)
     given = {"a": torch.from_numpy(signal + noise)}

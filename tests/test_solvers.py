@@ -87,9 +87,7 @@ def _reference(
 
 
 @pytest.mark.parametrize(("problem", "count"), [(_quadratic, 20), (_matching, 30)])
-def test_lbfgs_without_search_is_torchs_to_1e_9(
-    problem: Callable[[], tuple[Tensor, Evaluate]], count: int
-) -> None:
+def test_lbfgs_without_search_is_torchs_to_1e_9(problem: Callable[[], tuple[Tensor, Evaluate]], count: int) -> None:
     """As the published loops call it, 20 evaluations an outer step; 30 cross into the second."""
     x, evaluate = problem()
 
@@ -184,9 +182,7 @@ class _Problem:
     def start(self, row: int, restart: int) -> Tensor:
         self.starts.append((row, restart))
         draw = torch.Generator().manual_seed(100 * row + restart)
-        return self.first[row] + restart * torch.randn(
-            self.first.shape[1], generator=draw, dtype=torch.float64
-        )
+        return self.first[row] + restart * torch.randn(self.first.shape[1], generator=draw, dtype=torch.float64)
 
     def zero_gradient_loss(self, rows: Tensor) -> Tensor:
         return torch.ones(len(rows), dtype=torch.float64)
@@ -237,20 +233,14 @@ def test_a_row_alone_is_as_in_a_batch(solver: Solver[Any], restarts: int) -> Non
 @pytest.mark.parametrize("solver", SOLVERS, ids=IDS)
 @pytest.mark.parametrize("evaluations", [1, 2, 7, 30])
 @pytest.mark.parametrize("restarts", [0, 1, 5])
-def test_restarts_stay_inside_the_budget(
-    solver: Solver[Any],
-    evaluations: int,
-    restarts: int,
-) -> None:
+def test_restarts_stay_inside_the_budget(solver: Solver[Any], evaluations: int, restarts: int) -> None:
     problem = _Problem(*_quadratic())
     limits = RowLimits(evaluations=evaluations, restarts=restarts, abandon_above=0.0, keep_below=0.0)
     solution = _minimise(problem, solver, limits)
     assert problem.counts == dict(enumerate(solution.evaluations.tolist()))
     assert max(problem.counts.values()) <= evaluations
     assert int(solution.restarts.max()) <= restarts
-    assert sorted(problem.starts) == [
-        (row, n) for row in range(3) for n in range(int(solution.restarts[row]) + 1)
-    ]
+    assert sorted(problem.starts) == [(row, n) for row in range(3) for n in range(int(solution.restarts[row]) + 1)]
 
 
 def test_each_start_gets_its_share_and_the_best_point_of_all_runs_is_kept() -> None:

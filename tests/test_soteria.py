@@ -27,19 +27,14 @@ def situation(clients: int = 2, examples: int = 2) -> tuple[Local, dict[str, Ten
     labels = torch.from_numpy(training.labels[:count])
     flat = example_gradients(module, weights, inputs, one_hot(labels, 10, inputs.dtype))
     local = Local(
-        model=module, weights={n: v.expand(clients, *v.shape) for n, v in weights.items()},
-        inputs=inputs.unflatten(0, (clients, examples)), labels=labels.unflatten(0, (clients, examples)),
-    )  # fmt: skip
+        model=module,
+        weights={n: v.expand(clients, *v.shape) for n, v in weights.items()},
+        inputs=inputs.unflatten(0, (clients, examples)),
+        labels=labels.unflatten(0, (clients, examples)),
+    )
     gradients = {name: value.detach().unflatten(0, (clients, examples)) for name, value in flat.items()}
     context = Context(
-        lead=2,
-        stage="example",
-        round=0,
-        step=0,
-        setting=SETTING,
-        draws=NoDraws(),
-        weights=weights,
-        local=local,
+        lead=2, stage="example", round=0, step=0, setting=SETTING, draws=NoDraws(), weights=weights, local=local
     )
     return local, gradients, context
 
@@ -92,8 +87,7 @@ def test_the_least_sensitive_features_columns_are_zeroed_and_nothing_else(share:
             order = sensitivity[client, example].argsort(stable=True)
             assert (found[weight][client, example][:, order[:count]] == 0).all()
             assert torch.equal(
-                found[weight][client, example][:, order[count:]],
-                gradients[weight][client, example][:, order[count:]],
+                found[weight][client, example][:, order[count:]], gradients[weight][client, example][:, order[count:]]
             )
 
 
@@ -125,17 +119,17 @@ def net(activation: str, examples: int) -> Local:
     smooth = torch.nn.functional.interpolate(noise[0, :, :, ::7, ::7], scale_factor=7, mode="bilinear")
     inputs = torch.where(torch.arange(examples).reshape(1, -1, 1, 1, 1) % 2 == 0, noise, smooth)
     return Local(
-        model=module.double(), weights={name: value.expand(1, *value.shape) for name, value in weights.items()},
-        inputs=inputs, labels=torch.zeros(1, examples, dtype=torch.long),
-    )  # fmt: skip
+        model=module.double(),
+        weights={name: value.expand(1, *value.shape) for name, value in weights.items()},
+        inputs=inputs,
+        labels=torch.zeros(1, examples, dtype=torch.long),
+    )
 
 
 @pytest.mark.parametrize("activation", ["sigmoid", "relu"])
 @pytest.mark.parametrize("own", [False, True], ids=["one set of weights", "own weights"])
 @pytest.mark.parametrize("share", [0.02, 0.6, 0.99])
-def test_a_screened_search_prunes_the_columns_of_the_whole_jacobian(
-    activation: str, own: bool, share: float
-) -> None:
+def test_a_screened_search_prunes_the_columns_of_the_whole_jacobian(activation: str, own: bool, share: float) -> None:
     local = net(activation, 8)
     if own:
         local = replace(local, weights={name: value.clone() for name, value in local.weights.items()})

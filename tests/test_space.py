@@ -77,9 +77,12 @@ def reading(public: torch.Tensor, kind: str = "image") -> Reading:
     net = Mlp(hidden=(8,), activation="tanh").build((public[0].numel(),), 3)
     model = torch.nn.Sequential(torch.nn.Flatten(), *net.children()) if kind == "image" else net
     made = api.reading(
-        api.gradient(model, public[:1].float(), torch.tensor([1])), model=model, shape=shape, classes=3,
+        api.gradient(model, public[:1].float(), torch.tensor([1])),
+        model=model,
+        shape=shape,
+        classes=3,
         public=public.float(),
-    )  # fmt: skip
+    )
     assert made.kind == kind
     return made
 
@@ -112,9 +115,11 @@ def test_curvature_is_alike_in_every_direction() -> None:
     public = torch.rand(32, 10).double()
     made = reading(public, "table")
     made = replace(
-        made, model=made.model.double(), values={n: v.double() for n, v in made.values.items()},
+        made,
+        model=made.model.double(),
+        values={n: v.double() for n, v in made.values.items()},
         weights={n: v.double() for n, v in made.weights.items()},
-    )  # fmt: skip
+    )
     space = public_space(made)
     alike = equal_curvature(space, made, KEY)
     weights = {name: value[0] for name, value in made.weights.items()}

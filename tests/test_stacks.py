@@ -12,20 +12,27 @@ from bench.registry import entries as registry
 
 CLIENTS, EXAMPLES, CLASSES = 3, 4, 5
 OPTIONS = nn.Sequential(
-    nn.Conv2d(2, 4, (3, 2), stride=(2, 1), padding=(1, 0)), nn.ReLU(inplace=True),
-    nn.Conv2d(4, 6, 3, dilation=2, padding=2, bias=False), nn.MaxPool2d(3, stride=2, padding=1), nn.ReLU(),
-    nn.Conv2d(6, 4, 1), nn.Tanh(), nn.MaxPool2d(2, ceil_mode=True), nn.Dropout(), nn.Flatten(),
-    nn.Linear(36, 7), nn.Sigmoid(), nn.Linear(7, CLASSES, bias=False),
-)  # fmt: skip
+    nn.Conv2d(2, 4, (3, 2), stride=(2, 1), padding=(1, 0)),
+    nn.ReLU(inplace=True),
+    nn.Conv2d(4, 6, 3, dilation=2, padding=2, bias=False),
+    nn.MaxPool2d(3, stride=2, padding=1),
+    nn.ReLU(),
+    nn.Conv2d(6, 4, 1),
+    nn.Tanh(),
+    nn.MaxPool2d(2, ceil_mode=True),
+    nn.Dropout(),
+    nn.Flatten(),
+    nn.Linear(36, 7),
+    nn.Sigmoid(),
+    nn.Linear(7, CLASSES, bias=False),
+)
 
 
 def built(name: str) -> tuple[nn.Module, tuple[int, ...]]:
     if name == "options":
         return OPTIONS.eval(), (2, 17, 10)
     if name == "group norm":  # parameters outside convolutions and linear layers: by `torch.func`
-        layers = nn.Sequential(
-            nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(144, CLASSES)
-        )
+        layers = nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(144, CLASSES))
         return layers.eval(), (1, 8, 8)
     model = registry.instance("models", name, {"width": 4} if name == "convnet8" else {})
     shape = (3, 20, 20) if "image" in model.takes else (30,)

@@ -43,7 +43,7 @@ def record(
             "distortion": Distortion(snr_db_least=120.0 if defense == "none" else 3.0),
             "conditions": AttackConditions(weights_norm=26.0, round=0, described=True),
         },
-    )  # fmt: skip
+    )
     return replace(made, id=made.cell.id)
 
 
@@ -56,9 +56,7 @@ def suite() -> list[Record]:
         "cdp": {(1, "type-2"): 0.0, (1, "type-0"): 0.0, (2, "type-0"): 0.0, (4, "type-0"): 0.0},
     }
     return [
-        record(rate, defense, point, batch)
-        for defense, its in rates.items()
-        for (batch, point), rate in its.items()
+        record(rate, defense, point, batch) for defense, its in rates.items() for (batch, point), rate in its.items()
     ]
 
 
@@ -91,15 +89,14 @@ def test_an_interval_is_of_the_mean_over_conditions_and_of_few_seeds() -> None:
     alone = by_name(standings(rows()))["cdp"].points
     assert alone["type-0"].interval == pytest.approx(wilson(0, EXAMPLES))
     rates = {0: 1.0, 1: 0.5, 2: 0.0, 3: 0.5}
-    seeds = [
-        record(rate, "mine", "type-0", batch, seed=seed) for seed, rate in rates.items() for batch in (1, 2)
-    ]
+    seeds = [record(rate, "mine", "type-0", batch, seed=seed) for seed, rate in rates.items() for batch in (1, 2)]
     base = [record(1.0, "none", "type-0", batch, seed=seed) for seed in rates for batch in (1, 2)]
     place = by_name(standings(board([*base, *seeds])))["mine"].points["type-0"]
     one = clustered_share(
         [n < rate * EXAMPLES for rate in rates.values() for n in range(EXAMPLES)],
-        range(4 * EXAMPLES), [seed for seed in rates for _ in range(EXAMPLES)],
-    )  # fmt: skip
+        range(4 * EXAMPLES),
+        [seed for seed in rates for _ in range(EXAMPLES)],
+    )
     assert place.leaked == 0.5
     assert place.interval == pytest.approx(one, abs=0.01)
     assert place.interval[1] - place.interval[0] > 0.7
@@ -123,16 +120,9 @@ def test_a_zero_of_batches_counts_readings_and_beside_single_examples_those() ->
 
 
 @pytest.mark.parametrize(("undefended", "bound"), [("adaptive", False), ("plain", True)])
-def test_a_zero_where_no_adaptive_attacker_has_shown_what_he_can_is_a_lower_bound(
-    undefended: str, bound: bool
-) -> None:
+def test_a_zero_where_no_adaptive_attacker_has_shown_what_he_can_is_a_lower_bound(undefended: str, bound: bool) -> None:
     """In a cascade a plain attack may leave adaptive ones nothing to show it on."""
-    rates = {
-        ("none", undefended): 1.0,
-        ("mine", "plain"): 0.0,
-        ("mine", "adaptive"): 0.0,
-        ("none", "plain"): 1.0,
-    }
+    rates = {("none", undefended): 1.0, ("mine", "plain"): 0.0, ("mine", "adaptive"): 0.0, ("none", "plain"): 1.0}
     rates.setdefault(("none", "adaptive"), 0.0)
     records = [record(rate, defense, knowledge=knows) for (defense, knows), rate in rates.items()]
     place = by_name(standings(board(records)))["mine"].points["type-0"]
@@ -140,10 +130,7 @@ def test_a_zero_where_no_adaptive_attacker_has_shown_what_he_can_is_a_lower_boun
 
 
 def test_recognised_is_what_is_farther_above_chance() -> None:
-    low, high = (
-        Rate(value=0.05, interval=(0.0, 0.1), chance=0.02),
-        Rate(value=0.3, interval=(0.2, 0.4), chance=0.04),
-    )
+    low, high = (Rate(value=0.05, interval=(0.0, 0.1), chance=0.02), Rate(value=0.3, interval=(0.2, 0.4), chance=0.04))
     assert most_over_chance(low, high) is most_over_chance(high, low) is high
     assert most_over_chance(None, low) is low and most_over_chance(None, None) is None
     by_luck = Rate(value=0.31, interval=(0.2, 0.4), chance=0.3)
@@ -154,13 +141,14 @@ def test_a_training_that_diverged_is_no_accuracy_of_zero() -> None:
     models = [TRAINING.model, entry("mlp")]
     trained = [
         training_record(
-            0.0 if gone else 0.9, cell=_trained(defense, 0).model_copy(update={"model": model}),
+            0.0 if gone else 0.9,
+            cell=_trained(defense, 0).model_copy(update={"model": model}),
             result={"diverged": gone},
         )
         for defense in ("none", "prune")
         for model in models
         for gone in [defense == "prune" and model.name == "mlp"]
-    ]  # fmt: skip
+    ]
     other = [replace(each, cell=each.cell.model_copy(update={"model": models[1]})) for each in suite()]  # type: ignore[arg-type]
     records = [*suite(), *(replace(each, id=each.cell.id) for each in (*other, *trained))]
     at = by_name(standings(board(records)))["prune"]
@@ -169,9 +157,7 @@ def test_a_training_that_diverged_is_no_accuracy_of_zero() -> None:
 
 
 def test_equal_settings_share_a_rank() -> None:
-    twin = [
-        record(0.0, "twin", point, batch) for batch, point in ((1, "type-2"), (1, "type-0"), (2, "type-0"))
-    ]
+    twin = [record(0.0, "twin", point, batch) for batch, point in ((1, "type-2"), (1, "type-0"), (2, "type-0"))]
     ranks = {each.defense: each.rank for each in standings(board([*suite(), *twin]))}
     assert (ranks["cdp"], ranks["twin"], ranks["noise"]) == (1, 1, 3)
 
@@ -203,9 +189,7 @@ def test_what_was_not_attacked_does_not_rank() -> None:
     assert first.attack is not None
     fewer = replace(first, result=replace(first.attack, readings=first.attack.readings[:36]))
     assert last([fewer, *rest]).absent[0].why == "36 examples of 40"
-    second = [
-        replace(each, cell=each.cell.model_copy(update={"attack": entry("gradinv")})) for each in suite()
-    ]
+    second = [replace(each, cell=each.cell.model_copy(update={"attack": entry("gradinv")})) for each in suite()]
     whole = [replace(each, id=each.cell.id) for each in second]
     lacks = standings(board([*suite(), *whole, *_mine()]))[-1]
     assert (lacks.defense, len(lacks.absent)) == ("mine", 3)  # one of two attacks
@@ -236,11 +220,7 @@ def test_accuracy_of_one_model_is_not_that_of_two() -> None:
 
 
 def test_neighbours_are_of_the_reference_and_the_nearest_has_the_same_rates() -> None:
-    mine = [
-        record(0.5, "mine", "type-2", 1),
-        record(0.5, "mine", "type-0", 1),
-        record(0.2, "mine", "type-0", 2),
-    ]
+    mine = [record(0.5, "mine", "type-2", 1), record(0.5, "mine", "type-0", 1), record(0.2, "mine", "type-0", 2)]
     records = [*suite(), *mine]
     every = standings(board(records), own=("mine",))
     above, below = neighbours(every, "mine")
@@ -288,17 +268,36 @@ def test_no_figure_is_cut_off_at_eighty_columns() -> None:
     """The widest figures that there are: a row that loses a digit of its ε states another ε."""
     (at, *others) = standings(board(suite()))
     place = replace(
-        next(iter(at.points.values())), leaked=0.008, interval=(0.001, 0.16), recognised=0.993, chance=0.051,
-        lower_bound=True, ceiling=None,
-    )  # fmt: skip
+        next(iter(at.points.values())),
+        leaked=0.008,
+        interval=(0.001, 0.16),
+        recognised=0.993,
+        chance=0.051,
+        lower_bound=True,
+        ceiling=None,
+    )
     released = DefenseCost(
-        setting="", seeds=3, accuracy=0.85, loss=None, epsilon=421.4, delta=1e-5, epsilon_unit="client",
-        epsilon_adjacency="one replaced", epsilon_absent=None, overhead=1.0, diverged=0, curve=(),
-    )  # fmt: skip
+        setting="",
+        seeds=3,
+        accuracy=0.85,
+        loss=None,
+        epsilon=421.4,
+        delta=1e-5,
+        epsilon_unit="client",
+        epsilon_adjacency="one replaced",
+        epsilon_absent=None,
+        overhead=1.0,
+        diverged=0,
+        curve=(),
+    )
     wide = replace(
-        at, defense="▸ secure-aggregation(bits=22)", own=True, rank=29, costs=(("a-model", released),),
+        at,
+        defense="▸ secure-aggregation(bits=22)",
+        own=True,
+        rank=29,
+        costs=(("a-model", released),),
         points=dict.fromkeys(("type-2", "type-1", "type-0", "aggregate"), place),
-    )  # fmt: skip
+    )
     text = io.StringIO()
     Console(width=80, file=text).print(form.terminal([wide, *others], "a suite"))
     lines = text.getvalue().splitlines()
@@ -315,9 +314,7 @@ def test_attacks_rank_by_what_they_get_of_all_examples() -> None:
     gallery = attack_cell(readings=4, attack="gallery", grants=Grants(gallery=100))
     early = attack_record(cell=first, readings=readings_of([[True], [True], [False], [False]]))
     left = readings_of([[True], [False]])
-    late = attack_record(
-        cell=second, readings=tuple(replace(each, number=n + 2) for n, each in enumerate(left))
-    )
+    late = attack_record(cell=second, readings=tuple(replace(each, number=n + 2) for n, each in enumerate(left)))
     late = replace(late, cell=second)
     named = attack_record(cell=gallery, readings=readings_of([[False]] * 4))
     ranks = attack_ranks([early, late, named])
@@ -363,13 +360,24 @@ def test_what_protects_says_what_proves_it_and_what_it_spends() -> None:
     every = standings(rows())
     at = next(n for n, each in enumerate(every) if each.defense == "cdp")
     released = DefenseCost(
-        setting="", seeds=3, accuracy=0.1, loss=None, epsilon=0.97, delta=1e-5, epsilon_unit="example",
-        epsilon_adjacency="one removed", epsilon_absent=None, overhead=1.0, diverged=0, curve=(),
-    )  # fmt: skip
+        setting="",
+        seeds=3,
+        accuracy=0.1,
+        loss=None,
+        epsilon=0.97,
+        delta=1e-5,
+        epsilon_unit="example",
+        epsilon_adjacency="one removed",
+        epsilon_absent=None,
+        overhead=1.0,
+        diverged=0,
+        curve=(),
+    )
     proved = replace(
-        every[at], costs=(("a", released),),
+        every[at],
+        costs=(("a", released),),
         points={point: replace(place, ceiling=0.045) for point, place in every[at].points.items()},
-    )  # fmt: skip
+    )
     unproved = gist(every)[1]
     (line,) = [line for line in gist([*every[:at], proved, *every[at + 1 :]]) if "`cdp`" in line]
     assert unproved.endswith("a lower bound: no ε proves it): `cdp`.")

@@ -118,10 +118,13 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], lis
 @pytest.mark.parametrize(
     ("when", "code"),
     [
-        ("rounds", "other-strength"), ("examples", "other-strength"), ("environment", "other-strength"),
-        ("draws", "other-strength"), ("later", "round-dependent"),
+        ("rounds", "other-strength"),
+        ("examples", "other-strength"),
+        ("environment", "other-strength"),
+        ("draws", "other-strength"),
+        ("later", "round-dependent"),
     ],
-)  # fmt: skip
+)
 def test_a_defense_that_is_weaker_in_its_training_is_found_out(
     rows: Callable[[str], list[Row]], when: str, code: str
 ) -> None:
@@ -131,9 +134,7 @@ def test_a_defense_that_is_weaker_in_its_training_is_found_out(
 
 
 FAST = {"prune", "fed-cdp", "fed-split", "niss"}
-EACH = [
-    pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in registry.names("defenses")
-]
+EACH = [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in registry.names("defenses")]
 
 
 @pytest.mark.parametrize("name", EACH)
@@ -198,11 +199,7 @@ def test_a_decay_that_epsilon_counts_is_none() -> None:
 def test_a_spot_is_what_points_show_beside_what_was_to_be_sent() -> None:
     undefended, left = {"w": torch.tensor([[3.0, 4.0]])}, {"w": torch.tensor([[3.0, 3.0], [9.0, 9.0]])}
     sent, mean = {"w": torch.tensor([[0.0, 4.0], [9.0, 9.0]])}, {"w": torch.tensor([2.0, 2.0])}
-    shown: dict[Stage, Tensors] = {
-        "client": left,
-        "server": sent,
-        "aggregate": {"w": torch.tensor([2.0, 3.0])},
-    }
+    shown: dict[Stage, Tensors] = {"client": left, "server": sent, "aggregate": {"w": torch.tensor([2.0, 3.0])}}
     seen = spot(7, undefended, shown, mean, 0.5)
     assert seen is not None and (seen.round, seen.signal) == (7, 100.0)
     assert seen.changes == {"type-1": 4.0, "type-0": 36.0, "aggregate": 4.0}

@@ -60,9 +60,7 @@ from bench.submission.verify import verify
 
 Edit = Callable[[dict[str, Any]], None]
 OLD = Path(__file__).parent / "data" / "submission-schema1.zip"
-SLOW = settings(
-    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture],
-)  # fmt: skip
+SLOW = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="module")
@@ -73,16 +71,25 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     context, memory = RunContext(run=folder), Memory()
     data = DataRef(name="digits", sha256=content_hash(Digits().load(())))
     common: dict[str, Any] = {
-        "dataset": data, "model": Entry(name="dlg-lenet"), "defense": Entry(name="none"),
-        "federated": Federated(batch=1, clients=20, per_round=5), "point": "type-2", "readings": 6,
+        "dataset": data,
+        "model": Entry(name="dlg-lenet"),
+        "defense": Entry(name="none"),
+        "federated": Federated(batch=1, clients=20, per_round=5),
+        "point": "type-2",
+        "readings": 6,
         "evaluations": 50,
-    }  # fmt: skip
+    }
     cpl, mean = Entry(name="cpl"), Entry(name="prior-mean")
     hiding = {"defense": Entry(name="fed-cdp", params={"sigma": 6.0}), "attack": cpl}
     training = TrainingCell(
-        dataset=data, model=common["model"], defense=common["defense"], federated=common["federated"],
-        rounds=2, test_every=2, checkpoints=(2,),
-    )  # fmt: skip
+        dataset=data,
+        model=common["model"],
+        defense=common["defense"],
+        federated=common["federated"],
+        rounds=2,
+        test_every=2,
+        checkpoints=(2,),
+    )
     weights = folder.parent / "theirs" / "w.safetensors"
     weights.parent.mkdir()
     save_file(api.build("dlg-lenet", shape=(1, 8, 8), classes=10, seed=9).state_dict(), weights)
@@ -95,15 +102,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *(AttackCell(**common, attack=cpl, seed=seed) for seed in (0, 1)),
         AttackCell(**common, attack=mean),
         AttackCell(**{**common, **hiding}),
-        AttackCell(
-            **common, attack=mean, weights=FileWeights(sha256=file_sha256(weights), path=str(weights))
-        ),
+        AttackCell(**common, attack=mean, weights=FileWeights(sha256=file_sha256(weights), path=str(weights))),
         training,
-        AttackCell(
-            **common,
-            attack=mean,
-            weights=CheckpointWeights(training=training.id, round=2, series=training.id),
-        ),
+        AttackCell(**common, attack=mean, weights=CheckpointWeights(training=training.id, round=2, series=training.id)),
         AttackCell(**{**mine, "federated": Federated(batch=1, clients=10, per_round=5)}, attack=mean),
     ]
     threads = torch.get_num_threads()
@@ -114,9 +115,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         records.write(folder, record)
     torch.set_num_threads(threads)
     refused = AttackCell(**common, attack=mean, knowledge="adaptive")
-    records.write(
-        folder, record_without_result(refused, context, "n/a", "prior-mean knows plain, not adaptive")
-    )
+    records.write(folder, record_without_result(refused, context, "n/a", "prior-mean knows plain, not adaptive"))
     weights.rename(weights.with_name("moved.safetensors"))  # the submitter's path is nowhere here
     return folder
 
@@ -142,11 +141,15 @@ def small(run: Path) -> Path:
 def one_of(run: Path, *, attack: str = "cpl", defense: str = "none", weights: str = "init") -> Record:
     """The first plain attack record that fits, of digits."""
     return next(
-        record for record in records.records(run)
-        if isinstance(cell := record.cell, AttackCell) and cell.attack.name == attack
-        and cell.defense.name == defense and cell.weights.kind == weights and cell.dataset.name == "digits"
+        record
+        for record in records.records(run)
+        if isinstance(cell := record.cell, AttackCell)
+        and cell.attack.name == attack
+        and cell.defense.name == defense
+        and cell.weights.kind == weights
+        and cell.dataset.name == "digits"
         and record.status == "done"
-    )  # fmt: skip
+    )
 
 
 def contents(file: Path) -> dict[str, bytes]:
@@ -161,8 +164,7 @@ def forged(file: Path, out: Path, members: Mapping[str, bytes | None], **fields:
     inside = {name: content for name, content in inside.items() if content is not None}
     old = parsed(inside.pop("manifest.json"))
     files = {
-        name: {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
-        for name, content in inside.items()
+        name: {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)} for name, content in inside.items()
     }
     changed = {**old.model_dump(mode="json"), "files": files, **fields}
     inside["manifest.json"] = (json.dumps(changed, indent=1, sort_keys=True) + "\n").encode()
@@ -191,11 +193,16 @@ def hidden(record: Record) -> Record:
     result = record.attack
     assert result is not None
     readings = tuple(
-        replace(reading, leaked=False, examples=tuple(
-            figures._judged(replace(example, rmse=10 ** (-5 / 20), psnr_db=5.0), False) for example in reading.examples
-        ))
+        replace(
+            reading,
+            leaked=False,
+            examples=tuple(
+                figures._judged(replace(example, rmse=10 ** (-5 / 20), psnr_db=5.0), False)
+                for example in reading.examples
+            ),
+        )
         for reading in result.readings
-    )  # fmt: skip
+    )
     return replace(record, result=figures.consistent(replace(result, readings=readings)))
 
 
@@ -267,10 +274,8 @@ def test_records_alone_and_defenses_of_choice(run: Path, tmp_path: Path) -> None
         (lambda folder: spoil(folder, lambda r: summary(r)["asr"].update(value=0.5)), "would not pass its check"),
         (lambda folder: next((folder / "records").iterdir()).rename(folder / "records/a.json"), "another id"),
     ],
-)  # fmt: skip
-def test_nothing_half_written(
-    run: Path, tmp_path: Path, prepare: Callable[[Path], Any], message: str
-) -> None:
+)
+def test_nothing_half_written(run: Path, tmp_path: Path, prepare: Callable[[Path], Any], message: str) -> None:
     shutil.copytree(run, tmp_path / "run")
     prepare(tmp_path / "run")
     with pytest.raises(BenchError, match=message) as caught:
@@ -322,9 +327,7 @@ def test_suites_are_ranked_together_or_not_at_all(run: Path, tmp_path: Path) -> 
     assert "suites.0.suite" in check(evil).findings[0]
 
 
-def test_a_submission_of_schema_1_is_checked_imported_and_exported_as_it_is(
-    run: Path, tmp_path: Path
-) -> None:
+def test_a_submission_of_schema_1_is_checked_imported_and_exported_as_it_is(run: Path, tmp_path: Path) -> None:
     """Six records of digits, exported by the last version with schema 1; ids and hashes are those of then."""
     report = check(OLD)
     assert report.ok and len(report.records) == 6, report.findings
@@ -345,11 +348,7 @@ def test_a_submission_of_schema_1_is_checked_imported_and_exported_as_it_is(
     import_(export(run, tmp_path / "new.zip", arrays=False).file, tmp_path / "board")
     rows = board(list(records.records(tmp_path / "board")))
     assert {row.protocol for row in rows} == {1, PROTOCOL}
-    assert {row.defense.partition("(")[0] for row in rows if row.protocol == 1} >= {
-        "none",
-        "prune",
-        "fed-cdp",
-    }
+    assert {row.defense.partition("(")[0] for row in rows if row.protocol == 1} >= {"none", "prune", "fed-cdp"}
     with pytest.raises(BenchError, match=f"protocols 1, {PROTOCOL}"):
         export(tmp_path / "board", tmp_path / "both.zip", arrays=False)
 
@@ -394,7 +393,8 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "no prior": (lambda r: summary(r)["priors"].pop("mean"), "summary.priors.mean is None"),
     "distortion": (lambda r: r["result"]["distortion"].update(snr_db_least=3.0), "distortion.snr_db_least is 3.0"),
     "distorted without a defense": (
-        lambda r: r["result"]["readings"][0].update(snr_db=20.0), "its SNR is 20 dB, and no defense distorts nothing"
+        lambda r: r["result"]["readings"][0].update(snr_db=20.0),
+        "its SNR is 20 dB, and no defense distorts nothing",
     ),
     "no share": (lambda r: summary(r).pop("asr"), "summary.asr: field required"),
     "no summary": (of_result(summary=None), "has no summary"),
@@ -430,7 +430,7 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "controls": (lambda r: r["result"]["notes"].append("\x1b]0;evil\x07"), "unprintable letters"),
     "direction": (lambda r: r["environment"].update(torch="\u202egnp.exe"), "unprintable letters"),
     "surrogate": (lambda r: r["environment"].update(torch="\ud800"), "not a record"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("edit", EDITS)
@@ -450,9 +450,11 @@ TEXTS: dict[str, Callable[[str], str]] = {
     "a key twice": lambda text: text.replace('{\n "cell"', '{\n "status": "done",\n "cell"', 1),
     "other spaces": lambda text: text + "\n",
     "no number": lambda text: text.replace('"nan_share": 0.0', '"nan_share": NaN'),
-    "deep": lambda text: "[" * 10**5, "no text": lambda text: "\x00", "a list": lambda text: "[]",
+    "deep": lambda text: "[" * 10**5,
+    "no text": lambda text: "\x00",
+    "a list": lambda text: "[]",
     "many digits": lambda text: text.replace('"nan_share": 0.0', f'"nan_share": {"9" * 9999}'),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("change", TEXTS)
@@ -481,9 +483,16 @@ def test_hashes_and_the_list_must_agree(small: Path, tmp_path: Path) -> None:
     fewer = check(forged(small, tmp_path / "c.zip", {}, files=other))
     assert f"{name}: in the file, not in the manifest" in fewer.findings
     for field, value in (
-        ("record_schema", 3), ("name", "x\ny"), ("url", "javascript:alert()"), ("name", "x" * 301),
-        ("version", 2), ("format", "zip"), ("protocol", "1"), ("more", 1), ("left_out", {"x": "private"}),
-    ):  # fmt: skip
+        ("record_schema", 3),
+        ("name", "x\ny"),
+        ("url", "javascript:alert()"),
+        ("name", "x" * 301),
+        ("version", 2),
+        ("format", "zip"),
+        ("protocol", "1"),
+        ("more", 1),
+        ("left_out", {"x": "private"}),
+    ):
         assert not check(forged(small, tmp_path / f"{field}-{len(str(value))}.zip", {}, **{field: value})).ok
 
 
@@ -509,9 +518,7 @@ def test_arrays_are_what_the_record_says(run: Path, small: Path, tmp_path: Path)
     assert "not there, and not said to be left out" in found("gone", {name: None})
     assert found("said", {name: None}, left_out={record.id: "not asked for"}) == ""
     assert "said to be left out" in found("both", {}, left_out={record.id: "private"})
-    assert "no record of the file names it" in found(
-        "orphan", {f"arrays/{'a' * 64}.npz": packed(truth=true["truth"])}
-    )
+    assert "no record of the file names it" in found("orphan", {f"arrays/{'a' * 64}.npz": packed(truth=true["truth"])})
     better = {**true, "reconstruction": 1 - true["reconstruction"]}
     assert "not the hash of its content" in found("other", {name: packed(**better)})
     for label, content, finding in (
@@ -528,9 +535,10 @@ def test_arrays_are_what_the_record_says(run: Path, small: Path, tmp_path: Path)
         sha256 = records.arrays_hash(content)
         moved = with_result(record, arrays=sha256)
         members = {
-            name: None, f"arrays/{sha256}.npz": packed(**content),
+            name: None,
+            f"arrays/{sha256}.npz": packed(**content),
             f"records/{record.id}.json": text_of(moved).encode(),
-        }  # fmt: skip
+        }
         assert finding in found(label, members), label
 
 
@@ -540,8 +548,8 @@ class Evil:
 
 
 def test_no_pickle_and_no_bomb_in_arrays(
-    run: Path, small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    run: Path, small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     record = one_of(run, attack="prior-mean")
     name = f"arrays/{record.arrays}.npz"
     header = io.BytesIO()
@@ -587,12 +595,18 @@ def entry(name: str, **fields: Any) -> zipfile.ZipInfo:
 
 HASH = "a" * 64
 BAD_ENTRIES: dict[str, list[zipfile.ZipInfo]] = {
-    "up": [entry("../evil.json")], "up inside": [entry(f"records/../../{HASH}.json")],
-    "absolute": [entry("/etc/passwd")], "drive": [entry("C:\\evil.json")],
-    "backslash": [entry(f"records\\{HASH}.json")], "nul": [entry(f"records/{HASH}.json\0.exe")],
-    "newline": [entry(f"records/{HASH}.json\n")], "upper case": [entry(f"records/{HASH.upper()}.json")],
-    "short": [entry("records/abc.json")], "folder": [entry("records/")],
-    "deeper": [entry(f"records/x/{HASH}.json")], "long": [entry("x" * 60_000)],
+    "up": [entry("../evil.json")],
+    "up inside": [entry(f"records/../../{HASH}.json")],
+    "absolute": [entry("/etc/passwd")],
+    "drive": [entry("C:\\evil.json")],
+    "backslash": [entry(f"records\\{HASH}.json")],
+    "nul": [entry(f"records/{HASH}.json\0.exe")],
+    "newline": [entry(f"records/{HASH}.json\n")],
+    "upper case": [entry(f"records/{HASH.upper()}.json")],
+    "short": [entry("records/abc.json")],
+    "folder": [entry("records/")],
+    "deeper": [entry(f"records/x/{HASH}.json")],
+    "long": [entry("x" * 60_000)],
     "terminal": [entry("\x1b]0;evil\x07.json")],
     "twice": [entry(f"records/{HASH}.json"), entry(f"records/{HASH}.json")],
     "link": [entry(f"records/{HASH}.json", external_attr=(stat.S_IFLNK | 0o777) << 16)],
@@ -601,7 +615,7 @@ BAD_ENTRIES: dict[str, list[zipfile.ZipInfo]] = {
     "packed otherwise": [entry(f"records/{HASH}.json", compress_type=zipfile.ZIP_BZIP2)],
     "extra": [entry(f"records/{HASH}.json", extra=b"\xfe\xca\x04\x00evil")],
     "comment": [entry(f"records/{HASH}.json", comment=b"evil")],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("which", BAD_ENTRIES)
@@ -624,10 +638,15 @@ def test_the_file_is_the_zip_and_nothing_else(small: Path, tmp_path: Path) -> No
         return whole[:start] + extra + whole[start:-22] + tail
 
     cases = {
-        "before": b"MZ" + whole, "after": whole + b"\0", "between": moved(b"hidden examples"),
-        "comment": whole[:-2] + b"\x04\0evil", "empty": b"", "text": b"hello" * 99,
-        "bare": b"PK\x05\x06" + b"\0" * 18, "locator": moved(b"")[:-42] + b"PK\x06\x07" + whole[-38:],
-    }  # fmt: skip
+        "before": b"MZ" + whole,
+        "after": whole + b"\0",
+        "between": moved(b"hidden examples"),
+        "comment": whole[:-2] + b"\x04\0evil",
+        "empty": b"",
+        "text": b"hello" * 99,
+        "bare": b"PK\x05\x06" + b"\0" * 18,
+        "locator": moved(b"")[:-42] + b"PK\x06\x07" + whole[-38:],
+    }
     for name, content in cases.items():
         path = tmp_path / f"{name}.zip"
         path.write_bytes(content)
@@ -655,16 +674,16 @@ def test_sizes_are_bounded_before_anything_is_read(small: Path, tmp_path: Path) 
 
 
 def test_a_false_size_unpacks_no_more_than_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = zipped(
-        tmp_path / "false.zip", [(entry("manifest.json", compress_type=zipfile.ZIP_DEFLATED), b"\0" * 2**26)]
-    )
+    path = zipped(tmp_path / "false.zip", [(entry("manifest.json", compress_type=zipfile.ZIP_DEFLATED), b"\0" * 2**26)])
     content = path.read_bytes().replace(struct.pack("<L", 2**26), struct.pack("<L", 100))
     path.write_bytes(content)
     most = []
     read = zipfile.ZipExtFile.read
     monkeypatch.setattr(
-        zipfile.ZipExtFile, "read", lambda self, n=-1: most.append(n) or read(self, n)  # type: ignore[func-returns-value]
-    )  # fmt: skip
+        zipfile.ZipExtFile,
+        "read",
+        lambda self, n=-1: most.append(n) or read(self, n),  # type: ignore[func-returns-value]
+    )
     assert "damaged" in check(path).findings[0]
     assert set(most) == {2**20}  # never "all there is"
 
@@ -695,9 +714,7 @@ def test_any_bytes_are_one_finding(tmp_path: Path, content: bytes, head: bytes) 
 
 @SLOW
 @given(where=st.floats(0, 1, exclude_max=True), value=st.integers(1, 255))
-def test_a_changed_byte_is_found_or_changes_nothing(
-    small: Path, tmp_path: Path, where: float, value: int
-) -> None:
+def test_a_changed_byte_is_found_or_changes_nothing(small: Path, tmp_path: Path, where: float, value: int) -> None:
     whole = bytearray(small.read_bytes())
     whole[int(where * len(whole))] ^= value
     (tmp_path / "bit.zip").write_bytes(whole)
@@ -817,10 +834,7 @@ def test_other_lies_and_obstacles(
     def told(label: str, edit: Edit, **which: str) -> verdicts.GroupVerdict:
         file = edited(submission, tmp_path / f"{label}.zip", edit, **which)
         found = again(file, run, fresh[0])
-        (one,) = (
-            one for one in found.verdicts
-            if one.cell == one_of(tmp_path / f"{label}-run", **which).id
-        )  # fmt: skip
+        (one,) = (one for one in found.verdicts if one.cell == one_of(tmp_path / f"{label}-run", **which).id)
         return one
 
     noisy = {"defense": "fed-cdp"}
@@ -834,16 +848,16 @@ def test_other_lies_and_obstacles(
 
 
 def test_what_is_not_here_is_inconclusive(
-    run: Path, submission: Path, fresh: tuple[Path, verdicts.Verification], tmp_path: Path,
+    run: Path,
+    submission: Path,
+    fresh: tuple[Path, verdicts.Verification],
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     folder = tmp_path / "more"
     import_(submission, folder)
     record = one_of(folder, attack="prior-mean")
-    for fields in (
-        {"defense": Entry(name="theirs")},
-        {"weights": FileWeights(sha256="0" * 64, path="/dev/zero")},
-    ):
+    for fields in ({"defense": Entry(name="theirs")}, {"weights": FileWeights(sha256="0" * 64, path="/dev/zero")}):
         cell = record.cell.model_copy(update=fields)
         records.write(folder, replace(record, id=cell.id, cell=cell))
     export(folder, tmp_path / "more.zip")
@@ -881,9 +895,7 @@ def test_examples_of_an_honest_submission_are_those_of_the_data_set(submission: 
 def mirrored(folder: Path) -> None:
     """Truth and reconstruction turned about: as far apart as they were."""
     (record,) = records.records(folder)
-    turned = {
-        name: array[..., ::-1] for name, array in records.read_arrays(folder, str(record.arrays)).items()
-    }
+    turned = {name: array[..., ::-1] for name, array in records.read_arrays(folder, str(record.arrays)).items()}
     (folder / "arrays" / f"{record.arrays}.npz").unlink()
     spoil(folder, of_result(arrays=records.write_arrays(folder, turned)), "prior-mean")
 
@@ -893,15 +905,11 @@ def mirrored(folder: Path) -> None:
     [
         (mirrored, "what its arrays call the truth is not in the data set at its indices"),
         (
-            lambda folder: spoil(
-                folder, lambda r: r["result"]["readings"][0].update(indices=[3]), "prior-mean"
-            ),
+            lambda folder: spoil(folder, lambda r: r["result"]["readings"][0].update(indices=[3]), "prior-mean"),
             "its examples are not those that its seed draws",
         ),
         (
-            lambda folder: spoil(
-                folder, lambda r: summary(r).update(identification_chance=0.5), "prior-mean"
-            ),
+            lambda folder: spoil(folder, lambda r: summary(r).update(identification_chance=0.5), "prior-mean"),
             "its identification_chance is 0.5, its cell's is 0.1",
         ),
     ],
@@ -964,8 +972,10 @@ def test_commands(run: Path, fresh: tuple[Path, verdicts.Verification], tmp_path
 def test_commands_say_no(small: Path, tmp_path: Path) -> None:
     evil = edited(small, tmp_path / "evil.zip", EDITS["asr"][0], attack="prior-mean")
     for command, more in (
-        (commands.check, ()), (commands.import_command, (tmp_path / "board",)), (commands.verify, ()),
-    ):  # fmt: skip
+        (commands.check, ()),
+        (commands.import_command, (tmp_path / "board",)),
+        (commands.verify, ()),
+    ):
         result = invoke(command, evil, *more)
         assert (result.exit_code, "finding  records/" in result.output) == (1, True), result.output
         assert not json.loads(invoke(command, evil, *more, "--json").stdout)["ok"]

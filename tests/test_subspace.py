@@ -35,9 +35,12 @@ def problem_of(case: Situation, factors: bool = False) -> _Problem:
     assert layer is not None
     space = row_space(layer, table(layer, observed, 0), case.reading.examples)
     return _Problem(
-        space=space, upper=Upper.of(case.reading, layer), examples=case.reading.examples, factors=factors,
+        space=space,
+        upper=Upper.of(case.reading, layer),
+        examples=case.reading.examples,
+        factors=factors,
         observed={name: value[0] for name, value in observed[0].items()},
-    )  # fmt: skip
+    )
 
 
 def test_rows_of_a_table_are_exact_and_certain() -> None:
@@ -64,9 +67,7 @@ def test_the_truth_leaves_nothing_to_explain() -> None:
     x = problem.project(case.truth[0].double().flatten(1))
     targets = one_hot(case.labels[0], case.reading.classes, torch.float64)
     assert float(problem.residuals(x[None], targets[None]).abs().max()) < 1e-6
-    assert torch.allclose(
-        problem.mixing(x) @ problem.space.right, case.truth[0].double().flatten(1), atol=1e-6
-    )
+    assert torch.allclose(problem.mixing(x) @ problem.space.right, case.truth[0].double().flatten(1), atol=1e-6)
 
 
 @pytest.mark.parametrize("factors", [False, True])
@@ -110,9 +111,7 @@ def test_least_squares_solves_rosenbrock_from_several_starts() -> None:
         return torch.stack([10 * (x[:, 1] - x[:, 0] ** 2), 1 - x[:, 0]], 1)
 
     def jacobian(x: Tensor, at: Tensor) -> Tensor:
-        return torch.stack(
-            [torch.autograd.functional.jacobian(lambda y: residuals(y[None], at)[0], row) for row in x]
-        )
+        return torch.stack([torch.autograd.functional.jacobian(lambda y: residuals(y[None], at)[0], row) for row in x])
 
     starts = torch.tensor([[-1.2, 1.0], [3.0, -2.0]], dtype=torch.float64)
     fit = least_squares(residuals, jacobian, starts, evaluations=100, stop=1e-24)
@@ -124,9 +123,7 @@ def test_least_squares_solves_rosenbrock_from_several_starts() -> None:
 
 
 @pytest.mark.parametrize("contract", contracts.CONTRACTS, ids=lambda contract: contract.name)
-def test_contracts_hold_where_the_first_layer_is_linear(
-    contract: Contract, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_contracts_hold_where_the_first_layer_is_linear(contract: Contract, monkeypatch: pytest.MonkeyPatch) -> None:
     """`bench check` looks at a convolutional net, which this attack refuses; here the same on a table."""
     monkeypatch.setattr(contracts, "situation", _table_situation)
     contract.function(Subspace())

@@ -57,9 +57,7 @@ def rows_of(run: Path) -> list[Any]:
 class Broken:
     """A client of which one call raises, `times` times; `silent` ones do not even say that they live."""
 
-    def __init__(
-        self, client: Any, call: str, error: BaseException, *, times: int = 10**6, silent: bool
-    ) -> None:
+    def __init__(self, client: Any, call: str, error: BaseException, *, times: int = 10**6, silent: bool) -> None:
         self._client, self._call, self._error = client, call, error
         self._left, self._silent = times, silent
 
@@ -98,13 +96,15 @@ def test_one_record_is_one_run_with_everything_in_it(run: Path) -> None:
 
 def test_more_than_one_request_holds_goes_in_several(run: Path) -> None:
     cell = TrainingCell(
-        dataset=UPLOADED.dataset, model=UPLOADED.model, federated=UPLOADED.federated, rounds=2000,
+        dataset=UPLOADED.dataset,
+        model=UPLOADED.model,
+        federated=UPLOADED.federated,
+        rounds=2000,
         defense=Entry(name="own", params={f"p{number}": number for number in range(250)}),
-    )  # fmt: skip
+    )
     curve = tuple((step, step / 2000) for step in range(2000))
     records.write(
-        run,
-        to_upload(cell=cell, result=TrainingResult(accuracy=0.9, curve=curve, rounds=2000, diverged=False)),
+        run, to_upload(cell=cell, result=TrainingResult(accuracy=0.9, curve=curve, rounds=2000, diverged=False))
     )
     assert send(run) == UploadResult(count=1)
     (found,) = uploaded(run)
@@ -301,8 +301,9 @@ def test_what_did_not_run_is_a_run_that_says_so(run: Path) -> None:
     write(run, "a2", status="crashed", reason="killed")
     assert send(run) == UploadResult(count=2)
     assert {(f.info.status, f.data.tags["bench.reason"]) for f in uploaded(run)} == {
-        ("KILLED", "too many unknowns"), ("FAILED", "killed"),
-    }  # fmt: skip
+        ("KILLED", "too many unknowns"),
+        ("FAILED", "killed"),
+    }
 
 
 def test_a_lost_store_is_made_again_from_the_records(run: Path) -> None:
@@ -336,9 +337,7 @@ def test_a_deleted_experiment_is_taken_back(run: Path) -> None:
     assert len(uploaded(run)) == 1
 
 
-def test_nothing_follows_the_working_directory(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_follows_the_working_directory(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write(run, "a1")
     send(run)
@@ -350,9 +349,15 @@ def test_sync_says_what_it_did(run: Path) -> None:
     first = CliRunner().invoke(sync, [str(run), "--json"])
     assert first.exit_code == 0, first.output
     assert json.loads(first.output) == {
-        "run": str(run), "uri": store.default_uri(run),
-        "count": 1, "skipped": 0, "failed": 0, "left": 0, "rows": 1, "reason": None,
-    }  # fmt: skip
+        "run": str(run),
+        "uri": store.default_uri(run),
+        "count": 1,
+        "skipped": 0,
+        "failed": 0,
+        "left": 0,
+        "rows": 1,
+        "reason": None,
+    }
     again = CliRunner().invoke(sync, [str(run)])
     assert again.exit_code == 0
     (row,) = rows_of(run)
@@ -425,6 +430,11 @@ def test_telemetry_is_off(tmp_path: Path, by: str, quiet: bool) -> None:
     kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     said = subprocess.run(
         [sys.executable, "-P", "-c", _LOOKUPS, str(tmp_path / "r"), by],
-        env=kept, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True,
-    ).stdout  # fmt: skip
+        env=kept,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    ).stdout
     assert said.rstrip().endswith("asked []") == quiet, said

@@ -74,9 +74,7 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def ran(matrix: Path) -> tuple[Path, str]:
     run = matrix.parent / "run"
-    done = CliRunner().invoke(
-        cli, ["run", "--matrix", str(matrix), "--out", str(run), "--jobs", "2", "--no-tracking"]
-    )
+    done = CliRunner().invoke(cli, ["run", "--matrix", str(matrix), "--out", str(run), "--jobs", "2", "--no-tracking"])
     assert done.exit_code == 0, done.output
     return run, done.output
 
@@ -110,9 +108,7 @@ def test_a_limit_is_part_of_the_configuration_and_its_absence_is_none(matrix: Pa
         ('scales = ["small", "full"]', 'scales = "small"', "scales: expected a list, got 'small'"),
     ],
 )
-def test_faults_of_scales_and_limits_are_one_line(
-    matrix: Path, tmp_path: Path, old: str, new: str, fault: str
-) -> None:
+def test_faults_of_scales_and_limits_are_one_line(matrix: Path, tmp_path: Path, old: str, new: str, fault: str) -> None:
     path = tmp_path / "bad.toml"
     path.write_text(MATRIX.replace(old, new))
     with pytest.raises(MatrixError) as told:
@@ -142,9 +138,7 @@ def test_the_table_has_the_paper_beside_and_says_what_was_not_run(ran: tuple[Pat
     assert any("√" in text for text in noised.caveats)
     assert missing(list(found.values()), [PAPER]) == []
     shown = CliRunner().invoke(cli, ["show", str(run), "--trainings", "--json"])
-    assert {row["defense"] for row in json.loads(shown.output)["trainings"]} == {
-        row.defense for row in found.values()
-    }
+    assert {row["defense"] for row in json.loads(shown.output)["trainings"]} == {row.defense for row in found.values()}
 
 
 def test_the_table_fits_80_columns(ran: tuple[Path, str]) -> None:
@@ -157,9 +151,10 @@ def test_several_seeds_are_one_row_with_their_span(ran: tuple[Path, str]) -> Non
     (first, *_) = [record for record in records(ran[0]) if record.cell.defense.name == "none"]
     assert first.training is not None
     other = replace(
-        first, cell=first.cell.model_copy(update={"seed": 1}),
+        first,
+        cell=first.cell.model_copy(update={"seed": 1}),
         result=replace(first.training, accuracy=0.5, diverged=True),
-    )  # fmt: skip
+    )
     (row,) = trainings([first, other])
     assert row.seeds == 2
     assert (row.least, row.most) == tuple(sorted((0.5, first.training.accuracy)))
@@ -196,14 +191,7 @@ def test_bench_privacy_answers_with_every_convention() -> None:
     arguments = ["privacy", "--sigma", "6", "--delta", "1e-5", "--q", ".01", "--steps", "10000"]
     found = json.loads(CliRunner().invoke(cli, [*arguments, "--json"]).output)["figures"]
     by_name = {one["accountant"].split(" ")[0]: one["epsilon"] for one in found}
-    known = {
-        "moments": 0.8227,
-        "base": 123.353,
-        "advanced": 7.450,
-        "zCDP": 1.159,
-        "privacy": 0.601,
-        "Gaussian": 1.271,
-    }
+    known = {"moments": 0.8227, "base": 123.353, "advanced": 7.450, "zCDP": 1.159, "privacy": 0.601, "Gaussian": 1.271}
     for name, epsilon in known.items():
         assert by_name[name] == pytest.approx(epsilon, abs={"moments": 1e-4, "base": 1e-2}.get(name, 1e-3))
     assert {one["convention"] for one in found} == {"idealised", "paper", "tap"}

@@ -45,9 +45,7 @@ def tile(page: np.ndarray, row: int, column: int, marks: int) -> np.ndarray:
 
 def flat(shades: Any, side: int = 8) -> np.ndarray:
     """Examples of one shade each: the shades' shape, then (1, side, side)."""
-    return np.broadcast_to(
-        np.asarray(shades)[..., None, None, None] / 255, (*np.shape(shades), 1, side, side)
-    )
+    return np.broadcast_to(np.asarray(shades)[..., None, None, None] / 255, (*np.shape(shades), 1, side, side))
 
 
 def test_rows_are_examples_columns_the_marks_and_the_truth_is_last() -> None:
@@ -86,9 +84,7 @@ def test_narrow_examples_get_columns_as_wide_as_their_labels() -> None:
 
 
 def test_what_is_not_a_number_is_marked_where_it_begins() -> None:
-    page = pixels(
-        trajectory.over_iterations(flat([[9.0]]), flat([[[50.0]], [[np.nan]], [[600.0]]]), (1, 2, 3))
-    )
+    page = pixels(trajectory.over_iterations(flat([[9.0]]), flat([[[50.0]], [[np.nan]], [[600.0]]]), (1, 2, 3)))
     assert (tile(page, 0, 0, 3) == 50).all()
     assert len(set(tile(page, 0, 1, 3)[0, 0].tolist())) > 1, "a shade of grey would pass for a value"
     assert (tile(page, 0, 2, 3) == 255).all()
@@ -140,18 +136,18 @@ def wandering(reading: Reading, budget: Budget) -> Reconstruction:
 @pytest.fixture
 def cell() -> AttackCell:
     return AttackCell(
-        dataset=DataRef(name="digits", sha256=content_hash(Digits().load(()))), model=Entry(name="mlp"),
-        defense=Entry(name="none"), federated=Federated(batch=3, clients=20, per_round=5),
-        attack=Entry(name="prior-mean"), point="type-1", readings=10,
-    )  # fmt: skip
-
-
-def test_from_an_attack_to_a_picture(
-    tmp_path: Path, cell: AttackCell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        MeanPicture, "reconstruct", lambda _, reading, budget, key: wandering(reading, budget)
+        dataset=DataRef(name="digits", sha256=content_hash(Digits().load(()))),
+        model=Entry(name="mlp"),
+        defense=Entry(name="none"),
+        federated=Federated(batch=3, clients=20, per_round=5),
+        attack=Entry(name="prior-mean"),
+        point="type-1",
+        readings=10,
     )
+
+
+def test_from_an_attack_to_a_picture(tmp_path: Path, cell: AttackCell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MeanPicture, "reconstruct", lambda _, reading, budget, key: wandering(reading, budget))
     record = run(cell, RunContext(run=tmp_path), Memory())
     assert record.status == "done", record.reason
     assert record.attack is not None

@@ -73,10 +73,7 @@ def context(lead, *, seed=0, rows=None, round_=0, draws=None):
 
 def example(lead=(), *, seed=0, dtype=torch.float64, shapes=SHAPES, scale=1.0):
     source = torch.Generator().manual_seed(seed)
-    return {
-        name: scale * torch.randn((*lead, *shape), generator=source, dtype=dtype)
-        for name, shape in shapes.items()
-    }
+    return {name: scale * torch.randn((*lead, *shape), generator=source, dtype=dtype) for name, shape in shapes.items()}
 
 
 def each_row(tensors, lead):
@@ -252,11 +249,7 @@ def test_keep_largest_keeps_an_exact_count_and_twice_is_once(seed, share, coarse
     for index, row in each_row(once, (2,)):
         values = numbers(row)
         assert sum(v != 0 for v in values) == len(values) - round(share * len(values))
-        dropped = [
-            x
-            for x, v in zip(numbers({n: t[index] for n, t in tensors.items()}), values, strict=True)
-            if v == 0
-        ]
+        dropped = [x for x, v in zip(numbers({n: t[index] for n, t in tensors.items()}), values, strict=True) if v == 0]
         assert max(dropped, default=0) <= min((v for v in values if v), default=math.inf)
     assert all(torch.equal(twice[name], once[name]) for name in once)
 
@@ -332,12 +325,8 @@ def test_a_clip_behind_the_mask_moves_the_bound_with_it():
     mask, clip = KeepLargest(share=0.5), Clip(bound=1.0)
     observed = clip.apply(mask.apply(truth, context(1)), context(1))
     guess = {"w": torch.tensor([[4.0, -3.0, -5.0, 2.0]])}
-    torch.testing.assert_close(
-        mask.simulate(guess, observed, context(1))["w"], torch.tensor([[4.0, -3, -2, 0]])
-    )
-    torch.testing.assert_close(
-        mask.simulate(truth, observed, context(1))["w"], torch.tensor([[4.0, -3, 0, 0]])
-    )
+    torch.testing.assert_close(mask.simulate(guess, observed, context(1))["w"], torch.tensor([[4.0, -3, -2, 0]]))
+    torch.testing.assert_close(mask.simulate(truth, observed, context(1))["w"], torch.tensor([[4.0, -3, 0, 0]]))
 
 
 def test_a_random_mask_that_is_not_shown_counts_by_its_chance():
@@ -362,9 +351,7 @@ def test_low_rank_is_the_best_approximation_by_eigenvectors(lead, share, rank):
             matrix = tensor[index].numpy()
             if matrix.ndim >= 2:
                 shape, matrix = matrix.shape, matrix.reshape(matrix.shape[0], -1)
-                kept = (
-                    max(1, round(share * min(matrix.shape))) if rank is None else min(rank, min(matrix.shape))
-                )
+                kept = max(1, round(share * min(matrix.shape))) if rank is None else min(rank, min(matrix.shape))
                 vectors = np.linalg.eigh(matrix @ matrix.T)[1][:, -kept:]  # ascending eigenvalues
                 matrix = (vectors @ vectors.T @ matrix).reshape(shape)
             out[name] = torch.as_tensor(matrix)
@@ -504,11 +491,7 @@ def test_noise_on_what_is_not_zero_leaves_a_mask_a_mask():
         (Clip, {"bound": 0.0}, "clip bound must be above 0 and finite, got 0.0"),
         (Clip, {"bound": math.nan}, "clip bound must be above 0 and finite, got nan"),
         (GaussianNoise, {"deviation": -1.0}, "noise deviation must be at least 0 and finite, got -1.0"),
-        (
-            GaussianNoise,
-            {"deviation": 1.0, "scale": math.inf},
-            "noise scale must be at least 0 and finite, got inf",
-        ),
+        (GaussianNoise, {"deviation": 1.0, "scale": math.inf}, "noise scale must be at least 0 and finite, got inf"),
         (LaplaceNoise, {"scale": -1.0}, "noise scale must be at least 0"),
         (KeepLargest, {"share": 1.5}, r"share of coordinates set to zero must lie in \[0, 1\], got 1.5"),
         (KeepRandom, {"share": math.nan}, "share of coordinates set to zero must lie"),

@@ -18,8 +18,14 @@ from bench.sweep.processes import ProcessPool
 from bench.sweep.trial import Trial, tried
 
 MINE = "low-rank"  # any defense that the trial knows nothing of
-SECONDS = {("gallery", MINE): 4.0, ("gallery", "sign"): 1.0, ("map", MINE): 3.0, ("map", "sign"): 2.0,
-           ("gradinv", MINE): 1.0, ("gradinv", "sign"): 2.0}  # fmt: skip
+SECONDS = {
+    ("gallery", MINE): 4.0,
+    ("gallery", "sign"): 1.0,
+    ("map", MINE): 3.0,
+    ("map", "sign"): 2.0,
+    ("gradinv", MINE): 1.0,
+    ("gradinv", "sign"): 2.0,
+}
 
 
 class TimedPool:
@@ -43,21 +49,18 @@ class TimedPool:
         seconds = SECONDS[cell.attack.name, cell.defense.name]
         record: Record = replace(
             attack_record(cell=cell, readings=readings_of([[True]])),
-            id=cell.id, cost=Cost(wall_seconds=seconds, attack_seconds=seconds),
-        )  # fmt: skip
+            id=cell.id,
+            cost=Cost(wall_seconds=seconds, attack_seconds=seconds),
+        )
         if cell.defense.name in self._crashing:
-            record = replace(
-                record, status="crashed", reason="a reason", result=None, cost=Cost(wall_seconds=1.0)
-            )
+            record = replace(record, status="crashed", reason="a reason", result=None, cost=Cost(wall_seconds=1.0))
         return [("a", record)]
 
     def close(self) -> None:
         pass
 
 
-def cell(
-    attack: str = "map", point: str = "type-0", knowledge: str = "adaptive", **changes: object
-) -> AttackCell:
+def cell(attack: str = "map", point: str = "type-0", knowledge: str = "adaptive", **changes: object) -> AttackCell:
     return attack_cell(attack=attack, point=point, knowledge=knowledge, defense=MINE, **changes)
 
 
@@ -89,9 +92,7 @@ def test_what_is_tried_is_short_and_of_few_examples() -> None:
     tried([batch, early, box, late, known], names, Resolver(None), None, partial(TimedPool, asked, ()))
     assert {each.defense.name for each in asked} == {MINE, "sign"}
     assert {each.defense.params["at"] for each in asked if each.defense.name == "sign"} == {"example"}
-    assert {(each.point, each.evaluations, each.readings, each.after) for each in asked} == {
-        ("type-0", 30, 4, ())
-    }
+    assert {(each.point, each.evaluations, each.readings, each.after) for each in asked} == {("type-0", 30, 4, ())}
 
 
 @pytest.mark.parametrize("crashing", [(MINE,), ("sign",), (MINE, "sign")])
@@ -104,22 +105,23 @@ def test_a_trial_that_crashes_says_nothing(crashing: Sequence[str]) -> None:
 def test_a_point_that_the_defense_does_not_reach_takes_what_it_took() -> None:
     """A client's defense leaves an example's gradient as it is; one at stage `example` does not."""
     trial = Trial(
-        {
-            (str(Entry(name="gaussian", params={"at": at})), "map", "adaptive"): 3.0
-            for at in ("client", "example")
-        }
+        {(str(Entry(name="gaussian", params={"at": at})), "map", "adaptive"): 3.0 for at in ("client", "example")}
     )
     seconds = {
-        (at, point): _slowed(lambda _: 10.0, trial, cell(point=point).model_copy(
-            update={"defense": Entry(name="gaussian", params={"at": at})}
-        ))
+        (at, point): _slowed(
+            lambda _: 10.0,
+            trial,
+            cell(point=point).model_copy(update={"defense": Entry(name="gaussian", params={"at": at})}),
+        )
         for at in ("client", "example")
         for point in ("type-2", "type-0")
-    }  # fmt: skip
+    }
     assert seconds == {
-        ("client", "type-2"): 10.0, ("client", "type-0"): 30.0,
-        ("example", "type-2"): 30.0, ("example", "type-0"): 30.0,
-    }  # fmt: skip
+        ("client", "type-2"): 10.0,
+        ("client", "type-0"): 30.0,
+        ("example", "type-2"): 30.0,
+        ("example", "type-0"): 30.0,
+    }
     assert _slowed(lambda _: None, trial, cell()) is None
 
 

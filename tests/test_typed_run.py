@@ -26,7 +26,7 @@ from bench.matrix.typed import entries, matrix_text, number_or_text
         (["mine:flag=true,other=1e-2"], [{"name": "mine", "flag": True, "other": 0.01}]),
         (["npz:path=a/b.npz"], [{"name": "npz", "path": "a/b.npz"}]),
     ],
-)  # fmt: skip
+)
 def test_entries(texts: list[str], values: list[Any]) -> None:
     assert entries(texts, "--defense") == values
 
@@ -45,9 +45,23 @@ def test_a_matrix_says_what_was_given() -> None:
 
 
 TYPED = [
-    "--attack", "cpl", "--defense", "prune:share=.9,gaussian:variance=1e-2", "--point", "type-1", "--seed", "1,2",
-    "--knowledge", "adaptive", "--readings", "2", "--evaluations", "20", "--grant", "labels",
-]  # fmt: skip
+    "--attack",
+    "cpl",
+    "--defense",
+    "prune:share=.9,gaussian:variance=1e-2",
+    "--point",
+    "type-1",
+    "--seed",
+    "1,2",
+    "--knowledge",
+    "adaptive",
+    "--readings",
+    "2",
+    "--evaluations",
+    "20",
+    "--grant",
+    "labels",
+]
 
 
 def test_the_cells_are_those_of_the_printed_matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,9 +82,7 @@ def test_the_cells_are_those_of_the_printed_matrix(tmp_path: Path, monkeypatch: 
     assert Path(done["run"]) == tmp_path / folder
     assert (done["done"], done["crashed"]) == (6, 0)
     assert (folder / "matrix.toml").read_text() == printed
-    again = json.loads(
-        output(command, "--matrix", folder / "matrix.toml", "--out", folder, "--dry-run", "--json")
-    )
+    again = json.loads(output(command, "--matrix", folder / "matrix.toml", "--out", folder, "--dry-run", "--json"))
     assert {cell["state"] for cell in again["cells"]} == {"done"}
 
 

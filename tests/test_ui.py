@@ -90,9 +90,12 @@ def opening(folder: Path) -> Iterator[Opened]:
         wanted = taken.getsockname()[1]
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", program, "ui", "--no-browser", "--port", str(wanted)],
-            cwd=folder, stdout=subprocess.PIPE, text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"}, start_new_session=True,
-        )  # fmt: skip
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            start_new_session=True,
+        )
         try:
             yield Opened(process, wanted)
         finally:
@@ -119,10 +122,7 @@ def test_the_page_of_the_newest_run_answers(opened: Opened) -> None:
     status, found = opened.get("/api/2.0/mlflow/runs/search", {"experiment_ids": [number]})
     assert status == 200
     cells = {
-        tag["value"]
-        for run in json.loads(found)["runs"]
-        for tag in run["data"]["tags"]
-        if tag["key"] == "bench.cell"
+        tag["value"] for run in json.loads(found)["runs"] for tag in run["data"]["tags"] if tag["key"] == "bench.cell"
     }
     assert cells == {"b1", "b2"}
     _, experiment = opened.get(f"/api/2.0/mlflow/experiments/get?experiment_id={number}")
@@ -189,9 +189,7 @@ def test_a_server_takes_records_as_a_file_does(
 
 def family_of(pid: int) -> set[int]:
     """A process and all below it."""
-    table = subprocess.run(
-        ["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True
-    ).stdout.split()
+    table = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout.split()
     parents = dict(zip(map(int, table[::2]), map(int, table[1::2]), strict=True))
     family = {pid}
     while more := {child for child, parent in parents.items() if parent in family} - family:

@@ -54,19 +54,18 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "fed-cnn": _of(FedCnn()),
     "every option of a convolution": _flat(
         lambda: nn.Conv2d(1, 3, (3, 2), stride=(2, 1), padding=(1, 2), dilation=(1, 2)),
-        nn.Sigmoid, lambda: nn.Conv2d(3, 2, 3, stride=3, bias=False), lambda: nn.ReLU(inplace=True), units=16,
+        nn.Sigmoid,
+        lambda: nn.Conv2d(3, 2, 3, stride=3, bias=False),
+        lambda: nn.ReLU(inplace=True),
+        units=16,
     ),
-    "depthwise": _flat(
-        lambda: nn.Conv2d(1, 4, 3), nn.Tanh, lambda: nn.Conv2d(4, 4, 3, groups=2), units=256,
-    ),
+    "depthwise": _flat(lambda: nn.Conv2d(1, 4, 3), nn.Tanh, lambda: nn.Conv2d(4, 4, 3, groups=2), units=256),
     "group norm": _flat(lambda: nn.Conv2d(1, 4, 3), lambda: nn.GroupNorm(2, 4), nn.Tanh, units=400),
     "layer norm": _flat(nn.Flatten, lambda: nn.Linear(144, 6), lambda: nn.LayerNorm(6), nn.Tanh, units=6),
-}  # fmt: skip
+}
 
 
-def _problem(
-    name: str, steps: int = STEPS, batch: int = BATCH
-) -> tuple[nn.Module, dict[str, Tensor], Tensor, Tensor]:
+def _problem(name: str, steps: int = STEPS, batch: int = BATCH) -> tuple[nn.Module, dict[str, Tensor], Tensor, Tensor]:
     torch.manual_seed(0)
     model = MODELS[name]().double()
     weights = {key: value.detach() + 0.1 * torch.randn_like(value) for key, value in model.named_parameters()}
@@ -76,9 +75,13 @@ def _problem(
 
 
 def _textbook(
-    model: nn.Module, weights: Mapping[str, Tensor], inputs: Tensor, targets: Tensor, steps: int,
+    model: nn.Module,
+    weights: Mapping[str, Tensor],
+    inputs: Tensor,
+    targets: Tensor,
+    steps: int,
     bound: float | None = None,
-) -> dict[str, Tensor]:  # fmt: skip
+) -> dict[str, Tensor]:
     """(w_0 - w_L) / (η L) of each reading by itself, examples one by one if their gradients are clipped."""
     rows = []
     for x, y in zip(inputs, targets, strict=True):
@@ -146,13 +149,8 @@ def test_gradients_can_be_clipped_example_by_example_inside_the_steps(name: str)
         seen.append(step)
         norms = {key: value.flatten(2).norm(dim=2) for key, value in per_example.items()}
         factors = {key: (bound / norm).clamp(max=1.0) for key, norm in norms.items()}
-        assert all(
-            value.shape == (READINGS, BATCH, *weights[key].shape) for key, value in per_example.items()
-        )
-        return {
-            key: torch.einsum("rb,rb...->r...", factors[key], value) / BATCH
-            for key, value in per_example.items()
-        }
+        assert all(value.shape == (READINGS, BATCH, *weights[key].shape) for key, value in per_example.items())
+        return {key: torch.einsum("rb,rb...->r...", factors[key], value) / BATCH for key, value in per_example.items()}
 
     update = unrolled_update(model, weights, x, y, steps=STEPS, rate=RATE, between=clip)
     assert seen == [0, 1, 2]
@@ -165,20 +163,17 @@ def _round(
     defense: Defense, model: nn.Module, weights: dict[str, Tensor], inputs: Tensor, labels: Tensor
 ) -> tuple[dict[str, Tensor], Stages]:
     """What the server gets from each client, in gradient units."""
-    federated = Federated(
-        algorithm="fedavg", clients=READINGS, per_round=READINGS, steps=STEPS, batch=BATCH, rate=RATE
-    )
+    federated = Federated(algorithm="fedavg", clients=READINGS, per_round=READINGS, steps=STEPS, batch=BATCH, rate=RATE)
     setting = Setting(
         clients=READINGS, per_round=READINGS, rounds=1, steps=STEPS, batch=BATCH, client_examples=10, rate=RATE
-    )  # fmt: skip
+    )
     before = stages(defense, setting, {name: tuple(value.shape) for name, value in weights.items()})
     batches = Batches(
-        clients=tuple(range(READINGS)), inputs=inputs.unflatten(1, (STEPS, BATCH)),
+        clients=tuple(range(READINGS)),
+        inputs=inputs.unflatten(1, (STEPS, BATCH)),
         labels=labels.unflatten(1, (STEPS, BATCH)),
-    )  # fmt: skip
-    taps = run_round(
-        model, weights, batches, federated, before, DrawKey(seed=0, draw=0, round=0), classes=CLASSES
     )
+    taps = run_round(model, weights, batches, federated, before, DrawKey(seed=0, draw=0, round=0), classes=CLASSES)
     return {name: value / (RATE * STEPS) for name, value in taps.shown["server"].items()}, before
 
 
@@ -196,9 +191,14 @@ def test_at_the_truth_it_is_what_the_pipeline_sends(defended: bool) -> None:
         return {name: value.mean(1) for name, value in shown.items()}
 
     update = unrolled_update(
-        model, weights, x, one_hot(labels, CLASSES, torch.float64), steps=STEPS, rate=RATE,
+        model,
+        weights,
+        x,
+        one_hot(labels, CLASSES, torch.float64),
+        steps=STEPS,
+        rate=RATE,
         between=through if defended else None,
-    )  # fmt: skip
+    )
     for name, value in sent.items():
         torch.testing.assert_close(update[name], value, rtol=1e-10, atol=1e-12)
 
@@ -265,14 +265,18 @@ def test_restarts_try_the_labels_in_other_orders(refined: bool) -> None:
     reading = replace(bare, unit=1.0 / 2, rate=2.0)
     single, restarted = (
         registry.instance(
-            "attacks", "cpl",
+            "attacks",
+            "cpl",
             {
-                "local": "unrolled", "line_search": "backtracking", "restarts": restarts, "start": "uniform",
+                "local": "unrolled",
+                "line_search": "backtracking",
+                "restarts": restarts,
+                "start": "uniform",
                 "refine_float64": refined,
             },
         ).reconstruct(reading, Budget(evaluations=4000, chunk=1), Key(seed=0))
         for restarts in (0, 8)
-    )  # fmt: skip
+    )
     assert single.labels.tolist() == [[0, 3]]
     assert restarted.labels.tolist() == [[3, 0]]
     assert restarted.loss[0] < 1e-3 * single.loss[0]
@@ -293,11 +297,17 @@ def test_local_steps_of_several_clients_are_answered_and_their_self_check_says_n
 ) -> None:
     """No one simulates each client's steps behind their mean."""
     cell = AttackCell(
-        dataset=DataRef(name="digits", sha256=data().sha256), model=Entry(name="dlg-lenet"),
-        attack=Entry(name="map"), defense=Entry(name="gaussian"), knowledge="adaptive", point=where,
-        federated=Federated(algorithm="fedavg", clients=20, per_round=2, steps=2, batch=2), grants=Grants(labels=True),
-        readings=1, evaluations=2,
-    )  # fmt: skip
+        dataset=DataRef(name="digits", sha256=data().sha256),
+        model=Entry(name="dlg-lenet"),
+        attack=Entry(name="map"),
+        defense=Entry(name="gaussian"),
+        knowledge="adaptive",
+        point=where,
+        federated=Federated(algorithm="fedavg", clients=20, per_round=2, steps=2, batch=2),
+        grants=Grants(labels=True),
+        readings=1,
+        evaluations=2,
+    )
     record = run(cell, RunContext(run=tmp_path), Memory())
     assert record.attack is not None, record.reason
     assert record.attack.self_check.explained is explained

@@ -8,15 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from bench.cell import (
-    CheckpointWeights,
-    DataRef,
-    Entry,
-    Federated,
-    FileWeights,
-    InitialWeights,
-    TrainingCell,
-)  # fmt: skip
+from bench.cell import CheckpointWeights, DataRef, Entry, Federated, FileWeights, InitialWeights, TrainingCell
 from bench.errors import NotApplicable, WeightsError
 from bench.record.checkpoints import WeightsSource, locate, read_about, read_weights, write_weights
 from bench.record.schema import Code, Provenance, Record, TrainingResult
@@ -45,20 +37,24 @@ def test_a_file_that_says_nothing_of_the_kind_is_no_fault(tmp_path: Path) -> Non
 
 
 TRAINING = TrainingCell(
-    dataset=DataRef(name="digits", sha256="a" * 64), model=Entry(name="mlp"), federated=Federated(),
-    defense=Entry(name="none"), rounds=9,
-)  # fmt: skip
+    dataset=DataRef(name="digits", sha256="a" * 64),
+    model=Entry(name="mlp"),
+    federated=Federated(),
+    defense=Entry(name="none"),
+    rounds=9,
+)
 
 
 def trained(run: Path, **changed: Any) -> None:
     """The record of a training that ran four rounds and kept the second."""
-    result = TrainingResult(
-        accuracy=0.5, curve=((4, 0.5),), rounds=4, diverged=False, checkpoints={2: "c" * 64}
-    )
+    result = TrainingResult(accuracy=0.5, curve=((4, 0.5),), rounds=4, diverged=False, checkpoints={2: "c" * 64})
     record = Record(
-        id=TRAINING.id, status="done", cell=TRAINING, provenance=Provenance(bench=Code(origin="here")),
+        id=TRAINING.id,
+        status="done",
+        cell=TRAINING,
+        provenance=Provenance(bench=Code(origin="here")),
         result=replace(result, **changed),
-    )  # fmt: skip
+    )
     write(run, record)
 
 
@@ -97,9 +93,12 @@ def test_a_training_without_a_finished_record_says_what_to_do(tmp_path: Path) ->
     with pytest.raises(WeightsError, match="has no record; run its matrix"):
         locate(tmp_path, weights)
     record = Record(
-        id=TRAINING.id, status="crashed", reason="it fell", cell=TRAINING,
+        id=TRAINING.id,
+        status="crashed",
+        reason="it fell",
+        cell=TRAINING,
         provenance=Provenance(bench=Code(origin="here")),
-    )  # fmt: skip
+    )
     write(tmp_path, record)
     with pytest.raises(WeightsError, match=r"did not finish \(it fell\); see `bench show"):
         locate(tmp_path, weights)

@@ -63,12 +63,7 @@ class Upper:
         weight = weights.pop(f"{layer.prefix}weight")
         bias = weights.pop(f"{layer.prefix}bias") + weight @ layer.offset
         return cls(
-            model=model,
-            output=output,
-            shape=reading.shape,
-            weight=weight * layer.factor,
-            bias=bias,
-            rest=weights,
+            model=model, output=output, shape=reading.shape, weight=weight * layer.factor, bias=bias, rest=weights
         )
 
     def logits(self, z: Tensor, rest: dict[str, Tensor]) -> Tensor:

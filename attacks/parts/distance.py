@@ -39,9 +39,7 @@ class Distance:
         c, o = self._weighed(candidate, names), self._weighed(observed, names)
         if self.kind == "cosine":
             weights = self._weights(o, 2)
-            dot, of_c, of_o = (
-                _total({n: a[n] * b[n] for n in names}, weights) for a, b in ((c, o), (c, c), (o, o))
-            )
+            dot, of_c, of_o = (_total({n: a[n] * b[n] for n in names}, weights) for a, b in ((c, o), (c, c), (o, o)))
             norms = of_c * of_o
             return 1 - dot / norms.clamp_min(torch.finfo(norms.dtype).tiny).sqrt()
         gaps = {n: c[n] - target for n, target in (_rescaled(c, o) if self.unknown_scale else o).items()}
@@ -68,8 +66,7 @@ class Distance:
             return {name: tensors[name] for name in names}
         least = _LEAST * self.variance
         return {
-            name: tensors[name]
-            * (self.variance / self.variances[name].clamp_min(least)).sqrt().to(tensors[name])
+            name: tensors[name] * (self.variance / self.variances[name].clamp_min(least)).sqrt().to(tensors[name])
             for name in names
         }
 

@@ -67,8 +67,7 @@ class Pool:
         total = torch.zeros(len(others), dtype=torch.float64)
         for number, observed in enumerate(self.observed):
             distances = [
-                distance(self._with(number, chosen, place, part), _rows(observed, len(part)))
-                for part in parts
+                distance(self._with(number, chosen, place, part), _rows(observed, len(part))) for part in parts
             ]
             total += torch.cat(distances).double().cpu()
         return total.nan_to_num(nan=torch.inf)
@@ -92,8 +91,7 @@ class Pool:
         for observed, messages in zip(self.observed, self.messages, strict=True):
             whole, means = self.shown(observed, chosen[None]), _means(messages, chosen[1:], chosen[:1])
             if any(
-                float((whole[name] - value).norm()) > _SAME * float(whole[name].norm())
-                for name, value in means.items()
+                float((whole[name] - value).norm()) > _SAME * float(whole[name].norm()) for name, value in means.items()
             ):
                 return False
         return True
@@ -111,9 +109,13 @@ class Pool:
 
 
 def most_likely(
-    mismatch: Mismatch, observed: Sequence[Tensors], scores: Tensor, labels: Tensor | None, sketch: Sketch,
+    mismatch: Mismatch,
+    observed: Sequence[Tensors],
+    scores: Tensor,
+    labels: Tensor | None,
+    sketch: Sketch,
     generator: np.random.Generator,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """The numbers of the candidates (example,) of the most likely set that was met.
 
     `observed`: of one reading, name → (1, *shape) for each observation; `scores` (candidate,) of all candidates, which
@@ -131,9 +133,7 @@ def most_likely(
     again = combination.scores(combination.Basis.of(first), second[0], reading.examples)
     starts = [
         torch.cat([members[:count] for members, count in zip(own, counts, strict=True)]),
-        torch.cat(
-            [members[again[members].topk(count).indices] for members, count in zip(own, counts, strict=True)]
-        ),
+        torch.cat([members[again[members].topk(count).indices] for members, count in zip(own, counts, strict=True)]),
     ]
     if all(pool.adds_up(start) for start in starts):
         pool = pool.separate()
@@ -152,9 +152,14 @@ def pool_of(mismatch: Mismatch, observed: Sequence[Tensors], members: Tensor) ->
         parts.append((gradients, *(_message(mismatch, each, gradients, behind) for each in observed)))
     gradients, *messages = (_joined(each) for each in zip(*parts, strict=True))
     return Pool(
-        mismatch=mismatch, observed=observed, members=members, inputs=inputs, targets=targets, gradients=gradients,
+        mismatch=mismatch,
+        observed=observed,
+        members=members,
+        inputs=inputs,
+        targets=targets,
+        gradients=gradients,
         messages=messages,
-    )  # fmt: skip
+    )
 
 
 def _message(mismatch: Mismatch, observed: Tensors, gradients: Tensors, behind: Candidates) -> Tensors:
@@ -166,15 +171,14 @@ def _message(mismatch: Mismatch, observed: Tensors, gradients: Tensors, behind: 
         _rows(observed, count),
         {name: value[:, None].expand(-1, copies, *value.shape[1:]) for name, value in gradients.items()},
         replace(
-            behind, inputs=behind.inputs.expand(-1, copies, *behind.inputs.shape[2:]),
+            behind,
+            inputs=behind.inputs.expand(-1, copies, *behind.inputs.shape[2:]),
             targets=behind.targets.expand(-1, copies, -1),
         ),
-    )  # fmt: skip
+    )
 
 
-def _search(
-    pool: Pool, starts: Sequence[Tensor], options: Sequence[Tensor], generator: np.random.Generator
-) -> Tensor:
+def _search(pool: Pool, starts: Sequence[Tensor], options: Sequence[Tensor], generator: np.random.Generator) -> Tensor:
     """The best set (example,) from these starts, and from it with some members exchanged at random, until it was met
     twice (an iterated local search: Lourenço, Martin, Stützle 2003)."""
     met = Counter[tuple[int, ...]]()

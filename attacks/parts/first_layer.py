@@ -67,9 +67,7 @@ def first_layer(reading: Reading) -> FirstLayer | None:
     offset, factor = inputs[0], inputs[1] - inputs[0]
     if not factor.all() or not torch.allclose(inputs[2], factor * ramp + offset, rtol=1e-5, atol=1e-5):
         return None
-    return FirstLayer(
-        prefix=f"{path}." if path else "", factor=factor.double().cpu(), offset=offset.double().cpu()
-    )
+    return FirstLayer(prefix=f"{path}." if path else "", factor=factor.double().cpu(), offset=offset.double().cpu())
 
 
 def refusal(reading: Reading) -> str | None:
@@ -127,6 +125,4 @@ def row_space(layer: FirstLayer, gradient: Tensor, examples: int) -> RowSpace:
     rank = max(1, min(examples, int((singular > _ROUNDING * singular[0]).sum())))
     sign = torch.where(right[:, -1:] < 0, -1.0, 1.0)  # of a singular pair it is free: the bias is positive
     left, right = left * sign.T, right * sign
-    return RowSpace(
-        left=left[:, :rank], singular=singular[:rank], right=right[:rank, :-1], bias=right[:rank, -1]
-    )
+    return RowSpace(left=left[:, :rank], singular=singular[:rank], right=right[:rank, :-1], bias=right[:rank, -1])

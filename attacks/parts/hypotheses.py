@@ -13,13 +13,7 @@ from torch import Tensor
 from bench.attacks.parts.labels import described_classes, labels_from
 from bench.attacks.parts.last_layer import LastLayer, last_layers
 from bench.attacks.parts.sequence_scores import fitted_scores, marginal_scores, mean_residuals
-from bench.attacks.parts.sequences import (
-    all_sequences,
-    any_sequence,
-    count_sequences,
-    descend,
-    neighbours,
-)
+from bench.attacks.parts.sequences import all_sequences, any_sequence, count_sequences, descend, neighbours
 from bench.rng import Key
 from bench.trip import Reading
 
@@ -84,9 +78,7 @@ def _of_layer(layer: LastLayer, reading: Reading, row: int, counted: Tensor, key
         starts = [any_sequence(layer, known, draw) for draw in draws]
         if layer.distinct == layer.examples:
             starts[0] = counted
-        sequences, scores = descend(
-            layer, lambda rows: _scores(layer, rows), torch.stack(starts), known is not None
-        )
+        sequences, scores = descend(layer, lambda rows: _scores(layer, rows), torch.stack(starts), known is not None)
     best = sequences[scores.argsort(stable=True)]
     if layer.steps > 1:
         return _fitted(layer, best[:FITTED], search=many > _CERTAIN, labels_known=known is not None)
@@ -112,9 +104,7 @@ def _fitted(layer: LastLayer, sequences: Tensor, *, search: bool, labels_known: 
     scores, expanded = fitted_scores(layer, sequences), set[tuple[int, ...]]()
     for _ in range(_ROUNDS if search else 0):
         fresh = [
-            row
-            for row in sequences[scores.argsort(stable=True)[:_EXPANDED]]
-            if tuple(row.tolist()) not in expanded
+            row for row in sequences[scores.argsort(stable=True)[:_EXPANDED]] if tuple(row.tolist()) not in expanded
         ]
         if not fresh:
             break

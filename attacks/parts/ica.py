@@ -29,19 +29,14 @@ Floats = NDArray[np.float64]
 _Density = Callable[[Floats], tuple[Floats, Floats]]
 
 
-def independent(
-    space: RowSpace, reading: Reading, draw: np.random.Generator, *, refine: bool
-) -> Tensor | None:
+def independent(space: RowSpace, reading: Reading, draw: np.random.Generator, *, refine: bool) -> Tensor | None:
     """The mixing (rank, rank) whose rows are independent examples, scaled to a bias of one; None where there are too
     few places to tell them apart."""
     observed = _sources(space, reading)
     size = space.rank
     if size == 1:
         return space.scaled(torch.ones(1, 1, dtype=torch.float64))
-    if (
-        observed.shape[1] < size
-        or np.linalg.matrix_rank(observed, tol=1e-9 * np.linalg.norm(observed)) < size
-    ):
+    if observed.shape[1] < size or np.linalg.matrix_rank(observed, tol=1e-9 * np.linalg.norm(observed)) < size:
         return None
     ica = FastICA(whiten="unit-variance", max_iter=400, tol=1e-5, w_init=draw.standard_normal((size, size)))
     with warnings.catch_warnings():
@@ -96,16 +91,10 @@ def _likeliest(unmixing: Floats, observed: Floats, density: _Density) -> Floats:
         sign, logarithm = np.linalg.slogdet(mixture)
         if sign == 0:
             return np.inf, np.zeros_like(flat)
-        return value.sum() / places - logarithm, (
-            slope @ sources.T / places - np.linalg.inv(mixture).T
-        ).ravel()
+        return value.sum() / places - logarithm, (slope @ sources.T / places - np.linalg.inv(mixture).T).ravel()
 
     best = minimize(
-        loss,
-        np.eye(size).ravel(),
-        jac=True,
-        method="L-BFGS-B",
-        options={"maxiter": _ITERATIONS, "maxcor": 20},
+        loss, np.eye(size).ravel(), jac=True, method="L-BFGS-B", options={"maxiter": _ITERATIONS, "maxcor": 20}
     )
     result: Floats = best.x.reshape(size, size) @ (unmixing / scale)
     return result

@@ -31,9 +31,7 @@ def labels_by_rule(reading: Reading, gradients: Tensors) -> Tensor:
     bias = gradients.get(f"{prefix}bias")
     if reading.examples == 1:
         signal = bias if bias is not None else weight.sum(2)
-        if (
-            bias is None and reading.classes > 2
-        ):  # 1 - p of a class is Σ p of the others: whatever the sign of Σh
+        if bias is None and reading.classes > 2:  # 1 - p of a class is Σ p of the others: whatever the sign of Σh
             signal = -signal.abs()
         return signal.argmin(1, keepdim=True).cpu()
     if bias is not None:

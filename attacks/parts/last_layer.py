@@ -134,9 +134,7 @@ def features(model: nn.Module, weights: Tensors, path: str, inputs: Tensor) -> T
     return taken[0][0].double().cpu()
 
 
-def _of(
-    reading: Reading, observed: Tensors, row: int, names: tuple[str, str], moved: Tensor, steps: int
-) -> LastLayer:
+def _of(reading: Reading, observed: Tensors, row: int, names: tuple[str, str], moved: Tensor, steps: int) -> LastLayer:
     weight = reading.weights[names[0]][0].double().cpu()
     sent = observed[names[0]][row].double().cpu() * steps
     zeros = torch.zeros(len(weight), dtype=torch.float64)
@@ -145,10 +143,18 @@ def _of(
     sent_bias = observed[names[1]][row].double().cpu() * steps if biased else zeros
     means, spread = _class_means(moved, reading.public_labels[: moved.shape[1]], reading.classes)
     return LastLayer(
-        weight=weight, bias=bias, d_weight=sent, d_bias=sent_bias, kept=_kept(sent, sent_bias), means=means,
-        spread=spread, batches=reading.batches if reading.senders == 1 else (reading.examples,), rate=reading.rate,
-        client_examples=distinct_examples(reading), momentum=reading.momentum,
-    )  # fmt: skip
+        weight=weight,
+        bias=bias,
+        d_weight=sent,
+        d_bias=sent_bias,
+        kept=_kept(sent, sent_bias),
+        means=means,
+        spread=spread,
+        batches=reading.batches if reading.senders == 1 else (reading.examples,),
+        rate=reading.rate,
+        client_examples=distinct_examples(reading),
+        momentum=reading.momentum,
+    )
 
 
 def _kept(sent: Tensor, sent_bias: Tensor) -> Tensor:

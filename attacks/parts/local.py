@@ -18,10 +18,18 @@ Tensors = Mapping[str, Tensor]
 
 
 def unrolled_update(
-    model: nn.Module, weights: Tensors, inputs: Tensor, targets: Tensor,
-    *, steps: int, rate: float, between: StepDefense | None = None, batches: Sequence[int] | None = None,
-    momentum: float = 0.0, weight_decay: float = 0.0,
-) -> dict[str, Tensor]:  # fmt: skip
+    model: nn.Module,
+    weights: Tensors,
+    inputs: Tensor,
+    targets: Tensor,
+    *,
+    steps: int,
+    rate: float,
+    between: StepDefense | None = None,
+    batches: Sequence[int] | None = None,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+) -> dict[str, Tensor]:
     """Each reading's update after `steps` local steps, in gradient units: the mean ḡ, name → (reading, *shape).
 
     `weights` name → (*shape) are shared at the start; `inputs` (reading, step·example, *shape) and
@@ -83,10 +91,11 @@ def _example_gradients(
 ) -> dict[str, Tensor]:
     """Each example's gradient, name → (reading, example, *shape): groups of one."""
     count, examples = inputs.shape[:2]
-    repeated = {
-        name: value[:, None].expand(count, examples, *value.shape[1:]).flatten(0, 1)
-        for name, value in local.items()
-    } if shared is None else {}  # fmt: skip
+    repeated = (
+        {name: value[:, None].expand(count, examples, *value.shape[1:]).flatten(0, 1) for name, value in local.items()}
+        if shared is None
+        else {}
+    )
     flat = _mean_gradients(
         model, shared, repeated, inputs.flatten(0, 1)[:, None], targets.flatten(0, 1)[:, None], graph
     )
@@ -117,17 +126,18 @@ def _loss(weights: Tensors, model: nn.Module, inputs: Tensor, targets: Tensor) -
     return soft_cross_entropy(logits, targets).mean()
 
 
-def _one_by_one(
-    weights: Tensors, model: nn.Module, inputs: Tensor, targets: Tensor, graph: bool
-) -> dict[str, Tensor]:
+def _one_by_one(weights: Tensors, model: nn.Module, inputs: Tensor, targets: Tensor, graph: bool) -> dict[str, Tensor]:
     """Group after group by plain autograd: slow, and right for every model."""
     rows = []
     for row, (x, y) in enumerate(zip(inputs, targets, strict=True)):
         local = {name: value[row] for name, value in weights.items()}
         rows.append(
             torch.autograd.grad(
-                _loss(local, model, x, y), list(local.values()),
-                create_graph=graph, allow_unused=True, materialize_grads=True,
+                _loss(local, model, x, y),
+                list(local.values()),
+                create_graph=graph,
+                allow_unused=True,
+                materialize_grads=True,
             )
-        )  # fmt: skip
+        )
     return {name: torch.stack([row[n] for row in rows]) for n, name in enumerate(weights)}

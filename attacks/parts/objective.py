@@ -69,9 +69,7 @@ class Mismatch:
             weights = {name: value[number] for name, value in reading.weights.items()}
             if gradients is None or not shared:
                 gradients = self._gradients(weights, target, inputs, targets, differentiable)
-            simulated = self._as_shown(
-                gradients, target, Candidates(inputs=inputs, targets=targets, weights=weights)
-            )
+            simulated = self._as_shown(gradients, target, Candidates(inputs=inputs, targets=targets, weights=weights))
             total = total + self.of_shown(simulated, target)
         return total / len(observed)
 
@@ -79,13 +77,9 @@ class Mismatch:
         """What the first observation would show of candidates, name → (reading, *shape)."""
         weights = {name: value[0] for name, value in self.reading.weights.items()}
         gradients = self._gradients(weights, observed, inputs, targets, False)
-        return self._as_shown(
-            gradients, observed, Candidates(inputs=inputs, targets=targets, weights=weights)
-        )
+        return self._as_shown(gradients, observed, Candidates(inputs=inputs, targets=targets, weights=weights))
 
-    def shown(
-        self, observed: Tensors, gradients: Tensors, candidates: Candidates | None = None
-    ) -> dict[str, Tensor]:
+    def shown(self, observed: Tensors, gradients: Tensors, candidates: Candidates | None = None) -> dict[str, Tensor]:
         """What an observation of one local step, name → (reading, *shape), would show of candidates with these
         gradients under the first weights, name → (reading, example, *shape).  `candidates` are needed where the
         defense acts inside the step.  name → (reading, *shape)"""
@@ -122,10 +116,17 @@ class Mismatch:
         if self.unrolled:
             inside = description is not None and description.inside_steps
             update = unrolled_update(
-                model, weights, inputs, targets, steps=reading.steps, rate=reading.rate, batches=reading.batches,
-                momentum=reading.momentum, weight_decay=reading.weight_decay,
+                model,
+                weights,
+                inputs,
+                targets,
+                steps=reading.steps,
+                rate=reading.rate,
+                batches=reading.batches,
+                momentum=reading.momentum,
+                weight_decay=reading.weight_decay,
                 between=description.local_steps(observed) if description is not None and inside else None,
-            )  # fmt: skip
+            )
             return update if description is None else {name: v[:, None] for name, v in update.items()}
         if description is None:
             return group_gradients(model, weights, inputs, targets, differentiable=differentiable)
@@ -150,6 +151,4 @@ class Mismatch:
 
 def same_weights(reading: Reading) -> bool:
     """Whether all observations were made under the same weights."""
-    return len(reading.rounds) == 1 or all(
-        bool((value == value[:1]).all()) for value in reading.weights.values()
-    )
+    return len(reading.rounds) == 1 or all(bool((value == value[:1]).all()) for value in reading.weights.values())

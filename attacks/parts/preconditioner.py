@@ -36,9 +36,7 @@ def preconditioner(reading: Reading, key: Key) -> Tensor:
     samples = [
         sample
         for first in range(0, count, chunk)
-        for sample in _samples(
-            reading, like, key, range(first, min(count, first + chunk)), -(-_DRAWS // count)
-        )
+        for sample in _samples(reading, like, key, range(first, min(count, first + chunk)), -(-_DRAWS // count))
     ]
     diagonal = torch.stack(samples).mean(0)
     mean = diagonal.mean()
@@ -61,10 +59,7 @@ def _samples(reading: Reading, like: Tensor, key: Key, examples: range, draws: i
 
 
 def signed_derivative(
-    reading: Reading,
-    like: Tensor,
-    examples: Sequence[int],
-    bits: Callable[[tuple[int, ...]], NDArray[np.int8]],
+    reading: Reading, like: Tensor, examples: Sequence[int], bits: Callable[[tuple[int, ...]], NDArray[np.int8]]
 ) -> Tensor:
     """Jᵀz of these public examples, (example, value): J = ∂∇L/∂x at the reading's weights, z = 2·`bits` - 1 for each
     parameter's gradients (example, *shape).  An example's label is its number modulo the classes."""
@@ -74,8 +69,7 @@ def signed_derivative(
     inputs = reading.public_inputs[list(examples)].to(like)[:, None].requires_grad_()
     gradients = group_gradients(reading.model, weights, inputs, targets, differentiable=True)
     products = [
-        (value * (2 * torch.from_numpy(bits(tuple(value.shape))) - 1).to(like)).sum()
-        for value in gradients.values()
+        (value * (2 * torch.from_numpy(bits(tuple(value.shape))) - 1).to(like)).sum() for value in gradients.values()
     ]
     (derivative,) = torch.autograd.grad(torch.stack(products).sum(), inputs)
     return derivative.flatten(1)

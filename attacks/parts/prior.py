@@ -63,9 +63,12 @@ class NoiseModel:
             single = noise.law == "laplace" and len(reading.rounds) == 1
             weight = prior_weight(variance, absolute=single)
         return cls(
-            variance=variance, weight=weight, bound=noise.bound, last=_last_weight(reading) if noise.bound else None,
+            variance=variance,
+            weight=weight,
+            bound=noise.bound,
+            last=_last_weight(reading) if noise.bound else None,
             edge_scale=edge_scale(reading.public_inputs[:256]) if weight else 1.0,
-        )  # fmt: skip
+        )
 
     def of_rows(self, observed: Mapping[str, Tensor]) -> Tensor:
         """Each reading's variance, of name → (reading, *shape) → (reading,).
@@ -88,20 +91,14 @@ class NoiseModel:
         sums = last.sum(1).square().where(sent, last.new_tensor(torch.nan)) / last.shape[1]
         return torch.fmin(found, sums.nanmean(1))
 
-    def prior(
-        self, x: Tensor, value_range: tuple[float, float], share: Tensor | float = 1.0
-    ) -> Tensor | float:
+    def prior(self, x: Tensor, value_range: tuple[float, float], share: Tensor | float = 1.0) -> Tensor | float:
         """`weight` times -log p of inputs (reading, example, *shape), up to a constant: (reading,), or 0.
 
         `share` of the weight, (reading,): of a variance below `variance`, or of a distance in other units.
         """
         if self.weight == 0:
             return 0.0
-        return (
-            self.weight
-            * share
-            * (edges(x, self.edge_scale) + outside(x, *value_range) / (2 * _RANGE_DEVIATION**2))
-        )
+        return self.weight * share * (edges(x, self.edge_scale) + outside(x, *value_range) / (2 * _RANGE_DEVIATION**2))
 
 
 Variance = TypeVar("Variance", float, Tensor)

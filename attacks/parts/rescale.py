@@ -104,10 +104,11 @@ def rescaled(reading: Reading) -> Reading:
     factor = 2.0 ** -round(math.log2(norm))
     description, simulator = reading.description, reading.simulator
     return replace(
-        reading, values=_times(factor, reading.values),
+        reading,
+        values=_times(factor, reading.values),
         description=None if description is None else _RescaledDescription(description, factor),
         simulator=None if simulator is None else _RescaledSimulator(simulator, factor),
-    )  # fmt: skip
+    )
 
 
 def _times(factor: float, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

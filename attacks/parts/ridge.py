@@ -89,9 +89,14 @@ def path(
     for ridge in ridges:
         factor, stable = factorise(between, ridge)
         yield Ridge(
-            kernel=kernel, ridge=stable, features=features, norms=norms, median=median, offset=offset,
+            kernel=kernel,
+            ridge=stable,
+            features=features,
+            norms=norms,
+            median=median,
+            offset=offset,
             coefficients=torch.cholesky_solve(targets - offset, factor),
-        )  # fmt: skip
+        )
 
 
 def fit(features: Tensor, targets: Tensor, kernel: Kernel, ridge: float) -> Ridge:

@@ -46,19 +46,13 @@ def mean_residuals(layer: LastLayer, sequences: Tensor, *, rescaled: bool = Fals
         else:
             square = torch.stack(
                 [
-                    (
-                        (delta[:, None, :, c] @ masked[c][at[:, :, None], at[:, None, :]])[:, 0]
-                        * delta[..., c]
-                    ).sum(1)
+                    ((delta[:, None, :, c] @ masked[c][at[:, :, None], at[:, None, :]])[:, 0] * delta[..., c]).sum(1)
                     for c in range(layer.classes)
                 ]
             ).sum(0)
         shown = delta.sum(1)
         of_bias = _residual(
-            layer.d_bias.square() @ has_bias,
-            shown @ (layer.d_bias * has_bias),
-            shown.square() @ has_bias,
-            rescaled,
+            layer.d_bias.square() @ has_bias, shown @ (layer.d_bias * has_bias), shown.square() @ has_bias, rescaled
         )
         scores.append(_residual(total, linear, square, rescaled) + of_bias)
     return torch.cat(scores)

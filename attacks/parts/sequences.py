@@ -21,9 +21,7 @@ def count_sequences(layer: LastLayer, labels: Tensor | None) -> int:
     """How many sequences there are, at most: of `labels` (example,) where they are known, of all classes where not."""
     count: int
     if layer.distinct < layer.examples:
-        lengths = [
-            min(layer.distinct, layer.examples - at) for at in range(0, layer.examples, layer.distinct)
-        ]
+        lengths = [min(layer.distinct, layer.examples - at) for at in range(0, layer.examples, layer.distinct)]
         count = layer.classes**layer.distinct * prod(perm(layer.distinct, length) for length in lengths[1:])
         return count
     if labels is None:
@@ -43,9 +41,7 @@ def all_sequences(layer: LastLayer, labels: Tensor | None) -> Tensor:
     if labels is None:
         classes = torch.arange(layer.classes)
         batches = [torch.combinations(classes, batch, with_replacement=True) for batch in layer.batches]
-        steps = torch.cartesian_prod(*[torch.arange(len(batch)) for batch in batches]).reshape(
-            -1, layer.steps
-        )
+        steps = torch.cartesian_prod(*[torch.arange(len(batch)) for batch in batches]).reshape(-1, layer.steps)
         return torch.cat([batch[at] for batch, at in zip(batches, steps.T, strict=True)], 1)
     if layer.steps == 1:
         sequences = labels.sort().values[None]

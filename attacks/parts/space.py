@@ -150,9 +150,7 @@ def spectrum(public: Tensor) -> Spectrum:
     down, across = (cosines(size).to(public) for size in public.shape[-2:])
     variances = (down @ torch.einsum("dc,nchw->ndhw", channels, centred) @ across.T).square().mean(0)
     logs = variances.clamp_min(1e-12).log()[None]
-    smooth = torch.nn.functional.avg_pool2d(
-        torch.nn.functional.pad(logs, (1, 1, 1, 1), mode="replicate"), 3, 1
-    )
+    smooth = torch.nn.functional.avg_pool2d(torch.nn.functional.pad(logs, (1, 1, 1, 1), mode="replicate"), 3, 1)
     deviation = torch.maximum(smooth[0].exp(), variances).sqrt().clamp_min(_LEAST_DEVIATION)
     return Spectrum(mean, channels, deviation)
 

@@ -33,9 +33,7 @@ class Adam(Solver[AdamState]):
     def init(self, x: Tensor) -> AdamState:
         zeros = torch.zeros_like(x)
         count = torch.zeros(len(x), dtype=torch.long, device=x.device)
-        return AdamState(
-            trial=x.clone(), finished=count.bool(), first=zeros, second=zeros.clone(), count=count
-        )
+        return AdamState(trial=x.clone(), finished=count.bool(), first=zeros, second=zeros.clone(), count=count)
 
     def step(self, state: AdamState, loss: Tensor, gradient: Tensor) -> AdamState:
         del loss

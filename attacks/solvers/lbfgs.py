@@ -62,12 +62,23 @@ class Lbfgs(Solver[LbfgsState]):
 
         m = self.history
         return LbfgsState(
-            trial=x.clone(), finished=full(0, dtype=torch.bool), x=x.clone(), loss=full(torch.inf),
-            gradient=full(0, n), d=full(0, n), t=full(0), slope=full(0), shrinks=full(0, dtype=torch.long),
-            scale=full(1), s=full(0, m, n), y=full(0, m, n), sy=full(0, m, m, dtype=torch.float64),
-            yy=full(0, m, m, dtype=torch.float64), filled=full(0, m, dtype=torch.bool),
+            trial=x.clone(),
+            finished=full(0, dtype=torch.bool),
+            x=x.clone(),
+            loss=full(torch.inf),
+            gradient=full(0, n),
+            d=full(0, n),
+            t=full(0),
+            slope=full(0),
+            shrinks=full(0, dtype=torch.long),
+            scale=full(1),
+            s=full(0, m, n),
+            y=full(0, m, n),
+            sy=full(0, m, m, dtype=torch.float64),
+            yy=full(0, m, m, dtype=torch.float64),
+            filled=full(0, m, dtype=torch.bool),
             clock=torch.zeros(rows, dtype=torch.long),
-        )  # fmt: skip
+        )
 
     def step(self, state: LbfgsState, loss: Tensor, gradient: Tensor) -> LbfgsState:
         first = torch.isinf(state.loss)
@@ -105,9 +116,7 @@ class Lbfgs(Solver[LbfgsState]):
         scaled_step = first | lost
         if may_hold(scaled_step):
             d = torch.where(lost[:, None], -g, d)
-            t = torch.where(
-                scaled_step, (self.rate / g.abs().sum(1).clamp_min(1e-30)).clamp_max(self.rate), t
-            )
+            t = torch.where(scaled_step, (self.rate / g.abs().sum(1).clamp_min(1e-30)).clamp_max(self.rate), t)
         slope = torch.where(keep, state.slope, torch.linalg.vecdot(g, d))
 
         change = torch.where(accepted, loss - state.loss, torch.inf).abs()
@@ -118,11 +127,23 @@ class Lbfgs(Solver[LbfgsState]):
         if self.line_search == "backtracking":
             finished = finished | still
         return LbfgsState(
-            trial=torch.addcmul(x, t[:, None], d), finished=finished, x=x,
-            loss=torch.where(accepted, loss, state.loss), gradient=g, d=d, t=t, slope=slope,
-            shrinks=shrinks, scale=scale, s=state.s, y=state.y, sy=state.sy, yy=state.yy,
-            filled=state.filled, clock=state.clock,
-        )  # fmt: skip
+            trial=torch.addcmul(x, t[:, None], d),
+            finished=finished,
+            x=x,
+            loss=torch.where(accepted, loss, state.loss),
+            gradient=g,
+            d=d,
+            t=t,
+            slope=slope,
+            shrinks=shrinks,
+            scale=scale,
+            s=state.s,
+            y=state.y,
+            sy=state.sy,
+            yy=state.yy,
+            filled=state.filled,
+            clock=state.clock,
+        )
 
     def outer(self, evaluations: Tensor) -> Tensor:
         return (evaluations + self.inner - 1) // self.inner
@@ -138,9 +159,7 @@ class Lbfgs(Solver[LbfgsState]):
         factor = -0.5 * state.t * state.slope / rise
         return torch.where(torch.isfinite(factor), factor, 0.1).clamp(0.1, 0.5)
 
-    def _direction(
-        self, state: LbfgsState, columns: Tensor, ys: Tensor, push: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def _direction(self, state: LbfgsState, columns: Tensor, ys: Tensor, push: Tensor) -> tuple[Tensor, Tensor]:
         """d = -H g and γ, after the newest pairs (s, y) have entered the history of the rows in `push`.
 
         `columns` (row, 3, variable): g, s and y, the pair zero outside `push`.  Writes the history in place, all
@@ -157,11 +176,17 @@ class Lbfgs(Solver[LbfgsState]):
         block = len(g) if g.is_cuda else max(1, _CACHE // (2 * used * g[0].nbytes))
         blocks = [
             _compact(
-                columns[at], state.s[at, :used], state.y[at, :used], state.sy[at, :used, :used],
-                state.yy[at, :used, :used], state.filled[at, :used], scale[at], slot,
+                columns[at],
+                state.s[at, :used],
+                state.y[at, :used],
+                state.sy[at, :used, :used],
+                state.yy[at, :used, :used],
+                state.filled[at, :used],
+                scale[at],
+                slot,
             )
             for at in (slice(first, first + block) for first in range(0, len(g), block))
-        ]  # fmt: skip
+        ]
         return torch.cat(blocks), scale
 
 

@@ -26,9 +26,7 @@ class Fit:
     evaluations: Tensor
 
 
-def least_squares(
-    residuals: Residuals, jacobian: Residuals, x: Tensor, *, evaluations: int, stop: float
-) -> Fit:
+def least_squares(residuals: Residuals, jacobian: Residuals, x: Tensor, *, evaluations: int, stop: float) -> Fit:
     """Minimise Σ residuals² from each start `x` (start, variable).  Both functions also take the starts' numbers.
 
     Residuals and a Jacobian count as one evaluation each; there are at most `evaluations` a start.  Ends when

@@ -6,17 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.attacks.solvers.base import (
-    Evaluate,
-    Problem,
-    RowLimits,
-    Solution,
-    Solver,
-    State,
-    merge,
-    put,
-    select,
-)
+from bench.attacks.solvers.base import Evaluate, Problem, RowLimits, Solution, Solver, State, merge, put, select
 from bench.attacks.solvers.trajectory import Trajectory
 from bench.trip import TRACED
 
@@ -61,9 +51,15 @@ class _Progress:
 
 
 def minimise(
-    problem: Problem, solver: Solver[Any], limits: RowLimits, rows: Tensor, *, chunk: int | None = None,
-    spent: Tensor | None = None, traced: int = TRACED,
-) -> Solution:  # fmt: skip
+    problem: Problem,
+    solver: Solver[Any],
+    limits: RowLimits,
+    rows: Tensor,
+    *,
+    chunk: int | None = None,
+    spent: Tensor | None = None,
+    traced: int = TRACED,
+) -> Solution:
     """Minimise some rows of `problem`, `chunk` of them side by side, each as if it were alone.
 
     A row that has ended makes room for the next.  `rows` (row,), and `spent` (row,), evaluations that they have used
@@ -77,15 +73,26 @@ def minimise(
             _refill(now, restart.cpu(), done.cpu())
     marks, positions = now.trajectory.until(int(now.evaluations.max()))
     return Solution(
-        x=now.x, loss=now.loss, evaluations=now.evaluations, restarts=now.restarts, runs=now.runs.cpu(),
-        marks=marks, losses=now.trajectory.losses[positions], trajectory=now.trajectory.points[positions],
-    )  # fmt: skip
+        x=now.x,
+        loss=now.loss,
+        evaluations=now.evaluations,
+        restarts=now.restarts,
+        runs=now.runs.cpu(),
+        marks=marks,
+        losses=now.trajectory.losses[positions],
+        trajectory=now.trajectory.points[positions],
+    )
 
 
 def _begin(
-    problem: Problem, solver: Solver[Any], limits: RowLimits, rows: Tensor, chunk: int, spent: Tensor | None,
+    problem: Problem,
+    solver: Solver[Any],
+    limits: RowLimits,
+    rows: Tensor,
+    chunk: int,
+    spent: Tensor | None,
     traced: int,
-) -> _Progress:  # fmt: skip
+) -> _Progress:
     zero_loss, floor = problem.zero_gradient_loss(rows), 2 * problem.noise_floor(rows)
     none, slots = torch.zeros(len(rows), dtype=torch.long), torch.arange(chunk)
     spent = none.clone() if spent is None else spent.clone()
@@ -94,16 +101,30 @@ def _begin(
     x = starts.new_zeros((len(rows), starts.shape[1]))
     x[:chunk] = starts
     return _Progress(
-        problem=problem, solver=solver, limits=limits, rows=rows, evaluations=spent, restarts=none.clone(),
-        run_evaluations=none, slots=slots, waiting=chunk,
+        problem=problem,
+        solver=solver,
+        limits=limits,
+        rows=rows,
+        evaluations=spent,
+        restarts=none.clone(),
+        run_evaluations=none,
+        slots=slots,
+        waiting=chunk,
         per_run=torch.div(limits.evaluations - spent, limits.restarts + 1, rounding_mode="floor"),
-        zero_loss=zero_loss, loss_scale=problem.loss_scale(rows),
+        zero_loss=zero_loss,
+        loss_scale=problem.loss_scale(rows),
         abandon_above=torch.maximum(limits.abandon_above * zero_loss, floor),
         keep_below=torch.maximum(limits.keep_below * zero_loss, floor),
-        runs=none.to(x.device, copy=True), loss=loss, run_loss=loss.clone(), earlier_loss=loss.clone(), x=x,
-        trajectory=Trajectory(limits.evaluations, x, traced), active=slots.to(x.device), state=solver.init(starts),
+        runs=none.to(x.device, copy=True),
+        loss=loss,
+        run_loss=loss.clone(),
+        earlier_loss=loss.clone(),
+        x=x,
+        trajectory=Trajectory(limits.evaluations, x, traced),
+        active=slots.to(x.device),
+        state=solver.init(starts),
         evaluate=problem.subset(rows[slots], none[slots]),
-    )  # fmt: skip
+    )
 
 
 def _starts(problem: Problem, rows: Tensor, restarts: Tensor) -> Tensor:
@@ -123,9 +144,7 @@ def _advance(now: _Progress) -> tuple[Tensor, Tensor]:
     put(now.loss, active, better, loss)
     if now.limits.restarts:
         put(now.runs, active, better, now.restarts[now.slots].to(active.device))
-    now.run_loss[active] = torch.where(
-        finite, torch.minimum(now.run_loss[active], loss), now.run_loss[active]
-    )
+    now.run_loss[active] = torch.where(finite, torch.minimum(now.run_loss[active], loss), now.run_loss[active])
     now.trajectory.note(now.slots, now.evaluations[now.slots], now.loss, now.x)
     scale = now.loss_scale[active]
     normalised = scale * loss

@@ -61,9 +61,7 @@ def attack(
     if apart is not None:
         diagnosis, attempt = apart.attacked(cell, context, memory)
     else:
-        beside = memory.attacked.pop(
-            cell.id, None
-        )  # another cell; a cell before it may have been made again since
+        beside = memory.attacked.pop(cell.id, None)  # another cell; a cell before it may have been made again since
         if beside is not None and beside[0].reading.indices == rows:
             observation, attempt = beside
         else:
@@ -83,34 +81,48 @@ def attack(
         scored, scores = _either(cell, source.data, both, scores, attempt.reconstruction, named)
     arrays = _save_arrays(context.run, scored, attempt.reconstruction, scores)
     result = AttackResult(
-        readings=_readings(scores, diagnosis, truth, victims, rows), summary=scores.summary,
-        distortion=diagnosis.of(rows), self_check=diagnosis.self_check, conditions=diagnosis.conditions,
-        privacy=diagnosis.privacy, reference_db=diagnosis.reference_db,
-        trajectory=_losses(attempt.reconstruction), private=source.data.private,
-        lpips_absent=scores.lpips_absent, arrays=arrays,
+        readings=_readings(scores, diagnosis, truth, victims, rows),
+        summary=scores.summary,
+        distortion=diagnosis.of(rows),
+        self_check=diagnosis.self_check,
+        conditions=diagnosis.conditions,
+        privacy=diagnosis.privacy,
+        reference_db=diagnosis.reference_db,
+        trajectory=_losses(attempt.reconstruction),
+        private=source.data.private,
+        lpips_absent=scores.lpips_absent,
+        arrays=arrays,
         notes=(*attempt.reconstruction.notes, *[EITHER] * (originals(cell) > 1)),
-    )  # fmt: skip
+    )
     return result, attempt
 
 
-def _score(
-    cell: AttackCell, data: Data, truth: Truth, reconstruction: Reconstruction, named: Naming | None
-) -> Scores:
+def _score(cell: AttackCell, data: Data, truth: Truth, reconstruction: Reconstruction, named: Naming | None) -> Scores:
     """The prior-only baselines know the labels, granted or not: the bar is the same for every attack and defense."""
     lpips, absent = lpips_for(data.kind)
     scores = score(
-        truth.inputs.numpy(), truth.labels.numpy(), reconstruction, kind=data.kind, groups=data.groups,
+        truth.inputs.numpy(),
+        truth.labels.numpy(),
+        reconstruction,
+        kind=data.kind,
+        groups=data.groups,
         priors=prior_only_baselines(data.public.floats(), data.public.labels, truth.labels.numpy()),
-        gallery=data.gallery.floats(slice(0, GALLERY)), lpips=lpips, named=named,
+        gallery=data.gallery.floats(slice(0, GALLERY)),
+        lpips=lpips,
+        named=named,
         gallery_labels=data.gallery.labels[:GALLERY] if cell.grants.labels else None,
-    )  # fmt: skip
+    )
     return replace(scores, lpips_absent=absent)
 
 
 def _either(
-    cell: AttackCell, data: Data, truths: tuple[Truth, Truth], first: Scores, reconstruction: Reconstruction,
+    cell: AttackCell,
+    data: Data,
+    truths: tuple[Truth, Truth],
+    first: Scores,
+    reconstruction: Reconstruction,
     named: Naming | None,
-) -> tuple[Truth, Scores]:  # fmt: skip
+) -> tuple[Truth, Scores]:
     """What each reading of one mixed example is scored against, and the scores: of its two originals the one that
     leaked by the rule of every example, else the nearer; `first` are the scores against the first of them.
 
@@ -138,11 +150,15 @@ def _readings(
     whole = len(rows) == len(victims)
     return tuple(
         replace(
-            reading, snr_db=diagnosis.snr_db[n], cosine=diagnosis.cosine[n], clients=tuple(victims.clients[n]),
-            indices=tuple(indices.flatten().tolist()), number=None if whole else n,
+            reading,
+            snr_db=diagnosis.snr_db[n],
+            cosine=diagnosis.cosine[n],
+            clients=tuple(victims.clients[n]),
+            indices=tuple(indices.flatten().tolist()),
+            number=None if whole else n,
         )
         for n, reading, indices in zip(rows, scores.readings, truth.indices, strict=True)
-    )  # fmt: skip
+    )
 
 
 def _save_arrays(run: Path, truth: Truth, reconstruction: Reconstruction, scores: Scores) -> str:
@@ -151,8 +167,9 @@ def _save_arrays(run: Path, truth: Truth, reconstruction: Reconstruction, scores
     Every mark of a trajectory is paired as the end is: an example keeps its row from the start to the truth.
     """
     arrays: dict[str, NDArray[Any]] = {
-        "truth": truth.inputs.numpy(), "reconstruction": in_order(reconstruction.inputs.numpy(), scores.order),
-    }  # fmt: skip
+        "truth": truth.inputs.numpy(),
+        "reconstruction": in_order(reconstruction.inputs.numpy(), scores.order),
+    }
     if reconstruction.trajectory is not None and reconstruction.history:
         way = reconstruction.trajectory[:, :TRACED].cpu().numpy()
         arrays["trajectory"] = np.stack([in_order(mark, scores.order[: way.shape[1]]) for mark in way])

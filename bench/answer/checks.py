@@ -52,19 +52,25 @@ class Diagnosis:
         """The distortion of some readings, by number."""
         if len(rows) == len(self.snr_db):
             return self.distortion
-        snr, cosine = (
-            np.array([each[row] for row in rows], np.float64) for each in (self.snr_db, self.cosine)
-        )
+        snr, cosine = (np.array([each[row] for row in rows], np.float64) for each in (self.snr_db, self.cosine))
         return Distortion(
-            snr_db_median=finite(float(np.median(snr))), snr_db_least=finite(float(np.min(snr))),
+            snr_db_median=finite(float(np.median(snr))),
+            snr_db_least=finite(float(np.min(snr))),
             cosine_median=finite(float(np.median(cosine))),
-        )  # fmt: skip
+        )
 
 
 def diagnose(
-    cell: AttackCell, setup: Setup, point: Point, reading: Reading, batches: Sequence[Batches], attacker: Attack,
-    truth: Truth, trained: Truth, gallery: Gallery | None = None,
-) -> Diagnosis:  # fmt: skip
+    cell: AttackCell,
+    setup: Setup,
+    point: Point,
+    reading: Reading,
+    batches: Sequence[Batches],
+    attacker: Attack,
+    truth: Truth,
+    trained: Truth,
+    gallery: Gallery | None = None,
+) -> Diagnosis:
     """All the checks of one attack cell; `trained`: what the gradients were computed on, the truth after stage
     `input`."""
     places = None if gallery is None else decoder_places(reading, truth, gallery)
@@ -79,14 +85,16 @@ def diagnose(
         snr_db=tuple(finite(float(value)) for value in snr),
         cosine=tuple(finite(float(value)) for value in cosine),
         distortion=Distortion(
-            snr_db_median=finite(float(np.median(snr))), snr_db_least=finite(float(np.min(snr))),
+            snr_db_median=finite(float(np.median(snr))),
+            snr_db_least=finite(float(np.min(snr))),
             cosine_median=finite(float(np.median(cosine))),
         ),
         self_check=self_check(attacker, reading, trained, setup, cell.seed),
         conditions=conditions(cell, setup, point, reading, undefended, decoded=places is not None),
-        privacy=privacy_at(cell, setup, point, reading), places=places,
+        privacy=privacy_at(cell, setup, point, reading),
+        places=places,
         reference_db=reference(reading, truth) if cell.reference and not setup.stages.has("input") else None,
-    )  # fmt: skip
+    )
 
 
 def reference(reading: Reading, truth: Truth) -> float | None:
@@ -110,45 +118,60 @@ def self_check(attacker: Attack, reading: Reading, truth: Truth, setup: Setup, s
     at_truth = float(objective(inputs, truth.probabilities(data.classes, inputs.dtype)).mean())
     at_public = float(objective(public, one_hot(public_labels, data.classes, inputs.dtype)).mean())
     return SelfCheck(
-        distance_at_truth=finite(at_truth), distance_at_public=finite(at_public),
-        recognises_truth=at_truth < at_public, explained=described,
-    )  # fmt: skip
+        distance_at_truth=finite(at_truth),
+        distance_at_public=finite(at_public),
+        recognises_truth=at_truth < at_public,
+        explained=described,
+    )
 
 
 def conditions(
-    cell: AttackCell, setup: Setup, point: Point, reading: Reading, undefended: Mapping[str, Tensor], *,
+    cell: AttackCell,
+    setup: Setup,
+    point: Point,
+    reading: Reading,
+    undefended: Mapping[str, Tensor],
+    *,
     decoded: bool = False,
-) -> AttackConditions:  # fmt: skip
+) -> AttackConditions:
     """What the attack ran under; `decoded`: the batch's decoder answered beside it."""
     norms = torch.stack([value.flatten(1).square().sum(1) for value in undefended.values()]).sum(0).sqrt()
     weights_norm = float(sum(value.square().sum() for value in setup.weights.values()) ** 0.5)
     knows_all = reading.description is not None or untouched(setup.stages, point)
     return AttackConditions(
-        round=setup.trained_rounds, accuracy=setup.accuracy, gradient_norm_median=finite(float(norms.median())),
-        weights_norm=finite(weights_norm), mode="eval", client_examples=reading.client_examples,
-        examples_per_reading=reading.examples, subset=setup.data.subset,
-        described=cell.knowledge == "adaptive" and knows_all, simulated=cell.knowledge == "black-box",
-        random=is_random(setup.stages, point), exact=decoded or (reading.examples == 1 and has_likelihood(reading)),
-    )  # fmt: skip
+        round=setup.trained_rounds,
+        accuracy=setup.accuracy,
+        gradient_norm_median=finite(float(norms.median())),
+        weights_norm=finite(weights_norm),
+        mode="eval",
+        client_examples=reading.client_examples,
+        examples_per_reading=reading.examples,
+        subset=setup.data.subset,
+        described=cell.knowledge == "adaptive" and knows_all,
+        simulated=cell.knowledge == "black-box",
+        random=is_random(setup.stages, point),
+        exact=decoded or (reading.examples == 1 and has_likelihood(reading)),
+    )
 
 
 def privacy_at(cell: AttackCell, setup: Setup, point: Point, reading: Reading) -> Privacy:
     """ε at the point: what bounds any attacker there, or why nothing does."""
     spent, absent = at_point(
-        defense_of(cell), setup.setting, point, tensors=len(setup.weights), coordinates=setup.coordinates,
-        round_=setup.round, observations=len(reading.rounds),
-    )  # fmt: skip
+        defense_of(cell),
+        setup.setting,
+        point,
+        tensors=len(setup.weights),
+        coordinates=setup.coordinates,
+        round_=setup.round,
+        observations=len(reading.rounds),
+    )
     return privacy(() if spent is None else (spent,), spent, absent)
 
 
-def privacy(
-    figures: tuple[EpsilonReport, ...], headline: EpsilonReport | None, absent: str | None
-) -> Privacy:
+def privacy(figures: tuple[EpsilonReport, ...], headline: EpsilonReport | None, absent: str | None) -> Privacy:
     """ε as a record has it: every figure, the headline's, and why there is none."""
     epsilon, absent = (headline.epsilon, headline.absent) if headline else (None, absent)
-    return Privacy(
-        epsilon=epsilon, absent=absent, figures=tuple(Epsilon(**figure.json()) for figure in figures)
-    )
+    return Privacy(epsilon=epsilon, absent=absent, figures=tuple(Epsilon(**figure.json()) for figure in figures))
 
 
 def finite(value: float) -> float | None:

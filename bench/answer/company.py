@@ -73,9 +73,12 @@ def attack_together(cell: AnyCell, company: Sequence[AnyCell], context: RunConte
         part = part_of(claimed, own, budget.traced)
         share = part.evaluations.sum().item() / spent
         attempt = Attempt(
-            reconstruction=part, seconds=round(share * wall, 4), earlier_wall=member.wall + share * wall,
-            earlier_cpu=member.cpu + share * cpu, company=tuple(i for i in ids if i != member.cell.id),
-        )  # fmt: skip
+            reconstruction=part,
+            seconds=round(share * wall, 4),
+            earlier_wall=member.wall + share * wall,
+            earlier_cpu=member.cpu + share * cpu,
+            company=tuple(i for i in ids if i != member.cell.id),
+        )
         remember(member.key, member.cell, attempt, memory)
         memory.attacked[member.cell.id] = member.observation, attempt
 
@@ -104,23 +107,26 @@ def part_of(whole: Reconstruction, rows: Tensor, traced: int) -> Reconstruction:
     marks += [len(whole.history) - 1] * bool(whole.history)
     kept = rows.tolist()
     history = tuple(
-        (min(mark, last), tuple(losses[row] for row in kept))
-        for mark, losses in (whole.history[n] for n in marks)
+        (min(mark, last), tuple(losses[row] for row in kept)) for mark, losses in (whole.history[n] for n in marks)
     )
     way = whole.trajectory
     return replace(
-        whole, inputs=whole.inputs[rows], labels=whole.labels[rows], loss=whole.loss[rows],
-        evaluations=whole.evaluations[rows], outer=whole.outer[rows], restarts=whole.restarts[rows],
-        status=tuple(whole.status[row] for row in kept), history=history,
+        whole,
+        inputs=whole.inputs[rows],
+        labels=whole.labels[rows],
+        loss=whole.loss[rows],
+        evaluations=whole.evaluations[rows],
+        outer=whole.outer[rows],
+        restarts=whole.restarts[rows],
+        status=tuple(whole.status[row] for row in kept),
+        history=history,
         trajectory=None if way is None else way[marks][:, rows[rows < way.shape[1]]],
         certificate=None if whole.certificate is None else whole.certificate[rows],
         named=None if whole.named is None else whole.named[rows],
-    )  # fmt: skip
+    )
 
 
-def _members(
-    cell: AttackCell, company: Sequence[AnyCell], context: RunContext, memory: Memory
-) -> list[_Member]:
+def _members(cell: AttackCell, company: Sequence[AnyCell], context: RunContext, memory: Memory) -> list[_Member]:
     """The cell and those of its company whose readings are attacked beside its own, each reading once."""
     others = list(_alike(cell, company))
     attack: type[Attack] = registry.load("attacks", cell.attack.name)
@@ -157,9 +163,12 @@ def _observed(cell: AttackCell, context: RunContext, memory: Memory) -> _Member:
     began, cpu = time.perf_counter(), time.process_time()
     observation = observe_cell(cell, context, memory)
     return _Member(
-        cell=cell, observation=observation, key=reading_key(observation.reading, cell),
-        wall=time.perf_counter() - began, cpu=time.process_time() - cpu,
-    )  # fmt: skip
+        cell=cell,
+        observation=observation,
+        key=reading_key(observation.reading, cell),
+        wall=time.perf_counter() - began,
+        cpu=time.process_time() - cpu,
+    )
 
 
 def _shared(reading: Reading) -> tuple[str, bool]:

@@ -27,9 +27,7 @@ class Usage:
         return Usage(cpu_seconds=time.process_time(), peak_mb=peak)
 
     def plus(self, other: "Usage") -> "Usage":
-        return Usage(
-            cpu_seconds=self.cpu_seconds + other.cpu_seconds, peak_mb=max(self.peak_mb, other.peak_mb)
-        )
+        return Usage(cpu_seconds=self.cpu_seconds + other.cpu_seconds, peak_mb=max(self.peak_mb, other.peak_mb))
 
 
 class Elsewhere(Protocol):
@@ -45,11 +43,7 @@ class Elsewhere(Protocol):
         """The round's reading, diagnosed, and what the attacker makes of it."""
 
     def train(
-        self,
-        cell: TrainingCell,
-        context: RunContext,
-        memory: Memory,
-        on_progress: Callable[[TrainingProgress], None],
+        self, cell: TrainingCell, context: RunContext, memory: Memory, on_progress: Callable[[TrainingProgress], None]
     ) -> tuple[TrainingResult, TrainingCost]:
         """A training, as `bench.answer.train.train_cell` answers it."""
 

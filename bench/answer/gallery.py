@@ -44,17 +44,16 @@ def granted_gallery(cell: AttackCell, data: Data, truth: Truth) -> Gallery | Non
             f"strangers; take {len(distinct) + 1} to {len(distinct) + len(strangers)}"
         )
     order = rng.generator(cell.seed, "gallery", data_key(cell, data)).permutation(cell.grants.gallery)
-    inputs = torch.cat([
-        truth.inputs.flatten(0, 1)[first], torch.from_numpy(strangers.floats(slice(0, count))).to(truth.inputs)
-    ])  # fmt: skip
-    labels = torch.cat([
-        truth.labels.flatten()[first], torch.from_numpy(strangers.labels[:count]).to(truth.labels)
-    ])  # fmt: skip
+    inputs = torch.cat(
+        [truth.inputs.flatten(0, 1)[first], torch.from_numpy(strangers.floats(slice(0, count))).to(truth.inputs)]
+    )
+    labels = torch.cat([truth.labels.flatten()[first], torch.from_numpy(strangers.labels[:count]).to(truth.labels)])
     place = torch.from_numpy(np.argsort(order))  # of each, in that order
     return Gallery(
-        inputs=inputs[order], labels=labels[order],
+        inputs=inputs[order],
+        labels=labels[order],
         positions=place[torch.from_numpy(where.reshape(truth.indices.shape))],
-    )  # fmt: skip
+    )
 
 
 def naming(gallery: Gallery, truth: Truth, reconstruction: Reconstruction, *, labels: bool) -> Naming | None:
@@ -65,9 +64,7 @@ def naming(gallery: Gallery, truth: Truth, reconstruction: Reconstruction, *, la
     named = reconstruction.named.cpu()
     equal = gallery.positions[:, :, None] == named[:, None, :]
     hits = equal[..., : truth.labels.shape[1]].any(-1)
-    places = (
-        equal.int().argmax(-1).where(equal.any(-1), named.shape[1]) if truth.labels.shape[1] == 1 else None
-    )
+    places = equal.int().argmax(-1).where(equal.any(-1), named.shape[1]) if truth.labels.shape[1] == 1 else None
     chance = naming_chance(gallery, truth, labels=labels)
     return Naming(hits=hits.numpy(), chance=chance, places=None if places is None else places.numpy())
 

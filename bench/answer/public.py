@@ -32,9 +32,7 @@ def known_public(data: Data, known: PublicKnowledge) -> tuple[Tensor, Tensor]:
         centred = (inputs - mean).flatten(1)
         drawn = (weights @ centred / len(inputs) ** 0.5).reshape(_DRAWS, *data.shape) + mean
     elif data.kind == "image":
-        noise = torch.from_numpy(
-            random.standard_normal((_DRAWS, 1 + data.shape[0], *(2 * n for n in data.shape[1:])))
-        )
+        noise = torch.from_numpy(random.standard_normal((_DRAWS, 1 + data.shape[0], *(2 * n for n in data.shape[1:]))))
         waves = _one_over_f(noise)
         drawn = 0.5 + _DEVIATION * (_COMMON**0.5 * waves[:, :1] + (1 - _COMMON) ** 0.5 * waves[:, 1:])
         drawn = drawn.to(inputs)
@@ -51,7 +49,5 @@ def _one_over_f(noise: Tensor) -> Tensor:
     height, width = noise.shape[-2:]
     down, across = torch.fft.fftfreq(height).to(noise)[:, None], torch.fft.fftfreq(width).to(noise)
     frequency = (down**2 + across**2).sqrt().clamp_min(1 / max(height, width))
-    filtered: Tensor = torch.fft.ifft2(torch.fft.fft2(noise) / frequency).real[
-        ..., : height // 2, : width // 2
-    ]
+    filtered: Tensor = torch.fft.ifft2(torch.fft.fft2(noise) / frequency).real[..., : height // 2, : width // 2]
     return filtered / filtered.std()

@@ -24,9 +24,14 @@ from bench.trip import Reading, Victims
 
 
 def take_reading(
-    cell: AttackCell, setup: Setup, point: Point, victims: Victims, batches: Sequence[Batches],
-    simulations: Kept | None = None, gallery: Gallery | None = None,
-) -> Reading:  # fmt: skip
+    cell: AttackCell,
+    setup: Setup,
+    point: Point,
+    victims: Victims,
+    batches: Sequence[Batches],
+    simulations: Kept | None = None,
+    gallery: Gallery | None = None,
+) -> Reading:
     """What the attacker holds at `point`, with just the grants that the cell names; `simulations` of earlier cells are
     not made again."""
     data, grants, federated = setup.data, cell.grants, cell.federated
@@ -38,32 +43,48 @@ def take_reading(
     unit = federated.unit if point.after_training else 1.0
     public, public_labels = known_public(data, grants.public)
     reading = Reading(
-        point=point, linked="coordinate" if setup.stages.unlinked(point) else "vector",
+        point=point,
+        linked="coordinate" if setup.stages.unlinked(point) else "vector",
         values={name: torch.stack([one[name] for one in shown], 1) for name in setup.weights},
         weights={name: value.expand(count, *value.shape) for name, value in setup.weights.items()},
-        rounds=(setup.round,) * count, indices=tuple(range(cell.readings)), model=setup.model, kind=data.kind,
-        shape=data.shape, value_range=(0.0, 1.0), classes=data.classes, batch=federated.batch,
-        steps=federated.steps if point.after_training else 1, rate=federated.rate, unit=unit,
+        rounds=(setup.round,) * count,
+        indices=tuple(range(cell.readings)),
+        model=setup.model,
+        kind=data.kind,
+        shape=data.shape,
+        value_range=(0.0, 1.0),
+        classes=data.classes,
+        batch=federated.batch,
+        steps=federated.steps if point.after_training else 1,
+        rate=federated.rate,
+        unit=unit,
         client_examples=setup.setting.client_examples,
         senders=federated.per_round if point.scope is Scope.AGGREGATE else 1,
-        public_mean=public.mean(0), public_inputs=public,
+        public_mean=public.mean(0),
+        public_inputs=public,
         public_labels=public_labels,
         labels=truth_at(victims, point).labels.sort(1).values if grants.labels else None,
         repeated_readings=grants.repeated_readings,
         gallery_inputs=None if gallery is None else gallery.inputs,
         gallery_labels=None if gallery is None else gallery.labels,
-    )  # fmt: skip
+    )
     if cell.knowledge == "black-box":
         return replace(reading, simulator=simulator(cell, setup, point, reading, simulations))
     if cell.knowledge == "plain" or untouched(setup.stages, point):
         return reading
     probe = {name: value[0, 0] for name, value in reading.values.items()}
     return replace(
-        reading, description=describe(
-            setup.stages, point, round_=setup.round, unit=unit * reading.steps, probe=probe, weights=setup.weights,
+        reading,
+        description=describe(
+            setup.stages,
+            point,
+            round_=setup.round,
+            unit=unit * reading.steps,
+            probe=probe,
+            weights=setup.weights,
             colluders=grants.colluders,
         ),
-    )  # fmt: skip
+    )
 
 
 def some_of(reading: Reading, rows: tuple[int, ...]) -> Reading:
@@ -72,9 +93,11 @@ def some_of(reading: Reading, rows: tuple[int, ...]) -> Reading:
         return reading
     at = torch.tensor(rows)
     return replace(
-        reading, values={name: value[at] for name, value in reading.values.items()},
-        labels=None if reading.labels is None else reading.labels[at], indices=rows,
-    )  # fmt: skip
+        reading,
+        values={name: value[at] for name, value in reading.values.items()},
+        labels=None if reading.labels is None else reading.labels[at],
+        indices=rows,
+    )
 
 
 def simulator(
@@ -84,36 +107,39 @@ def simulator(
     granted = cell.grants.model_dump(exclude={"labels"})  # what decides on what is shown
     return RoundSimulator(
         name=simulator_name(
-            setup.stages, point, cell.federated, defense=cell.defense.model_dump_json(),
+            setup.stages,
+            point,
+            cell.federated,
+            defense=cell.defense.model_dump_json(),
             data=f"{setup.data.sha256} {cell.model} {cell.seed} {setup.round} {granted}",
             weights=setup.weights,
         ),
-        model=setup.model, weights=setup.weights, stages=setup.stages, federated=cell.federated, point=point,
-        draw_key=DrawKey(
-            seed=simulator_seed(cell.seed), draw=0, round=setup.round, colluders=cell.grants.colluders
-        ),
-        classes=setup.data.classes, observations=len(reading.rounds), public_inputs=reading.public_inputs,
-        public_labels=reading.public_labels, whole_round=setup.whole_round,
+        model=setup.model,
+        weights=setup.weights,
+        stages=setup.stages,
+        federated=cell.federated,
+        point=point,
+        draw_key=DrawKey(seed=simulator_seed(cell.seed), draw=0, round=setup.round, colluders=cell.grants.colluders),
+        classes=setup.data.classes,
+        observations=len(reading.rounds),
+        public_inputs=reading.public_inputs,
+        public_labels=reading.public_labels,
+        whole_round=setup.whole_round,
         kept={} if simulations is None else simulations,
-    )  # fmt: skip
+    )
 
 
 def observe(
     cell: AttackCell, setup: Setup, point: Point, batches: Sequence[Batches], stages: Stages, *, observation: int = 0
-) -> dict[str, Tensor]:  # fmt: skip
+) -> dict[str, Tensor]:
     """One observation at a point under these stages, name → (reading, *shape)."""
     draw_key = DrawKey(
-        seed=cell.seed, draw=cell.draw, round=setup.round, observation=observation,
-        colluders=cell.grants.colluders,
-    )  # fmt: skip
+        seed=cell.seed, draw=cell.draw, round=setup.round, observation=observation, colluders=cell.grants.colluders
+    )
     federated, classes = cell.federated, setup.data.classes
     weights = {name: value.clone() for name, value in setup.weights.items()}
     shown = [
-        _plain(
-            run_round(setup.model, weights, batch, federated, stages, draw_key, classes=classes).shown[
-                point.after
-            ]
-        )
+        _plain(run_round(setup.model, weights, batch, federated, stages, draw_key, classes=classes).shown[point.after])
         for batch in batches
     ]
     if any(not torch.equal(value, setup.weights[name]) for name, value in weights.items()):
@@ -155,7 +181,8 @@ def to_device(reading: Reading, device: torch.device) -> Reading:
     if device.type == "cpu":
         return reading
     return replace(
-        reading, model=copy.deepcopy(reading.model).to(device),  # `to` moves a module in place
+        reading,
+        model=copy.deepcopy(reading.model).to(device),  # `to` moves a module in place
         values={name: value.to(device) for name, value in reading.values.items()},
         weights={name: value.to(device) for name, value in reading.weights.items()},
-    )  # fmt: skip
+    )

@@ -98,10 +98,11 @@ def attack_reading(
         )
     simulator = reading.simulator
     return Attempt(
-        reconstruction=reconstruction, seconds=round(seconds, 4),
+        reconstruction=reconstruction,
+        seconds=round(seconds, 4),
         simulations=simulator.used if simulator else None,
         simulation_seconds=round(simulator.seconds, 4) if simulator else None,
-    )  # fmt: skip
+    )
 
 
 def attack_readings(

@@ -23,10 +23,13 @@ from bench.record.schema import AttackResult, Cost, Environment, Record, Status,
 
 
 def run(
-    cell: AttackCell | TrainingCell, context: RunContext, memory: Memory,
-    on_progress: OnProgress = lambda progress: None, isolation: Elsewhere | None = None,
+    cell: AttackCell | TrainingCell,
+    context: RunContext,
+    memory: Memory,
+    on_progress: OnProgress = lambda progress: None,
+    isolation: Elsewhere | None = None,
     company: Sequence[AnyCell] = (),
-) -> Record:  # fmt: skip
+) -> Record:
     """Run one cell to a record; `on_progress` hears of every round of a training.
 
     With `isolation` the code of plug-ins runs in processes of its own.  `company` are cells that come next: where there
@@ -58,10 +61,11 @@ def run(
         reason = with_place(error)
     elsewhere = isolation.usage() if isolation else Usage()
     cost = replace(
-        cost, wall_seconds=round(cost.wall_seconds + time.perf_counter() - began, 4),
+        cost,
+        wall_seconds=round(cost.wall_seconds + time.perf_counter() - began, 4),
         cpu_seconds=round(cost.cpu_seconds + time.process_time() - cpu + elsewhere.cpu_seconds, 4),
         peak_mb=round(max(Usage.here().peak_mb, elsewhere.peak_mb), 1),
-    )  # fmt: skip
+    )
     return replace(record_without_result(cell, context, status, reason), result=result, cost=cost)
 
 
@@ -70,15 +74,22 @@ def record_without_result(
 ) -> Record:
     """The record of a cell without a result, with the reason."""
     return Record(
-        id=cell.id, status=status, reason=reason, cell=cell, provenance=provenance(cell, context.run),
+        id=cell.id,
+        status=status,
+        reason=reason,
+        cell=cell,
+        provenance=provenance(cell, context.run),
         environment=environment(context),
-    )  # fmt: skip
+    )
 
 
 def _result(
-    cell: AttackCell | TrainingCell, context: RunContext, memory: Memory, on_progress: OnProgress,
+    cell: AttackCell | TrainingCell,
+    context: RunContext,
+    memory: Memory,
+    on_progress: OnProgress,
     isolation: Elsewhere | None,
-) -> tuple[AttackResult | TrainingResult, Cost]:  # fmt: skip
+) -> tuple[AttackResult | TrainingResult, Cost]:
     if isinstance(cell, TrainingCell):
         isolated = isolation is not None and isolation.concerns(cell)
         train = isolation.train if isolation is not None and isolated else train_cell
@@ -88,18 +99,28 @@ def _result(
     if attempt is None:
         return attacked, Cost()
     return attacked, Cost(
-        attack_seconds=attempt.seconds, reused_from=attempt.reused_from, simulations=attempt.simulations,
-        simulation_seconds=attempt.simulation_seconds, company=attempt.company, wall_seconds=attempt.earlier_wall,
+        attack_seconds=attempt.seconds,
+        reused_from=attempt.reused_from,
+        simulations=attempt.simulations,
+        simulation_seconds=attempt.simulation_seconds,
+        company=attempt.company,
+        wall_seconds=attempt.earlier_wall,
         cpu_seconds=attempt.earlier_cpu,
-    )  # fmt: skip
+    )
 
 
 def environment(context: RunContext) -> Environment:
     """The machine, and the versions that answered."""
     device = torch.device(context.device)
     return Environment(
-        bench=__version__, torch=torch.__version__, numpy=np.__version__, python=platform.python_version(),
-        platform=platform.platform(), device=device.type, threads=context.threads, cores=os.cpu_count(),
+        bench=__version__,
+        torch=torch.__version__,
+        numpy=np.__version__,
+        python=platform.python_version(),
+        platform=platform.platform(),
+        device=device.type,
+        threads=context.threads,
+        cores=os.cpu_count(),
         tf32=tf32(device),
         device_name=name_of(device),
-    )  # fmt: skip
+    )

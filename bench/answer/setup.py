@@ -126,24 +126,42 @@ def defense_of(cell: AttackCell | TrainingCell) -> Defense:
 
 
 def _setup(
-    cell: AttackCell | TrainingCell, data: Data, model: nn.Module, weights: dict[str, Tensor],
-    clients: NDArray[np.int64], *, rounds: int,
-) -> Setup:  # fmt: skip
+    cell: AttackCell | TrainingCell,
+    data: Data,
+    model: nn.Module,
+    weights: dict[str, Tensor],
+    clients: NDArray[np.int64],
+    *,
+    rounds: int,
+) -> Setup:
     federated = cell.federated
     public = Public(
-        model=model, weights=weights, inputs=torch.from_numpy(data.public.floats()),
-        labels=torch.from_numpy(data.public.labels), classes=data.classes,
-    )  # fmt: skip
+        model=model,
+        weights=weights,
+        inputs=torch.from_numpy(data.public.floats()),
+        labels=torch.from_numpy(data.public.labels),
+        classes=data.classes,
+    )
     setting = Setting(
-        clients=federated.clients, per_round=federated.per_round, rounds=rounds, steps=federated.steps,
-        batch=federated.batch, client_examples=clients.shape[1], rate=federated.rate,
-        weight_step=federated.rate if federated.algorithm == "fedsgd" else 1.0, public=public,
+        clients=federated.clients,
+        per_round=federated.per_round,
+        rounds=rounds,
+        steps=federated.steps,
+        batch=federated.batch,
+        client_examples=clients.shape[1],
+        rate=federated.rate,
+        weight_step=federated.rate if federated.algorithm == "fedsgd" else 1.0,
+        public=public,
         colluders=cell.grants.colluders if isinstance(cell, AttackCell) else 0.0,
-    )  # fmt: skip
+    )
     return Setup(
-        data=data, model=model, weights=weights, clients=clients, setting=setting,
+        data=data,
+        model=model,
+        weights=weights,
+        clients=clients,
+        setting=setting,
         stages=_stages(cell, setting, weights),
-    )  # fmt: skip
+    )
 
 
 def _stages(cell: AttackCell | TrainingCell, setting: Setting, weights: Mapping[str, Tensor]) -> Stages:
@@ -163,9 +181,7 @@ def load_data(cell: AttackCell | TrainingCell, context: RunContext, memory: Memo
         keep_data(cell, memory, data)
     memory.data[key] = data
     if data.sha256 != cell.dataset.sha256:
-        raise DataError(
-            f"data set {cell.dataset.name}: its content changed since the matrix was planned; run it again"
-        )
+        raise DataError(f"data set {cell.dataset.name}: its content changed since the matrix was planned; run it again")
     return data
 
 
@@ -179,9 +195,10 @@ def _weights(
     about = read_about(located.path)
     rounds, accuracy = about.get("round"), about.get("accuracy")
     return fit(model, read_weights(located.path, sha256=located.sha256), where=str(located.path)), {
-        "round": located.round, "trained_rounds": rounds if isinstance(rounds, int) else located.round,
+        "round": located.round,
+        "trained_rounds": rounds if isinstance(rounds, int) else located.round,
         "accuracy": accuracy if isinstance(accuracy, float) else None,
-    }  # fmt: skip
+    }
 
 
 def _whole_round(cell: AttackCell, defended: Stages, at: Point) -> bool:
@@ -205,9 +222,12 @@ def _replayed(
     replay.check_replayable(training, cell)
     clients = clients_of(training, setup.data)
     job = TrainingJob(
-        cell=training, data=setup.data, clients=clients, model=copy.deepcopy(setup.model),
+        cell=training,
+        data=setup.data,
+        clients=clients,
+        model=copy.deepcopy(setup.model),
         device=torch.device(context.device),
-    )  # fmt: skip
+    )
     initial = architecture.initial(setup.model, training.seed)
     of_training = training.model_copy(update={"defense": cell.defense})
     trained = _setup(of_training, setup.data, setup.model, initial, clients, rounds=training.rounds)

@@ -38,13 +38,20 @@ def _trained(
 ) -> tuple[TrainingResult, TrainingCost]:
     setup = prepare(cell, context, memory)
     job = TrainingJob(
-        cell=cell, data=setup.data, clients=setup.clients, model=setup.model,
-        device=torch.device(context.device), threads=context.threads,
-    )  # fmt: skip
+        cell=cell,
+        data=setup.data,
+        clients=setup.clients,
+        model=setup.model,
+        device=torch.device(context.device),
+        threads=context.threads,
+    )
     accounting = account(
-        defense_of(cell), setup.setting, tensors=len(setup.weights), coordinates=setup.coordinates,
+        defense_of(cell),
+        setup.setting,
+        tensors=len(setup.weights),
+        coordinates=setup.coordinates,
         examples=len(setup.data.training),
-    )  # fmt: skip
+    )
     began = time.perf_counter()
     code, kept = asdict(provenance(cell, context.run)), resume.place(context.run, cell.id)
     start = resume.load(kept, begin(job, setup.weights, setup.stages), code, cell.checkpoints)
@@ -60,11 +67,13 @@ def _trained(
         each = (at - began) / (now.round - start.round)
         on_progress(
             TrainingProgress(
-                round=now.round, rounds=cell.rounds, accuracy=now.curve[-1][1],
+                round=now.round,
+                rounds=cell.rounds,
+                accuracy=now.curve[-1][1],
                 epsilon=accounting.so_far(now.round) if accounting else None,
                 seconds_left=each * (cell.rounds - now.round),
             )
-        )  # fmt: skip
+        )
         return goes_on
 
     end = train(job, start, after) if _goes_on(cell, accounting, start) else start
@@ -74,12 +83,17 @@ def _trained(
         path = checkpoint_path(context.run, cell.id, round_)
         checkpoints[round_] = write_weights(path, tensors, _about(cell, round_, end))
     result = TrainingResult(
-        accuracy=end.curve[-1][1] if not end.diverged else 0.0, curve=tuple(end.curve), rounds=end.round,
-        diverged=end.diverged, checkpoints=checkpoints, privacy=_privacy(accounting, end),
-        bayesian=_bayesian(cell, job, end, accounting), private=setup.data.private,
+        accuracy=end.curve[-1][1] if not end.diverged else 0.0,
+        curve=tuple(end.curve),
+        rounds=end.round,
+        diverged=end.diverged,
+        checkpoints=checkpoints,
+        privacy=_privacy(accounting, end),
+        bayesian=_bayesian(cell, job, end, accounting),
+        private=setup.data.private,
         upload_bytes=sum(value.numel() * value.element_size() for value in setup.weights.values()),
         spots=end.spots,
-    )  # fmt: skip
+    )
     kept.unlink(missing_ok=True)
     each = round(seconds / max(1, end.round - start.round), 4)
     return result, replace(step_cost(job, start), seconds_per_round=each)
@@ -104,15 +118,11 @@ def _privacy(accounting: Account | None, end: Progress) -> Privacy:
     return privacy(figures, next(figure for figure in figures if figure.convention == "valid"), None)
 
 
-def _bayesian(
-    cell: TrainingCell, job: TrainingJob, end: Progress, accounting: Account | None
-) -> BayesianResult | None:
+def _bayesian(cell: TrainingCell, job: TrainingJob, end: Progress, accounting: Account | None) -> BayesianResult | None:
     """Bayesian ε beside the moments accountant's, at the rounds that were tested; None where none was asked."""
     if cell.bayesian is None:
         return None
-    accountant = bayesian.accountant(
-        cell.bayesian, cell.federated, end.stages, examples=len(job.data.training)
-    )
+    accountant = bayesian.accountant(cell.bayesian, cell.federated, end.stages, examples=len(job.data.training))
     mechanism = accounting.mechanism if accounting and isinstance(accounting.mechanism, Mechanism) else None
     by_round = accountant.by_round(end.costs, mechanism, [round_ for round_, _ in end.curve])
     reports = accountant.reports(end.costs, end.round)
@@ -123,6 +133,11 @@ def _bayesian(
 def _about(cell: TrainingCell, round_: int, end: Progress) -> dict[str, Any]:
     """What a checkpoint says of itself wherever its file goes; the accuracy where that round was tested."""
     return {
-        "training": cell.id, "round": round_, "seed": cell.seed, "accuracy": dict(end.curve).get(round_),
-        "dataset": cell.dataset.name, "data_sha256": cell.dataset.sha256, "bench": __version__,
-    }  # fmt: skip
+        "training": cell.id,
+        "round": round_,
+        "seed": cell.seed,
+        "accuracy": dict(end.curve).get(round_),
+        "dataset": cell.dataset.name,
+        "data_sha256": cell.dataset.sha256,
+        "bench": __version__,
+    }

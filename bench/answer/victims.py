@@ -29,10 +29,11 @@ def draw_victims(cell: AttackCell, source: Source, point: Point) -> Victims:
     batches, indices = _batches(cell, source, tuple(int(client) for client in flat))
     shape = (cell.readings, senders)
     return Victims(
-        inputs=batches.inputs.unflatten(0, shape), labels=batches.labels.unflatten(0, shape),
+        inputs=batches.inputs.unflatten(0, shape),
+        labels=batches.labels.unflatten(0, shape),
         indices=torch.from_numpy(indices).unflatten(0, shape),
         clients=tuple(tuple(int(client) for client in row) for row in flat.reshape(shape)),
-    )  # fmt: skip
+    )
 
 
 def batches_of(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -> list[Batches]:
@@ -74,32 +75,27 @@ class Truth:
         """This truth, and in these rows (reading,) the other's examples and labels; `indices` stay this one's."""
         at = rows.reshape(-1, *[1] * (self.inputs.dim() - 1))
         return replace(
-            self,
-            inputs=other.inputs.where(at, self.inputs),
-            labels=other.labels.where(rows[:, None], self.labels),
+            self, inputs=other.inputs.where(at, self.inputs), labels=other.labels.where(rows[:, None], self.labels)
         )
 
     def of(self, rows: tuple[int, ...]) -> "Truth":
         """The truth behind some readings, by number."""
         at = torch.tensor(rows)
         targets = None if self.targets is None else self.targets[at]
-        return Truth(
-            inputs=self.inputs[at], labels=self.labels[at], indices=self.indices[at], targets=targets
-        )
+        return Truth(inputs=self.inputs[at], labels=self.labels[at], indices=self.indices[at], targets=targets)
 
 
 def truth_at(victims: Victims, point: Point, example: int = 0) -> Truth:
     """The truth at `point`.  Type-2 shows the first example of the batch that type-1 and type-0 read; `example`: as
     if it showed another."""
     if point.scope is Scope.STEP:
-        return Truth(
-            inputs=victims.inputs[:, 0, 0], labels=victims.labels[:, 0, 0], indices=victims.indices[:, 0, 0]
-        )
+        return Truth(inputs=victims.inputs[:, 0, 0], labels=victims.labels[:, 0, 0], indices=victims.indices[:, 0, 0])
     shown = slice(example, example + 1) if point.scope is Scope.EXAMPLE else slice(None)
     return Truth(
-        inputs=victims.inputs.flatten(1, 3)[:, shown], labels=victims.labels.flatten(1)[:, shown],
+        inputs=victims.inputs.flatten(1, 3)[:, shown],
+        labels=victims.labels.flatten(1)[:, shown],
         indices=victims.indices.flatten(1)[:, shown],
-    )  # fmt: skip
+    )
 
 
 def originals_at(cell: AttackCell, victims: Victims, point: Point) -> tuple[Truth, ...]:
@@ -123,8 +119,7 @@ def trained_at(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -
         )
     shape = victims.labels.shape[:2]
     seen, soft = (
-        truth_at(replace(victims, inputs=value.unflatten(0, shape)), point).inputs
-        for value in (inputs, targets)
+        truth_at(replace(victims, inputs=value.unflatten(0, shape)), point).inputs for value in (inputs, targets)
     )
     return replace(truth, inputs=seen, targets=soft)
 
@@ -141,9 +136,7 @@ def scored_once(truth: Truth, claimed: int) -> Truth:
         return truth
     at = torch.from_numpy(np.stack(firsts))
     rows = torch.arange(len(at))[:, None]
-    return Truth(
-        inputs=truth.inputs[rows, at], labels=truth.labels[rows, at], indices=truth.indices[rows, at]
-    )
+    return Truth(inputs=truth.inputs[rows, at], labels=truth.labels[rows, at], indices=truth.indices[rows, at])
 
 
 def _batches(cell: AttackCell, source: Source, clients: tuple[int, ...]) -> tuple[Batches, Indices]:

@@ -67,9 +67,7 @@ def _jacobian(reading: Reading, description: Description, row: int, truth: Tenso
         seen = {name: value.expand(len(inputs), *value.shape) for name, value in observed.items()}
         candidates = Candidates(inputs=inputs, targets=targets, weights=weights)
         simulated = (
-            description.simulate(each, seen, candidates)
-            if description.inside_steps
-            else description.sent(each, seen)
+            description.simulate(each, seen, candidates) if description.inside_steps else description.sent(each, seen)
         )
         flat = torch.cat([(value / deviations[name]).flatten(1) for name, value in simulated.items()], 1)
         above, below = flat.chunk(2)

@@ -38,10 +38,20 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @common.device
 @common.json_flag
 def command(
-    reading_file: Path, model: str, model_params: dict[str, Any], weights: Path | None, name: str,
-    attack_params: dict[str, Any], evaluations: int, seed: int, truth: Path | None, public: Path | None,
-    out: Path | None, device: Literal["auto", "cpu", "cuda"], as_json: bool,
-) -> None:  # fmt: skip
+    reading_file: Path,
+    model: str,
+    model_params: dict[str, Any],
+    weights: Path | None,
+    name: str,
+    attack_params: dict[str, Any],
+    evaluations: int,
+    seed: int,
+    truth: Path | None,
+    public: Path | None,
+    out: Path | None,
+    device: Literal["auto", "cpu", "cuda"],
+    as_json: bool,
+) -> None:
     """Attack a gradient of your own: pictures and reconstruction.npz go to --out.
 
     The reading file is an .npz that `api.save_reading` writes: value/<parameter>, weight/<parameter>
@@ -57,27 +67,31 @@ def command(
     true = {} if truth is None else _examples(truth, "inputs", "labels")
     public_examples, public_labels = known.get("inputs"), known.get("labels")
     reading = api.open_reading(
-        reading_file, model=model, weights=None if weights is None else read_weights(weights),
-        params=model_params, public=public_examples, public_labels=public_labels,
-    )  # fmt: skip
+        reading_file,
+        model=model,
+        weights=None if weights is None else read_weights(weights),
+        params=model_params,
+        public=public_examples,
+        public_labels=public_labels,
+    )
     # before the attack spends its minutes
     checked = api.check(reading, true.get("inputs"), true.get("labels"))
-    reconstruction = api.attack(
-        reading, name, evaluations=evaluations, seed=seed, device=device, params=attack_params
-    )
+    reconstruction = api.attack(reading, name, evaluations=evaluations, seed=seed, device=device, params=attack_params)
     scores, value_range = None, reading.value_range
     if true:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what it warns of is in the text
             scores = api.score(
-                reconstruction, true["inputs"], true["labels"], public=public_examples,
-                public_labels=public_labels, value_range=value_range,
+                reconstruction,
+                true["inputs"],
+                true["labels"],
+                public=public_examples,
+                public_labels=public_labels,
+                value_range=value_range,
                 labels_known=reading.labels is not None and public_labels is not None,
-            )  # fmt: skip
+            )
     out = out or Path(f"{reading_file.stem}-leak")
-    picture = api.save_pictures(
-        out / "pictures.png", true.get("inputs"), reconstruction, value_range=value_range
-    )
+    picture = api.save_pictures(out / "pictures.png", true.get("inputs"), reconstruction, value_range=value_range)
     kept = out / "reconstruction.npz"
     names = ("inputs", "labels", "loss", "evaluations")
     files.save_arrays(kept, {name: getattr(reconstruction, name).numpy() for name in names})
@@ -106,14 +120,19 @@ def _content(
     rows = [
         {"status": status, "loss": plain(loss), "labels": labels, "evaluations": evaluations}
         for status, loss, labels, evaluations in zip(
-            reconstruction.status, reconstruction.loss.tolist(), reconstruction.labels.tolist(),
-            reconstruction.evaluations.tolist(), strict=True,
+            reconstruction.status,
+            reconstruction.loss.tolist(),
+            reconstruction.labels.tolist(),
+            reconstruction.evaluations.tolist(),
+            strict=True,
         )
-    ]  # fmt: skip
+    ]
     scored = scores and {
-        "summary": asdict(scores.summary), "readings": [asdict(row) for row in scores.readings],
-        "lpips_absent": scores.lpips_absent, "priors_from": scores.priors_from,
-    }  # fmt: skip
+        "summary": asdict(scores.summary),
+        "readings": [asdict(row) for row in scores.readings],
+        "lpips_absent": scores.lpips_absent,
+        "priors_from": scores.priors_from,
+    }
     return {"attack": name, "point": reading.point.name, "readings": rows, "scores": scored}
 
 
@@ -121,9 +140,7 @@ def _text(content: dict[str, Any], scores: "Scores | None") -> Iterator[str]:
     for row, item in enumerate(content["readings"]):
         labels = ", ".join("unknown" if label < 0 else str(label) for label in item["labels"])
         loss = "not a number" if item["loss"] is None else f"{item['loss']:.3g}"
-        yield (
-            f"reading {row}: {item['status']}, loss {loss} after {item['evaluations']} evaluations, labels {labels}"
-        )
+        yield (f"reading {row}: {item['status']}, loss {loss} after {item['evaluations']} evaluations, labels {labels}")
         yield from (f"  {_example(example)}" for example in (scores.readings[row].examples if scores else ()))
     if scores is None:
         yield "no --truth was given, so nothing is scored"
@@ -141,8 +158,10 @@ def _text(content: dict[str, Any], scores: "Scores | None") -> Iterator[str]:
 
 def _example(example: ExampleScore) -> str:
     figures = (
-        ("PSNR", example.psnr_db, " dB"), ("best prior", example.prior_db, " dB"), ("SSIM", example.ssim, ""),
+        ("PSNR", example.psnr_db, " dB"),
+        ("best prior", example.prior_db, " dB"),
+        ("SSIM", example.ssim, ""),
         ("RMSE", example.rmse, ""),
-    )  # fmt: skip
+    )
     text = ", ".join(f"{label} {value:.3g}{unit}" for label, value, unit in figures if value is not None)
     return f"label {example.label}: {text or 'not a number'}{', leaked' if example.success else ''}"

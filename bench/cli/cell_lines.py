@@ -29,20 +29,23 @@ def cell_lines(cells: Sequence[AnyCell]) -> list[str]:
 
 def _fields(cell: AnyCell) -> dict[str, str]:
     """What a cell is, by name, in words; the usual fields first."""
-    shared = {
-        "dataset": entry_text(cell.dataset),
-        "model": entry_text(cell.model),
-        "defense": entry_text(cell.defense),
-    }
+    shared = {"dataset": entry_text(cell.dataset), "model": entry_text(cell.model), "defense": entry_text(cell.defense)}
     after = {"federated": setting_text(cell.federated), "seed": f"seed {cell.seed}"}
     if not isinstance(cell, AttackCell):
         return {**shared, "training": "training", "rounds": f"{cell.rounds} rounds", **after}
     return {
-        **shared, "point": cell.point, "attack": entry_text(cell.attack), "knowledge": cell.knowledge,
-        "weights": _weights(cell.weights), "grants": " and ".join(cell.grants.words()), **after,
-        "draw": f"draw {cell.draw}", "evaluations": f"{cell.evaluations} evaluations",
-        "readings": f"{cell.readings} readings", "reference": "with its reference" if cell.reference else "",
-    }  # fmt: skip
+        **shared,
+        "point": cell.point,
+        "attack": entry_text(cell.attack),
+        "knowledge": cell.knowledge,
+        "weights": _weights(cell.weights),
+        "grants": " and ".join(cell.grants.words()),
+        **after,
+        "draw": f"draw {cell.draw}",
+        "evaluations": f"{cell.evaluations} evaluations",
+        "readings": f"{cell.readings} readings",
+        "reference": "with its reference" if cell.reference else "",
+    }
 
 
 def _weights(weights: Weights) -> str:

@@ -137,10 +137,7 @@ def _leak(result: schema.AttackResult) -> Iterator[Line]:
     yield "readings", f"{interval(summary.readings_leaked)} of {summary.readings} with a leak"
     certain = [reading.certificate for reading in result.readings if reading.certificate is not None]
     if certain:
-        yield (
-            "certificate",
-            f"the attack knew {share(sum(certain) / len(certain))} of its examples to be right",
-        )
+        yield ("certificate", f"the attack knew {share(sum(certain) / len(certain))} of its examples to be right")
     for name, prior in sorted(summary.priors.items()):
         figures = f"PSNR {figure(PSNR_DB, prior.psnr_db_median)}, RMSE {figure(RMSE, prior.rmse_median)}"
         success = f"success {share(prior.asr)}; beaten on {share(prior.beaten)}"
@@ -178,10 +175,12 @@ def _self_check(check: schema.SelfCheck) -> str:
 
 def _conditions(conditions: schema.AttackConditions, *, private: bool) -> str:
     parts = [
-        f"training round {conditions.round}", f"gradient norm {number(conditions.gradient_norm_median)} (median)",
-        f"weights norm {number(conditions.weights_norm)}", f"{conditions.mode} mode",
+        f"training round {conditions.round}",
+        f"gradient norm {number(conditions.gradient_norm_median)} (median)",
+        f"weights norm {number(conditions.weights_norm)}",
+        f"{conditions.mode} mode",
         f"{conditions.examples_per_reading} examples a reading",
-    ]  # fmt: skip
+    ]
     parts += [f"test accuracy {conditions.accuracy:.3f}"] if conditions.accuracy is not None else []
     parts += [f"subset {conditions.subset}"] if conditions.subset else []
     return ", ".join(parts + (["private data"] if private else []))

@@ -24,9 +24,7 @@ _COLOURS = {"ok": "green", "broken": "red", "skipped": "yellow"}
 @common.params_option("--set", "params", "A parameter of the entry.")
 @common.data_dir
 @common.json_flag
-def command(
-    name: str, kind: str | None, params: dict[str, Any], data_dir: Path | None, as_json: bool
-) -> None:
+def command(name: str, kind: str | None, params: dict[str, Any], data_dir: Path | None, as_json: bool) -> None:
     """Run the contracts on one attack, defense, data set or model.
 
     Each contract is ok, broken or skipped, with the reason.  The exit code is 1 where one is broken.
@@ -49,11 +47,13 @@ def command(
 def _as_json(kind: str, name: str, params: dict[str, Any], outcomes: "list[Outcome]") -> dict[str, Any]:
     contracts = [
         {
-            "name": outcome.contract.name, "promise": outcome.contract.promise, "status": outcome.status,
+            "name": outcome.contract.name,
+            "promise": outcome.contract.promise,
+            "status": outcome.status,
             "reason": outcome.reason,
         }
         for outcome in outcomes
-    ]  # fmt: skip
+    ]
     return {"kind": kind, "name": name, "params": params, "contracts": contracts}
 
 

@@ -42,25 +42,19 @@ def params_option(flag: str, name: str, text: str) -> Callable[..., Any]:
 
 
 data_dir = click.option("--data-dir", type=PATH, help="Folder of data sets; else BENCH_DATA.")
-device = click.option(
-    "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True
-)
+device = click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 rows = click.option(
-    "--rows", type=click.IntRange(1),
+    "--rows",
+    type=click.IntRange(1),
     help="Readings attacked at once, of several cells together [default: what a GPU has room for; on a CPU each cell "
     "by itself].",
-)  # fmt: skip
-jobs = click.option(
-    "--jobs", type=click.IntRange(1), help="Worker processes, one thread each [default: cores]."
 )
+jobs = click.option("--jobs", type=click.IntRange(1), help="Worker processes, one thread each [default: cores].")
 json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 plugins = click.option(
-    "--plugin", multiple=True, metavar="FILE|MODULE", expose_value=False, callback=_add,
-    help="Add entries of your own.",
-)  # fmt: skip
-run = click.argument(
-    "run", type=PATH, required=False, callback=lambda context, argument, run: checked_run(run)
+    "--plugin", multiple=True, metavar="FILE|MODULE", expose_value=False, callback=_add, help="Add entries of your own."
 )
+run = click.argument("run", type=PATH, required=False, callback=lambda context, argument, run: checked_run(run))
 
 
 def print_json(content: Any) -> None:

@@ -51,8 +51,10 @@ def _figures(record: Record) -> dict[str, Any]:
 
 
 def _text(a: Record, b: Record, comparison: Comparison) -> list[str]:
-    lines = [click.style(f"{name}  {record.id[:8]}  {sanitize(cell_name(record.cell))}", bold=True)
-             for name, record in (("A", a), ("B", b))]  # fmt: skip
+    lines = [
+        click.style(f"{name}  {record.id[:8]}  {sanitize(cell_name(record.cell))}", bold=True)
+        for name, record in (("A", a), ("B", b))
+    ]
     lines += [
         f"configuration  {sanitize(each.field)}: {sanitize(each.a)} | {sanitize(each.b)}"
         for each in comparison.configuration

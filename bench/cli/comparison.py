@@ -63,16 +63,15 @@ def compare(a: Record, b: Record) -> Comparison:
     fields = (record.cell.model_dump(mode="json") for record in (a, b))
     return Comparison(
         configuration=tuple(differences(*fields)),
-        provenance=tuple(fingerprint.changed(a.provenance, _of_same_entries(a, b))), unpaired=reason,
+        provenance=tuple(fingerprint.changed(a.provenance, _of_same_entries(a, b))),
+        unpaired=reason,
         paired=_paired(a.attack, b.attack) if reason is None and a.attack and b.attack else None,
-    )  # fmt: skip
+    )
 
 
 def _of_same_entries(a: Record, b: Record) -> Provenance:
     """B's provenance, with A's code for entries in which the configurations differ: that is no difference of code."""
-    names = (
-        [getattr(getattr(record.cell, part, None), "name", "") for part in _ENTRIES] for record in (a, b)
-    )
+    names = ([getattr(getattr(record.cell, part, None), "name", "") for part in _ENTRIES] for record in (a, b))
     others = [part for part, mine, other in zip(_ENTRIES, *names, strict=True) if mine != other]
     return replace(b.provenance, **{part: getattr(a.provenance, part) for part in others})
 
@@ -137,11 +136,16 @@ def _paired(a: AttackResult, b: AttackResult) -> PairedDifference:
     clusters = rows if 1 < len(set(rows)) < len(rows) else None
     difference, low, high = paired_difference(first, second, clusters=clusters)
     return PairedDifference(
-        examples=len(places), difference=difference, interval=(low, high), p_value=mcnemar(first, second),
-        different=not low <= 0 <= high, rmse=_median(mine, other, RMSE), psnr_db=_median(mine, other, PSNR_DB),
+        examples=len(places),
+        difference=difference,
+        interval=(low, high),
+        p_value=mcnemar(first, second),
+        different=not low <= 0 <= high,
+        rmse=_median(mine, other, RMSE),
+        psnr_db=_median(mine, other, PSNR_DB),
         only_a=tuple(place for place, x, y in zip(places, first, second, strict=True) if x and not y),
         only_b=tuple(place for place, x, y in zip(places, first, second, strict=True) if y and not x),
-    )  # fmt: skip
+    )
 
 
 def _median(a: Sequence[ExampleScore], b: Sequence[ExampleScore], metric: Metric) -> float | None:

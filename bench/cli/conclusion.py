@@ -40,11 +40,7 @@ _INDENT = 13  # columns
 
 
 def announce(
-    console: Console,
-    title: str,
-    schedule: RunSchedule,
-    pool: PoolSpec,
-    span: tuple[float, float] | None = None,
+    console: Console, title: str, schedule: RunSchedule, pool: PoolSpec, span: tuple[float, float] | None = None
 ) -> None:
     """What is to be run, on which workers, for how long about; `span`: see `running.PreparedRun`."""
     console.print(Text(sanitize(title), style="bold"))
@@ -60,9 +56,16 @@ def announce(
 
 
 def conclude(
-    console: Console, records: Sequence[Record], run: Path, request: Request, published: Sequence[PublishedFigures],
-    mlflow: str, *, verbose: bool = False, joined: Joined | None = None,
-) -> None:  # fmt: skip
+    console: Console,
+    records: Sequence[Record],
+    run: Path,
+    request: Request,
+    published: Sequence[PublishedFigures],
+    mlflow: str,
+    *,
+    verbose: bool = False,
+    joined: Joined | None = None,
+) -> None:
     """The tables of a run's records, what failed, and in a few lines what leaks, why to believe it, and what next.
 
     `mlflow` is a line on the upload; `verbose` adds what knowing the defense gains, the caveats of ε and the legend.
@@ -72,9 +75,7 @@ def conclude(
     tables = by_condition(records)
     console.print()
     if joined is not None:
-        console.print(
-            standings.terminal(joined.standings, f"{joined.version}: standings over its conditions")
-        )
+        console.print(standings.terminal(joined.standings, f"{joined.version}: standings over its conditions"))
     if tables and (joined is None or verbose):
         console.print(terminal.conditions(tables))
     if (trained := trainings(records, published)) and (joined is None or verbose):
@@ -129,8 +130,7 @@ def _say_lines(console: Console, lines: Iterable[tuple[str, str]]) -> None:
         for n, part in enumerate(parts):
             label = f"{'' if n else name:{_INDENT}}"
             console.print(
-                Text.assemble((label, "bold" if name in ("what leaks", "defense") else "dim"), part),
-                soft_wrap=True,
+                Text.assemble((label, "bold" if name in ("what leaks", "defense") else "dim"), part), soft_wrap=True
             )
 
 
@@ -140,9 +140,7 @@ def _leaks(tables: Sequence[Condition]) -> Iterator[str]:
         most: dict[str, list[str]] = {}
         names = distinct(condition.rows)
         for defense, row in condition.rows.items():
-            if (
-                worst := max(row.values(), key=lambda at: at.asr if at.asr is not None else -1.0)
-            ).asr is None:
+            if (worst := max(row.values(), key=lambda at: at.asr if at.asr is not None else -1.0)).asr is None:
                 continue
             figure = rate(worst.asr, lower_bound=worst.lower_bound)
             if worst.asr == 0:
@@ -165,9 +163,7 @@ def _evidence(tables: Sequence[Condition]) -> Iterator[str]:
         yield "0 is no proof, ≥ a lower bound; --verbose and docs/EVALUATION.md"
 
 
-def upload_line(
-    run: Path, tracking_uri: str | None, uploaded: UploadResult | None, waiting: str | None
-) -> str:
+def upload_line(run: Path, tracking_uri: str | None, uploaded: UploadResult | None, waiting: str | None) -> str:
     """What became of the upload to MLflow; `waiting` says why records are left."""
     if uploaded is None:
         return f"not requested; `bench sync {run}` uploads"

@@ -19,9 +19,10 @@ from bench.registry import entries as registry
 
 _COLOURS = {"there": "green", "subset": "yellow", "missing": "red", "damaged": "red", "yours": "cyan"}
 _folder = click.option(
-    "--data-dir", type=click.Path(file_okay=False, path_type=Path),
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
     help="Where the data are; looked at before BENCH_DATA and the user's cache.",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,17 +99,21 @@ def examine(name: str, data_dir: Path | None) -> DataState:
         data = split(raw, name=name, kind=dataset.kind, private=dataset.private)
     except MissingDataError as error:
         if dataset.private:
-            return DataState(
-                name=name, state="yours", remedy="give its path in the matrix", message=str(error)
-            )
+            return DataState(name=name, state="yours", remedy="give its path in the matrix", message=str(error))
         return DataState(name=name, state="missing", remedy=fetching, message=str(error))
     except BenchError as error:
         return DataState(name=name, state="damaged", remedy=fetching, message=str(error))
     return DataState(
-        name=name, state="there" if raw.subset is None else "subset", training=len(raw.train_labels),
-        test=len(raw.test_labels), classes=data.classes, subset=raw.subset, sha256=data.sha256,
-        where=tuple(map(str, raw.sources)), remedy=fetching if raw.subset else "",
-    )  # fmt: skip
+        name=name,
+        state="there" if raw.subset is None else "subset",
+        training=len(raw.train_labels),
+        test=len(raw.test_labels),
+        classes=data.classes,
+        subset=raw.subset,
+        sha256=data.sha256,
+        where=tuple(map(str, raw.sources)),
+        remedy=fetching if raw.subset else "",
+    )
 
 
 def _counts(row: DataState) -> str:

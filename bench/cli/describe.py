@@ -28,11 +28,16 @@ def command(name: str, kind: str | None, as_json: bool) -> None:
     entry, origin = registry.load(kind, name), registry.origin(kind, name)
     declared = parameters(entry)
     content = {
-        "name": name, "kind": kind, "doc": _doc(entry),
+        "name": name,
+        "kind": kind,
+        "doc": _doc(entry),
         **{key: value for key, value in registry.literals(kind, name).items() if not key.startswith("_")},
-        "target": origin.target, "distribution": origin.distribution, "version": origin.version,
-        "file": str(origin.file), "parameters": [_as_json(item) for item in declared],
-    }  # fmt: skip
+        "target": origin.target,
+        "distribution": origin.distribution,
+        "version": origin.version,
+        "file": str(origin.file),
+        "parameters": [_as_json(item) for item in declared],
+    }
     if as_json:
         common.print_json(content)
     else:

@@ -16,9 +16,13 @@ _COLOURS = {"ok": "bold green", "warn": "bold yellow", "fail": "bold red"}
 @click.command()
 @common.data_dir
 @click.option(
-    "--run", "run", default=".", show_default=True, help="Where runs will be written.",
+    "--run",
+    "run",
+    default=".",
+    show_default=True,
+    help="Where runs will be written.",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-)  # fmt: skip
+)
 @common.plugins
 @common.json_flag
 def command(data_dir: Path | None, run: Path, as_json: bool) -> None:
@@ -39,11 +43,20 @@ def findings(data_dir: Path | None, run: Path) -> list[Finding]:
 
     probe = machine.probe()
     return [
-        versions.python(), *versions.dependencies(),
-        machine.pair(probe), machine.gpu(probe), machine.cores(probe),
-        *storage.data(data_dir), storage.disk(run), storage.store(run), storage.telemetry(),
-        names.packages(), names.command(), names.shadows(), *names.entries(load="torch error" not in probe),
-    ]  # fmt: skip
+        versions.python(),
+        *versions.dependencies(),
+        machine.pair(probe),
+        machine.gpu(probe),
+        machine.cores(probe),
+        *storage.data(data_dir),
+        storage.disk(run),
+        storage.store(run),
+        storage.telemetry(),
+        names.packages(),
+        names.command(),
+        names.shadows(),
+        *names.entries(load="torch error" not in probe),
+    ]
 
 
 def _rows(item: Finding) -> list[tuple[str | Text, str, str]]:

@@ -22,9 +22,12 @@ from bench.record.runs import checked_run
 @click.option("--baseline", type=common.PATH, help="The file to compare with.")
 @click.option("--write-baseline", type=common.PATH, help="Make that file of RUN, and end.")
 @click.option(
-    "--margin", "margins", multiple=True, metavar="METRIC=NUMBER",
+    "--margin",
+    "margins",
+    multiple=True,
+    metavar="METRIC=NUMBER",
     help="What is tolerated, in place of the baseline's (when writing: of the default) [repeatable].",
-)  # fmt: skip
+)
 @click.option("--out", type=common.PATH, help="Where to run the matrix [default: runs/gate].")
 @common.data_dir
 @common.device
@@ -33,10 +36,18 @@ from bench.record.runs import checked_run
 @click.option("--markdown", type=common.PATH, help="Write it as Markdown.")
 @common.json_flag
 def command(
-    run: Path | None, baseline: Path | None, write_baseline: Path | None, margins: tuple[str, ...],
-    out: Path | None, data_dir: Path | None, device: str, jobs: int | None, junit: Path | None,
-    markdown: Path | None, as_json: bool,
-) -> None:  # fmt: skip
+    run: Path | None,
+    baseline: Path | None,
+    write_baseline: Path | None,
+    margins: tuple[str, ...],
+    out: Path | None,
+    data_dir: Path | None,
+    device: str,
+    jobs: int | None,
+    junit: Path | None,
+    markdown: Path | None,
+    as_json: bool,
+) -> None:
     """Compare RUN with a baseline; without RUN the matrix that the baseline names is run first.
 
     Exit code 0: no metric worsened by its margin.  1: a defense is weaker.  3: inconclusive, with what is
@@ -85,21 +96,15 @@ def _write(run: Path | None, path: Path, margins: dict[str, float]) -> None:
         click.echo("against itself it does not pass, so it never will:")
         common.console().print(reports.render(result))
     if made.request is None:
-        click.echo(
-            f"{run} does not say which matrix it ran: `bench gate` needs a finished run beside this baseline"
-        )
+        click.echo(f"{run} does not say which matrix it ran: `bench gate` needs a finished run beside this baseline")
 
 
-def _run(
-    before: Baseline, path: Path, out: Path | None, data_dir: Path | None, device: str, jobs: int | None
-) -> Path:
+def _run(before: Baseline, path: Path, out: Path | None, data_dir: Path | None, device: str, jobs: int | None) -> Path:
     """Run the matrix that the baseline names; returns the run's folder."""
     from bench.cli import running
 
     if before.request is None:
-        raise BenchError(
-            f"{path}: it names no matrix; run one and give its folder: bench gate RUN --baseline …"
-        )
+        raise BenchError(f"{path}: it names no matrix; run one and give its folder: bench gate RUN --baseline …")
     run = running.prepare(before.request, out=out or Path("runs") / "gate", data_dir=data_dir, jobs=jobs)
     running.execute(run, device=device, quiet=True, tracking_uri=None)
     return run.folder

@@ -46,9 +46,7 @@ def command() -> None:
 
 @command.command()
 @click.argument("runs", nargs=-1, type=common.PATH)
-@click.option(
-    "--only", multiple=True, metavar="TEXT", help="Only defenses whose text holds this [repeatable]."
-)
+@click.option("--only", multiple=True, metavar="TEXT", help="Only defenses whose text holds this [repeatable].")
 @click.option(
     "--reference/--no-reference",
     default=None,
@@ -69,10 +67,20 @@ def command() -> None:
 @click.option("--include-pictures", is_flag=True, help="Show examples of private data, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON, all points, attacks and flags.")
 def show(
-    runs: tuple[Path, ...], only: tuple[str, ...], reference: bool | None, conditions: bool, attacks: bool,
-    html: Path | None, markdown: Path | None, csv_file: Path | None, latex_file: Path | None, picture: Path | None,
-    point: str, include_pictures: bool, as_json: bool,
-) -> None:  # fmt: skip
+    runs: tuple[Path, ...],
+    only: tuple[str, ...],
+    reference: bool | None,
+    conditions: bool,
+    attacks: bool,
+    html: Path | None,
+    markdown: Path | None,
+    csv_file: Path | None,
+    latex_file: Path | None,
+    picture: Path | None,
+    point: str,
+    include_pictures: bool,
+    as_json: bool,
+) -> None:
     """Show the board of RUNS (by default the newest below runs/).
 
     One row for each defense on a data set, model and condition: the worst case over attacks at each
@@ -86,9 +94,7 @@ def show(
     folders = {record.id: run for run, records in records_of.items() for record in records}
     # a cell that several runs have counts once, as the last named run answered it
     last = tuple({record.cell.id: record for records in records_of.values() for record in records}.values())
-    version = (
-        None if reference is False else beside.suite_of(records_of) or (reference and _version()) or None
-    )
+    version = None if reference is False else beside.suite_of(records_of) or (reference and _version()) or None
     suite = beside.joined(version, last) if version else None
     records, rows = (last, board(last)) if suite is None else (suite.records, list(suite.rows))
     standings = list(suite.standings) if suite else []
@@ -106,9 +112,10 @@ def show(
         context = [*([f"Reference: {version}"] if version else []), *([f"Runs: {names}"] if names else [])]
         title = "Gradient leakage leaderboard"
         shown = strips_of(records, folders, version) if standings else {}
-        _write(html, page.render(
-            rows, thumbnails=thumbnails, title=title, context=context, standings=standings, strips=shown
-        ))  # fmt: skip
+        _write(
+            html,
+            page.render(rows, thumbnails=thumbnails, title=title, context=context, standings=standings, strips=shown),
+        )
     if markdown is not None:
         over = standings_form.markdown(standings) + "\n" if standings else ""
         _write(markdown, over + markdown_form.board(rows))
@@ -122,10 +129,14 @@ def show(
         _draw(picture, rows, folders, point, include_pictures)
     runs_shown = [str(run) for run in records_of]
     if as_json:
-        common.print_json({
-            "runs": runs_shown, "reference": version, "standings": [each.json() for each in standings],
-            "rows": [row.json() for row in rows],
-        })  # fmt: skip
+        common.print_json(
+            {
+                "runs": runs_shown,
+                "reference": version,
+                "standings": [each.json() for each in standings],
+                "rows": [row.json() for row in rows],
+            }
+        )
     elif not rows:
         which = " with --only" if only else ""
         click.echo(f"no attack in {', '.join(runs_shown)}: there is nothing to rank{which}")
@@ -162,11 +173,7 @@ def _attacks(records: Sequence[Record], *, as_json: bool) -> None:
 
 
 def _draw_standings(
-    path: Path,
-    standings: Sequence[Standing],
-    records: Sequence[Record],
-    folders: dict[str, Path],
-    version: str,
+    path: Path, standings: Sequence[Standing], records: Sequence[Record], folders: dict[str, Path], version: str
 ) -> None:
     drawn = poster.svg(standings, strips_of(records, folders, version), f"Gradient leakage, {version}")
     write_atomically(path, poster.FORMS[path.suffix.lower()](drawn))
@@ -175,9 +182,7 @@ def _draw_standings(
 def _draw(path: Path, rows: list[Row], folders: dict[str, Path], point: str, include_pictures: bool) -> None:
     lines = figure.strips(rows, folders, point=point, private=include_pictures)
     if not lines:
-        raise BenchError(
-            f"no examples to draw at {point}; give another --point, or (private data) --include-pictures"
-        )
+        raise BenchError(f"no examples to draw at {point}; give another --point, or (private data) --include-pictures")
     write_atomically(path, figure.FORMS[path.suffix.lower()](lines))
 
 

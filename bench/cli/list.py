@@ -54,11 +54,16 @@ def _entry(kind: str, name: str) -> dict[str, Any]:
     except BenchError as error:
         return {"name": name, "error": str(error)}
     return {
-        "name": name, "summary": str(literals.get("__doc__", "")).split("\n")[0],
-        "reference": literals.get("reference", ""), attribute: literals.get(attribute, ""),
-        "target": origin.target, "distribution": origin.distribution, "version": origin.version,
-        "plugin": None if origin.distribution else str(origin.file), "own": origin.built_in,
-    }  # fmt: skip
+        "name": name,
+        "summary": str(literals.get("__doc__", "")).split("\n")[0],
+        "reference": literals.get("reference", ""),
+        attribute: literals.get(attribute, ""),
+        "target": origin.target,
+        "distribution": origin.distribution,
+        "version": origin.version,
+        "plugin": None if origin.distribution else str(origin.file),
+        "own": origin.built_in,
+    }
 
 
 def _print(kind: str, entries: list[dict[str, Any]]) -> None:

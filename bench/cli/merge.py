@@ -32,9 +32,7 @@ def command(into: Path, sources: tuple[Path, ...], as_json: bool) -> None:
     if as_json:
         common.print_json({"run": str(into), **asdict(merged)})
     else:
-        counts = (
-            f"{merged.new} new records, {merged.better} in place of lesser ones, {merged.same} there before"
-        )
+        counts = f"{merged.new} new records, {merged.better} in place of lesser ones, {merged.same} there before"
         click.echo(f"{into}: {counts}")
         for title, lines in (("differ", merged.differs), ("refused", merged.refused)):
             for line in lines[:_LISTED]:

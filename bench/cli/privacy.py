@@ -32,9 +32,7 @@ _DELTA = _Number(1e-100, 1, max_open=True)
 @click.option("--tensors", type=_COUNT, default=1, show_default=True, help="M, clipped by themselves.")
 @click.option("--uses", type=_COUNT, default=1, show_default=True, help="Of one example, at the tap.")
 @common.json_flag
-def command(
-    sigma: float, delta: float, q: float, steps: int, tensors: int, uses: int, as_json: bool
-) -> None:  # fmt: skip
+def command(sigma: float, delta: float, q: float, steps: int, tensors: int, uses: int, as_json: bool) -> None:
     """Show ε of noise σ·C on the sum of rows clipped to C, in STEPS steps that each row joins at rate Q.
 
     \b
@@ -49,12 +47,7 @@ def command(
         common.print_json({"figures": [report.json() for report in reports]})
         return
     rows = [
-        (
-            each.convention,
-            "–" if each.epsilon is None else f"{each.epsilon:.4g}",
-            each.accountant,
-            each.adversary,
-        )
+        (each.convention, "–" if each.epsilon is None else f"{each.epsilon:.4g}", each.accountant, each.adversary)
         for each in reports
     ]
     common.print_table(("convention", "ε", "accountant", "of an attacker who"), rows)

@@ -24,10 +24,26 @@ _MOST_SHARDS = 100_000
 _MATRIX = "matrix.toml"  # in the folder of a run without a matrix file: what was typed
 # Options that leave a suite's own cells as they are; any other, new ones too, makes a suite's run unranked.
 _FREE = (
-    "matrix_name", "suite_name", "cell_file", "out", "data_dir", "device", "jobs", "rows", "shard", "executor",
+    "matrix_name",
+    "suite_name",
+    "cell_file",
+    "out",
+    "data_dir",
+    "device",
+    "jobs",
+    "rows",
+    "shard",
+    "executor",
     "time_limit",
-    "plugins", "defenses", "dry_run", "verbose", "tracking_uri", "no_tracking", "include_pictures", "as_json",
-)  # fmt: skip
+    "plugins",
+    "defenses",
+    "dry_run",
+    "verbose",
+    "tracking_uri",
+    "no_tracking",
+    "include_pictures",
+    "as_json",
+)
 _OF_MATRICES = (*_FREE, "scale", "full")
 # Options that repeating a cell knows.
 _OF_CELLS = ("cell_file", "data_dir", "device", "plugins", "as_json")
@@ -53,21 +69,23 @@ def _shard(context: click.Context, option: click.Parameter, value: str | None) -
 
 @click.command()
 @click.option(
-    "--matrix", "matrix_name", metavar="FILE|PRESET", shell_complete=completion.matrices,
+    "--matrix",
+    "matrix_name",
+    metavar="FILE|PRESET",
+    shell_complete=completion.matrices,
     help="A matrix file, or a preset's name.",
-)  # fmt: skip
-@click.option(
-    "--suite", "suite_name", metavar="NAME", type=click.Choice(SUITES),
-    help="A published suite: smoke, standard or extra; on standard your defense stands beside the published ones.",
-)  # fmt: skip
-@click.option("--cell", "cell_file", type=common.PATH, help="Repeat one published record's cell.")
-@click.option(
-    "--scale", metavar="NAME", help="Of a preset that comes in several sizes: small (default) or full."
 )
 @click.option(
-    "--full",
-    is_flag=True,
-    help="Where a matrix is a cascade: every attack on every reading, for its medians.",
+    "--suite",
+    "suite_name",
+    metavar="NAME",
+    type=click.Choice(SUITES),
+    help="A published suite: smoke, standard or extra; on standard your defense stands beside the published ones.",
+)
+@click.option("--cell", "cell_file", type=common.PATH, help="Repeat one published record's cell.")
+@click.option("--scale", metavar="NAME", help="Of a preset that comes in several sizes: small (default) or full.")
+@click.option(
+    "--full", is_flag=True, help="Where a matrix is a cascade: every attack on every reading, for its medians."
 )
 @click.option("--out", type=common.PATH, help="Run folder [default: runs/NAME].")
 @common.data_dir
@@ -75,42 +93,56 @@ def _shard(context: click.Context, option: click.Parameter, value: str | None) -
 @common.jobs
 @common.rows
 @click.option(
-    "--shard", metavar="i/n", callback=_shard,
+    "--shard",
+    metavar="i/n",
+    callback=_shard,
     help="Part i of n, for a scheduler of your own; `bench merge` puts them together.",
-)  # fmt: skip
+)
 @click.option("--executor", metavar="dask://HOST:PORT", help="Workers of a Dask cluster, not this machine's.")
 @click.option(
-    "--time-limit",
-    metavar="TIME",
-    callback=_seconds,
-    help="What a cell may take at most, e.g. 90s, 30m or 2h.",
+    "--time-limit", metavar="TIME", callback=_seconds, help="What a cell may take at most, e.g. 90s, 30m or 2h."
 )
+@click.option("--plugin", "plugins", multiple=True, metavar="FILE|MODULE", help="Try out entries of your own.")
 @click.option(
-    "--plugin", "plugins", multiple=True, metavar="FILE|MODULE", help="Try out entries of your own."
-)
-@click.option(
-    "--defense", "defenses", multiple=True, metavar="NAMES",
+    "--defense",
+    "defenses",
+    multiple=True,
+    metavar="NAMES",
     shell_complete=completion.entries("defenses", several=True),
     help="Of a matrix: add this to what is attacked, and to trainings that compare defenses; prune:share=.9.",
-)  # fmt: skip
+)
 @without_file.options
 @click.option("--dry-run", is_flag=True, help="List the cells, which are done, and an estimate of the time.")
-@click.option(
-    "--tracking-uri", metavar="URI", help="MLflow server or store [default: mlflow.db beside runs]."
-)
+@click.option("--tracking-uri", metavar="URI", help="MLflow server or store [default: mlflow.db beside runs].")
 @click.option("--no-tracking", is_flag=True, help="Leave MLflow for a later `bench sync`.")
 @click.option("--include-pictures", is_flag=True, help="Send pictures of private data to MLflow, too.")
-@click.option(
-    "--verbose", is_flag=True, help="At the end the caveats, the legend, and what knowing a defense gains."
-)
+@click.option("--verbose", is_flag=True, help="At the end the caveats, the legend, and what knowing a defense gains.")
 @common.json_flag
 def command(
-    matrix_name: str | None, suite_name: str | None, cell_file: Path | None, scale: str | None, out: Path | None,
-    data_dir: Path | None, device: str, jobs: int | None, rows: int | None, shard: tuple[int, int] | None,
-    executor: str | None, time_limit: float | None, plugins: tuple[str, ...], defenses: tuple[str, ...],
-    dry_run: bool, full: bool, tracking_uri: str | None, no_tracking: bool, include_pictures: bool, as_json: bool,
-    verbose: bool, print_matrix: bool, **axes: Any,
-) -> None:  # fmt: skip
+    matrix_name: str | None,
+    suite_name: str | None,
+    cell_file: Path | None,
+    scale: str | None,
+    out: Path | None,
+    data_dir: Path | None,
+    device: str,
+    jobs: int | None,
+    rows: int | None,
+    shard: tuple[int, int] | None,
+    executor: str | None,
+    time_limit: float | None,
+    plugins: tuple[str, ...],
+    defenses: tuple[str, ...],
+    dry_run: bool,
+    full: bool,
+    tracking_uri: str | None,
+    no_tracking: bool,
+    include_pictures: bool,
+    as_json: bool,
+    verbose: bool,
+    print_matrix: bool,
+    **axes: Any,
+) -> None:
     """Run a matrix: attacks × defenses × data sets × interception points.
 
     Without --matrix and --cell the axes are those of the options; --print-matrix writes them as TOML.
@@ -138,9 +170,7 @@ def command(
             "give --matrix FILE|PRESET, --cell RECORD, or --defense and --attack; `bench run --matrix quickstart`"
         )
     if matrix_name is not None and (idle := _options(but=_OF_MATRICES)):
-        raise click.UsageError(
-            f"{idle[0]} is of a run without --matrix; write it into the matrix, or leave that out"
-        )
+        raise click.UsageError(f"{idle[0]} is of a run without --matrix; write it into the matrix, or leave that out")
     if cell_file is not None:
         if idle := _options(but=_OF_CELLS):
             raise click.UsageError(f"{idle[0]} is of a matrix; leave it out, or give --matrix")
@@ -170,18 +200,29 @@ def command(
             write_atomically(kept, content.encode())
     else:
         request = Request(
-            matrix=matrix_name, scale=scale, defenses=defenses, plugins=plugins, full=full,
+            matrix=matrix_name,
+            scale=scale,
+            defenses=defenses,
+            plugins=plugins,
+            full=full,
             shipped=suite_name is not None and not full,
-        )  # fmt: skip
+        )
         prepared = running.prepare(request, out=out, data_dir=data_dir, jobs=jobs, shard=shard)
     if dry_run:
         _dry_run(prepared, device, as_json)
         return
     result = running.execute(
-        prepared, device=device, quiet=as_json, tracking_uri=None if no_tracking else (tracking_uri or ""),
-        include_pictures=include_pictures, overrides=overrides(), time_limit=time_limit, executor=executor, rows=rows,
+        prepared,
+        device=device,
+        quiet=as_json,
+        tracking_uri=None if no_tracking else (tracking_uri or ""),
+        include_pictures=include_pictures,
+        overrides=overrides(),
+        time_limit=time_limit,
+        executor=executor,
+        rows=rows,
         verbose=verbose,
-    )  # fmt: skip
+    )
     if as_json:
         common.print_json(result)
     elif result["suite"] is not None:
@@ -200,8 +241,7 @@ def _options(*, but: Collection[str]) -> list[str]:
     return [
         option.opts[0]
         for option in context.command.params
-        if option.name not in but
-        and context.get_parameter_source(option.name or "") is not ParameterSource.DEFAULT
+        if option.name not in but and context.get_parameter_source(option.name or "") is not ParameterSource.DEFAULT
     ]
 
 
@@ -215,13 +255,16 @@ def _dry_run(run: "PreparedRun", device: str, as_json: bool) -> None:
     rows += [(cell, "to run", schedule.again.get(cell.id, "")) for cell in schedule.waiting]
     if as_json:
         cells = [
-            {"id": cell.id, "state": state, "reason": reason or None, "cell": cell.model_dump(mode="json"),
-             "estimated_seconds": schedule.estimates.seconds(cell) if state == "to run" else None}
+            {
+                "id": cell.id,
+                "state": state,
+                "reason": reason or None,
+                "cell": cell.model_dump(mode="json"),
+                "estimated_seconds": schedule.estimates.seconds(cell) if state == "to run" else None,
+            }
             for cell, state, reason in rows
-        ]  # fmt: skip
-        common.print_json(
-            {"run": str(run.folder), "cells": cells, "estimated_seconds": schedule.seconds / jobs}
-        )
+        ]
+        common.print_json({"run": str(run.folder), "cells": cells, "estimated_seconds": schedule.seconds / jobs})
         return
     lines = cell_lines([cell for cell, _, _ in rows])
     for (cell, state, reason), line in zip(rows, lines, strict=True):
@@ -229,6 +272,4 @@ def _dry_run(run: "PreparedRun", device: str, as_json: bool) -> None:
     counts = f"{len(schedule.done)} done, {len(schedule.impossible)} n/a, {len(schedule.waiting)} to run"
     workers = f"{jobs} worker{'s' if jobs > 1 else ''}"
     about = estimate(schedule.seconds, run.span, jobs)
-    click.echo(
-        f"\n{len(rows)} cells: {counts}, with {workers} about {about}.  They would go to {run.folder}."
-    )
+    click.echo(f"\n{len(rows)} cells: {counts}, with {workers} about {about}.  They would go to {run.folder}.")

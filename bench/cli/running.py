@@ -69,9 +69,8 @@ class PreparedRun:
 
 
 def prepare(
-    request: Request, *, out: Path | None, data_dir: Path | None, jobs: int | None,
-    shard: tuple[int, int] | None = None,
-) -> PreparedRun:  # fmt: skip
+    request: Request, *, out: Path | None, data_dir: Path | None, jobs: int | None, shard: tuple[int, int] | None = None
+) -> PreparedRun:
     """Read the matrix and see what is done, of all of it or of one `shard`.
 
     A few evaluations are tried of a defense that a suite has not timed, for some seconds.
@@ -100,9 +99,15 @@ def prepare(
         trial = tried(planned.waiting, new, resolver, data_dir, workers)
         planned = schedule(cells, folder, resolver, partial(_slowed, known, trial))
     return PreparedRun(
-        request=request, matrix=matrix, cells=cells, folder=folder, schedule=planned,
-        span=span(shipped, planned.waiting, alone=True), data_dir=data_dir, jobs=jobs,
-    )  # fmt: skip
+        request=request,
+        matrix=matrix,
+        cells=cells,
+        folder=folder,
+        schedule=planned,
+        span=span(shipped, planned.waiting, alone=True),
+        data_dir=data_dir,
+        jobs=jobs,
+    )
 
 
 def _untimed(planned: RunSchedule, shipped: Sequence[Record]) -> dict[str, str]:
@@ -125,10 +130,18 @@ def _slowed(known: Callable[[AnyCell], float | None], trial: Trial, cell: AnyCel
 
 
 def execute(
-    run: PreparedRun, *, device: str, quiet: bool, tracking_uri: str | None, include_pictures: bool = False,
-    overrides: Sequence[str] = (), time_limit: float | None = None, executor: str | None = None,
-    rows: int | None = None, verbose: bool = False,
-) -> dict[str, Any]:  # fmt: skip
+    run: PreparedRun,
+    *,
+    device: str,
+    quiet: bool,
+    tracking_uri: str | None,
+    include_pictures: bool = False,
+    overrides: Sequence[str] = (),
+    time_limit: float | None = None,
+    executor: str | None = None,
+    rows: int | None = None,
+    verbose: bool = False,
+) -> dict[str, Any]:
     """Run what is left with live display; returns the result as JSON types.
 
     `tracking_uri` None: no MLflow; "": the default store.  `overrides` are options that make a suite unranked;
@@ -138,9 +151,7 @@ def execute(
     began = time.monotonic()
     console = Console(stderr=quiet, highlight=False)
     pool_device = "cpu" if executor else chosen_device(device)  # a cluster's workers choose for themselves
-    context = RunContext(
-        run=run.folder, data_dir=run.data_dir, device=pool_device, time_limit=time_limit, rows=rows
-    )  # fmt: skip
+    context = RunContext(run=run.folder, data_dir=run.data_dir, device=pool_device, time_limit=time_limit, rows=rows)
     pool = _pool(run, context, executor, device, partial(say, console))
     matrix, order = run.matrix, {item.cell.id: position for position, item in enumerate(run.cells)}
     title = matrix.title + (f" ({matrix.scale} scale)" if matrix.scale else "")
@@ -172,20 +183,15 @@ def execute(
         version = version_of(suite) if suite else None
         joined = joined_with(version, finished) if version else None
         conclusion.conclude(
-            console,
-            finished,
-            run.folder,
-            run.request,
-            matrix.published,
-            mlflow,
-            verbose=verbose,
-            joined=joined,
+            console, finished, run.folder, run.request, matrix.published, mlflow, verbose=verbose, joined=joined
         )
     return {
-        "run": str(run.folder.resolve()), **_result(finished), "suite": suite,
+        "run": str(run.folder.resolve()),
+        **_result(finished),
+        "suite": suite,
         "uploaded": uploaded and {"count": uploaded.count, "left": uploaded.left},
         "seconds": round(time.monotonic() - began, 1),
-    }  # fmt: skip
+    }
 
 
 class _Grids(Observer):
@@ -228,21 +234,32 @@ def _result(finished: Sequence[Record]) -> dict[str, Any]:
     """The records as JSON types: counts by status, and the tables."""
     table = [
         {
-            "condition": condition.title, "defense": defense, "point": point, "asr": worst.asr,
-            "interval": worst.interval, "best_attack": worst.best, "lower_bound": worst.lower_bound,
-            "psnr_db_median": worst.best_median(PSNR_DB), "prior_psnr_db_median": worst.prior_psnr_db,
-            "examples": len(worst.leaked), "absent": worst.absent, "crashed": worst.crashed,
+            "condition": condition.title,
+            "defense": defense,
+            "point": point,
+            "asr": worst.asr,
+            "interval": worst.interval,
+            "best_attack": worst.best,
+            "lower_bound": worst.lower_bound,
+            "psnr_db_median": worst.best_median(PSNR_DB),
+            "prior_psnr_db_median": worst.prior_psnr_db,
+            "examples": len(worst.leaked),
+            "absent": worst.absent,
+            "crashed": worst.crashed,
         }
         for condition in by_condition(finished)
         for defense, row in condition.rows.items()
         for point, worst in row.items()
-    ]  # fmt: skip
+    ]
     statuses = [record.status for record in finished]
     return {
-        "cells": len(finished), "done": statuses.count("done"), "not_applicable": statuses.count("n/a"),
-        "crashed": statuses.count("crashed"), "table": table,
+        "cells": len(finished),
+        "done": statuses.count("done"),
+        "not_applicable": statuses.count("n/a"),
+        "crashed": statuses.count("crashed"),
+        "table": table,
         "knowledge": [row.json() for row in knowledge(finished)],
-    }  # fmt: skip
+    }
 
 
 def _name(request: Request) -> str:

@@ -54,19 +54,22 @@ class _Chosen:
 @click.option("--open", "opened", is_flag=True, help="Open the picture, too.")
 @click.option("--attacks", "table", flag_value="attacks", help="How each attack fares on each data set.")
 @click.option("--trainings", "table", flag_value="trainings", help="Accuracy, ε and time under each defense.")
-@click.option(
-    "--knowledge", "table", flag_value="knowledge", help="Plain beside adaptive and black-box attackers."
-)
+@click.option("--knowledge", "table", flag_value="knowledge", help="Plain beside adaptive and black-box attackers.")
 @click.option("--defense", "defenses", multiple=True, metavar="TEXT", help="Cells whose defense holds this.")
 @click.option("--attack", "attacks_", multiple=True, metavar="TEXT", help="Cells whose attack holds this.")
 @click.option("--point", "points", multiple=True, metavar="NAME", help="Cells of this interception point.")
-@click.option(
-    "--sort", type=click.Choice(list(_SORTED)), help="Order of the list; leak: what leaks most first."
-)
+@click.option("--sort", type=click.Choice(list(_SORTED)), help="Order of the list; leak: what leaks most first.")
 def command(
-    cell: str | None, run: Path | None, as_json: bool, opened: bool, table: str | None, defenses: tuple[str, ...],
-    attacks_: tuple[str, ...], points: tuple[str, ...], sort: str | None,
-) -> None:  # fmt: skip
+    cell: str | None,
+    run: Path | None,
+    as_json: bool,
+    opened: bool,
+    table: str | None,
+    defenses: tuple[str, ...],
+    attacks_: tuple[str, ...],
+    points: tuple[str, ...],
+    sort: str | None,
+) -> None:
     """List the cells of RUN (by default the newest below runs/), or show one of them.
 
     A cell is named by the first digits of its id.  Its reconstruction grid, truth above
@@ -161,17 +164,28 @@ def _list(run: Path, as_json: bool, chosen: "_Chosen", sort: str | None) -> None
 def _row(record: Record) -> dict[str, Any]:
     cell = record.cell
     row = {
-        "id": record.id, "kind": cell.kind, "dataset": entry_text(cell.dataset), "model": cell.model.name,
-        "defense": entry_text(cell.defense), "status": record.status, "reason": record.reason,
+        "id": record.id,
+        "kind": cell.kind,
+        "dataset": entry_text(cell.dataset),
+        "model": cell.model.name,
+        "defense": entry_text(cell.defense),
+        "status": record.status,
+        "reason": record.reason,
         "shown": headline(record),
-    }  # fmt: skip
+    }
     if isinstance(cell, TrainingCell):
         accuracy = record.training.accuracy if record.training else None
         return {**row, "point": "–", "attack": f"training, {cell.rounds} rounds", "accuracy": accuracy}
     adaptive = "" if cell.knowledge == "plain" else f" · {cell.knowledge}"
     summary = record.attack.summary if record.attack else None
     return {
-        **row, "point": cell.point, "attack": cell.attack.name + adaptive, "seed": cell.seed, "draw": cell.draw,
-        "asr": summary and summary.asr.value, "asr_low": summary and summary.asr.low,
-        "asr_high": summary and summary.asr.high, "lower_bound": summary and summary.lower_bound,
-    }  # fmt: skip
+        **row,
+        "point": cell.point,
+        "attack": cell.attack.name + adaptive,
+        "seed": cell.seed,
+        "draw": cell.draw,
+        "asr": summary and summary.asr.value,
+        "asr_low": summary and summary.asr.low,
+        "asr_high": summary and summary.asr.high,
+        "lower_bound": summary and summary.lower_bound,
+    }

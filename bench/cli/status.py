@@ -35,10 +35,12 @@ def command(runs: tuple[Path, ...], as_json: bool) -> None:
 def _content(run: Path) -> dict[str, Any]:
     known, holder = progress.read(run), folder.lock_holder(run)
     return {
-        "run": str(run), "under_way": folder.is_locked(run), "holder": asdict(holder) if holder else {},
+        "run": str(run),
+        "under_way": folder.is_locked(run),
+        "holder": asdict(holder) if holder else {},
         "records": sum(1 for _ in (run / "records").glob("*.json")),
         "progress": asdict(known) if known else None,
-    }  # fmt: skip
+    }
 
 
 def _lines(run: Path) -> Iterator[str]:

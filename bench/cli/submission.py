@@ -26,9 +26,16 @@ from bench.submission.manifest import Manifest
 @click.option("--when", default="", metavar="TEXT", help="The date, as you would have it read.")
 @common.json_flag
 def export(
-    run: Path, file: Path, include_pictures: bool, no_arrays: bool, defenses: tuple[str, ...],
-    name: str, url: str, when: str, as_json: bool,
-) -> None:  # fmt: skip
+    run: Path,
+    file: Path,
+    include_pictures: bool,
+    no_arrays: bool,
+    defenses: tuple[str, ...],
+    name: str,
+    url: str,
+    when: str,
+    as_json: bool,
+) -> None:
     """Write the records of RUN to FILE, a zip that another machine can check, import and rank.
 
     Records go in as they are, with the settings of the run and the paths of its weights files.  Examples of
@@ -38,9 +45,15 @@ def export(
     bench leaderboard export runs/standard mine.zip --name "J. Doe" --url https://example.org/paper
     """
     report = write(
-        run, file, include_pictures=include_pictures, arrays=not no_arrays, defenses=defenses or None,
-        name=name, url=url, when=when,
-    )  # fmt: skip
+        run,
+        file,
+        include_pictures=include_pictures,
+        arrays=not no_arrays,
+        defenses=defenses or None,
+        name=name,
+        url=url,
+        when=when,
+    )
     _print(report, as_json, f"{file}: {file.stat().st_size / 2**20:.1f} MiB")
 
 
@@ -90,22 +103,26 @@ def import_command(file: Path, run: Path, as_json: bool) -> None:
 @click.command()
 @click.argument("file", type=common.PATH)
 @click.option("--cells", type=click.IntRange(1), default=12, show_default=True, help="How many to run again.")
-@click.option(
-    "--seed", type=click.IntRange(0), help="Draw as a former verification did [default: at random]."
-)
+@click.option("--seed", type=click.IntRange(0), help="Draw as a former verification did [default: at random].")
 @common.data_dir
-@click.option(
-    "--weights", type=common.PATH, metavar="FOLDER", help="Where to look for weights files, by content."
-)
+@click.option("--weights", type=common.PATH, metavar="FOLDER", help="Where to look for weights files, by content.")
 @common.device
 @common.jobs
 @click.option("--plugin", "plugins", multiple=True, metavar="FILE|MODULE", help="The submitter's entries.")
 @click.option("--out", type=common.PATH, metavar="FOLDER", help="Keep the new records there.")
 @common.json_flag
 def verify(
-    file: Path, cells: int, seed: int | None, data_dir: Path | None, weights: Path | None, device: str,
-    jobs: int | None, plugins: tuple[str, ...], out: Path | None, as_json: bool,
-) -> None:  # fmt: skip
+    file: Path,
+    cells: int,
+    seed: int | None,
+    data_dir: Path | None,
+    weights: Path | None,
+    device: str,
+    jobs: int | None,
+    plugins: tuple[str, ...],
+    out: Path | None,
+    as_json: bool,
+) -> None:
     """Run cells of a submission again, drawn now and under fresh seeds, and compare the rates of success.
 
     A --plugin is the submitter's code and runs here: read it first.  Exit code 0 where all that was drawn
@@ -119,10 +136,17 @@ def verify(
 
     try:
         result = run_again(
-            file, cells=cells, seed=seed, data_dir=data_dir, device=chosen_device(device),
-            jobs=jobs or default_jobs(), plugins=plugins, out=out, weights=weights,
+            file,
+            cells=cells,
+            seed=seed,
+            data_dir=data_dir,
+            device=chosen_device(device),
+            jobs=jobs or default_jobs(),
+            plugins=plugins,
+            out=out,
+            weights=weights,
             on_line=lambda line: click.echo(line, err=True),
-        )  # fmt: skip
+        )
     except FailedCheck as error:
         _print(error.report, as_json, f"{file}: does not pass its check, nothing was run")
         sys.exit(1)

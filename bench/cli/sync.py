@@ -21,7 +21,7 @@ from bench.tracking.sync import at_once, never, sync, while_attended, while_held
 @common.json_flag
 def command(
     run: Path, tracking_uri: str | None, include_pictures: bool, follow: bool, attached: bool, as_json: bool
-) -> None:  # fmt: skip
+) -> None:
     """Upload the records of RUN (by default the newest below runs/) that the store has not, and its rows.
 
     Exit code 1 where some could not be uploaded: they are kept, and the next sync tries again.

@@ -27,7 +27,7 @@ class Screen(Observer):
 
     def __init__(
         self, console: Console, records: list[Record], *, cells: int, left: Callable[[], float | None], quiet: bool
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.records = records
         self._console, self._cells, self._left = console, cells, left
         self._drawn = console.is_terminal and not quiet
@@ -36,12 +36,14 @@ class Screen(Observer):
         self._trainings: dict[str, str] = {}  # a line each below the bar
         self._drawn_at = self._cost = 0.0  # when the screen was drawn last, and how long that took
         self._bar = Progress(
-            SpinnerColumn(), TextColumn("{task.fields[doing]}", markup=False), BarColumn(), MofNCompleteColumn(),
-            TextColumn("cells · {task.fields[failed]} failed · {task.fields[left]} left"), console=console,
-        )  # fmt: skip
-        self._task = self._bar.add_task(
-            "", total=cells, completed=len(records), doing="starting", failed=0, left="…"
+            SpinnerColumn(),
+            TextColumn("{task.fields[doing]}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("cells · {task.fields[failed]} failed · {task.fields[left]} left"),
+            console=console,
         )
+        self._task = self._bar.add_task("", total=cells, completed=len(records), doing="starting", failed=0, left="…")
         self._live = Live(console=console, transient=True, refresh_per_second=2)
 
     def __enter__(self) -> Self:

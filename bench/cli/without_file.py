@@ -37,17 +37,26 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--readings", type=click.IntRange(1), help=f"Victims of a cell.  [default: {_READINGS}]"),
         click.option("--evaluations", type=click.IntRange(1), help=f"Of each.  [default: {_EVALUATIONS}]"),
         click.option("--print-matrix", is_flag=True, help="Print the matrix as TOML, and run nothing."),
-    )  # fmt: skip
+    )
     for option in reversed(added):
         command = option(command)
     return command
 
 
 def text(
-    *, defenses: tuple[str, ...], datasets: tuple[str, ...], models: tuple[str, ...], attacks: tuple[str, ...],
-    knowledge: tuple[str, ...], points: tuple[str, ...], grants: tuple[str, ...], seeds: tuple[str, ...],
-    batch: int | None, readings: int | None, evaluations: int | None,
-) -> str:  # fmt: skip
+    *,
+    defenses: tuple[str, ...],
+    datasets: tuple[str, ...],
+    models: tuple[str, ...],
+    attacks: tuple[str, ...],
+    knowledge: tuple[str, ...],
+    points: tuple[str, ...],
+    grants: tuple[str, ...],
+    seeds: tuple[str, ...],
+    batch: int | None,
+    readings: int | None,
+    evaluations: int | None,
+) -> str:
     """The matrix of what was typed.  `none` is always among the defenses: what a defense changes is seen beside it."""
     chosen: dict[str, Any] = {
         "dataset": _entries("dataset", datasets or ("digits",)),
@@ -68,9 +77,7 @@ def text(
         chosen["federated"] = [{"batch": batch}]
     axes: dict[str, Any] = {axis: chosen[axis] for axis in _ORDER if axis in chosen}
     compared = chosen["defense"][1:] or chosen["attack"]
-    title = " on ".join(
-        ", ".join(_name(value) for value in values) for values in (compared, chosen["dataset"])
-    )
+    title = " on ".join(", ".join(_name(value) for value in values) for values in (compared, chosen["dataset"]))
     budgets = {"readings": readings or _READINGS, "evaluations": evaluations or _EVALUATIONS}
     return typed.matrix_text(title, axes, budgets)
 

@@ -86,9 +86,7 @@ def budget(attack: Attack) -> None:
                 handle.remove()
             used = int(result.evaluations.max())
             require(used <= evaluations, f"{case.words}: reports {used} evaluations of {evaluations}")
-            if (
-                reading.simulator is not None
-            ):  # a simulated round is no evaluation: it has a budget of its own
+            if reading.simulator is not None:  # a simulated round is no evaluation: it has a budget of its own
                 continue
             done = -(-seen // (reading.examples * len(reading.rounds)))
             require(done <= evaluations, f"{case.words}: makes {done} evaluations of {evaluations}")
@@ -182,9 +180,13 @@ def _attack(attack: Attack, reading: Reading, *, evaluations: int, chunk: int = 
 def _well_formed(result: Reconstruction, reading: Reading, evaluations: int, words: str) -> None:
     count, pictures = len(reading), reading.examples
     shapes = {
-        "inputs": (count, pictures, *reading.shape), "labels": (count, pictures), "loss": (count,),
-        "evaluations": (count,), "outer": (count,), "restarts": (count,),
-    }  # fmt: skip
+        "inputs": (count, pictures, *reading.shape),
+        "labels": (count, pictures),
+        "loss": (count,),
+        "evaluations": (count,),
+        "outer": (count,),
+        "restarts": (count,),
+    }
     for name, expected in shapes.items():
         got = tuple(getattr(result, name).shape)
         require(got == expected, f"{words}: {name} has shape {got}, expected {expected}")
@@ -214,9 +216,14 @@ def _says_so(result: Reconstruction, words: str) -> None:
 def _row(result: Reconstruction, row: int) -> Reconstruction:
     one = slice(row, row + 1)
     return replace(
-        result, inputs=result.inputs[one], labels=result.labels[one], loss=result.loss[one],
-        evaluations=result.evaluations[one], restarts=result.restarts[one], status=result.status[one],
-    )  # fmt: skip
+        result,
+        inputs=result.inputs[one],
+        labels=result.labels[one],
+        loss=result.loss[one],
+        evaluations=result.evaluations[one],
+        restarts=result.restarts[one],
+        status=result.status[one],
+    )
 
 
 def _equal(first: Reconstruction, second: Reconstruction, words: str, close: float = CLOSE) -> None:
@@ -242,9 +249,10 @@ def _tensors(reading: Reading) -> dict[str, Tensor]:
         **{f"value {name}": value for name, value in reading.values.items()},
         **{f"weight {name}": value for name, value in reading.weights.items()},
         **{f"the module's {name}": value.detach() for name, value in reading.model.state_dict().items()},
-        "public inputs": reading.public_inputs, "public mean": reading.public_mean,
+        "public inputs": reading.public_inputs,
+        "public mean": reading.public_mean,
         "public labels": reading.public_labels,
-    }  # fmt: skip
+    }
 
 
 def _identity() -> Composition:

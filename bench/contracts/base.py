@@ -63,6 +63,4 @@ def declared(entry: Any) -> None:
         require(not item.init or bool(meaning), f"parameter {item.name} says no meaning; use `parameter(…)`")
 
 
-DECLARED = Contract(
-    "declared", "a frozen dataclass with a reference and parameters that say what they mean", declared
-)
+DECLARED = Contract("declared", "a frozen dataclass with a reference and parameters that say what they mean", declared)

@@ -54,8 +54,10 @@ def counts(loaded: LoadedDataset) -> None:
     for part, inputs, labels in loaded.parts():
         require(len(inputs) == len(labels) > 0, f"{part}: {len(inputs)} examples and {len(labels)} labels")
         require(labels.dtype == np.int64, f"{part}: labels are {labels.dtype}, int64 expected")
-        require(inputs.ndim in (2, 4), f"{part}: shape {inputs.shape}; (example, channel, height, width) or "
-                "(example, feature) expected")  # fmt: skip
+        require(
+            inputs.ndim in (2, 4),
+            f"{part}: shape {inputs.shape}; (example, channel, height, width) or (example, feature) expected",
+        )
     splits = loaded.data()
     for part in (*PARTS, "test"):
         require(len(getattr(splits, part)) > 0, f"split {part} is empty")
@@ -150,9 +152,7 @@ def kind(loaded: LoadedDataset) -> None:
 def _examples(inputs: NDArray[Any], labels: NDArray[np.int64]) -> "Counter[bytes]":
     """How often each example, with its label, is there."""
     rows = zip(inputs, labels.astype("<i8"), strict=True)
-    return Counter(
-        hashlib.blake2b(row.tobytes(), digest_size=16, salt=label.tobytes()).digest() for row, label in rows
-    )
+    return Counter(hashlib.blake2b(row.tobytes(), digest_size=16, salt=label.tobytes()).digest() for row, label in rows)
 
 
 CONTRACTS = (

@@ -80,10 +80,7 @@ def acts(defense: Defense) -> None:
         norm = torch.cat([value.flatten(lead) for value in before.values()], lead).norm(dim=-1).max()
         what = f"{words}: changes nothing on an untrained dlg-lenet"
         larger = _changes(trial, stage, scale=1e4)
-        require(
-            not larger,
-            f"{what}, whose gradients have joint norms up to {float(norm):.3g}: a bound never reached",
-        )
+        require(not larger, f"{what}, whose gradients have joint norms up to {float(norm):.3g}: a bound never reached")
         require(False, f"{what}, nor on gradients 10000 times larger")
 
 
@@ -92,9 +89,7 @@ def readings(defense: Defense) -> None:
     for words, trial in trials(defense):
         plain, defended = trial.taps(trial.stages.undefended), trial.taps(trial.stages)
         first = min((STAGES.index(stage) for stage in trial.wired), default=len(STAGES))
-        acting = min(
-            (STAGES.index(stage) for stage in trial.wired if _changes(trial, stage)), default=len(STAGES)
-        )
+        acting = min((STAGES.index(stage) for stage in trial.wired if _changes(trial, stage)), default=len(STAGES))
         for stage in GRADIENT_STAGES:
             place = STAGES.index(stage)
             name = differing(plain.shown[stage], defended.shown[stage])
@@ -203,9 +198,7 @@ def bias(defense: Defense) -> None:
     biased = False
     for _, trial, stage, tensors in _wired(defense):
         before = joined(tensors)
-        apart = torch.stack(
-            [joined(trial.apply(stage, tensors, draw=draw)) - before for draw in range(DRAWS)]
-        )
+        apart = torch.stack([joined(trial.apply(stage, tensors, draw=draw)) - before for draw in range(DRAWS)])
         for direction in (before / before.norm(), torch.ones_like(before) / len(before) ** 0.5):
             along = apart @ direction
             error = float(along.std() / DRAWS**0.5) + CLOSE

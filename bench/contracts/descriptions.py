@@ -35,7 +35,7 @@ POSITIVE = 1e-12
 # Where a reading does not determine what was drawn, no function of it and of the truth can equal it: two draws that
 # leave the same reading of one row leave different readings of the others.  `expected` stands in.
 EXCEPTIONS: Mapping[str, str] = {
-    "KeepRandom": "a mean of masked rows does not show which of them kept a coordinate: 2^rows masks, one figure",
+    "KeepRandom": "a mean of masked rows does not show which of them kept a coordinate: 2^rows masks, one figure"
 }
 
 
@@ -83,13 +83,9 @@ def description(defense: Defense) -> None:
         off = _distance(one, at_truth=True)
         if unread(one.said):
             elsewhere = _distance(one, at_truth=False)
-            require(
-                off < elsewhere, f"{one.words}: the truth is at {off:.1e}, other examples at {elsewhere:.1e}"
-            )
+            require(off < elsewhere, f"{one.words}: the truth is at {off:.1e}, other examples at {elsewhere:.1e}")
             continue
-        require(
-            off <= EXACT, f"{one.words}: the candidate at the truth is off the reading by {off:.1e} of it"
-        )
+        require(off <= EXACT, f"{one.words}: the candidate at the truth is off the reading by {off:.1e} of it")
 
 
 def unread(said: Composition) -> list[str]:
@@ -98,10 +94,11 @@ def unread(said: Composition) -> list[str]:
     return [
         type(part.transform).__name__
         for part in said.parts
-        if part.transform.random and not _reads(part)
+        if part.transform.random
+        and not _reads(part)
         and part.transform.noise(said.contexts[part.stage], part.state) is None
         and not (part.transform.mixes_clients and said.senders > 1)
-    ]  # fmt: skip
+    ]
 
 
 def noise(defense: Defense) -> None:
@@ -117,9 +114,7 @@ def noise(defense: Defense) -> None:
         stated += 1
         before = StraightThrough(transform)(given, state, context)[0]
         exact = transform.variance_at(given, context)
-        drawn = [
-            transform.update(given, state, context_of(trial, stage, draw=draw))[0] for draw in range(DRAWS)
-        ]
+        drawn = [transform.update(given, state, context_of(trial, stage, draw=draw))[0] for draw in range(DRAWS)]
         name = type(transform).__name__
         for key, value in before.items():
             apart = torch.stack([one[key] - value for one in drawn])
@@ -190,9 +185,12 @@ def seen_of(defense: Defense) -> Iterator[Seen]:
             if where.scope is Scope.AGGREGATE:
                 shown = {name: value[None] for name, value in shown.items()}
             yield Seen(
-                words=f"{where.name}, B={batch}, L={steps}", point=where, trial=trial, said=said,
+                words=f"{where.name}, B={batch}, L={steps}",
+                point=where,
+                trial=trial,
+                said=said,
                 observed={name: value / unit for name, value in shown.items()},
-            )  # fmt: skip
+            )
 
 
 def _taken(defense: Defense, steps: int, batch: int) -> Trial | None:
@@ -217,7 +215,7 @@ def _quiet(stages: Stages, said: Composition) -> Stages:
             )
             for stage, items in stages.transforms.items()
         },
-    )  # fmt: skip
+    )
 
 
 def _adds(item: Transform, said: Composition, stage: Stage, stages: Stages, position: int) -> bool:
@@ -240,9 +238,14 @@ def _described(one: Seen, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
     examples = 1 if one.point.scope is Scope.EXAMPLE else examples
     x, y = (value[:, :steps, :examples].flatten(1, 2) for value in (inputs, targets))
     updates = unrolled_update(
-        trial.module, trial.weights, x, y, steps=steps, rate=trial.federated.rate,
+        trial.module,
+        trial.weights,
+        x,
+        y,
+        steps=steps,
+        rate=trial.federated.rate,
         between=said.local_steps(one.observed) if said.inside_steps else None,
-    )  # fmt: skip
+    )
     return said.sent({n: v.unflatten(0, (-1, said.senders)) for n, v in updates.items()}, one.observed)
 
 
@@ -253,8 +256,7 @@ def _distance(one: Seen, *, at_truth: bool) -> float:
     for name, value in simulated.items():
         expected = one.observed[name].shape
         require(
-            value.shape == expected,
-            f"{one.words}: candidate {name} is {tuple(value.shape)}, not {tuple(expected)}",
+            value.shape == expected, f"{one.words}: candidate {name} is {tuple(value.shape)}, not {tuple(expected)}"
         )
     apart = joined({name: value - one.observed[name] for name, value in simulated.items()}).norm()
     return float(apart / joined(one.observed).norm().clamp_min(POSITIVE))
@@ -307,16 +309,10 @@ def _of_tensor(what: str, apart: Tensor, like: Tensor, said: AddedNoise | None, 
     each = apart[:, counted] if lead else apart.flatten(1)
     means, squares = each.mean(1), each.square().mean(1)
     error = float(means.std() / len(means) ** 0.5) + POSITIVE
-    require(
-        abs(float(means.mean())) <= SIGMAS * error,
-        f"{what} has the mean {float(means.mean()):.3g} ± {error:.1g}",
-    )
+    require(abs(float(means.mean())) <= SIGMAS * error, f"{what} has the mean {float(means.mean()):.3g} ± {error:.1g}")
     found, error = float(squares.mean()), float(squares.std() / len(squares) ** 0.5)
     allowed = SIGMAS * error + 1e-6 * stated
-    require(
-        found <= stated + allowed,
-        f"{what} has the variance {found:.4g}, stated {stated:.4g} ± {allowed:.2g}",
-    )
+    require(found <= stated + allowed, f"{what} has the variance {found:.4g}, stated {stated:.4g} ± {allowed:.2g}")
     require(
         found >= stated - allowed or bool(said and said.bound),
         f"{what} has the variance {found:.4g}, stated {stated:.4g} ± {allowed:.2g}",
@@ -338,16 +334,12 @@ def _of_what_passes(what: str, apart: Tensor, exact: Tensor) -> None:
 # ------------------------------------------------------------------ norms
 
 
-def _same_effect(
-    what: str, transform: Transform, given: Tensors, state: State, trial: Trial, said: Scaling
-) -> None:
+def _same_effect(what: str, transform: Transform, given: Tensors, state: State, trial: Trial, said: Scaling) -> None:
     """The factors against `update` without draws, the deviation against its draws, row by row."""
     context = context_of(trial, "example")
     before = StraightThrough(transform)(given, state, context)[0]
     deviation = said.deviation
-    drawn = [
-        transform.update(given, state, context_of(trial, "example", draw=draw))[0] for draw in range(DRAWS)
-    ]
+    drawn = [transform.update(given, state, context_of(trial, "example", draw=draw))[0] for draw in range(DRAWS)]
     for name, value in given.items():
         factor = said.factors.get(name)
         scaled = value if factor is None else value * broadcast(factor, value)

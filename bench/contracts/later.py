@@ -39,9 +39,16 @@ def rounds(defense: Defense) -> None:
 
 
 def _keeps(
-    what: str, defense: Defense, trial: Trial, stage: Stage, transform: Transform, given: Tensors, state: State,
-    *, moving: bool,
-) -> None:  # fmt: skip
+    what: str,
+    defense: Defense,
+    trial: Trial,
+    stage: Stage,
+    transform: Transform,
+    given: Tensors,
+    state: State,
+    *,
+    moving: bool,
+) -> None:
     """`moving`: with the state that the rounds before leave."""
     start = context_of(trial, stage)
     after, now_state = transform.update(given, state, start)
@@ -91,14 +98,10 @@ def training_draws(defense: Defense) -> None:
     for stage, transform, given, state in arriving_at(trial):
         if not lead_of(stage):
             continue  # the server's own, keyed in trainings too
-        keyed, streamed = (
-            _outputs(trial, stage, transform, given, state, kind) for kind in ("keyed", "streamed")
-        )
+        keyed, streamed = (_outputs(trial, stage, transform, given, state, kind) for kind in ("keyed", "streamed"))
         what = f"{words}, {stage}: {type(transform).__name__}"
         if not transform.random:
-            require(
-                bool((keyed[0] == streamed[0]).all()), f"{what} gives another output with a training's draws"
-            )
+            require(bool((keyed[0] == streamed[0]).all()), f"{what} gives another output with a training's draws")
             continue
         for power, name in ((1, "mean"), (2, "mean square")):
             one, other = keyed.pow(power).mean(1), streamed.pow(power).mean(1)  # of each draw
@@ -110,9 +113,7 @@ def training_draws(defense: Defense) -> None:
             )
 
 
-def _outputs(
-    trial: Trial, stage: Stage, transform: Transform, given: Tensors, state: State, kind: str
-) -> Tensor:
+def _outputs(trial: Trial, stage: Stage, transform: Transform, given: Tensors, state: State, kind: str) -> Tensor:
     """What comes out, (draw, value)."""
     shown = []
     for draw in range(DRAWS if transform.random else 1):

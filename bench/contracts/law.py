@@ -54,13 +54,7 @@ def dependence(z: Tensor) -> float:
 
 
 def _looks(
-    what: str,
-    transform: Transform,
-    given: Tensors,
-    state: State,
-    said: AddedNoise,
-    trial: Trial,
-    stage: Stage,
+    what: str, transform: Transform, given: Tensors, state: State, said: AddedNoise, trial: Trial, stage: Stage
 ) -> None:
     lead = lead_of(stage)
     rows = next(iter(given.values())).shape[:lead].numel() if lead else 1
@@ -157,9 +151,7 @@ def _repeated(rows: Tensor) -> int:
 
 def _has_its_own(transform: Transform) -> bool:
     kind = type(transform)
-    return (
-        kind.log_density is not Transform.log_density or kind.log_likelihood is not Transform.log_likelihood
-    )
+    return kind.log_density is not Transform.log_density or kind.log_likelihood is not Transform.log_likelihood
 
 
 def _is_zero(said: AddedNoise) -> bool:

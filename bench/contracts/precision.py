@@ -23,9 +23,7 @@ def precision(defense: Defense) -> None:
         single = transform.update(_single(given), _single(state), _single_context(context))[0]
         name = type(transform).__name__
         for key in wide:
-            require(
-                single[key].dtype == torch.float32, f"{words}, {stage}: {name} changes the dtype of {key}"
-            )
+            require(single[key].dtype == torch.float32, f"{words}, {stage}: {name} changes the dtype of {key}")
         apart = torch.cat([(single[n].double() - value).flatten() for n, value in wide.items()]).norm()
         size = torch.cat([value.flatten() for value in wide.values()]).norm()
         require(
@@ -45,7 +43,9 @@ def _single_context(context: Context) -> Context:
         context.local, weights=_single(context.local.weights), inputs=context.local.inputs.float()
     )
     return replace(
-        context, local=local, norms=context.norms and _single(context.norms),
+        context,
+        local=local,
+        norms=context.norms and _single(context.norms),
         examples=context.examples and _single(context.examples),
         weights=context.weights and _single(context.weights),
-    )  # fmt: skip
+    )

@@ -15,9 +15,11 @@ from bench.registry import entries as registry
 from bench.registry.plugins import error_line
 
 _CONTRACTS: dict[str, tuple[Contract, ...]] = {
-    "attacks": attacks.CONTRACTS, "defenses": defenses.CONTRACTS,
-    "datasets": datasets.CONTRACTS, "models": models.CONTRACTS,
-}  # fmt: skip
+    "attacks": attacks.CONTRACTS,
+    "defenses": defenses.CONTRACTS,
+    "datasets": datasets.CONTRACTS,
+    "models": models.CONTRACTS,
+}
 
 
 def contracts(kind: str) -> tuple[Contract, ...]:
@@ -44,9 +46,13 @@ def broken_contracts(kind: str, entry: Entry, state: object = None) -> tuple[str
 
 
 def check_instance(
-    kind: str, instance: Any, *, name: str | None = None, data_dir: Path | None = None,
+    kind: str,
+    instance: Any,
+    *,
+    name: str | None = None,
+    data_dir: Path | None = None,
     only: Collection[str] | None = None,
-) -> list[Outcome]:  # fmt: skip
+) -> list[Outcome]:
     """The same for an instance that need not be registered.
 
     With `only`, the contracts of these names alone; those of data sets share what is loaded and are all checked.

@@ -67,9 +67,7 @@ def _keeps(words: str, trial: Trial, mechanism: Mechanism) -> None:
             )
 
 
-def _linear(
-    words: str, mechanism: Mechanism, mean: _Shown, without: _Shown, deviations: _Shown
-) -> list[Stage]:
+def _linear(words: str, mechanism: Mechanism, mean: _Shown, without: _Shown, deviations: _Shown) -> list[Stage]:
     """The stages at which the noise is only added, or averaged.
 
     What comes after is post-processing, such as a clipping of what is noisy: no ε there may count more than before.
@@ -81,9 +79,7 @@ def _linear(
             bent = True
             before = max((mechanism.rows[each] for each in added), default=None)
             more = before is not None and mechanism.rows[stage] > before * (1 + 1e-9)
-            require(
-                not more, f"{words}, {stage}: its ε counts more noise than before a step that is not linear"
-            )
+            require(not more, f"{words}, {stage}: its ε counts more noise than before a step that is not linear")
             continue
         added.append(stage)
     return added
@@ -186,10 +182,16 @@ def _shown(trial: Trial, start: Stage, given: Tensors, draws: Draws) -> _Shown:
             current = {name: value.mean(0) for name, value in current.items()}
         examples = next(iter(current.values())).shape[1] if stage == "example" else 0
         current, chain = chain.apply(
-            stage, current, key, () if stage == "aggregate" else CLIENTS, draws, norms=left, weights=trial.weights,
+            stage,
+            current,
+            key,
+            () if stage == "aggregate" else CLIENTS,
+            draws,
+            norms=left,
+            weights=trial.weights,
             examples=each,
             local=trial.local(CLIENTS, examples) if stage == "example" else None,
-        )  # fmt: skip
+        )
         rows = {name: value[0, 0] if stage == "example" else value[0] for name, value in current.items()}
         shown[stage] = dict(current) if stage == "aggregate" else rows
     return shown
@@ -215,9 +217,7 @@ def _deviation(stack: torch.Tensor) -> torch.Tensor:
 
 def _dependence(draws: torch.Tensor, mean: Tensors, deviations: Tensors) -> float:
     """`dependence` of the coordinates that are noised."""
-    centre, deviation = (
-        torch.cat([value.flatten() for value in each.values()]) for each in (mean, deviations)
-    )
+    centre, deviation = (torch.cat([value.flatten() for value in each.values()]) for each in (mean, deviations))
     noised = deviation > 0
     if not bool(noised.any()):
         return 0.0

@@ -46,18 +46,27 @@ def _public() -> Public:
     module, weights = model()
     pictures, few = data().public, slice(0, 60)
     return Public(
-        model=module, weights=weights, inputs=torch.from_numpy(pictures.floats(few)).double(),
-        labels=torch.from_numpy(pictures.labels[few]), classes=data().classes,
-    )  # fmt: skip
+        model=module,
+        weights=weights,
+        inputs=torch.from_numpy(pictures.floats(few)).double(),
+        labels=torch.from_numpy(pictures.labels[few]),
+        classes=data().classes,
+    )
 
 
 def setting_of(federated: Federated, *, rounds: int = 2) -> Setting:
     """What a defense may know of this federated setting."""
     return Setting(
-        clients=federated.clients, per_round=federated.per_round, rounds=rounds, steps=federated.steps,
-        batch=federated.batch, client_examples=federated.client_examples or 50, rate=federated.rate,
-        weight_step=federated.rate if federated.algorithm == "fedsgd" else 1.0, public=_public(),
-    )  # fmt: skip
+        clients=federated.clients,
+        per_round=federated.per_round,
+        rounds=rounds,
+        steps=federated.steps,
+        batch=federated.batch,
+        client_examples=federated.client_examples or 50,
+        rate=federated.rate,
+        weight_step=federated.rate if federated.algorithm == "fedsgd" else 1.0,
+        public=_public(),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +80,18 @@ class Situation:
 
 
 def situation(
-    where: str = "type-2", *, batch: int = 1, steps: int = 1, readings: int = 3, observations: int = 1,
-    same_label: bool = False, table: bool = False, knowledge: Knowledge = "plain", defense: str = "none",
+    where: str = "type-2",
+    *,
+    batch: int = 1,
+    steps: int = 1,
+    readings: int = 3,
+    observations: int = 1,
+    same_label: bool = False,
+    table: bool = False,
+    knowledge: Knowledge = "plain",
+    defense: str = "none",
     labels: bool = False,
-) -> Situation:  # fmt: skip
+) -> Situation:
     """A reading of digits by `dlg-lenet` (of `cancer` by `mlp`, where `table`), undefended or behind a defense, with or
     without its `labels`."""
     dataset, architecture = ("cancer", "mlp") if table else ("digits", "dlg-lenet")
@@ -84,17 +101,27 @@ def situation(
         algorithm="fedsgd" if steps == 1 else "fedavg", clients=12, per_round=2, steps=steps, batch=batch
     )
     cell = AttackCell(
-        dataset=DataRef(name=dataset, sha256=source.sha256), model=Entry(name=architecture),
-        federated=federated, defense=Entry(name=defense), attack=Entry(name="any"), point=where,
-        readings=readings, knowledge=knowledge, grants=Grants(repeated_readings=observations, labels=labels),
-    )  # fmt: skip
+        dataset=DataRef(name=dataset, sha256=source.sha256),
+        model=Entry(name=architecture),
+        federated=federated,
+        defense=Entry(name=defense),
+        attack=Entry(name="any"),
+        point=where,
+        readings=readings,
+        knowledge=knowledge,
+        grants=Grants(repeated_readings=observations, labels=labels),
+    )
     at = point(where)
     setting = setting_of(federated, rounds=1)
     shapes = {name: tuple(value.shape) for name, value in weights.items()}
     setup = Setup(
-        data=source, model=module, weights=weights, clients=clients_of(cell, source), setting=setting,
+        data=source,
+        model=module,
+        weights=weights,
+        clients=clients_of(cell, source),
+        setting=setting,
         stages=stages(registry.instance("defenses", defense, {}), setting, shapes),
-    )  # fmt: skip
+    )
     victims = draw_victims(cell, setup.source, at)
     batches = batches_of(cell, setup, victims, at)
     batches = [replace(rows, inputs=rows.inputs.double()) for rows in batches]
@@ -134,10 +161,11 @@ def part(reading: Reading, *rows: int) -> Reading:
     """Some readings alone, with the indices they have in company."""
     at = list(rows)
     return replace(
-        reading, values={name: value[at] for name, value in reading.values.items()},
+        reading,
+        values={name: value[at] for name, value in reading.values.items()},
         indices=tuple(reading.indices[row] for row in at),
         labels=None if reading.labels is None else reading.labels[at],
-    )  # fmt: skip
+    )
 
 
 def gap(first: Tensor, second: Tensor) -> float:

@@ -41,9 +41,7 @@ class Trial:
 
     def taps(self, chosen: Stages) -> Taps:
         draw_key = DrawKey(seed=3, draw=0, round=0)
-        return run_round(
-            self.module, self.weights, self.batches, self.federated, chosen, draw_key, classes=10
-        )
+        return run_round(self.module, self.weights, self.batches, self.federated, chosen, draw_key, classes=10)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -73,12 +71,8 @@ class Trial:
         targets = one_hot(labels, 10, inputs.dtype)
         if stage == "input":
             return {"inputs": inputs, "targets": targets}
-        flat = group_gradients(
-            self.module, self.weights, inputs.flatten(0, 1)[:, None], targets.flatten(0, 1)[:, None]
-        )
-        tensors = {
-            name: value.detach().reshape(*labels.shape, *value.shape[1:]) for name, value in flat.items()
-        }
+        flat = group_gradients(self.module, self.weights, inputs.flatten(0, 1)[:, None], targets.flatten(0, 1)[:, None])
+        tensors = {name: value.detach().reshape(*labels.shape, *value.shape[1:]) for name, value in flat.items()}
         if stage != "example":
             tensors = {name: value.mean(1) for name, value in tensors.items()}
         if stage in (*UPDATE_STAGES, "aggregate"):
@@ -95,10 +89,15 @@ class Trial:
             left = norms(each, 2)
         examples = next(iter(tensors.values())).shape[1] if stage == "example" else 0
         return self.stages.apply(
-            stage, tensors, draw_key, clients, norms=left, weights=self.weights,
+            stage,
+            tensors,
+            draw_key,
+            clients,
+            norms=left,
+            weights=self.weights,
             examples=None if each is None else {name: value.to(tensors[name]) for name, value in each.items()},
             local=self.local(clients, examples) if stage == "example" else None,
-        )[0]  # fmt: skip
+        )[0]
 
     def local(self, clients: tuple[int, ...], examples: int) -> Local:
         """What these of `CLIENTS` compute their first step's first examples on."""
@@ -106,8 +105,9 @@ class Trial:
         return Local(
             model=self.module,
             weights={n: v.expand(len(rows), *v.shape) for n, v in self.weights.items()},
-            inputs=self.batches.inputs[rows, 0, :examples], labels=self.batches.labels[rows, 0, :examples],
-        )  # fmt: skip
+            inputs=self.batches.inputs[rows, 0, :examples],
+            labels=self.batches.labels[rows, 0, :examples],
+        )
 
     @property
     def wired(self) -> tuple[Stage, ...]:
@@ -128,9 +128,7 @@ def _places(clients: tuple[int, ...]) -> list[int]:
 
 
 def federated_of(steps: int, batch: int) -> Federated:
-    return Federated(
-        algorithm="fedsgd" if steps == 1 else "fedavg", clients=12, per_round=3, steps=steps, batch=batch
-    )
+    return Federated(algorithm="fedsgd" if steps == 1 else "fedavg", clients=12, per_round=3, steps=steps, batch=batch)
 
 
 def _new_trial(defense: Defense, steps: int, batch: int) -> Trial:
@@ -204,12 +202,17 @@ def context_of(trial: Trial, stage: Stage, *, draw: int = 0) -> Context:
         rows = tuple((client, example) for client in CLIENTS for example in range(trial.federated.batch))
     lead = lead_of(stage)
     return Context(
-        lead=lead, stage=stage, round=0, step=0, setting=trial.stages.setting,
+        lead=lead,
+        stage=stage,
+        round=0,
+        step=0,
+        setting=trial.stages.setting,
         draws=KeyedDraws(seed=3, fields=(draw, 0, 0, stage), rows=rows if lead else ((),)),
         norms=norms(trial.at("example"), 2) if stage == "step" else None,
-        examples=trial.at("example") if stage == "step" else None, weights=trial.weights,
+        examples=trial.at("example") if stage == "step" else None,
+        weights=trial.weights,
         local=trial.local(CLIENTS, trial.federated.batch) if stage == "example" else None,
-    )  # fmt: skip
+    )
 
 
 def joined(tensors: Mapping[str, Tensor]) -> Tensor:

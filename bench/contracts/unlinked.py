@@ -24,8 +24,7 @@ def unlinked(defense: Defense) -> None:
         said = True
         marks = torch.arange(1.0, len(CLIENTS) + 1, dtype=torch.float64)
         marked = {
-            name: marks.reshape(-1, *[1] * (value.ndim - 1)).expand_as(value).clone()
-            for name, value in given.items()
+            name: marks.reshape(-1, *[1] * (value.ndim - 1)).expand_as(value).clone() for name, value in given.items()
         }
         rows = []
         for draw in range(DRAWS):

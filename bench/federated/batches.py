@@ -37,9 +37,12 @@ def clients_of(cell: AttackCell | TrainingCell, data: Data) -> Indices:
     """Every client's examples: (client, example)."""
     federated = cell.federated
     return client_indices(
-        data.training.labels, kind=federated.partition, clients=federated.clients,
-        client_examples=federated.client_examples, seed=cell.seed,
-    )  # fmt: skip
+        data.training.labels,
+        kind=federated.partition,
+        clients=federated.clients,
+        client_examples=federated.client_examples,
+        seed=cell.seed,
+    )
 
 
 def local_batches(

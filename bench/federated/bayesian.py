@@ -64,9 +64,7 @@ class Accountant:
                 # jointly, nothing but noise acts on what is sent (`_obstacle`)
                 client = level == "client"
                 sent = (
-                    _without_noise(UPDATE_STAGES, round_.update, round_)
-                    if client
-                    else _noiseless_updates(net, round_)
+                    _without_noise(UPDATE_STAGES, round_.update, round_) if client else _noiseless_updates(net, round_)
                 )
                 (cost,) = self._estimates(_distances(flattened(sent, 1)[None]) / variance, level)
             costs[level] = torch.from_numpy(cost)
@@ -77,17 +75,22 @@ class Accountant:
         return {
             level: EpsilonReport(
                 convention="bayesian",
-                accountant=f"Bayesian, {level} level"
-                + (f", {self.config.instances}" if level == "instance" else ""),
-                unit="example" if level == "instance" else "client", adversary=RELEASED,
-                epsilon=epsilon, delta=self.config.delta, q=self._rate(level), steps=rounds,
-                multiplier=None, sampling="as Poisson", adjacency="one added or removed, at random",
+                accountant=f"Bayesian, {level} level" + (f", {self.config.instances}" if level == "instance" else ""),
+                unit="example" if level == "instance" else "client",
+                adversary=RELEASED,
+                epsilon=epsilon,
+                delta=self.config.delta,
+                q=self._rate(level),
+                steps=rounds,
+                multiplier=None,
+                sampling="as Poisson",
+                adjacency="one added or removed, at random",
                 caveats=(_BDP,) if level == "instance" else (_BDP, _CLIENTS),
                 absent="δ is used up by the estimates, or no order is finite" if epsilon is None else None,
             )
             for level, cost in costs.items()
             for epsilon in (self._epsilon(level, cost[:rounds]),)
-        }  # fmt: skip
+        }
 
     def by_round(
         self, costs: Tensors, mechanism: Mechanism | None, tested: Iterable[int]
@@ -96,14 +99,15 @@ class Accountant:
         return {
             level: tuple(
                 BayesianRound(
-                    round=number, epsilon=self._epsilon(level, cost[:number]),
+                    round=number,
+                    epsilon=self._epsilon(level, cost[:number]),
                     moments_epsilon=self._moments(level, mechanism, number),
                 )
                 for number in tested
                 if 0 < number <= len(cost)
             )
             for level, cost in costs.items()
-        }  # fmt: skip
+        }
 
     def _estimates(self, moved: Tensor, level: str) -> list[np.ndarray]:
         """(group, row) squared distances over the noise's variance → each group's cost, (order,)."""
@@ -143,18 +147,19 @@ class Accountant:
         if level != "instance":
             return federated.per_round / federated.clients
         parallel = self.config.instances == "parallel"
-        return min(
-            1.0, federated.batch / (self.stages.setting.client_examples if parallel else self.examples)
-        )
+        return min(1.0, federated.batch / (self.stages.setting.client_examples if parallel else self.examples))
 
 
 def accountant(config: Bayesian, federated: Federated, stages: Stages, *, examples: int) -> Accountant:
     """The accountant of a training under a defense, of which `stages` may be of any round."""
     obstacles = {level: _obstacle(level, federated, stages) for level in config.levels}
     return Accountant(
-        config=config, federated=federated, stages=stages, examples=examples,
+        config=config,
+        federated=federated,
+        stages=stages,
+        examples=examples,
         absent={level: reason for level, reason in obstacles.items() if reason is not None},
-    )  # fmt: skip
+    )
 
 
 def _obstacle(level: str, federated: Federated, stages: Stages) -> str | None:
@@ -162,9 +167,7 @@ def _obstacle(level: str, federated: Federated, stages: Stages) -> str | None:
     if level != "client" and federated.algorithm != "fedsgd":
         return "it is of one local step, and fedavg may take several"
     if level != "client" and stages.has("input"):
-        return (
-            "what it measures are gradients of the examples as they are, and a step's are transformed before"
-        )
+        return "what it measures are gradients of the examples as they are, and a step's are transformed before"
     many, rows = federated.per_round, "clients a round"
     if level == "instance":
         many, rows = federated.batch, "examples a batch"
@@ -174,9 +177,7 @@ def _obstacle(level: str, federated: Federated, stages: Stages) -> str | None:
         plain = isinstance(transform, GaussianNoise) and transform.on == "all"
         if transform.random and not plain:
             return f"it needs Gaussian noise on every coordinate, and {type(transform).__name__} is something else"
-    if level == "joint" and any(
-        not t.random for stage in UPDATE_STAGES for t in stages.transforms.get(stage, ())
-    ):
+    if level == "joint" and any(not t.random for stage in UPDATE_STAGES for t in stages.transforms.get(stage, ())):
         return "what is done to a client's noised update changes the noise that it counts on"
     return None if _variance(stages, level, federated, 0) else "no noise lies on what it speaks of"
 

@@ -116,9 +116,17 @@ class ExampleGradients:
 
 
 def local_updates(
-    net: Network, model: nn.Module, weights: Tensors, batches: Batches, federated: Federated, stages: Stages,
-    draw_key: DrawKey, draws: Draws, *, classes: int,
-) -> tuple[dict[str, Tensor], Stages]:  # fmt: skip
+    net: Network,
+    model: nn.Module,
+    weights: Tensors,
+    batches: Batches,
+    federated: Federated,
+    stages: Stages,
+    draw_key: DrawKey,
+    draws: Draws,
+    *,
+    classes: int,
+) -> tuple[dict[str, Tensor], Stages]:
     """What these clients would send before stage `client`, name → (client, *shape), and their next states.
 
     `stages` hold the states of these clients alone (`Stages.of`).

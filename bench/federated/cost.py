@@ -43,14 +43,17 @@ def step_cost(job: TrainingJob, start: Progress) -> TrainingCost:
     if not any(start.stages.transforms.values()):  # it is what the others are compared with
         alike = round(median(once(bare) for _ in range(PAIRS)), 4)
         return TrainingCost(
-            milliseconds_per_step=alike, undefended_milliseconds_per_step=alike, overhead=1.0,
+            milliseconds_per_step=alike,
+            undefended_milliseconds_per_step=alike,
+            overhead=1.0,
             overhead_quartiles=(1.0, 1.0),
-        )  # fmt: skip
+        )
     pairs = [(once(bare), once(start)) for _ in range(PAIRS)]
     ratios = [defended / undefended for undefended, defended in pairs]
     low, _, high = quantiles(ratios, n=4)
     return TrainingCost(
         milliseconds_per_step=round(median(defended for _, defended in pairs), 4),
         undefended_milliseconds_per_step=round(median(undefended for undefended, _ in pairs), 4),
-        overhead=round(median(ratios), 3), overhead_quartiles=(round(low, 3), round(high, 3)),
-    )  # fmt: skip
+        overhead=round(median(ratios), 3),
+        overhead_quartiles=(round(low, 3), round(high, 3)),
+    )

@@ -84,13 +84,10 @@ class Composition:
         rows = {name: self._of_senders(value) for name, value in per_example.items()}
         if candidates is not None:
             candidates = replace(
-                candidates,
-                inputs=self._of_senders(candidates.inputs), targets=self._of_senders(candidates.targets),
-            )  # fmt: skip
+                candidates, inputs=self._of_senders(candidates.inputs), targets=self._of_senders(candidates.targets)
+            )
         mean = self._local_step(0, rows, candidates, observed, self._states(rows))
-        return self.sent(
-            {name: value.unflatten(0, (-1, self.senders)) for name, value in mean.items()}, observed
-        )
+        return self.sent({name: value.unflatten(0, (-1, self.senders)) for name, value in mean.items()}, observed)
 
     def local_steps(self, observed: Tensors) -> StepDefense:
         """One round's local steps in order, which carry the state of each row; see `Description`."""
@@ -131,9 +128,11 @@ class Composition:
         return self._of_last(lambda transform: transform.log_density, simulated, observed)
 
     def _of_last(
-        self, law: Callable[[Transform], Callable[[Tensors, Tensors, Context], Tensor | None]],
-        simulated: Tensors, observed: Tensors,
-    ) -> Tensor | None:  # fmt: skip
+        self,
+        law: Callable[[Transform], Callable[[Tensors, Tensors, Context], Tensor | None]],
+        simulated: Tensors,
+        observed: Tensors,
+    ) -> Tensor | None:
         if not self.parts or not self.parts[-1].shown or not self.additive:
             return None
         last = self.parts[-1]
@@ -154,9 +153,13 @@ class Composition:
         return {n: part.of_rows(count) for n, part in enumerate(self.parts) if part.stage in _IN_STEPS}
 
     def _local_step(
-        self, step: int, each: Mapping[str, Tensor], candidates: Candidates | None, observed: Tensors,
+        self,
+        step: int,
+        each: Mapping[str, Tensor],
+        candidates: Candidates | None,
+        observed: Tensors,
         states: dict[int, State],
-    ) -> dict[str, Tensor]:  # fmt: skip
+    ) -> dict[str, Tensor]:
         """One step of each row: (row, example, *shape) → (row, *shape); moves `states` on."""
         current, of_examples = dict(each), True
         local = None if candidates is None else _local(self.contexts, candidates)
@@ -188,10 +191,14 @@ class Composition:
         if not part.transform.mixes_clients:
             return part(rows, observed, part.of_rows(readings * self.senders), context)[0]
         rounds = [
-            part({n: v.unflatten(0, (readings, -1))[r] for n, v in rows.items()}, None,
-                 part.of_rows(self.senders), context)[0]
+            part(
+                {n: v.unflatten(0, (readings, -1))[r] for n, v in rows.items()},
+                None,
+                part.of_rows(self.senders),
+                context,
+            )[0]
             for r in range(readings)
-        ]  # fmt: skip
+        ]
         return {name: torch.cat([one[name] for one in rounds]) for name in rows}
 
     def __repr__(self) -> str:
@@ -217,9 +224,15 @@ def is_random(stages: Stages, point: Point) -> bool:
 
 
 def describe(
-    stages: Stages, point: Point, *, round_: int, unit: float, probe: Tensors, weights: Tensors | None = None,
+    stages: Stages,
+    point: Point,
+    *,
+    round_: int,
+    unit: float,
+    probe: Tensors,
+    weights: Tensors | None = None,
     colluders: float = 0.0,
-) -> Composition | None:  # fmt: skip
+) -> Composition | None:
     """The description of everything that `point` shows; None where something with no `expected` acts across clients
     and one client is shown, where a client's own state depends on earlier rounds, and where a transform's code does not
     run on a candidate.  `unit`: one unit of the mean gradient in the units that are sent, 1 or η·L.
@@ -233,11 +246,16 @@ def describe(
     contexts: dict[Stage, Context] = {
         stage: Context(
             lead=2 if stage == "example" else 1,  # a candidate keeps the readings' axis at `aggregate`
-            stage=stage, round=round_, step=0, setting=stages.setting,
-            draws=CentralDraws(lead=2 if stage == "example" else 1), weights=weights, colluders=colluders,
+            stage=stage,
+            round=round_,
+            step=0,
+            setting=stages.setting,
+            draws=CentralDraws(lead=2 if stage == "example" else 1),
+            weights=weights,
+            colluders=colluders,
         )
         for stage in seen
-    }  # fmt: skip
+    }
     setting = stages.setting
     senders = setting.per_round if point.scope is Scope.AGGREGATE else 1
     steps = setting.steps if point.after_training else 1
@@ -256,18 +274,18 @@ def describe(
     additive = additive and not stages.has("input")
     scales: dict[Stage, float] = {stage: 1.0 if stage in _IN_STEPS else unit for stage in STAGES}
     return Composition(
-        parts=parts, contexts=contexts, unit=unit, senders=senders, additive=additive,
+        parts=parts,
+        contexts=contexts,
+        unit=unit,
+        senders=senders,
+        additive=additive,
         mixed=any(transform.mixes_examples for transform in stages.transforms.get("input", ())),
         noise=total_noise(noises, scales, MeanOver(batch=examples, steps=steps, senders=senders), probe),
-    )  # fmt: skip
+    )
 
 
 def _parts(
-    stages: Stages,
-    contexts: Mapping[Stage, Context],
-    probe: Tensors,
-    behind: Mapping[Stage, int],
-    unit: float,
+    stages: Stages, contexts: Mapping[Stage, Context], probe: Tensors, behind: Mapping[Stage, int], unit: float
 ) -> tuple[DescribedTransform, ...] | None:
     """Each transform that is seen, tried on what the probe is when it gets there; None: no description."""
     shapes = {name: tuple(value.shape) for name, value in probe.items()}
@@ -276,10 +294,7 @@ def _parts(
     lead, parts, scale = 2, [], 1.0
     for number, (stage, position) in enumerate(places):
         transform = stages.transforms[stage][position]
-        if (
-            transform.mixes_clients and behind[stage] == 1
-            and transform.expected(probe, {}, contexts[stage]) is None
-        ):  # fmt: skip
+        if transform.mixes_clients and behind[stage] == 1 and transform.expected(probe, {}, contexts[stage]) is None:
             return None  # it depends on clients that this reading says nothing of
         context = contexts[stage]
         if context.lead < lead:
@@ -299,18 +314,14 @@ def _parts(
             context = replace(context, local=_public(stages))
         if stage == "step":
             alone = {n: v[:, None] for n, v in current.items()}
-            context = replace(
-                context, norms=norms(alone, 2), examples=alone if transform.needs_examples else None
-            )
+            context = replace(context, norms=norms(alone, 2), examples=alone if transform.needs_examples else None)
         code = straight_through(transform, current, state, context)
         parts.append(DescribedTransform(stage=stage, code=code, state=state, shown=shown))
         current = {name: value.detach() for name, value in code(current, state, context)[0].items()}
     return tuple(parts)
 
 
-def _noises(
-    parts: tuple[DescribedTransform, ...], contexts: Mapping[Stage, Context]
-) -> tuple[list[Added], bool]:
+def _noises(parts: tuple[DescribedTransform, ...], contexts: Mapping[Stage, Context]) -> tuple[list[Added], bool]:
     """What the transforms add, in order, and whether nothing else is random and only noise comes after it.
 
     Where `simulate` reads the drawn values off the reading itself, its draws are no noise to the attacker.  What comes
@@ -340,9 +351,11 @@ def _public(stages: Stages) -> Local | None:
     if public is None or not len(public.inputs):
         return None
     return Local(
-        model=public.model, weights={name: value[None] for name, value in public.weights.items()},
-        inputs=public.inputs[None, :1], labels=public.labels[None, :1],
-    )  # fmt: skip
+        model=public.model,
+        weights={name: value[None] for name, value in public.weights.items()},
+        inputs=public.inputs[None, :1],
+        labels=public.labels[None, :1],
+    )
 
 
 def _local(contexts: Mapping[Stage, Context], candidates: Candidates) -> Local | None:
@@ -357,6 +370,8 @@ def _local(contexts: Mapping[Stage, Context], candidates: Candidates) -> Local |
         for name, value in candidates.weights.items()
     }
     return Local(
-        model=public.model, weights=weights, inputs=candidates.inputs.detach(),
+        model=public.model,
+        weights=weights,
+        inputs=candidates.inputs.detach(),
         labels=candidates.targets.detach().argmax(-1),
-    )  # fmt: skip
+    )

@@ -103,14 +103,10 @@ class StreamDraws:
     streams: tuple[torch.Generator, ...]
 
     @classmethod
-    def of(
-        cls, seed: int, draw: int, round_: int, clients: tuple[int, ...], device: torch.device
-    ) -> "StreamDraws":
+    def of(cls, seed: int, draw: int, round_: int, clients: tuple[int, ...], device: torch.device) -> "StreamDraws":
         first = int(generator(seed, "defense in training", draw, round_).integers(2**32))
         # The CPU's generator takes 32 bits: counting up from one of them keeps a round's clients apart.
-        return cls(
-            streams=tuple(torch.Generator(device).manual_seed((first + client) % 2**32) for client in clients)
-        )
+        return cls(streams=tuple(torch.Generator(device).manual_seed((first + client) % 2**32) for client in clients))
 
     def normal(self, name: str, like: Tensor) -> Tensor:
         """Standard normals in the shape of `like` (client, …)."""

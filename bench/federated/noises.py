@@ -22,21 +22,16 @@ class MeanOver:
     senders: int
 
 
-def total_noise(
-    added: Sequence[Added], scales: Mapping[Stage, float], counts: MeanOver, probe: Tensors
-) -> Noise:
+def total_noise(added: Sequence[Added], scales: Mapping[Stage, float], counts: MeanOver, probe: Tensors) -> Noise:
     """The noise around a reading, in gradient units; means over batch, steps and clients divide by B, L and K.
 
     `scales`: one gradient unit in a stage's units.  `probe`, name → (*shape), has the tensors' sizes.  A single
     Laplace noise keeps its law; sums and means of several count as Gaussian.
     """
     shrunk = [
-        (stage, replace(noise, variance=_on_reading(stage, noise, scales[stage], counts)))
-        for stage, noise in added
+        (stage, replace(noise, variance=_on_reading(stage, noise, scales[stage], counts))) for stage, noise in added
     ]
-    acting = [
-        (stage, noise) for stage, noise in shrunk if isinstance(noise.variance, Mapping) or noise.variance > 0
-    ]
+    acting = [(stage, noise) for stage, noise in shrunk if isinstance(noise.variance, Mapping) or noise.variance > 0]
     each = [noise for _, noise in acting]
     if not each:
         return Noise()
@@ -46,8 +41,7 @@ def total_noise(
     if not any(isinstance(noise.variance, Mapping) for noise in each):
         return Noise(law=law, variance=sum(_number(noise) for noise in each), bound=bound)
     variances = {
-        name: sum((_of(noise, name, value) for noise in each), value.new_zeros(()))
-        for name, value in probe.items()
+        name: sum((_of(noise, name, value) for noise in each), value.new_zeros(())) for name, value in probe.items()
     }
     whole = {name: value.expand(probe[name].shape) for name, value in variances.items()}
     count = sum(value.numel() for value in whole.values())

@@ -30,9 +30,15 @@ class Taps:
 
 
 def run_round(
-    model: nn.Module, weights: Tensors, batches: Batches, federated: Federated, stages: Stages,
-    draw_key: DrawKey, *, classes: int,
-) -> Taps:  # fmt: skip
+    model: nn.Module,
+    weights: Tensors,
+    batches: Batches,
+    federated: Federated,
+    stages: Stages,
+    draw_key: DrawKey,
+    *,
+    classes: int,
+) -> Taps:
     """One round from the shared `weights` (name → (*shape)), for all clients at once.
 
     FedSGD sends the gradient of the one local step, FedAvg w_0 - w_L = η Σ g.

@@ -33,24 +33,27 @@ class Account:
         return paper_epsilon(self.mechanism, replace(self.sampling, rounds=rounds)) if rounds else 0.0
 
 
-def account(
-    defense: Defense, setting: Setting, *, tensors: int, coordinates: int, examples: int
-) -> Account | None:
+def account(defense: Defense, setting: Setting, *, tensors: int, coordinates: int, examples: int) -> Account | None:
     """None where the defense has no mechanism; `examples` is |D|, the whole training split."""
     mechanism = defense.mechanism(setting)
     if mechanism is None:
         return None
     sampling = sampling_of(
-        mechanism.unit, clients=setting.clients, per_round=setting.per_round, rounds=setting.rounds,
-        steps=setting.steps, batch=setting.batch, client_examples=setting.client_examples, examples=examples,
-    )  # fmt: skip
+        mechanism.unit,
+        clients=setting.clients,
+        per_round=setting.per_round,
+        rounds=setting.rounds,
+        steps=setting.steps,
+        batch=setting.batch,
+        client_examples=setting.client_examples,
+        examples=examples,
+    )
     return Account(mechanism=mechanism, sampling=sampling, tensors=tensors, coordinates=coordinates)
 
 
 def at_point(
-    defense: Defense, setting: Setting, where: Point, *, tensors: int, coordinates: int, round_: int,
-    observations: int,
-) -> tuple[EpsilonReport | None, str | None]:  # fmt: skip
+    defense: Defense, setting: Setting, where: Point, *, tensors: int, coordinates: int, round_: int, observations: int
+) -> tuple[EpsilonReport | None, str | None]:
     """A bound on what an attacker at a point learns of one example or client, or the reason why there is none.
 
     An update of L local steps holds an example as often as `uses_of_example` says, in each observation.
@@ -67,9 +70,7 @@ def at_point(
     inside = mechanism.unit == "example" and where.after_training
     uses = 1
     if inside:
-        uses = uses_of_example(
-            steps=setting.steps, batch=setting.batch, client_examples=setting.client_examples
-        )
+        uses = uses_of_example(steps=setting.steps, batch=setting.batch, client_examples=setting.client_examples)
     at = round_
     if mechanism.by_step:  # of the local steps that the point shows, the one with the least noise
         first = round_ * setting.steps

@@ -57,9 +57,7 @@ def states_at(
     short = replace(job, cell=job.cell.model_copy(update=untested))
     end = train(short, begin(short, initial, observer))
     if not all(torch.equal(end.weights[name].cpu(), value) for name, value in expected.items()):
-        raise NotApplicable(
-            "its training, run again, ends at other weights: made on another machine or by other code"
-        )
+        raise NotApplicable("its training, run again, ends at other weights: made on another machine or by other code")
     write_weights(cache, tensors_of(end.stages))
     return replace(stages, states=end.stages.to(torch.device("cpu")).states)
 

@@ -33,9 +33,11 @@ def save(path: Path, now: Progress, source: Any) -> None:
         # copies: those of the last round are the weights themselves, and no file holds a tensor twice
         tensors |= {f"{_CHECKPOINT}/{round_}/{name}": value.clone() for name, value in checkpoint.items()}
     about = {
-        "round": now.round, "curve": [list(point) for point in now.curve], "source": source,
+        "round": now.round,
+        "curve": [list(point) for point in now.curve],
+        "source": source,
         "spots": [asdict(spot) for spot in now.spots],
-    }  # fmt: skip
+    }
     write_weights(path, tensors, about)
 
 
@@ -67,10 +69,14 @@ def load(path: Path, before: Progress, source: Any, checkpoints: tuple[int, ...]
     ordered = {name: weights[name] for name in before.weights}
     stages = replace(before.stages, states=states_of(tensors, before.stages)).to(device)
     return Progress(
-        round=about["round"], weights=ordered, stages=stages, checkpoints=saved, costs=costs,
+        round=about["round"],
+        weights=ordered,
+        stages=stages,
+        checkpoints=saved,
+        costs=costs,
         curve=tuple((int(round_), float(accuracy)) for round_, accuracy in about["curve"]),
         spots=tuple(Spot(**each) for each in about["spots"]),
-    )  # fmt: skip
+    )
 
 
 def tensors_of(stages: Stages) -> dict[str, Tensor]:

@@ -103,9 +103,7 @@ class RoundSimulator:
         parts = []
         for batches, count in self._rounds(inputs, labels, steps):
             stages = _of_clients(self._seen(), batches.clients, self.weights)
-            taps = run_round(
-                self.model, self.weights, batches, federated, stages, draw_key, classes=self.classes
-            )
+            taps = run_round(self.model, self.weights, batches, federated, stages, draw_key, classes=self.classes)
             tensors = taps.shown[self.point.after]
             if self.point.scope is Scope.AGGREGATE:
                 tensors = {name: value[None] for name, value in tensors.items()}

@@ -24,9 +24,7 @@ def looked_at(seed: int, rounds: int) -> frozenset[int]:
     return frozenset({0, rounds - 1, *map(int, drawn)})
 
 
-def spot(
-    round_: int, undefended: Tensors, shown: Mapping[Stage, Tensors], mean: Tensors, unit: float
-) -> Spot | None:
+def spot(round_: int, undefended: Tensors, shown: Mapping[Stage, Tensors], mean: Tensors, unit: float) -> Spot | None:
     """The round's first client without its defense, and what each stage left: name → (client, *shape), of the mean over
     clients and at `aggregate` name → (*shape).  `unit` is one gradient unit.
 
@@ -47,9 +45,11 @@ def spot(
     signal, energy, product, *changes = figures
     length = math.sqrt(signal) * math.sqrt(energy)
     return Spot(
-        round=round_, signal=signal / unit**2, cosine=product / length if length else 0.0,
+        round=round_,
+        signal=signal / unit**2,
+        cosine=product / length if length else 0.0,
         changes={name: change / unit**2 for name, change in zip(squares, changes, strict=True)},
-    )  # fmt: skip
+    )
 
 
 def _difference(one: Tensors, other: Tensors) -> dict[str, Tensor]:

@@ -87,9 +87,7 @@ class StackGradients:
 
     def mean(self) -> dict[str, Tensor]:
         """name → (client, *shape), the mean over a client's batch."""
-        return self._collected(
-            lambda term, _: _summed(term) / len(term.delta), lambda term, _: _bias(term).mean(0)
-        )
+        return self._collected(lambda term, _: _summed(term) / len(term.delta), lambda term, _: _bias(term).mean(0))
 
     def each(self) -> dict[str, Tensor]:
         """name → (client, example, *shape)."""
@@ -215,9 +213,14 @@ def _forward(layer: _Layer, x: Tensor, weights: Tensors) -> tuple[Tensor, Tensor
             flat = flat + bias[:, None]
         return flat.unflatten(2, _out_size(x.shape[-2:], module)).movedim(-1, 2), columns
     z = F.conv2d(
-        x.flatten(1, 2), weight.flatten(0, 1), None if bias is None else bias.flatten(),
-        module.stride, module.padding, module.dilation, clients,
-    )  # fmt: skip
+        x.flatten(1, 2),
+        weight.flatten(0, 1),
+        None if bias is None else bias.flatten(),
+        module.stride,
+        module.padding,
+        module.dilation,
+        clients,
+    )
     return z.reshape(examples, clients, -1, *z.shape[2:]), x
 
 
@@ -240,9 +243,7 @@ def _summed(term: _Term) -> Tensor:
     if a.dim() == 4:  # columns
         return _of_each(term).sum(0)
     clients = a.shape[1]
-    summed: Tensor = _grouped(module, a.flatten(1, 2), delta.flatten(1, 2), clients).unflatten(
-        0, (clients, -1)
-    )
+    summed: Tensor = _grouped(module, a.flatten(1, 2), delta.flatten(1, 2), clients).unflatten(0, (clients, -1))
     return summed
 
 

@@ -53,8 +53,7 @@ class Stages:
     def to(self, device: torch.device) -> "Stages":
         """The same stages with their states there."""
         states = {
-            place: {key: value.to(device) for key, value in state.items()}
-            for place, state in self.states.items()
+            place: {key: value.to(device) for key, value in state.items()} for place, state in self.states.items()
         }
         return replace(self, states=states)
 
@@ -78,10 +77,17 @@ class Stages:
         return next((at for at in STAGES if any(t.mixes_clients for t in self.transforms.get(at, ()))), None)
 
     def apply(
-        self, stage: Stage, tensors: Tensors, draw_key: DrawKey, clients: tuple[int, ...] = (),
-        draws: Draws | None = None, norms: Tensors | None = None, weights: Tensors | None = None,
-        local: Local | None = None, examples: Tensors | None = None,
-    ) -> tuple[dict[str, Tensor], "Stages"]:  # fmt: skip
+        self,
+        stage: Stage,
+        tensors: Tensors,
+        draw_key: DrawKey,
+        clients: tuple[int, ...] = (),
+        draws: Draws | None = None,
+        norms: Tensors | None = None,
+        weights: Tensors | None = None,
+        local: Local | None = None,
+        examples: Tensors | None = None,
+    ) -> tuple[dict[str, Tensor], "Stages"]:
         """The tensors after one stage, and the stages with their next states.
 
         Leading axes: (client, example) at `input` and `example`, (client,) up to `server`, none at `aggregate`.
@@ -94,19 +100,31 @@ class Stages:
         for position, transform in enumerate(self.transforms.get(stage, ())):
             fields = (draw_key.draw, draw_key.round, draw_key.step, stage, random_index, draw_key.observation)
             context = Context(
-                lead=lead, stage=stage, round=draw_key.round, step=draw_key.step, setting=self.setting,
-                draws=draws or KeyedDraws(seed=draw_key.seed, fields=fields, rows=rows), norms=norms,
-                examples=examples if transform.needs_examples else None, weights=weights, local=local,
+                lead=lead,
+                stage=stage,
+                round=draw_key.round,
+                step=draw_key.step,
+                setting=self.setting,
+                draws=draws or KeyedDraws(seed=draw_key.seed, fields=fields, rows=rows),
+                norms=norms,
+                examples=examples if transform.needs_examples else None,
+                weights=weights,
+                local=local,
                 colluders=draw_key.colluders,
-            )  # fmt: skip
+            )
             random_index += transform.random
             current, stages = stages.advance((stage, position), clients, transform.update, current, context)
         return dict(tensors) if self.states_only else current, stages
 
     def trained_on(
-        self, inputs: Tensor, targets: Tensor, draw_key: DrawKey, clients: tuple[int, ...],
-        draws: Draws | None = None, weights: Tensors | None = None,
-    ) -> tuple[Tensor, Tensor, "Stages"]:  # fmt: skip
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        draw_key: DrawKey,
+        clients: tuple[int, ...],
+        draws: Draws | None = None,
+        weights: Tensors | None = None,
+    ) -> tuple[Tensor, Tensor, "Stages"]:
         """What a local step's gradients are computed on, after stage `input`, and the stages with their next states:
         `inputs` (client, example, *shape) and `targets` (client, example, class), class probabilities."""
         given = {"inputs": inputs, "targets": targets}
@@ -114,9 +132,13 @@ class Stages:
         return after["inputs"], after["targets"], stages
 
     def advance(
-        self, place: Place, clients: tuple[int, ...],
-        update: Callable[[Tensors, State, Context], tuple[Output, State]], values: Tensors, context: Context,
-    ) -> tuple[Output, "Stages"]:  # fmt: skip
+        self,
+        place: Place,
+        clients: tuple[int, ...],
+        update: Callable[[Tensors, State, Context], tuple[Output, State]],
+        values: Tensors,
+        context: Context,
+    ) -> tuple[Output, "Stages"]:
         """One transform's `update`, or its `update_by_norms`, on the state of these clients: its result, and the
         stages with the next state."""
         state = self.states.get(place)
@@ -126,8 +148,7 @@ class Stages:
             at = self.positions(clients)
             output, after = update(values, {key: value[at] for key, value in state.items()}, context)
             after = {
-                key: value.index_copy(0, at.to(value.device), after[key].to(value))
-                for key, value in state.items()
+                key: value.index_copy(0, at.to(value.device), after[key].to(value)) for key, value in state.items()
             }
         else:
             output, after = update(values, state, context)
@@ -150,9 +171,7 @@ class Stages:
         states = dict(self.states)
         for place in filter(self._is_clients, self.states):
             states[place] = {
-                key: value.index_copy(
-                    0, at.to(value.device), torch.cat([part.states[place][key] for part in parts])
-                )
+                key: value.index_copy(0, at.to(value.device), torch.cat([part.states[place][key] for part in parts]))
                 for key, value in self.states[place].items()
             }
         return replace(self, states=states)
@@ -195,9 +214,7 @@ def stages(defense: Defense, setting: Setting, shapes: Shapes) -> Stages:
     return Stages(setting=setting, transforms=transforms, states=states)
 
 
-def _rows(
-    stage: Stage, tensors: Tensors, clients: tuple[int, ...]
-) -> tuple[tuple[tuple[int, ...], ...], int]:
+def _rows(stage: Stage, tensors: Tensors, clients: tuple[int, ...]) -> tuple[tuple[tuple[int, ...], ...], int]:
     """The key fields of each row, (client, example) or (client,), and the number of leading axes."""
     if stage == "aggregate":
         return ((),), 0

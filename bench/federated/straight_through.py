@@ -41,8 +41,7 @@ class StraightThrough:
         with torch.no_grad():
             after, state = _expected(self.transform, tensors, state, context, stated=self.stated)
         return {
-            name: after[name].detach() + self.slopes[name] * (value - value.detach())
-            for name, value in tensors.items()
+            name: after[name].detach() + self.slopes[name] * (value - value.detach()) for name, value in tensors.items()
         }, state
 
 
@@ -63,9 +62,7 @@ def straight_through(transform: Transform, probe: Tensors, state: State, context
     return StraightThrough(transform, _slopes(plain, probe, state, context))
 
 
-def _same(
-    plain: StraightThrough, own: StraightThrough, probe: Tensors, state: State, context: Context
-) -> bool:
+def _same(plain: StraightThrough, own: StraightThrough, probe: Tensors, state: State, context: Context) -> bool:
     with torch.no_grad():
         first, second = (each(probe, state, context)[0] for each in (plain, own))
     return all(torch.allclose(value, second[name], rtol=1e-6) for name, value in first.items())
@@ -90,9 +87,7 @@ def _expected(
     return {name: value / PARTS for name, value in total.items()}, after
 
 
-def _is_right(
-    plain: StraightThrough, probe: Tensors, state: State, context: Context, agree: float = _AGREE
-) -> bool:
+def _is_right(plain: StraightThrough, probe: Tensors, state: State, context: Context, agree: float = _AGREE) -> bool:
     """Whether the derivative predicts what a change of 1 % does, in random directions.
 
     Of a staircase it does not: it is 0 on a step, or that of the step's height alone.
@@ -113,10 +108,8 @@ def _is_right(
             return False
         slopes = torch.autograd.grad(total, list(free.values()), allow_unused=True)
         predicted = sum(
-            (slope * step[name]).sum()
-            for name, slope in zip(free, slopes, strict=True)
-            if slope is not None
-        )  # fmt: skip
+            (slope * step[name]).sum() for name, slope in zip(free, slopes, strict=True) if slope is not None
+        )
         sound = all(slope is None or bool(slope.isfinite().all()) for slope in slopes)
         if not sound or abs(float(predicted) - size) > agree * size:
             return False

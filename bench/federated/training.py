@@ -67,15 +67,15 @@ def begin(job: TrainingJob, weights: Tensors, stages: Stages) -> Progress:
     job.model.to(job.device)
     current = {name: value.to(job.device) for name, value in weights.items()}
     return Progress(
-        round=0, weights=current, stages=stages.to(job.device),
+        round=0,
+        weights=current,
+        stages=stages.to(job.device),
         curve=((0, accuracy(job.model, current, job.data.test, cell.test_examples)),),
         checkpoints={0: current} if 0 in cell.checkpoints else {},
-    )  # fmt: skip
+    )
 
 
-def train(
-    job: TrainingJob, start: Progress, proceed: Callable[[Progress], bool] = lambda progress: True
-) -> Progress:
+def train(job: TrainingJob, start: Progress, proceed: Callable[[Progress], bool] = lambda progress: True) -> Progress:
     """The remaining rounds, of K clients each; accuracy every `test_every` rounds and at the end.
 
     `proceed` is called after every round and decides whether another follows.  Weights that are no longer finite end
@@ -108,9 +108,7 @@ def _with_accuracy(job: TrainingJob, now: Progress) -> Progress:
     return replace(now, curve=(*now.curve, (now.round, share)))
 
 
-def _round(
-    job: TrainingJob, net: Network, accountant: bayesian.Accountant | None, before: Progress
-) -> Progress:
+def _round(job: TrainingJob, net: Network, accountant: bayesian.Accountant | None, before: Progress) -> Progress:
     cell = job.cell
     chosen = participants(cell, before.round)
     draw_key = DrawKey(seed=cell.seed, draw=0, round=before.round)
@@ -121,10 +119,13 @@ def _round(
         of_round = accountant.costs(
             net,
             bayesian.Round(
-                weights=before.weights, stages=before.stages, draw_key=draw_key,
-                batches=batches.to(job.device), update=update,
+                weights=before.weights,
+                stages=before.stages,
+                draw_key=draw_key,
+                batches=batches.to(job.device),
+                update=update,
             ),
-        )  # fmt: skip
+        )
         costs = {
             level: torch.cat([costs.get(level, cost.new_empty(0, len(cost))), cost[None]])
             for level, cost in of_round.items()
@@ -160,9 +161,16 @@ def updates(
         batches, _ = local_batches(job.cell, job.data, job.clients, clients, before.round)
         draws = StreamDraws.of(draw_key.seed, draw_key.draw, draw_key.round, clients, job.device)
         return local_updates(
-            net, job.model, before.weights, batches.to(job.device), job.cell.federated,
-            before.stages.of(clients), draw_key, draws, classes=job.data.classes,
-        )  # fmt: skip
+            net,
+            job.model,
+            before.weights,
+            batches.to(job.device),
+            job.cell.federated,
+            before.stages.of(clients),
+            draw_key,
+            draws,
+            classes=job.data.classes,
+        )
 
     chunks = [chosen[start : start + job.chunk] for start in range(0, len(chosen), job.chunk)]
     # `torch.func` swaps weights into the only module: no two threads may do that at once
@@ -197,7 +205,5 @@ def accuracy(model: nn.Module, weights: Tensors, test: Split, examples: int) -> 
     with torch.no_grad():
         for start in range(0, count, 500):
             logits = functional_call(model, dict(weights), (inputs[start : start + 500],))
-            correct += int(
-                (logits.argmax(-1).cpu().numpy() == test.labels[start : start + len(logits)]).sum()
-            )
+            correct += int((logits.argmax(-1).cpu().numpy() == test.labels[start : start + len(logits)]).sum())
     return correct / count

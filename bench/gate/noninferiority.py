@@ -72,9 +72,12 @@ def of_numbers(after: ArrayLike, before: ArrayLike, clusters: ArrayLike) -> Incr
     # The mean of equal numbers differs from them by rounding, which is no spread.
     exact = np.ptp(increases) <= 1e-12 * max(1.0, float(np.abs(increases).max()))
     return Increase(
-        estimate=float(increases[0]) if exact else estimate, pairs=len(increases), clusters=count,
-        error=0.0 if exact else float(np.sqrt(variance)), freedom=count - 1,
-    )  # fmt: skip
+        estimate=float(increases[0]) if exact else estimate,
+        pairs=len(increases),
+        clusters=count,
+        error=0.0 if exact else float(np.sqrt(variance)),
+        freedom=count - 1,
+    )
 
 
 def of_shares(after: ArrayLike, before: ArrayLike, clusters: ArrayLike) -> Increase:

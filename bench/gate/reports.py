@@ -40,18 +40,12 @@ def render(verdict: Verdict) -> RenderableType:
         if rows := [row for row in verdict.comparisons if row.outcome == outcome]:
             parts.append(_table(outcome, rows, short))
     if verdict.since_oldest:
-        parts += [
-            Text(_SINCE, style="bold"),
-            _table("weaker", verdict.since_oldest, short),
-        ]
+        parts += [Text(_SINCE, style="bold"), _table("weaker", verdict.since_oldest, short)]
     for code, subject, reason in verdict.faults:
         parts.append(Text(f"{code}: {subject}: {reason}", style="bold red"))
     for row in (row for row in verdict.comparisons if row.drifted):
         parts.append(
-            Text(
-                f"weaker within the margin, for certain: {row.defense} {row.point} {sentence(row)}",
-                style="yellow",
-            )
+            Text(f"weaker within the margin, for certain: {row.defense} {row.point} {sentence(row)}", style="yellow")
         )
     for subject, reason in verdict.unpaired[:_PLACES]:
         parts.append(Text(f"not compared: {subject}: {reason}", style="yellow"))
@@ -81,7 +75,7 @@ def markdown(verdict: Verdict) -> str:
             f"| {row.outcome} | {cell(short[row.defense])} | {cell(f'{row.point}, {row.title}')} | {row.metric} | "
             f"{_figure(row, row.before)} | {_figure(row, row.after)} | {_worse(row)} | {_figure(row, row.margin)} |"
             for row in rows[:_SHOWN]
-        ]  # fmt: skip
+        ]
         lines += [""] + ([f"{len(rows) - _SHOWN} more", ""] if len(rows) > _SHOWN else [])
     lines += [
         f"- **weaker than the oldest baseline**: {cell(_place(row))}: {cell(sentence(row))}"
@@ -91,11 +85,10 @@ def markdown(verdict: Verdict) -> str:
     lines += [f"- {line}" for line in _wider(verdict)]
     lines += [
         f"- weaker within the margin, for certain: {cell(_place(row))}: {cell(sentence(row))}"
-        for row in verdict.comparisons if row.drifted
-    ][:_SHOWN]  # fmt: skip
-    lines += [
-        f"- not compared: {cell(subject)}: {cell(reason)}" for subject, reason in verdict.unpaired[:_SHOWN]
-    ]
+        for row in verdict.comparisons
+        if row.drifted
+    ][:_SHOWN]
+    lines += [f"- not compared: {cell(subject)}: {cell(reason)}" for subject, reason in verdict.unpaired[:_SHOWN]]
     lines += [f"- changed since the baseline: {cell(line)}" for line in verdict.changes]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -116,8 +109,7 @@ def junit(verdict: Verdict) -> str:
         suites.setdefault(row.title, []).append(case)
     if verdict.since_oldest:
         suites["against the oldest baseline"] = [
-            (f"{row.point}.{row.defense}", row.metric, "weaker", sentence(row))
-            for row in verdict.since_oldest
+            (f"{row.point}.{row.defense}", row.metric, "weaker", sentence(row)) for row in verdict.since_oldest
         ]
     if verdict.faults:
         suites["faults"] = [("faults", subject, "weaker", reason) for _, subject, reason in verdict.faults]
@@ -129,13 +121,17 @@ def junit(verdict: Verdict) -> str:
     for title, cases in suites.items():
         outcomes = [outcome for _, _, outcome, _ in cases]
         suite = ElementTree.SubElement(
-            root, "testsuite", name=_xml(title), tests=str(len(cases)), failures=str(outcomes.count("weaker")),
-            errors=str(outcomes.count("inconclusive")), skipped="0", time="0",
-        )  # fmt: skip
+            root,
+            "testsuite",
+            name=_xml(title),
+            tests=str(len(cases)),
+            failures=str(outcomes.count("weaker")),
+            errors=str(outcomes.count("inconclusive")),
+            skipped="0",
+            time="0",
+        )
         for where, name, outcome, message in cases:
-            element = ElementTree.SubElement(
-                suite, "testcase", classname=_xml(where), name=_xml(name), time="0"
-            )
+            element = ElementTree.SubElement(suite, "testcase", classname=_xml(where), name=_xml(name), time="0")
             if outcome != "pass":
                 kind = "failure" if outcome == "weaker" else "error"
                 ElementTree.SubElement(element, kind, message=_xml(message), type=outcome)
@@ -162,11 +158,7 @@ def sentence(row: Comparison) -> str:
 
 def _table(outcome: str, rows: Iterable[Comparison], short: dict[str, str]) -> Table:
     table = Table(
-        title=outcome,
-        title_justify="left",
-        title_style=_STYLE[outcome],
-        box=SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
+        title=outcome, title_justify="left", title_style=_STYLE[outcome], box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
     )
     table.add_column("defense", overflow="fold", min_width=14)
     table.add_column("where", overflow="fold", min_width=10)
@@ -178,9 +170,13 @@ def _table(outcome: str, rows: Iterable[Comparison], short: dict[str, str]) -> T
         if row.outcome == "inconclusive":
             last += f"\n{_reason(row)}"
         table.add_row(
-            escape(short[row.defense]), escape(f"{row.point}\n{row.title.partition(' · ')[0]}"), row.metric,
-            _figure(row, row.before), _figure(row, row.after), escape(last),
-        )  # fmt: skip
+            escape(short[row.defense]),
+            escape(f"{row.point}\n{row.title.partition(' · ')[0]}"),
+            row.metric,
+            _figure(row, row.before),
+            _figure(row, row.after),
+            escape(last),
+        )
     return table
 
 

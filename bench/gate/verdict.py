@@ -138,9 +138,11 @@ def with_oldest(result: Verdict, oldest: Verdict) -> Verdict:
 
 
 def verdict(
-    before: Iterable[Record], after: Iterable[Record], margins: Mapping[str, float] | None = None,
+    before: Iterable[Record],
+    after: Iterable[Record],
+    margins: Mapping[str, float] | None = None,
     changes: Sequence[str] = (),
-) -> Verdict:  # fmt: skip
+) -> Verdict:
     """Compare every record of `before` with the one of the same cell in `after`.
 
     `margins` by metric, in place of the defaults; `changes` is only passed on.  Raises `BenchError` for an
@@ -167,9 +169,12 @@ def verdict(
     doubt = unpaired or not comparisons or "inconclusive" in outcomes
     return Verdict(
         outcome="weaker" if "weaker" in outcomes or faults else "inconclusive" if doubt else "pass",
-        comparisons=comparisons, unpaired=unpaired, changes=tuple(changes), cells=len(pairs),
+        comparisons=comparisons,
+        unpaired=unpaired,
+        changes=tuple(changes),
+        cells=len(pairs),
         faults=faults,
-    )  # fmt: skip
+    )
 
 
 _Subject = tuple[str, str, str]  # what a metric is of: the condition's title, defense, point or "training"
@@ -191,9 +196,7 @@ _Pairs = list[tuple[Record, Record]]
 _Figures = dict[ExampleKey, tuple[float, float]]  # before and after
 
 
-def _pair_up(
-    old: Mapping[str, Record], new: Mapping[str, Record]
-) -> tuple[_Pairs, tuple[tuple[str, str], ...]]:
+def _pair_up(old: Mapping[str, Record], new: Mapping[str, Record]) -> tuple[_Pairs, tuple[tuple[str, str], ...]]:
     """The pairs that can be compared, and subject → reason for the others."""
     pairs: _Pairs = []
     counts: Counter[tuple[str, str]] = Counter()
@@ -207,8 +210,7 @@ def _pair_up(
         else:
             counts[_subject_text(before), reason or ""] += 1
     return pairs, tuple(
-        (subject, reason if count == 1 else f"{count} cells: {reason}")
-        for (subject, reason), count in counts.items()
+        (subject, reason if count == 1 else f"{count} cells: {reason}") for (subject, reason), count in counts.items()
     )
 
 
@@ -265,13 +267,9 @@ def _of_attacks(pairs: _Pairs) -> Iterable[_Measurement]:
                 for metric in ("asr", "identified", "named"):
                     if _hits(before, metric).keys() & _hits(after, metric).keys():
                         yield _of_shares(metric, before, after, subject)
-                if not (
-                    before.cascade or after.cascade
-                ):  # there, whom it leaked to decides how near one came
+                if not (before.cascade or after.cascade):  # there, whom it leaked to decides how near one came
                     was, is_now = _nearest(before), _nearest(after)
-                    yield _of_figures(
-                        "rmse", {key: (was[key], is_now[key]) for key in was if key in is_now}, subject
-                    )
+                    yield _of_figures("rmse", {key: (was[key], is_now[key]) for key in was if key in is_now}, subject)
                 for name in ("reading_snr", "reading_cosine"):
                     if values := readings.get((key, defense, point, name)):
                         yield _of_figures(name, values, subject)
@@ -342,14 +340,16 @@ def _of_shares(name: str, before: WorstCase, after: WorstCase, subject: _Subject
     worse, better = (now, then) if metric.sign > 0 else (then, now)
     fresh = {key for key in keys if is_now[key] and not was[key]} if name.endswith("asr") else set()
     attacks = sorted(
-        attack
-        for attack, scores in after.scores.items()
-        if any(k in scores and scores[k].success for k in fresh)
+        attack for attack, scores in after.scores.items() if any(k in scores and scores[k].success for k in fresh)
     )
     return _Measurement(
-        metric=metric, subject=subject, before=float(then.mean()), after=float(now.mean()), attacks=tuple(attacks),
+        metric=metric,
+        subject=subject,
+        before=float(then.mean()),
+        after=float(now.mean()),
+        attacks=tuple(attacks),
         increase=of_shares(worse, better, clusters(keys) or range(len(keys))),
-    )  # fmt: skip
+    )
 
 
 def _hits(worst: WorstCase, name: str) -> Mapping[ExampleKey, bool]:
@@ -367,11 +367,22 @@ def _of_epsilon(pairs: _Pairs, margin: float) -> Iterable[Comparison]:
                 before, after = _epsilon(worst), _epsilon(now[condition.key].rows[defense][point])
                 worse = after / before - 1 if before else (inf if after else 0.0)
                 yield Comparison(
-                    metric="epsilon", title=condition.title, defense=defense, point=point,
-                    outcome="weaker" if worse >= margin else "pass", before=before, after=after, worse=worse,
-                    lower=worse, upper=worse, margin=margin, p=0.0 if worse > 0 else 1.0, pairs=1, clusters=1,
+                    metric="epsilon",
+                    title=condition.title,
+                    defense=defense,
+                    point=point,
+                    outcome="weaker" if worse >= margin else "pass",
+                    before=before,
+                    after=after,
+                    worse=worse,
+                    lower=worse,
+                    upper=worse,
+                    margin=margin,
+                    p=0.0 if worse > 0 else 1.0,
+                    pairs=1,
+                    clusters=1,
                     drifted=0 < worse < margin,
-                )  # fmt: skip
+                )
 
 
 def _epsilon(worst: WorstCase) -> float:
@@ -385,8 +396,9 @@ def _faults(records: Collection[Record]) -> Iterable[tuple[str, str, str]]:
     yield from ((BROKEN, defense, each) for defense, each in broken)
     others = {
         (entry_text(r.cell.defense), r.cell.point): None
-        for r in records if isinstance(r.cell, AttackCell) and unexplained(r)
-    }  # fmt: skip
+        for r in records
+        if isinstance(r.cell, AttackCell) and unexplained(r)
+    }
     for defense, point in others:
         yield UNEXPLAINED, f"{defense} · {point}", "the examples that are scored do not explain the reading"
     spending = [record for record in records if record.attack and record.attack.privacy.epsilon is not None]
@@ -401,19 +413,18 @@ def _of_figures(name: str, figures: _Figures, subject: _Subject) -> _Measurement
     metric = GATE_METRICS[name]
     then, now = np.array(list(figures.values()), np.float64).T
     return _Measurement(
-        metric=metric, subject=subject, before=float(then.mean()), after=float(now.mean()),
+        metric=metric,
+        subject=subject,
+        before=float(then.mean()),
+        after=float(now.mean()),
         increase=of_numbers(metric.sign * now, metric.sign * then, clusters(list(figures)) or range(len(figures))),
-    )  # fmt: skip
+    )
 
 
 def _judged(measurements: Sequence[_Measurement], margins: Mapping[str, float]) -> Iterable[Comparison]:
     bounds = holm([measurement.increase.p for measurement in measurements])
     for measurement, (p, level) in zip(measurements, bounds, strict=True):
-        metric, increase, (title, defense, point) = (
-            measurement.metric,
-            measurement.increase,
-            measurement.subject,
-        )
+        metric, increase, (title, defense, point) = (measurement.metric, measurement.increase, measurement.subject)
         margin, lower, upper = margins[metric.name], increase.lower(level), increase.upper()
         least = ceil(_EXAMPLES_TIMES_MARGIN / margin) if increase.centre is not None else 0
         outcome: Outcome = "weaker" if lower > 0 and increase.estimate >= margin else "pass"
@@ -427,11 +438,25 @@ def _judged(measurements: Sequence[_Measurement], margins: Mapping[str, float]) 
             outcome = "inconclusive"
             reason = "the attacks got weaker: less comes back without a defense than before"
         yield Comparison(
-            metric=metric.name, title=title, defense=defense, point=point, outcome=outcome,
-            before=measurement.before, after=measurement.after, worse=increase.estimate,
-            lower=lower, upper=upper, margin=margin, p=p, pairs=increase.pairs, clusters=increase.clusters,
-            needed=needed, reason=reason, attacks=measurement.attacks, drifted=outcome == "pass" and lower > 0,
-        )  # fmt: skip
+            metric=metric.name,
+            title=title,
+            defense=defense,
+            point=point,
+            outcome=outcome,
+            before=measurement.before,
+            after=measurement.after,
+            worse=increase.estimate,
+            lower=lower,
+            upper=upper,
+            margin=margin,
+            p=p,
+            pairs=increase.pairs,
+            clusters=increase.clusters,
+            needed=needed,
+            reason=reason,
+            attacks=measurement.attacks,
+            drifted=outcome == "pass" and lower > 0,
+        )
 
 
 def _needed(increase: Increase, margin: float, lower: float, upper: float, least: int) -> int | None:

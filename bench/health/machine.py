@@ -55,9 +55,7 @@ def pair(versions: dict[str, Any]) -> Finding:
     """Whether torch and torchvision can be imported together."""
     name = "torch + torchvision"
     if "torch error" in versions:
-        return Finding(
-            name, "fail", _line(versions["torch error"]), "install torch again, from its own index"
-        )
+        return Finding(name, "fail", _line(versions["torch error"]), "install torch again, from its own index")
     if "torchvision error" in versions:
         error = _line(versions["torchvision error"])
         detail = f"torch {versions['torch']} works, torchvision does not: {error}"

@@ -43,9 +43,7 @@ def store(folder: Path) -> Finding:
             connection.execute("CREATE TABLE probe (x)")
             connection.commit()
     except (OSError, sqlite3.Error) as error:
-        return Finding(
-            "mlflow store", "fail", f"{folder}: {error}", "choose a local folder that you may write to"
-        )
+        return Finding("mlflow store", "fail", f"{folder}: {error}", "choose a local folder that you may write to")
     uri = os.environ.get("MLFLOW_TRACKING_URI", "")
     if uri.startswith("file:") or (uri and ":" not in uri):
         remedy = f"unset MLFLOW_TRACKING_URI or give it a sqlite:/// or http:// address, not {uri}"

@@ -107,9 +107,7 @@ class Helper:
         )
         return self._introduce(ours, theirs)
 
-    def _introduce(
-        self, ours: "Connection[Any, Any]", theirs: "Connection[Any, Any]"
-    ) -> "Connection[Any, Any]":
+    def _introduce(self, ours: "Connection[Any, Any]", theirs: "Connection[Any, Any]") -> "Connection[Any, Any]":
         theirs.close()
         ours.send_bytes(pickle.dumps((list(sys.path), os.getpid(), self._role, self._plugins, self._device)))
         self._pipe = ours

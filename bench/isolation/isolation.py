@@ -92,8 +92,9 @@ class Isolation:
         """
         result, cost = _twice(
             lambda remaining: self._pipeline.call(served.train, cell, remaining(), on_progress=on_progress),
-            cell, context,
-        )  # fmt: skip
+            cell,
+            context,
+        )
         if not (foreign("models", cell.model.name) or result.diverged):
             _check_accuracy(cell, result, context, memory)
         return result, cost

@@ -66,9 +66,7 @@ _TRACE = " (where it was: "
 def timeout_reason(seconds: float, trace: Path | None = None) -> str:
     """The reason of a cell whose time was over; `trace`: the file that says where it was."""
     where = "" if trace is None else f"{_TRACE}{trace})"
-    return (
-        f"took longer than the time limit of {seconds:g} s; give --time-limit more, or mend what hangs{where}"
-    )
+    return f"took longer than the time limit of {seconds:g} s; give --time-limit more, or mend what hangs{where}"
 
 
 def without_trace(reason: str) -> str:

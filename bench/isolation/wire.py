@@ -17,11 +17,15 @@ from numpy.typing import NDArray
 from bench.errors import BenchError, NotApplicable, PluginError
 
 _ARRAYS = {
-    ("bench.isolation.wire", "tensor_of"), ("numpy", "ndarray"), ("numpy", "dtype"),
-    ("numpy._core.numeric", "_frombuffer"), ("numpy._core.multiarray", "_reconstruct"),
+    ("bench.isolation.wire", "tensor_of"),
+    ("numpy", "ndarray"),
+    ("numpy", "dtype"),
+    ("numpy._core.numeric", "_frombuffer"),
+    ("numpy._core.multiarray", "_reconstruct"),
     ("numpy._core.multiarray", "scalar"),
-    ("pathlib", "PosixPath"), ("pathlib._local", "PosixPath"),
-}  # fmt: skip
+    ("pathlib", "PosixPath"),
+    ("pathlib._local", "PosixPath"),
+}
 
 
 def dump(value: Any) -> bytes:

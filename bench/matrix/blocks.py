@@ -111,9 +111,7 @@ def _rows(errors: Errors, index: int, block: Any) -> Iterator[tuple[str, Any]]:
             remedy = nearest(name, PublishedRow.model_fields)
             errors.add(f"{key}.columns", f"unknown column {quoted(name)}", remedy)
     elif len({*shared, *columns}) < len(shared) + len(columns):
-        errors.add(
-            f"{key}.columns", "a name is given twice", "name each column once, and not beside the rows"
-        )
+        errors.add(f"{key}.columns", "a name is given twice", "name each column once, and not beside the rows")
     else:
         for number, row in enumerate(rows):
             if len(row) == len(columns):

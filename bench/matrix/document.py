@@ -15,9 +15,7 @@ DEEPEST = 16
 
 def preset_names(folder: Path = PRESETS) -> tuple[str, ...]:
     """Every preset by name; folders are part of it: `paper/table-3`."""
-    return tuple(
-        sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.toml"))
-    )
+    return tuple(sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.toml")))
 
 
 def located(source: str | Path, errors: Errors, folder: Path = PRESETS) -> Path:

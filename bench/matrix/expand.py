@@ -13,15 +13,18 @@ from bench.matrix.read import Combination, Matrix
 from bench.matrix.schema import Weights
 from bench.registry import entries as _registry
 
-FactsOf = Callable[
-    [str, Mapping[str, Any]], DatasetFacts
-]  # of a data set's name and parameters; may raise DataError
+FactsOf = Callable[[str, Mapping[str, Any]], DatasetFacts]  # of a data set's name and parameters; may raise DataError
 
 
 # What cells of one cascade may differ in: the attacker.
 _ANY_ATTACK = {
-    "attack": Entry(name="any"), "knowledge": "plain", "evaluations": 1, "chunk": 1, "reference": False, "after": (),
-}  # fmt: skip
+    "attack": Entry(name="any"),
+    "knowledge": "plain",
+    "evaluations": 1,
+    "chunk": 1,
+    "reference": False,
+    "after": (),
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,9 +33,7 @@ class DatasetFacts:
     training: int
 
 
-def impossible(
-    cell: AttackCell | TrainingCell, facts: DatasetFacts, *, registry: Registry = _registry
-) -> str | None:
+def impossible(cell: AttackCell | TrainingCell, facts: DatasetFacts, *, registry: Registry = _registry) -> str | None:
     """Why the cell cannot run, in a few words, or None.  What depends on a reading is the attack's own to refuse."""
     reason = _model(cell, facts, registry) or _clients(cell.federated, facts)
     if reason is not None or isinstance(cell, TrainingCell):
@@ -74,10 +72,7 @@ def _unbuildable(model: type, params: str, shape: tuple[int, ...], classes: int)
     for device in ("meta", "cpu"):
         try:
             instance: Any = build(model, json.loads(params), where="model")
-            with (
-                torch.device(device), torch.no_grad(), torch.random.fork_rng(devices=()),
-                warnings.catch_warnings(),
-            ):  # fmt: skip
+            with torch.device(device), torch.no_grad(), torch.random.fork_rng(devices=()), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch warns of empty layers, which are reported here
                 module = instance.build(shape, classes)
                 size = sum(parameter.numel() for parameter in module.parameters())
@@ -98,9 +93,12 @@ def _unbuildable(model: type, params: str, shape: tuple[int, ...], classes: int)
 def _clients(federated: Federated, facts: DatasetFacts) -> str | None:
     """What `bench.datasets.partition` refuses, as far as it shows without labels, and a client without a batch."""
     reason = refusal(
-        federated.partition, facts.training, facts.classes, clients=federated.clients,
+        federated.partition,
+        facts.training,
+        facts.classes,
+        clients=federated.clients,
         client_examples=federated.client_examples,
-    )  # fmt: skip
+    )
     if reason is not None:
         return reason
     size = client_examples(federated, facts.training)
@@ -138,7 +136,6 @@ def _repeats(cell: AttackCell, training: int) -> str | None:
     if cell.readings > distinct:
         each = "one client" if senders == 1 else f"{senders} clients"
         return (
-            f"{cell.readings} readings of {each} each, at most {distinct} are distinct "
-            f"with {setting.clients} clients"
+            f"{cell.readings} readings of {each} each, at most {distinct} are distinct with {setting.clients} clients"
         )
     return None

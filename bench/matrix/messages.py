@@ -18,15 +18,22 @@ LINE_LENGTH = 1000
 MOST_LINES = 200
 # pydantic's name of an error → what was expected, and an example of it.
 _TYPES = {
-    "list_type": ("a list", "{name} = […]"), "model_type": ("a table", "{{ key = value }}"),
-    "int_type": ("a whole number", "1"), "float_type": ("a number", "0.5"), "string_type": ("text", '"…"'),
+    "list_type": ("a list", "{name} = […]"),
+    "model_type": ("a table", "{{ key = value }}"),
+    "int_type": ("a whole number", "1"),
+    "float_type": ("a number", "0.5"),
+    "string_type": ("text", '"…"'),
     "bool_type": ("true or false", "true"),
-}  # fmt: skip
+}
 # Keys that have no default, with an example.
 REQUIRED = {
-    "dataset": '["digits"]', "model": '["dlg-lenet"]', "attack": '["dlg"]', "point": '["type-2"]',
-    "rounds": "[20]", "source": '"paper, table"',
-}  # fmt: skip
+    "dataset": '["digits"]',
+    "model": '["dlg-lenet"]',
+    "attack": '["dlg"]',
+    "point": '["type-2"]',
+    "rounds": "[20]",
+    "source": '"paper, table"',
+}
 
 
 class Wrong(ValueError):

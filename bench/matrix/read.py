@@ -51,15 +51,19 @@ class Matrix:
 def presets(folder: Path = PRESETS) -> tuple[tuple[str, str], ...]:
     """(name, title) of every preset, by name."""
     return tuple(
-        (name, str(document(folder / f"{name}.toml", Errors(name)).get("title", "")))
-        for name in preset_names(folder)
+        (name, str(document(folder / f"{name}.toml", Errors(name)).get("title", ""))) for name in preset_names(folder)
     )
 
 
 def read(
-    source: str | Path, *, more_defenses: Sequence[str] = (), scale: str | None = None,
-    full: bool = False, registry: Registry = _registry, folder: Path = PRESETS,
-) -> Matrix:  # fmt: skip
+    source: str | Path,
+    *,
+    more_defenses: Sequence[str] = (),
+    scale: str | None = None,
+    full: bool = False,
+    registry: Registry = _registry,
+    folder: Path = PRESETS,
+) -> Matrix:
     """The matrix of a path (a `Path`, or a text that ends in `.toml`), or of a preset in `folder`.
 
     `more_defenses`, names or `NAME:PARAMETER=VALUE`, join the axis `defense` of every attack, and of every `[[train]]`
@@ -94,10 +98,16 @@ def read(
         errors.add("", "there is nothing to run", "give [axes], [[attack]] or [[train]]")
     errors.raise_any()
     return Matrix(
-        file=errors.file, path=path, title=matrix.title, suite=matrix.suite, attacks=tuple(attacks),
-        trainings=tuple(trainings), published=published(matrix.published), scale=scale,
+        file=errors.file,
+        path=path,
+        title=matrix.title,
+        suite=matrix.suite,
+        attacks=tuple(attacks),
+        trainings=tuple(trainings),
+        published=published(matrix.published),
+        scale=scale,
         cascade=matrix.cascade and not full,
-    )  # fmt: skip
+    )
 
 
 def _attacks(errors: Errors, matrix: Document, scale: str | None) -> list[Combination]:
@@ -167,18 +177,14 @@ def _on_a_preset(errors: Errors, content: Mapping[str, Any], folder: Path) -> tu
     """A preset with another title and more defenses, and where it lies: `preset`, `title` and `defense` alone."""
     name, defenses = content["preset"], content.get("defense", [])
     for key in content.keys() - {"preset", "title", "defense"}:
-        errors.add(
-            key, "a file with `preset` has `title` and `defense` alone", "leave it out, or write all axes"
-        )
+        errors.add(key, "a file with `preset` has `title` and `defense` alone", "leave it out, or write all axes")
     if not isinstance(name, str) or name.endswith(".toml"):
         errors.add("preset", f"expected a preset's name, got {quoted(name)}", 'write e.g. "standard"')
     if not isinstance(defenses, list):
         errors.add("defense", f"expected a list, got {quoted(defenses)}", 'write e.g. ["none", "prune"]')
     errors.raise_any()
     if name not in preset_names(folder):
-        errors.add(
-            "preset", f"unknown preset {quoted(name)}", nearest(name, preset_names(folder), "the presets are")
-        )
+        errors.add("preset", f"unknown preset {quoted(name)}", nearest(name, preset_names(folder), "the presets are"))
         errors.raise_any()
     place = located(name, errors, folder)
     whole = document(place, errors)

@@ -21,9 +21,22 @@ MOST_BLOCKS = 200
 MOST_ROWS = 2000  # of `[[published]]`
 # Slowest first: the order of cells follows this list, not the file's order of keys.
 AXES = (
-    "dataset", "model", "weights", "federated", "attack", "knowledge", "grants", "point", "defense",
-    "draw", "seed", "evaluations", "readings", "chunk", "reference",
-)  # fmt: skip
+    "dataset",
+    "model",
+    "weights",
+    "federated",
+    "attack",
+    "knowledge",
+    "grants",
+    "point",
+    "defense",
+    "draw",
+    "seed",
+    "evaluations",
+    "readings",
+    "chunk",
+    "reference",
+)
 TRAIN_AXES = ("dataset", "model", "federated", "defense", "rounds", "seed")
 PATTERN_AXES = ("dataset", "model", "attack", "knowledge", "point", "defense", "federated")
 
@@ -133,8 +146,7 @@ class Weights(Table):
     """Weights on which an attack acts: "init" (an empty table here), a file, or round `round` of a training."""
 
     file: Annotated[
-        FileWeights | SeededFile | None,
-        PlainValidator(lambda raw, info: weights_file(info.context["folder"], raw)),
+        FileWeights | SeededFile | None, PlainValidator(lambda raw, info: weights_file(info.context["folder"], raw))
     ] = None
     train: Training | None = None
     round: Index | None = None

@@ -30,9 +30,7 @@ def ranking(name: str, path: Path, overrides: Sequence[str] = (), folder: Path =
     shipped = f"{name}.toml"
     if path.resolve() != (folder / shipped).resolve():
         why.insert(0, f"the matrix is not the shipped {shipped}")
-    return {
-        "suite": title(name), "protocol": PROTOCOL, "bench": __version__, "ranked": not why, "why_not": why,
-    }  # fmt: skip
+    return {"suite": title(name), "protocol": PROTOCOL, "bench": __version__, "ranked": not why, "why_not": why}
 
 
 def ranking_line(ranking: dict[str, Any]) -> str:

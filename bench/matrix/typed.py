@@ -59,8 +59,14 @@ def _list(values: Sequence[Any]) -> str:
 
 def _value(value: Any) -> str:
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{json.dumps(key)} = {_value(item)}" if not _bare(key) else f"{key} = {_value(item)}"
-                                for key, item in value.items()) + " }"  # fmt: skip
+        return (
+            "{ "
+            + ", ".join(
+                f"{json.dumps(key)} = {_value(item)}" if not _bare(key) else f"{key} = {_value(item)}"
+                for key, item in value.items()
+            )
+            + " }"
+        )
     if isinstance(value, list | tuple):
         return _list(value)
     if isinstance(value, bool):

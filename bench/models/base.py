@@ -26,9 +26,7 @@ class Model(ABC):
 
     reference: ClassVar[str]
     takes: ClassVar[tuple[str, ...]]
-    work: ClassVar[float] = (
-        1.0  # of a gradient, over `dlg-lenet`'s on the same pictures: for estimates of time
-    )
+    work: ClassVar[float] = 1.0  # of a gradient, over `dlg-lenet`'s on the same pictures: for estimates of time
 
     @abstractmethod
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:

@@ -24,10 +24,15 @@ class FedCnn(Model):
         for _ in range(2):
             height, width = (height - 2) // 2, (width - 2) // 2
         return nn.Sequential(
-            nn.Conv2d(channels, 32, 3, bias=False), act(), nn.MaxPool2d(2),
-            nn.Conv2d(32, 64, 3, bias=False), act(), nn.MaxPool2d(2),
-            nn.Flatten(), nn.Linear(64 * height * width, classes, bias=False),
-        )  # fmt: skip
+            nn.Conv2d(channels, 32, 3, bias=False),
+            act(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 3, bias=False),
+            act(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(64 * height * width, classes, bias=False),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +50,17 @@ class Cnn(Model):
         channels, height, width = shape
         act = ACTIVATIONS[self.activation]
         return nn.Sequential(
-            nn.Conv2d(channels, 32, 3, padding=1), act(), nn.MaxPool2d(2),
-            nn.Conv2d(32, 64, 3, padding=1), act(), nn.MaxPool2d(2),
-            nn.Flatten(), nn.Linear(64 * (height // 4) * (width // 4), self.hidden), act(),
+            nn.Conv2d(channels, 32, 3, padding=1),
+            act(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 3, padding=1),
+            act(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(64 * (height // 4) * (width // 4), self.hidden),
+            act(),
             nn.Linear(self.hidden, classes),
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +79,9 @@ class VggSmall(Model):
             layers += [nn.Conv2d(out, out, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
             channels = out
         return nn.Sequential(
-            *layers, nn.Flatten(), nn.Linear(128 * (height // 8) * (width // 8), 256), nn.ReLU(),
+            *layers,
+            nn.Flatten(),
+            nn.Linear(128 * (height // 8) * (width // 8), 256),
+            nn.ReLU(),
             nn.Linear(256, classes),
-        )  # fmt: skip
+        )

@@ -19,9 +19,8 @@ class ConvNet8(Model):
 
     width: int = parameter(32, "channels of the first convolution", source="Geiping et al. 2020", low=1)
     batch_norm: bool = parameter(
-        False, "BatchNorm after each convolution; refused: its statistics leak between examples",
-        source="ours",
-    )  # fmt: skip
+        False, "BatchNorm after each convolution; refused: its statistics leak between examples", source="ours"
+    )
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         if self.batch_norm:

@@ -12,9 +12,7 @@ from bench.parameters import parameter
 @dataclass(frozen=True, kw_only=True)
 class _Lenet(Model):
     activation: Activation = parameter("sigmoid", "after each convolution", source="Zhu et al. 2019")
-    width: float = parameter(
-        0.5, "weights and biases start uniform in ±width", source="Zhu et al. 2019", above=0
-    )
+    width: float = parameter(0.5, "weights and biases start uniform in ±width", source="Zhu et al. 2019", above=0)
     strides: ClassVar[tuple[int, ...]]
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:

@@ -19,9 +19,12 @@ class _Block(nn.Module):
         super().__init__()
         self.stride, self.more = stride, out - channels
         self.inner = nn.Sequential(
-            nn.Conv2d(channels, out, 3, stride, padding=1, bias=False), nn.GroupNorm(groups, out), nn.ReLU(),
-            nn.Conv2d(out, out, 3, padding=1, bias=False), nn.GroupNorm(groups, out),
-        )  # fmt: skip
+            nn.Conv2d(channels, out, 3, stride, padding=1, bias=False),
+            nn.GroupNorm(groups, out),
+            nn.ReLU(),
+            nn.Conv2d(out, out, 3, padding=1, bias=False),
+            nn.GroupNorm(groups, out),
+        )
         self.outer = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -50,8 +53,10 @@ class Resnet20(Model):
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         channels = self.width
         layers: list[nn.Module] = [
-            nn.Conv2d(shape[0], channels, 3, padding=1, bias=False), nn.GroupNorm(self.groups, channels), nn.ReLU(),
-        ]  # fmt: skip
+            nn.Conv2d(shape[0], channels, 3, padding=1, bias=False),
+            nn.GroupNorm(self.groups, channels),
+            nn.ReLU(),
+        ]
         for stage, factor in enumerate(_STAGES):
             for block in range(self.blocks):
                 stride = 2 if stage and not block else 1

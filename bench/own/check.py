@@ -62,9 +62,7 @@ def check(reading: Reading, truth: Values | None = None, labels: Values | None =
         distinct = distinct_examples(reading)
         like = (len(reading), distinct, *reading.shape)
         inputs = coerce.like_reading(truth, like).to(next(iter(observed.values())))
-        targets = coerce.labels(labels, len(reading) * distinct, reading.classes).reshape(
-            len(reading), distinct
-        )
+        targets = coerce.labels(labels, len(reading) * distinct, reading.classes).reshape(len(reading), distinct)
         return _against_truth(reading, observed, inputs, targets)
     except (*MALFORMED, RuntimeError) as error:  # what a layer's derivative may raise
         return Check(explained=None, line=f"cannot be replayed: {type(error).__name__}: {first_line(error)}")
@@ -85,9 +83,7 @@ def _against_truth(reading: Reading, observed: dict[str, Tensor], inputs: Tensor
 
     noise = _noise(reading, observed)
     if noise is not None and reading.description is not None:
-        return checked(
-            *_behind_noise(found, noise, observed, reading.description.noise.bound, figures + which)
-        )
+        return checked(*_behind_noise(found, noise, observed, reading.description.noise.bound, figures + which))
     if bool((found.energy == 0).any()) and found.alike(_SAME, _LENGTH):
         return checked(True, "explains what was sent: both are zero, as the model is sure of the example")
     enough, length, orders = _SAME, _LENGTH, ""
@@ -124,9 +120,7 @@ def _off(observed: dict[str, Tensor], found: Likeness) -> str:
     name = max(found.off, key=lambda each: float(found.off[each].max()))
     row = int(found.off[name].argmax())
     zero = not bool(observed[name][row].any())
-    words = (
-        "is zero: frozen or withheld, or a defense on it" if zero else "is unlike its replay: a defense on it"
-    )
+    words = "is zero: frozen or withheld, or a defense on it" if zero else "is unlike its replay: a defense on it"
     more = f" (and {len(found.off) - 1} more)" if len(found.off) > 1 else ""
     return f"all but {name!r}{more}, which {words}; freeze it in the model, or declare defense="
 
@@ -143,10 +137,7 @@ def _behind_noise(
     size = found.residual / noise
     if bool((size > 1 + room).any()) or (not bound and bool((size < 1 - room).any())):
         told = f"what differs has {float(size[(size - 1).abs().argmax()]):.2g} times the described noise's energy"
-        return (
-            False,
-            f"does not explain what was sent: {figures}; {told}: another strength, or another declaration",
-        )
+        return (False, f"does not explain what was sent: {figures}; {told}: another strength, or another declaration")
     if bool(((share - 1).abs() > _TOLD * error + _LENGTH).any()):
         told = f"{float(share[worst]):.2g} of the replay is in it, and should be 1"
         return (

@@ -85,9 +85,7 @@ def _gradient(name: str, value: Values | None, parameter: Tensor) -> Tensor:
     if gradient.is_sparse:
         gradient = gradient.to_dense()
     if gradient.is_complex() or gradient.dtype == torch.bool:
-        raise BenchError(
-            f"gradient of {name!r} holds {str(gradient.dtype).removeprefix('torch.')}, not real numbers"
-        )
+        raise BenchError(f"gradient of {name!r} holds {str(gradient.dtype).removeprefix('torch.')}, not real numbers")
     if tuple(gradient.shape) != shape and (tuple(gradient.shape[1:]) != shape or not len(gradient)):
         raise BenchError(
             f"gradient of {name!r} has shape {tuple(gradient.shape)}; expected {shape}, or {('readings', *shape)}"
@@ -105,9 +103,7 @@ def labels(values: Values, count: int, classes: int | None = None) -> Tensor:
         raise BenchError(f"{len(array)} labels for {count} examples; give one each")
     integers = array.long()
     if array.is_floating_point() and bool((array != integers).any()):
-        raise BenchError(
-            f"labels are classes, whole numbers from 0; got {float(array[array != integers][0]):g}"
-        )
+        raise BenchError(f"labels are classes, whole numbers from 0; got {float(array[array != integers][0]):g}")
     if count and (int(integers.min()) < 0 or (classes is not None and int(integers.max()) >= classes)):
         above = f"0..{classes - 1}" if classes is not None else "0 and above"
         raise BenchError(f"labels must lie in {above}, got {int(integers.min())} to {int(integers.max())}")

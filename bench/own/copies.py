@@ -6,8 +6,12 @@ from typing import Any
 
 from torch import nn
 
-_WRAPPERS = {"GradSampleModule": "_module", "DataParallel": "module", "DistributedDataParallel": "module",
-             "OptimizedModule": "_orig_mod"}  # fmt: skip
+_WRAPPERS = {
+    "GradSampleModule": "_module",
+    "DataParallel": "module",
+    "DistributedDataParallel": "module",
+    "OptimizedModule": "_orig_mod",
+}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _TRAINERS = ("opacus",)  # packages whose hooks record what a later backward pass is to take away again
 
@@ -29,9 +33,7 @@ def plain_copy(model: nn.Module) -> nn.Module:
 
 def unwrapped(model: nn.Module) -> nn.Module:
     """The model inside Opacus', PyTorch's parallel and compiled wrappers."""
-    while (name := _WRAPPERS.get(type(model).__name__)) and isinstance(
-        inner := getattr(model, name), nn.Module
-    ):
+    while (name := _WRAPPERS.get(type(model).__name__)) and isinstance(inner := getattr(model, name), nn.Module):
         model = inner
     return model
 

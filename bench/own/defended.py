@@ -29,18 +29,24 @@ def defended(
     if reading.weight_decay:
         raise BenchError("weight decay and a defense together are not simulated; leave one of them out")
     if reading.ragged:
-        raise BenchError(
-            "a defense and a smaller last batch together are not simulated; give `steps` of whole batches"
-        )
+        raise BenchError("a defense and a smaller last batch together are not simulated; give `steps` of whole batches")
     setting = Setting(
-        clients=clients, per_round=per_round or clients, rounds=rounds, steps=reading.steps, batch=reading.batch,
-        client_examples=reading.client_examples, rate=reading.rate,
+        clients=clients,
+        per_round=per_round or clients,
+        rounds=rounds,
+        steps=reading.steps,
+        batch=reading.batch,
+        client_examples=reading.client_examples,
+        rate=reading.rate,
         weight_step=reading.rate if reading.unit == 1 else 1.0,
         public=Public(
-            model=reading.model, weights={name: value[0] for name, value in reading.weights.items()},
-            inputs=reading.public_inputs, labels=reading.public_labels.clamp_min(0), classes=reading.classes,
+            model=reading.model,
+            weights={name: value[0] for name, value in reading.weights.items()},
+            inputs=reading.public_inputs,
+            labels=reading.public_labels.clamp_min(0),
+            classes=reading.classes,
         ),
-    )  # fmt: skip
+    )
     shapes = {name: tuple(value.shape[1:]) for name, value in reading.weights.items()}
     try:
         made = stages(defense, setting, shapes)
@@ -53,9 +59,13 @@ def defended(
         )
     probe: dict[str, Tensor] = {name: value[0, 0] for name, value in reading.values.items()}
     description = describe(
-        made, reading.point, round_=0, unit=reading.unit * reading.steps, probe=probe,
+        made,
+        reading.point,
+        round_=0,
+        unit=reading.unit * reading.steps,
+        probe=probe,
         weights={name: value[0] for name, value in reading.weights.items()},
-    )  # fmt: skip
+    )
     if description is None:
         raise BenchError(
             f"defense {_name(chosen)} cannot be described of one client's reading: what it shows depends on others"

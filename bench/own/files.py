@@ -82,9 +82,13 @@ def checked_meta(**fields: Any) -> Meta:
 
 
 def save(
-    path: Path, values: Mapping[str, ArrayLike], meta: Meta, *,
-    weights: Mapping[str, ArrayLike] | None = None, labels: ArrayLike | None = None,
-) -> None:  # fmt: skip
+    path: Path,
+    values: Mapping[str, ArrayLike],
+    meta: Meta,
+    *,
+    weights: Mapping[str, ArrayLike] | None = None,
+    labels: ArrayLike | None = None,
+) -> None:
     """Write a reading file, whole or not at all; `labels` are the true ones and count as granted."""
     arrays = {f"value/{name}": np.asarray(array) for name, array in values.items()}
     arrays |= {f"weight/{name}": np.asarray(array) for name, array in (weights or {}).items()}
@@ -106,9 +110,8 @@ def load(path: Path) -> ReadingFile:
     if "meta" not in arrays:
         raise RecordError(f"{path}: no array 'meta'; save with bench.own.files.save, or api.save_reading")
     return ReadingFile(
-        values=values, weights=_below(arrays, "weight/"), labels=arrays.get("label"),
-        meta=_meta(arrays["meta"], path),
-    )  # fmt: skip
+        values=values, weights=_below(arrays, "weight/"), labels=arrays.get("label"), meta=_meta(arrays["meta"], path)
+    )
 
 
 def save_arrays(path: Path, arrays: Mapping[str, ArrayLike]) -> None:
@@ -144,9 +147,7 @@ def _below(arrays: Arrays, prefix: str) -> Arrays:
 
 def _meta(array: NDArray[Any], path: Path) -> Meta:
     if array.nbytes > _META_LIMIT:
-        raise RecordError(
-            f"{path}: meta has {array.nbytes} bytes, at most {_META_LIMIT}; it is a JSON object"
-        )
+        raise RecordError(f"{path}: meta has {array.nbytes} bytes, at most {_META_LIMIT}; it is a JSON object")
     try:
         text = str(array.item()) if array.dtype.kind == "U" else array.tobytes().decode().rstrip("\0")
         return TypeAdapter(Meta).validate_json(text)

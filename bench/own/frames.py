@@ -74,10 +74,15 @@ def _victims(record: Record) -> Iterator[dict[str, Any]]:
     names = [field.name for field in fields(ExampleScore) if field.name != "priors_db"]
     for number, reading in record.attack.numbered() if record.attack else ():
         shared = {
-            "cell": record.id, "reading": number, "snr_db": reading.snr_db, "cosine": reading.cosine,
-            "loss": reading.loss, "evaluations": reading.evaluations, "restarts": reading.restarts,
+            "cell": record.id,
+            "reading": number,
+            "snr_db": reading.snr_db,
+            "cosine": reading.cosine,
+            "loss": reading.loss,
+            "evaluations": reading.evaluations,
+            "restarts": reading.restarts,
             "certificate": reading.certificate,
-        }  # fmt: skip
+        }
         for position, example in enumerate(reading.examples):
             yield {**shared, "example": position, **{name: getattr(example, name) for name in names}}
 

@@ -26,7 +26,7 @@ from bench.own.weights import (
     of_trained,
     refuse_batch_statistics,
     refuse_weights,
-)  # fmt: skip
+)
 from bench.points import point
 from bench.registry import entries as registry
 from bench.sanitize import first_line
@@ -54,13 +54,28 @@ def build(
 
 
 def reading(
-    gradients: Mapping[str, Values] | Sequence[Values] | None = None, *, model: nn.Module | str, shape: tuple[int, ...],
-    classes: int, weights: Weights | None = None, before: Weights | None = None,
-    after: Weights | None = None, local: SGD | None = None, batch: int = 1,
-    steps: int = 1, rate: float = 1.0, unit: float = 1.0, value_range: Range = ZERO_TO_ONE,
-    labels: Values | None = None, public: Values | None = None, public_labels: Values | None = None,
-    defense: Chosen | None = None, clients: int = 1, per_round: int | None = None, rounds: int = 1,
-) -> Reading:  # fmt: skip
+    gradients: Mapping[str, Values] | Sequence[Values] | None = None,
+    *,
+    model: nn.Module | str,
+    shape: tuple[int, ...],
+    classes: int,
+    weights: Weights | None = None,
+    before: Weights | None = None,
+    after: Weights | None = None,
+    local: SGD | None = None,
+    batch: int = 1,
+    steps: int = 1,
+    rate: float = 1.0,
+    unit: float = 1.0,
+    value_range: Range = ZERO_TO_ONE,
+    labels: Values | None = None,
+    public: Values | None = None,
+    public_labels: Values | None = None,
+    defense: Chosen | None = None,
+    clients: int = 1,
+    per_round: int | None = None,
+    rounds: int = 1,
+) -> Reading:
     """What an attacker holds of one's own gradients or update, ready for `attack`.
 
     Either `gradients`: name → tensor, or a list in the order of `model.parameters()`; each of its parameter's shape, or
@@ -77,9 +92,7 @@ def reading(
 
     Raises `BenchError`, in one line, for whatever does not fit together.
     """
-    if fault := _fault(
-        gradients, before, after, local, others=(batch, steps, rate, unit) != (1, 1, 1.0, 1.0)
-    ):
+    if fault := _fault(gradients, before, after, local, others=(batch, steps, rate, unit) != (1, 1, 1.0, 1.0)):
         raise BenchError(fault)
     if not isinstance(model, nn.Module | str):
         raise BenchError(f"model is a module or a registered name, not {model!r:.60}")
@@ -87,16 +100,16 @@ def reading(
         if not isinstance(value, Sequence):
             raise BenchError(f"{what} is a tuple of numbers, got {value!r}")
     if local is not None:
-        batch, steps, rate, unit = (
-            local.step_batch,
-            local.count,
-            local.lr,
-            local.unit if after is not None else 1.0,
-        )
+        batch, steps, rate, unit = (local.step_batch, local.count, local.lr, local.unit if after is not None else 1.0)
     meta = files.checked_meta(
-        shape=tuple(shape), classes=classes, batch=batch, steps=steps, rate=rate, unit=unit,
+        shape=tuple(shape),
+        classes=classes,
+        batch=batch,
+        steps=steps,
+        rate=rate,
+        unit=unit,
         value_range=tuple(value_range),
-    )  # fmt: skip
+    )
     if isinstance(model, str) and weights is None and before is None:
         raise BenchError(f"model {model!r} is given by name: give the weights of the gradients, too")
     if isinstance(model, str):
@@ -135,16 +148,30 @@ def reading(
         known_labels = coerce.labels(public_labels, len(known), classes)
     count = len(next(iter(values.values())))
     made = Reading(
-        point=point("type-2" if batch * steps == 1 and defense is None else "type-1"), linked="vector",
+        point=point("type-2" if batch * steps == 1 and defense is None else "type-1"),
+        linked="vector",
         values={name: value[:, None] for name, value in values.items()},
         weights={name: value[None] for name, value in parameters.items()},
-        rounds=(0,), indices=tuple(range(count)), model=module,
-        kind="image" if len(meta.shape) == 3 else "table", shape=meta.shape, value_range=meta.value_range,
-        classes=classes, batch=batch, steps=steps, rate=meta.rate, unit=meta.unit,
-        client_examples=batch * steps if local is None else local.client_examples, senders=1,
-        public_mean=known.mean(0), public_inputs=known, public_labels=known_labels, momentum=momentum,
-        weight_decay=decay, ragged=local is not None and local.ragged and local.count > 1,
-    )  # fmt: skip
+        rounds=(0,),
+        indices=tuple(range(count)),
+        model=module,
+        kind="image" if len(meta.shape) == 3 else "table",
+        shape=meta.shape,
+        value_range=meta.value_range,
+        classes=classes,
+        batch=batch,
+        steps=steps,
+        rate=meta.rate,
+        unit=meta.unit,
+        client_examples=batch * steps if local is None else local.client_examples,
+        senders=1,
+        public_mean=known.mean(0),
+        public_inputs=known,
+        public_labels=known_labels,
+        momentum=momentum,
+        weight_decay=decay,
+        ragged=local is not None and local.ragged and local.count > 1,
+    )
     if labels is not None:
         made = replace(made, labels=granted_labels(labels, made))
     if defense is None:
@@ -153,12 +180,7 @@ def reading(
 
 
 def _fault(
-    gradients: Weights | None,
-    before: Weights | None,
-    after: Weights | None,
-    local: SGD | None,
-    *,
-    others: bool,
+    gradients: Weights | None, before: Weights | None, after: Weights | None, local: SGD | None, *, others: bool
 ) -> str | None:
     """What does not fit together; `others`: batch, steps, rate or unit are given."""
     if (gradients is None) == (after is None) or (before is None) != (after is None):
@@ -173,9 +195,14 @@ def _fault(
 
 
 def open_reading(
-    path: str | PathLike[str], *, model: nn.Module | str, weights: Mapping[str, Values] | None = None,
-    params: Mapping[str, Any] | None = None, public: Values | None = None, public_labels: Values | None = None,
-) -> Reading:  # fmt: skip
+    path: str | PathLike[str],
+    *,
+    model: nn.Module | str,
+    weights: Mapping[str, Values] | None = None,
+    params: Mapping[str, Any] | None = None,
+    public: Values | None = None,
+    public_labels: Values | None = None,
+) -> Reading:
     """The reading of a reading file (`bench.own.files`).
 
     `weights` go before those in the file; `params` are a named model's.  Raises `BenchError` naming the file.
@@ -195,12 +222,7 @@ def open_reading(
     examples = fields.pop("client_examples") or meta.batch * meta.steps
     try:
         made = reading(
-            content.values,
-            model=model,
-            weights=chosen or None,
-            public=public,
-            public_labels=public_labels,
-            **fields,
+            content.values, model=model, weights=chosen or None, public=public, public_labels=public_labels, **fields
         )
         made = replace(made, client_examples=examples, **protocol)
         return made if content.labels is None else replace(made, labels=granted_labels(content.labels, made))
@@ -212,20 +234,28 @@ def save_reading(path: str | PathLike[str], reading: Reading) -> None:
     """Write a reading of one observation for `bench attack --reading`; granted labels go with it."""
     knows = reading.description is not None or reading.simulator is not None
     if len(reading.rounds) > 1 or reading.senders > 1 or knows:
-        raise BenchError(
-            f"{path}: a reading file holds one observation of one client, and no description or simulator"
-        )
+        raise BenchError(f"{path}: a reading file holds one observation of one client, and no description or simulator")
     meta = files.checked_meta(
-        shape=reading.shape, classes=reading.classes, batch=max(reading.batches), steps=reading.steps,
-        rate=reading.rate, unit=reading.unit, value_range=reading.value_range, ragged=reading.ragged,
-        client_examples=reading.client_examples, momentum=reading.momentum, weight_decay=reading.weight_decay,
+        shape=reading.shape,
+        classes=reading.classes,
+        batch=max(reading.batches),
+        steps=reading.steps,
+        rate=reading.rate,
+        unit=reading.unit,
+        value_range=reading.value_range,
+        ragged=reading.ragged,
+        client_examples=reading.client_examples,
+        momentum=reading.momentum,
+        weight_decay=reading.weight_decay,
         frozen=tuple(name for name, value in reading.model.named_parameters() if name not in reading.weights),
-    )  # fmt: skip
+    )
     files.save(
-        Path(path), {name: value[:, 0].cpu().numpy() for name, value in reading.values.items()}, meta,
+        Path(path),
+        {name: value[:, 0].cpu().numpy() for name, value in reading.values.items()},
+        meta,
         weights={
             **{name: value.cpu().numpy() for name, value in reading.model.state_dict().items()},
             **{name: value[0].cpu().numpy() for name, value in reading.weights.items()},
         },
         labels=None if reading.labels is None else reading.labels.cpu().numpy(),
-    )  # fmt: skip
+    )

@@ -54,7 +54,10 @@ def likeness(sent: Tensors, replay: Tensors) -> Likeness:
         if bool((gap > _OFF).any()):
             off[name] = gap
     return Likeness(
-        cosine=torch.where(zeros, 1.0, cosine), scale=torch.where(zeros, 1.0, scale),
-        residual=(a - b).square().sum(1), share=(product / energy.clamp_min(_TINY)).nan_to_num(0.0), energy=energy,
+        cosine=torch.where(zeros, 1.0, cosine),
+        scale=torch.where(zeros, 1.0, scale),
+        residual=(a - b).square().sum(1),
+        share=(product / energy.clamp_min(_TINY)).nan_to_num(0.0),
+        energy=energy,
         off=off,
-    )  # fmt: skip
+    )

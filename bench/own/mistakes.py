@@ -26,12 +26,7 @@ _NORMALISED: dict[int, dict[str, _Columns]] = {  # of channels: mean and deviati
 
 
 def likeliest(
-    reading: Reading,
-    observed: dict[str, Tensor],
-    inputs: Tensor,
-    labels: Tensor,
-    found: Likeness,
-    enough: float,
+    reading: Reading, observed: dict[str, Tensor], inputs: Tensor, labels: Tensor, found: Likeness, enough: float
 ) -> str:
     """The likeliest mistake and its remedy.
 
@@ -43,9 +38,7 @@ def likeliest(
         return _of_scale(reading, scale)
     if bool((found.scale == 0).any()):
         zero = int((found.scale == 0).int().argmax())
-        return (
-            f"the gradient of reading {zero} is zero; take it after loss.backward(), and before zero_grad()"
-        )
+        return f"the gradient of reading {zero} is zero; take it after loss.backward(), and before zero_grad()"
     rows = found.cosine.argsort()[:_TRIED]
     reading, inputs, labels = _part(reading, rows), inputs[rows], labels[rows]
     observed = {name: value[rows] for name, value in observed.items()}
@@ -65,13 +58,13 @@ def likeliest(
     return _unexplained(reading, observed, replayed(reading, inputs, labels), found)
 
 
-def _unexplained(
-    reading: Reading, observed: dict[str, Tensor], replay: dict[str, Tensor], found: Likeness
-) -> str:
+def _unexplained(reading: Reading, observed: dict[str, Tensor], replay: dict[str, Tensor], found: Likeness) -> str:
     """What is left to say where no replay explains it."""
     cosine, scale = found.least
-    gone = {name: float(((value == 0) & (replay[name] != 0)).sum() / (replay[name] != 0).sum().clamp_min(1))
-            for name, value in observed.items()}  # fmt: skip
+    gone = {
+        name: float(((value == 0) & (replay[name] != 0)).sum() / (replay[name] != 0).sum().clamp_min(1))
+        for name, value in observed.items()
+    }
     name = max(gone, key=gone.__getitem__)
     if gone[name] == 1:
         return f"{name!r} is zero: frozen or withheld; freeze it in the model, too"
@@ -94,10 +87,11 @@ def _unexplained(
 def _part(reading: Reading, rows: Tensor) -> Reading:
     """Some of the readings."""
     return replace(
-        reading, values={name: value[rows] for name, value in reading.values.items()},
+        reading,
+        values={name: value[rows] for name, value in reading.values.items()},
         indices=tuple(reading.indices[row] for row in rows.tolist()),
         labels=None if reading.labels is None else reading.labels[rows],
-    )  # fmt: skip
+    )
 
 
 def _of_scale(reading: Reading, scale: float) -> str:
@@ -109,7 +103,7 @@ def _of_scale(reading: Reading, scale: float) -> str:
         (1 / reading.batch, "1 over the batch: a mean was divided by it once more"),
         (reading.steps, "the local steps: their sum, where their mean was declared; give before=, after= and local="),
         (1 / reading.steps, "1 over the local steps: a mean over them; multiply by them"),
-    ]  # fmt: skip
+    ]
     for number, text in known:
         if number != 1 and abs(scale / number - 1) < _NEAR:
             return f"the scale is {text}"
@@ -141,9 +135,7 @@ def _of_rates(
             )
 
 
-def _tries(
-    reading: Reading, inputs: Tensor, labels: Tensor
-) -> Iterator[tuple[str, Callable[[], dict[str, Tensor]]]]:
+def _tries(reading: Reading, inputs: Tensor, labels: Tensor) -> Iterator[tuple[str, Callable[[], dict[str, Tensor]]]]:
     """Other mistakes, each with what would have been sent."""
     if reading.description is not None:
         yield (
@@ -158,9 +150,7 @@ def _tries(
     if reading.steps > 1:
         yield (
             "one gradient of all examples, read as several local steps; give steps=1",
-            partial(
-                replayed, replace(reading, steps=1, batch=reading.examples, ragged=False), inputs, labels
-            ),
+            partial(replayed, replace(reading, steps=1, batch=reading.examples, ragged=False), inputs, labels),
         )
     if reading.steps == 1:
         yield (

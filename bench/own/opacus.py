@@ -51,9 +51,14 @@ def from_opacus(model: nn.Module, optimizer: Any) -> OpacusStep:
     if getattr(optimizer, "loss_reduction", "mean") != "mean":
         raise BenchError("the loss is summed over the batch; give Opacus loss_reduction='mean'")
     return OpacusStep(
-        model=plain_copy(model), gradients=gradients, batch=int(optimizer.expected_batch_size),
+        model=plain_copy(model),
+        gradients=gradients,
+        batch=int(optimizer.expected_batch_size),
         defense={
-            "name": "fed-cdp", "clip": float(optimizer.max_grad_norm), "sigma": float(optimizer.noise_multiplier),
-            "noise": "code", "clipping": "flat",
+            "name": "fed-cdp",
+            "clip": float(optimizer.max_grad_norm),
+            "sigma": float(optimizer.noise_multiplier),
+            "noise": "code",
+            "clipping": "flat",
         },
-    )  # fmt: skip
+    )

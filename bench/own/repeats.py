@@ -17,9 +17,7 @@ def granted_labels(labels: Values, reading: Reading) -> Tensor:
     time that an example came, ascending: the order of a batch is unknown.  They may come so, too."""
     distinct, count = distinct_examples(reading), len(reading)
     if coerce.tensor(labels, "labels").numel() == count * reading.examples:
-        return (
-            coerce.labels(labels, count * reading.examples, reading.classes).reshape(count, -1).sort(1).values
-        )
+        return coerce.labels(labels, count * reading.examples, reading.classes).reshape(count, -1).sort(1).values
     once = coerce.labels(labels, count * distinct, reading.classes).reshape(count, distinct)
     if reading.examples % distinct:
         raise BenchError(
@@ -37,13 +35,13 @@ class Claim(Reconstruction):
 
 def claim(reconstruction: Reconstruction, reading: Reading) -> Claim:
     """The claim with each distinct example once: those of the first epoch, where an attack seeks one for each time."""
-    made = Claim(
-        **{item.name: getattr(reconstruction, item.name) for item in fields(Reconstruction)}, reading=reading
-    )
+    made = Claim(**{item.name: getattr(reconstruction, item.name) for item in fields(Reconstruction)}, reading=reading)
     distinct, way = distinct_examples(reading), made.trajectory
     if made.inputs.shape[1] <= distinct:
         return made
     return replace(
-        made, inputs=made.inputs[:, :distinct], labels=made.labels[:, :distinct],
+        made,
+        inputs=made.inputs[:, :distinct],
+        labels=made.labels[:, :distinct],
         trajectory=None if way is None else torch.as_tensor(way[:, :, :distinct]),
-    )  # fmt: skip
+    )

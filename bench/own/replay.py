@@ -26,9 +26,7 @@ def replayed(reading: Reading, inputs: Tensor, labels: Tensor, draw: int = 0) ->
     """
     distinct, generator = inputs.shape[1], torch.Generator().manual_seed(draw)
     passes = [torch.arange(distinct)]
-    passes += [
-        torch.randperm(distinct, generator=generator) for _ in range(-(-reading.examples // distinct) - 1)
-    ]
+    passes += [torch.randperm(distinct, generator=generator) for _ in range(-(-reading.examples // distinct) - 1)]
     at = torch.cat(passes)[: reading.examples]
     mismatch = Mismatch(
         reading=reading, distance=Distance(kind="l2"), unrolled=reading.steps > 1 and reading.senders == 1
@@ -39,9 +37,7 @@ def replayed(reading: Reading, inputs: Tensor, labels: Tensor, draw: int = 0) ->
     return {name: value.detach() for name, value in shown.items()}
 
 
-def moved_by(
-    reading: Reading, raw: Tensors, rate: float, inputs: Tensor, labels: Tensor
-) -> dict[str, Tensor]:
+def moved_by(reading: Reading, raw: Tensors, rate: float, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
     """The replay at the weights from before a step of `rate` on what was sent, `raw` name → (reading, *shape)."""
     rows = []
     for row in range(len(reading)):
@@ -50,9 +46,7 @@ def moved_by(
     return {name: torch.stack([each[name][row] for row, each in enumerate(rows)]) for name in raw}
 
 
-def best_rate(
-    sent: Tensors, by_rate: Callable[[float], dict[str, Tensor]], declared: float
-) -> tuple[float, float]:
+def best_rate(sent: Tensors, by_rate: Callable[[float], dict[str, Tensor]], declared: float) -> tuple[float, float]:
     """The learning rate at which the replay is most like what was sent, and the least cosine there: over powers of ten
     and the declared one, then by bisection around the best."""
 
@@ -79,11 +73,6 @@ def trained_in_training_mode(reading: Reading, inputs: Tensor, labels: Tensor) -
         try:
             loss = F.cross_entropy(functional_call(model, weights, (x,)), y)
         except ValueError:  # one value a channel: there are no statistics
-            return {
-                name: torch.zeros_like(value).expand(len(inputs), *value.shape)
-                for name, value in weights.items()
-            }
-        rows.append(
-            torch.autograd.grad(loss, list(weights.values()), allow_unused=True, materialize_grads=True)
-        )
+            return {name: torch.zeros_like(value).expand(len(inputs), *value.shape) for name, value in weights.items()}
+        rows.append(torch.autograd.grad(loss, list(weights.values()), allow_unused=True, materialize_grads=True))
     return {name: torch.stack([row[n] for row in rows]) for n, name in enumerate(weights)}

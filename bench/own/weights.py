@@ -34,9 +34,7 @@ def check_model(module: nn.Module, shape: tuple[int, ...], classes: int) -> None
         raise BenchError(f"the model takes no inputs of shape {(1, *shape)}: {first_line(error)}") from None
     if not isinstance(outputs, Tensor) or tuple(outputs.shape) != (1, classes):
         given = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-        raise BenchError(
-            f"the model gives {given} for one example; expected logits (1, {classes}), one a class"
-        )
+        raise BenchError(f"the model gives {given} for one example; expected logits (1, {classes}), one a class")
 
 
 def load_state(module: nn.Module, state: Mapping[str, Tensor] | None, what: str) -> dict[str, Tensor]:
@@ -53,9 +51,7 @@ def load_state(module: nn.Module, state: Mapping[str, Tensor] | None, what: str)
     return own
 
 
-def named_state(
-    values: Mapping[str, Values] | Sequence[Values], model: nn.Module, what: str
-) -> dict[str, Tensor]:
+def named_state(values: Mapping[str, Values] | Sequence[Values], model: nn.Module, what: str) -> dict[str, Tensor]:
     """A model's state by name: a mapping, or a list in the order of `model.state_dict()` (as Flower sends it) or of
     `model.parameters()`.  Raises `BenchError` for names and shapes that are not the model's."""
     parameters = {name: value.detach() for name, value in model.named_parameters()}
@@ -73,9 +69,7 @@ def named_state(
     known, found = state | parameters, dict[str, Tensor]()
     for name, value in named.items():
         if name not in known:
-            raise BenchError(
-                f"{what}: {name!r} is neither parameter nor buffer of the model; give its state_dict()"
-            )
+            raise BenchError(f"{what}: {name!r} is neither parameter nor buffer of the model; give its state_dict()")
         array = tensor(value, f"{what} {name!r}")
         if tuple(array.shape) != tuple(known[name].shape):
             raise BenchError(

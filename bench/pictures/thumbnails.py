@@ -17,9 +17,7 @@ from bench.pictures.grid import Floats, alike, chosen, drawn, sheet
 TOTAL = 1_000_000  # bytes of all thumbnails of a page: base64 adds a third, and 500 rows stay below 5 MB
 MOST = 40_000  # bytes of one thumbnail, however few there are
 # Examples, longest side in pixels, quality (100: lossless): the first that fits is taken.
-LADDER = (
-    (8, 64, 100), (8, 64, 80), (6, 48, 70), (5, 40, 60), (4, 32, 60), (3, 32, 40), (2, 28, 30), (1, 24, 10),
-)  # fmt: skip
+LADDER = ((8, 64, 100), (8, 64, 80), (6, 48, 70), (5, 40, 60), (4, 32, 60), (3, 32, 40), (2, 28, 30), (1, 24, 10))
 _GAP = 1  # pixels, between examples
 
 
@@ -43,9 +41,7 @@ def fitting(truth: Floats, guess: Floats, limit: int) -> Thumbnail | None:
         page, buffer = Image.fromarray(sheet(np.array(tiles), _GAP)), io.BytesIO()
         page.save(buffer, "WEBP", lossless=quality == 100, quality=quality, method=4)
         if buffer.tell() <= limit:
-            return Thumbnail(
-                webp=buffer.getvalue(), width=page.width, height=page.height, examples=len(tiles[0])
-            )
+            return Thumbnail(webp=buffer.getvalue(), width=page.width, height=page.height, examples=len(tiles[0]))
     return None
 
 

@@ -39,9 +39,7 @@ def left_by(cell: AttackCell, earlier: Iterable[Leaked]) -> tuple[int, ...]:
 def came_back(record: Record) -> Leaked:
     """What leaked to a cell: nothing where it crashed, or could not be run."""
     readings = () if record.attack is None else record.attack.numbered()
-    return {
-        (n, at): example.success for n, reading in readings for at, example in enumerate(reading.examples)
-    }
+    return {(n, at): example.success for n, reading in readings for at, example in enumerate(reading.examples)}
 
 
 def _of_run(run: Path, cell_id: str) -> Leaked:

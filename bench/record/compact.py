@@ -31,9 +31,7 @@ def for_board(record: Record) -> Record:
         return record
     way = result.trajectory
     readings = tuple(map(_reading, result.readings))
-    return replace(
-        record, result=replace(result, readings=readings, trajectory=way and replace(way, evaluations=()))
-    )
+    return replace(record, result=replace(result, readings=readings, trajectory=way and replace(way, evaluations=())))
 
 
 def _reading(reading: schema.ReadingScore) -> schema.ReadingScore:
@@ -55,9 +53,11 @@ class Interner:
     def __call__(self, record: Record) -> Record:
         once = self._seen.setdefault
         return replace(
-            for_board(record), cell=self._cell(record.cell), provenance=once(record.provenance, record.provenance),
+            for_board(record),
+            cell=self._cell(record.cell),
+            provenance=once(record.provenance, record.provenance),
             environment=once(record.environment, record.environment),
-        )  # fmt: skip
+        )
 
     def _cell(self, cell: AnyCell) -> AnyCell:
         shared = {}
@@ -94,15 +94,23 @@ def for_baseline(record: Record) -> Record:
 
 def _baseline_reading(reading: schema.ReadingScore) -> schema.ReadingScore:
     return schema.ReadingScore(
-        status=reading.status, clients=reading.clients, indices=reading.indices, snr_db=reading.snr_db,
-        cosine=reading.cosine, number=reading.number, examples=tuple(
+        status=reading.status,
+        clients=reading.clients,
+        indices=reading.indices,
+        snr_db=reading.snr_db,
+        cosine=reading.cosine,
+        number=reading.number,
+        examples=tuple(
             ExampleScore(
-                status=example.status, success=example.success, rmse=example.rmse, identified=example.identified,
+                status=example.status,
+                success=example.success,
+                rmse=example.rmse,
+                identified=example.identified,
                 named=example.named,
             )
             for example in reading.examples
         ),
-    )  # fmt: skip
+    )
 
 
 def short_json(record: Record) -> dict[str, Any]:

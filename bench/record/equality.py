@@ -14,8 +14,12 @@ def differences(old: Record, new: Record, tolerance: float = 0.0) -> list[str]:
     Compared are the cell, the status with its reason, and the result; not the provenance, the cost and the
     environment, which say how it came about.  `tolerance` of numbers is relative and absolute.
     """
-    fields_of = [("cell", old.cell.canonical(), new.cell.canonical()), ("status", old.status, new.status),
-                 ("reason", old.reason, new.reason), ("result", old.result, new.result)]  # fmt: skip
+    fields_of = [
+        ("cell", old.cell.canonical(), new.cell.canonical()),
+        ("status", old.status, new.status),
+        ("reason", old.reason, new.reason),
+        ("result", old.result, new.result),
+    ]
     return [
         f"{where}: {before} → {after}"
         for name, one, other in fields_of
@@ -28,9 +32,7 @@ def differences(old: Record, new: Record, tolerance: float = 0.0) -> list[str]:
 def unequal(where: str, old: Any, new: Any, tolerance: float = 0.0) -> Iterator[tuple[str, Any, Any]]:
     """(field, old, new) of each field in which two values of the schema differ, named from `where` on."""
     if is_dataclass(old) and type(old) is type(new):
-        old, new = (
-            {field.name: getattr(value, field.name) for field in fields(value)} for value in (old, new)
-        )
+        old, new = ({field.name: getattr(value, field.name) for field in fields(value)} for value in (old, new))
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for name in sorted({*old, *new}, key=str):
             yield from unequal(f"{where}.{name}", old.get(name), new.get(name), tolerance)

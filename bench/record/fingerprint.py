@@ -61,9 +61,12 @@ def of_cell(cell: AttackCell | TrainingCell) -> Provenance:
     """The code that would answer this cell now: bench's, and that of each of its entries."""
     attack = of_entry("attacks", cell.attack.name) if isinstance(cell, AttackCell) else None
     return Provenance(
-        bench=own(), defense=of_entry("defenses", cell.defense.name), dataset=of_entry("datasets", cell.dataset.name),
-        model=of_entry("models", cell.model.name), attack=attack,
-    )  # fmt: skip
+        bench=own(),
+        defense=of_entry("defenses", cell.defense.name),
+        dataset=of_entry("datasets", cell.dataset.name),
+        model=of_entry("models", cell.model.name),
+        attack=attack,
+    )
 
 
 def changed(old: Provenance, new: Provenance) -> list[str]:
@@ -180,9 +183,7 @@ def _unnamed(files: Mapping[str, Path], module: str) -> dict[str, Path]:
 def _installed(distribution: str, module: str) -> dict[str, Path]:
     """Installed files; where the install is editable, the sources of the package it points to."""
     files = {
-        str(file): Path(str(file.locate()))
-        for file in metadata.distribution(distribution).files or ()
-        if _counts(file)
+        str(file): Path(str(file.locate())) for file in metadata.distribution(distribution).files or () if _counts(file)
     }
     place = static.package_of(module)
     if place is not None:

@@ -55,8 +55,7 @@ def locked(run: Path) -> Iterator[Path]:
             other = lock_holder(run)
             by = f" (process {other.pid} on {other.host})" if other else ""
             raise BenchError(
-                f"{run}: a run is under way there{by}; wait for it (`bench status {run}`), "
-                "or choose another --out"
+                f"{run}: a run is under way there{by}; wait for it (`bench status {run}`), or choose another --out"
             ) from None
         except OSError:
             pass  # a file system without locks
@@ -93,9 +92,7 @@ def _refuse_links(run: Path) -> None:
     """A run folder may be a stranger's: what is written to it must not go through a link of theirs."""
     for folder in _folders(run):
         if folder.is_symlink():
-            raise BenchError(
-                f"{folder}: a link, and a run writes to its own folder alone; put a folder there"
-            )
+            raise BenchError(f"{folder}: a link, and a run writes to its own folder alone; put a folder there")
 
 
 def _folders(run: Path) -> list[Path]:

@@ -44,9 +44,7 @@ PSNR_DB = Metric(name="psnr_db", label="PSNR", better="higher", unit="dB", decim
 SSIM = Metric(name="ssim", label="SSIM", better="higher", kinds=("image",), compared=True)
 LPIPS = Metric(name="lpips", label="LPIPS", better="lower", kinds=("image",), compared=True)
 NUMERIC_RMSE = Metric(name="numeric_rmse", label="numeric RMSE", better="lower", kinds=("table",))
-GROUPS_RIGHT = Metric(
-    name="groups_right", label="groups right", better="higher", percent=True, kinds=("table",)
-)
+GROUPS_RIGHT = Metric(name="groups_right", label="groups right", better="higher", percent=True, kinds=("table",))
 OVER_PRIOR_DB = Metric(name="over_prior_db", label="over prior", better="higher", unit="dB", decimals=1)
 
 METRICS = (RMSE, RMSE_UNCLIPPED, PSNR_DB, SSIM, LPIPS, NUMERIC_RMSE, GROUPS_RIGHT, OVER_PRIOR_DB)

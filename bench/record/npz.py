@@ -23,9 +23,17 @@ _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}\.npy")
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 _KINDS = "biufSU"  # numbers, booleans and plain text: no objects, no structures
 _DAMAGE = (
-    ValueError, SyntaxError, EOFError, NotImplementedError, RuntimeError, struct.error, tokenize.TokenError,
-    zipfile.BadZipFile, zlib.error, lzma.LZMAError,
-)  # fmt: skip
+    ValueError,
+    SyntaxError,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    struct.error,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+)
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -47,9 +55,7 @@ def read_npz(
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error}); give an .npz") from None
     except _DAMAGE as error:
-        raise DataError(
-            f"{path}: truncated, altered or no .npz ({error}); save it again with numpy.savez"
-        ) from None
+        raise DataError(f"{path}: truncated, altered or no .npz ({error}); save it again with numpy.savez") from None
 
 
 def _arrays(archive: zipfile.ZipFile, path: Path, limit: int, allowed: re.Pattern[str]) -> Arrays:
@@ -62,9 +68,7 @@ def _arrays(archive: zipfile.ZipFile, path: Path, limit: int, allowed: re.Patter
         raise DataError(f"{path}: holds an array twice; save it again with different names")
     total = sum(member.file_size for member in members)
     if total > limit:
-        raise DataError(
-            f"{path}: declares {total} bytes, more than the {limit} that it may hold; save less in it"
-        )
+        raise DataError(f"{path}: declares {total} bytes, more than the {limit} that it may hold; save less in it")
     arrays = {}
     for member in members:
         with archive.open(member) as file:

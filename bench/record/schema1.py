@@ -15,23 +15,26 @@ from bench.record.metrics import METRICS
 
 SCHEMA = 1
 OPTIONS = {  # of attacks, as they were called
-    "search": "line_search", "finish": "refine_float64", "mute": "exclude", "scale_free": "unknown_scale",
-}  # fmt: skip
+    "search": "line_search",
+    "finish": "refine_float64",
+    "mute": "exclude",
+    "scale_free": "unknown_scale",
+}
 ARRAYS = {"trail": "trajectory"}
 _OWN = "gradient-leakage-bench"
-_EXAMPLE = {
-    "guess": "matched", "floors_db": "priors_db", "best_floor_db": "prior_db", "over_floor_db": "over_prior_db",
-}  # fmt: skip
-_READING = {
-    "reading_snr_db": "snr_db", "reading_cosine": "cosine", "examples": "indices", "pictures": "examples",
-}  # fmt: skip
+_EXAMPLE = {"guess": "matched", "floors_db": "priors_db", "best_floor_db": "prior_db", "over_floor_db": "over_prior_db"}
+_READING = {"reading_snr_db": "snr_db", "reading_cosine": "cosine", "examples": "indices", "pictures": "examples"}
 _METRIC = {"over_prior_db": "over_floor_db"}
 _CONDITIONS = {"pictures_per_reading": "examples_per_reading"}
 # No part of an id where they had no value.
 _ADDED_LATER = ("until_accuracy", "until_epsilon", "bayesian", "colluders", "reference", "after")
 _TRAINING_COST = (
-    "seconds_per_round", "milliseconds_per_step", "undefended_milliseconds_per_step", "overhead", "overhead_quartiles",
-)  # fmt: skip
+    "seconds_per_round",
+    "milliseconds_per_step",
+    "undefended_milliseconds_per_step",
+    "overhead",
+    "overhead_quartiles",
+)
 
 _GRANTS = ("labels", "repeated_readings", "colluders")
 _SHARES = ("asr", "asr_strict", "readings_leaked", "identification")
@@ -54,10 +57,16 @@ def upgraded(old: Json) -> Json:
         raise RecordError("its id is not the hash of its cell; it was altered")
     own = old["source"].get("attack", {}).get("distribution") == _OWN
     return {
-        "schema": 2, "id": old["id"], "status": old["status"], "reason": old.get("reason"),
-        "cell": cell(old["cell"], rename=own), "provenance": _provenance(old["source"]), "result": _result(old),
-        "environment": old["environment"] or None, "cost": _cost(old["cost"]),
-    }  # fmt: skip
+        "schema": 2,
+        "id": old["id"],
+        "status": old["status"],
+        "reason": old.get("reason"),
+        "cell": cell(old["cell"], rename=own),
+        "provenance": _provenance(old["source"]),
+        "result": _result(old),
+        "environment": old["environment"] or None,
+        "cost": _cost(old["cost"]),
+    }
 
 
 def cell(old: Json, *, rename: bool = True) -> Json:
@@ -138,20 +147,24 @@ def _attack(old: Json) -> Json:
     conditions = _renamed(summary.get("conditions", {}), _CONDITIONS)
     conditions.pop("private", None)
     return {
-        "kind": "attack", "readings": [_reading(victim) for victim in old["victims"]], "summary": _summary(summary),
+        "kind": "attack",
+        "readings": [_reading(victim) for victim in old["victims"]],
+        "summary": _summary(summary),
         "distortion": {
             name: summary.get(f"reading_{name}") for name in ("snr_db_median", "snr_db_least", "cosine_median")
         },
         "self_check": {
             name: summary.get(name) for name in ("distance_at_truth", "distance_at_public", "recognises_truth")
         },
-        "conditions": conditions, "privacy": _privacy(summary),
-        "trajectory": losses and {
-            "losses": [loss for _, loss in losses], "evaluations": summary.get("trail_evaluations", []),
-        },
-        "private": summary.get("private", False), "lpips_absent": summary.get("lpips_absent"),
-        "notes": summary.get("notes", []), "arrays": old.get("arrays"),
-    }  # fmt: skip
+        "conditions": conditions,
+        "privacy": _privacy(summary),
+        "trajectory": losses
+        and {"losses": [loss for _, loss in losses], "evaluations": summary.get("trail_evaluations", [])},
+        "private": summary.get("private", False),
+        "lpips_absent": summary.get("lpips_absent"),
+        "notes": summary.get("notes", []),
+        "arrays": old.get("arrays"),
+    }
 
 
 def _reading(victim: Json) -> Json:
@@ -167,14 +180,27 @@ def _summary(old: Json) -> Json | None:
     if "asr" not in old:
         return None
     kept = (
-        "readings", "lower_bound", "identification_chance", "gallery", "label_accuracy", "evaluations_median",
-        "outer_median", "diverged_share", "nan_share", "missing_share", "prior_beaten", "beats_prior",
-    )  # fmt: skip
+        "readings",
+        "lower_bound",
+        "identification_chance",
+        "gallery",
+        "label_accuracy",
+        "evaluations_median",
+        "outer_median",
+        "diverged_share",
+        "nan_share",
+        "missing_share",
+        "prior_beaten",
+        "beats_prior",
+    )
     medians = {m.name: old.get(f"{_METRIC.get(m.name, m.name)}_median") for m in METRICS}
     return {
-        **{name: old[name] for name in kept}, "examples": old["pictures"], "medians": medians, "priors":
-        old["floors"], **{name: _share(old, name) for name in _SHARES},
-    }  # fmt: skip
+        **{name: old[name] for name in kept},
+        "examples": old["pictures"],
+        "medians": medians,
+        "priors": old["floors"],
+        **{name: _share(old, name) for name in _SHARES},
+    }
 
 
 def _share(old: Json, name: str) -> Json | None:

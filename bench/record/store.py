@@ -201,9 +201,7 @@ def _older(text: str, path: str, error: ValidationError, remedy: str) -> Record:
     schema = content.get("schema") if isinstance(content, dict) else None
     if schema != schema1.SCHEMA:
         if isinstance(schema, int) and schema != SCHEMA:
-            raise RecordError(
-                f"{path}: schema {schema}, this bench reads 1 and {SCHEMA}; see README, Upgrading"
-            )
+            raise RecordError(f"{path}: schema {schema}, this bench reads 1 and {SCHEMA}; see README, Upgrading")
         raise RecordError(f"{path}: not a record: {first_error(error)}; {remedy}")
     return upgraded(content, path, remedy)
 

@@ -49,11 +49,7 @@ def _typical(settings: Collection[Mapping[str, float]]) -> dict[str, float]:
     medians = {key: statistics.median(each) for key, each in of_cell.items()}
     by_medians = [sum(medians[key] for key in each) for each in settings]
     totals = zip((sum(each.values()) for each in settings), by_medians, strict=True)
-    more = (
-        statistics.median(total / middle for total, middle in totals if middle > 0)
-        if any(by_medians)
-        else 1.0
-    )
+    more = statistics.median(total / middle for total, middle in totals if middle > 0) if any(by_medians) else 1.0
     return {key: seconds * more for key, seconds in medians.items()}
 
 
@@ -63,9 +59,7 @@ def changes_examples(defense: Entry) -> bool:
     return "example" in ((at,) if (at := defense.params.get("at")) else stages(defense.name))
 
 
-def span(
-    records: Iterable[Record], cells: Iterable[AnyCell], *, alone: bool = False
-) -> tuple[float, float] | None:
+def span(records: Iterable[Record], cells: Iterable[AnyCell], *, alone: bool = False) -> tuple[float, float] | None:
     """The least and the most CPU seconds that these cells can be expected to take: each defense's, what one published
     setting took that has all of them; None where none has.  `alone`: see `expected`."""
     wanted: dict[str, dict[str, None]] = {}  # defense → its cells, in their order

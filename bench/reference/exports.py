@@ -37,8 +37,13 @@ class Export:
 def write(folder: Path, export: Export) -> Path:
     """Write it over what was there of this matrix; returns the file."""
     path = folder / f"{export.name}{SUFFIX}"
-    head = {"matrix": export.matrix, "scale": export.scale, "title": export.title, "commit": export.commit,
-            "published": [asdict(figures) for figures in export.published]}  # fmt: skip
+    head = {
+        "matrix": export.matrix,
+        "scale": export.scale,
+        "title": export.title,
+        "commit": export.commit,
+        "published": [asdict(figures) for figures in export.published],
+    }
     store.pack(path, [json.dumps(head, sort_keys=True), *store.lines(map(_without_course, export.records))])
     return path
 
@@ -49,9 +54,13 @@ def read(path: Path) -> Export:
         first, *lines = store.unpack(path)
         head = json.loads(first)
         return Export(
-            matrix=head["matrix"], scale=head["scale"], title=head["title"], commit=head["commit"],
-            published=tuple(map(restored, head["published"])), records=tuple(store.parsed(path, lines)),
-        )  # fmt: skip
+            matrix=head["matrix"],
+            scale=head["scale"],
+            title=head["title"],
+            commit=head["commit"],
+            published=tuple(map(restored, head["published"])),
+            records=tuple(store.parsed(path, lines)),
+        )
     except MALFORMED as error:
         raise BenchError(f"{path}: no export ({error}); {store.AGAIN}") from None
 
@@ -59,11 +68,7 @@ def read(path: Path) -> Export:
 def _without_course(record: Record) -> Record:
     """The record without the losses on the way, which no page shows."""
     result = record.result
-    return (
-        replace(record, result=replace(result, trajectory=None))
-        if isinstance(result, AttackResult)
-        else record
-    )
+    return replace(record, result=replace(result, trajectory=None)) if isinstance(result, AttackResult) else record
 
 
 def every(folder: Path) -> Iterable[Export]:

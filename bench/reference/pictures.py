@@ -9,9 +9,7 @@ from bench.record.schema import Record
 from bench.reference import store
 
 
-def strips_of(
-    records: Iterable[Record], folders: Mapping[str, Path], version: str | None
-) -> dict[str, bytes]:
+def strips_of(records: Iterable[Record], folders: Mapping[str, Path], version: str | None) -> dict[str, bytes]:
     """Defense → its strip, and `victims`: of the reference, if any, and of records whose run folder is known by id."""
     records = tuple(records)
     names = (VICTIMS_NAME, *dict.fromkeys(entry_text(record.cell.defense) for record in records))

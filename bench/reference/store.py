@@ -35,9 +35,7 @@ def read(version: str, folder: Path = FOLDER) -> list[Record]:
     """The records of a version; raises `BenchError` where there are none, or a file is damaged."""
     paths = sorted((folder / version).glob("*.json.xz"))
     if not paths:
-        raise BenchError(
-            f"no reference results of {version}; there are {', '.join(versions(folder)) or 'none'}"
-        )
+        raise BenchError(f"no reference results of {version}; there are {', '.join(versions(folder)) or 'none'}")
     intern = Interner()
     return [intern(record) for path in paths for record in parsed(path, unpack(path))]
 

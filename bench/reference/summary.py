@@ -16,9 +16,7 @@ def lines(joined: Joined, defense: str) -> Iterator[tuple[str, str]]:
     if at.faults:
         rank = f"none: it does not do what it states ({', '.join(at.faults)}; `bench check`)"
     elif at.missing:
-        rank = (
-            f"none: {at.missing} of the suite's figures are missing or incomplete, the first {at.absent[0]}"
-        )
+        rank = f"none: {at.missing} of the suite's figures are missing or incomplete, the first {at.absent[0]}"
     else:
         place = "between" if above and below else "next to"
         rank = f"{at.rank} of {len(joined.standings)} on {joined.version}, {place} {between}"

@@ -138,9 +138,13 @@ def add_plugin(spec: str) -> tuple[Origin, ...]:
     for kind, name, entry in plugins.entries(module, {kind: _base(kind) for kind in KINDS}):
         file = static.file_of(entry.__module__) or Path(inspect.getfile(entry)).resolve()
         claim = Origin(
-            kind=kind, name=name, target=f"{entry.__module__}:{entry.__qualname__}",
-            distribution=None, version=None, file=file,
-        )  # fmt: skip
+            kind=kind,
+            name=name,
+            target=f"{entry.__module__}:{entry.__qualname__}",
+            distribution=None,
+            version=None,
+            file=file,
+        )
         if (kind, name) in defined:
             raise PluginError(_twice(defined[kind, name][0], claim))
         if name in names(kind) and not ((kind, name) in _added and _added[kind, name][0] == claim):
@@ -193,9 +197,13 @@ def _installed() -> dict[str, dict[str, tuple[Origin, ...]]]:
 def _origin(kind: str, point: metadata.EntryPoint, distribution: str, version: str) -> Origin:
     file = static.file_of(point.module) if point.pattern.match(point.value) else None
     return Origin(
-        kind=kind, name=point.name, target=point.value.replace(" ", ""),
-        distribution=distribution, version=version, file=file,
-    )  # fmt: skip
+        kind=kind,
+        name=point.name,
+        target=point.value.replace(" ", ""),
+        distribution=distribution,
+        version=version,
+        file=file,
+    )
 
 
 def _base(kind: str) -> type:

@@ -69,9 +69,7 @@ def error_line(error: BaseException, path: Path | None = None) -> str:
         return f"{error.filename}:{error.lineno}: {kind}: {error.msg}"
     frames = traceback.extract_tb(error.__traceback__)
     in_file = [frame for frame in frames if path is not None and Path(frame.filename) == path]
-    places = [
-        f"{frame.filename}:{frame.lineno}: " for frame in in_file or frames[-1:] if os.sep in frame.filename
-    ]
+    places = [f"{frame.filename}:{frame.lineno}: " for frame in in_file or frames[-1:] if os.sep in frame.filename]
     return f"{places[-1] if places else ''}{kind}: {text}"
 
 

@@ -103,9 +103,7 @@ def _scope(module: str, path: Path) -> _Scope:
     except OSError as error:
         raise PluginError(f"{path}: cannot be read ({error.strerror})") from None
     except (SyntaxError, ValueError) as error:
-        raise PluginError(
-            f"{path}:{getattr(error, 'lineno', None) or 1}: {str(error).split(' (')[0]}"
-        ) from None
+        raise PluginError(f"{path}:{getattr(error, 'lineno', None) or 1}: {str(error).split(' (')[0]}") from None
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     classes: dict[str, ast.ClassDef] = {}
     imported: dict[str, tuple[str, str]] = {}

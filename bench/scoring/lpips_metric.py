@@ -37,10 +37,7 @@ def load(path: Path | None = None, *, prefix: str = TRUNK_PREFIX) -> tuple[Lpips
     """
     path = path or trunk_path()
     if not path.is_file():
-        return (
-            None,
-            f"no AlexNet weights; put {TRUNK} into torch's hub/checkpoints, or name it in BENCH_LPIPS_TRUNK",
-        )
+        return (None, f"no AlexNet weights; put {TRUNK} into torch's hub/checkpoints, or name it in BENCH_LPIPS_TRUNK")
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if not digest.startswith(prefix):
@@ -78,8 +75,7 @@ def _measure(network: torch.nn.Module) -> Lpips:
         true, found = within_range(truth), clipped(guess)
         lead = true.shape[:2]
         rows = [
-            network(_prepared(a), _prepared(b)).flatten()
-            for a, b in zip(_chunks(true), _chunks(found), strict=True)
+            network(_prepared(a), _prepared(b)).flatten() for a, b in zip(_chunks(true), _chunks(found), strict=True)
         ]
         values: Floats = torch.cat(rows).double().numpy().reshape(lead)
         values[np.isnan(found).reshape(*lead, -1).any(axis=-1)] = np.nan

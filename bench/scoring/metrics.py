@@ -12,16 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from skimage.metrics import structural_similarity
 
 from bench.datasets.base import Group
-from bench.record.metrics import (
-    GROUPS_RIGHT,
-    METRICS,
-    NUMERIC_RMSE,
-    PSNR_DB,
-    RMSE,
-    RMSE_UNCLIPPED,
-    SSIM,
-    DataKind,
-)
+from bench.record.metrics import GROUPS_RIGHT, METRICS, NUMERIC_RMSE, PSNR_DB, RMSE, RMSE_UNCLIPPED, SSIM, DataKind
 
 Floats = NDArray[np.float64]
 SSIM_WINDOW = 7  # pixels; scikit-image's default, with its sample covariance, K1 = .01 and K2 = .03
@@ -79,9 +70,7 @@ def ssim(truth: ArrayLike, guess: ArrayLike) -> Floats:
     values = np.full(x.shape[:2], np.nan)
     if min(x.shape[-2:]) >= SSIM_WINDOW:
         for at in np.ndindex(values.shape):
-            values[at] = structural_similarity(
-                x[at], y[at], win_size=SSIM_WINDOW, data_range=1, channel_axis=0
-            )
+            values[at] = structural_similarity(x[at], y[at], win_size=SSIM_WINDOW, data_range=1, channel_axis=0)
     return values
 
 

@@ -6,9 +6,7 @@ from numpy.typing import ArrayLike, NDArray
 from bench.scoring.metrics import Floats, within_range
 
 
-def prior_only_baselines(
-    public_inputs: ArrayLike, public_labels: ArrayLike, labels: ArrayLike
-) -> dict[str, Floats]:
+def prior_only_baselines(public_inputs: ArrayLike, public_labels: ArrayLike, labels: ArrayLike) -> dict[str, Floats]:
     """Three reconstructions, name → (reading, example, *shape), from the public split alone.
 
     `mean` is its mean example; `nearest` the public example nearest to that mean (a blurred mean flatters RMSE, a real

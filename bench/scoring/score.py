@@ -43,10 +43,18 @@ class Scores:
 
 
 def score(
-    truth_inputs: ArrayLike, truth_labels: ArrayLike, reconstruction: Reconstruction, *, kind: DataKind,
-    groups: Sequence[Group] = (), priors: Mapping[str, ArrayLike], gallery: ArrayLike | None,
-    lpips: Lpips | None = None, named: Naming | None = None, gallery_labels: ArrayLike | None = None,
-) -> Scores:  # fmt: skip
+    truth_inputs: ArrayLike,
+    truth_labels: ArrayLike,
+    reconstruction: Reconstruction,
+    *,
+    kind: DataKind,
+    groups: Sequence[Group] = (),
+    priors: Mapping[str, ArrayLike],
+    gallery: ArrayLike | None,
+    lpips: Lpips | None = None,
+    named: Naming | None = None,
+    gallery_labels: ArrayLike | None = None,
+) -> Scores:
     """Score a cell's reconstructions against the truth, by the rule of `bench.scoring.success`.
 
     `truth_inputs` (reading, example, *shape) in [0, 1] and `truth_labels` (reading, example) are the
@@ -72,8 +80,7 @@ def score(
         columns[LPIPS.name] = lpips(truth, matched)
 
     prior_columns = {
-        name: measured(truth, in_order(prior, assign(truth, prior)), kind, groups)
-        for name, prior in priors.items()
+        name: measured(truth, in_order(prior, assign(truth, prior)), kind, groups) for name, prior in priors.items()
     }
     best = np.full(order.shape, np.nan)
     for prior in prior_columns.values():
@@ -100,30 +107,29 @@ def score(
     columns["label"], columns["matched"] = labels, np.where(order < 0, np.nan, order)
     readings = _readings(columns, prior_columns, labels, reconstruction)
     summary = summarise(
-        readings, identification_chance=identification.chance if identification else None,
-        gallery=identification.gallery if identification else 0, naming_chance=named.chance if named else None,
+        readings,
+        identification_chance=identification.chance if identification else None,
+        gallery=identification.gallery if identification else 0,
+        naming_chance=named.chance if named else None,
         priors={name: _prior(columns, prior, kind) for name, prior in prior_columns.items()},
-    )  # fmt: skip
+    )
     return Scores(readings=readings, summary=summary, order=order)
 
 
-def _table_figures(
-    columns: Mapping[str, NDArray[Any]],
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+def _table_figures(columns: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     return columns[RMSE.name], columns["numeric_rmse"], columns["groups_right"]
 
 
 def _prior(columns: Columns, prior: Mapping[str, Floats], kind: DataKind) -> PriorScore:
     """A prior's own figures, and on what share of the examples the attack is nearer than it."""
     image = kind == "image"
-    near = (
-        success.image_reached(prior[PSNR_DB.name]) if image else success.table_reached(*_table_figures(prior))
-    )
+    near = success.image_reached(prior[PSNR_DB.name]) if image else success.table_reached(*_table_figures(prior))
     return PriorScore(
-        asr=float(near.mean()), psnr_db_median=median(prior[PSNR_DB.name], PSNR_DB.failed),
+        asr=float(near.mean()),
+        psnr_db_median=median(prior[PSNR_DB.name], PSNR_DB.failed),
         rmse_median=median(prior[RMSE.name], RMSE.failed),
         beaten=float((columns[PSNR_DB.name] > prior[PSNR_DB.name]).mean()),
-    )  # fmt: skip
+    )
 
 
 def _status(readings: Sequence[str], order: NDArray[np.int64], guess: Floats) -> NDArray[Any]:
@@ -135,24 +141,20 @@ def _status(readings: Sequence[str], order: NDArray[np.int64], guess: Floats) ->
 
 
 def _readings(
-    columns: Columns, priors: Mapping[str, Mapping[str, Floats]], labels: NDArray[np.int64],
+    columns: Columns,
+    priors: Mapping[str, Mapping[str, Floats]],
+    labels: NDArray[np.int64],
     reconstruction: Reconstruction,
-) -> tuple[ReadingScore, ...]:  # fmt: skip
+) -> tuple[ReadingScore, ...]:
     claimed = reconstruction.labels.detach().cpu().numpy()
     accuracy = _label_accuracy(labels, claimed)
     loss = reconstruction.loss.detach().cpu().double().numpy()
-    certain = (
-        None if reconstruction.certificate is None else reconstruction.certificate.cpu().double().numpy()
-    )
+    certain = None if reconstruction.certificate is None else reconstruction.certificate.cpu().double().numpy()
     readings = []
     for row in range(len(labels)):
         examples = tuple(
             ExampleScore(
-                **{
-                    name: plain(values[row, n])
-                    for name, values in columns.items()
-                    if name not in ("matched", "place")
-                },
+                **{name: plain(values[row, n]) for name, values in columns.items() if name not in ("matched", "place")},
                 place=_place(columns["place"][row, n]) if "place" in columns else None,
                 matched=None if np.isnan(columns["matched"][row, n]) else int(columns["matched"][row, n]),
                 priors_db={name: plain(prior[PSNR_DB.name][row, n]) for name, prior in priors.items()},
@@ -161,13 +163,18 @@ def _readings(
         )
         readings.append(
             ReadingScore(
-                status=reconstruction.status[row], examples=examples, leaked=any(e.success for e in examples),
-                labels=tuple(int(label) for label in claimed[row]), label_accuracy=plain(accuracy[row]),
-                loss=plain(loss[row]), evaluations=int(reconstruction.evaluations[row]),
-                outer=int(reconstruction.outer[row]), restarts=int(reconstruction.restarts[row]),
+                status=reconstruction.status[row],
+                examples=examples,
+                leaked=any(e.success for e in examples),
+                labels=tuple(int(label) for label in claimed[row]),
+                label_accuracy=plain(accuracy[row]),
+                loss=plain(loss[row]),
+                evaluations=int(reconstruction.evaluations[row]),
+                outer=int(reconstruction.outer[row]),
+                restarts=int(reconstruction.restarts[row]),
                 certificate=None if certain is None else plain(certain[row]),
             )
-        )  # fmt: skip
+        )
     return tuple(readings)
 
 

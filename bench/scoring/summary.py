@@ -11,9 +11,14 @@ from bench.scoring.intervals import clustered_share, wilson
 
 
 def summarise(
-    readings: Sequence[ReadingScore], *, identification_chance: float | None, gallery: int,
-    priors: Mapping[str, PriorScore], naming_chance: float | None = None, independent: bool = False,
-) -> Summary:  # fmt: skip
+    readings: Sequence[ReadingScore],
+    *,
+    identification_chance: float | None,
+    gallery: int,
+    priors: Mapping[str, PriorScore],
+    naming_chance: float | None = None,
+    independent: bool = False,
+) -> Summary:
     """The summary of a cell: shares over examples with their intervals, medians, failures.
 
     Examples of one reading count for what they are worth together; `independent`: as if each stood alone, as before
@@ -31,21 +36,28 @@ def summarise(
     groups = None if independent else [n for n, reading in enumerate(readings) for _ in reading.examples]
     beaten = float((_column(examples, OVER_PRIOR_DB) > 0).mean()) if priors else None
     return Summary(
-        readings=len(readings), examples=len(examples), asr=share([example.success for example in examples], groups),
+        readings=len(readings),
+        examples=len(examples),
+        asr=share([example.success for example in examples], groups),
         asr_strict=None if all(value is None for value in strict) else share(strict, groups),
         lower_bound=bool(failed.any()) or any(reading.status != "ok" for reading in readings),
         readings_leaked=share([any(example.success for example in reading.examples) for reading in readings]),
         identification=None if any(hit is None for hit in identified) else share(identified, groups),
-        identification_chance=identification_chance, gallery=gallery,
+        identification_chance=identification_chance,
+        gallery=gallery,
         medians={metric.name: median(_column(examples, metric), metric.failed) for metric in METRICS},
         label_accuracy=_label_accuracy([reading.label_accuracy for reading in readings]),
         evaluations_median=float(np.median([reading.evaluations or 0 for reading in readings])),
         outer_median=float(np.median([reading.outer or 0 for reading in readings])),
-        diverged_share=float((status == "diverged").mean()), nan_share=float((status == "nan").mean()),
-        missing_share=float((status == "missing").mean()), priors=dict(priors), prior_beaten=beaten,
+        diverged_share=float((status == "diverged").mean()),
+        nan_share=float((status == "nan").mean()),
+        missing_share=float((status == "missing").mean()),
+        priors=dict(priors),
+        prior_beaten=beaten,
         beats_prior=None if beaten is None else beaten > 0.5,
-        naming=None if any(hit is None for hit in named) else share(named, groups), naming_chance=naming_chance,
-    )  # fmt: skip
+        naming=None if any(hit is None for hit in named) else share(named, groups),
+        naming_chance=naming_chance,
+    )
 
 
 def _column(examples: Sequence[ExampleScore], metric: Metric) -> NDArray[np.float64]:
@@ -66,14 +78,10 @@ def share(hits: Sequence[bool | None], groups: Sequence[int] | None = None) -> S
     """The share of hits with its 95 % interval, Wilson's, of as many trials as `groups` (hit,) leave; None is no
     hit."""
     count = sum(map(bool, hits))
-    low, high = (
-        wilson(count, len(hits)) if groups is None else clustered_share([bool(hit) for hit in hits], groups)
-    )
+    low, high = wilson(count, len(hits)) if groups is None else clustered_share([bool(hit) for hit in hits], groups)
     return Share(value=count / len(hits), low=low, high=high)
 
 
 def _label_accuracy(values: Sequence[float | None]) -> float | None:
     """Mean over readings; one for which the attack named no label has named none right."""
-    return (
-        None if all(value is None for value in values) else float(np.mean([value or 0.0 for value in values]))
-    )
+    return None if all(value is None for value in values) else float(np.mean([value or 0.0 for value in values]))

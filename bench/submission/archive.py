@@ -30,9 +30,17 @@ _END = struct.Struct("<4s4H2LH")  # what follows the directory
 _STEP = 2**20
 _REFUSED_FLAGS = 0x1 | 0x8 | 0x20 | 0x40 | 0x2000  # encrypted, length told afterwards, patched
 _DAMAGE = (
-    OSError, ValueError, EOFError, KeyError, IndexError, RuntimeError, NotImplementedError, struct.error,
-    zlib.error, zipfile.BadZipFile,
-)  # fmt: skip
+    OSError,
+    ValueError,
+    EOFError,
+    KeyError,
+    IndexError,
+    RuntimeError,
+    NotImplementedError,
+    struct.error,
+    zlib.error,
+    zipfile.BadZipFile,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,9 +123,7 @@ def opened(path: Path, limits: Limits = LIMITS) -> Iterator[Archive]:
         try:
             archive = zipfile.ZipFile(file)
         except _DAMAGE as error:
-            raise ArchiveFault(
-                f"no zip, or a damaged one ({first_line(error)}); get the file again"
-            ) from None
+            raise ArchiveFault(f"no zip, or a damaged one ({first_line(error)}); get the file again") from None
         with archive:
             _check_entries(archive.infolist(), limits)
             _check_places(archive.infolist(), archive.start_dir, file)
@@ -161,9 +167,7 @@ def _check_entries(infos: list[zipfile.ZipInfo], limits: Limits) -> None:
         if not packed or info.flag_bits & _REFUSED_FLAGS or info.extra or info.comment:
             raise ArchiveFault(f"{shown}: encrypted, or packed in a way that is not read")
         if info.file_size > limits.of(name):
-            raise ArchiveFault(
-                f"{shown}: {info.file_size} bytes unpacked, at most {limits.of(name)} are read"
-            )
+            raise ArchiveFault(f"{shown}: {info.file_size} bytes unpacked, at most {limits.of(name)} are read")
         names.add(name)
     if MANIFEST not in names:
         raise ArchiveFault(f"no {MANIFEST} in it; write it with `bench leaderboard export`")

@@ -44,9 +44,14 @@ class Report:
         """The report as JSON types, the records by id alone."""
         manifest = self.manifest and self.manifest.model_dump(mode="json", exclude={"files"})
         return {
-            "file": str(self.file), "sha256": self.sha256, "ok": self.ok, "findings": list(self.findings),
-            "manifest": manifest, "records": [record.id for record in self.records], "arrays": len(self.arrays),
-        }  # fmt: skip
+            "file": str(self.file),
+            "sha256": self.sha256,
+            "ok": self.ok,
+            "findings": list(self.findings),
+            "manifest": manifest,
+            "records": [record.id for record in self.records],
+            "arrays": len(self.arrays),
+        }
 
 
 class FailedCheck(RecordError):
@@ -109,9 +114,13 @@ def _report(file: Path, archive: Archive) -> Report:
     if len(gathered.findings) > MOST:
         findings.append(f"… and {len(gathered.findings) - MOST} more")
     return Report(
-        file=file, sha256=_sha256(file), manifest=manifest, records=tuple(gathered.records), arrays=hashes,
+        file=file,
+        sha256=_sha256(file),
+        manifest=manifest,
+        records=tuple(gathered.records),
+        arrays=hashes,
         findings=tuple(findings),
-    )  # fmt: skip
+    )
 
 
 def _listing(manifest: Manifest, archive: Archive) -> Iterator[str]:

@@ -79,13 +79,9 @@ def draw(among: Sequence[RecordGroup], cells: int, seed: int) -> list[Draw]:
         if fresh not in used and fresh not in seeds:
             seeds.append(fresh)
     order = [among[number] for number in draws.permutation(len(among))]
-    fixed = [
-        next((group for group in order if group.weight == weight), None) for weight in ("reference", "top")
-    ]
+    fixed = [next((group for group in order if group.weight == weight), None) for weight in ("reference", "top")]
     ahead = [group for group in fixed if group is not None]
-    chosen = [*ahead, *(group for group in order if not any(group is one for one in ahead))][
-        : ceil(cells / each)
-    ]
+    chosen = [*ahead, *(group for group in order if not any(group is one for one in ahead))][: ceil(cells / each)]
     drawn, remaining = [], cells
     for group in chosen:
         record = group.records[int(draws.integers(len(group.records)))]

@@ -24,9 +24,16 @@ from bench.submission.manifest import ABSENT, EXCLUDED, PRIVATE, Manifest, Suite
 
 
 def export(
-    run: Path, file: Path, *, include_pictures: bool = False, arrays: bool = True,
-    defenses: Collection[str] | None = None, name: str = "", url: str = "", when: str = "",
-) -> Report:  # fmt: skip
+    run: Path,
+    file: Path,
+    *,
+    include_pictures: bool = False,
+    arrays: bool = True,
+    defenses: Collection[str] | None = None,
+    name: str = "",
+    url: str = "",
+    when: str = "",
+) -> Report:
     """Write the run's records to `file`, whole or not at all, and return its check.
 
     Examples of data marked private stay out unless `include_pictures`, all of them without `arrays`.
@@ -47,11 +54,17 @@ def export(
     schemas = [json.loads(store.record_path(run, record.id).read_bytes())["schema"] for record in records]
     try:
         manifest = Manifest(
-            record_schema=max(schemas), protocol=_protocol(run, records), bench=__version__, name=name,
-            url=url, when=when, suites=tuple(map(read_suite, sorted(run.glob("suite-*.json")))),
-            pictures=include_pictures, left_out=left_out,
+            record_schema=max(schemas),
+            protocol=_protocol(run, records),
+            bench=__version__,
+            name=name,
+            url=url,
+            when=when,
+            suites=tuple(map(read_suite, sorted(run.glob("suite-*.json")))),
+            pictures=include_pictures,
+            left_out=left_out,
             files={member: digest(content()) for member, content in members.items()},
-        )  # fmt: skip
+        )
     except ValidationError as error:
         raise BenchError(f"the submission's {first_error(error)}; say it otherwise") from None
     members[MANIFEST] = partial(bytes, manifest.text().encode())

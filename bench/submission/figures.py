@@ -61,19 +61,23 @@ def consistent(result: AttackResult, *, earlier: bool = False) -> AttackResult:
         db = np.array([(example.priors_db or {}).get(name) for example in examples], np.float64)
         priors[name] = replace(stated.priors.get(name, unknown), psnr_db_median=median(db, -np.inf))
     summary = summarise(
-        result.readings, identification_chance=stated.identification_chance, gallery=stated.gallery, priors=priors,
-        naming_chance=stated.naming_chance, independent=earlier,
-    )  # fmt: skip
+        result.readings,
+        identification_chance=stated.identification_chance,
+        gallery=stated.gallery,
+        priors=priors,
+        naming_chance=stated.naming_chance,
+        independent=earlier,
+    )
     if any(example.identified is None for example in examples):
         summary = replace(summary, identification=stated.identification)
     snr, cosine = (
-        np.array([getattr(reading, name) for reading in result.readings], np.float64)
-        for name in ("snr_db", "cosine")
+        np.array([getattr(reading, name) for reading in result.readings], np.float64) for name in ("snr_db", "cosine")
     )
     distortion = Distortion(
-        snr_db_median=_finite(np.median(snr)), snr_db_least=_finite(np.min(snr)),
+        snr_db_median=_finite(np.median(snr)),
+        snr_db_least=_finite(np.min(snr)),
         cosine_median=_finite(np.median(cosine)),
-    )  # fmt: skip
+    )
     return replace(result, summary=summary, distortion=distortion)
 
 
@@ -100,12 +104,7 @@ def _chances(result: AttackResult, cell: AttackCell, earlier: bool) -> Iterator[
         return
     stated, guesses = result.figures(), len(result.readings[0].examples)
     for name, value, hits, candidates in (
-        (
-            "identification_chance",
-            stated.identification_chance,
-            guesses * originals(cell),
-            stated.gallery + 1,
-        ),
+        ("identification_chance", stated.identification_chance, guesses * originals(cell), stated.gallery + 1),
         ("naming_chance", stated.naming_chance, guesses, cell.grants.gallery),
     ):
         expected = min(1.0, hits / candidates) if candidates else None
@@ -148,9 +147,7 @@ def _judged(example: ExampleScore, earlier: bool) -> ExampleScore:
     strict = example.strict
     if image and strict is not None:  # a row of a table that is no number has neither
         strict = bool(image_strict(_number(example.psnr_db), _number(over)))
-    return replace(
-        example, psnr_db=psnr, prior_db=best, over_prior_db=over, success=bool(success), strict=strict
-    )
+    return replace(example, psnr_db=psnr, prior_db=best, over_prior_db=over, success=bool(success), strict=strict)
 
 
 def _summary(result: AttackResult, earlier: bool) -> Iterator[str]:

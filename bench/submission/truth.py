@@ -61,18 +61,14 @@ def _data(cell: AttackCell, data_dir: Path | None, loaded: dict[str, Data | None
     if key not in loaded:
         try:
             built_in = registry.origin("datasets", cell.dataset.name).built_in and not cell.dataset.params
-            data = (
-                load(registry.of("datasets", cell.dataset), cell.dataset.name, data_dir) if built_in else None
-            )
+            data = load(registry.of("datasets", cell.dataset), cell.dataset.name, data_dir) if built_in else None
         except BenchError:
             data = None
         loaded[key] = data if data is not None and data.sha256 == cell.dataset.sha256 else None
     return loaded[key]
 
 
-def _findings(
-    cell: AttackCell, result: AttackResult, data: Data, content: arrays.Arrays | None
-) -> Iterator[str]:
+def _findings(cell: AttackCell, result: AttackResult, data: Data, content: arrays.Arrays | None) -> Iterator[str]:
     at = point(cell.point)
     round_ = cell.weights.round if isinstance(cell.weights, CheckpointWeights) else 0
     source = Source(data=data, clients=clients_of(cell, data), round=round_)
@@ -97,9 +93,7 @@ def _findings(
             yield f"its {name} is {value}, its cell's is {chance}"
 
 
-def _of_truth(
-    result: AttackResult, content: arrays.Arrays, originals: list[NDArray[np.float32]]
-) -> Iterator[str]:
+def _of_truth(result: AttackResult, content: arrays.Arrays, originals: list[NDArray[np.float32]]) -> Iterator[str]:
     """What does not fit between the arrays and the examples of the data set: each reading is scored against the first
     of `originals` or, of a mixed example, against the one that leaked, else the nearer."""
     stated, guess = content["truth"], content["reconstruction"]

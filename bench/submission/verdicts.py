@@ -102,9 +102,7 @@ class Verification:
         """The findings and the verdicts in words, one line each."""
         yield from (f"differs  {finding}" for finding in self.findings)
         for verdict in self.verdicts:
-            where = " · ".join(
-                (verdict.setting, f"{verdict.defense} @ {verdict.point}", sanitize(verdict.attack, 60))
-            )
+            where = " · ".join((verdict.setting, f"{verdict.defense} @ {verdict.point}", sanitize(verdict.attack, 60)))
             parts = [
                 f"{word} {rate.value:.3f} of {rate.examples}"
                 for word, rate in (("submitted", verdict.submitted), ("here", verdict.here))
@@ -129,10 +127,18 @@ def verdict(draw: Draw, records: Sequence[Record], obstacle: str, level: float) 
     cell = draw.record.cell
     assert isinstance(cell, AttackCell)
     return GroupVerdict(
-        setting=draw.group.setting, defense=entry_text(cell.defense), point=cell.point, attack=attack_name(cell),
-        outcome=outcome, reason=reason, submitted=submitted, here=here, interval=interval, cell=draw.record.id,
+        setting=draw.group.setting,
+        defense=entry_text(cell.defense),
+        point=cell.point,
+        attack=attack_name(cell),
+        outcome=outcome,
+        reason=reason,
+        submitted=submitted,
+        here=here,
+        interval=interval,
+        cell=draw.record.id,
         cells=tuple(record.id for record in records),
-    )  # fmt: skip
+    )
 
 
 def rate(records: Sequence[Record], level: float) -> Rate | None:
@@ -147,9 +153,7 @@ def rate(records: Sequence[Record], level: float) -> Rate | None:
     by_seed: dict[int, list[bool]] = {}
     for (seed, *_), hit in hits.items():
         by_seed.setdefault(seed, []).append(hit)
-    return Rate(
-        leaked=sum(values), examples=len(values), interval=interval, seeds=tuple(map(fmean, by_seed.values()))
-    )
+    return Rate(leaked=sum(values), examples=len(values), interval=interval, seeds=tuple(map(fmean, by_seed.values())))
 
 
 def difference(submitted: Rate, here: Rate, level: float) -> Interval:

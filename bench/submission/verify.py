@@ -56,10 +56,18 @@ class _Rerun:
 
 
 def verify(
-    file: Path, *, cells: int = 12, seed: int | None = None, data_dir: Path | None = None,
-    device: str = "cpu", jobs: int = 1, plugins: Sequence[str] = (), out: Path | None = None,
-    weights: Path | None = None, on_line: Callable[[str], None] = lambda line: None,
-) -> Verification:  # fmt: skip
+    file: Path,
+    *,
+    cells: int = 12,
+    seed: int | None = None,
+    data_dir: Path | None = None,
+    device: str = "cpu",
+    jobs: int = 1,
+    plugins: Sequence[str] = (),
+    out: Path | None = None,
+    weights: Path | None = None,
+    on_line: Callable[[str], None] = lambda line: None,
+) -> Verification:
     """Run `cells` of the submission's cells again under fresh seeds and compare; all is drawn from `seed`.
 
     `plugins` are the entries that the submission was made with, `weights` a folder in which its weights files
@@ -81,14 +89,11 @@ def verify(
     seeds = tuple(dict.fromkeys(fresh for one in draws for fresh in one.seeds))
     on_line(f"seed {seed}, fresh seeds {', '.join(map(str, seeds))}: {len(draws)} of {len(among)} groups")
     rerun = _Rerun(
-        resolver=Resolver(data_dir), weights=_WeightsFiles(weights),
-        trainings={
-            record.cell.id: record for record in report.records if isinstance(record.cell, TrainingCell)
-        },
-        attacks={
-            record.cell.id: record for record in report.records if isinstance(record.cell, AttackCell)
-        },
-    )  # fmt: skip
+        resolver=Resolver(data_dir),
+        weights=_WeightsFiles(weights),
+        trainings={record.cell.id: record for record in report.records if isinstance(record.cell, TrainingCell)},
+        attacks={record.cell.id: record for record in report.records if isinstance(record.cell, AttackCell)},
+    )
     prepared = [_prepared(one, rerun) for one in draws]
     place = nullcontext(str(out)) if out is not None else tempfile.TemporaryDirectory()
     with place as folder, locked(Path(folder)) as run:
@@ -105,9 +110,17 @@ def verify(
         for one, (ran, obstacle) in zip(draws, prepared, strict=True)
     ]
     return Verification(
-        file=file, sha256=report.sha256, seed=seed, seeds=seeds, level=level, groups=len(among),
-        verdicts=tuple(verdicts), changes=tuple(rerun.changes), notes=tuple(rerun.notes), findings=against,
-    )  # fmt: skip
+        file=file,
+        sha256=report.sha256,
+        seed=seed,
+        seeds=seeds,
+        level=level,
+        groups=len(among),
+        verdicts=tuple(verdicts),
+        changes=tuple(rerun.changes),
+        notes=tuple(rerun.notes),
+        findings=against,
+    )
 
 
 def _prepared(draw: Draw, rerun: _Rerun) -> tuple[list[AttackCell], str]:
@@ -141,13 +154,9 @@ def _alone(record: Record, seed: int, rerun: _Rerun, before: Sequence[AttackCell
     cell = record.cell
     assert isinstance(cell, AttackCell)
     if record.protocol != PROTOCOL:
-        raise RecordError(
-            f"it is of protocol {record.protocol}, this bench has {PROTOCOL}; install that version"
-        )
+        raise RecordError(f"it is of protocol {record.protocol}, this bench has {PROTOCOL}; install that version")
     if any(name == "path" or _may_be_path(value) for name, value in cell.dataset.params.items()):
-        raise RecordError(
-            f"its data ({cell.dataset.name}) are the submitter's own; who has them can verify it"
-        )
+        raise RecordError(f"its data ({cell.dataset.name}) are the submitter's own; who has them can verify it")
     changed: dict[str, Any] = {"seed": seed, "after": tuple(each.id for each in before)}
     if isinstance(cell.weights, FileWeights):
         path = rerun.weights.find(cell.weights.sha256)
@@ -179,9 +188,7 @@ def _impossible(cell: AnyCell, resolver: Resolver) -> str | None:
     entries += [("attacks", cell.attack)] if isinstance(cell, AttackCell) else []
     for kind, entry in entries:
         if entry.name not in registry.names(kind):
-            raise UnknownName(
-                f"{registry.SINGULAR[kind]} {entry.name!r} is not here; give its file by --plugin"
-            )
+            raise UnknownName(f"{registry.SINGULAR[kind]} {entry.name!r} is not here; give its file by --plugin")
     facts = resolver.data(cell.dataset.name, cell.dataset.params)
     if facts.sha256 != cell.dataset.sha256:
         raise RecordError(f"data set {cell.dataset.name} has other content here; get the submitter's version")
@@ -215,8 +222,7 @@ def _other_code(record: Record, cell: AttackCell, rerun: _Rerun) -> str:
 def _compare_trainings(rerun: _Rerun, here: Mapping[str, Record]) -> None:
     for id_ in sorted({*rerun.trainings} & {*here}):
         old, new = (
-            record.training.checkpoints if record.training else {}
-            for record in (rerun.trainings[id_], here[id_])
+            record.training.checkpoints if record.training else {} for record in (rerun.trainings[id_], here[id_])
         )
         same = bool(new) and all(old.get(round_) == sha256 for round_, sha256 in new.items())
         weights = "the same weights" if same else "other weights (another machine, or other code)"
@@ -247,7 +253,5 @@ class _WeightsFiles:
     def find(self, sha256: str) -> Path:
         """Raises `BenchError` where no file has this content."""
         if sha256 not in self._by_hash:
-            raise BenchError(
-                f"its weights file {sha256[:8]} is not here; name a folder that has it by --weights"
-            )
+            raise BenchError(f"its weights file {sha256[:8]} is not here; name a folder that has it by --weights")
         return self._by_hash[sha256]

@@ -29,13 +29,7 @@ from bench.record.store import cell_from, write
 from bench.registry import entries as registry
 from bench.sanitize import first_line
 from bench.sweep.bundle import admit, file_name, inputs, outputs, unpack
-from bench.sweep.pool import (
-    CellReturned,
-    Event,
-    WorkerGone,
-    WorkerLost,
-    run_within_limits,
-)
+from bench.sweep.pool import CellReturned, Event, WorkerGone, WorkerLost, run_within_limits
 from bench.sweep.session import chosen_device
 
 SCHEME = "dask://"
@@ -84,9 +78,15 @@ class ClusterPool:
     """
 
     def __init__(
-        self, executor: str, context: RunContext, *, device: str = "auto", plugins: Sequence[str] = (),
-        patience: float = PATIENCE, notify: Callable[[str], None] = lambda line: None,
-    ) -> None:  # fmt: skip
+        self,
+        executor: str,
+        context: RunContext,
+        *,
+        device: str = "auto",
+        plugins: Sequence[str] = (),
+        patience: float = PATIENCE,
+        notify: Callable[[str], None] = lambda line: None,
+    ) -> None:
         self._address = _checked(executor)
         self._context, self._device, self._patience, self._notify = context, device, patience, notify
         self._plugins = {spec: _content(spec) for spec in plugins}
@@ -102,18 +102,24 @@ class ClusterPool:
     def submit(self, worker: str, cell: AnyCell, *, demand: int, company: tuple[AnyCell, ...] = ()) -> None:
         del demand, company  # a job is one cell: what another leaves in memory may be on another machine
         run, there = self._context.run, self._workers[worker]
-        context = replace(
-            self._context, device=self._device, threads=there.threads, data_errors_fail_cell=False
-        )
+        context = replace(self._context, device=self._device, threads=there.threads, data_errors_fail_cell=False)
         job = Job(
-            cell=cell.model_dump_json(), files=inputs(cell, run), provenance=provenance(cell, run),
-            plugins=self._plugins, context=context,
-        )  # fmt: skip
+            cell=cell.model_dump_json(),
+            files=inputs(cell, run),
+            provenance=provenance(cell, run),
+            plugins=self._plugins,
+            context=context,
+        )
         there.cell, there.began = cell, time.monotonic()
         there.future = self._client.submit(
-            work, job, workers=[worker], allow_other_workers=False, pure=False, retries=0,
+            work,
+            job,
+            workers=[worker],
+            allow_other_workers=False,
+            pure=False,
+            retries=0,
             key=f"bench-{cell.id[:16]}-{time.monotonic_ns()}",
-        )  # fmt: skip
+        )
         there.future.add_done_callback(lambda future: self._messages.put((worker, future)))
 
     def events(self) -> list[tuple[str, Event]]:
@@ -162,11 +168,7 @@ class ClusterPool:
         if away:
             self._reconnect()
         present = self._present()
-        gone = [
-            (name, self._gone(self._workers.pop(name), away))
-            for name in self.workers()
-            if name not in present
-        ]
+        gone = [(name, self._gone(self._workers.pop(name), away)) for name in self.workers() if name not in present]
         for name, threads in present.items():
             if name not in self._workers and name not in self._excluded:
                 self._workers[name] = _DaskWorker(threads=threads)
@@ -220,10 +222,12 @@ class ClusterPool:
             raise BenchError(
                 "--executor dask://…: Dask is not installed; pip install 'gradient-leakage-bench[cluster]'"
             ) from None
-        dask.config.set({
-            "distributed.client.scheduler-info-interval": "500ms",
-            "distributed.admin.large-graph-warning-threshold": "1GB",  # a cell takes its checkpoint along
-        })  # fmt: skip
+        dask.config.set(
+            {
+                "distributed.client.scheduler-info-interval": "500ms",
+                "distributed.admin.large-graph-warning-threshold": "1GB",  # a cell takes its checkpoint along
+            }
+        )
         messages = self._messages
 
         def on_event(event: tuple[Any, dict[str, Any]]) -> None:

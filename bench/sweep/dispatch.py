@@ -16,9 +16,12 @@ TRIES = 2  # of a cell that its worker does not survive: the first may have died
 
 
 def dispatch(
-    scheduler: Scheduler, pool: WorkerPool, context: RunContext, observers: Sequence[Observer],
+    scheduler: Scheduler,
+    pool: WorkerPool,
+    context: RunContext,
+    observers: Sequence[Observer],
     learn: Callable[[AnyCell, Cost], None],
-) -> None:  # fmt: skip
+) -> None:
     """Have the pool answer all that the scheduler has.
 
     `learn` hears what each cell cost.  Raises what `pool.events` raises, with every finished cell on disk.

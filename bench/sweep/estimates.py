@@ -42,13 +42,10 @@ class Estimates:
     """
 
     def __init__(
-        self, shape: Callable[[AnyCell], tuple[int, ...]],
-        known: Callable[[AnyCell], float | None] = lambda cell: None,
-    ) -> None:  # fmt: skip
+        self, shape: Callable[[AnyCell], tuple[int, ...]], known: Callable[[AnyCell], float | None] = lambda cell: None
+    ) -> None:
         self._shape, self._known = shape, known
-        self._speeds: deque[tuple[float, float]] = deque(
-            maxlen=16 * _REMEMBERED
-        )  # of known cells: here, elsewhere
+        self._speeds: deque[tuple[float, float]] = deque(maxlen=16 * _REMEMBERED)  # of known cells: here, elsewhere
         self._formula: dict[str, float] = {}
         self._elsewhere: dict[str, float | None] = {}
         self._ratios: defaultdict[Hashable, deque[float]] = defaultdict(lambda: deque(maxlen=_REMEMBERED))
@@ -74,9 +71,7 @@ class Estimates:
         """What it will take, on one core."""
         if (elsewhere := self._took_elsewhere(cell)) is not None:
             with self._lock:
-                here, there = (
-                    (sum(each) for each in zip(*self._speeds, strict=True)) if self._speeds else (1.0, 1.0)
-                )
+                here, there = (sum(each) for each in zip(*self._speeds, strict=True)) if self._speeds else (1.0, 1.0)
             # one cell says little of a machine: its speed counts as it is known
             return elsewhere * ((here + _UNSURE) / (there + _UNSURE))
         with self._lock:

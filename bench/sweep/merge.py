@@ -69,9 +69,7 @@ def _bring(path: Path, source: Path, into: Path, merged: MergeResult) -> None:
     record = records.parse(content.decode(), str(path), foreign=True)
     if path.name != f"{record.id}.json":
         raise RecordError("calls itself by another id than its file")
-    places = (
-        records.record_path(into, id_) for id_ in (record.cell.id, record.id)
-    )  # schema 1 keeps its old id
+    places = (records.record_path(into, id_) for id_ in (record.cell.id, record.id))  # schema 1 keeps its old id
     there = next(filter(Path.exists, places), None)
     old = records.read(there) if there is not None else None
     if old is not None and _RANK[record.status] <= _RANK[old.status]:

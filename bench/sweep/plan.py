@@ -34,9 +34,13 @@ class Resolver:
         if key not in self._facts:
             data: Data = load(registry.instance("datasets", name, params), name, self._data_dir)
             self._facts[key] = DatasetFacts(
-                sha256=data.sha256, subset=data.subset, kind=data.kind, shape=data.shape,
-                classes=data.classes, training=len(data.training),
-            )  # fmt: skip
+                sha256=data.sha256,
+                subset=data.subset,
+                kind=data.kind,
+                shape=data.shape,
+                classes=data.classes,
+                training=len(data.training),
+            )
         return self._facts[key]
 
     def shape(self, cell: AnyCell) -> tuple[int, ...]:
@@ -70,9 +74,11 @@ class RunSchedule:
 
 
 def schedule(
-    planned: Iterable[PlannedCell], run: Path, resolver: Resolver,
+    planned: Iterable[PlannedCell],
+    run: Path,
+    resolver: Resolver,
     known: Callable[[AnyCell], float | None] = lambda cell: None,
-) -> RunSchedule:  # fmt: skip
+) -> RunSchedule:
     """What of `planned` is left to do in `run`, in groups of cells that can share work; `known`: what a cell took
     elsewhere."""
     done: list[AnyCell] = []
@@ -83,9 +89,7 @@ def schedule(
     estimates = Estimates(resolver.shape, known)
     planned = tuple(planned)
     keys = _reading_keys(planned)
-    pending: set[str] = (
-        set()
-    )  # cells that run again: what is attacked on their weights, or after them, does, too
+    pending: set[str] = set()  # cells that run again: what is attacked on their weights, or after them, does, too
     for item in planned:
         cell = item.cell
         record, stale = _state(cell, run, pending)
@@ -111,9 +115,7 @@ def schedule(
     )
 
 
-def shard_of(
-    planned: Sequence[PlannedCell], number: int, count: int, resolver: Resolver
-) -> tuple[PlannedCell, ...]:
+def shard_of(planned: Sequence[PlannedCell], number: int, count: int, resolver: Resolver) -> tuple[PlannedCell, ...]:
     """The part of a matrix that is for shard `number` of `count` (from 1), of about equal time.
 
     What depends on one training goes with it, and what may share readings stays together, unless it is more than half
@@ -136,9 +138,7 @@ def shard_of(
     most = cost(planned) / count / 2
     for part in [part for part, items in parts.items() if cost(items) > most]:
         if all(isinstance(item.cell, AttackCell) and training_id(item.cell) is None for item in parts[part]):
-            parts |= _grouped(
-                parts.pop(part), lambda item: f"{_part(item)} {item.cell.defense.model_dump_json()}"
-            )
+            parts |= _grouped(parts.pop(part), lambda item: f"{_part(item)} {item.cell.defense.model_dump_json()}")
     costs = {part: cost(items) for part, items in parts.items()}
     loads = [0.0] * count
     mine: set[str] = set()

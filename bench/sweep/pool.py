@@ -69,9 +69,13 @@ class PoolSpec:
 
 
 def run_within_limits(
-    cell: AnyCell, context: RunContext, memory: Memory, on_progress: OnProgress,
-    isolation: Isolation | None = None, company: Sequence[AnyCell] = (),
-) -> Record:  # fmt: skip
+    cell: AnyCell,
+    context: RunContext,
+    memory: Memory,
+    on_progress: OnProgress,
+    isolation: Isolation | None = None,
+    company: Sequence[AnyCell] = (),
+) -> Record:
     """Run one cell to a record that can be written, within the time limit; a worker that passes it ends itself."""
     limit = context.time_limit
     if limit is not None and isolation is not None and isolation.concerns(cell):

@@ -21,20 +21,10 @@ from bench.answer.context import Memory, RunContext, TrainingProgress, many_rows
 from bench.cell import AnyCell
 from bench.errors import StorageError
 from bench.isolation.isolation import Isolation
-from bench.isolation.process import (
-    end_with,
-    prepare_environment,
-    single_threaded,
-    timeout_reason,
-    trace_path,
-)
+from bench.isolation.process import end_with, prepare_environment, single_threaded, timeout_reason, trace_path
 from bench.record.schema import Record
 from bench.record.store import write
-from bench.sweep.pool import (
-    Event,
-    WorkerLost,
-    run_within_limits,
-)
+from bench.sweep.pool import Event, WorkerLost, run_within_limits
 
 
 @dataclass(slots=True)

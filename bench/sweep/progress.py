@@ -76,9 +76,7 @@ class Reporter(Observer):
     the way of the run.
     """
 
-    def __init__(
-        self, run: Path, title: str, *, cells: int, settled: int, left: Callable[[], float | None]
-    ) -> None:
+    def __init__(self, run: Path, title: str, *, cells: int, settled: int, left: Callable[[], float | None]) -> None:
         self._path, self._title, self._cells, self._left = run / _FILE, title, cells, left
         self._began, self._settled = time.time(), settled
         self._statuses: Counter[str] = Counter()
@@ -129,9 +127,15 @@ class Reporter(Observer):
         """Write the file now."""
         with self._lock:
             progress = RunProgress(
-                title=self._title, state=state, began=self._began, seen=time.time(), cells=self._cells,
-                settled=self._settled, statuses=dict(self._statuses), busy=dict(self._running),
+                title=self._title,
+                state=state,
+                began=self._began,
+                seen=time.time(),
+                cells=self._cells,
+                settled=self._settled,
+                statuses=dict(self._statuses),
+                busy=dict(self._running),
                 left=self._left() if state == "running" else None,
-            )  # fmt: skip
+            )
         with suppress(StorageError):  # a full disk: the records say so, too, and louder
             write_atomically(self._path, json.dumps(asdict(progress)).encode())

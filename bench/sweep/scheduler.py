@@ -33,14 +33,11 @@ class Scheduler:
     from, so that the order is made anew when it knows more."""
 
     def __init__(
-        self, groups: Iterable[CellGroup], seconds: Callable[[AnyCell], float],
-        learned: Callable[[], int] = lambda: 0,
-    ) -> None:  # fmt: skip
+        self, groups: Iterable[CellGroup], seconds: Callable[[AnyCell], float], learned: Callable[[], int] = lambda: 0
+    ) -> None:
         self._seconds, self._learned = seconds, learned
         self._ready: defaultdict[str, list[CellGroup]] = defaultdict(list)  # by data set, the longest last
-        self._first: list[
-            CellGroup
-        ] = []  # trainings that others wait for and cells to repeat, the most urgent last
+        self._first: list[CellGroup] = []  # trainings that others wait for and cells to repeat, the most urgent last
         self._blocked: defaultdict[str, list[CellGroup]] = defaultdict(list)  # by the training they wait for
         self._queues: dict[str, deque[AnyCell]] = {}  # what is left of each worker's group
         self._loaded: dict[str, str] = {}  # the data set that each worker has loaded

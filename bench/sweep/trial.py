@@ -39,9 +39,12 @@ class Trial:
 
 
 def tried(
-    cells: Iterable[AnyCell], defenses: Mapping[str, str], resolver: Resolver, data_dir: Path | None,
+    cells: Iterable[AnyCell],
+    defenses: Mapping[str, str],
+    resolver: Resolver,
+    data_dir: Path | None,
     start_pool: Callable[[RunContext], WorkerPool],
-) -> Trial:  # fmt: skip
+) -> Trial:
     """Try each attack that knows one of these defenses on a few readings of its first condition, on the CPU, in a
     folder that is gone afterwards.  Of a black box nothing is tried: its simulations would take minutes.
 
@@ -88,11 +91,7 @@ def _kind(cell: AttackCell) -> _Kind:
 def _can_be_short(cell: AttackCell) -> bool:
     """Whether it is a search, whose evaluations can be cut, or a gallery, on an untrained model."""
     iterative = getattr(registry.load("attacks", cell.attack.name), "iterative", True)
-    return (
-        cell.knowledge == "adaptive"
-        and cell.weights.kind == "init"
-        and (iterative or cell.grants.gallery > 0)
-    )
+    return cell.knowledge == "adaptive" and cell.weights.kind == "init" and (iterative or cell.grants.gallery > 0)
 
 
 def _order(cell: AttackCell) -> tuple[int, int]:

@@ -35,26 +35,32 @@ def _view(suite: Joined, run: Path) -> RowView:
     own = [each for each in suite.standings if each.own]
     text = "\n".join(view.clean(line, _LINE) for line in _words(suite, own))
     tags = {
-        "bench.kind": KIND, "bench.suite": suite.version,
+        "bench.kind": KIND,
+        "bench.suite": suite.version,
         "bench.defense": view.clean(", ".join(each.defense for each in own), _LINE),
-    }  # fmt: skip
+    }
     metrics = [] if len(own) > 1 else _metrics(own[0])
     content = [tags, metrics, text, [each.json() for each in suite.standings]]
     return RowView(
         key=digest(json.dumps([KIND, suite.version]).encode())[:32],
         shown=RunView(
-            sha256=digest(json.dumps(content).encode()), name=f"board of {suite.version}", status="FINISHED",
-            tags=tags, params={}, metrics=metrics, seconds=0.0,
+            sha256=digest(json.dumps(content).encode()),
+            name=f"board of {suite.version}",
+            status="FINISHED",
+            tags=tags,
+            params={},
+            metrics=metrics,
+            seconds=0.0,
         ),
-        text=text, cells=(), private=False, files=lambda: _files(suite, run),
-    )  # fmt: skip
+        text=text,
+        cells=(),
+        private=False,
+        files=lambda: _files(suite, run),
+    )
 
 
 def _words(suite: Joined, own: Sequence[Standing]) -> list[str]:
-    lines = [
-        f"{len(suite.standings)} settings on {suite.version}; the board is among the artifacts.",
-        "",
-    ]
+    lines = [f"{len(suite.standings)} settings on {suite.version}; the board is among the artifacts.", ""]
     for each in own:
         lines += [f"**{each.defense}**", ""]
         lines += [f"- {name}: {text}" for name, text in summary.lines(suite, each.defense)]
@@ -66,8 +72,9 @@ def _metrics(standing: Standing) -> list[tuple[str, float, int]]:
     """(name, value, step) of what there is and is finite."""
     figures: dict[str, float | None] = {
         "board/rank": None if standing.missing or standing.faults else standing.rank,
-        "board/accuracy": standing.accuracy, "board/epsilon": standing.epsilon,
-    }  # fmt: skip
+        "board/accuracy": standing.accuracy,
+        "board/epsilon": standing.epsilon,
+    }
     for point, place in standing.points.items():
         figures |= {f"board/leaked/{point}": place.leaked, f"board/recognised/{point}": place.recognised}
     return list(view.finite(figures))
@@ -79,7 +86,11 @@ def _files(suite: Joined, run: Path) -> Mapping[str, bytes]:
     shown = strips_of(suite.records, own, suite.version)
     title = f"Gradient leakage, {suite.version}"
     html = page.render(
-        suite.rows, thumbnails={}, title=title, context=[f"Reference: {suite.version}"], standings=suite.standings,
+        suite.rows,
+        thumbnails={},
+        title=title,
+        context=[f"Reference: {suite.version}"],
+        standings=suite.standings,
         strips=shown,
-    )  # fmt: skip
+    )
     return {BOARD: poster.svg(suite.standings, shown, title), PAGE: html.encode()}

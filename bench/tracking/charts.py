@@ -16,9 +16,12 @@ from bench.tracking import rows
 NAME = "bench: ε, accuracy, ASR"  # in the page's menu of views
 _RUNS = 100  # shown in a chart; MLflow's own limit is ten
 _COLUMNS = (
-    f"metrics.`{rows.ASR}`", f"metrics.`{rows.ACCURACY}`", f"metrics.`{rows.EPSILON}`",
-    "tags.`bench.rank`", "tags.`bench.flags`",
-)  # fmt: skip
+    f"metrics.`{rows.ASR}`",
+    f"metrics.`{rows.ACCURACY}`",
+    f"metrics.`{rows.EPSILON}`",
+    "tags.`bench.rank`",
+    "tags.`bench.flags`",
+)
 _TALL, _GRID = 320, 700  # pixels: of a chart's card, of the pictures' card
 
 
@@ -100,10 +103,18 @@ class _Page:
 
     def section(self, name: str, *charts: Mapping[str, Any], height: int = 320) -> None:
         number = f"bench-section-{len(self.sections)}"
-        self.sections.append({
-            "uuid": number, "name": name, "display": True, "isReordered": True, "deleted": False,
-            "isGenerated": False, "columns": max(1, len(charts)), "cardHeight": height,
-        })  # fmt: skip
+        self.sections.append(
+            {
+                "uuid": number,
+                "name": name,
+                "display": True,
+                "isReordered": True,
+                "deleted": False,
+                "isGenerated": False,
+                "columns": max(1, len(charts)),
+                "cardHeight": height,
+            }
+        )
         for chart in charts:
             self._add(number, chart)
 
@@ -115,10 +126,16 @@ class _Page:
                 self._add("bench-section-0", {**_bar(name), "deleted": True})
 
     def _add(self, section: str, chart: Mapping[str, Any]) -> None:
-        self.charts.append({
-            "uuid": f"bench-chart-{len(self.charts)}", "metricSectionId": section, "deleted": False,
-            "isGenerated": False, "runsCountToCompare": _RUNS, **chart,
-        })  # fmt: skip
+        self.charts.append(
+            {
+                "uuid": f"bench-chart-{len(self.charts)}",
+                "metricSectionId": section,
+                "deleted": False,
+                "isGenerated": False,
+                "runsCountToCompare": _RUNS,
+                **chart,
+            }
+        )
 
 
 def _bar(metric: str) -> dict[str, Any]:
@@ -127,8 +144,18 @@ def _bar(metric: str) -> dict[str, Any]:
 
 def _line(metric: str) -> dict[str, Any]:
     return {
-        "type": "LINE", "metricKey": metric, "selectedMetricKeys": [metric],
-        "xAxisKey": "step", "xAxisScaleType": "linear", "scaleType": "linear", "lineSmoothness": 0,
-        "range": {}, "yAxisKey": "metric", "yAxisExpressions": [], "selectedXAxisMetricKey": "",
-        "ignoreOutliers": False, "useGlobalXaxisKey": False, "useGlobalLineSmoothing": False,
-    }  # fmt: skip
+        "type": "LINE",
+        "metricKey": metric,
+        "selectedMetricKeys": [metric],
+        "xAxisKey": "step",
+        "xAxisScaleType": "linear",
+        "scaleType": "linear",
+        "lineSmoothness": 0,
+        "range": {},
+        "yAxisKey": "metric",
+        "yAxisExpressions": [],
+        "selectedXAxisMetricKey": "",
+        "ignoreOutliers": False,
+        "useGlobalXaxisKey": False,
+        "useGlobalLineSmoothing": False,
+    }

@@ -29,9 +29,7 @@ class Follower:
         self.run = run
         self.uploaded: UploadResult | None = None
         self._uri = store.checked_uri(run, tracking_uri)
-        self._command = [
-            sys.executable, "-P", "-m", "bench.cli.main", "sync", str(run), "--follow", "--attached",
-        ]  # fmt: skip
+        self._command = [sys.executable, "-P", "-m", "bench.cli.main", "sync", str(run), "--follow", "--attached"]
         self._command += ["--json", "--tracking-uri", self._uri]
         self._command += ["--include-pictures"] if include_pictures else []
         self._process: subprocess.Popen[bytes] | None = None

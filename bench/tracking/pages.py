@@ -18,10 +18,15 @@ from bench.tracking.server import HOST, direct
 _COMPARED = 12  # runs in the compare view: as many as it was seen to draw well
 # The columns of the table of runs: MLflow's own are a data set and a source that no record fills.
 _COLUMNS = (
-    "metrics.`leak/asr`", "metrics.`leak/psnr_db_median`", "metrics.`utility/accuracy`",
-    "tags.`bench.defense`", "tags.`bench.attack`", "tags.`bench.point`", "tags.`bench.knowledge`",
+    "metrics.`leak/asr`",
+    "metrics.`leak/psnr_db_median`",
+    "metrics.`utility/accuracy`",
+    "tags.`bench.defense`",
+    "tags.`bench.attack`",
+    "tags.`bench.point`",
+    "tags.`bench.knowledge`",
     "tags.`bench.reason`",
-)  # fmt: skip
+)
 _RUNS, _CHARTS = "bench", "bench-charts"  # names of views
 _WITH_IMAGES = "mlflow.loggedImages"  # MLflow's own tag of a run with pictures for its grid
 
@@ -71,9 +76,7 @@ def _compare(port: int, number: str) -> str | None:
     if len(alike) > 1:
         return _side_by_side(port, number, alike[:_COMPARED])
     order = ["metrics.`leak/asr` DESC", "attributes.start_time DESC"]
-    runs = _search(
-        port, number, f"attributes.status = 'FINISHED' and tags.`bench.kind` != '{rows.KIND}'", order
-    )
+    runs = _search(port, number, f"attributes.status = 'FINISHED' and tags.`bench.kind` != '{rows.KIND}'", order)
     current = [run["info"] for run in runs if "bench.superseded" not in _tags(run)]
     worst: dict[str, str] = {}  # by what stands after the attack in a run's name
     for info in current:
@@ -90,9 +93,11 @@ def _side_by_side(port: int, number: str, chosen: list[str]) -> str:
 def _runs(port: int, number: str) -> str:
     """The experiment's table of cells; without `workflowType` MLflow shows an empty page on traces."""
     state = {
-        "searchFilter": f"tags.`bench.kind` != '{rows.KIND}'", "selectedColumns": _COLUMNS,
-        "orderByKey": "attributes.start_time", "orderByAsc": False,
-    }  # fmt: skip
+        "searchFilter": f"tags.`bench.kind` != '{rows.KIND}'",
+        "selectedColumns": _COLUMNS,
+        "orderByKey": "attributes.start_time",
+        "orderByAsc": False,
+    }
     return _shared(port, number, _RUNS, json.dumps(state))
 
 

@@ -24,15 +24,27 @@ from bench.tracking.upload import Target
 
 # Of rows, in their order: left to itself, MLflow's page picks colours at random, and two of seven come out alike.
 _COLOURS = (
-    "#1f77b4", "#d62728", "#2ca02c", "#ff7f0e", "#9467bd", "#17becf", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22",
-    "#0b3c5d", "#f2a6a0", "#145a32", "#f5c242", "#4a235a",
-)  # fmt: skip
+    "#1f77b4",
+    "#d62728",
+    "#2ca02c",
+    "#ff7f0e",
+    "#9467bd",
+    "#17becf",
+    "#8c564b",
+    "#e377c2",
+    "#7f7f7f",
+    "#bcbd22",
+    "#0b3c5d",
+    "#f2a6a0",
+    "#145a32",
+    "#f5c242",
+    "#4a235a",
+)
 
 
 def send(
-    target: Target, run: Path, *, progress: Callable[[], None] = lambda: None,
-    stop: Callable[[], bool] = lambda: False,
-) -> int:  # fmt: skip
+    target: Target, run: Path, *, progress: Callable[[], None] = lambda: None, stop: Callable[[], bool] = lambda: False
+) -> int:
     """Make the store's rows of this run those of its records; how many were written.
 
     `progress` is called after each; `stop()` ends it between two.  Raises `upload.StoreError`.
@@ -76,10 +88,14 @@ def _create(target: Target, run: Path, row: RowView, colour: str, ended: int) ->
     withheld = row.private and not target.include_pictures
     image = None if withheld else _picture(run, row)
     tags = {
-        **row.shown.tags, "mlflow.runColor": colour, "bench.row": row.key, "bench.content": row.shown.sha256,
-        "bench.folder": _folder(run), "bench.run": view.clean(run.resolve().name, 250),
+        **row.shown.tags,
+        "mlflow.runColor": colour,
+        "bench.row": row.key,
+        "bench.content": row.shown.sha256,
+        "bench.folder": _folder(run),
+        "bench.run": view.clean(run.resolve().name, 250),
         "bench.picture": WITHHELD if withheld else GRID if image else "none",
-    }  # fmt: skip
+    }
     files = {**row.files(), **({GRID: pictures.png(image)} if image else {})}
     tile = (rows.GRID_KEY, _folded(image)) if image else None
     upload.create(target, replace(row.shown, tags=tags), ended, files, tile=tile, text=row.text)

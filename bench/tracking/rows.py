@@ -101,15 +101,21 @@ def _params(row: Row, defense: Entry) -> dict[str, str]:
 def _tags(row: Row, defense: Entry) -> dict[str, str]:
     worst = row.worst
     return {
-        "bench.kind": KIND, "bench.dataset": row.dataset, "bench.model": row.model, "bench.defense": defense.name,
-        "bench.condition": row.title, "bench.rank": str(row.rank), "bench.pareto": str(row.pareto).lower(),
+        "bench.kind": KIND,
+        "bench.dataset": row.dataset,
+        "bench.model": row.model,
+        "bench.defense": defense.name,
+        "bench.condition": row.title,
+        "bench.rank": str(row.rank),
+        "bench.pareto": str(row.pareto).lower(),
         "bench.complete": str(row.complete).lower(),
         "bench.flags": " ".join(dict.fromkeys(flag.code for flag in row.flags)),
         "bench.worst_point": worst.point if worst else "",
         "bench.best_attack": worst.best.attack if worst and worst.best else "",
         "bench.protocol": "" if row.protocol is None else str(row.protocol),
-        "bench.training": row.cost.setting if row.cost else "", "bench.private": str(row.private).lower(),
-    }  # fmt: skip
+        "bench.training": row.cost.setting if row.cost else "",
+        "bench.private": str(row.private).lower(),
+    }
 
 
 def _metrics(row: Row) -> Iterator[tuple[str, float, int]]:
@@ -122,9 +128,11 @@ def _metrics(row: Row) -> Iterator[tuple[str, float, int]]:
         figures |= {f"{ASR_AT}{name}": at.asr, f"{EPSILON_AT}{name}": at.epsilon}
     if cost:
         figures |= {
-            ACCURACY: cost.accuracy, "accuracy/lost": cost.loss,
-            EPSILON: cost.epsilon, "cost/overhead": cost.overhead,
-        }  # fmt: skip
+            ACCURACY: cost.accuracy,
+            "accuracy/lost": cost.loss,
+            EPSILON: cost.epsilon,
+            "cost/overhead": cost.overhead,
+        }
     yield from view.finite(figures)
     yield from ((CURVE, accuracy, step) for step, accuracy in (cost.curve if cost else ()))
 

@@ -46,13 +46,25 @@ def serving(uri: str, port: int, log: Path) -> Iterator["subprocess.Popen[bytes]
     Raises `BenchError` where it does not start.
     """
     command = [
-        sys.executable, "-P", "-m", "mlflow", "server",
-        "--backend-store-uri", uri,
-        "--default-artifact-root", (log.parent / "mlartifacts").as_uri(),
+        sys.executable,
+        "-P",
+        "-m",
+        "mlflow",
+        "server",
+        "--backend-store-uri",
+        uri,
+        "--default-artifact-root",
+        (log.parent / "mlartifacts").as_uri(),
         "--no-serve-artifacts",
-        "--host", HOST, "--port", str(port), "--workers", "1",
-        "--allowed-hosts", f"{HOST}:{port},localhost:{port}",
-    ]  # fmt: skip
+        "--host",
+        HOST,
+        "--port",
+        str(port),
+        "--workers",
+        "1",
+        "--allowed-hosts",
+        f"{HOST}:{port},localhost:{port}",
+    ]
     with log.open("wb") as output:
         server = subprocess.Popen(
             command,

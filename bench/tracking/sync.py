@@ -35,9 +35,14 @@ def never() -> bool:
 
 
 def sync(
-    run: Path, uri: str | None = None, *, include_pictures: bool = False, wait: Wait = at_once, stop: Stop = never,
+    run: Path,
+    uri: str | None = None,
+    *,
+    include_pictures: bool = False,
+    wait: Wait = at_once,
+    stop: Stop = never,
     progress: Callable[[UploadResult], None] = lambda state: None,
-) -> UploadResult:  # fmt: skip
+) -> UploadResult:
     """Upload the records that the store has not until `wait` says that the run is over, then its rows.
 
     A store that does not answer is no error: it is the `reason` of what is `left`.  Raises `BenchError` for an
@@ -80,9 +85,12 @@ def sync(
 def _sum(before: UploadResult, now: UploadResult) -> UploadResult:
     """Both passes; of reasons the newer one, where it is not that of a record that failed for good."""
     return UploadResult(
-        count=before.count + now.count, skipped=before.skipped + now.skipped, failed=before.failed + now.failed,
-        left=now.left, reason=now.reason or (before.reason if before.failed else None),
-    )  # fmt: skip
+        count=before.count + now.count,
+        skipped=before.skipped + now.skipped,
+        failed=before.failed + now.failed,
+        left=now.left,
+        reason=now.reason or (before.reason if before.failed else None),
+    )
 
 
 def _versions(run: Path) -> dict[str, Version]:

@@ -71,15 +71,17 @@ def open_target(
         else:
             client = _client(address)
             number = _experiment(client, name)
-    return Target(
-        client=client, uri=address, experiment=name, experiment_id=number, include_pictures=include_pictures
-    )
+    return Target(client=client, uri=address, experiment=name, experiment_id=number, include_pictures=include_pictures)
 
 
 def send(
-    target: Target, run: Path, cells: Iterable[str], *, progress: Callable[[UploadResult], None] = lambda state: None,
+    target: Target,
+    run: Path,
+    cells: Iterable[str],
+    *,
+    progress: Callable[[UploadResult], None] = lambda state: None,
     stop: Callable[[], bool] = lambda: False,
-) -> UploadResult:  # fmt: skip
+) -> UploadResult:
     """Upload these cells' records in order, until the store fails or `stop()`.
 
     A record that cannot be uploaded is counted as failed, and the others go on.
@@ -205,9 +207,14 @@ def _create(target: Target, run: Path, record: Record, shown: RunView) -> str:
 
 
 def create(
-    target: Target, shown: RunView, ended: int, files: Mapping[str, bytes], *,
-    tile: tuple[str, Image.Image] | None = None, text: str = "",
-) -> str:  # fmt: skip
+    target: Target,
+    shown: RunView,
+    ended: int,
+    files: Mapping[str, bytes],
+    *,
+    tile: tuple[str, Image.Image] | None = None,
+    text: str = "",
+) -> str:
     """Make an MLflow run of what is shown; its id.  It is ended last, so that an open run is one cut off.
 
     One write makes the run, one fills it, one ends it.  `ended` in milliseconds, `files` (pictures) by name, `tile`
@@ -217,9 +224,8 @@ def create(
 
     client = target.client
     info = client.create_run(
-        target.experiment_id, start_time=max(0, ended - int(1000 * shown.seconds)), tags=shown.tags,
-        run_name=shown.name,
-    ).info  # fmt: skip
+        target.experiment_id, start_time=max(0, ended - int(1000 * shown.seconds)), tags=shown.tags, run_name=shown.name
+    ).info
     run_id: str = info.run_id
     refused = _put(client, info, files)
     if tile is not None and refused is None:
@@ -232,9 +238,7 @@ def create(
     params = [Param(key, value) for key, value in shown.params.items()]
     metrics = [Metric(name, value, ended, step) for name, value, step in shown.metrics]
     while params or metrics or tags:
-        client.log_batch(
-            run_id, params=params[:_PARAMS], metrics=metrics[:_METRICS], tags=tags, synchronous=True
-        )
+        client.log_batch(run_id, params=params[:_PARAMS], metrics=metrics[:_METRICS], tags=tags, synchronous=True)
         params, metrics, tags = params[_PARAMS:], metrics[_METRICS:], []
     client.set_terminated(run_id, shown.status, end_time=ended)
     return run_id

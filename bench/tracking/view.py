@@ -92,9 +92,7 @@ def finite(figures: Mapping[str, float | None]) -> Iterator[tuple[str, float, in
 def suitable_params(part: Frozen, path: str = "") -> dict[str, str]:
     """The fields of a cell, or of its part at `path`, as MLflow's parameters.  The tags have the hashes."""
     return {
-        suitable_key(key): clean(value, _PARAM)
-        for key, value in flat(part, path)
-        if key.rpartition(".")[2] != "sha256"
+        suitable_key(key): clean(value, _PARAM) for key, value in flat(part, path) if key.rpartition(".")[2] != "sha256"
     }
 
 
@@ -124,9 +122,7 @@ def _tags(record: Record, sha256: str) -> Iterator[tuple[str, str]]:
     yield "bench.fingerprint", digest(repr(record.provenance).encode())
     yield "bench.protocol", _text(record.protocol)
     yield "bench.private", _text(record.private)
-    if record.provenance.left is not None and isinstance(
-        record.cell, AttackCell
-    ):  # its figures are of these alone
+    if record.provenance.left is not None and isinstance(record.cell, AttackCell):  # its figures are of these alone
         yield "bench.left", f"{len(record.provenance.left)} of {record.cell.readings} readings"
     yield from ((f"bench.{path}", text) for path, text in flat(record.cell, params=False))
     for prefix, group in (("environment", record.environment), ("result", record.result)):

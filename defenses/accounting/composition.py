@@ -53,8 +53,7 @@ def of_paper(counts: Mapping[float, float], q: float, delta: float) -> dict[str,
     """Base, advanced and zCDP of `counts` steps at each multiplier σ: sums over the steps, where the three formulas
     above have products."""
     each = [
-        (amplified(round(classic(sigma, delta), SERIES_ROUNDING), q), sigma, count)
-        for sigma, count in counts.items()
+        (amplified(round(classic(sigma, delta), SERIES_ROUNDING), q), sigma, count) for sigma, count in counts.items()
     ]
     squares = sum(count * epsilon**2 for epsilon, _, count in each)
     rho = sum(count * q**2 / sigma**2 for _, sigma, count in each)

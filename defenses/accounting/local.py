@@ -25,16 +25,26 @@ def released(reports: Reports, *, rounds: int, coordinates: int) -> tuple[Epsilo
 def at_tap(reports: Reports, *, coordinates: int, observations: int) -> EpsilonReport:
     """ε of one client's reports of a round against whoever sees them together: d·ε for each observation."""
     return _report(
-        "tap", "a client's reports of one round: d·ε, pure", observations * coordinates * reports.epsilon,
-        observations, adversary=TAP,
-    )  # fmt: skip
+        "tap",
+        "a client's reports of one round: d·ε, pure",
+        observations * coordinates * reports.epsilon,
+        observations,
+        adversary=TAP,
+    )
 
 
-def _report(
-    convention: str, accountant: str, epsilon: float, steps: int, adversary: str = RELEASED
-) -> EpsilonReport:
+def _report(convention: str, accountant: str, epsilon: float, steps: int, adversary: str = RELEASED) -> EpsilonReport:
     return EpsilonReport(
-        convention=convention, accountant=accountant, unit="client", adversary=adversary,  # type: ignore[arg-type]
-        epsilon=epsilon, delta=0.0, q=1.0, steps=steps, multiplier=None, sampling="none",
-        adjacency="one replaced", caveats=("weights are clipped to a range that may have been learned from them",),
-    )  # fmt: skip
+        convention=convention,
+        accountant=accountant,
+        unit="client",
+        adversary=adversary,  # type: ignore[arg-type]
+        epsilon=epsilon,
+        delta=0.0,
+        q=1.0,
+        steps=steps,
+        multiplier=None,
+        sampling="none",
+        adjacency="one replaced",
+        caveats=("weights are clipped to a range that may have been learned from them",),
+    )

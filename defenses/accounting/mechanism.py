@@ -63,19 +63,29 @@ class Sampling:
 
 
 def sampling_of(
-    unit: Unit, *, clients: int, per_round: int, rounds: int, steps: int, batch: int, client_examples: int,
+    unit: Unit,
+    *,
+    clients: int,
+    per_round: int,
+    rounds: int,
+    steps: int,
+    batch: int,
+    client_examples: int,
     examples: int,
-) -> Sampling:  # fmt: skip
+) -> Sampling:
     """Fed-αCDP's: an example by B/|D_i| in every local step (it states B·K/|D|, of all `examples`), a client
     by K/N in every round."""
     if unit == "client":
         return Sampling(q=per_round / clients, per_round=1, rounds=rounds, clients=(per_round, clients))
     return Sampling(
-        q=min(1.0, batch / client_examples), per_round=steps, rounds=rounds,
-        stated=min(1.0, batch * per_round / examples), clients=(per_round, clients),
+        q=min(1.0, batch / client_examples),
+        per_round=steps,
+        rounds=rounds,
+        stated=min(1.0, batch * per_round / examples),
+        clients=(per_round, clients),
         used=min(1.0, steps * batch / client_examples),
         uses=uses_of_example(steps=steps, batch=batch, client_examples=client_examples),
-    )  # fmt: skip
+    )
 
 
 def uses_of_example(*, steps: int, batch: int, client_examples: int) -> int:

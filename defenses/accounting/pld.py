@@ -30,9 +30,7 @@ def epsilon(counts: Mapping[float, float], delta: float, *, q: float) -> float:
     return float(accountant.get_epsilon(delta))
 
 
-def without_replacement(
-    counts: Mapping[float, float], delta: float, *, per_round: int, clients: int
-) -> float:
+def without_replacement(counts: Mapping[float, float], delta: float, *, per_round: int, clients: int) -> float:
     """ε of so many rounds at each noise multiplier, neighbours by replacing one of N clients, of whom K are drawn
     without replacement in each round: the Rényi bound of Wang, Balle & Kasiviswanathan 2019 (theorem 9; for the
     Gaussian as dp-accounting has it)."""

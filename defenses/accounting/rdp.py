@@ -11,8 +11,21 @@ from scipy.special import gammaln
 
 # The orders that Fed-αCDP's figures come from (TensorFlow Privacy's of that time).
 ORDERS: tuple[float, ...] = (
-    1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 3.5, 4.0, 4.5, *map(float, range(5, 64)), 128.0, 256.0, 512.0,
-)  # fmt: skip
+    1.25,
+    1.5,
+    1.75,
+    2.0,
+    2.25,
+    2.5,
+    3.0,
+    3.5,
+    4.0,
+    4.5,
+    *map(float, range(5, 64)),
+    128.0,
+    256.0,
+    512.0,
+)
 _MANY, _MESH = 200, 0.02
 _LARGE = 600.0  # exponents up to which double precision holds the exponential
 

@@ -71,9 +71,7 @@ def figures(
 
     With `tensors` above 1 each is clipped by itself; `uses` is how often the tap shows one example.
     """
-    mechanism = Mechanism(
-        unit="example", sigmas=(sigma,), released=1.0, rows={"step": 0.5}, per_tensor=tensors > 1
-    )
+    mechanism = Mechanism(unit="example", sigmas=(sigma,), released=1.0, rows={"step": 0.5}, per_tensor=tensors > 1)
     sampling = Sampling(q=q, per_round=steps, rounds=1)
     tap = at_tap(mechanism, "step", tensors=tensors, uses=uses, delta=delta)
     assert tap is not None  # a step's mean is protected
@@ -100,22 +98,38 @@ def at_tap(
     each = mechanism.sigmas[min(at, len(mechanism.sigmas) - 1)] * factor
     epsilon = composition.gaussian(each / math.sqrt(uses), delta)
     return EpsilonReport(
-        convention="tap", accountant="Gaussian mechanism, exactly", unit=mechanism.unit, adversary=TAP,
-        **_finite(epsilon), delta=delta, q=1.0, steps=uses, multiplier=(each, each), sampling="none",
-        adjacency=_REPLACED, caveats=_caveats(mechanism, tensors),
-    )  # fmt: skip
+        convention="tap",
+        accountant="Gaussian mechanism, exactly",
+        unit=mechanism.unit,
+        adversary=TAP,
+        **_finite(epsilon),
+        delta=delta,
+        q=1.0,
+        steps=uses,
+        multiplier=(each, each),
+        sampling="none",
+        adjacency=_REPLACED,
+        caveats=_caveats(mechanism, tensors),
+    )
 
 
 def _paper(mechanism: Mechanism, sampling: Sampling, delta: float) -> EpsilonReport:
     epsilon = paper_epsilon(mechanism, sampling, delta)
     assumption = "as if each row were clipped whole and the noise were σC on the sum"
     return EpsilonReport(
-        convention="paper", accountant="moments accountant (RDP, old conversion)", unit=mechanism.unit,
-        adversary=RELEASED, **_finite(epsilon), delta=delta, q=sampling.q,
+        convention="paper",
+        accountant="moments accountant (RDP, old conversion)",
+        unit=mechanism.unit,
+        adversary=RELEASED,
+        **_finite(epsilon),
+        delta=delta,
+        q=sampling.q,
         steps=sampling.per_round * sampling.rounds + (mechanism.unit == "client"),
-        multiplier=_ends(_steps(mechanism, sampling, 1.0)), sampling=_POISSON, adjacency=_ADDED,
+        multiplier=_ends(_steps(mechanism, sampling, 1.0)),
+        sampling=_POISSON,
+        adjacency=_ADDED,
         caveats=(assumption, *mechanism.caveats),
-    )  # fmt: skip
+    )
 
 
 def _table_11(mechanism: Mechanism, sampling: Sampling, delta: float) -> list[EpsilonReport]:
@@ -132,13 +146,21 @@ def _table_11(mechanism: Mechanism, sampling: Sampling, delta: float) -> list[Ep
     }
     return [
         EpsilonReport(
-            convention="paper", accountant=f"{name} composition" if name != "zCDP" else name,
-            unit=mechanism.unit, adversary=RELEASED, **_finite(value), delta=delta, q=q,
-            steps=int(sum(counts.values())), multiplier=_ends(counts), sampling=_POISSON, adjacency=_ADDED,
+            convention="paper",
+            accountant=f"{name} composition" if name != "zCDP" else name,
+            unit=mechanism.unit,
+            adversary=RELEASED,
+            **_finite(value),
+            delta=delta,
+            q=q,
+            steps=int(sum(counts.values())),
+            multiplier=_ends(counts),
+            sampling=_POISSON,
+            adjacency=_ADDED,
             caveats=(caveats[name],),
         )
         for name, value in composed.items()
-    ]  # fmt: skip
+    ]
 
 
 def _idealised(mechanism: Mechanism, sampling: Sampling, tensors: int, delta: float) -> EpsilonReport:
@@ -149,20 +171,23 @@ def _idealised(mechanism: Mechanism, sampling: Sampling, tensors: int, delta: fl
     shared = {
         "convention": "idealised",
         "accountant": "RDP (too large for a distribution)" if wide else "privacy loss distributions (dp-accounting)",
-        "unit": mechanism.unit, "adversary": RELEASED, "delta": delta, "q": sampling.q,
+        "unit": mechanism.unit,
+        "adversary": RELEASED,
+        "delta": delta,
+        "q": sampling.q,
         "steps": sampling.per_round * sampling.rounds,
-        "multiplier": _ends(counts), "sampling": _POISSON, "adjacency": _ADDED,
+        "multiplier": _ends(counts),
+        "sampling": _POISSON,
+        "adjacency": _ADDED,
         "caveats": (*_caveats(mechanism, tensors), _NOT_POISSON),
-    }  # fmt: skip
+    }
     if not pld.available():
         return EpsilonReport(epsilon=None, absent=_NOT_INSTALLED, **shared)  # type: ignore[arg-type]
     epsilon = bound if wide else pld.epsilon(counts, delta, q=sampling.q)
     return EpsilonReport(**_finite(epsilon), **shared)  # type: ignore[arg-type]
 
 
-def _valid(
-    mechanism: Mechanism, sampling: Sampling, tensors: int, delta: float
-) -> tuple[EpsilonReport, ...]:  # fmt: skip
+def _valid(mechanism: Mechanism, sampling: Sampling, tensors: int, delta: float) -> tuple[EpsilonReport, ...]:
     """ε by the sampling that runs; of examples removed, the headline, and replaced."""
     if sampling.clients is None:
         return ()
@@ -170,42 +195,48 @@ def _valid(
     removed = _by_round(mechanism, sampling, mechanism.released / _root(mechanism, tensors))
     replaced = [multiplier / 2 for multiplier in removed]
     shared: dict[str, Any] = {
-        "convention": "valid", "unit": mechanism.unit, "adversary": RELEASED, "delta": delta, "q": drawn / clients,
-        "steps": sampling.rounds, "sampling": _FIXED,
-    }  # fmt: skip
+        "convention": "valid",
+        "unit": mechanism.unit,
+        "adversary": RELEASED,
+        "delta": delta,
+        "q": drawn / clients,
+        "steps": sampling.rounds,
+        "sampling": _FIXED,
+    }
     caveats = _caveats(mechanism, tensors)
     if mechanism.unit == "client":
         counts = rdp.multiplicities(replaced, 1)
         value = _unless_unproved(
-            mechanism,
-            lambda: pld.without_replacement(counts, delta, per_round=drawn, clients=clients),
-            needs=True,
+            mechanism, lambda: pld.without_replacement(counts, delta, per_round=drawn, clients=clients), needs=True
         )
         accountant = "RDP of samples without replacement (Wang, Balle & Kasiviswanathan 2019)"
         return (
             EpsilonReport(
-                **shared, **value, accountant=accountant, adjacency=_REPLACED,
-                multiplier=(replaced[0], replaced[-1]), caveats=caveats,
+                **shared,
+                **value,
+                accountant=accountant,
+                adjacency=_REPLACED,
+                multiplier=(replaced[0], replaced[-1]),
+                caveats=caveats,
             ),
-        )  # fmt: skip
+        )
     rate = drawn / clients * sampling.used
     reports = []
     for adjacency, multipliers in ((_REMOVED, removed), (_REPLACED, replaced)):
         releases = [sampling.uses / each**2 if each else math.inf for each in multipliers]
         value = _unless_unproved(mechanism, partial(fixed.of_examples, releases, delta, rate=rate))
         always = fixed.of_examples(releases, delta, rate=1.0)
-        every = (
-            (f"{always:.3g} of a client that takes part in every round",)
-            if value["epsilon"] is not None
-            else ()
-        )
+        every = (f"{always:.3g} of a client that takes part in every round",) if value["epsilon"] is not None else ()
         reports.append(
             EpsilonReport(
-                **shared, **value, adjacency=adjacency, multiplier=(multipliers[0], multipliers[-1]),
+                **shared,
+                **value,
+                adjacency=adjacency,
+                multiplier=(multipliers[0], multipliers[-1]),
                 accountant="Gaussian releases to an attacker who knows when an example is used",
                 caveats=(*every, *caveats),
             )
-        )  # fmt: skip
+        )
     return tuple(reports)
 
 
@@ -216,9 +247,7 @@ def _by_round(mechanism: Mechanism, sampling: Sampling, factor: float) -> list[f
     return [factor * min(sigmas[first : first + count]) for first in range(0, len(sigmas), count)]
 
 
-def _unless_unproved(
-    mechanism: Mechanism, epsilon: Callable[[], float], *, needs: bool = False
-) -> Mapping[str, Any]:
+def _unless_unproved(mechanism: Mechanism, epsilon: Callable[[], float], *, needs: bool = False) -> Mapping[str, Any]:
     if mechanism.unproved:
         return {"epsilon": None, "absent": mechanism.unproved}
     if needs and not pld.available():

@@ -74,9 +74,7 @@ def _screened(of_example: _OfExample, weights: Tensors, inputs: Tensor, count: i
     if shared:
         grey = torch.full_like(inputs[:1], _GREY)
         wrong = _estimates(of_example, weights, grey) / _norms(of_example, weights, grey)
-        norms = torch.where(
-            wrong > 0, norms / wrong, norms
-        )  # NaN, for a feature that is flat there, is not above 0
+        norms = torch.where(wrong > 0, norms / wrong, norms)  # NaN, for a feature that is flat there, is not above 0
     estimate = _over(norms, values)
     first = min(max(count - near // 2, 0), estimate.shape[-1] - near)
     order = estimate.argsort(dim=-1, stable=True)

@@ -179,10 +179,7 @@ def public_gradients(context: Context) -> Mapping[str, Tensor] | None:
     like = next(iter(weights.values()))
     inputs = public.inputs[:_EXAMPLES].to(like)
     targets = one_hot(public.labels[:_EXAMPLES].to(like.device), public.classes, like.dtype)
-    return {
-        name: value.detach()
-        for name, value in example_gradients(public.model, weights, inputs, targets).items()
-    }
+    return {name: value.detach() for name, value in example_gradients(public.model, weights, inputs, targets).items()}
 
 
 def _nonzero(value: Tensor) -> Tensor:

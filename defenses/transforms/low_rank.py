@@ -42,9 +42,7 @@ class TopDirections(Transform):
         The truth has UUᵀG = R and GVVᵀ = R, so that this is R.  It keeps all of G but what lies outside both
         spaces; UUᵀGVVᵀ alone throws away how far a candidate's other directions reach into them.
         """
-        return {
-            name: self._projected(tensor, observed[name], context.lead) for name, tensor in tensors.items()
-        }
+        return {name: self._projected(tensor, observed[name], context.lead) for name, tensor in tensors.items()}
 
     def _kept(self, matrix: Tensor) -> int:
         least = min(matrix.shape[-2:])

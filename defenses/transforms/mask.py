@@ -124,6 +124,4 @@ def _first(scores: Tensors, share: float, lead: int) -> dict[str, Tensor]:
 
 
 def _masked(tensors: Tensors, masks: Tensors) -> dict[str, Tensor]:
-    return {
-        name: torch.where(masks[name], tensor, torch.zeros_like(tensor)) for name, tensor in tensors.items()
-    }
+    return {name: torch.where(masks[name], tensor, torch.zeros_like(tensor)) for name, tensor in tensors.items()}

@@ -63,6 +63,4 @@ class PruneRepresentation(Transform):
         """The weight's name: the layer's, or that of the last weight that is a matrix."""
         if self.layer:
             return f"{self.layer}.weight"
-        return [
-            name for name, value in tensors.items() if name.endswith("weight") and value.dim() == lead + 2
-        ][-1]
+        return [name for name, value in tensors.items() if name.endswith("weight") and value.dim() == lead + 2][-1]

@@ -27,9 +27,7 @@ class Ring:
         if self.bits < 1:
             raise ValueError(f"bits must be at least 1, got {self.bits}")
         if self.clients < 2:
-            raise ValueError(
-                "the sum of one client's update is that update; give the round two clients at least"
-            )
+            raise ValueError("the sum of one client's update is that update; give the round two clients at least")
         if not _LOW < self.width <= _LOW + _BITS:
             raise ValueError(
                 f"a ring of {self.width} bits for {self.clients} clients; take bits so that it has "
@@ -92,9 +90,7 @@ class MaskInRing(Transform):
         of their rounding, 1/(4K)."""
         del context, state
         square = self.ring.step**2
-        return AddedNoise(
-            variance=square * (4.0**self.ring.width - 1) / 12, of_mean=square / (4 * self.ring.clients)
-        )
+        return AddedNoise(variance=square * (4.0**self.ring.width - 1) / 12, of_mean=square / (4 * self.ring.clients))
 
     def log_likelihood(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor:
         """0 for every candidate: all are as likely."""
@@ -104,9 +100,7 @@ class MaskInRing(Transform):
 
     def _seeds(self, name: str, like: Tensor, context: Context) -> Tensor:
         """s_k, uniform in [0, R), in float64, of two draws each: one has too few bits."""
-        high = torch.floor(
-            context.draws.uniform(f"{name}/mask high", like).double() * 2.0 ** (self.ring.width - _LOW)
-        )
+        high = torch.floor(context.draws.uniform(f"{name}/mask high", like).double() * 2.0 ** (self.ring.width - _LOW))
         low = torch.floor(context.draws.uniform(f"{name}/mask low", like).double() * 2.0**_LOW)
         return high * 2.0**_LOW + low
 

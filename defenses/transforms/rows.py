@@ -20,9 +20,7 @@ def unflattened(vectors: Tensor, tensors: Tensors, lead: int) -> dict[str, Tenso
     """The inverse of `flattened`: (*lead, coordinate) cut into the shapes of `tensors`."""
     sizes = [rows(tensor, lead).shape[-1] for tensor in tensors.values()]
     parts = torch.split(vectors, sizes, dim=-1)
-    return {
-        name: part.reshape(tensor.shape) for (name, tensor), part in zip(tensors.items(), parts, strict=True)
-    }
+    return {name: part.reshape(tensor.shape) for (name, tensor), part in zip(tensors.items(), parts, strict=True)}
 
 
 def broadcast(factor: Tensor, tensor: Tensor) -> Tensor:

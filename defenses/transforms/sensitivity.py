@@ -39,9 +39,7 @@ class SensitivityNoise(Additive):
         if context.stage == "example":
             return rescaled(tensors, self.by_norms(norms(tensors, context.lead), context), context)
         if context.norms is None:
-            raise ValueError(
-                f"noise by sensitivity needs the examples' norms; stage {context.stage} has none"
-            )
+            raise ValueError(f"noise by sensitivity needs the examples' norms; stage {context.stage} has none")
         size = self._sigma(context) * self.share * self._sensitivity(context.norms)
         return rescaled(tensors, Scaling({}, size), context)
 

@@ -23,8 +23,6 @@ class ShuffleCoordinates(Transform):
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
         return {
-            name: torch.gather(
-                value, 0, context.draws.uniform(f"{name}/order", value).argsort(dim=0, stable=True)
-            )
+            name: torch.gather(value, 0, context.draws.uniform(f"{name}/order", value).argsort(dim=0, stable=True))
             for name, value in tensors.items()
         }

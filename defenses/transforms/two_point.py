@@ -85,8 +85,7 @@ class TwoPoint(Transform):
         scale = (self.stretch / context.setting.weight_step) ** 2
         return AddedNoise(
             variance={
-                name: (scale * self._range(start)[1] ** 2).to(start.dtype)
-                for name, start in _weights(context).items()
+                name: (scale * self._range(start)[1] ** 2).to(start.dtype) for name, start in _weights(context).items()
             },
             bound=True,
         )

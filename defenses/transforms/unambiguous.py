@@ -39,9 +39,7 @@ class SendUnambiguous(Transform):
 
     def update(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
         if context.examples is None:
-            raise ValueError(
-                f"whether examples agree is told by each one's gradient; stage {context.stage} has none"
-            )
+            raise ValueError(f"whether examples agree is told by each one's gradient; stage {context.stage} has none")
         sent, after = {}, dict(state)
         for name, tensor in tensors.items():
             held, spread = state[_HELD + name], state[_SPREAD + name]

@@ -15,9 +15,13 @@ known = {"public": images[1000:], "public_labels": classes[1000:]}  # what anyon
 private = TensorDataset(images[:1000], classes[:1000])
 model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Sigmoid(), nn.Linear(32, 10))
 model, optimizer, loader = PrivacyEngine().make_private(
-    module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), noise_multiplier=0.1, max_grad_norm=1.0,
-    data_loader=DataLoader(private, batch_size=4), poisson_sampling=False,
-)  # fmt: skip
+    module=model,
+    optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+    noise_multiplier=0.1,
+    max_grad_norm=1.0,
+    data_loader=DataLoader(private, batch_size=4),
+    poisson_sampling=False,
+)
 
 x, y = next(iter(loader))
 cross_entropy(model(x), y).backward()

@@ -26,16 +26,19 @@ def terminal(ranks: Sequence[AttackRank]) -> RenderableType:
         short = {each.attack: short_attack(each.attack) for each in group}
         for heading in ("#", "attack", "rate", "of all", "examples", "dB", "s a success"):
             words = heading == "attack"
-            table.add_column(
-                heading, justify="left" if words else "right", no_wrap=not words, overflow="fold"
-            )
+            table.add_column(heading, justify="left" if words else "right", no_wrap=not words, overflow="fold")
         for each in group:
             name = short[each.attack]
             if list(short.values()).count(name) > 1:
                 name = names[each.attack]
             table.add_row(
-                str(each.rank), name, Text(share(each.rate)).append(f" {interval(each.interval)}", style="dim"),
-                share(each.of_all), str(each.examples), formatted(each.psnr_db, ".0f"), formatted(each.seconds, ".3g"),
-            )  # fmt: skip
+                str(each.rank),
+                name,
+                Text(share(each.rate)).append(f" {interval(each.interval)}", style="dim"),
+                share(each.of_all),
+                str(each.examples),
+                formatted(each.psnr_db, ".0f"),
+                formatted(each.seconds, ".3g"),
+            )
         parts += [Text(title, style="bold"), table]
     return Group(*parts, Text(LEGEND, style="dim"))

@@ -60,31 +60,45 @@ def charts() -> list[Chart]:
     """The charts, in the order in which the page shows them."""
     return [
         Chart(
-            id="trade", heading="Privacy against utility", needs=("asr", "accuracy"), most=500,
+            id="trade",
+            heading="Privacy against utility",
+            needs=("asr", "accuracy"),
+            most=500,
             caption="Lower right is better. The dashed line joins the Pareto front; hollow: incomplete, never on it. "
             "Bars: 95 % intervals.",
             nothing="No defense here has both an attack success rate and a training, so accuracy is unknown.",
             spec=_trade(),
         ),
         Chart(
-            id="attacks", heading="Each attack against each defense", needs=("attacks",), most=24,
+            id="attacks",
+            heading="Each attack against each defense",
+            needs=("attacks",),
+            most=24,
             caption="Share of examples, in percent, that each attack alone got back; in a cascade those that the "
             "attacks before it had not got back. n/a: does not apply; failed: crashed.",
-            nothing="No attack was scored here.", spec=_heat(),
+            nothing="No attack was scored here.",
+            spec=_heat(),
         ),
         Chart(
-            id="reached", heading="How good the reconstructions are", needs=("reached",), most=12,
+            id="reached",
+            heading="How good the reconstructions are",
+            needs=("reached",),
+            most=12,
             caption=f"Share of examples that some attack brought to at least this PSNR. "
             f"Vertical line: {SUCCESS_DB} dB, the least that counts as success.",
             nothing="No reconstruction was scored here, or attacks came in a cascade and stopped at success.",
             spec=_reached(),
         ),
         Chart(
-            id="learning", heading="What training under the defense costs", needs=("accuracies",), most=12,
+            id="learning",
+            heading="What training under the defense costs",
+            needs=("accuracies",),
+            most=12,
             caption="Test accuracy over the rounds, mean over seeds.",
-            nothing="No defense was trained on this data set and model.", spec=_learning(),
+            nothing="No defense was trained on this data set and model.",
+            spec=_learning(),
         ),
-    ]  # fmt: skip
+    ]
 
 
 def conditions(lines: Iterable[Line]) -> list[dict[str, Any]]:
@@ -92,12 +106,13 @@ def conditions(lines: Iterable[Line]) -> list[dict[str, Any]]:
     place of its name."""
     return [
         {
-            "title": group[0].row.title, "points": ordered(p for line in group for p in line.row.points),
+            "title": group[0].row.title,
+            "points": ordered(p for line in group for p in line.row.points),
             "telling": _telling([line.row for line in group]),
             "rows": [_row(line, [other.row for other in group]) for line in group],
         }
         for group in grouped(lines, lambda line: line.row.key).values()
-    ]  # fmt: skip
+    ]
 
 
 def _telling(rows: Sequence[Row]) -> str:
@@ -109,22 +124,22 @@ def _telling(rows: Sequence[Row]) -> str:
             if at.asr is not None:
                 rates.setdefault(point, []).append(at.asr)
     points = [point for point in ordered(rates) if len(rates[point]) > 1]
-    return max(
-        points, key=lambda point: (max(rates[point]) - min(rates[point]), points.index(point)), default=WORST
-    )
+    return max(points, key=lambda point: (max(rates[point]) - min(rates[point]), points.index(point)), default=WORST)
 
 
 def _row(line: Line, rows: Sequence[Row]) -> dict[str, Any]:
     row, cost, worst = line.row, line.row.cost, line.row.worst
     numbers = {full: number for number, full in enumerate(line.attacks)}
     return {
-        "name": line.name, "complete": row.complete, "accuracy": cost.accuracy if cost else None,
+        "name": line.name,
+        "complete": row.complete,
+        "accuracy": cost.accuracy if cost else None,
         "rounds": [round_ for round_, _ in cost.curve] if cost else [],
         "accuracies": [round(accuracy, 4) for _, accuracy in cost.curve] if cost else [],
         "worst": worst.point if worst else None,
         "front": [WORST] * row.pareto + [p for p in row.points if on_front(row, rows, p)],
         "at": {point: _at(at, numbers) for point, at in row.points.items()},
-    }  # fmt: skip
+    }
 
 
 def _at(at: AtPoint, attacks: Mapping[str, int]) -> dict[str, Any]:
@@ -132,40 +147,53 @@ def _at(at: AtPoint, attacks: Mapping[str, int]) -> dict[str, Any]:
     rates = {**unscored, **{name: round(rate, 3) for name, rate in at.by_attack.items()}}
     low, high = at.interval or (None, None)
     return {
-        "asr": at.asr, "low": low, "high": high, "bound": at.lower_bound, "examples": at.examples,
-        "attacks": [attacks[name] for name in rates], "rates": list(rates.values()),
+        "asr": at.asr,
+        "low": low,
+        "high": high,
+        "bound": at.lower_bound,
+        "examples": at.examples,
+        "attacks": [attacks[name] for name in rates],
+        "rates": list(rates.values()),
         "reached": [round(share, 3) for share in at.reached] if at.asr is not None else [],
-    }  # fmt: skip
+    }
 
 
 def _trade() -> dict[str, Any]:
     where = {
         "x": alt.X(
-            "accuracy:Q", title="test accuracy", axis=alt.Axis(format="%", tickCount=6),
+            "accuracy:Q",
+            title="test accuracy",
+            axis=alt.Axis(format="%", tickCount=6),
             scale=alt.Scale(zero=False, nice=False, padding=24),
         ),
         "y": alt.Y("asr:Q", title="attack success rate", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1])),
-    }  # fmt: skip
-    front = _ROWS.mark_line(interpolate="step-before", strokeDash=[5, 4], strokeWidth=1.5).encode(
-        **where, order="accuracy:Q"
-    ).transform_filter("datum.front")  # fmt: skip
+    }
+    front = (
+        _ROWS.mark_line(interpolate="step-before", strokeDash=[5, 4], strokeWidth=1.5)
+        .encode(**where, order="accuracy:Q")
+        .transform_filter("datum.front")
+    )
     bars = _ROWS.mark_rule(strokeWidth=1.5).encode(
-        x=where["x"], y=alt.Y("low:Q", title="attack success rate"), y2="high:Q", stroke=_own("colour"),
+        x=where["x"],
+        y=alt.Y("low:Q", title="attack success rate"),
+        y2="high:Q",
+        stroke=_own("colour"),
         opacity=_dimmed(0.35),
-    )  # fmt: skip
+    )
     points = _ROWS.mark_point(size=90, strokeWidth=2).encode(
-        **where, stroke=_own("colour"), fill=alt.Fill("fill:N", scale=None), opacity=_dimmed(1),
+        **where,
+        stroke=_own("colour"),
+        fill=alt.Fill("fill:N", scale=None),
+        opacity=_dimmed(1),
         tooltip=[
-            alt.Tooltip("name:N", title="defense"), alt.Tooltip("rateInWords:N", title="success rate"),
-            alt.Tooltip("accuracy:Q", title="accuracy", format=".1%"), alt.Tooltip("state:N", title="evidence"),
+            alt.Tooltip("name:N", title="defense"),
+            alt.Tooltip("rateInWords:N", title="success rate"),
+            alt.Tooltip("accuracy:Q", title="accuracy", format=".1%"),
+            alt.Tooltip("state:N", title="evidence"),
         ],
-    )  # fmt: skip
-    names = _ROWS.mark_text(dy=-11, dx=-6, align="right", limit=120).encode(
-        **where, text="name:N", opacity=_dimmed(1)
     )
-    return _finished(
-        alt.layer(bars, front, points, names.transform_filter("datum.front && datum.named")), _HEIGHT
-    )
+    names = _ROWS.mark_text(dy=-11, dx=-6, align="right", limit=120).encode(**where, text="name:N", opacity=_dimmed(1))
+    return _finished(alt.layer(bars, front, points, names.transform_filter("datum.front && datum.named")), _HEIGHT)
 
 
 def _heat() -> dict[str, Any]:
@@ -175,12 +203,15 @@ def _heat() -> dict[str, Any]:
     }
     each = _ROWS.transform_flatten(["attacks", "rates", "marks", "inks"], ["attack", "rate", "mark", "ink"])
     cells = each.mark_rect(invalid=None, cornerRadius=2).encode(
-        **where, color=alt.Color("rate:Q", scale=alt.Scale(domain=[0, 1]), legend=None), opacity=_dimmed(1),
+        **where,
+        color=alt.Color("rate:Q", scale=alt.Scale(domain=[0, 1]), legend=None),
+        opacity=_dimmed(1),
         tooltip=[
-            alt.Tooltip("name:N", title="defense"), alt.Tooltip("attack:N"),
+            alt.Tooltip("name:N", title="defense"),
+            alt.Tooltip("attack:N"),
             alt.Tooltip("mark:N", title="success rate, %"),
         ],
-    )  # fmt: skip
+    )
     marks = each.mark_text(fontSize=11).encode(
         **where, text="mark:N", fill=alt.Fill("ink:N", scale=None), opacity=_dimmed(1)
     )
@@ -194,15 +225,12 @@ def _reached() -> dict[str, Any]:
         x=alt.X("threshold:Q", title="PSNR, dB", scale=span),
         y=alt.Y("share:Q", title="examples", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1])),
         tooltip=[
-            alt.Tooltip("name:N", title="defense"), alt.Tooltip("threshold:Q", title="dB"),
+            alt.Tooltip("name:N", title="defense"),
+            alt.Tooltip("threshold:Q", title="dB"),
             alt.Tooltip("share:Q", title="examples", format=".0%"),
         ],
-    )  # fmt: skip
-    least = (
-        alt.Chart(alt.InlineData([{}]))
-        .mark_rule(strokeDash=[2, 3])
-        .encode(x=alt.XDatum(SUCCESS_DB, scale=span))
     )
+    least = alt.Chart(alt.InlineData([{}])).mark_rule(strokeDash=[2, 3]).encode(x=alt.XDatum(SUCCESS_DB, scale=span))
     return _finished(alt.layer(least, drawn), _HEIGHT)
 
 
@@ -212,10 +240,11 @@ def _learning() -> dict[str, Any]:
         x=alt.X("round:Q", title="round", axis=alt.Axis(tickMinStep=1)),
         y=alt.Y("share:Q", title="test accuracy", axis=alt.Axis(format="%")),
         tooltip=[
-            alt.Tooltip("name:N", title="defense"), alt.Tooltip("round:Q"),
+            alt.Tooltip("name:N", title="defense"),
+            alt.Tooltip("round:Q"),
             alt.Tooltip("share:Q", title="accuracy", format=".1%"),
         ],
-    )  # fmt: skip
+    )
     return _finished(alt.layer(drawn), _HEIGHT)
 
 
@@ -223,7 +252,7 @@ def _line(chart: alt.Chart, *, point: bool = False) -> alt.Chart:
     """Lines of each row's own colour and dashes."""
     line: alt.Chart = chart.mark_line(strokeWidth=2, point=point).encode(
         detail="name:N", color=_own("colour"), strokeDash=alt.StrokeDash("dash:N", scale=None), opacity=_dimmed(1)
-    )  # fmt: skip
+    )
     return line
 
 

@@ -19,9 +19,11 @@ PARETO = "◆"  # on the Pareto front of ASR and accuracy
 INCOMPLETE = "·"  # in place of a rank
 BROKEN = "✗"  # in place of a rank, of a row with a fault
 _AT, _COST, _EVIDENCE, _BEST = (
-    "Attack success rate at each interception point", "Cost of the defense", "Evidence",
+    "Attack success rate at each interception point",
+    "Cost of the defense",
+    "Evidence",
     "Best single attack at the worst point",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +62,7 @@ class Column:
     @property
     def spoken(self) -> str:
         """The heading as it stands alone."""
-        return {"#": "Rank"}.get(
-            self.heading, f"ASR at {self.point}" if self.cell == "rate" else self.heading
-        )
+        return {"#": "Rank"}.get(self.heading, f"ASR at {self.point}" if self.cell == "rate" else self.heading)
 
     def known(self, row: Row) -> Any:
         """The value; None for a number that is not finite."""
@@ -163,8 +163,14 @@ def _at(point: str) -> list[Column]:
 
     return [
         Column(
-            name=f"{point} asr", heading=point, value=of(lambda at: at.asr), group=_AT, cell="rate",
-            words=lambda line: _rate(line.row.points.get(point)), point=point, terminal=(point, ""),
+            name=f"{point} asr",
+            heading=point,
+            value=of(lambda at: at.asr),
+            group=_AT,
+            cell="rate",
+            words=lambda line: _rate(line.row.points.get(point)),
+            point=point,
+            terminal=(point, ""),
         ),
         more("low", lambda at: at.interval and at.interval[0]),
         more("high", lambda at: at.interval and at.interval[1]),
@@ -184,7 +190,7 @@ def _at(point: str) -> list[Column]:
         more("prior_psnr_db", lambda at: at.prior_psnr_db),
         more("reference_db", lambda at: at.reference_db),
         more("epsilon", lambda at: at.epsilon),
-    ]  # fmt: skip
+    ]
 
 
 def _bar(row: Row) -> str:
@@ -238,58 +244,96 @@ def _of_worst(read: Callable[[AtPoint], Any]) -> Callable[[Row], Any]:
 
 def _median(metric: Metric) -> Column:
     return Column(
-        name=f"worst {metric.name}", heading=metric.label, group=_BEST, forms=("markdown", "page"),
+        name=f"worst {metric.name}",
+        heading=metric.label,
+        group=_BEST,
+        forms=("markdown", "page"),
         value=_of_worst(lambda at: at.best and at.best.medians.get(metric.name)),
         show=lambda value: figure(metric, value),
-    )  # fmt: skip
+    )
 
 
 _IDENTITY = (
     Column(name="rank", heading="#", value=lambda row: row.rank, words=_rank, terminal=("#", ""), cell="rank"),
     Column(
-        name="defense", heading="Defense", value=lambda row: row.defense, words=lambda line: line.name,
-        terminal=("defense", ""), kind="text", cell="defense",
+        name="defense",
+        heading="Defense",
+        value=lambda row: row.defense,
+        words=lambda line: line.name,
+        terminal=("defense", ""),
+        kind="text",
+        cell="defense",
     ),
+    Column(name="title", heading="Condition", value=lambda row: row.title, forms=("csv",), kind="text"),
     Column(
-        name="title", heading="Condition", value=lambda row: row.title, forms=("csv",), kind="text",
-    ),
-    Column(
-        name="examples", heading="Examples", value=lambda row: None, forms=("page",), kind="unsortable",
+        name="examples",
+        heading="Examples",
+        value=lambda row: None,
+        forms=("page",),
+        kind="unsortable",
         cell="thumbnail",
     ),
     Column(name="complete", heading="Complete", value=lambda row: row.complete, forms=("csv",)),
     Column(name="pareto", heading="Pareto", value=lambda row: row.pareto, forms=("csv",)),
     Column(name="protocol", heading="Protocol", value=lambda row: row.protocol, forms=("csv",)),
     Column(name="worst_point", heading="Worst point", value=_of_worst(lambda at: at.point), forms=("csv",)),
-)  # fmt: skip
+)
 _RECOGNISED = (
     Column(
-        name="identified", heading="Identified", value=lambda row: row.most_identified and row.most_identified.value,
+        name="identified",
+        heading="Identified",
+        value=lambda row: row.most_identified and row.most_identified.value,
         words=lambda line: recognised(line.row.most_identified) if line.row.most_identified else NONE,
-        terminal=("identified", ""), group=_AT, cell="recognised",
+        terminal=("identified", ""),
+        group=_AT,
+        cell="recognised",
     ),
     Column(
-        name="named", heading="Named", value=lambda row: row.most_named and row.most_named.value,
+        name="named",
+        heading="Named",
+        value=lambda row: row.most_named and row.most_named.value,
         words=lambda line: recognised(line.row.most_named) if line.row.most_named else NONE,
-        terminal=("identified", "named "), group=_AT, cell="recognised",
+        terminal=("identified", "named "),
+        group=_AT,
+        cell="recognised",
     ),
-)  # fmt: skip
+)
 _COSTS = (
     Column(
-        name="accuracy", heading="Accuracy", value=_cost(lambda cost: cost.accuracy), group=_COST,
-        show=lambda value: share(value, 1), note=_accuracy_note, terminal=("accuracy", ""),
+        name="accuracy",
+        heading="Accuracy",
+        value=_cost(lambda cost: cost.accuracy),
+        group=_COST,
+        show=lambda value: share(value, 1),
+        note=_accuracy_note,
+        terminal=("accuracy", ""),
     ),
     Column(
-        name="accuracy_lost", heading="Lost", value=_cost(lambda cost: cost.loss), group=_COST, show=_points_lost,
-        terminal=("accuracy", "lost "), forms=("csv", "markdown"),
+        name="accuracy_lost",
+        heading="Lost",
+        value=_cost(lambda cost: cost.loss),
+        group=_COST,
+        show=_points_lost,
+        terminal=("accuracy", "lost "),
+        forms=("csv", "markdown"),
     ),
     Column(
-        name="epsilon", heading="ε", value=_cost(lambda cost: cost.epsilon), group=_COST, cell="epsilon",
-        show=lambda value: formatted(value, ".3g"), note=_epsilon_note, terminal=("accuracy", "ε "),
+        name="epsilon",
+        heading="ε",
+        value=_cost(lambda cost: cost.epsilon),
+        group=_COST,
+        cell="epsilon",
+        show=lambda value: formatted(value, ".3g"),
+        note=_epsilon_note,
+        terminal=("accuracy", "ε "),
     ),
     Column(
-        name="overhead", heading="Overhead", value=_cost(lambda cost: cost.overhead), group=_COST,
-        show=lambda value: f"× {value:.2f}", terminal=("accuracy", ""),
+        name="overhead",
+        heading="Overhead",
+        value=_cost(lambda cost: cost.overhead),
+        group=_COST,
+        show=lambda value: f"× {value:.2f}",
+        terminal=("accuracy", ""),
     ),
     Column(name="delta", heading="δ", value=_cost(lambda cost: cost.delta), forms=("csv",)),
     Column(name="epsilon_unit", heading="unit", value=_cost(lambda cost: cost.epsilon_unit), forms=("csv",)),
@@ -297,34 +341,60 @@ _COSTS = (
         name="epsilon_adjacency", heading="adjacency", value=_cost(lambda cost: cost.epsilon_adjacency), forms=("csv",)
     ),
     Column(
-        name="epsilon_absent", heading="no ε", forms=("csv",),
+        name="epsilon_absent",
+        heading="no ε",
+        forms=("csv",),
         value=lambda row: row.cost.epsilon_absent if row.cost else "not trained here",
     ),
     Column(name="trained", heading="Trained", value=_cost(lambda cost: cost.setting), forms=("csv",)),
-)  # fmt: skip
+)
 _REST = (
     Column(
-        name="flags", heading="Flags", value=lambda row: "; ".join(f"{flag.code}: {flag.text}" for flag in row.flags),
-        words=lambda line: " ".join(codes(line.row)), group=_EVIDENCE, kind="text", cell="flags",
+        name="flags",
+        heading="Flags",
+        value=lambda row: "; ".join(f"{flag.code}: {flag.text}" for flag in row.flags),
+        words=lambda line: " ".join(codes(line.row)),
+        group=_EVIDENCE,
+        kind="text",
+        cell="flags",
         terminal=("defense", ""),
     ),
     Column(
-        name="attacks", heading="Attacks", words=_attacks, group=_EVIDENCE, cell="coverage", forms=("csv", "page"),
+        name="attacks",
+        heading="Attacks",
+        words=_attacks,
+        group=_EVIDENCE,
+        cell="coverage",
+        forms=("csv", "page"),
         value=lambda row: len({name for at in row.points.values() for name in at.by_attack}),
     ),
-)  # fmt: skip
+)
 _OF_BEST = (
     Column(
-        name="worst best_attack", heading="Attack", value=_of_worst(lambda at: at.best and at.best.attack),
-        words=_best_attack, group=_BEST, kind="text", cell="name", forms=("markdown", "page"),
+        name="worst best_attack",
+        heading="Attack",
+        value=_of_worst(lambda at: at.best and at.best.attack),
+        words=_best_attack,
+        group=_BEST,
+        kind="text",
+        cell="name",
+        forms=("markdown", "page"),
     ),
     Column(
-        name="worst best_asr", heading="Its ASR", value=_of_worst(lambda at: at.best and at.best.asr), show=share,
-        group=_BEST, forms=("markdown", "page"),
+        name="worst best_asr",
+        heading="Its ASR",
+        value=_of_worst(lambda at: at.best and at.best.asr),
+        show=share,
+        group=_BEST,
+        forms=("markdown", "page"),
     ),
     *map(_median, COMPARED),
     Column(
-        name="worst prior_psnr_db", heading="Prior PSNR", value=_of_worst(lambda at: at.prior_psnr_db),
-        words=lambda line: _bar(line.row), group=_BEST, forms=("markdown", "page"),
+        name="worst prior_psnr_db",
+        heading="Prior PSNR",
+        value=_of_worst(lambda at: at.prior_psnr_db),
+        words=lambda line: _bar(line.row),
+        group=_BEST,
+        forms=("markdown", "page"),
     ),
-)  # fmt: skip
+)

@@ -89,10 +89,16 @@ def png(lines: Sequence[Strip]) -> bytes:
 def svg(lines: Sequence[Strip]) -> bytes:
     """The figure as vectors: text stays text, each example is an image of its own pixels."""
     width, height = _size(lines)
-    root = Element("svg", {
-        "xmlns": "http://www.w3.org/2000/svg", "width": str(width), "height": str(height),
-        "viewBox": f"0 0 {width} {height}", "font-family": "Helvetica, Arial, sans-serif",
-    })  # fmt: skip
+    root = Element(
+        "svg",
+        {
+            "xmlns": "http://www.w3.org/2000/svg",
+            "width": str(width),
+            "height": str(height),
+            "viewBox": f"0 0 {width} {height}",
+            "font-family": "Helvetica, Arial, sans-serif",
+        },
+    )
     SubElement(root, "rect", width=str(width), height=str(height), fill=_colour(_PAPER))
     for number, line in enumerate(lines):
         top = _GAP + number * (_TILE + _GAP)
@@ -101,19 +107,22 @@ def svg(lines: Sequence[Strip]) -> bytes:
             *((text, 12, 42 + 16 * n, _DIM) for n, text in enumerate(line.words.split("\n"))),
         ]
         for text, size, below, colour in texts:
-            place = {
-                "x": str(_GAP + 4),
-                "y": str(top + below),
-                "font-size": str(size),
-                "fill": _colour(colour),
-            }
+            place = {"x": str(_GAP + 4), "y": str(top + below), "font-size": str(size), "fill": _colour(colour)}
             SubElement(root, "text", place).text = text
         for column, pixels in enumerate(drawn(line.examples, side=1)):
             data = base64.b64encode(_encoded(Image.fromarray(pixels))).decode()
-            SubElement(root, "image", {
-                "x": str(_LABEL + column * (_TILE + _GAP)), "y": str(top), "width": str(_TILE), "height": str(_TILE),
-                "style": "image-rendering: pixelated", "href": f"data:image/png;base64,{data}",
-            })  # fmt: skip
+            SubElement(
+                root,
+                "image",
+                {
+                    "x": str(_LABEL + column * (_TILE + _GAP)),
+                    "y": str(top),
+                    "width": str(_TILE),
+                    "height": str(_TILE),
+                    "style": "image-rendering: pixelated",
+                    "href": f"data:image/png;base64,{data}",
+                },
+            )
     written: bytes = tostring(root, encoding="utf-8", xml_declaration=True)
     return written
 

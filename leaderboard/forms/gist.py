@@ -22,9 +22,7 @@ def gist(standings: Sequence[Standing]) -> list[str]:
     Beside these, of which the mean of some clients hides pictures and not who took part, and which lack figures.
     """
     names = distinct(each.defense for each in standings)
-    ranked = [
-        each for each in standings if each.defense != UNDEFENDED and not each.missing and not each.faults
-    ]
+    ranked = [each for each in standings if each.defense != UNDEFENDED and not each.missing and not each.faults]
     left = ranked
     undefended = next((each for each in standings if each.defense == UNDEFENDED), None)
     base = undefended.accuracy if undefended else None
@@ -103,10 +101,7 @@ _KINDS = (
     ("Protect from the client's update on, not inside the client", _from_the_update_on),
     ("Hide each client's update, not the mean of some clients", _each_update),
     ("Protect what leaves the server, which must be trusted: it adds the noise itself", _at_the_server),
-    (
-        "Hide each update at the server, not as it leaves the client, and not the mean of some",
-        _at_the_server_each,
-    ),
+    ("Hide each update at the server, not as it leaves the client, and not the mean of some", _at_the_server_each),
     (f"Reconstructed in part at the server, less than {share(MUCH)}", _half),
     ("Reconstructed for the most part at the server by adaptive attackers", _most),
 )

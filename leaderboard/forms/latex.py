@@ -10,13 +10,37 @@ from bench.leaderboard.forms.standings import figures
 from bench.leaderboard.standings import Standing
 
 _LEFT_OUT = ("flags",)  # what a paper has no column for
-_SPECIAL = str.maketrans({
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
-    "≥": r"$\geq$", "≤": r"$\leq$", "×": r"$\times$", "−": r"$-$", "–": "--", "◆": r"$\blacklozenge$", "✗": r"$\times$",
-    "·": r"$\cdot$", "▸": r"$\triangleright$", "ε": r"$\varepsilon$", "δ": r"$\delta$", "σ": r"$\sigma$",
-    "α": r"$\alpha$", "η": r"$\eta$", "∞": r"$\infty$",
-})  # fmt: skip
+_SPECIAL = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "&": r"\&",
+        "%": r"\%",
+        "$": r"\$",
+        "#": r"\#",
+        "_": r"\_",
+        "{": r"\{",
+        "}": r"\}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "≥": r"$\geq$",
+        "≤": r"$\leq$",
+        "×": r"$\times$",
+        "−": r"$-$",
+        "–": "--",
+        "◆": r"$\blacklozenge$",
+        "✗": r"$\times$",
+        "·": r"$\cdot$",
+        "▸": r"$\triangleright$",
+        "ε": r"$\varepsilon$",
+        "δ": r"$\delta$",
+        "σ": r"$\sigma$",
+        "α": r"$\alpha$",
+        "η": r"$\eta$",
+        "∞": r"$\infty$",
+    }
+)
 
 
 def board(rows: Sequence[Row], standings: Sequence[Standing] = ()) -> str:
@@ -25,17 +49,29 @@ def board(rows: Sequence[Row], standings: Sequence[Standing] = ()) -> str:
     parts = [_standings(standings)] if standings else []
     for title, group in grouped(lines(rows), lambda line: line.row.title).items():
         shown = [
-            column for column in columns(line.row for line in group)
+            column
+            for column in columns(line.row for line in group)
             if column.terminal is not None and column.name not in _LEFT_OUT
-        ]  # fmt: skip
+        ]
         left = [column.kind == "text" for column in shown]
         body = [[escaped(column.text(line)) for column in shown] for line in group]
-        parts.append("\n".join([
-            r"\begin{table}", r"\centering", rf"\caption{{{escaped(title)}}}",
-            rf"\begin{{tabular}}{{{''.join('l' if text else 'r' for text in left)}}}", r"\toprule",
-            _line(escaped(column.spoken) for column in shown), r"\midrule", *map(_line, body), r"\bottomrule",
-            r"\end{tabular}", r"\end{table}",
-        ]))  # fmt: skip
+        parts.append(
+            "\n".join(
+                [
+                    r"\begin{table}",
+                    r"\centering",
+                    rf"\caption{{{escaped(title)}}}",
+                    rf"\begin{{tabular}}{{{''.join('l' if text else 'r' for text in left)}}}",
+                    r"\toprule",
+                    _line(escaped(column.spoken) for column in shown),
+                    r"\midrule",
+                    *map(_line, body),
+                    r"\bottomrule",
+                    r"\end{tabular}",
+                    r"\end{table}",
+                ]
+            )
+        )
     head = "% bench leaderboard --latex; \\usepackage{booktabs,amssymb}\n"
     return head + "\n\n".join(parts) + "\n"
 
@@ -45,17 +81,33 @@ def _standings(standings: Sequence[Standing]) -> str:
     head = ("#", "defense", *points, "recognised", "chance", "ceiling", "accuracy", "change", "ε")
     body = [
         (
-            line.rank, line.name, *(f"{each} [{ends}]" for each, ends in zip(line.points, line.intervals, strict=True)),
-            line.recognised, line.chance or NONE, line.ceiling or NONE, line.accuracy, line.change or NONE,
+            line.rank,
+            line.name,
+            *(f"{each} [{ends}]" for each, ends in zip(line.points, line.intervals, strict=True)),
+            line.recognised,
+            line.chance or NONE,
+            line.ceiling or NONE,
+            line.accuracy,
+            line.change or NONE,
             line.epsilon,
         )
         for line in figures(standings)
-    ]  # fmt: skip
-    return "\n".join([
-        r"\begin{table}", r"\centering", r"\caption{Standings over the conditions of the suite}",
-        rf"\begin{{tabular}}{{rl{'r' * (len(head) - 2)}}}", r"\toprule", _line(map(escaped, head)), r"\midrule",
-        *(_line(map(escaped, line)) for line in body), r"\bottomrule", r"\end{tabular}", r"\end{table}",
-    ])  # fmt: skip
+    ]
+    return "\n".join(
+        [
+            r"\begin{table}",
+            r"\centering",
+            r"\caption{Standings over the conditions of the suite}",
+            rf"\begin{{tabular}}{{rl{'r' * (len(head) - 2)}}}",
+            r"\toprule",
+            _line(map(escaped, head)),
+            r"\midrule",
+            *(_line(map(escaped, line)) for line in body),
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+        ]
+    )
 
 
 def escaped(text: str) -> str:

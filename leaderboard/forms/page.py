@@ -52,17 +52,26 @@ def render(
     named = lines(rows)
     source = _file("page.js") if rows else None
     page = _template().render(
-        title=title, context=context, policy=_policy([source] if source else []),
-        style=Markup(_file("page.css")), source=source and Markup(source),
-        lines=[(line, thumbnails.get((line.row.key, line.row.defense))) for line in named], columns=shown,
+        title=title,
+        context=context,
+        policy=_policy([source] if source else []),
+        style=Markup(_file("page.css")),
+        source=source and Markup(source),
+        lines=[(line, thumbnails.get((line.row.key, line.row.defense))) for line in named],
+        columns=shown,
         groups=[(name, len(list(group))) for name, group in groupby(column.group for column in shown)],
         attacks=sorted((short, full) for full, short in (named[0].attacks if named else {}).items()),
-        datasets=Counter(row.dataset for row in rows), codes=Counter(code for row in rows for code in codes(row)),
-        charts=charts(), titles=_titles(rows),
-        data=_data(named) if rows else {}, legend=LEGEND, places=columns_of(standings),
+        datasets=Counter(row.dataset for row in rows),
+        codes=Counter(code for row in rows for code in codes(row)),
+        charts=charts(),
+        titles=_titles(rows),
+        data=_data(named) if rows else {},
+        legend=LEGEND,
+        places=columns_of(standings),
         incomplete=[code for code in INCOMPLETE if code not in FAULTS],
-        standings=_standings(standings, strips or {}), victims=(strips or {}).get(VICTIMS_NAME),
-    )  # fmt: skip
+        standings=_standings(standings, strips or {}),
+        victims=(strips or {}).get(VICTIMS_NAME),
+    )
     return page.encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair cannot be written
 
 
@@ -86,9 +95,12 @@ def _data(named: Sequence[Line]) -> dict[str, Any]:
     """JSON for the page's script, by the id of its block."""
     attacks = named[0].attacks
     shared = {
-        "charts": [asdict(chart) for chart in charts()], "attacks": list(attacks.values()),
-        "conditions": conditions(named), "thresholds": THRESHOLDS_DB, "pageRows": PAGE_ROWS,
-    }  # fmt: skip
+        "charts": [asdict(chart) for chart in charts()],
+        "attacks": list(attacks.values()),
+        "conditions": conditions(named),
+        "thresholds": THRESHOLDS_DB,
+        "pageRows": PAGE_ROWS,
+    }
     datatables = files("itables").joinpath("html/dt_bundle.js").read_text("utf-8")
     return {"datatables": _packed(datatables), "vega": _packed(library()), "data": shared}
 
@@ -96,22 +108,21 @@ def _data(named: Sequence[Line]) -> dict[str, Any]:
 @cache
 def _template() -> Template:
     environment = Environment(
-        loader=FunctionLoader(_file), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
+        loader=FunctionLoader(_file), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False}
-    environment.globals |= {
-        "bad": (*INCOMPLETE, *FAULTS),
-        "rates": _rates,
-        "tap": _tap,
-        "unscored": unscored,
-    }
+    environment.globals |= {"bad": (*INCOMPLETE, *FAULTS), "rates": _rates, "tap": _tap, "unscored": unscored}
     environment.filters |= {
-        "share": share, "interval": interval, "cut": _cut, "codes": codes, "rate": rate,
-        "breakable": _breakable, "heat": heat,
+        "share": share,
+        "interval": interval,
+        "cut": _cut,
+        "codes": codes,
+        "rate": rate,
+        "breakable": _breakable,
+        "heat": heat,
         "image": lambda thumbnail: f"data:image/webp;base64,{b64encode(thumbnail.webp).decode()}",
         "strip": lambda webp: f"data:image/webp;base64,{b64encode(webp).decode()}",
-    }  # fmt: skip
+    }
     return environment.get_template("page.html")
 
 
@@ -150,9 +161,7 @@ def _tap(row: Row, point: str) -> str:
     why = f" ({_cut(at.epsilon_absent)})" if at.epsilon is None and at.epsilon_absent else ""
     epsilon = "none" if at.epsilon is None else formatted(at.epsilon, ".3g")
     known = [
-        f"; {what} {recognised(rate)}"
-        for what, rate in (("identified", at.identified), ("named", at.named))
-        if rate
+        f"; {what} {recognised(rate)}" for what, rate in (("identified", at.identified), ("named", at.named)) if rate
     ]
     return f"{at.examples} examples{once}{''.join(known)}; ε at this point: {epsilon}{why}"
 

@@ -41,10 +41,16 @@ def svg(standings: Sequence[Standing], strips: Mapping[str, bytes], title: str) 
     wide, name = _strip_width(strips), round(_LETTER * max(len(line.name) for line in lines)) + 16
     width = _LEFT + 36 + name + _CELL * len(heads) + (wide + 24 if wide else 0) + _LEFT
     height = _TOP + _ROW * len(standings) + 30 + 16 * len(_FOOT)
-    root = Element("svg", {
-        "xmlns": "http://www.w3.org/2000/svg", "width": str(width), "height": str(height),
-        "viewBox": f"0 0 {width} {height}", "font-family": "Helvetica, Arial, sans-serif",
-    })  # fmt: skip
+    root = Element(
+        "svg",
+        {
+            "xmlns": "http://www.w3.org/2000/svg",
+            "width": str(width),
+            "height": str(height),
+            "viewBox": f"0 0 {width} {height}",
+            "font-family": "Helvetica, Arial, sans-serif",
+        },
+    )
     _box(root, 0, 0, width, height, _PAPER)
     _text(root, _LEFT, 32, title, 20, weight="700")
     _text(root, _LEFT, 54, _GIST, _SIZE, _QUIET)
@@ -112,10 +118,17 @@ def _picture(root: Element, left: int, top: int, content: bytes) -> None:
     """A strip as PNG, which every reader of SVG draws."""
     image, buffer = Image.open(BytesIO(content)).convert("RGB"), BytesIO()
     image.save(buffer, "PNG")
-    SubElement(root, "image", {
-        "x": str(left), "y": str(top), "width": str(round(_TILE * image.width / image.height)), "height": str(_TILE),
-        "href": f"data:image/png;base64,{b64encode(buffer.getvalue()).decode()}",
-    })  # fmt: skip
+    SubElement(
+        root,
+        "image",
+        {
+            "x": str(left),
+            "y": str(top),
+            "width": str(round(_TILE * image.width / image.height)),
+            "height": str(_TILE),
+            "href": f"data:image/png;base64,{b64encode(buffer.getvalue()).decode()}",
+        },
+    )
 
 
 def _box(root: Element, left: int, top: int, width: int, height: int, fill: str) -> None:
@@ -124,9 +137,16 @@ def _box(root: Element, left: int, top: int, width: int, height: int, fill: str)
 
 
 def _text(
-    root: Element, left: int, baseline: int, words: str, size: int, fill: str = _INK, *, anchor: str = "start",
+    root: Element,
+    left: int,
+    baseline: int,
+    words: str,
+    size: int,
+    fill: str = _INK,
+    *,
+    anchor: str = "start",
     weight: str = "400",
-) -> None:  # fmt: skip
+) -> None:
     if words:
         place = {"x": str(left), "y": str(baseline), "font-size": str(size), "fill": fill}
         SubElement(root, "text", {**place, "text-anchor": anchor, "font-weight": weight}).text = words

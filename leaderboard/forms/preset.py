@@ -28,7 +28,7 @@ def page(records: Sequence[Record], published: Sequence[PublishedFigures]) -> st
         "The attacks": _by_title(attacked, lambda row: row.title, _attacks) if attacked else "",
         "In the worst case": _worst(records, attacked),
         "Training": _by_title(trained, lambda row: f"{row.dataset} · {row.model} · {row.setting}", _trainings),
-    }  # fmt: skip
+    }
     beside = [row.published for row in attacked] + [row.published for row in trained]
     sources = dict.fromkeys(figures.source for figures in beside if figures)
     parts = [f"## {title}\n\n{text}" for title, text in sections.items() if text]

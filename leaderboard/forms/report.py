@@ -20,9 +20,12 @@ _IDS = 2  # of the cells behind a row: the best attack's at its worst point
 
 
 def page(
-    version: str, records: Sequence[Record], rows: Sequence[Row], standings: Sequence[Standing],
+    version: str,
+    records: Sequence[Record],
+    rows: Sequence[Row],
+    standings: Sequence[Standing],
     attacks: Sequence[AttackRank],
-) -> str:  # fmt: skip
+) -> str:
     """All of a suite's results."""
     parts = [
         f"## Standings\n\n{standings_form.LEGEND}\n\n{standings_form.markdown(standings)}",
@@ -60,11 +63,18 @@ def _undefended(rows: Sequence[Row]) -> str:
     for row in rows:
         for point in ordered(row.points) if row.defense == UNDEFENDED else ():
             at = row.points[point]
-            lines.append([
-                row.short, point, share(at.asr), interval(at.interval),
-                fine(at.identified.value) if at.identified else NONE, fine(at.named.value) if at.named else NONE,
-                str(at.examples), "yes" if at.asr is not None and at.asr >= COUNTS else "no",
-            ])  # fmt: skip
+            lines.append(
+                [
+                    row.short,
+                    point,
+                    share(at.asr),
+                    interval(at.interval),
+                    fine(at.identified.value) if at.identified else NONE,
+                    fine(at.named.value) if at.named else NONE,
+                    str(at.examples),
+                    "yes" if at.asr is not None and at.asr >= COUNTS else "no",
+                ]
+            )
     return table(lines)
 
 
@@ -97,11 +107,17 @@ def _attacks(ranks: Sequence[AttackRank], rows: Sequence[Row]) -> str:
     short = {row.title: row.short for row in rows}
     lines = [["condition", "#", "attack", "reconstructed", "of all", "median PSNR", "CPU s"]]
     for each in ranks:
-        lines.append([
-            short.get(each.title, each.title), str(each.rank), short_attack(each.attack),
-            f"{share(each.rate)} [{interval(each.interval)}]", share(each.of_all), formatted(each.psnr_db, ".0f"),
-            formatted(each.seconds, ".2g"),
-        ])  # fmt: skip
+        lines.append(
+            [
+                short.get(each.title, each.title),
+                str(each.rank),
+                short_attack(each.attack),
+                f"{share(each.rate)} [{interval(each.interval)}]",
+                share(each.of_all),
+                formatted(each.psnr_db, ".0f"),
+                formatted(each.seconds, ".2g"),
+            ]
+        )
     return table(lines)
 
 
@@ -120,12 +136,15 @@ def conditions(rows: Sequence[Row]) -> str:
         for row in (each for each in group if each.cells):
             best = row.worst.best if row.worst else None
             known = [row.most_identified, row.most_named]
-            lines.append([
-                names[row.defense], *(_at(row, point) for point in points),
-                *(fine(each.value) if each else NONE for each in known),
-                short_attack(best.attack) if best and best.asr else NONE,
-                ", ".join(each[:8] for each in row.cells[:_IDS]),
-            ])  # fmt: skip
+            lines.append(
+                [
+                    names[row.defense],
+                    *(_at(row, point) for point in points),
+                    *(fine(each.value) if each else NONE for each in known),
+                    short_attack(best.attack) if best and best.asr else NONE,
+                    ", ".join(each[:8] for each in row.cells[:_IDS]),
+                ]
+            )
         parts.append(f"### {cell(title)}\n\n{table(lines)}")
     return "\n".join(parts)
 

@@ -17,10 +17,7 @@ from bench.leaderboard.standings import Place, Standing
 from bench.record.names import distinct
 
 OWN = "▸"  # before a setting that is not of the reference
-_BROKEN = {
-    "aggregate": "aggre-\ngate",
-    "recognised": "recog-\nnised",
-}  # heads that would be wider than their column
+_BROKEN = {"aggregate": "aggre-\ngate", "recognised": "recog-\nnised"}  # heads that would be wider than their column
 SERVER = "type-0"  # what an honest server sees of one client
 LEGEND = (
     "type-2, type-1, type-0: share of examples that some attacker reconstructs from one example's gradient inside "
@@ -60,13 +57,17 @@ def figures(standings: Sequence[Standing]) -> list[Figures]:
             name=(f"{OWN} " if each.own else "") + names[each.defense],
             points=tuple(_leaked(each.points.get(point)) for point in points),
             intervals=tuple(_interval(each.points.get(point)) for point in points),
-            recognised=_recognised(_server(each)), chance=_chance(_server(each)), ceiling=_ceiling(_server(each)),
-            accuracy=share(each.accuracy), change=_change(each),
-            epsilon=epsilon(each.epsilon), epsilon_of=each.epsilon_of or "",
+            recognised=_recognised(_server(each)),
+            chance=_chance(_server(each)),
+            ceiling=_ceiling(_server(each)),
+            accuracy=share(each.accuracy),
+            change=_change(each),
+            epsilon=epsilon(each.epsilon),
+            epsilon_of=each.epsilon_of or "",
             overhead=NONE if each.overhead is None else f"{each.overhead:.1f}×",
         )
         for each in standings
-    ]  # fmt: skip
+    ]
 
 
 def columns(standings: Sequence[Standing]) -> tuple[str, ...]:
@@ -88,11 +89,13 @@ def terminal(standings: Sequence[Standing], title: str) -> RenderableType:
             for point, text, within in zip(points, line.points, line.intervals, strict=True)
         ]
         table.add_row(
-            line.rank, Text(line.name.replace("(", " (", 1), style="bold" if each.own else ""), *leaks,
+            line.rank,
+            Text(line.name.replace("(", " (", 1), style="bold" if each.own else ""),
+            *leaks,
             _below(Text(line.recognised), line.ceiling or (line.chance and f"({line.chance})")),
             _below(Text(line.accuracy), "diverged" if each.diverged else line.change),
             line.epsilon,
-        )  # fmt: skip
+        )
     return Group(Text(title, style="bold"), table, Text(LEGEND, style="dim"))
 
 
@@ -102,13 +105,19 @@ def markdown(standings: Sequence[Standing]) -> str:
     head += ["client time"]
     rows = [
         [
-            line.rank, line.name,
+            line.rank,
+            line.name,
             *(f"{each} [{within}]" for each, within in zip(line.points, line.intervals, strict=True)),
-            line.recognised, line.chance or NONE, line.ceiling or NONE, line.accuracy, line.change or NONE,
-            f"{line.epsilon}, {line.epsilon_of}" if line.epsilon_of else line.epsilon, line.overhead,
+            line.recognised,
+            line.chance or NONE,
+            line.ceiling or NONE,
+            line.accuracy,
+            line.change or NONE,
+            f"{line.epsilon}, {line.epsilon_of}" if line.epsilon_of else line.epsilon,
+            line.overhead,
         ]
         for line in figures(standings)
-    ]  # fmt: skip
+    ]
     return markdown_table([head, *rows])
 
 
@@ -117,22 +126,34 @@ def comma_separated(standings: Sequence[Standing]) -> str:
     points, out = columns(standings), io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     fields = ("leaked", "lower_bound", "most", "recognised", "chance", "ceiling", "conditions")
-    own = (
-        "leaked", "recognised", "accuracy", "lost", "epsilon", "epsilon_of", "delta", "overhead", "missing",
-    )  # fmt: skip
+    own = ("leaked", "recognised", "accuracy", "lost", "epsilon", "epsilon_of", "delta", "overhead", "missing")
     ends = (f"{point} {end}" for point in points for end in ("low", "high"))
-    writer.writerow([
-        "rank", "defense", "own", *(f"{point} {field}" for point in points for field in fields), *ends, *own,
-        "diverged", "faults",
-    ])  # fmt: skip
+    writer.writerow(
+        [
+            "rank",
+            "defense",
+            "own",
+            *(f"{point} {field}" for point in points for field in fields),
+            *ends,
+            *own,
+            "diverged",
+            "faults",
+        ]
+    )
     for each in standings:
         places = [each.points.get(point) for point in points]
-        writer.writerow([
-            each.rank, each.defense, int(each.own),
-            *(getattr(place, field) if place else None for place in places for field in fields),
-            *(end for place in places for end in (place.interval if place else (None, None))),
-            *(getattr(each, name) for name in own), " ".join(each.diverged), " ".join(each.faults),
-        ])  # fmt: skip
+        writer.writerow(
+            [
+                each.rank,
+                each.defense,
+                int(each.own),
+                *(getattr(place, field) if place else None for place in places for field in fields),
+                *(end for place in places for end in (place.interval if place else (None, None))),
+                *(getattr(each, name) for name in own),
+                " ".join(each.diverged),
+                " ".join(each.faults),
+            ]
+        )
     return out.getvalue()
 
 

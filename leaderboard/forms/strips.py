@@ -20,14 +20,7 @@ from bench.record.store import read_arrays
 
 VICTIMS = 8
 VICTIMS_NAME = "victims"  # of the strip of the truth
-_SHOWN = {
-    "dataset": "mnist",
-    "model": "dlg-lenet",
-    "weights": "init",
-    "batch": 1,
-    "point": "type-0",
-    "seed": 0,
-}
+_SHOWN = {"dataset": "mnist", "model": "dlg-lenet", "weights": "init", "batch": 1, "point": "type-0", "seed": 0}
 
 
 def strips(records: Iterable[Record], runs: Mapping[str, Path]) -> dict[str, bytes]:
@@ -69,9 +62,13 @@ def _shown(record: Record) -> bool:
         return False
     sigmoid = cell.model.params.get("activation") == "sigmoid"
     about = {
-        "dataset": cell.dataset.name, "model": cell.model.name, "weights": cell.weights.kind,
-        "batch": cell.federated.batch, "point": cell.point, "seed": cell.seed,
-    }  # fmt: skip
+        "dataset": cell.dataset.name,
+        "model": cell.model.name,
+        "weights": cell.weights.kind,
+        "batch": cell.federated.batch,
+        "point": cell.point,
+        "seed": cell.seed,
+    }
     return sigmoid and cell.federated.steps == 1 and about == _SHOWN
 
 

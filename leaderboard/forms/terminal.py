@@ -62,8 +62,10 @@ def trainings(
     gone = [f"not run at this scale: {_in_words(each)}" for each in missing(rows, published)]
     return Group(
         *(_training_table(title, group) for title, group in groups.items()),
-        *(Text(line, style="dim") for line in words), *_sources(groups), *(Text(line, style="dim") for line in gone),
-    )  # fmt: skip
+        *(Text(line, style="dim") for line in words),
+        *_sources(groups),
+        *(Text(line, style="dim") for line in gone),
+    )
 
 
 def bayesian(result: BayesianResult | None) -> list[str]:
@@ -83,9 +85,7 @@ def bayesian(result: BayesianResult | None) -> list[str]:
 def _board_table(title: str, group: Sequence[Line]) -> RenderableType:
     """Fits 80 columns with three points: what shares a terminal column stands there line by line, and a column
     that says nothing is left out."""
-    stacks = grouped(
-        columns(line.row for line in group), lambda column: column.terminal and column.terminal[0]
-    )
+    stacks = grouped(columns(line.row for line in group), lambda column: column.terminal and column.terminal[0])
     shown = {
         heading: stack
         for heading, stack in stacks.items()
@@ -128,18 +128,14 @@ def _scored(worst: WorstCase | AtPoint, *, best: str = "", nothing: str = NONE) 
             return Text("crashed", style="red")
         return Text("n/a" if worst.absent else nothing, style="dim")
     style = "red" if worst.asr >= 0.5 else "yellow" if worst.asr > 0 or worst.lower_bound else "green"
-    return _below(
-        Text(rate(worst.asr, lower_bound=worst.lower_bound), style=style), interval(worst.interval), best
-    )
+    return _below(Text(rate(worst.asr, lower_bound=worst.lower_bound), style=style), interval(worst.interval), best)
 
 
 def _condition_table(condition: Condition, detail: bool) -> RenderableType:
     names = distinct(condition.rows)
     table = _table(("defense", *condition.points), bordered=True)
     for defense, row in condition.rows.items():
-        cells = [
-            _condition_cell(row[point], detail) if point in row else Text("") for point in condition.points
-        ]
+        cells = [_condition_cell(row[point], detail) if point in row else Text("") for point in condition.points]
         table.add_row(names[defense], *cells)
     return _titled(condition.title, table)
 
@@ -179,43 +175,45 @@ def _attack_table(title: str, rows: list[AttackRow]) -> RenderableType:
         psnr = _beside(figure(PSNR_DB, row.medians[PSNR_DB.name]), paper.get("psnr_db"), ".1f")
         psnr = _below(psnr, f"prior {figure(PSNR_DB, row.prior_psnr_db)}")
         table.add_row(
-            *([" · ".join(parts)] if varied else parts), _attack_rate(row, paper.get("asr")),
+            *([" · ".join(parts)] if varied else parts),
+            _attack_rate(row, paper.get("asr")),
             _beside(figure(RMSE, row.medians[RMSE.name]), paper.get("rmse"), ".3f"),
-            ssim if with_ssim else figure(RMSE, row.rmse_of_successes), psnr, formatted(row.evaluations),
-            _beside(formatted(row.outer), paper.get("iterations")), share(row.diverged),
-        )  # fmt: skip
+            ssim if with_ssim else figure(RMSE, row.rmse_of_successes),
+            psnr,
+            formatted(row.evaluations),
+            _beside(formatted(row.outer), paper.get("iterations")),
+            share(row.diverged),
+        )
     return _titled(" · ".join([title, *constant]), table)
 
 
 def _attack_rate(row: AttackRow, published: float | None) -> Text:
     if row.asr is None:
         return Text("crashed" if row.crashed else NONE, style="red" if row.crashed else "dim")
-    return _below(
-        share(row.asr), interval(row.interval), published is not None and f"paper {share(published, 1)}"
-    )
+    return _below(share(row.asr), interval(row.interval), published is not None and f"paper {share(published, 1)}")
 
 
 def _knowledge_table(title: str, rows: list[KnowledgeRow]) -> RenderableType:
     black_box = any(row.black_box for row in rows)
-    headings = ("defense", "point", "plain", "adaptive", "change", "RMSE", "PSNR") + (
-        "black box",
-    ) * black_box
+    headings = ("defense", "point", "plain", "adaptive", "change", "RMSE", "PSNR") + ("black box",) * black_box
     table = _table(headings, narrow=12)
     names = distinct(row.defense for row in rows)
     for row in rows:
         both = row.plain, row.adaptive
         priors = [worst.prior_psnr_db for worst in both if worst.prior_psnr_db is not None]
         rmse, psnr = (
-            " → ".join(figure(metric, worst.best_median(metric)) for worst in both)
-            for metric in (RMSE, PSNR_DB)
+            " → ".join(figure(metric, worst.best_median(metric)) for worst in both) for metric in (RMSE, PSNR_DB)
         )
         psnr = psnr.replace(" dB", "", 1)  # once is enough: 80 columns are full
         table.add_row(
-            names[row.defense], row.point, *(_informed(worst) for worst in both),
-            Text(UNDESCRIBED, style="dim") if row.undescribed else _change(row.change), rmse,
+            names[row.defense],
+            row.point,
+            *(_informed(worst) for worst in both),
+            Text(UNDESCRIBED, style="dim") if row.undescribed else _change(row.change),
+            rmse,
             _below(psnr, f"prior {figure(PSNR_DB, max(priors, default=None))}"),
             *[_black_box(row.black_box)] * black_box,
-        )  # fmt: skip
+        )
     return _titled(f"{title} · what knowing the defense gains", table)
 
 
@@ -254,12 +252,14 @@ def _training_table(title: str, rows: Sequence[TrainingRow]) -> RenderableType:
         paper = _published(row)
         name = short[row.defense].replace("(", " (", 1) + (f" · {row.length}" if several else "")
         table.add_row(
-            name, _accuracy(row, paper.get("accuracy")),
+            name,
+            _accuracy(row, paper.get("accuracy")),
             _beside(formatted(row.rounds, "d"), paper.get("rounds")),
-            _beside(formatted(row.epsilon_paper, ".3g"), paper.get("epsilon"), ".3f"), formatted(row.epsilon, ".3g"),
+            _beside(formatted(row.epsilon_paper, ".3g"), paper.get("epsilon"), ".3f"),
+            formatted(row.epsilon, ".3g"),
             _beside(formatted(row.milliseconds, ".2f"), paper.get("milliseconds")),
             _beside(formatted(row.overhead, ".2f"), paper.get("overhead"), ".2f"),
-        )  # fmt: skip
+        )
     return _titled(title, table)
 
 

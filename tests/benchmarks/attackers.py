@@ -15,9 +15,18 @@ from bench.leaderboard.worst import share_interval
 from bench.record.names import distinct
 
 COLUMNS = (
-    "data", "model", "point", "defense", "attack", "public data", "ASR, 95 % over seeds", "by weight seed", "dB",
-    "identified", "CPU s a reading",
-)  # fmt: skip
+    "data",
+    "model",
+    "point",
+    "defense",
+    "attack",
+    "public data",
+    "ASR, 95 % over seeds",
+    "by weight seed",
+    "dB",
+    "identified",
+    "CPU s a reading",
+)
 MODEL = re.compile(r"activation=(\w+)")
 STAGE = re.compile(r"-(early|late)-")
 
@@ -46,16 +55,17 @@ def _condition(cells: pd.DataFrame) -> dict[str, Any]:
     activation = cells["model"].map(lambda text: found[1] if (found := MODEL.search(text)) else text)
     setting = [
         f", B = {batch}, L = {steps}" if point != "type-2" else ""
-        for point, batch, steps in zip(
-            cells["point"], cells["federated.batch"], cells["federated.steps"], strict=True
-        )
+        for point, batch, steps in zip(cells["point"], cells["federated.batch"], cells["federated.steps"], strict=True)
     ]
     attack = cells["attack"].map(distinct(cells["attack"]))
     return {
-        "data": cells["dataset"].str.partition(" ")[0], "model": activation + stage,
-        "point": cells["point"] + setting, "defense": cells["defense"].map(distinct(cells["defense"])),
-        "attack": attack + ", " + cells["knowledge"], "public data": cells["grants.public"],
-    }  # fmt: skip
+        "data": cells["dataset"].str.partition(" ")[0],
+        "model": activation + stage,
+        "point": cells["point"] + setting,
+        "defense": cells["defense"].map(distinct(cells["defense"])),
+        "attack": attack + ", " + cells["knowledge"],
+        "public data": cells["grants.public"],
+    }
 
 
 def _figures(group: pd.DataFrame, examples: pd.DataFrame) -> tuple[str, ...]:
@@ -73,10 +83,11 @@ def _figures(group: pd.DataFrame, examples: pd.DataFrame) -> tuple[str, ...]:
     by_seed = success.groupby(mine["seed"]).mean()
     return (
         f"{_share(success.mean())} [{_share(low)}, {_share(high)}] of {len(success)}",
-        ", ".join(map(_share, by_seed)), f"{mine['psnr_db'].median():.0f}",
+        ", ".join(map(_share, by_seed)),
+        f"{mine['psnr_db'].median():.0f}",
         _share(mine["identified"].astype(float).mean()),
         f"{group['cpu_seconds'].sum() / group['readings'].sum():.1f}",
-    )  # fmt: skip
+    )
 
 
 def _share(value: float) -> str:

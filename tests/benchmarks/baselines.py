@@ -24,13 +24,7 @@ class Result:
 
 
 def published_lbfgs(
-    model: nn.Module,
-    weights: Tensors,
-    gradient: Tensors,
-    label: int,
-    start: Tensor,
-    outer: int,
-    stop_loss: float,
+    model: nn.Module, weights: Tensors, gradient: Tensors, label: int, start: Tensor, outer: int, stop_loss: float
 ) -> Result:
     """iDLG (Zhao et al. 2020) from a Gaussian `start`, CPL (Wei et al. 2020) from a patterned one.
 

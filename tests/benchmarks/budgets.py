@@ -14,11 +14,7 @@ import measures
 
 from bench.trip import Budget
 
-BUDGETS = {
-    "cpl": (125, 250, 500, 1200, 2400),
-    "idlg": (125, 250, 500, 1200, 2400),
-    "gradinv": (250, 500, 1000, 2000),
-}
+BUDGETS = {"cpl": (125, 250, 500, 1200, 2400), "idlg": (125, 250, 500, 1200, 2400), "gradinv": (250, 500, 1000, 2000)}
 
 
 def main() -> None:

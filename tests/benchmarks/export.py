@@ -25,14 +25,16 @@ def main(run: Path, folder: Path = FOLDER) -> None:
     matrix = read(wanted.matrix, scale=wanted.scale)
     ids = [item.cell.id for item in expand(matrix, Resolver(None).data)]
     if missing := [each for each in ids if not records.record_path(run, each).exists()]:
-        raise SystemExit(
-            f"{run}: not whole, {len(missing)} of {len(ids)} cells are missing; run the matrix again"
-        )
+        raise SystemExit(f"{run}: not whole, {len(missing)} of {len(ids)} cells are missing; run the matrix again")
     commit = subprocess.check_output(("git", "rev-parse", "--short=7", "HEAD"), text=True).strip()
     export = exports.Export(
-        matrix=wanted.matrix, scale=matrix.scale, title=matrix.title, commit=commit,
-        published=matrix.published, records=tuple(records.read(records.record_path(run, each)) for each in ids),
-    )  # fmt: skip
+        matrix=wanted.matrix,
+        scale=matrix.scale,
+        title=matrix.title,
+        commit=commit,
+        published=matrix.published,
+        records=tuple(records.read(records.record_path(run, each)) for each in ids),
+    )
     path = exports.write(folder, export)
     print(f"{path}: {len(ids)} cells, {path.stat().st_size / 1000:.0f} kB")
 

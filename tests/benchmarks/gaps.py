@@ -47,35 +47,20 @@ def table(runs: Sequence[Path]) -> Iterator[str]:
     yield f"| {' | '.join(columns)} |"
     yield f"|{'---|' * len(columns)}"
     for defense, of_attackers in sorted(by_defense.items(), key=lambda item: short[item[0]]):
-        named = [
-            e.named for e in _examples(of_attackers.pop(("gallery", "adaptive"), [])) if e.named is not None
-        ]
+        named = [e.named for e in _examples(of_attackers.pop(("gallery", "adaptive"), [])) if e.named is not None]
         of_attackers.pop(("gallery", "plain"), None)
         best = [psnr for answers in of_attackers.values() if (psnr := _psnr(answers)) is not None]
-        prior = [
-            e.prior_db
-            for answers in of_attackers.values()
-            for e in _examples(answers)
-            if e.prior_db is not None
-        ]
+        prior = [e.prior_db for answers in of_attackers.values() for e in _examples(answers) if e.prior_db is not None]
         reference = _reference(of_attackers.get(("map", "adaptive"), []))
         cells = [short[defense], *(_figure(of_attackers.get(attacker, [])) for attacker in ATTACKERS)]
         cells.append(f"{np.mean(named):.2f}" if named else NO_FIGURE)
         cells.append(f"{median(prior):.1f}" if prior else NO_FIGURE)
-        cells += (
-            [NO_FIGURE] * 2 if reference is None else [f"{reference:.1f}", f"{max(best) - reference:+.1f}"]
-        )
+        cells += [NO_FIGURE] * 2 if reference is None else [f"{reference:.1f}", f"{max(best) - reference:+.1f}"]
         yield f"| {' | '.join(cells)} |"
 
 
 def _examples(records: Sequence[Record]) -> list[ExampleScore]:
-    return [
-        e
-        for record in records
-        if record.attack is not None
-        for r in record.attack.readings
-        for e in r.examples
-    ]
+    return [e for record in records if record.attack is not None for r in record.attack.readings for e in r.examples]
 
 
 def _psnr(records: Sequence[Record]) -> float | None:

@@ -27,11 +27,7 @@ SEEDS = 8  # of the preset
 PAIRS = 200
 # defense → file, what stands there, what is put there
 WEAKENINGS = {
-    "gaussian": (
-        "gaussian.py",
-        "deviation=math.sqrt(self.variance)",
-        "deviation=math.sqrt(self.variance) / 2",
-    ),
+    "gaussian": ("gaussian.py", "deviation=math.sqrt(self.variance)", "deviation=math.sqrt(self.variance) / 2"),
     "fed-cdp": ("fed_cdp.py", "clip = Clip(bound=self.clip,", "clip = Clip(bound=3 * self.clip,"),
     "prune": ("prune.py", "KeepLargest(share=self.share)", "KeepLargest(share=self.share - 0.4)"),
     "fed-sdp": ("fed_sdp.py", "return {self.at: (clip, GaussianNoise(deviation=deviation))}", "return {}"),
@@ -117,18 +113,17 @@ def measure(base_run: Path, weak_run: Path) -> None:
     count = sum(alarm.outcome == "weaker" for alarm in alarms)
     passed = sum(alarm.outcome == "pass" for alarm in alarms)
     upper = binomtest(count, PAIRS).proportion_ci(0.90).high
-    print(
-        f"{len(base)} seeds, {len(base) // SEEDS} runs of {SEEDS}; {len(alarms[0].comparisons)} comparisons a gate"
-    )
+    print(f"{len(base)} seeds, {len(base) // SEEDS} runs of {SEEDS}; {len(alarms[0].comparisons)} comparisons a gate")
     print(f"false alarms: {count} of {PAIRS}, one-sided 95 % upper bound {upper:.3f}; {passed} passed")
     rows = Counter(row.metric for alarm in alarms for row in alarm.comparisons if row.outcome == "weaker")
     print("  by metric:", dict(rows))
     for defense, words in WORDS.items():
         outcomes = caught(base, weak, defense, generator)
         hits = [
-            hit for hit in outcomes
+            hit
+            for hit in outcomes
             if any(row.outcome == "weaker" and row.defense.startswith(defense) for row in hit.comparisons)
-        ]  # fmt: skip
+        ]
         lower = binomtest(len(hits), PAIRS).proportion_ci(0.90).low
         names = [{row.metric for row in hit.comparisons if row.outcome == "weaker"} for hit in hits]
         seen = dict(Counter(name for each in names for name in each))

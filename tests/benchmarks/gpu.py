@@ -67,22 +67,33 @@ def reconstructions(device: str, rows: tuple[int, ...] = ROWS, cases: Any = CASE
                 rate = count / seconds
             else:
                 yield {
-                    "data": dataset, "model": model, "attack": name, "evaluations": evaluations, "rows": count,
-                    "seconds": seconds, "a second": count / seconds, "one core": rate,
-                    "ratio": count / seconds / rate, "explained": share,
-                }  # fmt: skip
+                    "data": dataset,
+                    "model": model,
+                    "attack": name,
+                    "evaluations": evaluations,
+                    "rows": count,
+                    "seconds": seconds,
+                    "a second": count / seconds,
+                    "one core": rate,
+                    "ratio": count / seconds / rate,
+                    "explained": share,
+                }
 
 
-def _reading(
-    dataset: str, model: str, attack: str, count: int, evaluations: int
-) -> tuple[Reading, AttackCell]:
+def _reading(dataset: str, model: str, attack: str, count: int, evaluations: int) -> tuple[Reading, AttackCell]:
     options = {} if attack == "map" else {"line_search": "backtracking"}
     data = load(registry.instance("datasets", dataset, {}), dataset, None)
     cell = AttackCell(
-        dataset=DataRef(name=dataset, sha256=data.sha256), model=Entry(name=model), defense=Entry(name="none"),
-        attack=Entry(name=attack, params=options), point="type-2", readings=count, evaluations=evaluations,
-        federated=Federated(clients=min(5000, len(data.training)), batch=1), grants=Grants(labels=True),
-    )  # fmt: skip
+        dataset=DataRef(name=dataset, sha256=data.sha256),
+        model=Entry(name=model),
+        defense=Entry(name="none"),
+        attack=Entry(name=attack, params=options),
+        point="type-2",
+        readings=count,
+        evaluations=evaluations,
+        federated=Federated(clients=min(5000, len(data.training)), batch=1),
+        grants=Grants(labels=True),
+    )
     with tempfile.TemporaryDirectory() as folder:
         return observe_cell(cell, RunContext(run=Path(folder)), Memory()).reading, cell
 
@@ -93,9 +104,7 @@ def _attacked(reading: Reading, cell: AttackCell, device: str, chunk: int) -> tu
     attacker = attacker_of(cell, reading)
     with repeatable(device):
         at = to_device(reading, torch.device(device))
-        attacker.reconstruct(
-            at, replace(budget, evaluations=3), Key.of_attacker(0)
-        )  # kernels are compiled once
+        attacker.reconstruct(at, replace(budget, evaluations=3), Key.of_attacker(0))  # kernels are compiled once
         finished(device)
         began = time.perf_counter()
         result = attacker.reconstruct(at, budget, Key.of_attacker(0))
@@ -125,14 +134,16 @@ def preset(device: str, name: str = "adaptive", seconds: float = SECONDS) -> Ite
             one = run(cell, RunContext(run=Path(folder) / "core"), Memory())
             here, there = here + one.cost.wall_seconds, there + on_device
     yield {
-        "preset": name, "cells": len(plan.waiting), "answered": done, "seconds": took,
-        "one core over device": here / there if there else None, "compared": len(first),
-    }  # fmt: skip
+        "preset": name,
+        "cells": len(plan.waiting),
+        "answered": done,
+        "seconds": took,
+        "one core over device": here / there if there else None,
+        "compared": len(first),
+    }
 
 
-def training(
-    device: str, rounds: int = 3, defenses: tuple[str, ...] = ("none", "fed-cdp")
-) -> Iterator[Figure]:
+def training(device: str, rounds: int = 3, defenses: tuple[str, ...] = ("none", "fed-cdp")) -> Iterator[Figure]:
     """Seconds of a round at Fed-αCDP's own size, against one core."""
     for item in expand(read("fed-alpha-cdp/full-size"), Resolver(None).data):
         cell = item.cell
@@ -147,9 +158,11 @@ def training(
             took[at] = cost.seconds_per_round if cost is not None else None
         one, other = took["cpu"], took[device]
         yield {
-            "defense": str(cell.defense), "device": other, "one core": one,
+            "defense": str(cell.defense),
+            "device": other,
+            "one core": one,
             "ratio": one / other if one and other else None,
-        }  # fmt: skip
+        }
 
 
 FIGURES: dict[str, Callable[[str], Iterator[Figure]]] = {
@@ -161,16 +174,11 @@ FIGURES: dict[str, Callable[[str], Iterator[Figure]]] = {
 
 def tables(report: dict[str, Any]) -> str:
     """The report in words, for BENCHMARKS.md."""
-    lines = [
-        f"{report['device']}, torch {report['torch']}, bench {report['bench']}; one core of {report['core']}.",
-        "",
-    ]
+    lines = [f"{report['device']}, torch {report['torch']}, bench {report['bench']}; one core of {report['core']}.", ""]
     lines += ["| check | cases | largest difference | bound | failed |", "|---|---|---|---|---|"]
     for each in report["checks"]:
         failed = "<br>".join(each["failed"]) or "none"
-        lines.append(
-            f"| {each['name']} | {each['cases']} | {each['worst']:.2g} | {each['bound']:.2g} | {failed} |"
-        )
+        lines.append(f"| {each['name']} | {each['cases']} | {each['worst']:.2g} | {each['bound']:.2g} | {failed} |")
     for name, rows in report["figures"].items():
         lines += ["", f"**{name}**", ""]
         if not rows:
@@ -191,23 +199,15 @@ def _shown(value: Any) -> str:
 def written(text: str, new: str) -> str:
     """`text` with `new` between the marks; raises `SystemExit` where they are not there."""
     if any(text.count(mark) != 1 for mark in MARKS):
-        raise SystemExit(
-            f"the file has not one {MARKS[0]} and one {MARKS[1]}; put them where the tables belong"
-        )
+        raise SystemExit(f"the file has not one {MARKS[0]} and one {MARKS[1]}; put them where the tables belong")
     before, rest = text.split(MARKS[0])
     return f"{before}{MARKS[0]}\n{new}{MARKS[1]}{rest.split(MARKS[1])[1]}"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--out", type=Path, default=Path("gpu.json"), help="the report, written after each part"
-    )
-    parser.add_argument(
-        "--into", type=Path, help="write the tables of --out into this file, and do nothing else"
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("gpu.json"), help="the report, written after each part")
+    parser.add_argument("--into", type=Path, help="write the tables of --out into this file, and do nothing else")
     parser.add_argument("--parts", nargs="+", choices=["checks", *FIGURES], default=["checks", *FIGURES])
     args = parser.parse_args()
     if args.into is not None:
@@ -217,9 +217,13 @@ def main() -> None:
         raise SystemExit("torch sees no GPU here; `pytest tests/test_rehearsal.py` rehearses one on the CPU")
     torch.set_num_threads(1)
     report: dict[str, Any] = {
-        "device": torch.cuda.get_device_name(), "torch": torch.__version__, "bench": __version__,
-        "core": platform.processor() or platform.machine(), "checks": [], "figures": {},
-    }  # fmt: skip
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "bench": __version__,
+        "core": platform.processor() or platform.machine(),
+        "checks": [],
+        "figures": {},
+    }
     if "checks" in args.parts:
         for each in gpu_checks.checks("cuda"):
             report["checks"].append(asdict(each))

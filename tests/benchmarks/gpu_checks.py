@@ -58,10 +58,13 @@ Case = tuple[str, Callable[[], float | None]]  # in words, and the difference; N
 def checks(device: str, only: Callable[[str], bool] = lambda words: True) -> Iterator[Check]:
     """All checks, one after the other; `only` chooses among the cases by their words."""
     kinds = (
-        ("attacks, float64", DOUBLE, attacks), ("defenses × points, described", SINGLE, described),
-        ("trainings", SINGLE, trainings), ("the same twice", 0.0, twice), ("memory of a row", 1.0, memory),
+        ("attacks, float64", DOUBLE, attacks),
+        ("defenses × points, described", SINGLE, described),
+        ("trainings", SINGLE, trainings),
+        ("the same twice", 0.0, twice),
+        ("memory of a row", 1.0, memory),
         ("out of memory", 0.0, out_of_memory),
-    )  # fmt: skip
+    )
     for name, bound, cases in kinds:
         began, worst, failed, count = time.perf_counter(), 0.0, list[str](), 0
         with tempfile.TemporaryDirectory() as folder:
@@ -122,12 +125,7 @@ def memory(device: str, folder: Path) -> Iterator[Case]:
     """What a row took, over what `rows_at_once` reckons with: at most 1."""
     for model in ("dlg-lenet", "resnet20"):
         cell = small_cells.attack_cell(
-            "cpl",
-            model=Entry(name=model),
-            readings=ROWS,
-            evaluations=110,
-            chunk=ROWS,
-            dataset=small_cells.pictures(),
+            "cpl", model=Entry(name=model), readings=ROWS, evaluations=110, chunk=ROWS, dataset=small_cells.pictures()
         )
         yield model, partial(_share_of_estimate, cell, device, folder)
 

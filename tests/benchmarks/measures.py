@@ -87,9 +87,13 @@ def case(name: str, victims: int, data_dir: Path | None, split: str = "training"
     each = [api.gradient(model, truth[n : n + 1], labels[n : n + 1]) for n in range(victims)]
     gradients = {name: torch.stack([gradient[name] for gradient in each]) for name in each[0]}
     reading = api.reading(
-        gradients, model=model, shape=data.shape, classes=data.classes,
-        public=data.public.floats(slice(0, 64)), public_labels=data.public.labels[:64],
-    )  # fmt: skip
+        gradients,
+        model=model,
+        shape=data.shape,
+        classes=data.classes,
+        public=data.public.floats(slice(0, 64)),
+        public_labels=data.public.labels[:64],
+    )
     return Case(name=name, model=model, reading=reading, truth=truth, labels=labels)
 
 
@@ -118,9 +122,15 @@ def timed(work: Callable[[], T]) -> tuple[float, T]:
 
 
 def reconstruction(
-    setup: Case, name: str, *, victims: int = 32, sample: int = 6, outer: int = 300, rounds: int = 2,
+    setup: Case,
+    name: str,
+    *,
+    victims: int = 32,
+    sample: int = 6,
+    outer: int = 300,
+    rounds: int = 2,
     published: bool = False,
-) -> Row:  # fmt: skip
+) -> Row:
     """`victims` of ours at once against `sample` of them one at a time; ours `rounds` times, interleaved.
 
     `published`: ours takes the published full steps, too; else our step rule.  Both stop at the same loss.
@@ -144,22 +154,33 @@ def reconstruction(
     their_evaluations = sum(their.evaluations for _, their in theirs) / len(theirs)
     per_evaluation = [1e3 * s / their.evaluations for s, their in theirs]
     return {
-        "data": setup.name, "attack": name, "steps": "full" if published else "ours", "victims": victims,
+        "data": setup.name,
+        "attack": name,
+        "steps": "full" if published else "ours",
+        "victims": victims,
         "sample": len(theirs),
-        "ours ms": median(ours_ms), "ours low": min(ours_ms), "ours high": max(ours_ms),
-        "theirs ms": theirs_ms, "ratio": theirs_ms / median(ours_ms),
+        "ours ms": median(ours_ms),
+        "ours low": min(ours_ms),
+        "ours high": max(ours_ms),
+        "theirs ms": theirs_ms,
+        "ratio": theirs_ms / median(ours_ms),
         "ours ms/success": median(ours_ms) / our_wins if our_wins else float("inf"),
         "theirs ms/success": theirs_ms / their_wins if their_wins else float("inf"),
         "ours ms/evaluation": median(ours_ms) / our_evaluations,
-        "theirs ms/evaluation": median(per_evaluation), "theirs IQR": _iqr(per_evaluation),
+        "theirs ms/evaluation": median(per_evaluation),
+        "theirs IQR": _iqr(per_evaluation),
         "ratio/evaluation": median(per_evaluation) * our_evaluations / median(ours_ms),
-        "ours evaluations": our_evaluations, "theirs evaluations": their_evaluations,
-        "ours loss": float(result.loss.median()), "ours loss at most": float(result.loss.max()),
-        "ours ASR": our_wins, "theirs ASR": their_wins,
+        "ours evaluations": our_evaluations,
+        "theirs evaluations": their_evaluations,
+        "ours loss": float(result.loss.median()),
+        "ours loss at most": float(result.loss.max()),
+        "ours ASR": our_wins,
+        "theirs ASR": their_wins,
         "ours ASR on sample": float((our_db[:sample] >= SUCCESS_DB).mean()),
-        "ours dB": median(our_db.tolist()), "ours dB on sample": median(our_db[:sample].tolist()),
+        "ours dB": median(our_db.tolist()),
+        "ours dB on sample": median(our_db[:sample].tolist()),
         "theirs dB": median(their_db.tolist()),
-    }  # fmt: skip
+    }
 
 
 def alone(setup: Case, name: str, *, sample: int = 3, outer: int = 300, published: bool = False) -> Row:
@@ -174,11 +195,15 @@ def alone(setup: Case, name: str, *, sample: int = 3, outer: int = 300, publishe
         theirs.append(1e3 * their_seconds / loop.evaluations)
         totals.append(their_seconds / our_seconds)
     return {
-        "data": setup.name, "attack": name, "steps": "full" if published else "ours", "sample": sample,
+        "data": setup.name,
+        "attack": name,
+        "steps": "full" if published else "ours",
+        "sample": sample,
         "ours ms/evaluation": median(ours),
-        "theirs ms/evaluation": median(theirs), "ratio/evaluation": median(theirs) / median(ours),
+        "theirs ms/evaluation": median(theirs),
+        "ratio/evaluation": median(theirs) / median(ours),
         "ratio": median(totals),
-    }  # fmt: skip
+    }
 
 
 def gradinv(setup: Case, *, signed: bool, victims: int = 32, iterations: int = 100, rounds: int = 3) -> Row:
@@ -192,11 +217,17 @@ def gradinv(setup: Case, *, signed: bool, victims: int = 32, iterations: int = 1
         seconds, _ = timed(partial(_theirs_gradinv, setup, victim, iterations, signed))
         theirs.append(1e3 * seconds / iterations)
     return {
-        "data": setup.name, "attack": "gradinv, signed" if signed else "gradinv", "victims": victims,
-        "ours ms/iteration": median(ours), "theirs ms/iteration": median(theirs),
-        "ratio": median(theirs) / median(ours), "ours low": min(ours), "ours high": max(ours),
-        "theirs low": min(theirs), "theirs high": max(theirs),
-    }  # fmt: skip
+        "data": setup.name,
+        "attack": "gradinv, signed" if signed else "gradinv",
+        "victims": victims,
+        "ours ms/iteration": median(ours),
+        "theirs ms/iteration": median(theirs),
+        "ratio": median(theirs) / median(ours),
+        "ours low": min(ours),
+        "ours high": max(ours),
+        "theirs low": min(theirs),
+        "theirs high": max(theirs),
+    }
 
 
 def scaling(setup: Case, name: str, counts: tuple[int, ...], *, evaluations: int = 60) -> Iterator[Row]:
@@ -206,12 +237,7 @@ def scaling(setup: Case, name: str, counts: tuple[int, ...], *, evaluations: int
         budget = Budget(evaluations=evaluations, chunk=count)
         seconds, result = timed(partial(method.reconstruct, setup.some(range(count)), budget, KEY))
         spent = int(result.evaluations.sum())
-        yield {
-            "data": setup.name,
-            "attack": name,
-            "victims": count,
-            "ours ms/evaluation": 1e3 * seconds / spent,
-        }
+        yield {"data": setup.name, "attack": name, "victims": count, "ours ms/evaluation": 1e3 * seconds / spent}
 
 
 def strength(setup: Case, name: str, *, victims: int = 100, outer: int = 300, stop: bool = True) -> Row:
@@ -222,25 +248,32 @@ def strength(setup: Case, name: str, *, victims: int = 100, outer: int = 300, st
     seconds, result = timed(partial(method.reconstruct, setup.some(range(victims)), budget, KEY))
     db = psnr(setup.truth[:victims], result.inputs[:, 0])
     return {
-        "data": setup.name, "attack": name, "to the end": not stop, "victims": victims,
-        "ASR": float((db >= SUCCESS_DB).mean()), "dB": median(db.tolist()), "dB least": float(db.min()),
-        "evaluations": float(result.evaluations.double().mean()), "restarts": int(result.restarts.sum()),
+        "data": setup.name,
+        "attack": name,
+        "to the end": not stop,
+        "victims": victims,
+        "ASR": float((db >= SUCCESS_DB).mean()),
+        "dB": median(db.tolist()),
+        "dB least": float(db.min()),
+        "evaluations": float(result.evaluations.double().mean()),
+        "restarts": int(result.restarts.sum()),
         "ms": 1e3 * seconds / victims,
-    }  # fmt: skip
+    }
 
 
-def workers(
-    name: str, attack_name: str, *, count: int, victims: int = 32, outer: int, data_dir: Path | None
-) -> Row:
+def workers(name: str, attack_name: str, *, count: int, victims: int = 32, outer: int, data_dir: Path | None) -> Row:
     """Milliseconds per victim of `count` processes that begin together, each with one thread and `victims`."""
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(count)
     with context.Pool(count, _join, (barrier,)) as pool:
         seconds = pool.starmap(_share, [(name, attack_name, victims, outer, data_dir)] * count, chunksize=1)
     return {
-        "data": name, "attack": attack_name, "workers": count, "victims": count * victims,
+        "data": name,
+        "attack": attack_name,
+        "workers": count,
+        "victims": count * victims,
         "ms a victim": 1e3 * max(seconds) / count / victims,
-    }  # fmt: skip
+    }
 
 
 _barriers: list[Any] = []  # of a worker: where all wait before they begin
@@ -260,17 +293,13 @@ def _share(name: str, attack_name: str, victims: int, outer: int, data_dir: Path
 
 def _ours(setup: Case, name: str, rows: range, outer: int, published: bool) -> Reconstruction:
     budget = Budget(evaluations=INNER * outer, chunk=32)
-    return attack(name, **({} if published else OURS.get(name, {}))).reconstruct(
-        setup.some(rows), budget, KEY
-    )
+    return attack(name, **({} if published else OURS.get(name, {}))).reconstruct(setup.some(rows), budget, KEY)
 
 
 def _theirs(setup: Case, name: str, victim: int, outer: int) -> Result:
     first = start(STARTS[name], setup.reading, victim, 0, KEY)[0]
     label = int(setup.labels[victim])
-    return published_lbfgs(
-        setup.model, setup.weights(), setup.gradient(victim), label, first, outer, STOP_LOSS
-    )
+    return published_lbfgs(setup.model, setup.weights(), setup.gradient(victim), label, first, outer, STOP_LOSS)
 
 
 def _theirs_gradinv(setup: Case, victim: int, iterations: int, signed: bool) -> Result:

@@ -91,15 +91,15 @@ class Peer:
         names = [name for name, _ in case.model.named_parameters()]
         observed, weights = case.gradient(victim), case.weights()
         payload = {
-            "parameters": [weights[name] for name in names], "buffers": [],
+            "parameters": [weights[name] for name in names],
+            "buffers": [],
             "metadata": SimpleNamespace(shape=tuple(case.truth.shape[1:]), modality="vision"),
-        }  # fmt: skip
+        }
         shared = {
-            "gradients": [observed[name] for name in names], "buffers": None,
-            "metadata": {
-                "num_data_points": 1, "labels": case.labels[victim : victim + 1], "local_hyperparams": None,
-            },
-        }  # fmt: skip
+            "gradients": [observed[name] for name in names],
+            "buffers": None,
+            "metadata": {"num_data_points": 1, "labels": case.labels[victim : victim + 1], "local_hyperparams": None},
+        }
         first = start("gaussian", case.reading, victim, 0, measures.KEY)
         with torch.enable_grad():
             images, _ = self.attacker.reconstruct([payload], [shared], {}, initial_data=first)

@@ -65,9 +65,7 @@ def main() -> None:
             if clusters:
                 runs.assert_equal(folder / f"{number}-dask-2" / "run", folder / f"{number}-jobs-1")
     ratios = {
-        kind: statistics.median(
-            a / b for a, b in zip(measured[f"{kind} 1"], measured[f"{kind} 2"], strict=True)
-        )
+        kind: statistics.median(a / b for a, b in zip(measured[f"{kind} 1"], measured[f"{kind} 2"], strict=True))
         for kind in ("jobs", "dask")
         if f"{kind} 2" in measured
     }

@@ -37,27 +37,40 @@ def attack_cell(attack: str | Entry = "cpl", defense: str | Entry = "none", **ch
     params: dict[str, Any] = {"at": "client", "variance": 1e-3} if defense == "gaussian" else {}
     return AttackCell(
         **{
-            "dataset": DIGITS, "model": Entry(name="mlp" if connected else "dlg-lenet"), "attack": of,
+            "dataset": DIGITS,
+            "model": Entry(name="mlp" if connected else "dlg-lenet"),
+            "attack": of,
             "federated": FEDERATED.model_copy(update={"batch": 2}) if connected else FEDERATED,
-            "defense": entry(defense, **params), "point": "type-1", "readings": 2, "evaluations": 12,
-            "grants": Grants(labels=True, gallery=20 if of.name == "gallery" else 0), **changes,
+            "defense": entry(defense, **params),
+            "point": "type-1",
+            "readings": 2,
+            "evaluations": 12,
+            "grants": Grants(labels=True, gallery=20 if of.name == "gallery" else 0),
+            **changes,
         }
-    )  # fmt: skip
+    )
 
 
 def training_cell(defense: str | Entry = "none", **changes: Any) -> TrainingCell:
     """Three rounds."""
     return TrainingCell(
         **{
-            "dataset": DIGITS, "model": Entry(name="dlg-lenet"), "defense": entry(defense), "rounds": 3,
-            "federated": Federated(clients=10, per_round=4, batch=3), "test_every": 2, "test_examples": 50, **changes,
+            "dataset": DIGITS,
+            "model": Entry(name="dlg-lenet"),
+            "defense": entry(defense),
+            "rounds": 3,
+            "federated": Federated(clients=10, per_round=4, batch=3),
+            "test_every": 2,
+            "test_examples": 50,
+            **changes,
         }
-    )  # fmt: skip
+    )
 
 
 def in_double(reading: Reading) -> Reading:
     """A reading in double precision, its public data too."""
     return replace(
-        refine.in_double(reading), public_mean=reading.public_mean.double(),
+        refine.in_double(reading),
+        public_mean=reading.public_mean.double(),
         public_inputs=reading.public_inputs.double(),
-    )  # fmt: skip
+    )

@@ -37,9 +37,8 @@ def main() -> None:
         for attack in args.attacks:
             if "reconstruction" in args.parts:
                 row = measures.reconstruction(
-                    given, attack, sample=sample, outer=args.outer, rounds=args.rounds,
-                    published=args.published,
-                )  # fmt: skip
+                    given, attack, sample=sample, outer=args.outer, rounds=args.rounds, published=args.published
+                )
                 show("reconstruction", row)
             if "alone" in args.parts:
                 row = measures.alone(given, attack, outer=args.outer, published=args.published)
@@ -49,9 +48,7 @@ def main() -> None:
                     show("strength", measures.strength(given, attack, outer=args.outer, stop=stop))
             if "workers" in args.parts:
                 for count in (1, 2):
-                    row = measures.workers(
-                        data, attack, count=count, outer=args.outer, data_dir=args.data_dir
-                    )
+                    row = measures.workers(data, attack, count=count, outer=args.outer, data_dir=args.data_dir)
                     show("workers", row)
         if "gradinv" in args.parts:
             for signed in (True, False):

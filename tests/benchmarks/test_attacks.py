@@ -80,9 +80,7 @@ def test_strength(benchmark: Callable[..., object], setup: measures.Case, attack
 @pytest.mark.parametrize("victims", table.GRADINV)
 @pytest.mark.parametrize("signed", [True, False])
 @pytest.mark.benchmark(group="gradinv")
-def test_gradinv_iterations(
-    benchmark: Callable[..., object], setup: measures.Case, signed: bool, victims: int
-) -> None:
+def test_gradinv_iterations(benchmark: Callable[..., object], setup: measures.Case, signed: bool, victims: int) -> None:
     row = once(benchmark, "gradinv", lambda: measures.gradinv(setup, signed=signed, victims=victims))
     assert row["ratio"] > 1
 

@@ -62,9 +62,7 @@ def one_at_a_time(name: str) -> Callable[[], Tensor]:
             logits = functional_call(model, leaves, (x,))
             loss = -(targets[victim] * logits.log_softmax(-1)).sum()
             sent = torch.autograd.grad(loss, list(leaves.values()), create_graph=True)
-            gap = sum(
-                ((value - observed[key][victim]) ** 2).sum() for key, value in zip(leaves, sent, strict=True)
-            )
+            gap = sum(((value - observed[key][victim]) ** 2).sum() for key, value in zip(leaves, sent, strict=True))
             slopes.append(torch.autograd.grad(gap, x)[0])  # type: ignore[arg-type]
         return torch.stack(slopes)
 

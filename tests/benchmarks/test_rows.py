@@ -13,19 +13,28 @@ from bench.registry import entries as registry
 
 pytestmark = pytest.mark.slow
 DEFENSES = [
-    Entry(name="none"), Entry(name="prune", params={"share": 0.5}), Entry(name="prune", params={"share": 0.7}),
-    Entry(name="gaussian", params={"at": "client", "variance": 1e-4}), Entry(name="low-rank"), Entry(name="fed-sdp"),
-]  # fmt: skip
+    Entry(name="none"),
+    Entry(name="prune", params={"share": 0.5}),
+    Entry(name="prune", params={"share": 0.7}),
+    Entry(name="gaussian", params={"at": "client", "variance": 1e-4}),
+    Entry(name="low-rank"),
+    Entry(name="fed-sdp"),
+]
 
 
 def cells(dataset: str, attack: str, evaluations: int) -> list[AttackCell]:
     """Eight readings behind each of six defenses, to an attacker who knows none of them."""
     data = load(registry.instance("datasets", dataset, {}), dataset, None)
     base: dict[str, Any] = {
-        "dataset": DataRef(name=dataset, sha256=data.sha256), "model": Entry(name="dlg-lenet"),
-        "attack": Entry(name=attack), "federated": Federated(batch=1), "point": "type-1", "readings": 8,
-        "evaluations": evaluations, "grants": Grants(labels=True),
-    }  # fmt: skip
+        "dataset": DataRef(name=dataset, sha256=data.sha256),
+        "model": Entry(name="dlg-lenet"),
+        "attack": Entry(name=attack),
+        "federated": Federated(batch=1),
+        "point": "type-1",
+        "readings": 8,
+        "evaluations": evaluations,
+        "grants": Grants(labels=True),
+    }
     return [AttackCell(**base, defense=defense) for defense in DEFENSES]
 
 

@@ -36,16 +36,15 @@ MARKS = (1, 2, 4, 8, 16, 32, 64, 128, 200)
 PRIOR = PriorScore(asr=0.0, psnr_db_median=11.7, rmse_median=0.26, beaten=1.0)
 # As many figures, tags and parameters as a record of the preset `quickstart` has.
 SUMMARY = summary(
-    asr_strict=Share(value=0.1, low=0.0, high=0.2), identification_chance=0.1, label_accuracy=0.9, prior_beaten=1.0,
-    medians={metric.name: 3.0 for metric in METRICS}, priors=dict.fromkeys("abc", PRIOR),
-)  # fmt: skip
+    asr_strict=Share(value=0.1, low=0.0, high=0.2),
+    identification_chance=0.1,
+    label_accuracy=0.9,
+    prior_beaten=1.0,
+    medians={metric.name: 3.0 for metric in METRICS},
+    priors=dict.fromkeys("abc", PRIOR),
+)
 CONDITIONS = AttackConditions(
-    weights_norm=26.0,
-    round=0,
-    gradient_norm_median=2.3,
-    mode="eval",
-    client_examples=11,
-    examples_per_reading=3,
+    weights_norm=26.0, round=0, gradient_norm_median=2.3, mode="eval", client_examples=11, examples_per_reading=3
 )
 
 
@@ -53,40 +52,48 @@ def write_records(run: Path, *, grid: bool, trajectory: bool) -> None:
     """`CELLS` attacks on eight readings of two pictures, 28 × 28, each with pictures of its own."""
     for seed in range(CELLS):
         cell = AttackCell(
-            dataset=DataRef(name="mnist", sha256="0" * 64), model=Entry(name="dlg-lenet"), seed=seed,
-            federated=Federated(batch=2), defense=Entry(name="prune", params={"share": 0.9, "at": "client"}),
-            attack=Entry(name="cpl", params={f"option{number}": number for number in range(12)}), point="type-1",
-        )  # fmt: skip
+            dataset=DataRef(name="mnist", sha256="0" * 64),
+            model=Entry(name="dlg-lenet"),
+            seed=seed,
+            federated=Federated(batch=2),
+            defense=Entry(name="prune", params={"share": 0.9, "at": "client"}),
+            attack=Entry(name="cpl", params={f"option{number}": number for number in range(12)}),
+            point="type-1",
+        )
         random = np.random.default_rng(seed)
         arrays = {name: random.random((8, 2, 1, 28, 28)) for name in ("truth", "reconstruction")}
         if trajectory:
             arrays["trajectory"] = random.random((len(MARKS), 8, 2, 1, 28, 28))
         result = AttackResult(
-            readings=(READING,) * 8, summary=SUMMARY, notes=("x" * 80,) * 5, conditions=CONDITIONS,
+            readings=(READING,) * 8,
+            summary=SUMMARY,
+            notes=("x" * 80,) * 5,
+            conditions=CONDITIONS,
             distortion=Distortion(snr_db_median=1.0, snr_db_least=0.5, cosine_median=0.2),
             self_check=SelfCheck(distance_at_truth=1.0, distance_at_public=2.0),
             trajectory=Trajectory(losses=tuple(1 / mark for mark in MARKS), evaluations=MARKS),
             arrays=records.write_arrays(run, arrays) if grid else None,
-        )  # fmt: skip
+        )
         records.write(
             run,
             Record(
-                id=cell.id, status="done", cell=cell, provenance=PROVENANCE, result=result, environment=MACHINE,
+                id=cell.id,
+                status="done",
+                cell=cell,
+                provenance=PROVENANCE,
+                result=result,
+                environment=MACHINE,
                 cost=Cost(wall_seconds=4.2, cpu_seconds=4.0, peak_mb=800.0, attack_seconds=3.0),
             ),
-        )  # fmt: skip
+        )
 
 
 @pytest.mark.slow
 @pytest.mark.benchmark(group=f"{CELLS} cells to sqlite")
 @pytest.mark.parametrize(
-    ("grid", "trajectory"),
-    [(False, False), (True, False), (True, True)],
-    ids=["numbers", "grid", "grid-trajectory"],
+    ("grid", "trajectory"), [(False, False), (True, False), (True, True)], ids=["numbers", "grid", "grid-trajectory"]
 )
-def test_cells_to_sqlite(
-    benchmark: Callable[..., object], tmp_path: Path, *, grid: bool, trajectory: bool
-) -> None:
+def test_cells_to_sqlite(benchmark: Callable[..., object], tmp_path: Path, *, grid: bool, trajectory: bool) -> None:
     write_records(tmp_path / "source", grid=grid, trajectory=trajectory)
     names = iter(range(100))
 

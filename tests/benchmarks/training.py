@@ -44,17 +44,12 @@ def case(steps: int, clients: int) -> tuple[nn.Module, dict[str, Tensor], Batche
     source = torch.Generator().manual_seed(0)
     shape = (clients, steps, BATCH)
     batches = Batches(
-        clients=tuple(range(clients)), inputs=torch.rand((*shape, 1, 28, 28), generator=source),
+        clients=tuple(range(clients)),
+        inputs=torch.rand((*shape, 1, 28, 28), generator=source),
         labels=torch.randint(10, shape, generator=source),
-    )  # fmt: skip
+    )
     federated = Federated(
-        algorithm="fedavg",
-        clients=1000,
-        per_round=100,
-        steps=steps,
-        batch=BATCH,
-        rate=RATE,
-        client_examples=500,
+        algorithm="fedavg", clients=1000, per_round=100, steps=steps, batch=BATCH, rate=RATE, client_examples=500
     )
     return module, model.initial(module, 0), batches, federated
 
@@ -62,9 +57,7 @@ def case(steps: int, clients: int) -> tuple[nn.Module, dict[str, Tensor], Batche
 def ours(name: str, steps: int, clients: int) -> Once:
     module, weights, batches, federated = case(steps, clients)
     entry, params = DEFENSES[name]
-    setting = Setting(
-        clients=1000, per_round=100, rounds=100, steps=steps, batch=BATCH, client_examples=500, rate=RATE
-    )
+    setting = Setting(clients=1000, per_round=100, rounds=100, steps=steps, batch=BATCH, client_examples=500, rate=RATE)
     shapes = {key: tuple(value.shape) for key, value in weights.items()}
     defended = stages(registry.instance("defenses", entry, params), setting, shapes).of(batches.clients)
     net, draw_key = network(module), DrawKey(seed=0, draw=0, round=0)
@@ -113,9 +106,11 @@ def with_optimizer(steps: int, clients: int) -> Once:
     module, weights, batches, _ = case(steps, clients)
     held = GradSampleModule(module.train())
     optimizer = DPOptimizer(
-        torch.optim.SGD(held.parameters(), lr=RATE), noise_multiplier=SIGMA, max_grad_norm=CLIP,
+        torch.optim.SGD(held.parameters(), lr=RATE),
+        noise_multiplier=SIGMA,
+        max_grad_norm=CLIP,
         expected_batch_size=BATCH,
-    )  # fmt: skip
+    )
 
     def once() -> None:
         for client in range(clients):
