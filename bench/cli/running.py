@@ -13,7 +13,6 @@ from typing import Any
 from rich.console import Console
 
 from bench.answer.context import RunContext
-from bench.cell import AnyCell, AttackCell
 from bench.cli import conclusion
 from bench.cli.watching import Screen, say
 from bench.errors import BenchError
@@ -25,7 +24,6 @@ from bench.matrix.expand import PlannedCell, expand
 from bench.matrix.read import Matrix, read
 from bench.matrix.suites import ranking, title
 from bench.pictures import grid
-from bench.points import Scope, point
 from bench.record import request as requests
 from bench.record import store as records
 from bench.record.files import write_atomically
@@ -36,7 +34,7 @@ from bench.record.schema import Record
 from bench.reference import store as reference
 from bench.reference.beside import joined as joined_with
 from bench.reference.beside import version_of
-from bench.reference.costs import changes_examples, expected, span
+from bench.reference.costs import expected, span
 from bench.registry import entries as registry
 from bench.sweep.cluster import ClusterPool
 from bench.sweep.estimates import Remaining
@@ -46,7 +44,6 @@ from bench.sweep.pool import PoolSpec
 from bench.sweep.processes import ProcessPool
 from bench.sweep.progress import Reporter
 from bench.sweep.session import chosen_device, default_jobs, run_schedule
-from bench.sweep.trial import Trial, tried
 from bench.tracking.following import Follower
 
 
@@ -71,9 +68,7 @@ class PreparedRun:
 def prepare(
     request: Request, *, out: Path | None, data_dir: Path | None, jobs: int | None, shard: tuple[int, int] | None = None
 ) -> PreparedRun:
-    """Read the matrix and see what is done, of all of it or of one `shard`.
-
-    A few evaluations are tried of a defense that a suite has not timed, for some seconds.
+    """Read the matrix, or its `shard` (number, count), and find the cells that are left to run.
 
     Raises `BenchError` for a mistake in the matrix.
     """
@@ -92,12 +87,7 @@ def prepare(
         number, count = shard
         cells, name = shard_of(cells, number, count, resolver), f"{name}-shard-{number}-of-{count}"
     folder = out or Path("runs") / name
-    known = expected(shipped, alone=request.shipped)
-    planned = schedule(cells, folder, resolver, known)
-    if request.shipped and (new := _untimed(planned, shipped)):
-        workers = partial(ProcessPool, jobs=jobs or default_jobs(), plugins=request.plugins)
-        trial = tried(planned.waiting, new, resolver, data_dir, workers)
-        planned = schedule(cells, folder, resolver, partial(_slowed, known, trial))
+    planned = schedule(cells, folder, resolver, expected(shipped, alone=request.shipped))
     return PreparedRun(
         request=request,
         matrix=matrix,
@@ -108,25 +98,6 @@ def prepare(
         data_dir=data_dir,
         jobs=jobs,
     )
-
-
-def _untimed(planned: RunSchedule, shipped: Sequence[Record]) -> dict[str, str]:
-    """The defenses, as text, that are not published, and of which nothing has run yet: with the stage they act at."""
-    timed = {str(record.cell.defense) for record in shipped} | {str(cell.defense) for cell in planned.done}
-    return {
-        str(cell.defense): "example" if changes_examples(cell.defense) else "client"
-        for cell in planned.waiting
-        if str(cell.defense) not in timed
-    }
-
-
-def _slowed(known: Callable[[AnyCell], float | None], trial: Trial, cell: AnyCell) -> float | None:
-    """What a cell took under others, times what a trial says of its defense where the reading shows it."""
-    seconds = known(cell)
-    if seconds is None or not isinstance(cell, AttackCell):
-        return seconds
-    untouched = point(cell.point).scope is Scope.EXAMPLE and not changes_examples(cell.defense)
-    return seconds if untouched else seconds * trial.ratio(cell)
 
 
 def execute(

@@ -24,13 +24,13 @@ def expected(records: Iterable[Record], *, alone: bool = False) -> Callable[[Any
         defense = record.cell.defense
         its = taken.setdefault(str(defense), {})
         its[same(record.cell)] = seconds
-        kinds[changes_examples(defense)][str(defense)] = its
+        kinds[_changes_examples(defense)][str(defense)] = its
     of_all = _typical(taken.values())
     typical = {of: _typical(settings.values()) for of, settings in kinds.items()}
 
     def of_cell(cell: AnyCell) -> float | None:
         key = same(cell)
-        known = taken.get(str(cell.defense)) or typical[changes_examples(cell.defense)] or of_all
+        known = taken.get(str(cell.defense)) or typical[_changes_examples(cell.defense)] or of_all
         return known.get(key, of_all.get(key))
 
     return of_cell
@@ -53,7 +53,7 @@ def _typical(settings: Collection[Mapping[str, float]]) -> dict[str, float]:
     return {key: seconds * more for key, seconds in medians.items()}
 
 
-def changes_examples(defense: Entry) -> bool:
+def _changes_examples(defense: Entry) -> bool:
     """Whether it changes one example's gradient, which type-2 shows: by the stage that it acts `at`, or those that it
     claims."""
     return "example" in ((at,) if (at := defense.params.get("at")) else stages(defense.name))
