@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from bench.attacks.base import Attack
-from bench.attacks.parts.first_layer import FirstLayer, first_layer, refusal, table
-from bench.attacks.parts.labels import infer_labels
-from bench.attacks.parts.objective import mean_observation, observations
+from bench.attacks.first_layer.layer import FirstLayer, first_layer, refusal, table
+from bench.attacks.labels.infer import infer_labels
+from bench.attacks.objective.mismatch import mean_observation, observations
 from bench.parameters import parameter
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction, Status

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from bench.attacks.base import Attack
-from bench.attacks.parts.certificate import Witness
-from bench.attacks.parts.first_layer import FirstLayer, first_layer, refusal, row_space, table
-from bench.attacks.parts.ica import independent
-from bench.attacks.parts.labels import infer_labels
-from bench.attacks.parts.objective import mean_observation, observations
+from bench.attacks.first_layer.certificate import Witness
+from bench.attacks.first_layer.ica import independent
+from bench.attacks.first_layer.layer import FirstLayer, first_layer, refusal, row_space, table
+from bench.attacks.labels.infer import infer_labels
+from bench.attacks.objective.mismatch import mean_observation, observations
 from bench.parameters import parameter
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction, Status
@@ -23,11 +23,11 @@ _NOTES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Cpa(Attack):
-    """A batch's examples are the independent components of the row space of [dW | db] (`parts/ica.py`).
+    """A batch's examples are the independent components of the row space of [dW | db] (`first_layer/ica.py`).
 
     The space holds the examples whatever a clip, a factor of each example or later layers did, and over
     several local steps; noise on it is not undone, so that knowing the defense would change nothing.  Labels
-    are those whose δ agrees best with what the reading says of each example (`parts/certificate.py`); `loss` is
+    are those whose δ agrees best with what the reading says of each example (`first_layer/certificate.py`); `loss` is
     the mean share of δ's variance that stays unexplained.
     """
 

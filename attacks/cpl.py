@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from bench.attacks.matching import MatchingAttack, Parts
-from bench.attacks.parts.prior import Prior
-from bench.attacks.parts.start import Start
+from bench.attacks.search.matching import MatchingAttack, Parts
+from bench.attacks.search.prior import Prior
+from bench.attacks.search.start import Start
 from bench.attacks.solvers.base import RowLimits
 from bench.attacks.solvers.lbfgs import Lbfgs
 from bench.parameters import parameter

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from bench.attacks.base import Attack, Objective
-from bench.attacks.parts.rescale import rescaled
-from bench.attacks.probable import most_probable, objective_of, unfit
+from bench.attacks.objective.rescale import rescaled
+from bench.attacks.search.probable import most_probable, objective_of, unfit
 from bench.parameters import parameter
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction

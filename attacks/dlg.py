@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from bench.attacks.matching import MatchingAttack, Parts
+from bench.attacks.search.matching import MatchingAttack, Parts
 from bench.attacks.solvers.base import RowLimits
 from bench.attacks.solvers.lbfgs import Lbfgs
 from bench.parameters import parameter

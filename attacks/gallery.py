@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from bench.attacks.base import Attack
-from bench.attacks.parts import combination
-from bench.attacks.parts.candidates import alone, by_label, candidates
-from bench.attacks.parts.distance import Distance
-from bench.attacks.parts.exchange import most_likely
-from bench.attacks.parts.features import Sketch
-from bench.attacks.parts.objective import Mismatch, by_likelihood, mean_observation, observations, same_weights
-from bench.attacks.parts.rescale import rescaled
+from bench.attacks.candidates import combination
+from bench.attacks.candidates.exchange import most_likely
+from bench.attacks.candidates.listed import alone, by_label, candidates
+from bench.attacks.inverter.sketch import Sketch
+from bench.attacks.objective.distance import Distance
+from bench.attacks.objective.mismatch import Mismatch, by_likelihood, mean_observation, observations, same_weights
+from bench.attacks.objective.rescale import rescaled
 from bench.attacks.priors_only import claim
 from bench.gradients import group_gradients
 from bench.rng import Key
@@ -28,7 +28,7 @@ class Gallery(Attack):
 
     One example: the least -log likelihood of the reading under a candidate's own gradient, as the description has it;
     without a description the greatest cosine.  With candidates that are exchangeable no attacker does better than the
-    likelihood.  Several: the likeliest set that exchanges of one candidate lead to (`parts/exchange.py`), from the
+    likelihood.  Several: the likeliest set that exchanges of one candidate lead to (`candidates/exchange.py`), from the
     largest coefficients when the reading is written as a non-negative combination of the candidates' gradients, on the
     coordinates that are not zero in it, and of what each candidate alone would send.
     """

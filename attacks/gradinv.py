@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from bench.attacks.matching import MatchingAttack, Parts
-from bench.attacks.parts.prior import Prior
+from bench.attacks.search.matching import MatchingAttack, Parts
+from bench.attacks.search.prior import Prior
 from bench.attacks.solvers.adam import Adam
 from bench.attacks.solvers.base import RowLimits
 from bench.parameters import parameter

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from bench.attacks.base import Attack
-from bench.attacks.parts.labels import infer_labels
-from bench.attacks.parts.objective import observations
+from bench.attacks.labels.infer import infer_labels
+from bench.attacks.objective.mismatch import observations
 from bench.attacks.priors_only import claim
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from bench.attacks.base import Attack
-from bench.attacks.parts import ridge
-from bench.attacks.parts.features import Balance, Scaling, Sketch, Units, learn, principal
-from bench.attacks.parts.label_rules import listed, whole_counts
-from bench.attacks.parts.objective import mean_observation, observations
-from bench.attacks.parts.rescale import rescaled
+from bench.attacks.inverter import ridge
+from bench.attacks.inverter.scaling import Balance, Scaling, Units, learn, principal
+from bench.attacks.inverter.sketch import Sketch
+from bench.attacks.labels.rules import listed, whole_counts
+from bench.attacks.objective.mismatch import mean_observation, observations
+from bench.attacks.objective.rescale import rescaled
 from bench.gradients import group_gradients, one_hot
 from bench.parameters import parameter
 from bench.rng import Key

@@ -3,10 +3,10 @@
 from dataclasses import dataclass, replace
 
 from bench.attacks.base import Attack, Objective
-from bench.attacks.parts.repeats import distinct_examples
-from bench.attacks.parts.rescale import rescaled
-from bench.attacks.parts.scale import blind_to_scale, usual_brightness
-from bench.attacks.probable import most_probable, objective_of, unfit
+from bench.attacks.objective.repeats import distinct_examples
+from bench.attacks.objective.rescale import rescaled
+from bench.attacks.search.probable import most_probable, objective_of, unfit
+from bench.attacks.search.scale import blind_to_scale, usual_brightness
 from bench.parameters import parameter
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction

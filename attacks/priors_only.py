@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from bench.attacks.base import Attack
-from bench.attacks.parts.labels import infer_labels
-from bench.attacks.parts.objective import observations
+from bench.attacks.labels.infer import infer_labels
+from bench.attacks.objective.mismatch import observations
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction, Status
 

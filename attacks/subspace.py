@@ -8,11 +8,11 @@ from torch import Tensor
 from torch.func import grad, jacfwd, vmap
 
 from bench.attacks.base import Attack
-from bench.attacks.parts.certificate import Upper, Witness
-from bench.attacks.parts.first_layer import FirstLayer, RowSpace, first_layer, refusal, row_space, table
-from bench.attacks.parts.ica import independent
-from bench.attacks.parts.labels import infer_labels
-from bench.attacks.parts.objective import mean_observation, observations
+from bench.attacks.first_layer.certificate import Upper, Witness
+from bench.attacks.first_layer.ica import independent
+from bench.attacks.first_layer.layer import FirstLayer, RowSpace, first_layer, refusal, row_space, table
+from bench.attacks.labels.infer import infer_labels
+from bench.attacks.objective.mismatch import mean_observation, observations
 from bench.attacks.solvers.levenberg import least_squares
 from bench.gradients import one_hot, soft_cross_entropy
 from bench.parameters import parameter
@@ -34,7 +34,7 @@ class Subspace(Attack):
     above decide.  The bias column fixes each example's scale, so B examples have B(r - 1) variables at rank r.
     Residuals of a layer are divided by its singular values.  The first start is the independent components
     (`cpa`), with the labels that they show; the others are public examples, projected on the space, with labels
-    off the last layer.  It ends when every example is certain (`parts/certificate.py`).
+    off the last layer.  It ends when every example is certain (`first_layer/certificate.py`).
 
     Where the defense is known, each example has a factor of its own: clipping is undone.  Several local steps
     are not matched, nor more than 1000 variables: there the independent components are the result.

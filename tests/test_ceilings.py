@@ -8,7 +8,7 @@ from tests.records import CELL
 from tests.test_map import CLASSES, VALUES, linear_reading
 from tests.test_plan import answer
 
-from bench.attacks.parts.space import public_space
+from bench.attacks.search.space import public_space
 from bench.ceilings.linear_gaussian import mean_squared_errors
 from bench.cell import AttackCell
 from bench.federated.describe import Composition

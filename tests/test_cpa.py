@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from bench.attacks.cpa import Cpa
-from bench.attacks.parts.certificate import Upper, Witness
-from bench.attacks.parts.first_layer import first_layer, row_space, table
-from bench.attacks.parts.objective import observations
+from bench.attacks.first_layer.certificate import Upper, Witness
+from bench.attacks.first_layer.layer import first_layer, row_space, table
+from bench.attacks.objective.mismatch import observations
 from bench.contracts import attacks as contracts
 from bench.contracts.base import Contract
 from bench.contracts.situations import Situation, situation

@@ -12,13 +12,13 @@ from bench.answer.readings import take_reading
 from bench.answer.run import run
 from bench.answer.setup import prepare
 from bench.answer.victims import batches_of, draw_victims, trained_at, truth_at
-from bench.attacks.parts import mixtures
-from bench.attacks.parts.mixtures import Mixed
-from bench.attacks.parts.objective import observations
-from bench.attacks.parts.prior import NoiseModel, Prior
-from bench.attacks.parts.space import public_space
-from bench.attacks.probable import mismatch_of
-from bench.attacks.problem import MatchingProblem
+from bench.attacks.objective.mismatch import observations
+from bench.attacks.search import mixtures
+from bench.attacks.search.mixtures import Mixed
+from bench.attacks.search.prior import NoiseModel, Prior
+from bench.attacks.search.probable import mismatch_of
+from bench.attacks.search.problem import MatchingProblem
+from bench.attacks.search.space import public_space
 from bench.cell import AttackCell, Entry, Grants
 from bench.points import point
 from bench.rng import Key

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench.attacks.parts.distance import Distance
+from bench.attacks.objective.distance import Distance
 
 SHAPES = {"a.weight": (3, 4), "a.bias": (3,), "b.weight": (2, 5)}
 

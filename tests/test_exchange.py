@@ -9,10 +9,10 @@ from torch import Tensor
 
 from bench.answer.context import Memory, RunContext
 from bench.answer.observation import observe_cell
-from bench.attacks.parts import combination
-from bench.attacks.parts.distance import Distance
-from bench.attacks.parts.exchange import Pool, pool_of
-from bench.attacks.parts.objective import Mismatch, by_likelihood, observations
+from bench.attacks.candidates import combination
+from bench.attacks.candidates.exchange import Pool, pool_of
+from bench.attacks.objective.distance import Distance
+from bench.attacks.objective.mismatch import Mismatch, by_likelihood, observations
 from bench.cell import AttackCell
 from bench.gradients import one_hot
 from bench.trip import Reading

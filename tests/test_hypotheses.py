@@ -10,13 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bench import api
-from bench.attacks.parts.hypotheses import label_hypotheses
-from bench.attacks.parts.labels import infer_labels
-from bench.attacks.parts.last_layer import LastLayer, last_layers
-from bench.attacks.parts.local import unrolled_update
-from bench.attacks.parts.objective import observations
-from bench.attacks.parts.sequence_scores import fitted_scores, marginal_scores, mean_residuals
-from bench.attacks.parts.sequences import all_sequences, descend
+from bench.attacks.labels.hypotheses import label_hypotheses
+from bench.attacks.labels.infer import infer_labels
+from bench.attacks.labels.last_layer import LastLayer, last_layers
+from bench.attacks.labels.sequence_scores import fitted_scores, marginal_scores, mean_residuals
+from bench.attacks.labels.sequences import all_sequences, descend
+from bench.attacks.objective.local import unrolled_update
+from bench.attacks.objective.mismatch import observations
 from bench.contracts.situations import Situation, part, situation
 from bench.gradients import one_hot
 from bench.models.base import Model

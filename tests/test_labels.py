@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from bench.attacks.labels.infer import infer_labels
+from bench.attacks.labels.rules import last_layer
 from bench.attacks.labels_only import LabelsOnly
-from bench.attacks.parts.label_rules import last_layer
-from bench.attacks.parts.labels import infer_labels
-from bench.attacks.parts.objective import observations
+from bench.attacks.objective.mismatch import observations
 from bench.contracts.situations import Situation, data, situation
 from bench.gradients import group_gradients, one_hot
 from bench.rng import Key

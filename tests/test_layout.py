@@ -29,6 +29,8 @@ LAYERS = (
     ("api", "health"),
     ("cli",),
 )
+# The same inside attacks/, by what a part reads; the registered entries stand above.
+ATTACK_LAYERS = (("base", "objective", "solvers"), ("labels", "first_layer", "inverter"), ("candidates", "search"))
 # What these must never import, however far away; names outside `bench` count by their top level.
 VIEWS = ("bench.leaderboard", "bench.gate", "bench.pictures", "bench.tracking", "bench.submission")
 _NOT_IN_VIEWS = ("bench.answer", "bench.federated", "torch")
@@ -139,6 +141,23 @@ def upward(trees: Trees) -> list[str]:
     return faults
 
 
+def _attack_layer(module: str) -> int:
+    part = module.split(".")[2]
+    return next((number for number, layer in enumerate(ATTACK_LAYERS) if part in layer), len(ATTACK_LAYERS))
+
+
+def upward_in_attacks(trees: Trees) -> list[str]:
+    """Imports of a higher layer between the parts of an attack."""
+    parts = {name for name in trees if name.startswith("bench.attacks.")}
+    graph = _graph(trees)
+    return [
+        f"{name} imports {other}, a layer above"
+        for name in sorted(parts)
+        for other in sorted(graph[name] & parts)
+        if _attack_layer(other) > _attack_layer(name)
+    ]
+
+
 def crossings(trees: Trees) -> list[str]:
     """Ways across a border, directly or through other modules of bench."""
     graph, faults = _graph(trees), []
@@ -210,6 +229,16 @@ def test_imports_go_down() -> None:
     assert upward(TREES) == []
 
 
+def test_parts_of_attacks_import_down() -> None:
+    assert upward_in_attacks(TREES) == []
+
+
+def test_only_entries_stand_at_the_top_of_attacks() -> None:
+    entries = {target.partition(":")[0] for target in PROJECT["project"]["entry-points"]["bench.attacks"].values()}
+    files = {path.stem for path in (ROOT / "attacks").glob("*.py")} - {"__init__", "base"}
+    assert {f"bench.attacks.{file}" for file in files} == entries
+
+
 def test_no_circles() -> None:
     graph = {name: others & set(TREES) - {name} for name, others in _graph(TREES).items()}
     TopologicalSorter(graph).prepare()  # raises CycleError with the circle
@@ -272,6 +301,16 @@ def test_planted_faults_are_found() -> None:
         "bench.orphan has no layer",
         "bench.rng imports bench.answer.run, a layer above",
         "bench.gradients imports bench.answer.victims, a layer above",
+    ]
+    inside = {
+        "bench.attacks.labels.infer": "import bench.attacks.search.prior\nimport bench.attacks.objective.local",
+        "bench.attacks.search.prior": "import bench.attacks.map",
+        "bench.attacks.objective.local": "x = 1",
+        "bench.attacks.map": "import bench.attacks.search.prior",
+    }
+    assert upward_in_attacks({name: ast.parse(text) for name, text in inside.items()}) == [
+        "bench.attacks.labels.infer imports bench.attacks.search.prior, a layer above",
+        "bench.attacks.search.prior imports bench.attacks.map, a layer above",
     ]
     assert crossings(trees) == ["bench.attacks.sly reaches bench.answer.victims (by bench.gradients)"]
     assert hidden(trees) == ["bench.gradients:f imports bench.answer.victims", "bench.answer.run calls import_module"]

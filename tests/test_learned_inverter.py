@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from bench import api
+from bench.attacks.inverter import ridge
+from bench.attacks.inverter.scaling import learn, principal
+from bench.attacks.inverter.sketch import Sketch
+from bench.attacks.labels.rules import listed, whole_counts
 from bench.attacks.learned_inverter import LearnedInverter, simulate
-from bench.attacks.parts import ridge
-from bench.attacks.parts.features import Sketch, learn, principal
-from bench.attacks.parts.label_rules import listed, whole_counts
 from bench.contracts.situations import Situation, part, situation
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction

@@ -8,8 +8,8 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from bench import api
-from bench.attacks.parts.scale import blind_to_scale, usual_brightness
-from bench.attacks.parts.space import public_space
+from bench.attacks.search.scale import blind_to_scale, usual_brightness
+from bench.attacks.search.space import public_space
 from bench.federated.describe import Composition
 from bench.models.mlp import Mlp
 from bench.registry import entries as registry

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from bench import api
-from bench.attacks.parts.objective import observations
-from bench.attacks.parts.prior import NoiseModel
+from bench.attacks.objective.mismatch import observations
+from bench.attacks.search.prior import NoiseModel
 from bench.contracts.situations import situation
 from bench.federated.describe import Composition
 from bench.models.lenet import DlgLenet

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from bench import api
-from bench.attacks.parts.preconditioner import preconditioner
+from bench.attacks.search.preconditioner import preconditioner
 from bench.registry import entries as registry
 from bench.rng import Key
 from bench.trip import Budget, Reading

@@ -19,8 +19,8 @@ from torch.func import functional_call, grad, vmap
 
 from bench.answer.context import Memory, RunContext
 from bench.answer.run import run
-from bench.attacks.parts.distance import Distance
-from bench.attacks.parts.objective import Mismatch
+from bench.attacks.objective.distance import Distance
+from bench.attacks.objective.mismatch import Mismatch
 from bench.cell import AnyCell, Bayesian, CheckpointWeights, Entry, Grants
 from bench.device import repeatable, tf32
 from bench.federated import resume
@@ -191,7 +191,7 @@ def test_a_planted_bug_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     record, on = rehearsed(attack_cell(), tmp_path)
     assert record.status == "crashed" and "tensors on two devices" in str(record.reason)
     ((_, line),) = on.mixes
-    assert line.startswith("bench.attacks.parts.objective:")
+    assert line.startswith("bench.attacks.objective.mismatch:")
 
 
 @pytest.mark.parametrize("knowledge", ["plain", pytest.param("adaptive", marks=pytest.mark.slow)])

@@ -10,14 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bench.answer.victims import Truth, scored_once
-from bench.attacks.parts.distance import Distance
-from bench.attacks.parts.last_layer import LastLayer
-from bench.attacks.parts.objective import Mismatch, observations
-from bench.attacks.parts.prior import NoiseModel, Prior
-from bench.attacks.parts.repeats import distinct_examples, segments, tied_examples
-from bench.attacks.parts.sequence_scores import marginal_scores
-from bench.attacks.parts.sequences import all_sequences, any_sequence, canonical, count_sequences, descend
-from bench.attacks.problem import MatchingProblem
+from bench.attacks.labels.last_layer import LastLayer
+from bench.attacks.labels.sequence_scores import marginal_scores
+from bench.attacks.labels.sequences import all_sequences, any_sequence, canonical, count_sequences, descend
+from bench.attacks.objective.distance import Distance
+from bench.attacks.objective.mismatch import Mismatch, observations
+from bench.attacks.objective.repeats import distinct_examples, segments, tied_examples
+from bench.attacks.search.prior import NoiseModel, Prior
+from bench.attacks.search.problem import MatchingProblem
 from bench.contracts.situations import situation
 from bench.rng import Key
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bench import api
-from bench.attacks.parts.rescale import rescaled
+from bench.attacks.objective.rescale import rescaled
 from bench.datasets.loading import load
 from bench.defenses.base import Context, Setting, State, Transform
 from bench.federated.describe import describe

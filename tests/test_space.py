@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from bench import api
-from bench.attacks.parts.curvature import equal_curvature
-from bench.attacks.parts.soften import has_relu, softened
-from bench.attacks.parts.space import Dense, Diagonal, Space, Spectrum, cosines, dense, public_space, spectrum
+from bench.attacks.search.curvature import equal_curvature
+from bench.attacks.search.soften import has_relu, softened
+from bench.attacks.search.space import Dense, Diagonal, Space, Spectrum, cosines, dense, public_space, spectrum
 from bench.models.mlp import Mlp
 from bench.rng import Key
 from bench.trip import Reading

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench.attacks.parts.certificate import Upper
-from bench.attacks.parts.first_layer import first_layer, row_space, table
-from bench.attacks.parts.objective import observations
+from bench.attacks.first_layer.certificate import Upper
+from bench.attacks.first_layer.layer import first_layer, row_space, table
+from bench.attacks.objective.mismatch import observations
 from bench.attacks.solvers.levenberg import least_squares
 from bench.attacks.subspace import Subspace, _Problem
 from bench.contracts import attacks as contracts

@@ -13,7 +13,7 @@ from torch.func import functional_call
 from bench import api
 from bench.answer.context import Memory, RunContext
 from bench.answer.run import run
-from bench.attacks.parts.local import unrolled_update
+from bench.attacks.objective.local import unrolled_update
 from bench.cell import AttackCell, DataRef, Entry, Federated, Grants
 from bench.contracts.situations import data, situation
 from bench.defenses.base import Defense, Setting

@@ -8,9 +8,9 @@ import torch
 
 from bench.answer.gallery import Gallery
 from bench.answer.victims import Truth
-from bench.attacks.parts.distance import Distance
-from bench.attacks.parts.objective import Mismatch, by_likelihood, observations
-from bench.attacks.parts.rescale import rescaled
+from bench.attacks.objective.distance import Distance
+from bench.attacks.objective.mismatch import Mismatch, by_likelihood, observations
+from bench.attacks.objective.rescale import rescaled
 from bench.gradients import one_hot
 from bench.trip import Reading
 

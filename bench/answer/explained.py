@@ -6,9 +6,9 @@ The contract `description` asks the same of a trial of its own, which a defense 
 import torch
 
 from bench.answer.victims import Truth
-from bench.attacks.parts.distance import Distance
-from bench.attacks.parts.objective import Mismatch, observations
-from bench.attacks.parts.rescale import rescaled
+from bench.attacks.objective.distance import Distance
+from bench.attacks.objective.mismatch import Mismatch, observations
+from bench.attacks.objective.rescale import rescaled
 from bench.trip import Reading
 
 _ROUNDING = 1e-5  # of the reading's squared norm, in single precision

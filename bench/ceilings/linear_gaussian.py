@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from bench.attacks.parts.space import public_space
+from bench.attacks.search.space import public_space
 from bench.gradients import group_gradients, one_hot
 from bench.trip import Candidates, Description, Reading
 

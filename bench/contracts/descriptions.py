@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from bench.attacks.parts.local import unrolled_update
+from bench.attacks.objective.local import unrolled_update
 from bench.contracts.base import ContractSkipped, require
 from bench.contracts.situations import Tensors
 from bench.contracts.trials import (

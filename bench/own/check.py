@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from bench.attacks.parts.objective import mean_observation, observations
-from bench.attacks.parts.repeats import distinct_examples
+from bench.attacks.objective.mismatch import mean_observation, observations
+from bench.attacks.objective.repeats import distinct_examples
 from bench.errors import MALFORMED, BenchError
 from bench.own import coerce
 from bench.own.coerce import Values

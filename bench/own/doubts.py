@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from bench.attacks.parts.label_rules import last_layer
+from bench.attacks.labels.rules import last_layer
 from bench.gradients import group_gradients, one_hot
 from bench.trip import Reading
 

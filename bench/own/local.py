@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import isfinite
 from operator import index
 
-from bench.attacks.parts.local import momentum_gain
+from bench.attacks.objective.local import momentum_gain
 from bench.errors import BenchError
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from bench.attacks.parts.repeats import distinct_examples
+from bench.attacks.objective.repeats import distinct_examples
 from bench.errors import BenchError
 from bench.own import coerce
 from bench.own.coerce import Values

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
 
-from bench.attacks.parts.distance import Distance
-from bench.attacks.parts.objective import Mismatch, observations
+from bench.attacks.objective.distance import Distance
+from bench.attacks.objective.mismatch import Mismatch, observations
 from bench.gradients import one_hot
 from bench.own.likeness import likeness
 from bench.trip import Reading

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from bench import api
 from bench.attacks.base import Attack
-from bench.attacks.matching import MatchingAttack, Parts
-from bench.attacks.parts.start import Start, start
+from bench.attacks.search.matching import MatchingAttack, Parts
+from bench.attacks.search.start import Start, start
 from bench.datasets.loading import load
 from bench.registry import entries as registry
 from bench.rng import Key

@@ -23,8 +23,8 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parent))
 import measures
 
-from bench.attacks.parts.prior import total_variation
-from bench.attacks.parts.start import start
+from bench.attacks.search.prior import total_variation
+from bench.attacks.search.start import start
 from bench.trip import Budget
 
 

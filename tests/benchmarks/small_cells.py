@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from bench.attacks import refine
+from bench.attacks.search import refine
 from bench.cell import AttackCell, DataRef, Entry, Federated, Grants, TrainingCell
 from bench.datasets.digits import Digits
 from bench.datasets.loading import load

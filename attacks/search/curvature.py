@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bench.attacks.parts.preconditioner import signed_derivative
-from bench.attacks.parts.space import Gaussian
+from bench.attacks.search.preconditioner import signed_derivative
+from bench.attacks.search.space import Gaussian
 from bench.rng import Key
 from bench.trip import Reading
 

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bench.attacks.parts.last_layer import LastLayer
-from bench.attacks.parts.repeats import segments, tied_examples
+from bench.attacks.labels.last_layer import LastLayer
+from bench.attacks.objective.repeats import segments, tied_examples
 
 Score = Callable[[Tensor], Tensor]  # sequences (sequence, example) → (sequence,), the lower the likelier
 

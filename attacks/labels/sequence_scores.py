@@ -10,8 +10,8 @@ logits need no more than products of features.  Features are taken to be the cla
 import torch
 from torch import Tensor
 
-from bench.attacks.parts.last_layer import LastLayer
-from bench.attacks.parts.local import momentum_gain
+from bench.attacks.labels.last_layer import LastLayer
+from bench.attacks.objective.local import momentum_gain
 from bench.attacks.solvers.lbfgs import Lbfgs
 
 _CHUNK = 4096

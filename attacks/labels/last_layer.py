@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bench.attacks.parts.label_rules import last_layer
-from bench.attacks.parts.local import momentum_gain
-from bench.attacks.parts.repeats import distinct_examples
+from bench.attacks.labels.rules import last_layer
+from bench.attacks.objective.local import momentum_gain
+from bench.attacks.objective.repeats import distinct_examples
 from bench.trip import Reading
 
 Tensors = Mapping[str, Tensor]

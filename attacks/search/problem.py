@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bench.attacks.parts import mixtures
-from bench.attacks.parts.objective import Mismatch
-from bench.attacks.parts.preconditioner import PUBLIC
-from bench.attacks.parts.prior import NoiseModel, Prior
-from bench.attacks.parts.repeats import tied_examples
-from bench.attacks.parts.space import Space
-from bench.attacks.parts.start import Start, start
+from bench.attacks.objective.mismatch import Mismatch
+from bench.attacks.objective.repeats import tied_examples
+from bench.attacks.search import mixtures
+from bench.attacks.search.preconditioner import PUBLIC
+from bench.attacks.search.prior import NoiseModel, Prior
+from bench.attacks.search.space import Space
+from bench.attacks.search.start import Start, start
 from bench.attacks.solvers.base import Evaluate
 from bench.gradients import group_gradients, one_hot
 from bench.rng import Key

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from bench.attacks.parts.labels import described_classes, labels_from
-from bench.attacks.parts.last_layer import LastLayer, last_layers
-from bench.attacks.parts.sequence_scores import fitted_scores, marginal_scores, mean_residuals
-from bench.attacks.parts.sequences import all_sequences, any_sequence, count_sequences, descend, neighbours
+from bench.attacks.labels.infer import described_classes, labels_from
+from bench.attacks.labels.last_layer import LastLayer, last_layers
+from bench.attacks.labels.sequence_scores import fitted_scores, marginal_scores, mean_residuals
+from bench.attacks.labels.sequences import all_sequences, any_sequence, count_sequences, descend, neighbours
 from bench.rng import Key
 from bench.trip import Reading
 

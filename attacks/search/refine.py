@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.attacks.problem import MatchingProblem
+from bench.attacks.search.problem import MatchingProblem
 from bench.attacks.solvers.base import RowLimits, Solution, Solver
 from bench.attacks.solvers.loop import minimise
 from bench.trip import Reading

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from bench.attacks.parts.distance import Distance
-from bench.attacks.parts.local import unrolled_update
+from bench.attacks.objective.distance import Distance
+from bench.attacks.objective.local import unrolled_update
 from bench.gradients import group_gradients
 from bench.trip import Candidates, Reading
 

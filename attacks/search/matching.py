@@ -12,17 +12,17 @@ from typing import Any, Literal
 import torch
 
 from bench.attacks.base import Attack, Objective
-from bench.attacks.parts.distance import Distance, Kind, Layers
-from bench.attacks.parts.label_rules import last_layer
-from bench.attacks.parts.labels import infer_labels
-from bench.attacks.parts.objective import Mismatch, by_likelihood, mean_observation, observations
-from bench.attacks.parts.preconditioner import preconditioner
-from bench.attacks.parts.prior import NoiseModel, Prior
-from bench.attacks.parts.rescale import rescaled
-from bench.attacks.parts.space import Diagonal
-from bench.attacks.parts.start import Start
-from bench.attacks.problem import MatchingProblem
-from bench.attacks.refine import refine
+from bench.attacks.labels.infer import infer_labels
+from bench.attacks.labels.rules import last_layer
+from bench.attacks.objective.distance import Distance, Kind, Layers
+from bench.attacks.objective.mismatch import Mismatch, by_likelihood, mean_observation, observations
+from bench.attacks.objective.rescale import rescaled
+from bench.attacks.search.preconditioner import preconditioner
+from bench.attacks.search.prior import NoiseModel, Prior
+from bench.attacks.search.problem import MatchingProblem
+from bench.attacks.search.refine import refine
+from bench.attacks.search.space import Diagonal
+from bench.attacks.search.start import Start
 from bench.attacks.solvers.base import RowLimits, Solution, Solver
 from bench.attacks.solvers.loop import minimise
 from bench.parameters import parameter

@@ -1,8 +1,6 @@
 """Gradients → features of a regression: how they are scaled is learned from public ones alone."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -12,55 +10,8 @@ from bench.rng import Key
 
 Units = Literal["tensor", "coordinate", "direction"]
 Balance = Literal["values", "tensors"]
-MOST = 16384  # features that are kept of a gradient: more are hashed together
 FAINT = 0.2  # of a tensor's usual deviation: no coordinate is divided by less
 _TINY = 1e-30
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sketch:
-    """A gradient as one vector.  A model with more than `MOST` parameters has them hashed: each tensor's coordinates
-    into buckets, with random signs, so that scalar products stay what they are on average (Charikar et al. 2002)."""
-
-    sizes: tuple[int, ...]
-    buckets: tuple[tuple[Tensor, Tensor] | None, ...]
-
-    @classmethod
-    def of(cls, shapes: Mapping[str, tuple[int, ...]], key: Key, most: int = MOST) -> "Sketch":
-        """The sketch of gradients with these parameter shapes."""
-        counts = [torch.Size(shape).numel() for shape in shapes.values()]
-        share = min(1.0, most / sum(counts))
-        sizes, buckets = [], list[tuple[Tensor, Tensor] | None]()
-        for name, count in zip(shapes, counts, strict=True):
-            size = count if share == 1 or count <= 64 else max(64, int(share * count))
-            random = key.generator("sketch", name)
-            sizes.append(size)
-            buckets.append(
-                None
-                if size == count
-                else (
-                    torch.from_numpy(random.integers(size, size=count)),
-                    torch.from_numpy(2.0 * random.integers(2, size=count) - 1),
-                )
-            )
-        return cls(sizes=tuple(sizes), buckets=tuple(buckets))
-
-    @property
-    def slices(self) -> tuple[slice, ...]:
-        """Where each tensor lies."""
-        ends = torch.tensor((0, *self.sizes)).cumsum(0).tolist()
-        return tuple(slice(*pair) for pair in pairwise(ends))
-
-    def __call__(self, gradients: Mapping[str, Tensor]) -> Tensor:
-        """Name → (row, *shape), to (row, value)."""
-        parts = []
-        for value, size, bucket in zip(gradients.values(), self.sizes, self.buckets, strict=True):
-            flat = value.flatten(1)
-            if bucket is not None:
-                into, sign = bucket
-                flat = flat.new_zeros(len(flat), size).index_add_(1, into, flat * sign.to(flat))
-            parts.append(flat)
-        return torch.cat(parts, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bench.attacks.parts import combination
-from bench.attacks.parts.candidates import alone, by_label, candidates
-from bench.attacks.parts.features import Sketch
-from bench.attacks.parts.objective import Mismatch
+from bench.attacks.candidates import combination
+from bench.attacks.candidates.listed import alone, by_label, candidates
+from bench.attacks.inverter.sketch import Sketch
+from bench.attacks.objective.mismatch import Mismatch
 from bench.gradients import group_gradients
 from bench.trip import Candidates
 

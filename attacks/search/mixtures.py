@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bench.attacks.parts.space import Space
+from bench.attacks.search.space import Space
 
 _OWN = 1.5  # at u = 0: the logit of a mixture's own original over the others', a share of .39 in a batch of eight
 _SPREAD = 3.0  # of the logits over their variables

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench.attacks.parts.prior import prior_weight
-from bench.attacks.parts.space import Space
-from bench.attacks.problem import MatchingProblem
+from bench.attacks.search.prior import prior_weight
+from bench.attacks.search.problem import MatchingProblem
+from bench.attacks.search.space import Space
 from bench.attacks.solvers.base import RowLimits, Solution, Solver
 from bench.attacks.solvers.loop import minimise
 from bench.trip import Budget

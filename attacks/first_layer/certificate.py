@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bench.attacks.parts.first_layer import FirstLayer
+from bench.attacks.first_layer.layer import FirstLayer
 from bench.trip import Reading
 
 PUBLIC = 256  # public examples that say how much δ varies

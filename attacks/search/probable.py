@@ -8,20 +8,20 @@ import torch
 from torch import nn
 
 from bench.attacks.base import Objective
-from bench.attacks.matching import claim
-from bench.attacks.parts.curvature import LARGEST, equal_curvature
-from bench.attacks.parts.distance import Distance
-from bench.attacks.parts.hypotheses import label_hypotheses
-from bench.attacks.parts.label_rules import last_layer
-from bench.attacks.parts.mixtures import Mixed
-from bench.attacks.parts.objective import Mismatch, by_likelihood, mean_observation, observations
-from bench.attacks.parts.prior import NoiseModel, Prior
-from bench.attacks.parts.rescale import rescaled
-from bench.attacks.parts.soften import has_relu, softened
-from bench.attacks.parts.space import Gaussian, public_space
-from bench.attacks.problem import MatchingProblem
+from bench.attacks.labels.hypotheses import label_hypotheses
+from bench.attacks.labels.rules import last_layer
+from bench.attacks.objective.distance import Distance
+from bench.attacks.objective.mismatch import Mismatch, by_likelihood, mean_observation, observations
+from bench.attacks.objective.rescale import rescaled
+from bench.attacks.search.curvature import LARGEST, equal_curvature
+from bench.attacks.search.matching import claim
+from bench.attacks.search.mixtures import Mixed
+from bench.attacks.search.prior import NoiseModel, Prior
+from bench.attacks.search.problem import MatchingProblem
+from bench.attacks.search.soften import has_relu, softened
+from bench.attacks.search.space import Gaussian, public_space
+from bench.attacks.search.staged import Stage, staged
 from bench.attacks.solvers.lbfgs import Lbfgs
-from bench.attacks.staged import Stage, staged
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction
 

@@ -16,7 +16,7 @@ from sklearn.decomposition import FastICA
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from bench.attacks.parts.first_layer import RowSpace
+from bench.attacks.first_layer.layer import RowSpace
 from bench.trip import Reading
 
 PUBLIC = 2000  # public examples that say how large differences are

@@ -6,9 +6,9 @@ import torch
 from scipy.optimize import nnls
 from torch import Tensor
 
-from bench.attacks.parts.distance import Distance
-from bench.attacks.parts.label_rules import labels_by_rule, last_layer, listed, whole_counts
-from bench.attacks.parts.objective import Mismatch
+from bench.attacks.labels.rules import labels_by_rule, last_layer, listed, whole_counts
+from bench.attacks.objective.distance import Distance
+from bench.attacks.objective.mismatch import Mismatch
 from bench.gradients import one_hot
 from bench.trip import Reading
 

@@ -1,0 +1,1 @@
+"""Parts of a regression from gradients to examples."""

@@ -1,0 +1,1 @@
+"""Parts that infer labels from the last layer's gradient."""

@@ -1,0 +1,1 @@
+"""Parts that compare a candidate's gradient with the reading."""

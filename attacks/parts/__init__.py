@@ -1,1 +1,0 @@
-"""Parts an attack is made of: distance, prior, start, labels."""
