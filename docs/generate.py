@@ -33,6 +33,8 @@ POINTS = ("type-2", "type-1", "type-0", "aggregate")
 # Presets on the suite's own examples: the claims are held against their records, too.
 BESIDE = ("post-processing", "mixup")
 NOT_MEASURED = "not measured yet"
+# The literature's word on a defense without a row in literature.toml.
+UNKNOWN = {"status": "no attack on it is known to us", "text": "Our search has not covered it yet."}
 NOT_ABOUT = "not about reconstruction"
 FIGURES = ("none", "plain", "black-box", "adaptive", "recognised (chance)", "ceiling by ε", "ceiling here")
 HEAD = "<!-- Written by docs/generate.py: edit {sources}, and run it again. -->\n\n"
@@ -146,6 +148,7 @@ def defenses(version: str, records: Sequence[Record], every: Sequence[Standing])
     """Every registered defense of bench's own: what it is, its status in the literature, our figures."""
     literature = tomllib.loads((DOCS / "literature.toml").read_text("utf-8"))
     names = [name for name in entries.names("defenses") if entries.origin("defenses", name).built_in]
+    literature |= {name: UNKNOWN for name in names if name not in literature}
     parts = [
         HEAD.format(sources="the classes or docs/literature.toml") + "# Defenses\n",
         "Each registered defense: where it comes from, its idea, where it may act, its default strength, what the\n"

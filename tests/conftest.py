@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 from tests import runs
 
-# Files of half a minute and more: first, so that no process is left alone with one at the end.
-LONG = ("test_contracts", "test_faults", "test_resume", "test_page", "test_clients", "test_accounting")
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
+    """Files marked `long` run first: no process is left with such a file at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ import numpy as np
 from rich.console import Console, RenderableType
 
 from bench.cell import AttackCell, DataRef, Entry, Federated, TrainingCell
+from bench.leaderboard.costs import DefenseCost, costs
 from bench.record import store
 from bench.record.schema import (
     AttackConditions,
@@ -157,6 +158,12 @@ def training_record(
             **fields,
         }
     )
+
+
+def defense_cost(**changes: Any) -> DefenseCost:
+    """The cost of `training_record`, with changed fields."""
+    (cost,) = costs([training_record()]).values()
+    return replace(cost, **changes)
 
 
 def printed(shown: RenderableType, width: int = 120) -> str:

@@ -25,6 +25,8 @@ from bench.defenses.quantile import Quantile
 from bench.federated.privacy import NO_MECHANISM, account, at_point
 from bench.points import point
 
+pytestmark = pytest.mark.long
+
 DELTA = 1e-5
 PAPER = Setting(
     clients=1000, per_round=100, rounds=100, steps=100, batch=5, client_examples=500, rate=0.05

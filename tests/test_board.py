@@ -172,7 +172,7 @@ def test_a_row_has_every_point_its_worst_case_and_the_best_attack() -> None:
     at = prune.worst
     assert at is not None and at.point == "type-2" and at.asr == 0.25
     assert at.best is not None and (at.best.attack, at.best.asr) == ("dlg", 0.25)
-    assert at.best.medians == {"rmse": 0.4, "psnr_db": 8.0, "ssim": 0.9, "lpips": None}
+    assert at.best.medians.items() >= {"rmse": 0.4, "psnr_db": 8.0, "ssim": 0.9, "lpips": None}.items()
     assert at.by_attack == {"cpl": 0.125, "dlg": 0.25}
     assert at.reached[:2] == (0.25, 0.25) and at.reached[-1] == 0.0
     assert [row.rank for row in rows] == [1, 2] and rows[0].defense == "prune"

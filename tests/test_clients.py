@@ -32,6 +32,8 @@ from bench.record.checkpoints import read_about, read_weights
 from bench.record.schema import TrainingResult
 from bench.registry import entries as registry
 
+pytestmark = pytest.mark.long
+
 CLIENTS = (1, 4, 7)
 
 

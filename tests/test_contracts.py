@@ -38,6 +38,8 @@ from bench.registry import entries as registry
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction
 
+pytestmark = pytest.mark.long
+
 SMALLER = {"learned-inverter": {"simulations": 150, "components": 16}}  # the promises do not depend on it
 LIKE_CPL = {"dlg", "idlg"}  # other parts in the same engine
 PART = 1  # choices of a defense's parameters in one test

@@ -42,6 +42,8 @@ from bench.sweep.pool import CellReturned, WorkerGone, WorkerLost, run_within_li
 from bench.sweep.processes import ProcessPool, device_of
 from bench.sweep.session import run_schedule
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parent.parent
 
 

@@ -15,7 +15,7 @@ import pytest
 from markupsafe import escape
 from playwright.sync_api import Browser, Page, expect
 from tests.browser import Visit, browser, visit
-from tests.records import attack_record
+from tests.records import attack_record, defense_cost
 
 from bench.leaderboard.board import THRESHOLDS_DB, AtPoint, Best, Row, board
 from bench.leaderboard.costs import DefenseCost
@@ -23,11 +23,16 @@ from bench.leaderboard.flags import Flag
 from bench.leaderboard.forms import page, reconstructions
 from bench.leaderboard.recognition import Rate
 from bench.pictures.thumbnails import MOST, TOTAL, Thumbnail, fitting
+from bench.record.metrics import COMPARED
 from bench.record.store import record_path, write, write_arrays
+
+pytestmark = pytest.mark.long
 
 __all__ = ["browser"]  # the fixture
 CPL = "cpl(outer=300, start=tile-2)"
-MEDIANS = {"rmse": 0.1, "psnr_db": 25.0, "ssim": 0.9, "lpips": None}
+MEDIANS = {**dict.fromkeys(metric.name for metric in COMPARED), "rmse": 0.1, "psnr_db": 25.0, "ssim": 0.9}
+ROW = board([attack_record()])[0]  # of these the tests change fields: a new field has its value here
+AT = ROW.points["type-2"]
 HOSTILE = (
     "<script>document.title='owned'</script>",
     "</script><img src=x onerror=\"document.title='owned'\">",
@@ -36,10 +41,16 @@ HOSTILE = (
 )
 
 
+def best(**changes: Any) -> Best:
+    assert AT.best is not None
+    return replace(AT.best, **{"attack": CPL, "medians": MEDIANS, **changes})
+
+
 def at(point: str = "type-2", asr: float | None = 0.5, **changes: Any) -> AtPoint:
     scored = asr is not None
     rate = asr or 0.0
-    return AtPoint(
+    return replace(
+        AT,
         **{
             "point": point,
             "asr": asr,
@@ -49,7 +60,7 @@ def at(point: str = "type-2", asr: float | None = 0.5, **changes: Any) -> AtPoin
             "examples": 64 if scored else 0,
             "identified": Rate(value=rate, interval=(0.0, 1.0), chance=0.01) if scored else None,
             "named": None,
-            "best": Best(attack=CPL, asr=rate, medians=MEDIANS) if scored else None,
+            "best": best(asr=rate) if scored else None,
             "by_attack": {CPL: rate, f"{CPL} · adaptive": rate / 2} if scored else {},
             "reached": tuple(rate for _ in THRESHOLDS_DB),
             "prior_asr": 0.0,
@@ -61,12 +72,12 @@ def at(point: str = "type-2", asr: float | None = 0.5, **changes: Any) -> AtPoin
             "missing": (),
             "flags": (),
             **changes,
-        }
+        },
     )
 
 
 def cost(**changes: Any) -> DefenseCost:
-    return DefenseCost(
+    return defense_cost(
         **{
             "setting": "fedsgd N=100",
             "seeds": 1,
@@ -87,7 +98,8 @@ def cost(**changes: Any) -> DefenseCost:
 
 def row(defense: str = "none", *points: AtPoint, key: str = "k", **changes: Any) -> Row:
     own = {one.point: one for one in points or (at(),)}
-    return Row(
+    return replace(
+        ROW,
         **{
             "title": "digits · lenet(width=0.5) · untrained",
             "key": key,
@@ -102,7 +114,7 @@ def row(defense: str = "none", *points: AtPoint, key: str = "k", **changes: Any)
             "cells": (),
             "rank": 1,
             **changes,
-        }
+        },
     )
 
 
@@ -415,7 +427,7 @@ def test_a_telephone_scrolls_the_table_and_not_the_page(browser: Browser, tmp_pa
 
 @pytest.mark.parametrize("missing", ["trainings", "rates", "figures", "rows"])
 def test_what_is_missing_is_said(browser: Browser, tmp_path: Path, missing: str) -> None:
-    empty = Best(attack=CPL, asr=0.0, medians={**dict.fromkeys(MEDIANS), "lpips": float("nan")})
+    empty = best(asr=0.0, medians={**dict.fromkeys(MEDIANS), "lpips": float("nan")})
     blank = cost(accuracy=None, loss=None, epsilon=float("inf"), overhead=None, curve=(), epsilon_absent=None)
     crashed = at(asr=None, crashed={CPL: "boom " * 500}, best=None)
     rows = {

@@ -24,7 +24,6 @@ from bench.matrix.read import presets, read
 from bench.matrix.suites import SUITES, VERSIONS, ranking, ranking_line
 from bench.points import POINTS
 from bench.record.checkpoints import fit, read_about, read_weights
-from bench.record.names import entry_text
 from bench.registry import entries as registry
 from bench.sweep.plan import Resolver
 
@@ -257,11 +256,9 @@ def test_a_matrix_on_a_preset_is_that_preset_with_more_defenses(tmp_path: Path) 
             read(mine(text))
 
 
-def test_the_reference_is_the_suite_with_every_defense() -> None:
+def test_the_reference_has_the_cells_of_the_suite() -> None:
+    """A defense that is registered later waits for the next version of the suite (`tests/benchmarks/reference.py`)."""
     matrix = read("reference")
-    names = {row["defense"].name for row in matrix.attacks}
-    assert names == set(registry.names("defenses"))
-    assert len({entry_text(row["defense"]) for row in matrix.attacks}) <= 35
     ids = {item.cell.id for item in expand(read("standard"), facts_of)}
     assert ids < {item.cell.id for item in expand(matrix, facts_of)}
 

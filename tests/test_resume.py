@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from tests import runs
 
+pytestmark = pytest.mark.long
+
 MATRIX = """
 title = "a small run for tests"
 readings = 2

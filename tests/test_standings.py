@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 from rich.console import Console
-from tests.records import TRAINING, attack_cell, attack_record, entry, readings_of, training_record
+from tests.records import TRAINING, attack_cell, attack_record, defense_cost, entry, readings_of, training_record
 
 from bench.cell import Federated, Grants
 from bench.leaderboard.attack_ranks import attack_ranks
 from bench.leaderboard.board import Row, board
-from bench.leaderboard.costs import DefenseCost
 from bench.leaderboard.forms import latex, numbers, poster
 from bench.leaderboard.forms import standings as form
 from bench.leaderboard.forms.gist import gist
@@ -276,7 +275,7 @@ def test_no_figure_is_cut_off_at_eighty_columns() -> None:
         lower_bound=True,
         ceiling=None,
     )
-    released = DefenseCost(
+    released = defense_cost(
         setting="",
         seeds=3,
         accuracy=0.85,
@@ -359,7 +358,7 @@ def test_what_protects_says_what_proves_it_and_what_it_spends() -> None:
     that was seen."""
     every = standings(rows())
     at = next(n for n, each in enumerate(every) if each.defense == "cdp")
-    released = DefenseCost(
+    released = defense_cost(
         setting="",
         seeds=3,
         accuracy=0.1,

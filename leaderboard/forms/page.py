@@ -29,6 +29,7 @@ from bench.leaderboard.forms.standings import columns as columns_of
 from bench.leaderboard.forms.strips import VICTIMS_NAME
 from bench.leaderboard.standings import Standing
 from bench.pictures.thumbnails import Thumbnail
+from bench.record.metrics import COMPARED
 
 PAGE_ROWS = 25  # of the table, before there is a second page
 LONGEST = 400  # characters shown of a reason: a crash may bring its whole traceback
@@ -51,6 +52,7 @@ def render(
     shown = [column for column in columns(rows) if "page" in column.forms]
     named = lines(rows)
     source = _file("page.js") if rows else None
+    names = [metric.label for metric in COMPARED]
     page = _template().render(
         title=title,
         context=context,
@@ -67,6 +69,7 @@ def render(
         titles=_titles(rows),
         data=_data(named) if rows else {},
         legend=LEGEND,
+        metrics=" and ".join((", ".join(names[:-1]), names[-1])),
         places=columns_of(standings),
         incomplete=[code for code in INCOMPLETE if code not in FAULTS],
         standings=_standings(standings, strips or {}),

@@ -18,7 +18,7 @@ from bench.leaderboard.knowledge import KnowledgeRow
 from bench.leaderboard.trainings import TrainingRow, missing
 from bench.leaderboard.worst import WorstCase
 from bench.matrix.published import PublishedFigures
-from bench.record.metrics import PSNR_DB, RMSE, SSIM
+from bench.record.metrics import COMPARED, PSNR_DB, RMSE
 from bench.record.names import distinct
 from bench.record.schema import BayesianResult
 
@@ -161,9 +161,10 @@ def _attack_table(title: str, rows: list[AttackRow]) -> RenderableType:
     constant = [getattr(rows[0], name) for name in ("defense", "point") if name not in varied]
     # Names in columns of their own would be squeezed to nothing beside seven figures: then they stand in one.
     names = (" · ".join(("data set", "attack", *varied)),) if varied else ("data set", "attack")
-    # SSIM where a paper gives it: seven figures fill 80 columns
-    with_ssim = any("ssim" in _published(row) for row in rows)
-    second = "SSIM" if with_ssim else "of leaked"
+    # a further metric only if a paper publishes it: seven figures fill 80 columns
+    published = {name for row in rows for name in _published(row)} - {RMSE.name, PSNR_DB.name}
+    further = next((metric for metric in COMPARED if metric.name in published), None)
+    second = further.label if further else "of leaked"
     figures = ("ASR", "RMSE", second, "PSNR", "evals", "outer", "diverged")
     table = _table((*names, *figures), folded=names, narrow=12 if varied else 8)
     short = {name: distinct(getattr(row, name) for row in rows) for name in ("attack", "defense")}
@@ -171,14 +172,15 @@ def _attack_table(title: str, rows: list[AttackRow]) -> RenderableType:
         paper = _published(row)
         parts = [row.dataset, short["attack"][row.attack]]
         parts += [short["defense"].get(getattr(row, name), getattr(row, name)) for name in varied]
-        ssim = _beside(figure(SSIM, row.medians[SSIM.name]), paper.get("ssim"), ".3f")
         psnr = _beside(figure(PSNR_DB, row.medians[PSNR_DB.name]), paper.get("psnr_db"), ".1f")
         psnr = _below(psnr, f"prior {figure(PSNR_DB, row.prior_psnr_db)}")
         table.add_row(
             *([" · ".join(parts)] if varied else parts),
             _attack_rate(row, paper.get("asr")),
             _beside(figure(RMSE, row.medians[RMSE.name]), paper.get("rmse"), ".3f"),
-            ssim if with_ssim else figure(RMSE, row.rmse_of_successes),
+            _beside(figure(further, row.medians[further.name]), paper.get(further.name), ".3f")
+            if further
+            else figure(RMSE, row.rmse_of_successes),
             psnr,
             formatted(row.evaluations),
             _beside(formatted(row.outer), paper.get("iterations")),
