@@ -1,7 +1,7 @@
 """Write the generated documents from what is committed: reference records, claims, the registry.
 
-python -P docs/generate.py            # docs/DEFENSES.md, CLAIMS.md, board.html, results/, RESULTS.md, README's board
-python -P docs/generate.py --check    # write nothing; exit 1 and name each file that differs
+python docs/generate.py            # docs/DEFENSES.md, CLAIMS.md, results/, RESULTS.md, README's board
+python docs/generate.py --check    # write nothing; exit 1 and name each file that differs
 """
 
 import argparse
@@ -12,18 +12,20 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from _make import exports, preset, report
+from _make.claims import SILENT, WORDS, Claim, Line, ledger, read, tally
+from _make.gist import gist
+
 from bench.leaderboard.attack_ranks import attack_ranks
 from bench.leaderboard.board import board
-from bench.leaderboard.claims import SILENT, WORDS, Claim, Line, ledger, read, tally
-from bench.leaderboard.forms import page, poster, preset, report
-from bench.leaderboard.forms.gist import gist
+from bench.leaderboard.forms import poster
 from bench.leaderboard.forms.numbers import NONE, epsilon, fine, share
 from bench.leaderboard.forms.strips import VICTIMS_NAME
 from bench.leaderboard.standings import Standing, mean, standings
 from bench.matrix.entries import registered
 from bench.record.names import distinct, entry_text
 from bench.record.schema import Record
-from bench.reference import exports, store
+from bench.reference import store
 from bench.registry import entries
 
 DOCS = Path(__file__).parent
@@ -60,14 +62,6 @@ def documents(folder: Path = store.FOLDER) -> dict[str, str]:
     if records:
         strips = store.strips(version, (VICTIMS_NAME, *(each.defense for each in standing)), folder)
         made |= {
-            "docs/board.html": page.render(
-                rows,
-                thumbnails={},
-                title="Gradient leakage leaderboard",
-                context=[f"Reference: {version}"],
-                standings=standing,
-                strips=strips,
-            ),
             "docs/pictures/board.svg": poster.svg(standing, strips, f"Gradient leakage, {version}").decode(),
             f"docs/results/{version}.md": HEAD.format(sources="the reference results")
             + report.page(version, records, rows, standing, attack_ranks(records)),
@@ -84,7 +78,7 @@ def opening(version: str, every: Sequence[Standing]) -> str:
     return (
         f"![{about[:1].upper()}{about[1:]}](docs/pictures/board.svg)\n\n"
         f"<sub>`{version}`: {len(every)} settings of defenses, with none, against the suite's attackers, adaptive and\n"
-        "black-box, on a table plain ones too.  `bench leaderboard --reference`; the page: `docs/board.html`; every\n"
+        "black-box, on a table plain ones too.  `bench leaderboard --reference`; every\n"
         "figure: "
         f"[docs/results/{version}.md](docs/results/{version}.md).</sub>\n\n{said}\n"
     )
@@ -391,7 +385,7 @@ def main() -> int:
     if parser.parse_args().check:
         stale = differing()
         for path in stale:
-            print(f"{path}: not what docs/generate.py writes; run `python -P docs/generate.py`")
+            print(f"{path}: not what docs/generate.py writes; run `python docs/generate.py`")
         return 1 if stale else 0
     for name, text in documents().items():
         (ROOT / name).parent.mkdir(exist_ok=True)

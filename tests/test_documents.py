@@ -10,13 +10,13 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from _make import claims
+from _make.claims import Claim, Figures, Line, ledger, read, tally, verdict
 from tests.records import attack_cell, attack_record, with_result
 
 import bench
 from bench.cell import Entry, Federated, Grants
-from bench.leaderboard import claims
 from bench.leaderboard.board import board
-from bench.leaderboard.claims import Claim, Figures, Line, ledger, read, tally, verdict
 from bench.leaderboard.recognition import Rate
 from bench.matrix.entries import registered
 from bench.record.schema import Record
@@ -49,6 +49,7 @@ def figures(**changes: Any) -> Figures:
     return Figures(**{"undefended": 1.0, "plain": 0.0, "adaptive": 0.0, "named": AT_CHANCE, **changes})
 
 
+@pytest.mark.slow
 def test_the_committed_documents_are_what_is_written(generate: ModuleType) -> None:
     assert generate.differing() == []
 

@@ -4,14 +4,14 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from _make import exports, preset
+from _make.exports import Export
 from tests.records import attack_cell, attack_record
 from tests.test_documents import generate as generate
 
 from bench.errors import BenchError
-from bench.leaderboard.forms import preset
 from bench.matrix.published import PublishedFigures
-from bench.reference import exports, store
-from bench.reference.exports import Export
+from bench.reference import store
 
 PAPER = PublishedFigures(
     where={"dataset": {"name": "digits"}, "attack": {"name": "cpl"}, "knowledge": "plain"},

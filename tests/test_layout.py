@@ -103,6 +103,14 @@ def _read() -> dict[str, ast.Module]:
 
 
 TREES = _read()
+# The makers of the documents build on the wheel; `docs/recipes` are texts for users.
+DOCS = ROOT / "docs"
+MAKERS = {
+    path.relative_to(DOCS).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__"): ast.parse(
+        path.read_text("utf-8"), str(path)
+    )
+    for path in [*DOCS.glob("*.py"), *(DOCS / "_make").glob("*.py")]
+}
 
 
 def _within(module: str, package: str) -> bool:
@@ -218,7 +226,7 @@ def test_every_folder_of_sources_is_a_package() -> None:
 def test_no_relative_imports() -> None:
     relative = [
         f"{name}:{node.lineno}"
-        for name, tree in TREES.items()
+        for name, tree in (TREES | MAKERS).items()
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and node.level
     ]
@@ -240,7 +248,8 @@ def test_only_entries_stand_at_the_top_of_attacks() -> None:
 
 
 def test_no_circles() -> None:
-    graph = {name: others & set(TREES) - {name} for name, others in _graph(TREES).items()}
+    trees = TREES | MAKERS
+    graph = {name: others & set(trees) - {name} for name, others in _graph(trees).items()}
     TopologicalSorter(graph).prepare()  # raises CycleError with the circle
 
 
@@ -259,6 +268,13 @@ def test_one_file_imports_it(distribution: str, owner: str) -> None:
 
 def test_imports_stand_at_the_top_but_for_the_list() -> None:
     assert hidden(TREES) == []
+    assert hidden(MAKERS) == []
+
+
+def test_the_wheel_imports_no_maker_of_documents() -> None:
+    assert "_make.claims" in MAKERS
+    graph = _graph(TREES | MAKERS)
+    assert [name for name in TREES if graph[name] & {*MAKERS}] == []
 
 
 def test_concrete_entries_are_reached_through_the_registry_only() -> None:

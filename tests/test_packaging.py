@@ -47,6 +47,7 @@ def sources(tmp_path: Path) -> Path:
     copy = tmp_path / "copy"
     for folder in set(FOLDERS.values()):
         shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "docs" / "_make", copy / "docs" / "_make")
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
     return copy
@@ -63,6 +64,7 @@ def test_a_deleted_module_does_not_come_back(sources: Path, tmp_path: Path) -> N
     assert first >= {*modules.values(), "bench/py.typed", "bench/presets/quickstart.toml"}
     shipped = [path for kind in ("*.xz", "*.webp") for path in (ROOT / "bench" / "reference").rglob(kind)]
     assert first >= {path.relative_to(ROOT).as_posix() for path in shipped}
+    assert not [name for name in first if not name.startswith(("bench/", "gradient_leakage_bench-"))]
     assert (sources / "build").is_dir(), "the second build finds what the first left"
     for path in modules:
         path.unlink()

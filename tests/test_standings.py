@@ -5,6 +5,7 @@ import io
 from dataclasses import replace
 
 import pytest
+from _make.gist import gist
 from rich.console import Console
 from tests.records import TRAINING, attack_cell, attack_record, defense_cost, entry, readings_of, training_record
 
@@ -13,7 +14,6 @@ from bench.leaderboard.attack_ranks import attack_ranks
 from bench.leaderboard.board import Row, board
 from bench.leaderboard.forms import latex, numbers, poster
 from bench.leaderboard.forms import standings as form
-from bench.leaderboard.forms.gist import gist
 from bench.leaderboard.recognition import Rate, most_over_chance
 from bench.leaderboard.standings import Standing, beside, conditions, nearest, neighbours, standings
 from bench.record.schema import AttackConditions, Distortion, Record

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
+from _make import report
 from bench.leaderboard.attacks import AttackRow, attacks
 from bench.leaderboard.board import board
-from bench.leaderboard.forms import report
 from bench.leaderboard.forms.columns import grouped
 from bench.leaderboard.forms.markdown import cell, table
 from bench.leaderboard.forms.numbers import NONE, figure, formatted, interval, share

@@ -1,4 +1,4 @@
-"""A preset's run as a file to commit: `python -P tests/benchmarks/export.py RUN…`, from the checkout that made it.
+"""A preset's run as a file to commit: `python docs/export.py RUN…`, from the checkout that made it.
 
 Writes docs/exports/<preset>.json.xz; `docs/generate.py` makes docs/results/<preset>.md from it, with what
 docs/remarks/<preset>.md says by hand.
@@ -8,14 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+from _make import exports
+
 from bench.matrix.expand import expand
 from bench.matrix.read import read
 from bench.record import request
 from bench.record import store as records
-from bench.reference import exports
 from bench.sweep.plan import Resolver
 
-FOLDER = Path(__file__).parents[2] / "docs" / "exports"
+FOLDER = Path(__file__).parent / "exports"
 
 
 def main(run: Path, folder: Path = FOLDER) -> None:
