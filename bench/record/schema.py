@@ -1,7 +1,8 @@
-"""A record: all that is known of one cell after it ran.  docs/RECORDS.md describes each field.
+"""Records: everything known about a cell after its run.
 
-These classes are the schema.  `bench.record.store` reads JSON into them once, and names the field that is wrong;
-nobody else looks a key up.  Numbers are finite.  What is absent is None, with a reason beside it where there is one.
+These dataclasses are the schema, and docs/RECORDS.md describes the same fields.
+`bench.record.store` parses JSON into these classes and names a wrong field.  Numbers are finite.  Absent values are
+None, with a reason beside them where a reason exists.
 """
 
 from collections.abc import Iterator
@@ -17,11 +18,15 @@ from bench.record.metrics import Metric
 
 SCHEMA = 2
 Status = Literal["done", "n/a", "crashed"]
-Figures = dict[str, float | None]  # by name; None: no number
+Figures = dict[str, float | None]  # by name; None: not a number, or not measured
+
+# Marks fields younger than schema 2: JSON leaves such a field out at its default, and older files stay equal.
+_UNLESS_NONE = Field(exclude_if=lambda value: value is None)
+_UNLESS_EMPTY = Field(exclude_if=lambda value: value == ())
 
 
 class _Strict:
-    """Part of the schema: unknown fields, other types and NaN are refused."""
+    """Part of the schema: unknown fields, wrong types and NaN are refused."""
 
     __slots__ = ()
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
@@ -29,256 +34,330 @@ class _Strict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share(_Strict):
-    """A share in [0, 1] with its 95 % Wilson interval."""
+    """A share with its 95 % Wilson interval; the examples of one reading count as correlated."""
 
     value: float
+    """Measured share, in [0, 1]."""
     low: float
+    """Lower end of the interval, in [0, 1]."""
     high: float
+    """Upper end of the interval, in [0, 1]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExampleScore(_Strict):
-    """One true example against what the attack made of it.
-
-    `label` is the true one; `matched` is which of the attack's examples was paired with it, None for none; `strict`
-    success at PSNR ≥ 30 dB (images); `identified`: nearer to its own reconstruction than every example of the gallery;
-    `named`: the attack picked it from the gallery that it was granted; `place` on its list, from 0.  `priors_db` has
-    the PSNR of each prior-only baseline, `prior_db` the best of them, `over_prior_db` what the attack has above it. The
-    other metrics are those of `bench.record.metrics`; None: not a number, or not measured.
-    """
+    """A true example against its paired reconstruction; metrics follow `bench.record.metrics`."""
 
     status: str
+    """The reading's `ok`, `diverged` or `nan`; `nan`: non-finite example; `missing`: no reconstruction."""
     success: bool
+    """Whether the example leaked, by the rule in `Summary.asr`."""
     strict: bool | None = None
+    """Whether an image leaked at PSNR ≥ 30 dB; None for tables."""
     identified: bool | None = None
+    """Whether the truth is nearer to the reconstruction than every example in the gallery split; None: no gallery."""
     named: bool | None = None
+    """Whether the attack picked the truth from its granted gallery; None: no gallery granted."""
     place: int | None = None
+    """Rank among the decoder's candidates, from 0; the list's length for a truth missing from the list; None: no
+    list."""
     label: int | None = None
+    """True label."""
     matched: int | None = None
+    """Index in the attack's reconstruction; None: no reconstruction."""
     rmse: float | None = None
+    """Root mean squared error after clipping to [0, 1], 0 to 1."""
     rmse_unclipped: float | None = None
+    """Root mean squared error before clipping, from 0 upward."""
     psnr_db: float | None = None
+    """Peak signal-to-noise ratio after clipping, dB, at most 120 (equal)."""
     ssim: float | None = None
+    """Mean structural similarity (images), -1 to 1; None under 7 pixels."""
     lpips: float | None = None
+    """Learned perceptual distance (images), from 0 (equal) upward."""
     numeric_rmse: float | None = None
+    """Root mean squared error over numeric columns (tables), each in units of its standard deviation."""
     groups_right: float | None = None
+    """Share of categorical groups with the true category (tables), 0 to 1."""
     prior_db: float | None = None
+    """Highest PSNR among the prior-only baselines, dB."""
     over_prior_db: float | None = None
+    """PSNR minus `prior_db`, dB."""
     priors_db: Figures | None = None
+    """PSNR by prior-only baseline, dB."""
 
     def value(self, metric: Metric) -> float:
-        """A metric of this example; NaN where there is none."""
+        """The metric's value; NaN for None."""
         value = getattr(self, metric.name)
         return float("nan") if value is None else float(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingScore(_Strict):
-    """One reading: how the attack ended on it, and each example behind it.
-
-    `loss` is the attack's own; `evaluations`, `outer` (as the published loop counts) and `restarts` were used.
-    `snr_db` (capped at 120: unchanged) and `cosine` compare the reading with the undefended one.  `clients` and
-    `indices` (into the training split) say whose examples they are; `labels` are as claimed, -1 for none.
-    `certificate` is the share of the examples that the attack itself knew to be right; None: it cannot know.
-    `number` is its place in the cell where cells before it in a cascade left only some; None: its position.
-    """
+    """A reading: the attack's end, and the examples behind the reading."""
 
     status: str
+    """`ok`, `diverged` or `nan`."""
     examples: tuple[ExampleScore, ...]
+    """True examples in batch order, with their scores."""
     leaked: bool | None = None
+    """Whether any example leaked."""
     labels: tuple[int, ...] = ()
+    """Labels inferred by the attack, -1: none."""
     label_accuracy: float | None = None
+    """Share of correctly inferred labels, as multisets; None: no label inferred."""
     loss: float | None = None
+    """Final loss, in the attack's units."""
     evaluations: int | None = None
+    """Gradient evaluations used, restarts included."""
     outer: int | None = None
+    """Iterations by the published loop's count."""
     restarts: int = 0
+    """Starts after the first."""
     snr_db: float | None = None
+    """Signal-to-noise ratio against the undefended reading, dB, at most 120 (unchanged)."""
     cosine: float | None = None
+    """Cosine similarity to the undefended reading, -1 to 1."""
     clients: tuple[int, ...] = ()
+    """Client numbers behind the reading."""
     indices: tuple[int, ...] = ()
+    """Example indices in the training split; a mixed example has the index of its first original."""
     certificate: float | None = None
-    number: int | None = None
+    """Share of examples that the attack proved right without the truth; None: no proof possible."""
+    number: Annotated[int | None, _UNLESS_NONE] = None
+    """Reading number in the cell, after a cascade removed readings; None: the position in the record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriorScore(_Strict):
-    """A prior-only baseline: its success rate (of images: PSNR ≥ 20 dB alone), its medians, and on what share of
-    examples the attack beats it."""
+    """A prior-only baseline: a guess without the gradient."""
 
     asr: float
+    """Success rate without a margin: images at PSNR ≥ 20 dB, tables by the rule in `Summary.asr`."""
     psnr_db_median: float | None
+    """Median PSNR, dB."""
     rmse_median: float | None
+    """Median RMSE, 0 to 1."""
     beaten: float
+    """Share of examples with a higher PSNR under the attack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary(_Strict):
-    """A cell's figures over its examples.  Nothing that failed is dropped from any of them.
-
-    `asr` is the share of examples leaked: PSNR ≥ 20 dB and ≥ 3 dB over the best prior-only baseline; tables: numeric
-    RMSE ≤ .2 standardised and ≥ 90 % of categorical groups; `asr_strict` at 30 dB.  `lower_bound`: some examples
-    diverged or are no numbers, so read the ASR as "at least".  `medians` are of each metric. `identification` is None
-    without a gallery. `gallery` is its number of strangers.  `naming` is the share of examples that the attack
-    picked from the gallery that it was granted.  `prior_beaten` is the share of examples on which the attack is nearer
-    than the best prior; `beats_prior`: on more than half of them.
-    """
+    """A cell's figures over its examples.  Failed examples stay in every denominator."""
 
     readings: int
+    """Reading count."""
     examples: int
+    """Example count."""
     asr: Share
+    """Attack success rate: share of leaked examples.  Images: PSNR ≥ 20 dB.  Tables: numeric RMSE ≤ .2 and ≥ 90 %
+    right categorical groups.  Both: PSNR ≥ 3 dB above the best prior-only baseline."""
     asr_strict: Share | None
+    """The same share at PSNR ≥ 30 dB; None for tables."""
     lower_bound: bool
+    """Whether examples diverged or became NaN, so that the ASR is a lower bound."""
     readings_leaked: Share
+    """Share of readings with a leaked example."""
     identification: Share | None
+    """Share of identified examples; None: no gallery split."""
     identification_chance: float | None
+    """Identification rate for random reconstructions."""
     gallery: int
+    """Size of the gallery split, 0: no gallery."""
     medians: Figures
+    """Median by metric, with failed examples as the worst values."""
     label_accuracy: float | None
+    """Mean label accuracy over the readings; None: no labels inferred."""
     evaluations_median: float
+    """Median gradient evaluations per reading."""
     outer_median: float
+    """Median iterations per reading, by the published loop's count."""
     diverged_share: float
+    """Diverged share."""
     nan_share: float
+    """Non-finite share."""
     missing_share: float
+    """Share without a reconstruction."""
     priors: dict[str, PriorScore]
+    """Prior-only baselines by name."""
     prior_beaten: float | None
+    """Share of examples with a higher PSNR than the best baseline's; None: no baselines."""
     beats_prior: bool | None
+    """Whether `prior_beaten` exceeds one half."""
     naming: Share | None = None
+    """Share of examples picked from the granted gallery; None: no gallery granted."""
     naming_chance: float | None = None
+    """Naming rate for random picks."""
 
     def median(self, metric: Metric) -> float | None:
-        """The median of a metric, an example that failed counted as worse than any; None: no number."""
+        """The metric's median, failed examples counted as the worst values; None: not a number."""
         return self.medians.get(metric.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distortion(_Strict):
-    """The readings against the undefended ones, known to the harness alone; SNR is capped at 120 dB: unchanged."""
+    """The defended readings against the undefended readings, known to the harness only."""
 
     snr_db_median: float | None = None
+    """Median signal-to-noise ratio, dB, at most 120 (unchanged)."""
     snr_db_least: float | None = None
+    """Least signal-to-noise ratio, dB, at most 120 (unchanged)."""
     cosine_median: float | None = None
+    """Median cosine similarity, -1 to 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfCheck(_Strict):
-    """The matching distance at the truth and at random public examples: an attacker should recognise the truth.
+    """The attack's matching distance at the truth and at random public examples.
 
-    `explained`: the described truth is as far from the reading as its stated noise; None where that cannot be said.
+    Distances are means over the readings, in the attack's units, and None for attacks without an objective.
     """
 
     distance_at_truth: float | None = None
+    """Mean matching distance at the true examples."""
     distance_at_public: float | None = None
+    """Mean matching distance at random public examples."""
     recognises_truth: bool | None = None
-    explained: bool | None = None
+    """Whether the distance is smaller at the truth."""
+    explained: Annotated[bool | None, _UNLESS_NONE] = None
+    """Whether the described truth lies as far from the reading as the stated noise implies; None: not testable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackConditions(_Strict):
-    """What the attack ran under: the training round, the weights' test accuracy and norm, the size of a gradient.
-
-    `mode` of the model while gradients were computed: eval or train.  `described`: the attacker knew all that the
-    defense does to these readings; `simulated`: he could run it; `exact`: a decoder had the readings' own
-    likelihood, of one example the attacker himself, of a batch one who knows the others, so that among exchangeable
-    candidates nobody does better. `random`: they depend on a draw of the
-    defense's.  `gradient_norm_median` is of undefended gradients.
-    """
+    """Conditions during the attack: weights, model mode, gradient norm, knowledge about the defense."""
 
     weights_norm: float | None = None
+    """L2 norm over all weights."""
     random: bool = False
+    """Whether the readings depend on the defense's random draws."""
     described: bool = False
+    """Whether the attacker knew the defense's complete effect on these readings."""
     simulated: bool = False
+    """Whether the attacker could run the defended round as a black box."""
     exact: bool = False
+    """Whether the readings' exact likelihood was decoded, so that no attacker names exchangeable candidates better.
+    A batch decoder knows the other examples."""
     round: int | None = None
+    """Training round at which the weights were saved; None: untrained."""
     accuracy: float | None = None
+    """Test accuracy, 0 to 1; None: unknown."""
     gradient_norm_median: float | None = None
+    """Median L2 norm over the undefended readings."""
     mode: str | None = None
+    """Model mode during gradients: `eval` or `train`."""
     client_examples: int | None = None
+    """Examples per client, |D_i|."""
     examples_per_reading: int | None = None
+    """Examples behind one reading."""
     subset: str | None = None
+    """Name of the subset; None: the whole data set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epsilon(_Strict):
-    """One figure for ε at δ, or why there is none (`absent`), with all that it means.
-
-    `adversary` is who looks: at the released models, or at a tap.  `multiplier` is noise over sensitivity, its first
-    and last value; `q` and `steps` are what was composed; `caveats` what the figure does not cover.
-    """
+    """A figure for ε at δ with its meaning, or the reason for its absence."""
 
     convention: str
+    """`valid`, `idealised`, `paper`, `tap` or `bayesian`; before protocol 3 also `tight`."""
     accountant: str
+    """Composition method, in words."""
     unit: str
+    """Protected unit: `example` or `client`."""
     adversary: str
+    """Adversary's access: the released models, or a tap."""
     epsilon: float | None
+    """ε, from 0 upward; None: absent."""
     delta: float
+    """δ, in (0, 1)."""
     q: float
+    """Sampling rate, in (0, 1]."""
     steps: int
+    """Composed releases."""
     multiplier: tuple[float, float] | None
+    """First and last noise multiplier: standard deviation over sensitivity."""
     sampling: str
+    """Assumed sampling scheme, in words."""
     adjacency: str
+    """Relation of adjacent data sets, in words."""
     caveats: tuple[str, ...] = ()
+    """Limits, in words."""
     absent: str | None = None
+    """Reason for an absent ε."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Privacy(_Strict):
-    """Every figure for ε; `epsilon` is the headline, `absent` why there is none."""
+    """A cell's figures for ε."""
 
     epsilon: float | None = None
+    """Headline: the first valid figure (training), the figure at the tap (attack)."""
     absent: str | None = None
+    """Reason for an absent headline."""
     figures: tuple[Epsilon, ...] = ()
+    """All figures; an attack has at most a single figure."""
 
     def by(self, convention: str) -> Epsilon | None:
-        """The first figure of a convention, None where there is none."""
+        """The convention's first figure, or None."""
         return next((figure for figure in self.figures if figure.convention == convention), None)
 
     def released(self) -> Epsilon | None:
-        """The headline of the released models: the first valid figure; before protocol 3 "tight", as if sampling were
-        Poisson.  None where there is none."""
+        """The released models' headline: the first valid figure, or None; before protocol 3 `tight`, which assumes
+        Poisson sampling."""
         return self.by("valid") or self.by("tight")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory(_Strict):
-    """The least loss so far, median over the readings, after each number of evaluations: 1, 2, 4, … and the
-    end; of `map`, where its minimisations ended."""
+    """An attack's progress: the least loss so far, as a median over the readings."""
 
     losses: tuple[float | None, ...]
+    """Median least loss at each mark, in the attack's units."""
     evaluations: tuple[int, ...] = ()
+    """Evaluations at each mark: 1, 2, 4, … and the end; for `map` its stage ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackResult(_Strict):
-    """What an attack cell gave.  `summary` is None in a record that was cut
-    short for the gate's baseline file (`bench.record.compact`), and where a cascade left nothing to attack: then there
-    are no `readings` either.
-
-    `arrays` names RUN/arrays/<sha256>.npz by content.  `lpips_absent` says why LPIPS was not measured.
-    `reference_db`: the median PSNR of the linear-Gaussian reference over the first eight readings, where the cell asks
-    for it and it has one.
-    """
+    """An attack cell's result."""
 
     kind: Literal["attack"] = "attack"
     readings: tuple[ReadingScore, ...]
+    """Attacked readings with their scores; in a cascade the readings left by earlier cells."""
     summary: Summary | None = None
+    """Figures over the examples; None in a baseline (`bench.record.compact`) and for a cell without readings."""
     distortion: Distortion = Distortion()
+    """The defense's effect on the readings."""
     self_check: SelfCheck = SelfCheck()
+    """Test of the attack's objective."""
     conditions: AttackConditions = AttackConditions()
+    """Conditions during the attack."""
     privacy: Privacy = Privacy()
+    """ε at the interception point."""
     trajectory: Trajectory | None = None
+    """Loss over the evaluations; None: not kept by the attack."""
     private: bool = False
+    """Whether the data are private: examples leave this disk only with `--include-pictures`."""
     lpips_absent: str | None = None
+    """Reason for an absent LPIPS."""
     notes: tuple[str, ...] = ()
+    """The attack's remarks, for example departures from its paper and halved chunks."""
     arrays: str | None = None
-    reference_db: float | None = None
+    """SHA-256 of RUN/arrays/<sha256>.npz (float32, paired): `truth` and `reconstruction` (reading, example, *shape),
+    `trajectory` (mark, reading, example, *shape) for the first 8 readings.  A mixed example's truth is the scored
+    original."""
+    reference_db: Annotated[float | None, _UNLESS_NONE] = None
+    """Median PSNR reached by the linear-Gaussian reference on the first 8 readings, dB; None: not requested, or no
+    noise law."""
 
     def numbered(self) -> Iterator[tuple[int, ReadingScore]]:
-        """The readings that were attacked, each with its number in the cell."""
+        """The attacked readings, each with its number in the cell."""
         for position, reading in enumerate(self.readings):
             yield position if reading.number is None else reading.number, reading
 
     def figures(self) -> Summary:
-        """The summary; raises `RecordError` where there is none: of a baseline, or where nothing was left."""
+        """The summary; raises `RecordError` for a baseline's record and for a cell without readings."""
         if self.summary is None and not self.readings:
             raise RecordError("cells before it in its cascade left nothing to attack: it has no figures")
         if self.summary is None:
@@ -288,134 +367,169 @@ class AttackResult(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BayesianRound(_Strict):
-    """Bayesian ε after a round, beside the moments accountant's of the same run."""
+    """Bayesian ε after a round, with the moments accountant's ε for comparison."""
 
     round: int
+    """Composed rounds."""
     epsilon: float | None
+    """Bayesian ε; None: no finite order."""
     moments_epsilon: float | None
+    """Moments accountant's ε; None: no mechanism."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BayesianResult(_Strict):
-    """Bayesian accounting by level: at each tested round, at the end, or why there is none."""
+    """Bayesian accounting by level: `client`, `instance` or `joint`."""
 
     by_round: dict[str, tuple[BayesianRound, ...]]
+    """ε after each tested round, by level."""
     spent: dict[str, Epsilon]
+    """ε at the end, by level."""
     absent: dict[str, str]
+    """Reason for an absent ε, by level."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spot(_Strict):
-    """What the defense changed in one round of its own training, in gradient units, of the round's first client.
-
-    `signal` is the squared norm of what that client would send without a defense; `changes` point → that of the
-    difference to what the point shows of it, at `aggregate` of what is done to the mean; `cosine` at the last point
-    that shows the client alone.
-    """
+    """The defense's effect on the first client of a training round, in gradient units."""
 
     round: int
+    """Round number, from 0."""
     signal: float
+    """Squared norm, undefended update."""
     changes: dict[str, float]
+    """Squared norm of the difference to the undefended update, by point; at `aggregate` to the clients' mean."""
     cosine: float
+    """Cosine similarity between defended and undefended update at the last point before aggregation, -1 to 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingResult(_Strict):
-    """What a training cell gave.
-
-    `accuracy` is the last tested, 0 if it diverged; `curve` (round, accuracy); `rounds` those that ran; `checkpoints`
-    round → SHA-256 of RUN/weights/<id>/round-<n>.safetensors; `upload_bytes` of one client and round; `spots` of its
-    first, its last and some drawn rounds.
-    """
+    """A training cell's result."""
 
     kind: Literal["training"] = "training"
     accuracy: float
+    """Last test accuracy, 0 to 1; 0 for a diverged training."""
     curve: tuple[tuple[int, float], ...]
+    """Test accuracy by round: (round, accuracy)."""
     rounds: int
+    """Finished rounds."""
     diverged: bool
+    """Whether weights became non-finite."""
     checkpoints: dict[int, str] = field(default_factory=dict)
+    """SHA-256 by round: RUN/weights/<id>/round-<n>.safetensors."""
     privacy: Privacy = Privacy()
+    """ε for the released models."""
     bayesian: BayesianResult | None = None
+    """Bayesian accounting; None: not requested."""
     upload_bytes: int | None = None
+    """Bytes that a client sends per round."""
     private: bool = False
-    spots: tuple[Spot, ...] = ()
+    """Whether the data are private."""
+    spots: Annotated[tuple[Spot, ...], _UNLESS_EMPTY] = ()
+    """The defense's effect in the first, the last and some drawn rounds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingCost(_Strict):
-    """Time of a round, and of one client's step over the undefended one's: median and quartiles of their ratio."""
+    """Time measurements during a training."""
 
     seconds_per_round: float | None = None
+    """Wall time per round, s."""
     milliseconds_per_step: float | None = None
+    """Median time per local step and client, ms."""
     undefended_milliseconds_per_step: float | None = None
+    """Median time without the defense, ms, measured alternately on the same clients."""
     overhead: float | None = None
+    """Median ratio, defended to undefended step time."""
     overhead_quartiles: tuple[float, float] | None = None
+    """The ratio's first and third quartile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost(_Strict):
-    """What a cell took.  `reused_from` is the cell whose reconstruction of equal readings this one shares.
-
-    `simulations`: readings that a black-box attacker simulated; `simulation_seconds` are part of the attack's, less
-    where an earlier cell had made them.  `company` are the ids of cells whose readings were attacked beside these;
-    seconds are then a share, by evaluations.
-    """
+    """Resources used by a cell."""
 
     wall_seconds: float = 0.0
+    """Wall time, s."""
     cpu_seconds: float = 0.0
+    """Processor time, s."""
     peak_mb: float = 0.0
+    """Peak process memory, MB."""
     attack_seconds: float | None = None
+    """Attack's wall time, s; with `company` a share by evaluations."""
     reused_from: str | None = None
+    """Cell with equal readings and the same reconstruction, computed once."""
     simulations: int | None = None
+    """Readings simulated by a black-box attacker."""
     simulation_seconds: float | None = None
+    """Wall time spent on simulations, s, included in `attack_seconds`; smaller after an earlier cell's simulations."""
     training: TrainingCost | None = None
+    """Training times; None for attacks."""
     company: tuple[str, ...] = ()
+    """Ids: cells attacked in the same batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment(_Strict):
-    """The machine and the versions that answered.  `threads` are those that the cell was given: a training uses them,
-    an attack one.  `tf32`: whether a GPU's products had 10 bits of mantissa; None on a CPU."""
+    """Machine and versions."""
 
     bench: str
+    """Package version."""
     torch: str
+    """PyTorch version."""
     numpy: str
+    """NumPy version."""
     python: str
+    """Python version."""
     platform: str
+    """Operating system and architecture."""
     device: str
+    """Torch device, for example `cpu`."""
     device_name: str
+    """Device model; for a CPU family, model and instructions."""
     threads: int
+    """Threads available to the cell: a training uses all, an attack one."""
     cores: int | None
-    tf32: bool | None = None
+    """Machine's cores; None: unknown."""
+    tf32: Annotated[bool | None, _UNLESS_NONE] = None
+    """Whether matrix products on the GPU had a 10-bit mantissa; None on a CPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Code(_Strict):
-    """The code of bench, or of one entry: where it comes from, and a fingerprint of its files.
-
-    `origin` is a distribution's name, or a plug-in's file name where `plugin`; `protocol` is bench's, the
-    version of the rules of evaluation.
-    """
+    """Code identity: the bench, or an entry."""
 
     origin: str
+    """Distribution name; for a plug-in the file name."""
     sha256: str | None = None
+    """Fingerprint over the source files."""
     version: str | None = None
+    """Distribution version."""
     protocol: int | None = None
+    """Evaluation protocol's version, for the bench only."""
     plugin: bool = False
+    """Whether the code is a plug-in file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance(_Strict):
-    """What answered a cell: bench's code, each entry's, on a checkpoint or a file the weights by content, and of a
-    cascade the numbers of the readings that the cells before it left."""
+    """Code and inputs behind a cell's result."""
 
     bench: Code
+    """The bench."""
     defense: Code | None = None
+    """The defense."""
     dataset: Code | None = None
+    """The data set."""
     model: Code | None = None
+    """The model."""
     attack: Code | None = None
+    """The attack; None for trainings."""
     weights: str | None = None
-    left: tuple[int, ...] | None = None
+    """SHA-256 over a checkpoint or weights file; None: untrained."""
+    left: Annotated[tuple[int, ...] | None, _UNLESS_NONE] = None
+    """Reading numbers left by a cascade's earlier cells; None outside cascades."""
 
 
 Result = Annotated[AttackResult | TrainingResult, Field(discriminator="kind")]
@@ -423,51 +537,56 @@ Result = Annotated[AttackResult | TrainingResult, Field(discriminator="kind")]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record(_Strict):
-    """One cell after it ran.
-
-    `id` names the file; it is the cell's own id, but for a record of schema 1, whose cell was spelt in other words.
-    Compare `cell.id` to pair records.  `result` is there when `status` is done, `reason` when it is not.
-    `broken`: contracts that the defense, a plug-in, broke on the day (`bench check`), with the reasons.
-    """
+    """A cell after its run."""
 
     id: str
+    """The cell's id: SHA-256 of its canonical JSON.  The id names the file."""
     status: Status
+    """`done`; `n/a`: not applicable; `crashed`: repeated by the next run."""
     cell: Cell
+    """The configuration, defaults written out (`bench.cell`)."""
     provenance: Provenance
+    """Code and inputs."""
     result: Result | None = None
+    """Result by `kind`, for `done` only."""
     reason: str | None = None
+    """Reason for another status, in one line."""
     environment: Environment | None = None
+    """Machine and versions."""
     cost: Cost = Cost()
-    broken: tuple[str, ...] = ()
+    """Resources."""
+    broken: Annotated[tuple[str, ...], _UNLESS_EMPTY] = ()
+    """Contracts broken by a plug-in defense in this run (`bench check`), with reasons."""
     schema: int = SCHEMA
+    """Schema version."""
 
     @property
     def attack(self) -> AttackResult | None:
-        """The result of an attack cell that is done."""
+        """The result, for finished attack cells."""
         return self.result if isinstance(self.result, AttackResult) else None
 
     @property
     def training(self) -> TrainingResult | None:
-        """The result of a training cell that is done."""
+        """The result, for finished training cells."""
         return self.result if isinstance(self.result, TrainingResult) else None
 
     @property
     def arrays(self) -> str | None:
-        """The content hash of the arrays file, None where there is none."""
+        """The arrays file's content hash, or None."""
         return self.result.arrays if isinstance(self.result, AttackResult) else None
 
     @property
     def private(self) -> bool:
-        """Whether the data are private, so that their examples stay on this disk."""
+        """Whether the data are private, so that examples stay on this disk."""
         return self.result is not None and self.result.private
 
     @property
     def protocol(self) -> int | None:
-        """The version of the rules of evaluation; figures of two versions never stand in one table."""
+        """The evaluation protocol's version; figures from two versions never share a table."""
         return self.provenance.bench.protocol
 
 
 @cache
 def adapter() -> TypeAdapter[Record]:
-    """Reads and writes records; made once, as it takes a moment."""
+    """Reads and writes records; cached, as its construction takes a moment."""
     return TypeAdapter(Record)

@@ -45,29 +45,9 @@ def to_json(record: Record) -> str:
         content = adapter().dump_python(record, mode="json", warnings="error")
     except ValueError as error:  # the first line of pydantic's says nothing
         raise ValueError(str(error).splitlines()[-1].strip()) from None
-    _without_later_fields(record, content)
-    return json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n"
-
-
-def _without_later_fields(record: Record, content: dict[str, Any]) -> None:
-    """Leave out what later fields do not say, so that earlier records of the schema are written as they were."""
-    if not record.broken:
-        del content["broken"]
-    if record.environment is not None and record.environment.tf32 is None:
-        del content["environment"]["tf32"]
-    if record.attack is not None and record.attack.self_check.explained is None:
-        del content["result"]["self_check"]["explained"]
-    if record.attack is not None and record.attack.reference_db is None:
-        del content["result"]["reference_db"]
-    if record.provenance.left is None:
-        del content["provenance"]["left"]
-    for reading in () if record.attack is None else content["result"]["readings"]:
-        if reading["number"] is None:
-            del reading["number"]
     if record.cell.kind == "attack" and not record.cell.after:
         del content["cell"]["after"]
-    if record.training is not None and not record.training.spots:
-        del content["result"]["spots"]
+    return json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n"
 
 
 def write_arrays(run: Path, arrays: Arrays) -> str:
