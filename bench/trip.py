@@ -1,43 +1,90 @@
-"""What travels, in order: Victims → Reading → Reconstruction (→ `bench.scoring.score.Scores`).
+"""Values between the stages, in order: Victims → Reading → Reconstruction (→ `bench.scoring.score.Scores`).
 
-Axes are named once, here, and used in every docstring:
+Axis names in every docstring:
 
-    reading      one observed update: a client's local step or round, or an aggregate
-    observation  one of several reports on the same victims, each under its round's weights
-    example      one distinct example behind a reading (type-2: 1, type-1 and type-0: B·L, aggregate: K·B·L)
+    reading      an observed update: a client's local step or round, or an aggregate
+    observation  a repeated report on the same victims, each under its round's weights
+    example      a distinct example behind a reading (type-2: 1, type-1 and type-0: B·L, aggregate: K·B·L)
     client, step      inside the federated pipeline
-    *shape       of an example (channel, height, width) or (feature,), or of a parameter
-    class        of a label's probabilities
+    candidate    an example in the granted gallery
+    mark         an evaluation count with noted losses
+    *shape       axes for an example, (channel, height, width) or (feature,), or for a parameter
+    class        a label's class probabilities
+
+Every tensor field in `Reading` and `Reconstruction` names its leading axes in its metadata.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from itertools import cycle, islice
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol, Self
 
+import torch
 from torch import Tensor, nn
 
 from bench.points import Point
 
-TRACED = 8  # readings of a cell whose trajectory is kept: as many as a reconstruction grid shows
+TRACED = 8  # readings per cell with a kept trajectory: a full reconstruction grid
 
 Tensors = Mapping[str, Tensor]
 Status = Literal["ok", "diverged", "nan"]
 
+# Field metadata: the leading axes
+READING = {"axis": "reading"}
+MARK = {"axis": "mark, reading"}
+OBSERVATION = {"axis": "observation"}
+SHARED = {"axis": "shared"}  # equal for all readings
+
+
+@dataclass(frozen=True, slots=True)
+class ByReading:
+    """Base class for batches: fields with the metadata `READING` or `MARK` hold a row per reading."""
+
+    def of(self, rows: Sequence[int]) -> Self:
+        """The same batch with the chosen readings only, by position, in the order given."""
+        return replace(self, **{name: _chosen(getattr(self, name), axis, rows) for name, axis in self._row_fields()})
+
+    def _row_fields(self) -> Iterator[tuple[str, str]]:
+        for each in fields(self):
+            if (axis := each.metadata.get("axis")) in (READING["axis"], MARK["axis"]):
+                yield each.name, axis
+
+
+def _chosen(content: Any, axis: str, rows: Sequence[int]) -> Any:
+    if content is None:
+        return None
+    if isinstance(content, Mapping):
+        return {name: _chosen(value, axis, rows) for name, value in content.items()}
+    if axis == MARK["axis"]:
+        if isinstance(content, Tensor):  # the first readings, at least
+            return content[:, torch.tensor([row for row in rows if row < content.shape[1]], dtype=torch.long)]
+        return tuple((mark, _chosen(losses, READING["axis"], rows)) for mark, losses in content)
+    if isinstance(content, Tensor):
+        return content[torch.tensor(rows, dtype=torch.long)]
+    return tuple(content[row] for row in rows)
+
+
+def _concatenated(contents: Sequence[Any]) -> Any:
+    first = contents[0]
+    if all(each is None for each in contents):
+        return None
+    if isinstance(first, Mapping):
+        return {name: torch.cat([each[name] for each in contents]) for name in first}
+    return torch.cat(list(contents)) if isinstance(first, Tensor) else tuple(row for each in contents for row in each)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Victims:
-    """The truth behind the readings of one cell; the harness alone has it.
-
-    `inputs` (reading, sender, step, example, *shape) in [0, 1]; `labels` and `indices` (reading,
-    sender, step, example): label, and index in the training split; `clients` (reading, sender): a
-    single sender unless the point shows an aggregate.
-    """
+    """The truth behind a cell's readings, known to the harness only."""
 
     inputs: Tensor
+    """(reading, sender, step, example, *shape) in [0, 1]."""
     labels: Tensor
+    """(reading, sender, step, example)."""
     indices: Tensor
+    """(reading, sender, step, example): positions in the training split."""
     clients: tuple[tuple[int, ...], ...]
+    """(reading, sender): client numbers, K senders for an aggregate and a single sender otherwise."""
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -45,27 +92,28 @@ class Victims:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """The distribution of what a defense adds to one observation, around the description's `simulate`.
-
-    `variance`, in gradient units squared and 0 for no noise, is the mean over coordinates; `variances`, where they
-    differ, of each: name → a tensor that broadcasts to (*shape).  `bound`: the true variances are unknown and at most
-    these; attackers estimate them from the reading.
-    """
+    """Distribution of a defense's additive noise in an observation, around the description's `simulate`."""
 
     law: Literal["gaussian", "laplace"] = "gaussian"
+    """Law of each coordinate."""
     variance: float = 0.0
+    """Mean over coordinates, in squared gradient units; 0 without noise."""
     variances: Mapping[str, Tensor] | None = None
+    """Variance of each coordinate if they differ: name → a tensor that broadcasts to (*shape)."""
     bound: bool = False
+    """True if the variances are upper bounds; attackers then estimate the true values from the reading."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """What a step's candidate gradients were computed on: `inputs` (row, example, *shape), `targets` (row, example,
-    class) and `weights`, name → (*shape), or (row, *shape) where they differ."""
+    """A local step's candidate batch, before its gradients."""
 
     inputs: Tensor
+    """(row, example, *shape)."""
     targets: Tensor
+    """(row, example, class)."""
     weights: Tensors
+    """name → (*shape), or (row, *shape) if rows have different weights."""
 
 
 # (local step, each example's gradient, name → (row, example, *shape), candidates) → that step's mean, (row, *shape)
@@ -73,125 +121,174 @@ StepDefense = Callable[[int, Mapping[str, Tensor], Candidates], dict[str, Tensor
 
 
 class Description(Protocol):
-    """The public description of a defense: how it changes a candidate's gradient.
+    """A defense's public description: the effect on a candidate's gradient, all in gradient units.
 
-    Attackers see this and never the defense.  `simulate` maps the candidates' gradients, `per_example`
-    (reading, example, *shape), to the mean of what the reading would then show, (reading, *shape); `observed`
-    (reading, *shape) is what it does show; all in gradient units.  Examples are in the order of clients, then local
-    steps, then the batch; `ordered`: a simulation changes where examples of different clients change places.
-
-    `simulate` is two halves.  `local_steps` is what happens inside a client's local steps, and
-    takes rows, one for each client of each reading; `sent` maps their updates (reading, client, *shape) to what is
-    shown.  `inside_steps`: some transform acts inside, at stage example or step.
-
-    `mixed`: what a candidate stands for, what was trained on, are convex mixtures of a batch's examples and of their
-    labels; which ones and with what shares nobody knows.
-
-    `noise` is the noise around the mean.  `additive`: nothing else is random, so that observations of the same
-    victims may be averaged.  `log_likelihood` (reading,), at most 0 and up to a constant, is of noise whose
-    law is neither Gaussian nor Laplace; None elsewhere.  `log_density` (reading,) is of any sign, up to a constant
-    that no candidate moves, and exact: for who compares candidates; None where it is that of `noise`.
+    Attackers get the description, never the defense.  Examples are in the order clients, local steps, batch.
     """
 
     @property
-    def noise(self) -> Noise: ...
+    def noise(self) -> Noise:
+        """Noise around `simulate`."""
+
     @property
-    def additive(self) -> bool: ...
+    def additive(self) -> bool:
+        """True if nothing but `noise` is random: observations on the same victims may then be averaged."""
+
     @property
-    def inside_steps(self) -> bool: ...
+    def inside_steps(self) -> bool:
+        """True if a transform acts inside a local step, at stage example or step."""
+
     @property
-    def ordered(self) -> bool: ...
+    def ordered(self) -> bool:
+        """True if exchanging examples between clients changes a simulation."""
+
     @property
-    def senders(self) -> int: ...
+    def senders(self) -> int:
+        """Clients behind a reading."""
+
     @property
-    def mixed(self) -> bool: ...
+    def mixed(self) -> bool:
+        """True if training used convex mixtures of examples and labels, with unknown partners and shares."""
+
     def simulate(
         self, per_example: Tensors, observed: Tensors, candidates: Candidates | None = None
-    ) -> dict[str, Tensor]: ...
-    def local_steps(self, observed: Tensors) -> StepDefense: ...
-    def sent(self, updates: Tensors, observed: Tensors) -> dict[str, Tensor]: ...
-    def log_likelihood(self, simulated: Tensors, observed: Tensors) -> Tensor | None: ...
-    def log_density(self, simulated: Tensors, observed: Tensors) -> Tensor | None: ...
+    ) -> dict[str, Tensor]:
+        """Candidates' gradients, (reading, example, *shape), → the expected reading, (reading, *shape).
+
+        `observed` (reading, *shape) is the reading itself.  Equals `local_steps` followed by `sent`.
+        """
+
+    def local_steps(self, observed: Tensors) -> StepDefense:
+        """The defense inside a client's local steps; rows are the clients in each reading."""
+
+    def sent(self, updates: Tensors, observed: Tensors) -> dict[str, Tensor]:
+        """Clients' updates, (reading, client, *shape), → the expected reading, (reading, *shape)."""
+
+    def log_likelihood(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
+        """(reading,), at most 0, up to a constant; None for Gaussian and Laplace noise."""
+
+    def log_density(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
+        """Exact density (reading,), any sign, up to a constant for all candidates; None if `noise` gives the same."""
 
 
 class Simulator(Protocol):
-    """The round with its defense as a black box, for an attacker who has no description of it.
-
-    A call maps candidates, `inputs` (reading, example, *shape) and `labels` (reading, example), to what the reading
-    would show of them, name → (reading, observation, *shape) in gradient units.  `draw` numbers the defense's draws;
-    none of them is a victim's.  Each observation of a candidate is a simulation: `budget` in all, `used` so far, in
-    `seconds`; an equal call counts once.  Calls beyond the budget raise `PluginError`.
-    """
+    """The defended round as a black box, for attackers without a description."""
 
     @property
-    def budget(self) -> int: ...
+    def budget(self) -> int:
+        """Simulations allowed in total; each observation of a candidate costs a simulation."""
+
     @property
-    def used(self) -> int: ...
+    def used(self) -> int:
+        """Simulations so far; a repeated call costs no more."""
+
     @property
-    def seconds(self) -> float: ...
-    def __call__(self, inputs: Tensor, labels: Tensor, draw: int) -> dict[str, Tensor]: ...
+    def seconds(self) -> float:
+        """Time spent in simulations."""
+
+    def __call__(self, inputs: Tensor, labels: Tensor, draw: int) -> dict[str, Tensor]:
+        """Candidates → their readings, name → (reading, observation, *shape) in gradient units.
+
+        `inputs` (reading, example, *shape), `labels` (reading, example).  `draw` numbers the defense's draws, all
+        independent from the victims' draws.  Raises `PluginError` beyond the budget.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """All that the attacker has: a batch of readings taken at one point, under the same weights.
+class Reading(ByReading):
+    """The attacker's whole knowledge: a batch with readings taken at a point, under the same weights.
 
-    `values` name → (reading, observation, *shape): a gradient, or an update in the units that the client sends
-    (`unit` = 1 for a gradient, η for a weight difference w_0 - w_L); at `aggregate` the mean over `senders`
-    clients.  `linked`: whether the coordinates of an update are known to be of one client ("vector"), or each came
-    without a sender ("coordinate").  `weights` name → (observation, *shape).  `rounds` (observation,). `indices` number
-    the readings in their cell, for the key of the start.  `public_mean` (*shape), `public_inputs` (example, *shape)
-    and `public_labels` (example,), -1 where unknown, are of the public split, or draws of what is granted of it
-    (`bench.answer.public`).  Fields below `granted` differ from their defaults only where the cell's knowledge
-    (`description`, `simulator`) or its grants say so.  `gallery_inputs` (candidate, *shape) and `gallery_labels`
-    (candidate,) hold the examples of all readings among strangers, in an order that tells nothing.  `momentum` and
-    `weight_decay` are of the client's SGD; `ragged`: each epoch over its `client_examples` ends with a smaller batch,
-    where B does not divide them.  Unless it is granted, no field has an example of a victim or its label; none has a
-    batch statistic or the order of a batch.
+    Fields from `description` to `gallery_labels` keep their defaults unless the cell's knowledge or grants fill them.
+    Without a grant, no field holds a victim's example or label.  No field holds a batch statistic or a batch order.
     """
 
     point: Point
+    """Observation point in the pipeline."""
     linked: Literal["vector", "coordinate"]
-    values: Tensors
-    weights: Tensors
-    rounds: tuple[int, ...]
-    indices: tuple[int, ...]
+    """"vector" if all coordinates in an update share a known sender; "coordinate" if each arrived without a sender."""
+    values: Tensors = field(metadata=READING)
+    """name → (reading, observation, *shape): gradient, or update in `unit`; at `aggregate` the mean over `senders`."""
+    weights: Tensors = field(metadata=OBSERVATION)
+    """name → (observation, *shape)."""
+    rounds: tuple[int, ...] = field(metadata=OBSERVATION)
+    """(observation,): training rounds."""
+    indices: tuple[int, ...] = field(metadata=READING)
+    """(reading,): numbers within the cell, which key the attack's starts."""
     model: nn.Module
+    """Architecture in eval mode; the weights are in `weights`."""
     kind: Literal["image", "table"]
-    shape: tuple[int, ...]
+    """Data kind."""
+    shape: tuple[int, ...] = field(metadata=SHARED)
+    """Shape per example."""
     value_range: tuple[float, float]
+    """Least and largest input value."""
     classes: int
+    """Class count."""
     batch: int
+    """B, local batch size."""
     steps: int
+    """L, local steps behind a reading."""
     rate: float
+    """η, local learning rate."""
     unit: float
+    """A gradient unit in sent units: 1 for a gradient, η for a weight difference w_0 - w_L."""
     client_examples: int
+    """|D_i|, examples per client."""
     senders: int
-    public_mean: Tensor
-    public_inputs: Tensor
-    public_labels: Tensor
-    # granted
+    """Clients behind a reading: K at `aggregate`, else 1."""
+    public_mean: Tensor = field(metadata=SHARED)
+    """(*shape): mean over `public_inputs`."""
+    public_inputs: Tensor = field(metadata=SHARED)
+    """(example, *shape): public split, or draws from the granted law (`bench.answer.public`)."""
+    public_labels: Tensor = field(metadata=SHARED)
+    """(example,), -1 if unknown."""
     description: Description | None = None
+    """Public description, for an adaptive attacker."""
     simulator: Simulator | None = None
-    labels: Tensor | None = None
+    """Black-box access, for an attacker without a description."""
+    labels: Tensor | None = field(default=None, metadata=READING)
+    """(reading, example): granted labels, sorted."""
     repeated_readings: int = 1
-    gallery_inputs: Tensor | None = None
-    gallery_labels: Tensor | None = None
-    # of a federated project of one's own
+    """Observations per reading under fresh noise draws."""
+    gallery_inputs: Tensor | None = field(default=None, metadata=SHARED)
+    """(candidate, *shape): examples behind all readings, among strangers, in a keyed order."""
+    gallery_labels: Tensor | None = field(default=None, metadata=SHARED)
+    """(candidate,)."""
     momentum: float = 0.0
+    """Momentum in the client's SGD (`bench.own` only)."""
     weight_decay: float = 0.0
+    """Weight decay in the client's SGD (`bench.own` only)."""
     ragged: bool = False
+    """True if epochs over `client_examples` end with a smaller batch (`bench.own` only)."""
+
+    @staticmethod
+    def joined(readings: Sequence["Reading"]) -> tuple["Reading", tuple[tuple[int, ...], ...]]:
+        """Several cells' readings as a single batch, and each cell's rows in the batch.
+
+        Rows are in the order of `indices`, then of cells: the first readings of all cells come first.  All cells need
+        equal shared fields: equal `reading.of(())`.
+        """
+        whole = replace(
+            readings[0],
+            **{
+                name: _concatenated([getattr(each, name) for each in readings]) for name, _ in readings[0]._row_fields()
+            },
+        )
+        cells = [cell for cell, reading in enumerate(readings) for _ in reading.indices]
+        order = sorted(range(len(cells)), key=lambda row: (whole.indices[row], cells[row]))
+        rows = tuple(tuple(at for at, row in enumerate(order) if cells[row] == cell) for cell in range(len(readings)))
+        return whole.of(order), rows
 
     @property
     def examples(self) -> int:
-        """Examples that the gradients behind each reading were computed on: those of all its local steps."""
+        """Examples behind each reading, over all local steps and senders."""
         if self.ragged:
             return sum(self.batches)
         return self.point.examples(batch=self.batch, steps=self.steps, senders=self.senders)
 
     @property
     def batches(self) -> tuple[int, ...]:
-        """Examples of each local step of one client."""
+        """Examples in each local step, for a single client."""
         if not self.ragged:
             return (self.point.examples(batch=self.batch, steps=self.steps, senders=1) // self.steps,) * self.steps
         whole, rest = divmod(self.client_examples, self.batch)
@@ -204,37 +301,42 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Evaluations of the objective that an attack may use on each reading, restarts included, readings in memory at
-    once, and how many readings, the first ones, have their trajectory kept."""
+    """An attack's resources per cell."""
 
     evaluations: int
+    """Objective evaluations per reading, restarts included."""
     chunk: int = 32
+    """Readings in memory at once."""
     traced: int = TRACED
+    """First readings with a kept trajectory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reconstruction:
-    """An attack's result: the examples of each reading, in any order.
+class Reconstruction(ByReading):
+    """An attack's result: the examples behind each reading, in any order."""
 
-    `inputs` (reading, example, *shape), as optimised, not clipped; `labels` (reading, example),
-    -1 where the attack names none; `loss` (reading,) of the attack's objective; `evaluations`, `outer` (iterations
-    as the paper counts them) and `restarts` (reading,), as used; `status` of each reading; `history` pairs of a mark,
-    an evaluation count, and the least losses so far (reading,); `trajectory` (mark, reading, example, *shape) the
-    examples that had those losses, of the first readings at least; `notes` on departures from the paper.  `certificate`
-    (reading,) is the share of the examples that the attack itself knows to be right, in [0, 1], without the truth; None
-    for attacks that cannot know.  `named` (reading, candidate) are the candidates of the gallery that the attack names,
-    by number: as many as there are examples, and where there is one, more, best first; None for attacks that name none.
-    """
-
-    inputs: Tensor
-    labels: Tensor
-    loss: Tensor
-    evaluations: Tensor
-    outer: Tensor
-    restarts: Tensor
-    status: tuple[Status, ...]
-    history: tuple[tuple[int, tuple[float, ...]], ...] = ()
-    trajectory: Tensor | None = None
-    certificate: Tensor | None = None
-    named: Tensor | None = None
-    notes: tuple[str, ...] = field(default=())
+    inputs: Tensor = field(metadata=READING)
+    """(reading, example, *shape), as optimised, not clipped."""
+    labels: Tensor = field(metadata=READING)
+    """(reading, example), -1 if unnamed."""
+    loss: Tensor = field(metadata=READING)
+    """(reading,): final objective."""
+    evaluations: Tensor = field(metadata=READING)
+    """(reading,): objective evaluations used."""
+    outer: Tensor = field(metadata=READING)
+    """(reading,): iterations as the paper counts them."""
+    restarts: Tensor = field(metadata=READING)
+    """(reading,): restarts used."""
+    status: tuple[Status, ...] = field(metadata=READING)
+    """(reading,)."""
+    history: tuple[tuple[int, tuple[float, ...]], ...] = field(default=(), metadata=MARK)
+    """Pairs (mark, least losses so far (reading,)); a mark is an evaluation count."""
+    trajectory: Tensor | None = field(default=None, metadata=MARK)
+    """(mark, reading, example, *shape): the examples with those losses, for the first readings at least."""
+    certificate: Tensor | None = field(default=None, metadata=READING)
+    """(reading,) in [0, 1]: share proved correct by the attack itself, without the truth; None without a proof."""
+    named: Tensor | None = field(default=None, metadata=READING)
+    """(reading, candidate): gallery numbers named by the attack, as many as examples; for a single example a ranked
+    list, best first; None if unnamed."""
+    notes: tuple[str, ...] = field(default=(), metadata=SHARED)
+    """Departures from the paper."""

@@ -10,7 +10,7 @@ from tests.benchmarks.small_cells import in_double
 from tests.records import attack_record
 
 from bench.answer import company as beside
-from bench.answer.company import attack_together, merged, part_of
+from bench.answer.company import attack_together, part_of
 from bench.answer.context import Memory, RunContext
 from bench.answer.observation import observe_cell
 from bench.answer.reconstruct import attacker_of
@@ -23,7 +23,7 @@ from bench.record.schema import Record
 from bench.record.store import write
 from bench.registry import entries as registry
 from bench.rng import Key
-from bench.trip import Budget, Reconstruction
+from bench.trip import Budget, Reading, Reconstruction
 
 DIGITS = DataRef(name="digits", sha256=load(Digits(), "digits", None).sha256)
 PRUNE, NONE = Entry(name="prune", params={"share": 0.7}), Entry(name="none")
@@ -92,13 +92,13 @@ def test_together_as_alone(tmp_path: Path, attack: str, knowledge: str) -> None:
     context, memory, budget = RunContext(run=tmp_path), Memory(), Budget(evaluations=24, chunk=4)
     readings = [in_double(observe_cell(each, context, memory).reading) for each in cells]
     attacker: Attack = attacker_of(cells[0], readings[0])
-    whole, rows = merged(readings)
+    whole, rows = Reading.joined(readings)
     assert [len(each) for each in rows] == counts[: len(cells)]
     traced = sum(index < budget.traced for index in whole.indices)
     together = attacker.reconstruct(whole, replace(budget, traced=traced), Key.of_attacker(0))
     for reading, own in zip(readings, rows, strict=True):
         alone = attacker.reconstruct(reading, budget, Key.of_attacker(0))
-        part = part_of(together, own, traced)
+        part = part_of(together, own)
         equal(part, alone)
         assert part.trajectory is not None and part.trajectory.shape[1] == min(8, len(reading))
         if attack not in ("map", "demix"):  # whose marks are the ends of stages

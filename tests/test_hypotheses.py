@@ -17,7 +17,7 @@ from bench.attacks.labels.sequence_scores import fitted_scores, marginal_scores,
 from bench.attacks.labels.sequences import all_sequences, descend
 from bench.attacks.objective.local import unrolled_update
 from bench.attacks.objective.mismatch import observations
-from bench.contracts.situations import Situation, part, situation
+from bench.contracts.situations import Situation, situation
 from bench.gradients import one_hot
 from bench.models.base import Model
 from bench.registry import entries as registry
@@ -221,7 +221,7 @@ def test_granted_labels_are_kept_and_ordered() -> None:
 def test_the_same_alone_and_in_company() -> None:
     case = situation("type-1", steps=3, batch=2, readings=3)
     both = label_hypotheses(case.reading, _observed(case.reading), 4, Key(seed=3))
-    alone = part(case.reading, 1)
+    alone = case.reading.of((1,))
     assert torch.equal(label_hypotheses(alone, _observed(alone), 4, Key(seed=3)), both[1:2])
 
 

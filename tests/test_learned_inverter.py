@@ -14,7 +14,7 @@ from bench.attacks.inverter.scaling import learn, principal
 from bench.attacks.inverter.sketch import Sketch
 from bench.attacks.labels.rules import listed, whole_counts
 from bench.attacks.learned_inverter import LearnedInverter, simulate
-from bench.contracts.situations import Situation, part, situation
+from bench.contracts.situations import Situation, situation
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction
 
@@ -194,7 +194,7 @@ def digits() -> Situation:
 def test_a_reading_gets_the_same_alone_and_in_a_batch(digits: Situation) -> None:
     together = attack(digits.reading)
     for row in range(len(digits.reading)):
-        alone = attack(part(digits.reading, row))
+        alone = attack(digits.reading.of((row,)))
         torch.testing.assert_close(alone.inputs[0], together.inputs[row], rtol=0, atol=1e-9)
         assert torch.equal(alone.labels[0], together.labels[row])
 

@@ -93,9 +93,7 @@ def test_without_noise_the_example_comes_back() -> None:
 def test_alone_as_in_company() -> None:
     reading, _ = table()
     together = attack(reading, 100)
-    alone = attack(
-        replace(reading, values={n: v[1:2] for n, v in reading.values.items()}, indices=reading.indices[1:2]), 100
-    )
+    alone = attack(reading.of((1,)), 100)
     assert torch.allclose(alone.inputs[0], together.inputs[1], atol=1e-4)
 
 

@@ -13,7 +13,7 @@ from bench.attacks.solvers.levenberg import least_squares
 from bench.attacks.subspace import Subspace, _Problem
 from bench.contracts import attacks as contracts
 from bench.contracts.base import Contract
-from bench.contracts.situations import Situation, part, situation
+from bench.contracts.situations import Situation, situation
 from bench.gradients import example_gradients, one_hot
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction
@@ -96,7 +96,7 @@ def test_clipped_examples_are_exact_where_factors_are_free() -> None:
 
 def test_a_reading_alone_gets_what_it_gets_in_company() -> None:
     case = situation("type-1", batch=3, readings=2, table=True)
-    alone, both = run(part(case.reading, 1), 60), run(case.reading, 60)
+    alone, both = run(case.reading.of((1,)), 60), run(case.reading, 60)
     assert torch.allclose(alone.inputs[0], both.inputs[1], atol=1e-9)
 
 

@@ -9,9 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-import torch
-from torch import Tensor
-
 from bench.answer.context import Memory, RunContext, many_rows
 from bench.answer.observation import Observation, observe_cell
 from bench.answer.readings import reading_hash
@@ -57,7 +54,7 @@ def attack_together(cell: AnyCell, company: Sequence[AnyCell], context: RunConte
         members = _members(cell, company, context, memory)
     if len(members) < 2:
         return
-    whole, rows = merged([member.observation.reading for member in members])
+    whole, rows = Reading.joined([member.observation.reading for member in members])
     budget = Budget(
         evaluations=cell.evaluations, chunk=cell.chunk, traced=sum(index < TRACED for index in whole.indices)
     )
@@ -70,7 +67,7 @@ def attack_together(cell: AnyCell, company: Sequence[AnyCell], context: RunConte
     ids = [member.cell.id for member in members]
     spent = claimed.evaluations.sum().clamp_min(1).item()
     for member, own in zip(members, rows, strict=True):
-        part = part_of(claimed, own, budget.traced)
+        part = part_of(claimed, own)
         share = part.evaluations.sum().item() / spent
         attempt = Attempt(
             reconstruction=part,
@@ -83,47 +80,15 @@ def attack_together(cell: AnyCell, company: Sequence[AnyCell], context: RunConte
         memory.attacked[member.cell.id] = member.observation, attempt
 
 
-def merged(readings: Sequence[Reading]) -> tuple[Reading, list[Tensor]]:
-    """Readings that differ in values, labels and indices as one, and the rows of each.
-
-    The first reading of every cell comes first, then the second ones: the first rows have their trajectory kept.
-    """
-    numbers = [(index, cell) for cell, reading in enumerate(readings) for index in reading.indices]
-    order = torch.tensor(sorted(range(len(numbers)), key=numbers.__getitem__))
-    of_cell = torch.tensor([cell for _, cell in numbers])[order]
-    first = readings[0]
-    values = {name: torch.cat([each.values[name] for each in readings])[order] for name in first.values}
-    labels = None
-    if first.labels is not None:
-        labels = torch.cat([each.labels for each in readings if each.labels is not None])[order]
-    whole = replace(first, values=values, labels=labels, indices=tuple(numbers[n][0] for n in order.tolist()))
-    return whole, [torch.nonzero(of_cell == cell)[:, 0] for cell in range(len(readings))]
-
-
-def part_of(whole: Reconstruction, rows: Tensor, traced: int) -> Reconstruction:
-    """The reconstruction of some rows, with their own count of evaluations as the last mark."""
-    last = int(whole.evaluations[rows].max())
-    marks = [n for n, (mark, _) in enumerate(whole.history) if mark < last]
-    marks += [len(whole.history) - 1] * bool(whole.history)
-    kept = rows.tolist()
-    history = tuple(
-        (min(mark, last), tuple(losses[row] for row in kept)) for mark, losses in (whole.history[n] for n in marks)
-    )
-    way = whole.trajectory
-    return replace(
-        whole,
-        inputs=whole.inputs[rows],
-        labels=whole.labels[rows],
-        loss=whole.loss[rows],
-        evaluations=whole.evaluations[rows],
-        outer=whole.outer[rows],
-        restarts=whole.restarts[rows],
-        status=tuple(whole.status[row] for row in kept),
-        history=history,
-        trajectory=None if way is None else way[marks][:, rows[rows < way.shape[1]]],
-        certificate=None if whole.certificate is None else whole.certificate[rows],
-        named=None if whole.named is None else whole.named[rows],
-    )
+def part_of(whole: Reconstruction, rows: Sequence[int]) -> Reconstruction:
+    """The chosen readings' reconstruction; its history ends at their own evaluation count."""
+    part = whole.of(rows)
+    last = int(part.evaluations.max())
+    marks = [n for n, (mark, _) in enumerate(part.history) if mark < last]
+    marks += [len(part.history) - 1] * bool(part.history)
+    history = tuple((min(mark, last), losses) for mark, losses in (part.history[n] for n in marks))
+    way = part.trajectory
+    return replace(part, history=history, trajectory=None if way is None else way[marks])
 
 
 def _members(cell: AttackCell, company: Sequence[AnyCell], context: RunContext, memory: Memory) -> list[_Member]:
@@ -134,14 +99,14 @@ def _members(cell: AttackCell, company: Sequence[AnyCell], context: RunContext, 
         return []
     own = _observed(cell, context, memory)
     reading = own.observation.reading
-    room, shared, members = rows_at_once(context, reading) - len(reading), _shared(reading), [own]
+    room, shared, members = rows_at_once(context, reading) - len(reading), reading_hash(reading.of(())), [own]
     for other in others:
         if other.readings > room:
             break
         with suppress(Exception):
             member = _observed(other, context, memory)
             known = member.key in memory.reconstructions or any(each.key == member.key for each in members)
-            if _shared(member.observation.reading) == shared and not known:
+            if reading_hash(member.observation.reading.of(())) == shared and not known:
                 members.append(member)
                 room -= other.readings
     return members
@@ -169,8 +134,3 @@ def _observed(cell: AttackCell, context: RunContext, memory: Memory) -> _Member:
         wall=time.perf_counter() - began,
         cpu=time.process_time() - cpu,
     )
-
-
-def _shared(reading: Reading) -> tuple[str, bool]:
-    """What readings have in common that may be attacked as one."""
-    return reading_hash(replace(reading, values={}, labels=None, indices=())), reading.labels is None

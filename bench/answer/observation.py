@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from bench.answer.checks import Diagnosis, diagnose
 from bench.answer.context import Memory, RunContext
 from bench.answer.gallery import granted_gallery
-from bench.answer.readings import some_of, take_reading
+from bench.answer.readings import take_reading
 from bench.answer.reconstruct import attacker_of
 from bench.answer.setup import prepare
 from bench.answer.victims import batches_of, draw_victims, trained_at, truth_at
@@ -39,4 +39,5 @@ def observe_cell(cell: AttackCell, context: RunContext, memory: Memory) -> Obser
     attacker = attacker_of(cell, reading)
     trained = trained_at(cell, setup, victims, point)
     diagnosis = diagnose(cell, setup, point, reading, batches, attacker, truth, trained, gallery)
-    return Observation(reading=some_of(reading, left(cell, context.run)), diagnosis=diagnosis)
+    rows = left(cell, context.run)
+    return Observation(reading=reading if len(rows) == len(reading) else reading.of(rows), diagnosis=diagnosis)

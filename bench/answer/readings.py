@@ -87,19 +87,6 @@ def take_reading(
     )
 
 
-def some_of(reading: Reading, rows: tuple[int, ...]) -> Reading:
-    """Some readings of a cell, by number."""
-    if rows == reading.indices:
-        return reading
-    at = torch.tensor(rows)
-    return replace(
-        reading,
-        values={name: value[at] for name, value in reading.values.items()},
-        labels=None if reading.labels is None else reading.labels[at],
-        indices=rows,
-    )
-
-
 def simulator(
     cell: AttackCell, setup: Setup, point: Point, reading: Reading, simulations: Kept | None = None
 ) -> RoundSimulator:
@@ -162,7 +149,7 @@ def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def reading_hash(reading: Reading) -> str:
     """SHA-256 of all that a reading holds but the name of its point; every field counts, grants included."""
     digest = hashlib.sha256()
-    for field in fields(Reading):
+    for field in fields(reading):
         value = reading.examples if field.name == "point" else getattr(reading, field.name)
         tensors = value if isinstance(value, Mapping) else {}
         if isinstance(value, nn.Module):

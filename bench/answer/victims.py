@@ -1,6 +1,6 @@
 """Cell → victims: the truth behind its readings, drawn by a key that no defense or attack moves."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from bench.federated.stages import DrawKey
 from bench.gradients import one_hot
 from bench.points import Point, Scope
 from bench.registry.mixing import originals
-from bench.trip import Victims
+from bench.trip import READING, ByReading, Victims
 
 
 def draw_victims(cell: AttackCell, source: Source, point: Point) -> Victims:
@@ -55,17 +55,17 @@ def batches_of(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Truth:
-    """The examples behind the readings at one point, at each position; `scored_once` leaves the distinct ones.
+class Truth(ByReading):
+    """The examples behind the readings at a point, for each position in the batch."""
 
-    `inputs` (reading, example, *shape) in [0, 1], `labels` and `indices` (reading, example): into the training split.
-    `targets` (reading, example, class): class probabilities in place of the labels.
-    """
-
-    inputs: Tensor
-    labels: Tensor
-    indices: Tensor
-    targets: Tensor | None = None
+    inputs: Tensor = field(metadata=READING)
+    """(reading, example, *shape) in [0, 1]."""
+    labels: Tensor = field(metadata=READING)
+    """(reading, example)."""
+    indices: Tensor = field(metadata=READING)
+    """(reading, example): positions in the training split."""
+    targets: Tensor | None = field(default=None, metadata=READING)
+    """(reading, example, class): class probabilities if stage `input` replaced the labels."""
 
     def probabilities(self, classes: int, dtype: torch.dtype) -> Tensor:
         """What the loss is computed against, (reading, example, class)."""
@@ -77,12 +77,6 @@ class Truth:
         return replace(
             self, inputs=other.inputs.where(at, self.inputs), labels=other.labels.where(rows[:, None], self.labels)
         )
-
-    def of(self, rows: tuple[int, ...]) -> "Truth":
-        """The truth behind some readings, by number."""
-        at = torch.tensor(rows)
-        targets = None if self.targets is None else self.targets[at]
-        return Truth(inputs=self.inputs[at], labels=self.labels[at], indices=self.indices[at], targets=targets)
 
 
 def truth_at(victims: Victims, point: Point, example: int = 0) -> Truth:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bench.attacks.base import Attack
 from bench.contracts.base import DECLARED, Contract, ContractSkipped, one_line, require
-from bench.contracts.situations import Situation, differing, gap, part, situation, under_two_seeds
+from bench.contracts.situations import Situation, differing, gap, situation, under_two_seeds
 from bench.federated.describe import Composition
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction
@@ -49,8 +49,8 @@ def alone_in_company(attack: Attack) -> None:
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2)):
         together = _run(attack, case, evaluations=SHORT)
         for row in (0, 2):
-            alone = _attack(attack, part(case.reading, row), evaluations=SHORT)
-            _equal(alone, _row(together, row), f"{case.words}: reading {row} alone and in company")
+            alone = _attack(attack, case.reading.of((row,)), evaluations=SHORT)
+            _equal(alone, together.of((row,)), f"{case.words}: reading {row} alone and in company")
 
 
 def any_chunk(attack: Attack) -> None:
@@ -69,7 +69,7 @@ def budget(attack: Attack) -> None:
     """No reading costs more evaluations than the budget, restarts included; counted, not only reported."""
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2)):
         for evaluations in (1, 7, 30):
-            reading = part(case.reading, 0)
+            reading = case.reading.of((0,))
             seen = 0
 
             def count(module: Any, inputs: tuple[Tensor, ...]) -> None:
@@ -105,7 +105,7 @@ def finite(attack: Attack) -> None:
             _says_so(hurt, f"{case.words}, a {words} reading")
             for row in (0, 2):
                 what = f"{case.words}: reading {row} beside a {words} one and beside a sound one"
-                _equal(_row(hurt, row), _row(clean, row), what)
+                _equal(hurt.of((row,)), clean.of((row,)), what)
 
 
 def batch_of_one(attack: Attack) -> None:
@@ -211,19 +211,6 @@ def _says_so(result: Reconstruction, words: str) -> None:
     for row, status in enumerate(result.status):
         sound = bool(torch.isfinite(result.inputs[row]).all() and torch.isfinite(result.loss[row]))
         require(sound or status != "ok", f"{words}: reading {row} is not finite, and its status says ok")
-
-
-def _row(result: Reconstruction, row: int) -> Reconstruction:
-    one = slice(row, row + 1)
-    return replace(
-        result,
-        inputs=result.inputs[one],
-        labels=result.labels[one],
-        loss=result.loss[one],
-        evaluations=result.evaluations[one],
-        restarts=result.restarts[one],
-        status=result.status[one],
-    )
 
 
 def _equal(first: Reconstruction, second: Reconstruction, words: str, close: float = CLOSE) -> None:

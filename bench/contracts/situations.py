@@ -157,17 +157,6 @@ def under_two_seeds(run: Callable[[], T]) -> tuple[T, T]:
         return first, run()
 
 
-def part(reading: Reading, *rows: int) -> Reading:
-    """Some readings alone, with the indices they have in company."""
-    at = list(rows)
-    return replace(
-        reading,
-        values={name: value[at] for name, value in reading.values.items()},
-        indices=tuple(reading.indices[row] for row in at),
-        labels=None if reading.labels is None else reading.labels[at],
-    )
-
-
 def gap(first: Tensor, second: Tensor) -> float:
     """The largest difference, relative where values are above 1; infinite where shapes or numbers differ."""
     if first.shape != second.shape or not torch.equal(torch.isfinite(first), torch.isfinite(second)):

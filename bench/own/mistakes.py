@@ -40,7 +40,7 @@ def likeliest(
         zero = int((found.scale == 0).int().argmax())
         return f"the gradient of reading {zero} is zero; take it after loss.backward(), and before zero_grad()"
     rows = found.cosine.argsort()[:_TRIED]
-    reading, inputs, labels = _part(reading, rows), inputs[rows], labels[rows]
+    reading, inputs, labels = reading.of(rows.tolist()), inputs[rows], labels[rows]
     observed = {name: value[rows] for name, value in observed.items()}
     several = "" if len(found.cosine) == 1 else f" (reading {found.worst})"
     if float(found.cosine.min()) <= -enough:
@@ -82,16 +82,6 @@ def _unexplained(reading: Reading, observed: dict[str, Tensor], replay: dict[str
     if abs(float(found.share.mean()) - 1) < 0.1 and cosine < 0.97:
         causes.insert(0, "noise that was not declared")
     return f"nothing that was tried explains it: {', '.join(causes)}, or an optimizer that is not plain SGD"
-
-
-def _part(reading: Reading, rows: Tensor) -> Reading:
-    """Some of the readings."""
-    return replace(
-        reading,
-        values={name: value[rows] for name, value in reading.values.items()},
-        indices=tuple(reading.indices[row] for row in rows.tolist()),
-        labels=None if reading.labels is None else reading.labels[rows],
-    )
 
 
 def _of_scale(reading: Reading, scale: float) -> str:
