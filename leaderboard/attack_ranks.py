@@ -1,4 +1,4 @@
-"""Records → how the attacks rank in each condition: what they get back, how well, at which cost."""
+"""Attack ranks in each condition: success, quality and cost."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -16,31 +16,29 @@ _Key = tuple[str, str, ExampleKey]  # (defense, point, example): seeds and draws
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackRank:
-    """One attack in a condition, over all defenses and points that it ran on; those with a gallery are left out.
-
-    `rate`: the share of the examples that it saw which came back; `of_all`: of all examples of the condition, which is
-    less where a cascade left it only some.  `psnr_db`: its median, None in a cascade.  `seconds`: CPU seconds for each
-    example that came back, None where none did; a reconstruction that another cell shares counts once.
-    """
+    """An attack in a condition, over all its defenses and points; gallery attacks are excluded."""
 
     title: str
     attack: str
     examples: int
     rate: float
+    """Success over the attack's own examples."""
     interval: tuple[float, float]
     of_all: float
+    """Success over all examples of the condition; lower in a cascade."""
     psnr_db: float | None
+    """Median in dB; None in a cascade."""
     seconds: float | None
+    """CPU seconds per success; None without success.  A reconstruction shared between cells counts once."""
     cpu_seconds: float
     rank: int = 0
 
     def json(self) -> dict[str, Any]:
-        """As JSON types."""
         return asdict(self)
 
 
 def attack_ranks(records: Iterable[Record]) -> list[AttackRank]:
-    """The attacks of each condition, by what they get back of all examples, then by what that costs."""
+    """Attacks of each condition, by success over all examples, then by cost."""
     listed = [record for record in of_one_series(records) if _reconstructs(record)]
     titles = {condition.key: condition.title for condition in by_condition(listed)}
     gathered: dict[str, dict[str, list[Record]]] = {}

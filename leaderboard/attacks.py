@@ -1,4 +1,4 @@
-"""Records → rows: how each attack does on each data set, what it costs, and what was published of it."""
+"""Attack rows: success and cost on each data set, with published figures."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,41 +19,43 @@ from bench.scoring.summary import median
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackRow:
-    """One attack on one data set, against one defense at one point.
-
-    `title` names what is shared with other rows (all but data set, attack, defense, point).  `medians` of each
-    compared metric, by name, count a failed example as worse than any, and there are none in a cascade, where `asr` is
-    of the `examples` that were left; `rmse_of_successes` is over the examples
-    that leaked.  `evaluations` and `outer` are medians over readings, `diverged` the share of examples.  None: no
-    such figure.  `cells` are the ids behind the row.
-    """
+    """An attack on a data set, against a defense at a point.  None: no figure."""
 
     title: str
+    """Shared configuration: all but data set, attack, defense, point."""
     dataset: str
     attack: str
     defense: str
     point: str
     examples: int
     asr: float | None
+    """In a cascade: success over the remaining examples."""
     interval: tuple[float, float] | None
     medians: dict[str, float | None]
+    """Metric → median, failures worst; empty in a cascade."""
     rmse_of_successes: float | None
+    """Over leaked examples."""
     prior_psnr_db: float | None
     evaluations: float | None
+    """Median over readings."""
     outer: float | None
+    """Median over readings."""
     diverged: float | None
+    """Share of examples."""
     crashed: int
     cells: tuple[str, ...]
+    """Record ids."""
     published: PublishedFigures | None
 
     def json(self) -> dict[str, Any]:
-        """The row as JSON types."""
         return row_json(self)
 
 
 def attacks(records: Iterable[Record], published: Sequence[PublishedFigures] = ()) -> list[AttackRow]:
-    """A row for each attack, data set, defense and point, over all seeds and draws, by name, no defense
-    first; what does not apply has none.  A crashed cell has no figures and is counted."""
+    """A row for each attack, data set, defense and point, seeds and draws pooled; by name, no defense first.
+
+    Attacks with status n/a have no row.  Crashed cells are counted, without figures.
+    """
     listed = [record for record in of_one_series(records) if record.status != "n/a" and not _has_gallery(record)]
     gathered: dict[tuple[str, ...], list[Record]] = {}
     for record in listed:

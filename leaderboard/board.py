@@ -1,7 +1,7 @@
-"""Records → the board: one row for each defense setting on a data set, model and condition.
+"""The board: a row for each defense setting on a data set, model and condition, from records alone.
 
-Privacy is the worst case over attacks, example by example, at each point; utility is of a real training under
-the same defense; what is incomplete is flagged and ranks below what is complete.  Records only.
+Privacy is the worst case over attacks, example by example, at each point.  Utility comes from a real training under the
+same defense.  Incomplete rows are flagged and rank below complete rows.
 """
 
 from collections import Counter
@@ -39,61 +39,61 @@ THRESHOLDS_DB = tuple(range(10, 62, 2))  # at which `reached` is taken
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """The best single attack at a point: its rate, and its median of each compared metric by name, an example
-    that failed worse than any."""
+    """Best single attack at a point."""
 
     attack: str
     asr: float
     medians: dict[str, float | None]
+    """Metric → median over examples, failures worst."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtPoint:
-    """One defense at one interception point.
-
-    `asr` over examples, leaked if any attack got it; `at_least_once` on some draw of the defense's noise.
-    `identified`: nearer to its reconstruction than strangers, by any attack; `named`: picked from a gallery.
-    `by_attack` each attack's own rate; `reached` the share of examples that some attack brought to each of
-    `THRESHOLDS_DB`; `prior_*` what needs no gradient; `reference_db` the linear-Gaussian reference.  `epsilon` bounds
-    any attacker here.  `absent` attack → why it is n/a; `crashed` attack → reason; `missing` attacks that ran on
-    another row of the condition here.  `by_seed`: weight seed → what leaked of its examples.
-    """
+    """A defense at an interception point."""
 
     point: str
     asr: float | None
+    """Share of examples leaked to any attack."""
     interval: tuple[float, float] | None
     lower_bound: bool
     at_least_once: float | None
+    """Share of examples leaked on some noise draw."""
     examples: int
     identified: Rate | None
+    """Nearer to the reconstruction of any attack than strangers."""
     named: Rate | None
+    """Picked from a gallery."""
     best: Best | None
     by_attack: dict[str, float]
+    """Attack → rate."""
     reached: tuple[float, ...]
+    """Share of examples with a best PSNR of at least each of `THRESHOLDS_DB`."""
     prior_asr: float | None
     prior_psnr_db: float | None
     reference_db: float | None = None
+    """PSNR of the linear-Gaussian reference."""
     epsilon: float | None
+    """ε against any attacker at this point."""
     epsilon_absent: str | None
     absent: dict[str, str]
+    """Attack → reason of n/a."""
     crashed: dict[str, str]
+    """Attack → reason."""
     missing: tuple[str, ...]
+    """Attacks present on another row of the condition."""
     flags: tuple[Flag, ...]
     by_seed: dict[int, OfSeed] = field(default_factory=dict)
+    """Weight seed → leaks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One defense setting on a data set, model and condition (`title`; `key` spells it out, `short` names it briefly).
-
-    `rank` counts within the title, complete rows first, by the highest ASR of its points, then by the most that is
-    identified at any, then by accuracy lost; equal ones share it.  `pareto` marks a complete row, whose attacks did not
-    fail, that no other such row beats in one without losing in the other.  `cells` are the ids of the records behind
-    it, those of the best attack at the worst point first.
-    """
+    """A defense setting on a data set, model and condition."""
 
     title: str
+    """Condition in words."""
     key: str
+    """Condition as canonical JSON."""
     dataset: str
     model: str
     protocol: int | None
@@ -103,39 +103,45 @@ class Row:
     complete: bool
     private: bool
     cells: tuple[str, ...]
+    """Record ids; first the best attack at the worst point."""
     short: str = ""
     rank: int = 0
+    """Rank within the title: complete rows first, by highest ASR over points, then highest recognition, then lost
+    accuracy.
+
+    Ties share a rank.
+    """
     pareto: bool = False
+    """A complete row with successful attacks, not dominated by another such row."""
 
     @property
     def worst(self) -> AtPoint | None:
-        """The point at which most leaks, of equal ones the innermost."""
+        """Point with the highest ASR; ties: innermost."""
         scored = [at for at in self.points.values() if at.asr is not None]
         return max(scored, key=lambda at: at.asr or 0.0, default=None)
 
     @property
     def most_identified(self) -> Rate | None:
-        """At the point where most is identified."""
+        """Highest identified rate over the points."""
         return _most(at.identified for at in self.points.values())
 
     @property
     def most_named(self) -> Rate | None:
-        """At the point where most is named."""
+        """Highest named rate over the points."""
         return _most(at.named for at in self.points.values())
 
     @property
     def broken(self) -> bool:
-        """Whether the defense does not do what it states."""
+        """Whether the defense contradicts its own statements."""
         return any(flag.code in flags.FAULTS for flag in self.flags)
 
     @property
     def flags(self) -> tuple[Flag, ...]:
-        """All points' flags, each once, those that make the row incomplete first."""
+        """Flags of all points without repeats, incomplete-row flags first."""
         each = dict.fromkeys(flag for at in self.points.values() for flag in at.flags)
         return tuple(sorted(each, key=lambda flag: (flag.code not in INCOMPLETE, flag)))
 
     def json(self) -> dict[str, Any]:
-        """The row as JSON types."""
         worst = self.worst
         return {
             **asdict(self),
@@ -149,7 +155,7 @@ def _most(rates: Iterable[Rate | None]) -> Rate | None:
 
 
 def board(records: Iterable[Record]) -> list[Row]:
-    """The rows, by title, then by rank."""
+    """Rows sorted by title, then by rank."""
     listed = of_one_series(records)
     trained, spotted, averaged = costs(listed), trained_with(listed), _averaged(listed)
     broken = frozenset(record.id for record, _ in torn(listed))
@@ -254,8 +260,7 @@ def _best(worst: WorstCase) -> Best | None:
 
 
 def _reached(worst: WorstCase) -> tuple[float, ...]:
-    """At each threshold the share of examples whose best PSNR over the attacks is at least that; none in a cascade,
-    where nobody goes on once an example has leaked."""
+    """Share of examples per threshold; empty for a cascade, whose attacks stop at the first success."""
     if worst.cascade:
         return ()
     best: dict[ExampleKey, float] = dict.fromkeys(worst.leaked, -inf)
@@ -268,8 +273,7 @@ def _reached(worst: WorstCase) -> tuple[float, ...]:
 
 
 def _attacks_run(condition: Condition, point: str) -> _Attacks:
-    """Attacks that ran on some defense of the condition at this point, with their weight seeds: what a complete row
-    has."""
+    """Attacks run on some defense of the condition at this point, with weight seeds: required for a complete row."""
     rows = [row[point] for row in condition.rows.values() if point in row]
     names = sorted({name for worst in rows for name in worst.records})
     return {name: set().union(*(worst.seeds.get(name, set()) for worst in rows)) for name in names}
@@ -295,9 +299,11 @@ def _ranked(rows: Sequence[Row]) -> list[Row]:
 
 
 def on_front(row: Row, rows: Iterable[Row], point: str | None = None) -> bool:
-    """Whether a row is complete, of known accuracy, has no flag that the attacks failed or that its training is of
-    another strength, and no other such row leaks no more and loses no more accuracy, one of them less: at a point, or
-    each at its worst.  Of two rows with the same ASR the one that identifies less leaks less."""
+    """Whether a row is on the Pareto front of leakage and lost accuracy, at a point or at each row's worst point.
+
+    Candidates are complete, have an accuracy, and have no flag of failed attacks or of a training with another
+    strength. At equal ASR the lower identified rate leaks less.
+    """
 
     def order(row: Row) -> tuple[tuple[float, float], float] | None:
         at = row.worst if point is None else row.points.get(point)
@@ -314,7 +320,7 @@ def on_front(row: Row, rows: Iterable[Row], point: str | None = None) -> bool:
 
 
 def _averaged(records: Iterable[Record]) -> frozenset[tuple[str, str, str]]:
-    """Data and model, defense, point of which some cell grants repeated readings."""
+    """(data and model, defense, point) of cells with granted repeated readings."""
     return frozenset(
         (data_and_model(record.cell), entry_text(record.cell.defense), record.cell.point)
         for record in records
@@ -323,7 +329,7 @@ def _averaged(records: Iterable[Record]) -> frozenset[tuple[str, str, str]]:
 
 
 def _cells(row: Row, points: Mapping[str, WorstCase]) -> tuple[str, ...]:
-    """The ids of the finished records, those of the best attack at the worst point first."""
+    """Ids of finished records; first the best attack at the worst point."""
     at = row.worst
     best = at.best.attack if at and at.best else ""
     done = [

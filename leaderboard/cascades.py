@@ -1,4 +1,4 @@
-"""Cascades whose cells attacked other readings than the cells before them left: their rates are no worst case."""
+"""Inconsistent cascades: cells with readings other than the readings left by earlier cells; no worst case."""
 
 from collections.abc import Iterable, Iterator
 
@@ -8,7 +8,7 @@ from bench.record.schema import Record
 
 
 def torn(records: Iterable[Record]) -> Iterator[tuple[Record, str]]:
-    """The records of cells that did, and what is wrong: a cell before one is not there, or ended otherwise since."""
+    """Records of inconsistent cascade cells, with the reason: an earlier cell is missing or has a newer result."""
     by_id = {record.cell.id: record for record in records}
     for record in by_id.values():
         cell = record.cell

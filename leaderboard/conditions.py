@@ -1,5 +1,6 @@
-"""Records → conditions: what shares data, model, weights, federated setting, readings, protocol and grants (but for a
-gallery) stands together."""
+"""Conditions: records with equal data, model, weights, federated setting, readings, protocol and grants (gallery
+aside).
+"""
 
 import json
 from collections.abc import Iterable
@@ -32,27 +33,28 @@ _WRITTEN_APART = {"weights", "grants"}
 
 @dataclass(slots=True)
 class Condition:
-    """What records share to stand in one table, spelt out by `key`: rows are defenses, columns points.  `short` is the
-    title in a few words (`condition_text`)."""
+    """Records in the same table: rows are defenses, columns are points."""
 
     title: str
     key: str = ""
+    """Full configuration, as canonical JSON."""
     short: str = ""
+    """Short title (`condition_text`)."""
     rows: dict[str, dict[str, WorstCase]] = field(default_factory=dict)
 
     @property
     def points(self) -> tuple[str, ...]:
-        """From inside the client out, unknown ones last."""
+        """Points from inside the client outwards, unknown points last."""
         return ordered({name for row in self.rows.values() for name in row})
 
 
 def ordered(points: Iterable[str]) -> tuple[str, ...]:
-    """Points from inside the client out, unknown ones last, by name."""
+    """Points from inside the client outwards, unknown points last, by name."""
     return tuple(sorted(set(points), key=_from_inside))
 
 
 def by_condition(records: Iterable[Record]) -> list[Condition]:
-    """The conditions of a run's attack records, in the order in which their records come."""
+    """Conditions of a run's attack records, in record order."""
     by_key: dict[str, Condition] = {}
     for record in of_one_series(records):
         cell = record.cell
@@ -66,7 +68,7 @@ def by_condition(records: Iterable[Record]) -> list[Condition]:
 
 
 def weights_text(cell: AttackCell) -> str:
-    """`untrained`, a weights file's name, or the round of a training."""
+    """`untrained`, the name of a weights file, or a training round."""
     if isinstance(cell.weights, InitialWeights):
         return "untrained"
     if isinstance(cell.weights, FileWeights):
@@ -76,7 +78,7 @@ def weights_text(cell: AttackCell) -> str:
 
 
 def condition_text(cell: AttackCell) -> str:
-    """A condition in a few words: data, model, weights, and what is unusual of the federated setting."""
+    """Short title: data, model, weights, and unusual federated settings."""
     setting, activation = cell.federated, cell.model.params.get("activation")
     model = cell.model.name + (f" ({activation})" if activation else "")
     parts = [cell.dataset.name, model, weights_text(cell), f"B = {setting.batch}"]
@@ -88,8 +90,10 @@ def condition_text(cell: AttackCell) -> str:
 
 
 def of_one_series(records: Iterable[Record]) -> list[Record]:
-    """The records; where one seed of a series of weights was met with different content (a file was
-    replaced), that series names nothing, and its weights are told apart by content again."""
+    """The records; a weights series with two contents for the same seed (a replaced file) loses its name.
+
+    Weights of such a series are then distinguished by content.
+    """
     listed = list(records)
     contents: dict[tuple[Any, ...], set[str]] = {}
     for record in listed:
@@ -106,20 +110,19 @@ def of_one_series(records: Iterable[Record]) -> list[Record]:
 
 
 def without_evidence(condition: Condition) -> tuple[str, ...]:
-    """Points at which no attack got anything back even from readings that no defense changed: what a defense shows
-    there is no evidence of protection."""
+    """Points with no success even on undefended readings: low figures at these points prove no protection."""
     each = [(point, worst) for row in condition.rows.values() for point, worst in row.items()]
     return ordered(point for point, worst in each if worst.unchanged and worst.asr == 0)
 
 
 def without_baseline(condition: Condition) -> tuple[str, ...]:
-    """Points at which no undefended reading was attacked."""
+    """Points without an attacked undefended reading."""
     each = [(point, worst) for row in condition.rows.values() for point, worst in row.items()]
     return ordered({point for point, _ in each} - {p for p, worst in each if worst.attacked and worst.unchanged})
 
 
 def sort_key(defense: str, point: str) -> tuple[bool, str, int, str]:
-    """What tables sort by: no defense first, then by name; points from the inside out, then others."""
+    """Table order: no defense first, then by name; points from inside the client outwards."""
     return defense != "none", defense, *_from_inside(point)
 
 
@@ -128,8 +131,10 @@ def _from_inside(point: str) -> tuple[int, str]:
 
 
 def condition_key(record: Record) -> str:
-    """What attack records must share to stand in one condition, as canonical JSON: the cell but for defense, attack,
-    knowledge, point, budget, `chunk`, draw, seed and granted gallery, and the version of the rules of evaluation."""
+    """Shared configuration of a condition as canonical JSON, with the protocol version.
+
+    Excluded: defense, attack, knowledge, point, budget, `chunk`, draw, seed and granted gallery.
+    """
     cell = record.cell
     assert isinstance(cell, AttackCell)
     shared = cell.model_dump(mode="json", exclude=_VARIED | _WRITTEN_APART)
@@ -138,17 +143,17 @@ def condition_key(record: Record) -> str:
 
 
 def data_and_model(cell: AnyCell) -> str:
-    """What an attack and a training must share for one row: data and model, as canonical JSON."""
+    """Data and model as canonical JSON: an attack and a training with equal values share a row."""
     return json.dumps([cell.dataset.model_dump(mode="json"), cell.model.model_dump(mode="json")], sort_keys=True)
 
 
 def _grants(cell: AttackCell) -> Grants:
-    """What is granted, but for a gallery: what it shows is a column of its own beside what leaks without."""
+    """Grants without the gallery, because recognition from a gallery has a column."""
     return cell.grants.model_copy(update={"gallery": 0})
 
 
 def _shared_weights(cell: AttackCell) -> dict[str, Any]:
-    """The weights by their series, which several seeds share; else by content."""
+    """Weights by series (shared by several seeds), otherwise by content."""
     if weights := _in_series(cell):
         return {"series": weights.series, "round": _round(weights)}
     return cell.weights.model_dump(mode="json", exclude={"path", "series"})
@@ -159,13 +164,12 @@ def _round(weights: FileWeights | CheckpointWeights) -> int | None:
 
 
 def _in_series(cell: AnyCell) -> FileWeights | CheckpointWeights | None:
-    """The weights of an attack on a series of them."""
     weights = cell.weights if isinstance(cell, AttackCell) else None
     return weights if isinstance(weights, FileWeights | CheckpointWeights) and weights.series else None
 
 
 def _distinguished(every: Iterable[Condition]) -> list[Condition]:
-    """The conditions, with what differs between those of one title added to it."""
+    """Conditions with equal titles get the differing settings appended."""
     by_title: dict[str, list[tuple[Condition, dict[str, str]]]] = {}
     for condition in (listed := list(every)):
         by_title.setdefault(condition.title, []).append((condition, _settings(condition.key)))
@@ -177,7 +181,7 @@ def _distinguished(every: Iterable[Condition]) -> list[Condition]:
 
 
 def _settings(key: str) -> dict[str, str]:
-    """What a title leaves out of a condition's key, by name, in words."""
+    """Settings absent from a title, by name, as text."""
     shared, protocol = json.loads(key)
     shown = shared["federated"] | {"readings": shared["readings"]}
     return {**{name: f"{name}={value}" for name, value in shown.items()}, "protocol": f"protocol {protocol}"}

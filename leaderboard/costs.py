@@ -1,4 +1,4 @@
-"""Training records → what a defense costs on a data set and model: accuracy, ε, overhead, learning curve."""
+"""Cost of a defense on a data set and model: accuracy, ε, overhead, learning curve, from training records."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -17,35 +17,35 @@ _Done = tuple[Record, TrainingCell, TrainingResult]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefenseCost:
-    """One defense's training, over its seeds.
-
-    `accuracy` is the median at the end (a diverged training counts 0), `loss` the median over seeds of what the
-    undefended training of the same seed and setting has above it; `epsilon` the valid one of the released model, of the
-    training that spent most, with δ, unit and adjacency; `overhead` the time of a client's step over the undefended
-    one's, in the same process; `curve` (round, mean test accuracy).  None: no such figure, for `epsilon` with its
-    reason in `epsilon_absent`; `epsilon_caveats` what it does not cover.
-    """
+    """Training of a defense over its seeds.  None: no figure."""
 
     setting: str
     seeds: int
     accuracy: float | None
+    """Median at the end; a diverged training counts as 0."""
     loss: float | None
+    """Median over seeds of the undefended accuracy minus this accuracy, seed by seed."""
     epsilon: float | None
+    """Valid ε of the released model, from the training with the largest ε."""
     delta: float | None
     epsilon_unit: str | None
     epsilon_adjacency: str | None
     epsilon_absent: str | None
+    """Reason for a missing ε."""
     overhead: float | None
+    """Client step time over the undefended step time, in the same process."""
     diverged: int
     curve: tuple[tuple[int, float], ...]
+    """(round, mean test accuracy)."""
     epsilon_caveats: tuple[str, ...] = ()
+    """Limits of this ε."""
 
 
 def costs(records: Iterable[Record]) -> dict[tuple[str, str], DefenseCost]:
-    """(`data_and_model`, defense) → its cost.
+    """(`data_and_model`, defense) → cost.
 
-    A defense trained in several federated settings is shown in the one with an undefended training beside it,
-    of those in the one with the most local steps in all: a row has one accuracy, and `setting` says whose.
+    A row has a single accuracy.  For a defense trained in several federated settings: the setting with an undefended
+    training, then the setting with the most local steps (`setting`).
     """
     trained: dict[tuple[str, str], dict[str, list[_Done]]] = {}
     for record in records:
@@ -87,7 +87,7 @@ def _cost(done: Sequence[_Done], undefended: Sequence[_Done]) -> DefenseCost:
 
 
 def middle(values: Iterable[float | None]) -> float | None:
-    """The median of those that are there, None where there is none."""
+    """Median of the given values without None; None if empty."""
     there = [value for value in values if value is not None]
     return median(there) if there else None
 

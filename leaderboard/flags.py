@@ -1,7 +1,7 @@
-"""Records of one defense at one point → what makes its figure weaker evidence than it looks.
+"""Flags: reasons to doubt the figure of a defense at a point.
 
-In the spirit of AutoAttack's checks (Croce, Hein 2020, §5): each flag names a way in which an evaluation can
-flatter a defense, found from what the records already hold.  docs/FLAGS.md says what to do about each.
+In the spirit of AutoAttack's checks (Croce & Hein 2020, §5), each flag names a way for an evaluation to flatter a
+defense, detected in the records.  docs/FLAGS.md gives the remedies.
 """
 
 from collections.abc import Collection, Iterable
@@ -47,15 +47,17 @@ _Results = dict[str, list[AttackResult]]  # of each attack that is done
 
 @dataclass(frozen=True, slots=True, order=True)
 class Flag:
-    """`code` for sorting and filtering, `text` one line for people."""
-
     code: str
+    """For sorting and filtering."""
     text: str
+    """A line for people."""
 
 
 def coverage(worst: WorstCase, missing: Iterable[str], torn: Collection[str] = ()) -> list[Flag]:
-    """What a row lacks to be complete: a defense that keeps its contracts, attacks not run, cells that crashed, too few
-    examples, cascades that are whole (`torn`: the ids of cells that attacked other readings than were left)."""
+    """Flags of an incomplete row: broken contracts, missing or crashed attacks, few examples, inconsistent cascades.
+
+    `torn`: ids of cascade cells with a set of readings other than the readings left by earlier cells.
+    """
     flags = [Flag(BROKEN, f"the defense breaks a contract: {each}") for each in worst.broken]
     if names := [name for name, records in worst.records.items() if any(map(unexplained, records))]:
         text = "the examples do not explain the reading to an attacker who knows all of the round: "
@@ -81,7 +83,7 @@ def coverage(worst: WorstCase, missing: Iterable[str], torn: Collection[str] = (
 
 
 def _all_zeros(worst: WorstCase) -> tuple[int, int]:
-    """How many readings are all zeros, as a defense sends that holds everything back, and of how many."""
+    """Number of all-zero readings (a defense with a fully delayed update), and number of readings."""
     zeros: dict[tuple[int, int, int], bool] = {}
     for record in (record for records in worst.records.values() for record in records):
         cell, result = record.cell, record.attack
@@ -92,15 +94,15 @@ def _all_zeros(worst: WorstCase) -> tuple[int, int]:
 
 
 def _is_zero(reading: ReadingScore) -> bool:
-    """As far from the undefended reading as that is long, and in no direction."""
+    """Distance to the undefended reading equal to its norm, and no direction."""
     return reading.snr_db == 0 and reading.cosine is None
 
 
 def doubts(worst: WorstCase, *, averaged: bool, evidence: bool, baseline: bool) -> list[Flag]:
-    """What else could be behind a low figure.
+    """Flags for other causes of a low figure.
 
-    `averaged`: some row of the same data and model grants repeated readings of this defense at this point;
-    `evidence`: no undefended reading was attacked here in vain; `baseline`: one was attacked.
+    `averaged`: a row of the same data and model grants repeated readings of this defense at this point.  `evidence`:
+    attacks on undefended readings succeeded.  `baseline`: an undefended reading was attacked.
     """
     if not worst.records:
         return []
@@ -137,11 +139,11 @@ def doubts(worst: WorstCase, *, averaged: bool, evidence: bool, baseline: bool) 
 
 
 def unexplained(record: Record) -> bool:
-    """Whether the truth is not what is behind the reading: farther from it, as described, than the stated noise, or far
-    where nothing is unknown.  A reconstruction that fits better than the truth then counts as not leaked.
+    """Whether the scored examples do not explain the reading.
 
-    Of several local steps the distance says little: an attack may take them for one.  Of zeros, which have no
-    direction, it says nothing.
+    True if the described reading of the true examples is farther away than the stated noise, or far in a noise-free
+    round.  A reconstruction closer to the reading than the truth would then count as no leak.  The distance is
+    inconclusive for several local steps (an attack may assume a single step) and for all-zero readings (no direction).
     """
     cell, result = record.cell, record.attack
     if not isinstance(cell, AttackCell) or result is None:
@@ -156,14 +158,16 @@ def unexplained(record: Record) -> bool:
 
 
 def _without_progress(worst: WorstCase, attacks: _Results) -> list[str]:
-    """Attacks that got nothing back and whose median loss stayed near where it began, in every cell, though
-    the truth's is well below that of other examples (under noise nobody's loss falls)."""
+    """Attacks without success whose median loss stayed near the first loss in every cell.
+
+    Only cells with a true loss well below the loss of other examples count: under strong noise no loss falls.
+    """
     ends = {name: [end for r in results if (end := _end(r)) is not None] for name, results in attacks.items()}
     return [name for name, each in ends.items() if each and min(each) > NO_PROGRESS and worst.rate(name) == 0]
 
 
 def _end(result: AttackResult) -> float | None:
-    """The last loss as a share of the first; None where it could not fall or is not known."""
+    """Last loss as a share of the first loss; None if unknown or unable to fall."""
     losses = [loss for loss in result.trajectory.losses if loss is not None] if result.trajectory else []
     truth, public = result.self_check.distance_at_truth, result.self_check.distance_at_public
     can_fall = truth is None or public is None or truth < NO_PROGRESS * public
@@ -177,7 +181,7 @@ def _failed_self_check(attacks: _Results) -> list[str]:
 
 
 def _restarts(worst: WorstCase, attacks: _Results) -> str:
-    """How many restarted readings came back; empty where none did, or no example is left that another might get."""
+    """Count of successful restarted readings, as text; empty without success or without a remaining example."""
     restarted = [
         reading for results in attacks.values() for result in results for reading in result.readings if reading.restarts
     ]
@@ -186,5 +190,5 @@ def _restarts(worst: WorstCase, attacks: _Results) -> str:
 
 
 def _names(attacks: Iterable[str]) -> str:
-    """Attacks as short as they can be told apart."""
+    """Shortest distinct names of the attacks."""
     return ", ".join(distinct(sorted(attacks)).values())

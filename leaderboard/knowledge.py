@@ -1,8 +1,8 @@
-"""Records → rows: what it gains an attacker to know the defense, plain beside adaptive, on the same examples.
+"""Gain from knowledge of the defense: plain against adaptive attackers on the same examples.
 
-Only attacks that were run both ways count, so that the change is the knowledge's and not another attack's.  Attackers
-who run the defense as a black box are others: they stand beside.  Where they get more than the adaptive ones, a
-description or a solver is at fault.
+Only attacks with both kinds of runs count, so the change is due to knowledge.  Black-box attackers are different
+attacks and have a separate column.  A black-box success above the adaptive rate points to a faulty description or
+solver.
 """
 
 from collections.abc import Iterable
@@ -20,11 +20,7 @@ from bench.scoring.intervals import paired_difference
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnowledgeRow:
-    """One defense at one point: the worst of the attacks that were run both ways, plain and adaptive.
-
-    `undescribed`: the defense says nothing of itself, so the adaptive attack was the plain one.  `black_box`: the
-    worst of the attacks that ran the defense as a black box; None where there was none.
-    """
+    """A defense at a point: worst case over attacks with both plain and adaptive runs."""
 
     condition: str
     defense: str
@@ -32,12 +28,17 @@ class KnowledgeRow:
     plain: WorstCase
     adaptive: WorstCase
     undescribed: bool
+    """The defense has no description, so the adaptive attack equals the plain attack."""
     black_box: WorstCase | None = None
+    """Worst case over black-box attacks; None without such an attack."""
 
     @property
     def change(self) -> tuple[float, float, float] | None:
-        """Adaptive less plain worst-case ASR over the examples that both met, with its 95 % interval
-        (`paired_difference`): (difference, low, high); None where they share no example."""
+        """Adaptive minus plain worst-case ASR on common examples as (difference, low, high); None without common
+        examples.
+
+        95 % interval by `paired_difference`.
+        """
         common = [key for key in self.plain.leaked if key in self.adaptive.leaked]
         if not common:
             return None
@@ -45,7 +46,6 @@ class KnowledgeRow:
         return paired_difference(after, before, clusters=clusters(common))
 
     def json(self) -> dict[str, Any]:
-        """The row as JSON types."""
         return {
             "condition": self.condition,
             "defense": self.defense,
@@ -59,9 +59,11 @@ class KnowledgeRow:
 
 
 def knowledge(records: Iterable[Record]) -> list[KnowledgeRow]:
-    """A row for each defense and point of each condition with an attack that was run plain and adaptive; none
-    where the records hold only one kind.  By title of the condition, no defense first.  An attack that does not
-    apply one way counts in neither, nor does a cascade, where the two did not see the same readings."""
+    """Rows for each condition, defense and point with both plain and adaptive runs of an attack; sorted, no defense
+    first.
+
+    Excluded: attacks with n/a in either run, and cascades, because the two runs saw different readings.
+    """
     by_kind: dict[str, dict[tuple[str, ...], list[Record]]] = {"plain": {}, "adaptive": {}, "black-box": {}}
     listed = of_one_series(records)
     cascades = {before for record in listed for before in getattr(record.cell, "after", ())}

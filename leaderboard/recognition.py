@@ -1,4 +1,4 @@
-"""Examples that attackers recognise, identified or named, beside chance and beside what is provable."""
+"""Recognised examples (identified or named), with chance and provable bounds."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,28 +13,30 @@ from bench.scoring.intervals import effective_trials
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """A share of examples with its 95 % interval; `chance` is of blind guesses, as many as attacks count in it.
-
-    `ceiling`: the most that any attacker reaches behind the ε at this point; None: nothing is proved.  `violated`: the
-    share refutes it.  `here`: the most that any attacker reaches on these weights and data, the upper end of the best
-    decoder's interval; None: no attack had the readings' own likelihood.
-    """
+    """A share of examples with its 95 % interval."""
 
     value: float
     interval: tuple[float, float]
     chance: float
+    """Rate of blind guesses, as many as counted attacks."""
     ceiling: float | None = None
+    """Upper bound for any attacker by ε at this point; None without a proof."""
     violated: bool = False
+    """The measured share refutes the ceiling."""
     here: float | None = None
+    """Upper bound for any attacker on these weights and data: upper end of the best decoder's interval.
+
+    None if no attack had the reading's own likelihood.
+    """
 
 
 def most_over_chance(*rates: Rate | None) -> Rate | None:
-    """The rate that is farthest above its chance, None where there is none."""
+    """The rate farthest above chance; None without a rate."""
     return max((rate for rate in rates if rate is not None), key=lambda r: r.value - r.chance, default=None)
 
 
 def recognition(worst: WorstCase) -> tuple[Rate | None, Rate | None, Epsilon | None]:
-    """What some attack identified, and named, at a point, and the ε there."""
+    """Identified rate, named rate and ε at a point."""
     spent = worst.privacy.by("tap")
     # the decoder may not meet more strangers than a reconstruction does
     comparable = worst.places if worst.candidates - 1 <= worst.strangers else {}
@@ -51,8 +53,9 @@ def _recognised(
     spent: Epsilon | None,
     here: float | None,
 ) -> Rate | None:
-    """Chance is the mean over the examples of what blind guesses get, one of each attack that saw it; a ceiling is
-    concave in it, so that of the mean bounds the mean."""
+    """Chance: mean over examples of one blind guess per attack.  A ceiling is concave in chance, so the ceiling at the
+    mean chance bounds the mean.
+    """
     interval = share_interval(hits)
     if interval is None:
         return None
@@ -66,7 +69,7 @@ def _recognised(
 
 
 def _here(worst: WorstCase, places: Mapping[ExampleKey, int], attackers: int) -> float | None:
-    """The upper end for a list of as many guesses as all attackers together have for an example."""
+    """Upper interval end for a guess list as long as all attackers' guesses for an example."""
     single = all(count == 1 for count in worst.guesses.values())
     if not places or (single and attackers > NAMED_LIST):
         return None
@@ -75,7 +78,7 @@ def _here(worst: WorstCase, places: Mapping[ExampleKey, int], attackers: int) ->
 
 
 def violations(identified: Rate | None, named: Rate | None, spent: Epsilon | None) -> Iterator[Flag]:
-    """The fault of a row whose measured shares refute its ε."""
+    """Faults of a row whose measured shares refute its ε."""
     for what, rate in (("identified", identified), ("named", named)):
         if rate and rate.violated and rate.ceiling is not None and spent:
             yield Flag(

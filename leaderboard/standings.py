@@ -27,32 +27,34 @@ _Leaked = dict[tuple[str, str], dict[ExampleKey, bool]]  # (condition, point) �
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A defense at a point, over the conditions that count: the mean of its rates with its 95 % interval over weight
-    seeds, the highest of them with its condition, and the mean of what is recognised, named or identified, whichever
-    is farther above its chance.
-
-    `ceiling`: the mean of the most that any attacker recognises where ε at the point proves it; None where it does not
-    in each.  `lower_bound`: some rate is one, or was found where no attacker who knows a defense is shown to
-    succeed without one.
-    """
+    """A defense at a point, over the conditions that count."""
 
     leaked: float
+    """Mean rate over the conditions."""
     interval: tuple[float, float]
+    """95 % interval over weight seeds."""
     most: float
+    """Highest rate."""
     where: str
+    """Condition with the highest rate."""
     recognised: float | None
+    """Mean of named or identified, whichever exceeds chance by more."""
     chance: float | None
     ceiling: float | None
+    """Mean upper bound on recognition, for any attacker, by ε at the point; None if ε is missing in a condition."""
     lower_bound: bool
+    """Some rate is a lower bound, or no informed attacker succeeds on undefended readings."""
     conditions: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Absent:
-    """A figure that a defense lacks: `point`, or "training"; `where`, its condition or its model; and why."""
+    """A figure missing for a defense."""
 
     point: str
+    """Interception point, or "training"."""
     where: str
+    """Condition, or model of the training."""
     why: str
 
     def __str__(self) -> str:
@@ -61,50 +63,52 @@ class Absent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """One defense on a suite.
-
-    `rank`: by its mean leakage over the points, to one percent; then by what is recognised, likewise, and by accuracy
-    lost; equal ones share it.  Settings with a fault, or of which a figure is incomplete (`absent`), rank last.
-    `costs` are of its trainings, by model; `base` those of the undefended ones.
-    """
+    """One defense on a suite."""
 
     defense: str
     points: dict[str, Place]
     costs: tuple[tuple[str, DefenseCost], ...]
+    """Training costs by model."""
     base: tuple[tuple[str, DefenseCost], ...]
+    """Training costs of the undefended model."""
     faults: tuple[str, ...]
     absent: tuple[Absent, ...] = ()
     rank: int = 0
+    """Order by mean leakage over the points, then recognition (both to one percent), then lost accuracy; ties share a
+    rank.
+
+    Settings with a fault or an incomplete figure (`absent`) rank last.
+    """
     own: bool = False
 
     @property
     def missing(self) -> int:
-        """How many of its figures are incomplete."""
+        """Number of incomplete figures."""
         return len(self.absent)
 
     @property
     def leaked(self) -> float | None:
-        """The mean over the points: what an attacker gets back who listens at any of them."""
+        """Mean leakage over the points."""
         return mean(place.leaked for place in self.points.values())
 
     @property
     def recognised(self) -> float | None:
-        """The mean over the points."""
+        """Mean recognition over the points."""
         return mean(place.recognised for place in self.points.values())
 
     @property
     def diverged(self) -> tuple[str, ...]:
-        """The models of which every training diverged."""
+        """Models without a converged training."""
         return tuple(model for model, cost in self.costs if cost.diverged and not cost.accuracy)
 
     @property
     def accuracy(self) -> float | None:
-        """The mean over the models whose training did not diverge."""
+        """Mean accuracy over the models with a converged training."""
         return mean(cost.accuracy for model, cost in self.costs if model not in self.diverged)
 
     @property
     def lost(self) -> float | None:
-        """How far that is below the undefended trainings' of the same models."""
+        """Undefended accuracy of the same models, minus accuracy."""
         base = mean(cost.accuracy for model, cost in self.base if model not in self.diverged)
         return None if self.accuracy is None or base is None else base - self.accuracy
 
@@ -114,18 +118,18 @@ class Standing:
 
     @property
     def _released(self) -> DefenseCost | None:
-        """The training of the largest ε; None where some has none."""
+        """Training with the largest ε; None if a training has no ε."""
         each = [cost for _, cost in self.costs if cost.epsilon is not None]
         return max(each, key=lambda cost: cost.epsilon or 0.0) if each and len(each) == len(self.costs) else None
 
     @property
     def epsilon(self) -> float | None:
-        """The largest ε of its released models; None where some has none."""
+        """Largest ε of the released models; None if a model has no ε."""
         return self._released.epsilon if self._released else None
 
     @property
     def epsilon_of(self) -> str | None:
-        """Its neighbours: "one example removed", "one client replaced"."""
+        """Neighbours of this ε: "one example removed", "one client replaced"."""
         if (released := self._released) is None or released.epsilon_adjacency is None:
             return None
         changed = released.epsilon_adjacency.partition(":")[0].removeprefix("one ")
@@ -144,8 +148,10 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """How much more leaks under one defense than under another, at a point, on the same victims in all conditions that
-    count: the difference with its 95 % interval, which resamples whole readings, in all their conditions."""
+    """Paired difference in leakage between two defenses at a point, on shared victims of all conditions that count.
+
+    The 95 % interval resamples whole readings, each in all its conditions.
+    """
 
     defense: str
     point: str
@@ -155,7 +161,7 @@ class Beside:
 
 
 def standings(rows: Sequence[Row], own: Iterable[str] = ()) -> list[Standing]:
-    """The standings of a suite's board; `own` are the defenses that are not of the reference."""
+    """Standings of a suite's board; `own`: defenses outside the reference."""
     counting, shown = conditions(rows), _shown(rows)
     mine = set(own)
     by_defense: dict[str, list[Row]] = {}
@@ -170,7 +176,7 @@ def standings(rows: Sequence[Row], own: Iterable[str] = ()) -> list[Standing]:
 
 
 def conditions(rows: Iterable[Row]) -> dict[str, set[str]]:
-    """Point → the conditions, by key, that count there."""
+    """Point → keys of the conditions that count."""
     counting: dict[str, set[str]] = {}
     for row in rows:
         if row.defense == UNDEFENDED:
@@ -181,8 +187,10 @@ def conditions(rows: Iterable[Row]) -> dict[str, set[str]]:
 
 
 def _shown(rows: Iterable[Row]) -> set[tuple[str, str]]:
-    """Conditions and points where an attacker who knows the defense, or can run it, got some undefended example back:
-    elsewhere a zero behind a defense may be his failure."""
+    """Conditions and points with a success of an informed attacker on undefended readings.
+
+    Elsewhere, zero leakage behind a defense may be a failure of the attacker.
+    """
     return {
         (row.key, point)
         for row in rows
@@ -229,7 +237,7 @@ def _standing(
 
 
 def _lacks(row: Row | None, undefended: Row, point: str) -> str | None:
-    """Why a figure lacks an attack or an example that the undefended one has; None where it lacks none."""
+    """Reason why a figure is incomplete in comparison with the undefended figure; None if complete."""
     at, whole = None if row is None else row.points.get(point), undefended.points[point]
     if at is None or (at.asr is None and not at.flags):
         return "not run"
@@ -267,9 +275,11 @@ def _place(there: Sequence[tuple[Row, AtPoint]], shown: Collection[tuple[str, st
 
 
 def _interval(there: Sequence[AtPoint]) -> tuple[float, float]:
-    """Of the mean over conditions, whose victims and weight seeds are the same: each seed's mean counts for as many
-    examples as the seed has in one condition, behind as many readings as it has in the one with most
-    (`clustered_share`)."""
+    """Interval of the mean over conditions with shared victims and weight seeds.
+
+    Each seed's mean has the weight of the seed's examples in a condition (the fewest), clustered in readings (the most)
+    (`clustered_share`).
+    """
     seeds = sorted({seed for at in there for seed in at.by_seed})
     values, readings, clusters = list[float](), list[tuple[int, int]](), list[int]()
     for seed in seeds:
@@ -283,7 +293,7 @@ def _interval(there: Sequence[AtPoint]) -> tuple[float, float]:
 
 
 def _order(standing: Standing) -> tuple[Any, ...]:
-    """Finer differences are noise, and let the settings of a strength change places."""
+    """Sort key; finer differences are noise, and would reorder the strengths of a defense."""
     lost = inf if standing.lost is None or standing.diverged else standing.lost
     return (
         bool(standing.faults),
@@ -295,15 +305,14 @@ def _order(standing: Standing) -> tuple[Any, ...]:
 
 
 def neighbours(every: Sequence[Standing], defense: str) -> tuple[Standing | None, Standing | None]:
-    """The settings of the reference just above a defense and just below."""
+    """Reference settings next above and next below a defense."""
     at = next(n for n, each in enumerate(every) if each.defense == defense)
     above = next((each for each in reversed(every[:at]) if not each.own), None)
     return above, next((each for each in every[at + 1 :] if not each.own), None)
 
 
 def nearest(rows: Sequence[Row], defense: str, among: Iterable[str]) -> str | None:
-    """The setting whose rates, condition by condition and point by point, are nearest to a defense's; None where there
-    is no other.  Settings with equal distances: the first by name."""
+    """Reference setting with the nearest rates over conditions and points; None without a candidate, ties by name."""
     counting = conditions(rows)
     profiles: dict[str, dict[tuple[str, str], float]] = {}
     for row in rows:
@@ -324,7 +333,7 @@ def nearest(rows: Sequence[Row], defense: str, among: Iterable[str]) -> str | No
 
 
 def beside(records: Iterable[Record], rows: Sequence[Row], defense: str, other: str) -> list[Beside]:
-    """How much more leaks under `defense` than under `other`, at each point, on the victims that both have."""
+    """Paired differences in leakage between `defense` and `other` at each point, on shared victims."""
     counting = conditions(rows)
     outcomes: dict[str, _Leaked] = {defense: {}, other: {}}
     for condition in by_condition(records):
@@ -355,6 +364,6 @@ def beside(records: Iterable[Record], rows: Sequence[Row], defense: str, other: 
 
 
 def mean(values: Iterable[float | None]) -> float | None:
-    """The mean of those that are there, None where there is none."""
+    """Mean of the given values without None; None if empty."""
     there = [value for value in values if value is not None]
     return fmean(there) if there else None

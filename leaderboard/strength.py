@@ -1,7 +1,7 @@
-"""A defense's training beside the round that was attacked: flags where they are not of one strength.
+"""Flags for a defense whose training and attacked round differ in strength.
 
-Attacks read one round; accuracy and ε are of a whole training.  A defense that changes less of what its training sends
-than of what is attacked gets a low rate from the one and a high accuracy from the other.
+Attacks read a single round; accuracy and ε belong to a whole training.  A defense with smaller changes in training than
+in the attacked round would combine a low attack rate with a high accuracy.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ Trained = tuple[TrainingCell, TrainingResult]
 
 
 def trained_with(records: Iterable[Record]) -> dict[tuple[str, str], list[Trained]]:
-    """(`data_and_model`, defense) → its trainings."""
+    """(`data_and_model`, defense) → trainings."""
     trained: dict[tuple[str, str], list[Trained]] = {}
     for record in records:
         if isinstance(record.cell, TrainingCell) and record.training is not None:
@@ -31,10 +31,10 @@ def trained_with(records: Iterable[Record]) -> dict[tuple[str, str], list[Traine
 
 
 def strength(point: str, worst: WorstCase, trained: Sequence[Trained]) -> list[Flag]:
-    """What the trainings of a defense say against its figure at `point`, one that shows an update or a mean of them.
+    """Flags from a defense's trainings against its figure at `point`, for points with an update or a mean of updates.
 
-    Noise may not be less.  What a mask or a clip takes depends on the gradient, and what mixing changes on the examples
-    that meet: there it may not be nothing at all.
+    Noise in training may not be weaker.  Masks, clips and mixtures depend on gradients and examples, so for these only
+    a complete absence in training is flagged.
     """
     if not worst.attacked or POINTS[point].scope not in (Scope.UPDATE, Scope.AGGREGATE):
         return []
@@ -51,7 +51,7 @@ def strength(point: str, worst: WorstCase, trained: Sequence[Trained]) -> list[F
 
 
 def _later(result: TrainingResult, point: str, *, random: bool) -> str | None:
-    """Where a later round changes less than the first, by more than the decay of its noise that ε counts."""
+    """Text if a later round changes less than the first round, beyond the noise decay counted by ε."""
     first = result.spots[0]
     before, least = _share(first, point), WEAKER * _decay(result)
     for spot in result.spots[1:]:
@@ -66,10 +66,10 @@ def _later(result: TrainingResult, point: str, *, random: bool) -> str | None:
 
 
 def _elsewhere(cell: TrainingCell, first: Spot, point: str, worst: WorstCase, *, random: bool) -> str | None:
-    """Where the first round of a training changes less than what was attacked, however both are counted: in gradient
-    units, in those of what is sent, and as a share.
+    """Text if the first training round changes less than the attacked round by every measure.
 
-    A mean over more examples and steps has less of their noise, and may: its change is held against so much less.
+    Measures: gradient units, units of the sent update, and share of the squared norm.  A mean over more examples and
+    steps may have proportionally less noise.
     """
     if POINTS[point].scope is not Scope.UPDATE:
         return None
@@ -91,23 +91,23 @@ def _elsewhere(cell: TrainingCell, first: Spot, point: str, worst: WorstCase, *,
 
 
 def _idle(spot: Spot) -> bool:
-    """Whether nothing is changed that anybody sees."""
+    """Whether the defense changes nothing visible."""
     return all(_share(spot, point) < ROUNDING for point in spot.changes)
 
 
 def _decay(result: TrainingResult) -> float:
-    """σ² of the last round over that of the first, as ε counts them; 1 at most."""
+    """σ² of the last round over σ² of the first round, as counted by ε; at most 1."""
     pairs = [each.multiplier for each in result.privacy.figures if each.multiplier and each.multiplier[0]]
     return min((min(1.0, (last / first) ** 2) for first, last in pairs), default=1.0)
 
 
 def _share(spot: Spot, point: str) -> float:
-    """Of the undefended squared norm."""
+    """Change as a share of the undefended squared norm."""
     return spot.changes[point] / spot.signal if spot.signal else float("inf")
 
 
 def _rows(federated: Federated) -> int:
-    """Examples whose gradients an update is the mean of."""
+    """Number of example gradients averaged in an update."""
     return federated.batch * federated.steps
 
 

@@ -1,4 +1,4 @@
-"""Records → rows: what training under a defense costs in accuracy, ε and time, paper beside measured."""
+"""Training rows: accuracy, ε and time under each defense, with published figures."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,43 +18,46 @@ _OF_TRAININGS = {"accuracy", "epsilon", "rounds", "milliseconds", "overhead"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRow:
-    """One configuration of training, over its seeds.
-
-    `length` says when it ends and what is counted beside it.  `accuracy` is the median at the end, `least` and
-    `most` over the seeds; a diverged one counts as 0.  `rounds` are those that ran.  `epsilon` is the valid one, of
-    the released model; `epsilon_paper` counted as Fed-αCDP counts; `caveats` what neither covers.  `overhead` is
-    the time of a client's step over that of the undefended one, taken in turn.  `cells` are the ids behind the row.
-    """
+    """A training configuration over its seeds."""
 
     dataset: str
     model: str
     defense: str
     setting: str
     length: str
+    """End condition and additional accounting."""
     seeds: int
     accuracy: float | None
+    """Median at the end; a diverged training counts as 0."""
     least: float | None
+    """Lowest accuracy over the seeds."""
     most: float | None
+    """Highest accuracy over the seeds."""
     diverged: int
     rounds: int | None
+    """Executed rounds."""
     epsilon: float | None
+    """Valid ε of the released model."""
     epsilon_paper: float | None
+    """ε by the count of Fed-αCDP."""
     epsilon_absent: str | None
     caveats: tuple[str, ...]
+    """Limits of both counts."""
     milliseconds: float | None
     overhead: float | None
+    """Client step time over the undefended step time, measured in turn."""
     crashed: int
     cells: tuple[str, ...]
+    """Record ids."""
     bayesian: BayesianResult | None
     published: PublishedFigures | None
 
     def json(self) -> dict[str, Any]:
-        """The row as JSON types."""
         return {**row_json(self), "bayesian": self.bayesian and asdict(self.bayesian)}
 
 
 def trainings(records: Iterable[Record], published: Sequence[PublishedFigures] = ()) -> list[TrainingRow]:
-    """A row for each training but for its seed, by data set and setting, no defense first, then by name."""
+    """A row for each training configuration, seeds pooled; by data set and setting, no defense first, then by name."""
     gathered: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
         cell = record.cell
@@ -73,7 +76,7 @@ def trainings(records: Iterable[Record], published: Sequence[PublishedFigures] =
 
 
 def missing(rows: Sequence[TrainingRow], published: Sequence[PublishedFigures]) -> list[PublishedFigures]:
-    """Published figures of trainings that no row stands beside: what this scale does not run."""
+    """Published training figures without a row at this scale."""
     shown = {id(row.published) for row in rows}
     return [
         figures
@@ -83,7 +86,7 @@ def missing(rows: Sequence[TrainingRow], published: Sequence[PublishedFigures]) 
 
 
 def _length(cell: TrainingCell) -> Iterator[str]:
-    """When a training ends, and its Bayesian accounting: trainings that differ in these are told apart."""
+    """End condition and Bayesian accounting, which distinguish trainings."""
     yield f"T={cell.rounds}"
     if cell.until_accuracy:
         yield f"until accuracy {cell.until_accuracy:g}"
@@ -96,7 +99,7 @@ def _length(cell: TrainingCell) -> Iterator[str]:
 
 
 def _natural(text: str) -> list[tuple[float, str]]:
-    """For sorting: numbers in a text by their value."""
+    """Sort key: numbers in a text by value."""
     parts = re.split(r"(\d+(?:\.\d+)?)", text)
     return [(float(part), "") if n % 2 else (0.0, part) for n, part in enumerate(parts)]
 
@@ -137,7 +140,7 @@ def _row(key: tuple[str, ...], records: Sequence[Record], published: Sequence[Pu
 
 
 def _caveats(result: TrainingResult | None) -> Iterator[str]:
-    """Those of the figures that a row shows: the valid one, the paper's and the Bayesian ones."""
+    """Caveats of the shown figures: valid, paper and Bayesian ε."""
     if result is not None:
         for shown in (result.privacy.released(), result.privacy.by("paper")):
             yield from shown.caveats if shown else ()

@@ -1,5 +1,4 @@
-"""Records of one configuration → the worst-case attack success rate, example by example, and the best prior-only
-baseline beside it."""
+"""Worst case over the attacks on one defense at one point, example by example, with the best prior-only baseline."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,55 +20,70 @@ ExampleKey = tuple[int, int, int, int]  # seed, draw, reading, example
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfSeed:
-    """Of a weight seed's examples, behind so many readings, how many leaked."""
+    """Leaks of one weight seed."""
 
     leaked: int
+    """Leaked examples."""
     examples: int
     readings: int
+    """Readings behind these examples."""
 
 
 @dataclass(slots=True)
 class WorstCase:
-    """One defense at one point, over all its attacks.
+    """All attacks on one defense at one point.
 
-    `leaked` example → whether any attack succeeded; `scores` attack → example → its score; `prior_db` the best
-    prior-only PSNR, NaN for none.  `records` attack → all that were counted; `absent` attack → why it is n/a; `seeds`
-    and `refused_seeds` attack → the weight seeds that it ran on, and on which it is n/a; `crashed` attack → reason;
-    `failed` the examples on which some attack crashed, diverged or gave no number; `unchanged` whether every reading
-    was the undefended one (SNR at its cap).  `identified` and `named` example → whether any attack did, and their
-    chances attack → what a blind guess gets; `named` is of attacks with a gallery, which count in no other figure (one
-    that crashed is in `crashed`).  `places` of the truth on the list of an attack that has the readings' own
-    likelihood, or of the decoder that knows a batch's other examples, among so many `candidates`; `guesses` of one
-    attacker that may count for such an example: as many as its reading has examples, with granted labels of its class;
-    `strangers` beside a reconstruction; `cascade`: attacks saw only what others had left.  `attacked`: some attack that
-    reads the gradient applied; `informed`: one of them knew the defense, or could run it.
+    Attacks with a gallery enter `named` and no other figure; a crash of such an attack enters `crashed`.
     """
 
     leaked: dict[ExampleKey, bool] = field(default_factory=dict)
+    """Example → success of any attack."""
     scores: dict[str, dict[ExampleKey, ExampleScore]] = field(default_factory=dict)
+    """Attack → example → score."""
     prior_db: dict[ExampleKey, float] = field(default_factory=dict)
+    """Best prior-only PSNR in dB; NaN without a baseline."""
     records: dict[str, list[Record]] = field(default_factory=dict)
+    """Attack → counted records."""
     absent: dict[str, str] = field(default_factory=dict)
+    """Attack → reason of n/a."""
     seeds: dict[str, set[int]] = field(default_factory=dict)
+    """Attack → attacked weight seeds."""
     refused_seeds: dict[str, set[int]] = field(default_factory=dict)
+    """Attack → weight seeds with status n/a."""
     crashed: dict[str, str] = field(default_factory=dict)
+    """Attack → reason."""
     failed: set[ExampleKey] = field(default_factory=set)
+    """Examples with a crashed, diverged or non-finite attack."""
     identified: dict[ExampleKey, bool] = field(default_factory=dict)
+    """Example → identified by any attack."""
     identified_chance: dict[str, dict[ExampleKey, float]] = field(default_factory=dict)
+    """Attack → example → rate of a blind guess."""
     named: dict[ExampleKey, bool] = field(default_factory=dict)
+    """Example → named by any attack."""
     named_chance: dict[str, dict[ExampleKey, float]] = field(default_factory=dict)
     places: dict[ExampleKey, int] = field(default_factory=dict)
+    """Position of the true example in the list of an exact attack or decoder.
+
+    Exact: the attack has the reading's own likelihood, or the decoder knows the rest of the batch.
+    """
     guesses: dict[ExampleKey, int] = field(default_factory=dict)
+    """Guesses per attacker and example: the size of the reading, or of the example's class if labels are granted."""
     candidates: int = 0
+    """Gallery size behind `places`."""
     strangers: int = 0
+    """Gallery size behind `identified`."""
     unchanged: bool = True
+    """Every reading equals the undefended reading (SNR at the cap)."""
     cascade: bool = False
+    """Later attacks saw only the readings left by earlier attacks."""
     attacked: bool = False
+    """At least one gradient-reading attack applied."""
     informed: bool = False
+    """At least one of these attacks knew or simulated the defense."""
     _draws: set[int] = field(default_factory=set)
 
     def add(self, record: Record) -> None:
-        """Count one attack cell.  A crash is no protection: its examples stay in the denominator."""
+        """Count one attack cell.  Examples of a crashed attack stay in the denominator."""
         cell = record.cell
         assert isinstance(cell, AttackCell)
         attack, result = attack_name(cell), record.attack
@@ -132,51 +146,51 @@ class WorstCase:
 
     @property
     def privacy(self) -> Privacy:
-        """ε at the point: the same for all its records."""
+        """ε at the point, equal in all records."""
         results = (record.attack for records in self.records.values() for record in records if record.attack)
         return next((result.privacy for result in results), Privacy())
 
     @property
     def broken(self) -> tuple[str, ...]:
-        """The contracts that the defense broke in any record, each once."""
+        """Contracts broken in any record, without repeats."""
         return tuple(dict.fromkeys(each for records in self.records.values() for r in records for each in r.broken))
 
     @property
     def asr(self) -> float | None:
-        """Share of examples leaked to at least one attack; None where none was scored, or no attack applied that reads
-        the gradient."""
+        """Share of examples leaked to at least one attack; None without scores or gradient-reading attacks."""
         return sum(self.leaked.values()) / len(self.leaked) if self.leaked and self.attacked else None
 
     @property
     def cut_short(self) -> bool:
-        """Whether an attack failed on an example that nobody got back."""
+        """Whether an attack failed on an example without any success."""
         return any(not self.leaked[key] for key in self.failed)
 
     @property
     def plain_only(self) -> bool:
-        """Whether only attacks ran, on readings that the defense changed, that neither know it nor can run it, and
-        left something to one who does."""
+        """Whether only plain attacks ran on readings changed by the defense, and some example stayed safe."""
         known = self.unchanged or self.informed
         return self.attacked and not known and not all(self.leaked.values())
 
     @property
     def lower_bound(self) -> bool:
-        """Whether the true rate may be higher: some attack failed, or none knew the defense, and not all leaked."""
+        """Whether the true rate may be higher: an attack failed, or no attack knew the defense, and some example stayed
+        safe.
+        """
         return self.cut_short or self.plain_only
 
     @property
     def distinct(self) -> int:
-        """Examples, those of several draws of the defense's noise once."""
+        """Number of examples; several noise draws count once."""
         return len({(seed, reading, example) for seed, _, reading, example in self.leaked})
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """95 %, with what belongs together counted together (`share_interval`); None where there is no rate."""
+        """95 % interval, clustered (`share_interval`); None without a rate."""
         return share_interval(self.leaked) if self.attacked else None
 
     @property
     def by_seed(self) -> dict[int, OfSeed]:
-        """What leaked, by weight seed."""
+        """Leaks by weight seed."""
         hits: dict[int, list[bool]] = {}
         readings: dict[int, set[int]] = {}
         for (seed, _, reading, _), hit in self.leaked.items():
@@ -189,7 +203,7 @@ class WorstCase:
 
     @property
     def at_least_once(self) -> float | None:
-        """Share of examples that leaked on some draw of the defense's noise; None where there was one draw."""
+        """Share of examples leaked on some noise draw; None with a single draw."""
         if len(self._draws) < 2:
             return None
         every = {(seed, reading, example) for seed, _, reading, example in self.leaked}
@@ -198,12 +212,11 @@ class WorstCase:
 
     @property
     def best(self) -> tuple[str, float] | None:
-        """The attack with the highest rate of its own, of equal ones that of the highest median PSNR, and
-        that rate; a baseline only where there is nothing else.
+        """The attack with the highest own rate, ties broken by median PSNR, and this rate; a baseline if no attack ran.
 
-        Where the defense's noise was drawn several times the attack is chosen on the first draw and its rate
-        is of the others: the best of several attacks on one draw is partly lucky with it.  Of a cascade it is the one
-        that got most back, and the rate its share of all examples.
+        With several noise draws, the first draw chooses the attack and the other draws give the rate, because the best
+        attack on a draw is partly lucky with the draw.  In a cascade: the attack with most successes, as a share of all
+        examples.
         """
         attacks = [name for name in self.scores if not name.startswith(GRADIENT_FREE)] or list(self.scores)
         first = {name: examples for name in attacks if (examples := self._on_draws(name, first=True))}
@@ -216,39 +229,38 @@ class WorstCase:
         return best, _rate(self._on_draws(best, first=False))
 
     def best_median(self, metric: Metric) -> float | None:
-        """The best attack's median of a compared metric, on the draws that its rate is of."""
+        """Median of a compared metric under the best attack, on the draws behind its rate."""
         best = self.best
         return None if best is None else self.median_on_report_draws(best[0], metric)
 
     def median_on_report_draws(self, attack: str, metric: Metric) -> float | None:
-        """`median_of` an attack's examples on the draws that `best` reports: all but the one it was chosen on.
+        """`median_of` for one attack, on every draw except the first, choosing draw.
 
-        None in a cascade, where each attack has seen what others left.
+        None in a cascade: each attack saw a different set of readings.
         """
         if self.cascade:
             return None
         return median_of(self._on_draws(attack, first=False), metric)
 
     def rate(self, attack: str) -> float:
-        """One attack's own success rate over all its examples; in a cascade what it got back of all that there are."""
+        """Success rate of one attack over its examples; in a cascade over all examples."""
         if self.cascade:
             return sum(example.success for example in self.scores[attack].values()) / max(1, len(self.leaked))
         return _rate(self.scores[attack].values())
 
     @property
     def prior_psnr_db(self) -> float | None:
-        """Median PSNR in dB of the best prior-only baseline on each example, which any success has to beat by
-        3 dB; None where there was no baseline."""
+        """Median PSNR in dB of the best prior-only baseline, 3 dB below the bar for success; None if absent."""
         return median(list(self.prior_db.values()), -inf)
 
     @property
     def reference_db(self) -> float | None:
-        """Median PSNR of the linear-Gaussian reference over the cells that computed it; None where none did."""
+        """Median PSNR in dB of the linear-Gaussian reference; None if no cell computed the reference."""
         each = [r.attack.reference_db for records in self.records.values() for r in records if r.attack]
         return median([value for value in each if value is not None], -inf)
 
     def _on_draws(self, attack: str, *, first: bool) -> list[ExampleScore]:
-        """An attack's examples on the first draw, or on the others; all of them where there is one draw."""
+        """Scores of one attack on the first draw, or on the other draws; all scores with a single draw."""
         scores = self.scores[attack]
         if len(self._draws) < 2:
             return list(scores.values())
@@ -265,12 +277,12 @@ def _median_db(examples: Iterable[ExampleScore]) -> float:
 
 
 def median_of(examples: Iterable[ExampleScore], metric: Metric) -> float | None:
-    """Median of a metric over examples, a failed one worse than any; None where it is no number."""
+    """Median of a metric over examples, failures worst; None if not finite."""
     return median([example.value(metric) for example in examples], metric.failed)
 
 
 def example_scores(record: Record) -> Iterator[tuple[ExampleKey, ExampleScore]]:
-    """Every example of an attack's record with its key; none where the cell is not done."""
+    """All (key, score) pairs of an attack record; empty unless done."""
     cell, result = record.cell, record.attack
     if isinstance(cell, AttackCell) and result is not None:
         for number, reading in result.numbered():
@@ -279,20 +291,23 @@ def example_scores(record: Record) -> Iterator[tuple[ExampleKey, ExampleScore]]:
 
 
 def clusters(keys: Sequence[ExampleKey]) -> list[int] | None:
-    """The cluster of each example, by number: the weight seed where there are several, else the reading (a
-    batch's examples and a reading's draws belong together); None where every cluster is one example, or
-    there is one alone."""
+    """Cluster number of each example: weight seed if several, else reading.
+
+    None if every cluster has a single example, or only one cluster exists.
+    """
     numbers = _numbers([(key[0],) for key in keys]) if len({key[0] for key in keys}) > 1 else readings(keys)
     return None if len(set(numbers)) in (1, len(keys)) else numbers
 
 
 def readings(keys: Sequence[ExampleKey]) -> list[int]:
-    """The reading of each example, by number; its draws are one, as without noise they are equal."""
+    """Reading number of each example; noise draws of a reading share its number, because readings without noise are
+    equal.
+    """
     return _numbers([(key[0], key[2]) for key in keys])
 
 
 def share_interval(hits: Mapping[ExampleKey, bool], level: float = LEVEL) -> tuple[float, float] | None:
-    """The interval of a share of examples, of which those of one reading and of one weight seed belong together."""
+    """Interval of a share of examples; examples of a reading, and readings of a weight seed, are clustered."""
     if not hits:
         return None
     keys = list(hits)
@@ -306,7 +321,7 @@ def _numbers(names: Sequence[tuple[int, ...]]) -> list[int]:
 
 
 def _keys(cell: AttackCell) -> Iterator[ExampleKey]:
-    """The examples of a cell by its configuration alone: a crashed one has no scores."""
+    """Example keys from a cell's configuration: a crashed cell has no scores."""
     setting = cell.federated
     count = POINTS[cell.point].examples(batch=setting.batch, steps=setting.steps, senders=setting.per_round)
     for reading, example in product(range(cell.readings), range(count)):

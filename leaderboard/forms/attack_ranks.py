@@ -1,4 +1,4 @@
-"""Ranks of attacks as a table for the terminal."""
+"""Attack ranks as terminal tables."""
 
 from collections.abc import Sequence
 

@@ -10,7 +10,7 @@ from bench.leaderboard.forms.columns import columns
 
 
 def board(rows: Sequence[Row]) -> str:
-    """All rows; a text that a spreadsheet would take for a formula is led by an apostrophe."""
+    """All rows; text with a leading formula character gets an apostrophe."""
     shown = [column for column in columns(rows) if "csv" in column.forms]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -1,4 +1,4 @@
-"""One figure of a run: the victims, and below them what the best attack got back under each defense."""
+"""Figure of a run: true examples, and the best attack's reconstructions under each defense."""
 
 import base64
 import io
@@ -24,19 +24,19 @@ _INK, _DIM, _PAPER = (20, 24, 31), (100, 108, 120), (255, 255, 255)
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """A line of the figure: its name, words below it, and examples (example, *shape) in [0, 1]."""
+    """A line of the figure."""
 
     name: str
     words: str
     examples: Floats
+    """(example, *shape) in [0, 1]."""
 
 
 def strips(rows: Sequence[Row], runs: Runs, *, point: str, private: bool = False) -> list[Strip]:
-    """Victims on top, a line for each of `rows` below: its best attack's reconstructions at `point`.
+    """True examples on top, then a line for each of `rows`: reconstructions of its best attack at `point`.
 
-    `runs` cell id → run folder.  Rows of the first row's title that met the same victims, as many as have
-    reconstructions; up to eight victims, by their order and never by how well the attack did.  Private data are
-    left out unless `private`.  Empty where there is nothing to show.
+    `runs`: cell id → run folder.  Only rows with the first row's title and the same victims appear.  At most eight
+    victims, in their own order, never selected by success.  Private data only with `private`.  Empty without arrays.
     """
     rows = [row for row in rows if row.title == rows[0].title and (private or not row.private)]
     names = distinct(row.defense for row in rows)
@@ -53,7 +53,7 @@ def strips(rows: Sequence[Row], runs: Runs, *, point: str, private: bool = False
 
 
 def _words(at: AtPoint) -> str:
-    """What came back, and what is recognised of what did not: a blurred face is no 0."""
+    """Success, and recognition of the rest: a blurred face is no zero."""
     # the font has no sign for it
     reached = rate(at.asr, lower_bound=at.lower_bound).replace("≥", "at least")
     words = f"{reached} of {at.examples} reconstructed"
@@ -72,7 +72,6 @@ def _size(lines: Sequence[Strip]) -> tuple[int, int]:
 
 
 def png(lines: Sequence[Strip]) -> bytes:
-    """The figure in pixels."""
     image = Image.new("RGB", _size(lines), _PAPER)
     ink = ImageDraw.Draw(image)
     large, small = ImageFont.load_default(17), ImageFont.load_default(14)
@@ -87,7 +86,7 @@ def png(lines: Sequence[Strip]) -> bytes:
 
 
 def svg(lines: Sequence[Strip]) -> bytes:
-    """The figure as vectors: text stays text, each example is an image of its own pixels."""
+    """The figure as SVG: text as text, each example as an image of its own pixels."""
     width, height = _size(lines)
     root = Element(
         "svg",
@@ -128,7 +127,6 @@ def svg(lines: Sequence[Strip]) -> bytes:
 
 
 def pdf(lines: Sequence[Strip]) -> bytes:
-    """The same as a page of its size."""
     return svg_to_pdf(svg(lines).decode())
 
 
@@ -146,7 +144,7 @@ def _colour(rgb: tuple[int, int, int]) -> str:
 
 
 def _fitted(ink: ImageDraw.ImageDraw, text: str, font: "ImageFont.FreeTypeFont | ImageFont.ImageFont") -> str:
-    """The text, cut where it would run into the examples."""
+    """Text, cut before the examples."""
     while ink.textlength(text, font) > _LABEL - 3 * _GAP and len(text) > 4:
         text = text[:-2].rstrip("…") + "…"
     return text

@@ -1,4 +1,4 @@
-"""The board as LaTeX: a table for each condition, for the packages booktabs and amssymb."""
+"""The board as LaTeX tables, for the packages booktabs and amssymb."""
 
 from collections.abc import Iterable, Sequence
 
@@ -44,8 +44,7 @@ _SPECIAL = str.maketrans(
 
 
 def board(rows: Sequence[Row], standings: Sequence[Standing] = ()) -> str:
-    """A `table` for each condition, before them one of the `standings`; intervals are 95 %, figures that are lower
-    bounds have a ≥."""
+    """A `table` for each condition, after a table of the `standings`; 95 % intervals; ≥ marks lower bounds."""
     parts = [_standings(standings)] if standings else []
     for title, group in grouped(lines(rows), lambda line: line.row.title).items():
         shown = [
@@ -111,7 +110,7 @@ def _standings(standings: Sequence[Standing]) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text as LaTeX shows it: as it is, on one line."""
+    """Text for LaTeX, escaped, on a single line."""
     return " ".join(text.split()).translate(_SPECIAL)
 
 

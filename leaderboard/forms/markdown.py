@@ -1,4 +1,4 @@
-"""The board as Markdown, and text from records as Markdown shows it: as it is, on one line."""
+"""The board as Markdown, with untrusted text escaped."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ from bench.leaderboard.forms.notes import LEGEND, notes
 
 
 def board(rows: Sequence[Row]) -> str:
-    """A table for each title, and what its flags say."""
+    """A table for each title, followed by its flags."""
     parts = []
     for title, group in grouped(lines(rows), lambda line: line.row.title).items():
         shown = [column for column in columns(line.row for line in group) if "markdown" in column.forms]
@@ -22,13 +22,13 @@ def board(rows: Sequence[Row]) -> str:
 
 
 def table(lines: Iterable[Sequence[str]]) -> str:
-    """A table of these lines, the first its head; no text is markup."""
+    """A table of these lines, the first as head; all text escaped."""
     head, *body = ([cell(text) for text in line] for line in lines)
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *body)) + "\n"
 
 
 def cell(text: str) -> str:
-    """Text for a cell of a table: nothing in it is markup, a link or another column."""
+    """Escaped text for a table cell: no markup, link or column break."""
     escaped = re.sub(r"([\\`*_{}\[\]<>|#~])", r"\\\1", " ".join(text.split()))
     # a backslash before < leaves some renderers' HTML alone, and not others'
     return escaped.replace(r"\<", "&lt;").replace(r"\>", "&gt;")

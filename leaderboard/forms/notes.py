@@ -1,4 +1,4 @@
-"""What stands below a board as text: what its figures mean, what its flags say."""
+"""Text below a board: meaning of its figures and flags."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ LEGEND = (
 
 
 def notes(lines: Sequence[Line]) -> list[str]:
-    """What each flag says, with the defenses it is about, and which training the costs are of."""
+    """Text of each flag with the defenses concerned, and the training behind the costs."""
     names: dict[str, dict[str, None]] = {}
     for line in lines:
         for flag in line.row.flags:

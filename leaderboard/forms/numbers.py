@@ -1,4 +1,4 @@
-"""Figures as people read them, the same in every form; a dash where there is none."""
+"""Figures as text, equal in every form; a dash for None."""
 
 from math import inf, isfinite
 
@@ -9,8 +9,7 @@ ALL = 0.995  # of the examples: a ceiling of as much is none
 
 
 def share(value: float | None, places: int = 0) -> str:
-    """A share in percent: 68 %.  Below 1 % and above 99 % with one place, so that it is never rounded to nothing
-    or to all."""
+    """A share in percent: 68 %.  One decimal below 1 % and above 99 %, against rounding to 0 or 100."""
     if value is None or not isfinite(value):
         return NONE
     percent = 100 * value
@@ -19,12 +18,12 @@ def share(value: float | None, places: int = 0) -> str:
 
 
 def fine(value: float | None) -> str:
-    """A share that may be small, such as a chance: 13 %, 3.1 %, 0.04 %."""
+    """A possibly small share, such as chance: 13 %, 3.1 %, 0.04 %."""
     return share(value, 0 if value is None or value >= 0.1 else 1 if value >= 0.01 else 2)
 
 
 def interval(ends: tuple[float, float] | None) -> str:
-    """The ends of a share's 95 % interval: 52–81 %; a dash where there are none."""
+    """Ends of a share's 95 % interval: 52–81 %."""
     if ends is None:
         return NONE
     low, high = (share(end) for end in ends)
@@ -32,7 +31,7 @@ def interval(ends: tuple[float, float] | None) -> str:
 
 
 def rate(asr: float | None, *, lower_bound: bool) -> str:
-    """An attack success rate: ≥ 68 % where attacks failed, or knew nothing, and the true rate may be higher."""
+    """Attack success rate: ≥ 68 % if the true rate may be higher."""
     return ("≥ " if lower_bound and asr is not None else "") + share(asr)
 
 
@@ -47,12 +46,12 @@ def figure(metric: Metric, value: float | None) -> str:
 
 
 def epsilon(value: float | None) -> str:
-    """An ε with two digits, a large one whole, and of thousands the size alone: 0.97, 1.3, 423, 3e5."""
+    """ε with two digits; whole from 100; magnitude only from 1000: 0.97, 1.3, 423, 3e5."""
     if value is not None and 1000 <= value < inf:
         return f"{value:.0e}".replace("e+0", "e").replace("e+", "e")
     return formatted(value, ".0f" if value is not None and value >= 100 else ".2g")
 
 
 def formatted(value: float | None, form: str = "g") -> str:
-    """Any other figure in this format."""
+    """Any other figure in the given format."""
     return NONE if value is None or not isfinite(value) else format(value, form)

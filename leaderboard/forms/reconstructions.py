@@ -1,6 +1,6 @@
-"""Rows → truth and reconstruction of a row's best attack, for the page and the figure.
+"""Truth and reconstruction of a row's best attack, for the page and the figure.
 
-Which cell is shown follows from the row's order of cells, never by how well the attack did on its examples.
+The row's order of cells chooses the cell, never the success on its examples.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,8 +18,10 @@ Runs = Mapping[str, Path]  # cell id → the run folder of its record
 
 
 def of_best(row: Row, runs: Runs, point: str) -> tuple[Floats, Floats] | None:
-    """Truth and reconstruction, (reading, example, *shape), of the best attack's first cell at a point; None where
-    records or arrays are missing or damaged: a page without one image is better than no page."""
+    """Truth and reconstruction, (reading, example, *shape), of the best attack's first cell at a point.
+
+    None for missing or damaged records or arrays: the page then omits the image.
+    """
     at = row.points.get(point)
     best = at.best.attack if at and at.best else None
     for cell_id in row.cells if best is not None else ():
@@ -37,9 +39,9 @@ def of_best(row: Row, runs: Runs, point: str) -> tuple[Floats, Floats] | None:
 
 
 def thumbnails(rows: Sequence[Row], runs: Runs, *, private: bool = False) -> dict[tuple[str, str], Thumbnail]:
-    """The thumbnails of all rows that have one, by (key, defense), the smaller the more rows there are.
+    """(key, defense) → thumbnail of the best attack at the worst point; smaller for more rows.
 
-    Of the best attack at the worst point; private data only where `private`.
+    Private data only with `private`.
     """
     limit = min(MOST, TOTAL // max(1, len(rows)))
     made = {}

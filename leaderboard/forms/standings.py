@@ -1,4 +1,4 @@
-"""Standings as text: a table for the terminal, one for Markdown, CSV, and the sentences above them."""
+"""Standings as text: terminal, Markdown, CSV."""
 
 import csv
 import io
@@ -32,12 +32,14 @@ LEGEND = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """A standing as people read it; `points` and their `intervals` by point, in order."""
+    """A standing as text."""
 
     rank: str
     name: str
     points: tuple[str, ...]
+    """Point → text, in order."""
     intervals: tuple[str, ...]
+    """Point → text, in order."""
     recognised: str
     chance: str
     ceiling: str
@@ -49,7 +51,7 @@ class Figures:
 
 
 def figures(standings: Sequence[Standing]) -> list[Figures]:
-    """Each standing in words, with the shortest name that tells it from the others."""
+    """Each standing as text, with the shortest distinct names."""
     names, points = distinct(each.defense for each in standings), columns(standings)
     return [
         Figures(
@@ -71,12 +73,12 @@ def figures(standings: Sequence[Standing]) -> list[Figures]:
 
 
 def columns(standings: Sequence[Standing]) -> tuple[str, ...]:
-    """The points at which something counts."""
+    """Points with a counting condition."""
     return ordered(point for each in standings for point in each.points)
 
 
 def terminal(standings: Sequence[Standing], title: str) -> RenderableType:
-    """The standings as a table that fits 80 columns."""
+    """Standings as a table of at most 80 columns."""
     points = columns(standings)
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("#", justify="right", no_wrap=True)
@@ -100,7 +102,7 @@ def terminal(standings: Sequence[Standing], title: str) -> RenderableType:
 
 
 def markdown(standings: Sequence[Standing]) -> str:
-    """The standings as a Markdown table."""
+    """Standings as a Markdown table."""
     head = ["#", "defense", *columns(standings), "recognised", "chance", "ceiling", "accuracy", "change", "ε"]
     head += ["client time"]
     rows = [
@@ -122,7 +124,7 @@ def markdown(standings: Sequence[Standing]) -> str:
 
 
 def comma_separated(standings: Sequence[Standing]) -> str:
-    """The standings as CSV, numbers as they are."""
+    """Standings as CSV, unrounded."""
     points, out = columns(standings), io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     fields = ("leaked", "lower_bound", "most", "recognised", "chance", "ceiling", "conditions")
@@ -179,13 +181,13 @@ def _chance(place: Place | None) -> str:
 
 
 def _ceiling(place: Place | None) -> str:
-    """Where it says something: an ε of some hundreds allows all."""
+    """Ceiling if informative: an ε of some hundreds allows every rate."""
     trivial = place is None or place.ceiling is None or place.ceiling >= ALL
     return "" if trivial or place is None else f"≤ {fine(place.ceiling)}"
 
 
 def _change(standing: Standing) -> str:
-    """Of the accuracy, in points: −17; which trainings diverged."""
+    """Change of accuracy in points, such as −17; diverged trainings by name."""
     if standing.diverged:
         return f"{len(standing.diverged)} of {len(standing.costs)} diverged"
     lost = standing.lost

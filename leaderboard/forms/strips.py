@@ -1,6 +1,6 @@
-"""A strip for each defense of a suite: the same victims, and the best that any attacker made of each.
+"""Reconstruction strip for each defense of a suite: the same victims, and the best result of any attack on each.
 
-A cascade's attacks saw different readings; what came nearest to a victim, whoever made it, is what leaked of it.
+In a cascade attacks saw different readings, so the nearest reconstruction of any attack shows a victim's leak.
 """
 
 import io
@@ -24,8 +24,10 @@ _SHOWN = {"dataset": "mnist", "model": "dlg-lenet", "weights": "init", "batch": 
 
 
 def strips(records: Iterable[Record], runs: Mapping[str, Path]) -> dict[str, bytes]:
-    """Defense → its strip as WebP, and `victims` → the truth, of a suite's easiest condition at the server: one MNIST
-    picture a client, an untrained sigmoid net.  `runs` cell id → run folder.  Defenses without pictures are left out.
+    """Defense → strip as WebP, `victims` → truth; from the suite's easiest condition at the server.
+
+    Easiest: a single MNIST image per client, an untrained sigmoid net.  `runs`: cell id → run folder.  Defenses without
+    arrays are left out.
     """
     best: dict[str, dict[int, tuple[float, Floats]]] = {}
     truths: dict[int, Floats] = {}

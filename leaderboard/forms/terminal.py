@@ -1,4 +1,4 @@
-"""Rows → tables in the terminal, each within 80 columns."""
+"""Tables for the terminal, at most 80 columns wide."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
@@ -26,7 +26,7 @@ UNDESCRIBED = "plain: the defense describes nothing"
 
 
 def board(rows: Sequence[Row]) -> RenderableType:
-    """The board: a table for each title, below it what its flags say."""
+    """A table for each title, followed by its flags."""
     parts: list[RenderableType] = []
     for title, group in grouped(lines(rows), lambda line: line.row.title).items():
         parts += [_board_table(title, group), *(Text(note, style="dim") for note in notes(group)), Text("")]
@@ -34,20 +34,23 @@ def board(rows: Sequence[Row]) -> RenderableType:
 
 
 def conditions(every: Iterable[Condition], *, detail: bool = True) -> RenderableType:
-    """A run's worst cases, one table a condition; `detail` adds to each figure the interval, the best single attack
-    with its median PSNR, and that of the best prior-only baseline."""
+    """Worst cases of a run, a table for each condition.
+
+    `detail` adds the interval, the best single attack with its median PSNR, and the best prior-only baseline.
+    """
     return Group(*(_condition_table(condition, detail) for condition in every))
 
 
 def attacks(rows: Iterable[AttackRow]) -> RenderableType:
-    """One table for what differs in data set, attack, defense and point alone; published figures stand dim below
-    the measured ones."""
+    """A table for rows with differing data set, attack, defense and point; published figures dim below measured
+    figures.
+    """
     groups = grouped(rows, lambda row: row.title)
     return Group(*(_attack_table(title, group) for title, group in groups.items()), *_sources(groups))
 
 
 def knowledge(rows: Iterable[KnowledgeRow]) -> RenderableType:
-    """What knowing the defense gains: one table a condition."""
+    """Gain from knowledge of the defense, a table for each condition."""
     groups = grouped(rows, lambda row: row.condition)
     return Group(*(_knowledge_table(title, group) for title, group in groups.items()))
 
@@ -55,7 +58,7 @@ def knowledge(rows: Iterable[KnowledgeRow]) -> RenderableType:
 def trainings(
     rows: Sequence[TrainingRow], published: Sequence[PublishedFigures] = (), *, caveats: bool = True
 ) -> RenderableType:
-    """A table for each data set and setting; published figures stand dim below the measured ones; `caveats`: of ε."""
+    """A table for each data set and setting; published figures dim below measured figures; `caveats`: of ε."""
     groups = grouped(rows, lambda row: f"{row.dataset} · {row.model} · {row.setting}")
     words = [f"{row.defense}: {line}" for row in rows for line in bayesian(row.bayesian)]
     words += dict.fromkeys(f"ε: {caveat}" for row in rows for caveat in row.caveats if caveats)
@@ -69,7 +72,7 @@ def trainings(
 
 
 def bayesian(result: BayesianResult | None) -> list[str]:
-    """Bayesian ε of a training, a line for each level, beside the moments accountant's on the same run."""
+    """Bayesian ε of a training by level, with the moments accountant's ε on the same run."""
     if result is None:
         return []
     words = []
@@ -83,8 +86,7 @@ def bayesian(result: BayesianResult | None) -> list[str]:
 
 
 def _board_table(title: str, group: Sequence[Line]) -> RenderableType:
-    """Fits 80 columns with three points: what shares a terminal column stands there line by line, and a column
-    that says nothing is left out."""
+    """A table of at most 80 columns for three points: figures share terminal columns; empty columns are omitted."""
     stacks = grouped(columns(line.row for line in group), lambda column: column.terminal and column.terminal[0])
     shown = {
         heading: stack
@@ -122,7 +124,7 @@ def _narrow(recognised: str) -> str:
 
 
 def _scored(worst: WorstCase | AtPoint, *, best: str = "", nothing: str = NONE) -> Text:
-    """A worst case in colour, dim below it its interval and the best attack; why there is none."""
+    """Worst case in colour, then dim its interval and best attack, or the reason for its absence."""
     if worst.asr is None:
         if worst.crashed:
             return Text("crashed", style="red")
@@ -150,13 +152,13 @@ def _condition_cell(worst: WorstCase, detail: bool) -> Text:
 
 
 def _best(worst: WorstCase, attack: str, asr: float) -> str:
-    """The best single attack, with its own rate where others add to it."""
+    """Best single attack, with its rate if other attacks add to the worst case."""
     name = short_attack(attack)
     return name if asr == worst.asr else f"{name} {share(asr)}"
 
 
 def _attack_table(title: str, rows: list[AttackRow]) -> RenderableType:
-    """What all rows share stands in the title; only names are folded, figures stay whole."""
+    """Shared configuration in the title; only names wrap."""
     varied = [name for name in ("defense", "point") if len({getattr(row, name) for row in rows}) > 1]
     constant = [getattr(rows[0], name) for name in ("defense", "point") if name not in varied]
     # Names in columns of their own would be squeezed to nothing beside seven figures: then they stand in one.
@@ -220,7 +222,7 @@ def _knowledge_table(title: str, rows: list[KnowledgeRow]) -> RenderableType:
 
 
 def _black_box(worst: WorstCase | None) -> Text:
-    """Its rate and median PSNR: another attack than those beside it."""
+    """Rate and median PSNR of the black-box attack, a different attack from its neighbours."""
     if worst is None:
         return Text(NONE, style="dim")
     text = _informed(worst)
@@ -237,7 +239,7 @@ def _informed(worst: WorstCase) -> Text:
 
 
 def _change(change: tuple[float, float, float] | None) -> Text:
-    """The change with its interval, in colour where 0 lies outside."""
+    """Change with its interval, in colour if the interval excludes 0."""
     if change is None:
         return Text(NONE, style="dim")
     difference, low, high = change
@@ -276,14 +278,14 @@ def _accuracy(row: TrainingRow, published: float | None) -> Text:
 
 
 def _titled(title: str, table: Table) -> RenderableType:
-    """A table below its title.  Rich's own titles lose a letter where the table is as wide as the terminal."""
+    """A table below its title.  Rich's own titles lose a letter in tables as wide as the terminal."""
     return Group(Text(title, style="bold"), table)
 
 
 def _table(
     headings: Iterable[str], *, folded: Sequence[str] = ("defense",), narrow: int = 16, bordered: bool = False
 ) -> Table:
-    """An empty table; only columns of names are folded, figures stay whole."""
+    """An empty table; only name columns wrap."""
     box = {} if bordered else {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0)}
     table = Table(**box)  # type: ignore[arg-type]
     for heading in headings:
@@ -299,12 +301,12 @@ def _published(row: AttackRow | TrainingRow) -> Mapping[str, float]:
 
 
 def _beside(measured: str, published: float | None, form: str = "g") -> Text:
-    """The measured figure with the published one dim below it."""
+    """Measured figure with the published figure dim below."""
     return _below(measured, published is not None and f"paper {published:{form}}")
 
 
 def _below(text: str | Text, *lines: str | Literal[False]) -> Text:
-    """The text with those of the lines that say something, dim below it."""
+    """Text with nonempty lines dim below."""
     shown = Text(text) if isinstance(text, str) else text
     return shown.append("".join(f"\n{line}" for line in lines if line), style="dim")
 
