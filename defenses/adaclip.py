@@ -1,4 +1,4 @@
-"""AdaClip: clipping and noise shaped coordinate by coordinate."""
+"""AdaClip: clip and noise each coordinate by a learned mean and scale."""
 
 import math
 from dataclasses import dataclass, replace
@@ -16,9 +16,9 @@ from bench.parameters import parameter
 class AdaClip(Defense):
     """Centre and scale each coordinate by earlier values, clip to norm 1, add noise, scale back.
 
-    The means and scales come from noised gradients alone, so that they cost no ε.  Of n rows (a round's K updates, or a
-    batch's B examples) `share` gives each noise of multiplier σ/√n, so that their sum carries σ; `each` gives σ.
-    `as-cited` follows the repository that Fed-αCDP names, errors included.
+    Means and scales come only from noised gradients, so they cost no ε.  Rows: a round's K updates, or a batch's B
+    examples.  With n rows, `share` gives each row noise with multiplier σ/√n (the sum carries σ); `each` gives each row
+    σ. `as-cited` follows the repository cited by Fed-αCDP, errors included.
     """
 
     reference = "Pichapati et al. 2019; Fed-αCDP §7.6"
@@ -60,8 +60,8 @@ def of_rows(
     at: Literal["server", "client", "example"],
     noise: Literal["share", "each"],
 ) -> Mechanism:
-    """The mechanism of rows clipped by their joint norm to a public bound, with noise of σ_t times it on their sum
-    (`share`) or on each."""
+    """Mechanism for rows clipped by joint norm to a public bound, with noise σ_t · bound on the sum (`share`) or on
+    each row."""
     if at != "example":
         return of_updates(sigmas, setting, at=at, noise=noise)
     if noise == "each":

@@ -1,13 +1,13 @@
-"""What a defense is: for each stage of the pipeline, a sequence of transforms.
+"""A defense: a sequence of transforms for each stage of the pipeline.
 
-A transform is a pure function of tensors, state and context.  It is written for any number of leading axes
-(`context.lead`): (client, example, *shape) at stages `input` and `example`, (client, *shape) at `step`, `client`,
-`exchange` and `server`, and (*shape) at `aggregate`.
+A transform is a pure function of tensors, state and context, for any number of leading axes (`context.lead`): (client,
+example, *shape) at stages `input` and `example`; (client, *shape) at `step`, `client`, `exchange` and `server`;
+(*shape) at `aggregate`.
 
-At stage `input` the tensors are two, what a local step's gradients are computed on: `inputs` (client, example, *shape)
-in [0, 1], and `targets` (client, example, class), class probabilities.  There an example may be mixed with the next
-one of its batch, after the last the first, and with no other: at type-2 these two are the truth.  The order of a batch
-is a draw of each round, so that the next example is a random one.
+At stage `input` the tensors are a local step's training data: `inputs` (client, example, *shape) in [0, 1], and
+`targets` (client, example, class), class probabilities.  A transform may mix an example with its successor in the batch
+(the last with the first) and with no other example: at type-2 these two are the truth.  Each round draws a new batch
+order, so the successor is random.
 """
 
 from abc import ABC, abstractmethod
@@ -30,7 +30,7 @@ Shown = Literal["zeros", "directions", "values"]
 
 
 class Draws(Protocol):
-    """The randomness of a transform, keyed row by row (a row: one client's or example's tensors), or a device's
+    """Random numbers for a transform: keyed row by row (a row: one client's or example's tensors), or from a device's
     generator."""
 
     def normal(self, name: str, like: Tensor) -> Tensor: ...
@@ -39,102 +39,112 @@ class Draws(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Public:
-    """What everyone has before a training, or an attack, begins: the model with its weights, name → (*shape), and a
-    few examples that belong to no client, `inputs` (example, *shape) in [0, 1] with `labels` (example,)."""
+    """Knowledge shared by everyone before a training or an attack begins."""
 
     model: nn.Module
     weights: Tensors
+    """Initial weights, name → (*shape)."""
     inputs: Tensor
+    """Public examples (example, *shape) in [0, 1]; no client holds them."""
     labels: Tensor
+    """Labels (example,)."""
     classes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What a defense may know of the federated setting: N, K, T, L, B, |D_i|, η, and the public data.
-
-    `weight_step`: by how much one unit of a client's update moves the weights, 1 for a difference of weights and η
-    for a gradient.  `colluders`: the share of a client's neighbours who collude with the attacker, for statements of
-    ε.
-    """
+    """Federated setting, as a defense may know it."""
 
     clients: int
+    """N."""
     per_round: int
+    """K, clients in a round."""
     rounds: int
+    """T."""
     steps: int
+    """L, local steps."""
     batch: int
+    """B."""
     client_examples: int
+    """D_i|."""
     rate: float
+    """η."""
     weight_step: float = 1.0
+    """Weight change per unit of a client's update: 1 for a difference of weights, η for a gradient."""
     colluders: float = 0.0
+    """Share of a client's neighbours that collude with the attacker; enters ε."""
     public: Public | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Local:
-    """What a client's step is computed on: the model, the client's weights, name → (client, *shape), `inputs`
-    (client, example, *shape) and `labels` (client, example)."""
+    """Inputs to a client's gradients."""
 
     model: nn.Module
     weights: Tensors
+    """The client's weights, name → (client, *shape)."""
     inputs: Tensor
+    """(client, example, *shape)."""
     labels: Tensor
+    """(client, example)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """Where in the training a transform acts: `lead` leading axes, round t, local step, its draws.
-
-    `weights`, name → (*shape), are those at the start of the round.  `norms`, at stage `step` alone, are the examples'
-    norms after stage `example`, name → (client, example); `examples`, there and for a transform that `needs_examples`
-    alone, their gradients, name → (client, example, *shape).  `local`, at stage `example` alone, is what the gradients
-    were computed on.  A description fills them in for candidates where it can.  `colluders`: the share of a client's
-    neighbours who tell the attacker what they know; a transform then leaves the noise that they cannot remove.
-    """
+    """Position in the training at which a transform acts.  A description fills the optional fields for candidates if
+    possible."""
 
     lead: int
+    """Number of leading axes."""
     stage: Stage
     round: int
+    """t, from 0."""
     step: int
+    """Local step, from 0."""
     setting: Setting
     draws: Draws
     weights: Tensors | None = None
+    """Weights at the start of the round, name → (*shape)."""
     norms: Tensors | None = None
+    """At stage `step` only: norms after stage `example`, name → (client, example)."""
     examples: Tensors | None = None
+    """At stage `step`, if the transform `needs_examples`: gradients, name → (client, example, *shape)."""
     local: Local | None = None
+    """At stage `example` only: inputs to the gradients."""
     colluders: float = 0.0
+    """Share of a client's neighbours that tell the attacker their secrets; a transform then leaves only the noise they
+    cannot remove."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """An effect on rows that follows from their tensors' norms: each tensor of a row times its factor,
-    name → (row axes), 1 where none is named, plus N(0, deviation²) on every coordinate, a number or (row axes)."""
+    """Effect on rows, determined by the norms: a factor for each tensor, plus N(0, deviation²) on every coordinate."""
 
     factors: Tensors
+    """Name → (row axes); 1 for an absent name."""
     deviation: Tensor | float = 0.0
+    """A number, or (row axes)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddedNoise:
-    """Independent noise of mean 0 on what passes, in its units squared: `variance` of each coordinate, a number or
-    name → a tensor that broadcasts to (*shape).
-
-    `bound`: the variance depends on what nobody is told, and is at most this.  `of_mean`: the variance on a
-    coordinate of the mean of the round's clients, where it is not `variance` over their number.
-    """
+    """Independent noise with mean 0; variances in squared units of the tensors."""
 
     law: Law = "gaussian"
     variance: float | Tensors
+    """Per coordinate: a number, or name → a tensor that broadcasts to (*shape)."""
     bound: bool = False
+    """The true variance is secret, and at most `variance`."""
     of_mean: float | None = None
+    """Variance per coordinate of the clients' mean, if not `variance` over the number of clients."""
 
 
 class Transform:
-    """One step of a defense.  Concrete ones are frozen dataclasses, checked in `__post_init__`.
+    """One step of a defense.  Concrete transforms are frozen dataclasses, checked in `__post_init__`.
 
-    The harness calls `update`.  A transform without memory defines `apply`; one with memory defines `initial` and
-    `update`.  What adaptive attackers know of it follows from these: its code is public, its draws are not.
-    `expected`, `simulate`, `noise` and `log_likelihood` say more where there is more to say.
+    The harness calls `update`.  A transform without memory defines `apply`; a transform with memory defines `initial`
+    and `update`.  Adaptive attackers know the code and not the draws.  `expected`, `simulate`, `noise` and
+    `log_likelihood` describe more.
     """
 
     random: ClassVar[bool] = False
@@ -151,91 +161,89 @@ class Transform:
             raise TypeError(f"{cls.__name__} does nothing: define apply, or initial and update")
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
-        """The tensors after it: same names, shapes and dtypes, inputs untouched.  With memory: the first time."""
+        """Transformed tensors: same names, shapes and dtypes; inputs untouched.  With memory: the first round."""
         shapes = {name: tuple(value.shape[context.lead :]) for name, value in tensors.items()}
         rows = len(next(iter(tensors.values()))) if context.lead else 1
         return self.update(tensors, self.initial_of(shapes, rows), context)[0]
 
     def initial(self, shapes: Shapes) -> State:
-        """The state before round 0, of the server or of one client; empty without memory."""
+        """State before round 0, for the server or a single client; empty without memory."""
         del shapes
         return {}
 
     def update(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """The tensors after it, and the next state; a client's state has the clients' axis first."""
+        """Transformed tensors, and the next state; a client state has the client axis first."""
         return self.apply(tensors, context), state
 
     @property
     def keeps(self) -> tuple[Shown, ...]:
-        """What its output still shows of its input; a clip keeps zeros and directions, noise keeps nothing."""
+        """Properties of the input still visible in the output: a clip keeps zeros and directions, noise keeps none."""
         return ()
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State] | None:
-        """What a candidate's gradient would look like after it, on average over its draws, and the next state:
-        `update`, differentiable in `tensors`.
+        """A candidate's gradient after the transform, averaged over its draws, and the next state; differentiable in
+        `tensors`.
 
-        None: the harness runs `update` on draws of its own (`bench.federated.straight_through`), with the derivative
-        of the identity where its own is of no use.  `context.draws` draws zeros as normals, the middle as uniforms.
+        `context.draws` gives zeros as normals and 1/2 as uniforms.  None: the harness runs `update` with its draws off
+        (`bench.federated.straight_through`), with the identity's derivative if the true derivative is useless.
         """
         del tensors, state, context
         return None
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
-        """The same where the reading shows this very row after it, `observed`: at the truth equal to `apply`, whatever
-        was drawn.
+        """`expected`, if the reading shows this very row: `observed`.  At the truth equal to `apply`, for every draw.
 
-        Asked only where no mean of several rows and no transform after it hides what it `reads`.  Differentiable in
-        `tensors`.  None: the reading tells nothing of its choices, and `expected` stands.
+        Called only if neither a mean over rows nor a later transform hides the properties in `reads`.  Differentiable
+        in `tensors`.  None: the reading reveals no draws, and `expected` applies.
         """
         del tensors, observed, context
         return None
 
     def log_likelihood(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor | None:
-        """log p of `observed` where `expected` is `tensors`, up to a constant, at most 0 and per row, (row,); None:
-        that of `noise`."""
+        """log p(`observed`), with `tensors` from `expected`, up to a constant, at most 0: (row,).  None: the likelihood
+        under `noise`."""
         del tensors, observed, context
         return None
 
     def log_density(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor | None:
-        """log p of `observed` where `expected` is `tensors`, per row, (row,), of any sign and up to a constant that no
-        candidate moves; None where it is that of `noise`, whose variance is then exact unless it is a bound.
+        """log p(`observed`), with `tensors` from `expected`, up to a constant independent of the candidate, any sign:
+        (row,).
 
-        For who compares candidates; `log_likelihood` is for who seeks them by its derivative.
+        Ranks candidates; `log_likelihood` guides a search by its derivative.  None: `noise` gives the exact density,
+        unless its variance is a bound.
         """
         return self.log_likelihood(tensors, observed, context)
 
     def by_norms(self, norms: Tensors, context: Context) -> Scaling | None:
-        """The effect of `apply` on rows whose tensors have these norms, name → (row axes), where the norms decide
-        it; training then forms no example's gradient.  None: it needs the tensors."""
+        """Effect of `apply` on rows with these norms, name → (row axes), if the norms determine the effect; training
+        then forms no example gradients.  None: the tensors are needed."""
         del norms, context
         return None
 
     def update_by_norms(self, norms: Tensors, state: State, context: Context) -> tuple[Scaling, State] | None:
-        """`by_norms` in place of `apply`, in `update`."""
+        """`update`, by norms."""
         scaling = self.by_norms(norms, context)
         return None if scaling is None else (scaling, state)
 
     def noise(self, context: Context, state: State) -> AddedNoise | None:
-        """What it adds to every coordinate, around `expected`; None where it adds nothing.
+        """Noise on every coordinate around `expected`; None without noise.
 
-        `state`: as it is before.  Other draws of a `random` transform are no noise, and none that `simulate` reads off
-        the reading's values.
+        `state` is the state before the transform.  Draws recovered by `simulate`, and other randomness, are no noise.
         """
         del context, state
         return None
 
     def variance_at(self, tensors: Tensors, context: Context) -> Tensors | None:
-        """The variance of what it adds to each coordinate where `tensors` pass, name → (*lead, *shape); None: that of
-        `noise`.
+        """Exact noise variance for these `tensors`, name → (*lead, *shape); None: `noise` has the variance.
 
-        For noise that follows from what passes, of which `noise` states a bound alone: the contracts then ask for this
-        one, exactly.
+        For noise that depends on the tensors, if `noise` gives only a bound: the contracts then test this variance
+        exactly.
         """
         del tensors, context
         return None
 
     def initial_of(self, shapes: Shapes, clients: int) -> State:
-        """The state before round 0: the server's, or that of so many clients, their axis first."""
+        """State before round 0: the server's, or `clients` copies with the client axis first."""
         state = self.initial(shapes)
         if self.owner == "server":
             return state
@@ -246,10 +254,9 @@ StageTransforms = Mapping[Stage, Sequence[Transform]]
 
 
 class Defense(ABC):
-    """A choice of transforms and numbers.  Concrete ones are frozen dataclasses.
+    """A choice of transforms and parameters.  Concrete defenses are frozen dataclasses.
 
-    `stages` lists where it may act (for `bench list`); the contracts check that it acts there
-    and nowhere else.
+    `stages` lists the possible stages (for `bench list`); the contracts check that the defense acts at no other stage.
     """
 
     reference: ClassVar[str]
@@ -257,12 +264,9 @@ class Defense(ABC):
 
     @abstractmethod
     def transforms(self, setting: Setting) -> StageTransforms:
-        """The transforms of each stage, in order.  Raises ValueError for a setting that it refuses."""
+        """Transforms for each stage, in order.  Raises ValueError for an unsupported setting."""
 
     def mechanism(self, setting: Setting) -> Mechanism | Reports | None:
-        """Its noise, or the locally private reports that it sends, as an accountant reads them.
-
-        None: no noise that is calibrated to a bound, and no ε.
-        """
+        """Noise, or locally private reports, as an accountant reads them.  None: no calibrated noise, and no ε."""
         del setting
         return None

@@ -1,4 +1,4 @@
-"""DP-SGD: examples' gradients are clipped, and noise is added to their sum in every local step."""
+"""DP-SGD: clip example gradients, add noise to their sum in every local step."""
 
 from dataclasses import dataclass
 
@@ -12,11 +12,11 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DpSgd(Defense):
-    """ḡ_i = g_i/max(1, ‖g_i‖₂/C), all tensors together; g̃ = (Σ ḡ_i + N(0, σ²C²))/B in every local step.
+    """ḡ_i = g_i/max(1, ‖g_i‖₂/C), flat over all tensors; g̃ = (Σ ḡ_i + N(0, σ²C²))/B in every local step.
 
-    The same as `fed-cdp(clipping="flat", noise="code")`, under its own name and with its paper's numbers.  One
-    example's gradient, at type-2, is clipped and has no noise.  Departure: the paper draws each lot by Poisson sampling
-    and divides by its expected size L; here a batch has exactly B examples, for which the accountants count.
+    Equals `fed-cdp(clipping="flat", noise="code")`, with this paper's name and numbers.  A single example's gradient,
+    at type-2, is clipped and has no noise.  Departure: the paper draws Poisson lots and divides by the expected size L;
+    here a batch has exactly B examples, and the accountants count for that.
     """
 
     reference = "Abadi et al. 2016, CCS, algorithm 1; numbers of §5.2 (MNIST, medium noise)"

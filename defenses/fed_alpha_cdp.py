@@ -1,4 +1,4 @@
-"""Fed-αCDP: Fed-CDP with noise scaled to the largest norm of the batch, and a multiplier that decays."""
+"""Fed-αCDP: Fed-CDP with noise scaled to the batch's largest norm, and a decaying multiplier."""
 
 import math
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ _SOURCE = "Fed-αCDP"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FedAlphaCdp(Defense):
-    """Clip each tensor of each example's gradient to C; noise of σ times the l2-max sensitivity S ≤ C, the
-    largest norm of the batch.  With `decay`, Fed-αCDP[σ]: σ falls as the training goes on.
+    """Clip each tensor of each example gradient to C; noise σ times the l2-max sensitivity S ≤ C, the largest norm in
+    the batch.
 
-    `noise` places it as in `fed-cdp`: on each example, on the mean (`batch`), or on the mean over B (`code`).
-    `final` is σ at the end of T rounds under `decay`; the paper gives neither γ, Γ nor c, and `as-published` takes the
-    authors' accounting script instead.  S depends on the data: the paper claims ε as if S were C, which no accountant
-    covers.
+    With `decay` (Fed-αCDP[σ]) σ falls during training.  `noise` has the meaning of `fed-cdp`: on each example, on the
+    mean (`batch`), or on the mean divided by B (`code`).  `final` is σ after T rounds under `decay`.  The paper gives
+    neither γ, Γ nor c; `as-published` follows the authors' accounting script.  S depends on the data: the paper claims
+    ε as if S = C, and no accountant covers the difference.
     """
 
     reference = "Fed-αCDP §5.1 to §5.3"

@@ -1,4 +1,4 @@
-"""Fed-CDP: noise for differential privacy of examples, inside each client's local training."""
+"""Fed-CDP: example-level differential privacy, by noise inside local training."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -13,12 +13,12 @@ from bench.points import UPDATE_STAGES, Stage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FedCdp(Defense):
-    """Clip each example's gradient to C, and add Gaussian noise of multiplier σ in every local step.
+    """Clip each example gradient to C, and add Gaussian noise with multiplier σ in every local step.
 
-    The paper supports three places of the noise, with B examples in a batch: `per-example` N(0, σ²C²) on each example;
-    `batch` N(0, σ²C²) on their mean; `code` N(0, σ²C²/B²) on the mean: DP-SGD, with the accountants' ε for σ.  With the
-    last two one example's gradient, at type-2, is clipped only.  Per-tensor clipping of M tensors has sensitivity √M·C,
-    flat clipping C.
+    Three noise placements, for batch size B: `per-example`, N(0, σ²C²) on each example; `batch`, N(0, σ²C²) on their
+    mean; `code`, N(0, σ²C²/B²) on the mean, which is DP-SGD with the accountants' ε for σ.  With `batch` and `code` a
+    single example's gradient, at type-2, is only clipped.  Per-tensor clipping of M tensors has sensitivity √M·C, flat
+    clipping C.
     """
 
     reference = "Wei et al. 2021 (Fed-CDP); Fed-αCDP §4.2, §5.2 and algorithm 1"
@@ -59,10 +59,10 @@ def of_examples(
     caveats: tuple[str, ...] = (),
     unproved: str | None = None,
 ) -> Mechanism:
-    """The mechanism of noise σ_t·C in local steps, by its place.
+    """Mechanism for noise σ_t·C in local steps, by placement.
 
-    The sum of B clipped gradients has noise of deviation σC·√B, σC·B or σC; replacing one example moves it by 2C.
-    The aggregate has K clients' noise, and one client's example.
+    The sum of B clipped gradients has noise deviation σC·√B, σC·B or σC; replacing an example moves the sum by 2C.  The
+    aggregate has the noise from K clients, and a single client's example.
     """
     batch = setting.batch
     on_sum = {"per-example": batch**0.5, "batch": float(batch), "code": 1.0}[noise]

@@ -1,4 +1,4 @@
-"""Fed-SDP: noise for differential privacy of clients, at the server or on each client."""
+"""Fed-SDP: client-level differential privacy, by noise at the server or on each client."""
 
 import math
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from bench.points import UPDATE_STAGES, Stage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FedSdp(Defense):
-    """Clip each client's update, all tensors together, to C, and add Gaussian noise of multiplier σ.
+    """Clip each client's update (all tensors together) to C, and add Gaussian noise with multiplier σ.
 
-    With K clients in a round: `share` adds N(0, σ²C²/K) to each update, so that their sum carries N(0, σ²C²) at either
-    place (Fed-αCDP: equal accuracy and ε for both); `each` adds N(0, σ²C²) to each update; `mean` adds N(0, σ²C²/K²) to
-    the mean of the clipped updates (McMahan et al. 2018), so that one update, at type-1 or type-0, is only clipped.
-    At the server (Geyer et al. 2017) clients trust the server until then.
+    With K clients in a round: `share` adds N(0, σ²C²/K) to each update, so the sum carries N(0, σ²C²) in both places
+    (Fed-αCDP: equal accuracy and ε); `each` adds N(0, σ²C²) to each update; `mean` adds N(0, σ²C²/K²) to the mean of
+    clipped updates (McMahan et al. 2018), and a single update, at type-1 or type-0, is only clipped.  With `at` =
+    "server" (Geyer et al. 2017) clients trust the server up to that point.
     """
 
     reference = "Fed-αCDP §4.2 (after Geyer et al. 2017; McMahan et al. 2018)"
@@ -50,10 +50,10 @@ def of_updates(
     at: Literal["server", "client"],
     noise: Literal["share", "each", "mean"],
 ) -> Mechanism:
-    """The mechanism of noise σ_t·C on updates clipped to C, by its place.
+    """Mechanism for noise σ_t·C on updates clipped to C, by placement.
 
-    The sum of K clipped updates has noise of deviation σC, or √K times it (`each`); replacing one moves it by 2C.
-    `rows` of the mechanism: noise over sensitivity, in units of σ, as it is seen after a stage.
+    The sum of K clipped updates has noise deviation σC (`each`: √K·σC); replacing an update moves the sum by 2C.
+    `rows`: noise over sensitivity after a stage, in units of σ.
     """
     many = setting.per_round**0.5
     on_sum, alone = {"share": (1.0, 1 / many), "each": (many, 1.0), "mean": (1.0, 0.0)}[noise]

@@ -1,4 +1,4 @@
-"""Separate noise at both levels: on examples' gradients inside clients, and on clients' updates."""
+"""Separate noise at both levels: on example gradients inside clients, and on client updates."""
 
 from dataclasses import dataclass, replace
 
@@ -11,10 +11,10 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FedSplit(Defense):
-    """Fed-CDP with noise N(0, σ²C²) on the mean of a batch, and Fed-SDP's N(0, σ_u²C_u²/K²) on the mean of updates.
+    """Fed-CDP noise N(0, σ²C²) on each batch mean, and Fed-SDP noise N(0, σ_u²C_u²/K²) on the mean update.
 
-    The baseline of joint accounting (Bayesian DP §V-C, figure 2): there the first noise counts for both levels, here
-    each level has its noise.  ε is that of examples.
+    The baseline for joint accounting (Bayesian DP §V-C, figure 2): in joint accounting the first noise counts for both
+    levels; here each level has separate noise.  ε is example-level.
     """
 
     reference = "Bayesian DP §V-C (split accounting; Triastcyn & Faltings 2019)"
@@ -29,8 +29,7 @@ class FedSplit(Defense):
         return {**self._inside().transforms(setting), **self._outside().transforms(setting)}
 
     def mechanism(self, setting: Setting) -> Mechanism:
-        """The others' noise is not counted at the aggregate: updates are clipped before they are summed, and it has no
-        known scale."""
+        """Excludes other clients' noise at the aggregate: the clip of their updates leaves its scale unknown."""
         inside = self._inside().mechanism(setting)
         return replace(inside, rows={**inside.rows, "aggregate": inside.rows["server"]})
 

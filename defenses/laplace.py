@@ -1,4 +1,4 @@
-"""Laplace noise of a given variance, without clipping."""
+"""Laplace noise with fixed variance, without clipping."""
 
 import math
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Laplace(Defense):
-    """Add Laplace noise of this variance, scale √(variance/2).  Nothing is bounded: no ε goes with it."""
+    """Add Laplace noise with fixed variance, scale √(variance/2).  No clip bounds the gradient, hence no ε."""
 
     reference = "Zhu et al. 2019 (DLG), as in Fed-αCDP §4.2"
     stages = ("example", "client")

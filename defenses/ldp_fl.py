@@ -1,4 +1,4 @@
-"""LDP-FL: clients report every weight as one of two values, and the server cannot link parameters."""
+"""LDP-FL: clients report every weight by two values, and the server cannot link parameters."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -12,12 +12,12 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LdpFl(Defense):
-    """Clients send weights, each as c ± r(e^ε + 1)/(e^ε - 1); the server averages them.
+    """Clients send each weight as c ± r(e^ε + 1)/(e^ε - 1); the server averages the reports.
 
-    `range` = "adaptive": (c, r) of each tensor from the server's weights; "fixed": c and r for all, and weights outside
-    are clipped.  `sending` = "split": parameter by parameter, so that at type-0 nobody holds a client's vector;
-    "whole": the vector without a name, which hides the sender, not the content; "named": neither.  At type-1 the
-    attacker sees the whole vector of reports in any case.
+    `range` = "adaptive": (c, r) per tensor, from the server's weights; "fixed": one (c, r) for all tensors, weights
+    outside are clipped.  `sending` = "split": parameter by parameter, so at type-0 nobody can assemble a client's
+    vector; "whole": anonymous vectors, which hide the sender and not the content; "named": neither.  At type-1 the
+    attacker always sees the whole report vector.
     """
 
     reference = "Sun, Qian, Chen 2021 (LDP-FL), §3, eq. 2, algorithms 1 to 3"

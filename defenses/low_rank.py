@@ -1,4 +1,4 @@
-"""Low rank: only the top singular directions of each weight are sent."""
+"""Low rank: send only the top singular directions of each weight."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,10 +10,10 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LowRank(Defense):
-    """Replace each weight's update, as a matrix (out, rest), by its nearest one of low rank.
+    """Replace each weight's update, as a matrix (out, rest), by its nearest low-rank matrix.
 
-    Fed-αCDP (abstract, §4.1) names low-rank filtering and gives no definition: this one is ours.
-    Biases are unchanged.  One example's gradient of a linear layer has rank 1 already.
+    Our definition: Fed-αCDP (abstract, §4.1) names low-rank filtering without defining it.  Biases are unchanged.  A
+    linear layer's gradient for a single example already has rank 1.
     """
 
     reference = "ours; named without a definition in Fed-αCDP §4.1"

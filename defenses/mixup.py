@@ -1,4 +1,4 @@
-"""mixup: a client trains on mixtures of its examples, and of their labels."""
+"""mixup: train on mixtures of examples and labels."""
 
 from dataclasses import dataclass
 
@@ -12,10 +12,10 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixNext(Transform):
-    """x̃_i = λ_i x_i + (1 - λ_i) x_j and ỹ_i = λ_i y_i + (1 - λ_i) y_j, λ_i ~ Beta(α, α) for each example, j the next of
-    its batch, after the last the first.
+    """x̃_i = λ_i x_i + (1 - λ_i) x_j, ỹ_i = λ_i y_i + (1 - λ_i) y_j; λ_i ~ Beta(α, α) per example, j the successor in
+    the batch.
 
-    λ_i is drawn by the inverse of the law's distribution function at a uniform draw.
+    The last example's successor is the first.  λ_i: inverse distribution function at a uniform draw.
     """
 
     random = True
@@ -32,24 +32,22 @@ class MixNext(Transform):
 
 
 def _mixed(value: Tensor, share: Tensor) -> Tensor:
-    """`value` (client, example, …) with `share` (client, example) of each example kept."""
+    """`value` (client, example, …), `share` (client, example) kept from each example."""
     kept = share.reshape(*share.shape, *[1] * (value.dim() - 2))
     return kept * value + (1 - kept) * value.roll(-1, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixUp(Defense):
-    """Train on λx + (1 - λ)x′ with the label λy + (1 - λ)y′, λ ~ Beta(α, α), x′ another example of the batch.
+    """Train on λx + (1 - λ)x′ with label λy + (1 - λ)y′, λ ~ Beta(α, α), x′ another example in the batch.
 
-    A batch of one has no partner: nothing is mixed, and its readings are those without a defense, bit for bit. What
-    is sent is the exact gradient of the mixtures, so that an attacker who matches gradients gets mixtures back, and
-    one who knows of the mixing may take those of a batch apart (`demix`); one counts as leaked if either of its
-    originals does.
+    A batch with a single example is not mixed: its readings equal the undefended ones bit for bit.  Clients send the
+    mixtures' exact gradient: gradient matching returns mixtures, and an attacker aware of the mixing may separate a
+    batch's mixtures (`demix`).  A mixture counts as leaked if either original leaks.
 
-    The paper mixes a batch with a random permutation of itself.  Here that is the shift by one: a batch's order is
-    drawn anew each round, so that the partner is a random other example, and never the example itself.  λ is drawn for
-    each pair, as in the paper's formula; its listing draws one a batch.  Huang et al. 2021 (GradAttack) attack it as a
-    defense.
+    The paper mixes a batch with a random permutation.  Here the permutation is the shift by one place: each round draws
+    a new batch order, so the partner is random and never the example itself.  λ is drawn per pair, as in the paper's
+    formula; its listing draws a single λ per batch.  Huang et al. 2021 (GradAttack) attack mixup as a defense.
     """
 
     reference = "Zhang et al. 2018 (mixup)"

@@ -1,4 +1,4 @@
-"""NISS: clients' noise in shares that neighbours remove again before the mean."""
+"""NISS: clients split their noise into shares, and neighbours cancel the shares in the mean."""
 
 from dataclasses import dataclass
 
@@ -17,12 +17,12 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Niss(Defense):
-    """Clip each update to C; split its noise N(0, σ²C²) into v shares and send each, negated, to a neighbour, who adds
-    it to its upload times a factor of N(1, σ_r²).
+    """Clip each update to C; split its noise N(0, σ²C²) into v shares; send each, negated, to a neighbour.
 
-    An upload has (2 + σ_r²) times the noise, the mean σ_r² times that of as many clients: none at σ_r = 0.  This
-    happens at stage `exchange`: at type-1 an update is clipped only.  It needs equal weights in the mean, and every
-    neighbour in the round: v is K - 1 at most.
+    The neighbour adds the received share, times a factor N(1, σ_r²), to its upload.  An upload has (2 + σ_r²) times the
+    noise variance, the mean σ_r² times that for as many clients: none at σ_r = 0.  Exchange happens at stage
+    `exchange`: at type-1 an update is only clipped.  Requires equal weights in the mean and all neighbours in the
+    round: v ≤ K - 1.
     """
 
     reference = "Wang, Li, Zhou et al. 2021 (NISS), §IV, algorithm 2, theorems 2 and 3"

@@ -1,4 +1,4 @@
-"""No defense: what every other is measured against."""
+"""No defense: the baseline for all others."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from bench.defenses.base import Defense, Setting, StageTransforms
 
 @dataclass(frozen=True, kw_only=True)
 class NoDefense(Defense):
-    """The gradients as they are."""
+    """Unchanged gradients."""
 
     reference = "baseline"
     stages = ()

@@ -1,4 +1,4 @@
-"""Threshold pruning: only the largest coordinates of an update are sent."""
+"""Threshold pruning: send only an update's largest coordinates."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,11 +10,11 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prune(Defense):
-    """Zero the coordinates of least magnitude, over the whole update.
+    """Zero the coordinates with least magnitude, over the whole update.
 
-    Fed-αCDP (§4.1) prunes a client's update, and one example's gradient in its type-2 studies; there resilience begins
-    past 40 % on MNIST, 50 % on CIFAR-10 and 80 % on LFW.  Without the momentum correction and the local residuals of
-    deep gradient compression, which concern training alone.
+    Fed-αCDP (§4.1) prunes a client's update, and a single example's gradient in its type-2 studies; resilience begins
+    above 40 % on MNIST, 50 % on CIFAR-10 and 80 % on LFW.  Omits deep gradient compression's momentum correction and
+    local residuals, which concern only training.
     """
 
     reference = "Lin et al. 2018 (DGC), as in Fed-αCDP §4.1"

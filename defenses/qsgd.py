@@ -1,4 +1,4 @@
-"""QSGD: each coordinate is rounded at random to one of s levels of its tensor's norm."""
+"""QSGD: round each coordinate at random to s levels, relative to its tensor's norm."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,12 +10,11 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Qsgd(Defense):
-    """Send Q_s(v)_i = ‖v‖₂·sign(v_i)·ξ_i, ξ_i one of the two multiples of 1/s around |v_i|/‖v‖₂ at random, so that
-    E Q_s(v) = v.
+    """Send Q_s(v)_i = ‖v‖₂·sign(v_i)·ξ_i, with ξ_i a random multiple of 1/s adjacent to |v_i|/‖v‖₂ and E Q_s(v) = v.
 
-    The default is the paper's dense regime, s = √n, in which E‖Q_s(v)‖² ≤ 2‖v‖².  Departure: a bucket, whose norm is
-    sent, is a whole tensor here (n its coordinates); the paper's experiments cut tensors into buckets of fixed size and
-    keep small tensors as they are.  The loss-free code of the levels changes no value and is left out.
+    Default: the paper's dense regime, s = √n, with E‖Q_s(v)‖² ≤ 2‖v‖².  Departure: a bucket, whose norm is sent, is a
+    whole tensor (n coordinates); the paper's experiments cut tensors into fixed-size buckets and leave small tensors
+    unchanged.  The lossless code for levels changes no value and is omitted.
     """
 
     reference = "Alistarh et al. 2017 (QSGD), NeurIPS, §3.1, theorem 3.2 and corollary 3.3"

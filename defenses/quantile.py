@@ -16,12 +16,12 @@ _SOURCE = "Andrew et al. 2021"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantile(Defense):
-    """Clip to C and add noise of multiplier σ times C; C moves towards the median norm, from a private count.
+    """Clip to C and add noise σC; C moves towards the median norm, by a private count.
 
-    Of n rows (a round's K updates, or a batch's B examples) the count of those within C has noise σ_b = n/20.  For the
-    ε of σ alone, the main noise is raised to (σ⁻² - (2σ_b)⁻²)^(-1/2), which exists for σ < n/10 only;
-    `correction = "none"` does not raise it, and ε is of the two together.  `share` gives each row N(0, σ²C²/n), so that
-    their sum carries N(0, σ²C²); `each` gives N(0, σ²C²).
+    Rows: a round's K updates, or a batch's B examples.  The count of n rows within C has noise σ_b = n/20.  To keep the
+    ε for σ, the main noise is raised to (σ⁻² - (2σ_b)⁻²)^(-1/2), which exists only for σ < n/10; `correction = "none"`
+    does not raise the noise, and ε covers both.  `share` gives each row N(0, σ²C²/n), so the sum carries N(0, σ²C²);
+    `each` gives each row N(0, σ²C²).
     """
 
     reference = "Andrew et al. 2021; Fed-αCDP §7.6, per example as its table III suggests"
@@ -69,7 +69,8 @@ class Quantile(Defense):
         )
 
     def main_multiplier(self, rows: int) -> float:
-        """The multiplier of the main noise beside a count of `rows`; raises ValueError where none exists."""
+        """Noise multiplier of the sum, after the private quantile count (Andrew et al. 2021, theorem 1).  Raises
+        ValueError if none exists."""
         if self.correction == "none":
             return self.sigma
         remaining = self.sigma**-2 - (rows / 10) ** -2

@@ -1,4 +1,4 @@
-"""Random pruning: a random subset of the coordinates above a threshold is sent."""
+"""Random pruning: send a random subset of the coordinates above a threshold."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,10 +11,10 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomPrune(Defense):
-    """Send a fixed share of the coordinates, drawn from those whose magnitude is above a threshold.
+    """Send a fixed share of coordinates, drawn from the coordinates with magnitude above a threshold.
 
-    DSSGD's optional noise on what is sent is Gaussian here; the original divides an ε between Laplace noise and a noisy
-    choice, and this claims none.
+    DSSGD's optional noise on sent coordinates is Gaussian here, without a claimed ε; the original splits ε between
+    Laplace noise and a noisy selection.
     """
 
     reference = "Shokri & Shmatikov 2015 (DSSGD), as in Fed-αCDP §4.1"

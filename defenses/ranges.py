@@ -1,4 +1,4 @@
-"""Ranges of a transform's numbers, checked where it is made; each check returns the number or raises ValueError."""
+"""Range checks for a transform's numbers, at construction: each returns the number or raises ValueError."""
 
 import math
 

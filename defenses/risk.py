@@ -1,4 +1,4 @@
-"""Leakage risk of layers, and slices of an update that carry equal shares of it (Risk-balanced §4)."""
+"""Leakage risk per layer, and update slices with equal risk (Risk-balanced §4)."""
 
 import math
 from collections.abc import Mapping
@@ -17,12 +17,12 @@ CHUNK = 25  # examples at once
 
 
 def layer_of(name: str) -> str:
-    """The layer of a parameter: its module, so that a weight and its bias are one."""
+    """Module name: a weight and its bias share a layer."""
     return name.rpartition(".")[0]
 
 
 def layers(tensors: Tensors) -> dict[str, list[str]]:
-    """Layer → names of its parameters, both in the mapping's order."""
+    """Layer → its parameter names, both in mapping order."""
     names: dict[str, list[str]] = {}
     for name in tensors:
         names.setdefault(layer_of(name), []).append(name)
@@ -30,11 +30,10 @@ def layers(tensors: Tensors) -> dict[str, list[str]]:
 
 
 def layer_risks(public: Public, *, directions: int) -> dict[str, float]:
-    """Layer → mean over the public examples of ‖J‖_F, J = ∂(gradient of the layer)/∂(example) (Risk-balanced eq. 2,
-    p = 2).
+    """Layer → mean over public examples of ‖J‖_F, J = ∂(layer gradient)/∂(example) (Risk-balanced eq. 2, p = 2).
 
-    ‖J‖_F² is the mean of ‖Ju‖² over random vectors u of signs (Hutchinson): `directions` of them, each in one pass for
-    all layers.  With as many directions as an example has values they are its axes, and the norm is exact.
+    ‖J‖_F² is the mean ‖Ju‖² over random sign vectors u (Hutchinson): `directions` vectors, each in a single pass for
+    all layers.  With at least as many directions as input values, u runs over the axes and the norm is exact.
     """
     size = public.inputs[0].numel()
     exact = directions >= size
@@ -54,10 +53,11 @@ def layer_risks(public: Public, *, directions: int) -> dict[str, float]:
 
 
 def equal_risk(tensors: Tensors, risks: Mapping[str, float], slices: int) -> tuple[int, ...]:
-    """Where slices end, in coordinates of all tensors end to end: each carries 1/s of the risk, as nearly as blocks
-    allow.  Blocks have one size, the greatest common divisor of the layers'; a layer's blocks share its risk equally.
+    """Slice ends, in coordinates of all tensors end to end: each slice carries 1/s of the risk, up to block
+    granularity.
 
-    Raises ValueError for more slices than blocks.
+    Block size: the layer sizes' greatest common divisor; blocks in a layer share its risk equally.  Raises ValueError
+    for more slices than blocks.
     """
     size = block_size(tensors)
     each = [
@@ -69,19 +69,21 @@ def equal_risk(tensors: Tensors, risks: Mapping[str, float], slices: int) -> tup
 
 
 def equal_size(tensors: Tensors, slices: int) -> tuple[int, ...]:
-    """Where slices of equal length end, as nearly as blocks allow (Risk-balanced Table III)."""
+    """Slice ends for equal lengths, up to block granularity (Risk-balanced Table III)."""
     size = block_size(tensors)
     return _ends(torch.ones(_numel(tensors, list(tensors)) // size, dtype=torch.float64), size, slices)
 
 
 def block_size(tensors: Tensors) -> int:
-    """The greatest common divisor of the layers' sizes."""
+    """Greatest common divisor of the layer sizes."""
     return reduce(math.gcd, (_numel(tensors, names) for names in layers(tensors).values()))
 
 
 def root_set(public: Public, *, examples: int, bias: float) -> Public:
-    """So many public examples, a share `bias` of them of the first one's class, the others of the other classes; fewer
-    where there are too few of either.  Without a bias, the first of all."""
+    """`examples` public examples: a share `bias` from the first example's class, the rest from other classes.
+
+    Fewer if either kind is scarce.  Without bias: the first examples.
+    """
     if bias == 0:
         rows = torch.arange(min(examples, len(public.inputs)))
     else:
@@ -93,7 +95,7 @@ def root_set(public: Public, *, examples: int, bias: float) -> Public:
 
 
 def _directional(public: Public, inputs: Tensor, labels: Tensor, u: Tensor) -> dict[str, Tensor]:
-    """Each example's gradient, differentiated along its u: name → (example, *shape)."""
+    """Derivative of each example's gradient along its u: name → (example, *shape)."""
     weights, loss = dict(public.weights), example_loss(public.model)
 
     def of_example(x: Tensor, y: Tensor, along: Tensor) -> dict[str, Tensor]:
@@ -123,7 +125,7 @@ def _numel(tensors: Tensors, names: list[str]) -> int:
 
 
 def _ends(each: Tensor, size: int, slices: int) -> tuple[int, ...]:
-    """The blocks' ends at which the running total is nearest to each share of the whole; no slice is empty."""
+    """Block ends with running totals nearest to each equal share; every slice is non-empty."""
     if not 1 <= slices <= len(each):
         raise ValueError(f"{slices} slices of {len(each)} blocks are impossible; take at most {len(each)}")
     total = each.cumsum(0) / each.sum()

@@ -16,13 +16,13 @@ from bench.points import Stage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RiskBalanced(Defense):
-    """Cut the update into s slices of equal leakage risk; each client adds N(0, σ²) to max(1, ⌊sγ⌋) of them, chosen
-    again in each round; the server removes from the mean what random-matrix theory calls noise.
+    """Cut the update into s slices with equal leakage risk; each client noises a few, chosen anew in each round.
 
-    A layer's risk is how much its gradient changes with the example, over a small public root set, at the first
-    weights of the training or attack.  Nothing bounds the effect of one row: there is no ε.
+    Noise N(0, σ²) on max(1, ⌊sγ⌋) slices; the server removes the part of the mean that random-matrix theory classes as
+    noise.  A layer's risk: how much its gradient changes with the example, on a small public root set, at the initial
+    weights of the training or attack.  No bound on a row's effect, hence no ε.
 
-    An attacker who ignores the slices that fit worst recovers what the others show (RESULTS.md).
+    An attacker who ignores the worst-fitting slices recovers the information in the others (RESULTS.md).
     """
 
     reference = "Risk-balanced §4, §5, algorithm 1"

@@ -1,8 +1,8 @@
-"""Schedules: how a number changes over the rounds, as pure functions round → value.
+"""Schedules: pure functions round → value.
 
-Fed-αCDP §5.3 gives the four decays of σ.  Rounds count from 0 here, as everywhere in bench, and each schedule gives
-its `initial` value in round 0.  The paper counts from 1: its cyclic formula (with t - 1) does the same, and its three
-others would start one step down.  A value never falls below 0: at 0 there is no noise.
+Fed-αCDP §5.3 gives the four decays for σ.  Rounds count from 0, as everywhere in bench; each schedule gives `initial`
+in round 0.  The paper counts from 1: its cyclic formula (with t - 1) agrees, its three others would start a step lower.
+Values never fall below 0; at 0 no noise is added.
 """
 
 import math
@@ -15,13 +15,13 @@ Schedule = Callable[[int], float]
 
 
 def value_at(number: float | Schedule, round: int) -> float:
-    """The number itself, or its schedule's value in this round, counted from 0."""
+    """The number, or the schedule's value in this round (from 0)."""
     return number(round) if callable(number) else number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constant:
-    """The same value in every round."""
+    """Equal values in all rounds."""
 
     value: float
 
@@ -35,7 +35,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
-    """σ_0·(1 - γ·t), with γ the `slope`, and 0 from t = 1/γ on."""
+    """σ_0·(1 - γ·t), γ = `slope`; 0 for t ≥ 1/γ."""
 
     initial: float
     slope: float
@@ -50,7 +50,7 @@ class Linear:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staircase:
-    """σ_0·(1 - γ·⌊t/Γ⌋), with γ the `drop` and Γ the rounds between two drops, `every`."""
+    """σ_0·(1 - γ·⌊t/Γ⌋), γ = `drop`, Γ = `every` rounds between drops."""
 
     initial: float
     drop: float
@@ -67,7 +67,7 @@ class Staircase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exponential:
-    """σ_0·exp(-γ·t), with γ the `decay`."""
+    """σ_0·exp(-γ·t), γ = `decay`."""
 
     initial: float
     decay: float
@@ -82,9 +82,9 @@ class Exponential:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cyclic:
-    """(σ_0/2)·(cos(π·mod(t - 1, P)/P) + 1) for the paper's t = round + 1, with P = ⌈T/c⌉.
+    """(σ_0/2)·(cos(π·mod(t - 1, P)/P) + 1), t = round + 1 (the paper's t), P = ⌈T/c⌉, T = `rounds`, c = `cycles`.
 
-    T is `rounds`, c is `cycles`: each cycle falls from `initial` nearly to 0, then starts again.
+    Each cycle falls from `initial` nearly to 0.
     """
 
     initial: float
@@ -103,13 +103,11 @@ class Cyclic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsPublished:
-    """σ_t = √(2 ln(1.25/δ))/ε_t with ε_t = exp(1.664 t/10001 - 1.1809), δ = 1e-5: the schedule in the
-    accounting script of Fed-αCDP's authors, for t = 1 to 10 000 local steps, from 15.78 to 2.99.
-
-    `steps` is the length of this training, in rounds or local steps: t/10001 covers the same range.
-    """
+    """σ_t = √(2 ln(1.25/δ))/ε_t, ε_t = exp(1.664 t/10001 - 1.1809), δ = 1e-5: from the accounting script by Fed-αCDP's
+    authors, t = 1 to 10 000 local steps, σ from 15.78 to 2.99."""
 
     steps: int
+    """Training length in rounds or local steps: t/10001 covers an equal range."""
 
     def __post_init__(self) -> None:
         at_least("steps", self.steps, 1)

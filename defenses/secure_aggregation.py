@@ -1,4 +1,4 @@
-"""Secure aggregation: uploads are masked, so that the server reads their sum and nothing else."""
+"""Secure aggregation: uploads are masked, and the server reads only their sum."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,16 +10,16 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecureAggregation(Defense):
-    """Round each coordinate, limited to [-c, c], to one of 2^b steps at random and add a mask, modulo R; the masks of a
-    round sum to 0, and the server takes the sum modulo R.
+    """Round each coordinate (limited to [-c, c]) at random to 2^b steps, add a mask modulo R; a round's masks sum to 0.
 
-    An upload is uniform in the ring: at type-1 and type-0 there is nothing to find, and the description says so.  At
-    `aggregate` the mean of the K updates is exact to the rounding, and is all that protects a client.  No ε goes with
-    it: the sum is not noised beyond its rounding, which nothing calibrates, and masks hide an update from who sees it
-    alone, not from who sees the sum.  `at` = "exchange" masks after type-1, which then shows the bare update.
-    Departures: R is the least power of two that holds the sum, and not 2^32, as readings have 24 bits in single
-    precision (`transforms/ring.py` has the error); clients have equal weights; nobody drops out, and keys and shares of
-    them are not simulated; the server follows the protocol, and no client tells it a mask.
+    The server takes the sum modulo R.  An upload is uniform in the ring: type-1 and type-0 reveal no information, and
+    the description says so.  At `aggregate` the mean over K updates is exact up to rounding, and only averaging
+    protects a client.  No ε: the rounding noise on the sum is not calibrated, and masks hide an update only from
+    observers of single uploads.  `at` = "exchange" masks after type-1, which then shows the bare update.
+
+    Departures: R is the least power of two that holds the sum instead of 2^32, since readings have 24 bits in single
+    precision (`transforms/ring.py` has the error); clients have equal weights; no client drops out, and keys and key
+    shares are not simulated; the server follows the protocol, and no client reveals a mask.
     """
 
     reference = "Bonawitz et al. 2017, CCS, §4; quantisation of Flower's SecAgg+ (Bell et al. 2020, CCS)"

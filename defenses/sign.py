@@ -1,4 +1,4 @@
-"""Sign: a client sends the signs of its update, and one scale for each tensor."""
+"""Sign: send an update's signs, and a single scale per tensor."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,12 +10,11 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sign(Defense):
-    """Send (‖g‖₁/n)·sign(g) of each tensor g of n coordinates.
+    """Send (‖g‖₁/n)·sign(g) for each tensor g with n coordinates.
 
-    signSGD (Bernstein et al. 2018, algorithm 1) sends sign(g) alone, and leaves its size to the step; the scale is
-    that of EF-signSGD (Karimireddy et al. 2019, algorithm 1).  Departures: the server takes the mean of the updates,
-    not signSGD's majority vote, and no error is kept for the next round, as EF-signSGD does (`top-k` has such a
-    memory).
+    signSGD (Bernstein et al. 2018, algorithm 1) sends only sign(g), and leaves the size to the step; the scale comes
+    from EF-signSGD (Karimireddy et al. 2019, algorithm 1).  Departures: the server averages updates instead of
+    signSGD's majority vote; no error is kept for the next round, unlike EF-signSGD (`top-k` has such memory).
     """
 
     reference = "Bernstein et al. 2018 (signSGD); the scale of Karimireddy et al. 2019"

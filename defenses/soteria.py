@@ -1,4 +1,4 @@
-"""Soteria (Risk-balanced's PLD): the input features of one linear layer are pruned, in its gradient."""
+"""Soteria (Risk-balanced's PLD): prune the input features of a linear layer, in its gradient."""
 
 from dataclasses import dataclass
 
@@ -10,10 +10,10 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Soteria(Defense):
-    """Zero the columns of one linear layer's weight gradient for the input features with the least ‖∂r_i/∂x‖/|r_i|,
-    which reveal most of the example; other layers are unchanged.
+    """Zero columns in a linear layer's weight gradient, for the input features with least ‖∂r_i/∂x‖/|r_i|.
 
-    Balunović et al. 2022 broke it: the reading shows which columns are missing, and the other layers suffice.
+    Those features reveal most about the example; other layers are unchanged.  Broken by Balunović et al. 2022: the
+    reading shows the missing columns, and the other layers suffice.
     """
 
     reference = "Sun et al. 2021 (Soteria), §4; Risk-balanced's PLD"

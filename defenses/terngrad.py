@@ -1,4 +1,4 @@
-"""TernGrad: each coordinate is sent as -1, 0 or 1 times the largest magnitude of its tensor."""
+"""TernGrad: send each coordinate as -1, 0 or 1 times its tensor's largest magnitude."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,11 +10,11 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TernGrad(Defense):
-    """Limit each coordinate of a layer's g to ±c·σ, σ the deviation of its coordinates; then send s_t·sign(g)·b, b = 1
-    with chance |g|/s_t, s_t = max|g|: unbiased around the limited gradient.
+    """Limit each coordinate to ±c·σ (σ: deviation in its layer); send s_t·sign(g)·b, b = 1 with probability |g|/s_t.
 
-    A layer is one tensor here: a weight and its bias have scales of their own.  Departure: clients do not agree on
-    one s_t before they send (the paper's scaler sharing, §3.2), which would make them depend on one another.
+    s_t = max|g|: unbiased around the limited gradient.  A layer is a single tensor here: weight and bias have separate
+    scales.  Departure: clients do not agree on a common s_t before sending (the paper's scaler sharing, §3.2), since
+    clients would then depend on each other.
     """
 
     reference = "Wen et al. 2017 (TernGrad), NeurIPS, algorithm 1, §3.2 (layer-wise ternarizing, gradient clipping)"

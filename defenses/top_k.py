@@ -1,4 +1,4 @@
-"""Top-k with error feedback: the largest coordinates are sent, the others are remembered."""
+"""Top-k with error feedback: send the largest coordinates, remember the others."""
 
 from dataclasses import dataclass
 
@@ -9,12 +9,11 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopK(Defense):
-    """Send top_k(m + g), the k coordinates of largest magnitude over the whole update, and keep the rest as the
-    client's memory m for its next round.
+    """Send top_k(m + g), the k largest magnitudes over the whole update; keep the rest as memory m for the next round.
 
-    A client's first round has m = 0 and is `prune` of the same share.  Later its update carries what earlier examples
-    left behind; nobody but the client knows m, so that attackers of a later round have no description.  A client that
-    is not drawn keeps its memory as it is.
+    A client's first round has m = 0 and equals `prune` with the same share.  Later updates carry remains from earlier
+    examples; only the client knows m, so attackers in later rounds have no description.  Clients outside a round keep
+    their memory.
     """
 
     reference = "Stich et al. 2018, NeurIPS, algorithm 1 (Mem-SGD); share of Aji & Heafield 2017"

@@ -1,4 +1,4 @@
-"""Variance-based compression: a coordinate is sent once its gradient is unambiguous."""
+"""Variance-based compression: send a coordinate once its gradient is unambiguous."""
 
 from dataclasses import dataclass
 
@@ -9,14 +9,16 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VarianceBased(Defense):
-    """Hold a coordinate back until r² > α·v: r is the sum of the batches' mean gradients since it was last sent, v the
-    sum of Σ_z (g_z/B)² over their examples z, decayed by ζ at each step that does not send.
+    """Hold a coordinate back until r² > α·v.
 
-    With one example in a batch v = r² in a client's first step: for α < 1 everything is sent, as without a defense, for
-    α ≥ 1 nothing at all, so that a first round's reading is all zeros.  Single examples therefore say little of it.
-    Departures: the paper encodes what it sends in 4 bits, here values are sent as they are; every local step is one
-    iteration of it, so that with L = 1 it is the paper's, and with more a client trains on its own delayed gradients.
-    One example's gradient, at type-2, is not compressed.
+    r: sum of the batches' mean gradients since the last sending; v: sum of Σ_z (g_z/B)² over their examples z, times ζ
+    after each step without sending.  With batch size 1, v = r² in a client's first step: for α < 1 every coordinate is
+    sent, as without a defense; for α ≥ 1 none, and a first round's reading is all zeros.  Hence single examples say
+    little about this defense.
+
+    Departures: the paper encodes sent values in 4 bits, here values are unencoded; every local step is an iteration: L
+    = 1 is the paper's method, and with L > 1 a client trains on its delayed gradients.  A single example's gradient, at
+    type-2, is not compressed.
     """
 
     reference = "Tsuzuku et al. 2018, ICLR workshop, §4, algorithm 1"

@@ -1,12 +1,12 @@
-"""Bayesian differential privacy (Bayesian DP, Triastcyn & Faltings 2019): ε for data like those that were seen.
+"""Bayesian differential privacy (Bayesian DP, Triastcyn & Faltings 2019): ε for data similar to the sampled rows.
 
-    λ    order, a whole number          q    chance that the differing row takes part in a round
-    x    (‖g - g'‖/s)², squared distance of a round's two means, with the row and without it, over the noise's
-         deviation on the mean; one for each sampled row
-    δ'   chance that an estimate of a round's cost is too low
+    λ    order, an integer           q    probability that the differing row takes part in a round
+    x    (‖g - g'‖/s)², per sampled row: squared distance between a round's mean with and without the row, over the
+         noise deviation on the mean
+    δ'   probability that the estimate for a round's cost is too low
 
-(ε, δ)-BDP bounds the privacy loss over the mechanism *and* the random row that differs.  It is not DP: a row
-unlike the others has no guarantee.
+(ε, δ)-BDP bounds the privacy loss over the mechanism *and* the random differing row.  BDP is weaker than DP: an
+atypical row has no guarantee.
 """
 
 import math
@@ -24,10 +24,10 @@ LEAST_SAMPLES = 3
 
 
 def log_moments(x: Sequence[float] | Floats, *, q: float, formula: Formula = "code") -> Floats:
-    """ln E_k exp(k(k - 1)x/2), k ~ Bin(λ + 1, q), for each row and order: (row, λ); theorem 3, the inner mean of c^L.
+    """ln E_k exp(k(k - 1)x/2), k ~ Bin(λ + 1, q), for each row and order: (row, λ); theorem 3, the inner mean in c^L.
 
-    `code`: c^R is the same, as in the author's code.  `paper`: the larger of this and the printed c^R,
-    ln E exp(k(k + 1)x/2), k ~ Bin(λ, q), a loose bound that loses the amplification by sampling.
+    `code`: c^R is equal, as in the author's code.  `paper`: the larger of c^L and the printed c^R, ln E exp(k(k +
+    1)x/2), k ~ Bin(λ, q), a loose bound without amplification by sampling.
     """
     x = np.asarray(x, np.float64)
     moments = _log_mean(x, q, shift=1, sign=-1)
@@ -35,12 +35,12 @@ def log_moments(x: Sequence[float] | Floats, *, q: float, formula: Formula = "co
 
 
 def cost(moments: Floats, *, estimator: float, rounds: int = 1) -> Floats:
-    """One round's cost c(λ), (λ,), from (row, λ): the logarithm of an upper bound on the mean over rows of exp(·), by
-    Student's t at confidence 1 - δ' (eq. 5).  That assumes values near a normal law: where a few rows dominate, the
-    estimate is too low more often than δ' says (tests/test_bayesian.py has figures).
+    """A round's cost c(λ), (λ,), from (row, λ): log of an upper bound on the mean exp(·) over rows, by Student's t at
+    confidence 1 - δ' (eq. 5).
 
-    `rounds` T > 1 corrects for rounds that depend on one another, by Hölder: (1/T)·ln E exp(T·).
-    Raises `ValueError` for fewer than three rows: their deviation says too little.
+    Assumes nearly normal values: with a few dominant rows the estimate is too low more often than δ' (figures in
+    tests/test_bayesian.py).  `rounds` T > 1 corrects for dependent rounds by Hölder: (1/T)·ln E exp(T·).  Raises
+    `ValueError` for fewer than three rows, whose deviation is unreliable.
     """
     count = len(moments)
     if count < LEAST_SAMPLES:
@@ -54,8 +54,8 @@ def cost(moments: Floats, *, estimator: float, rounds: int = 1) -> Floats:
 
 
 def epsilon(total: Floats, delta: float, *, estimator: float, estimates: int) -> float | None:
-    """ε of the summed costs (λ,) at δ: min over λ of (Σc - ln(δ - estimates·δ'))/λ (corollary 1); the failure of every
-    estimate is part of δ.  None where they use it up, or where no order is finite."""
+    """ε at δ for summed costs (λ,): min over λ of (Σc - ln(δ - estimates·δ'))/λ (corollary 1); δ includes every
+    estimate's failure.  None if the failures use up δ, or if no order is finite."""
     remaining = delta - estimates * estimator
     if remaining <= 0:
         return None
@@ -65,7 +65,7 @@ def epsilon(total: Floats, delta: float, *, estimator: float, estimates: int) ->
 
 
 def guess(epsilon_: float) -> float:
-    """The highest accuracy of an attacker with a flat prior who guesses whether a row took part: 1/(1 + e^-ε)."""
+    """Highest accuracy for guessing participation, for an attacker with a flat prior: 1/(1 + e^-ε)."""
     return 1 / (1 + math.exp(-epsilon_))
 
 

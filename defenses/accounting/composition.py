@@ -1,4 +1,4 @@
-"""Composition as Fed-αCDP's Table XI has it: base, advanced, and its zCDP; and the Gaussian mechanism exactly."""
+"""Composition as in Fed-αCDP's Table XI (base, advanced, its zCDP), and the exact Gaussian mechanism."""
 
 import math
 from collections.abc import Mapping
@@ -11,12 +11,12 @@ SERIES_ROUNDING = 3  # Fed-αCDP rounds a step's ε to this many digits before i
 
 
 def classic(sigma: float, delta: float) -> float:
-    """ε = √(2 ln(1.25/δ))/σ of one Gaussian step (Dwork & Roth 2014, theorem A.1), proved for ε < 1 alone."""
+    """ε = √(2 ln(1.25/δ))/σ for a single Gaussian step (Dwork & Roth 2014, theorem A.1), proved only for ε < 1."""
     return math.sqrt(2 * math.log(1.25 / delta)) / sigma
 
 
 def amplified(epsilon: float, q: float) -> float:
-    """ln(1 + q(e^ε - 1)): of a step on a sample taken at rate q."""
+    """ln(1 + q(e^ε - 1)): ε for a step on a sample at rate q."""
     if epsilon > _LARGE:
         return epsilon + math.log(q)
     return math.log1p(q * math.expm1(epsilon))
@@ -28,19 +28,19 @@ def base(epsilon: float, steps: int) -> float:
 
 
 def advanced(epsilon: float, steps: int, delta: float) -> float:
-    """√(2·steps·ln(1/δ))·ε + steps·ε(e^ε - 1) (Dwork & Roth 2014, theorem 3.20), `delta` on top of the steps'."""
+    """√(2·steps·ln(1/δ))·ε + steps·ε(e^ε - 1) (Dwork & Roth 2014, theorem 3.20); `delta` adds to the steps' δ."""
     return math.sqrt(2 * steps * math.log(1 / delta)) * epsilon + steps * epsilon * _gain(epsilon)
 
 
 def _gain(epsilon: float) -> float:
-    """e^ε - 1, infinite where double precision cannot hold it."""
+    """e^ε - 1, infinite beyond double precision."""
     return math.expm1(epsilon) if epsilon <= _LARGE else math.inf
 
 
 def zcdp_of_paper(sigma: float, q: float, steps: int, delta: float) -> float:
-    """ρ + 2√(ρ ln(1/δ)) with ρ = steps·q²/σ², as Fed-αCDP counts.
+    """ρ + 2√(ρ ln(1/δ)), ρ = steps·q²/σ², as Fed-αCDP counts.
 
-    That is twice the Gaussian's ρ, and amplification by q² is no theorem for zCDP: for comparison with its figure.
+    Twice the Gaussian's ρ, and amplification by q² is no zCDP theorem: only for comparison with the paper's figure.
     """
     return _of_rho(steps * q**2 / sigma**2, delta)
 
@@ -50,8 +50,8 @@ def _of_rho(rho: float, delta: float) -> float:
 
 
 def of_paper(counts: Mapping[float, float], q: float, delta: float) -> dict[str, float]:
-    """Base, advanced and zCDP of `counts` steps at each multiplier σ: sums over the steps, where the three formulas
-    above have products."""
+    """Base, advanced and zCDP for `counts` steps at each multiplier σ: sums over steps replace the products in the
+    formulas above."""
     each = [
         (amplified(round(classic(sigma, delta), SERIES_ROUNDING), q), sigma, count) for sigma, count in counts.items()
     ]
@@ -66,8 +66,8 @@ def of_paper(counts: Mapping[float, float], q: float, delta: float) -> dict[str,
 
 
 def gaussian(multiplier: float, delta: float) -> float:
-    """The least ε of one Gaussian mechanism whose noise is `multiplier` times its sensitivity, exactly
-    (Balle & Wang 2018, theorem 8): δ(ε) = Φ(1/2m - εm) - e^ε Φ(-1/2m - εm)."""
+    """Least ε for a single Gaussian mechanism with noise `multiplier` times its sensitivity, exact (Balle & Wang 2018,
+    theorem 8): δ(ε) = Φ(1/2m - εm) - e^ε Φ(-1/2m - εm)."""
     if multiplier <= 0:
         return math.inf
 

@@ -1,6 +1,6 @@
-"""Accounting of what runs: an example is used as often as its client is drawn, in shuffled batches, not as Poisson.
+"""Accounting for the actual sampling: an example's use follows its client's draws, in shuffled batches, not Poisson.
 
-μ  sensitivity over noise of one Gaussian release     κ  a release's noise over sensitivity, 1/μ
+μ  sensitivity over noise, for a single Gaussian release     κ  noise over sensitivity, 1/μ
 """
 
 import math
@@ -16,11 +16,11 @@ Floats = NDArray[np.float64]
 
 
 def of_examples(releases: Sequence[float], delta: float, *, rate: float) -> float:
-    """ε of an example that each round uses with probability `rate`, and then with Σμ² of `releases`.
+    """ε for an example used in each round with probability `rate`, then with Σμ² from `releases`.
 
-    Whether it is used depends on nobody's data, and is told to the attacker: the rounds are then Gaussian releases,
-    which compose to one of μ² = Σμ² (Dong, Roth & Su 2022, corollary 3.3), and δ(ε) is the mean over who is drawn
-    (joint convexity).  `releases` Σμ² of each round, a used example's.
+    Use is independent of the data, and known to the attacker.  The rounds are therefore Gaussian releases; they compose
+    to a single release with μ² = Σμ² (Dong, Roth & Su 2022, corollary 3.3).  δ(ε) is the mean over the draws (joint
+    convexity).  `releases`: Σμ² per round, given use.
     """
     squares = np.asarray(releases, np.float64)
     if not np.isfinite(squares).all():
@@ -44,7 +44,7 @@ def of_examples(releases: Sequence[float], delta: float, *, rate: float) -> floa
 
 
 def _totals(squares: Floats, rate: float) -> tuple[Floats, Floats]:
-    """The distribution of Σ μ² over the rounds that use the example: weights and values, on a grid, rounded up."""
+    """Distribution of Σ μ² over the rounds that use the example: weights and values, on a grid, rounded up."""
     largest = float(squares.sum())
     if largest == 0:
         return np.ones(1), np.zeros(1)

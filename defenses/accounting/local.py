@@ -1,4 +1,4 @@
-"""ε of locally private reports: pure, and as large as they are many."""
+"""ε for locally private reports: pure, proportional to the number of reports."""
 
 from bench.defenses.accounting.mechanism import Reports
 from bench.defenses.accounting.report import RELEASED, TAP, EpsilonReport
@@ -8,11 +8,11 @@ _UNLINKED = "that the server cannot link reports is no theorem of composition"
 
 
 def released(reports: Reports, *, rounds: int, coordinates: int) -> tuple[EpsilonReport, ...]:
-    """ε of so many rounds of d reports: as the paper counts, as composed over one round, and over all rounds.
+    """ε for `rounds` rounds with d reports each: the paper's figure, a single round, all rounds.
 
-    The paper's is ε, of one weight in one round.  Composition gives d·ε a round against whoever can link a client's
-    coordinates, and rounds·d·ε against whoever can link its rounds as well: the valid figure, which does not rely on
-    shuffling.  Amplification by shuffling is not counted: its theorems need a small d·ε.
+    The paper counts ε for a single weight in a single round.  Composition gives d·ε per round if coordinates are
+    linkable, and rounds·d·ε if rounds are linkable too: the valid figure, without reliance on shuffling.  Amplification
+    by shuffling is omitted: its theorems need a small d·ε.
     """
     whole = coordinates * reports.epsilon
     figures = [
@@ -23,7 +23,7 @@ def released(reports: Reports, *, rounds: int, coordinates: int) -> tuple[Epsilo
 
 
 def at_tap(reports: Reports, *, coordinates: int, observations: int) -> EpsilonReport:
-    """ε of one client's reports of a round against whoever sees them together: d·ε for each observation."""
+    """ε for a client's reports in a round, seen together: d·ε per observation."""
     return _report(
         "tap",
         "a client's reports of one round: d·ε, pure",

@@ -1,4 +1,4 @@
-"""A defense's noise as an accountant reads it, and how its data are sampled."""
+"""A defense's noise as an accountant reads it, and the data sampling."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,55 +11,54 @@ Unit = Literal["example", "client"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mechanism:
-    """Gaussian noise on clipped rows: examples' gradients, or clients' updates.
-
-    `sigmas` are the multipliers σ_t as the paper counts them, one a round, or one a local step (`by_step`). `released`
-    is noise over sensitivity in the sum that a step releases, in units of σ, neighbours by adding or removing a row;
-    `rows` the same for what one sees after a stage, neighbours by replacing a row, and only for stages after which a
-    row is protected.  `unproved`: why no ε holds, None where one does.  With `per_tensor` each of M tensors is clipped
-    by itself, and a row's sensitivity is √M times the bound.  `paper`: whether Fed-αCDP's count, of noise σC on a sum,
-    applies.  `caveats`: what no accountant covers.
-    """
+    """Gaussian noise on clipped rows: example gradients, or client updates."""
 
     unit: Unit
     sigmas: tuple[float, ...]
+    """Multipliers σ_t as the paper counts them: per round, or per local step (`by_step`)."""
     released: float
+    """Noise over sensitivity in the sum that a step releases, in units of σ; neighbours: a row added or removed."""
     rows: Mapping[Stage, float]
+    """Noise over sensitivity after a stage, for stages that protect a row, in units of σ; neighbours: a row
+    replaced."""
     by_step: bool = False
     per_tensor: bool = False
+    """Each of M tensors is clipped separately: a row's sensitivity is √M times the bound."""
     paper: bool = True
+    """Fed-αCDP's count, for noise σC on a sum, applies."""
     unproved: str | None = None
+    """Reason that no ε holds; None if an ε holds."""
     caveats: tuple[str, ...] = ()
+    """Effects outside every accountant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reports:
-    """Each coordinate that a client sends is a separate report, ε-locally private, in every round.
-
-    `sending`: "split" into coordinates that nobody can link, "whole" without a name, or "named".
-    """
+    """Separate reports: each sent coordinate is ε-locally private, in every round."""
 
     epsilon: float
     sending: Literal["split", "whole", "named"]
+    """"split" into unlinkable coordinates, "whole" without a name, or "named"."""
     unit: Unit = "client"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How often a row takes part: at rate `q` in each of `per_round` steps a round, of `rounds`.
-
-    `stated` is the paper's other rate for the same sampling, if any.  What runs: in each round K of N clients are drawn
-    without replacement, `clients` (K, N; None: unknown), and a client that takes part uses an example with probability
-    `used`, and then `uses` times at most.
-    """
+    """Participation of a row."""
 
     q: float
+    """Rate in each step."""
     per_round: int
+    """Steps per round."""
     rounds: int
     stated: float | None = None
+    """The paper's second rate for the same sampling, if any."""
     clients: tuple[int, int] | None = None
+    """(K, N): K clients drawn without replacement from N in each actual round; None: unknown."""
     used: float = 1.0
+    """Probability that a participating client uses an example in a round."""
     uses: int = 1
+    """Largest number of uses in such a round."""
 
 
 def sampling_of(
@@ -73,8 +72,8 @@ def sampling_of(
     client_examples: int,
     examples: int,
 ) -> Sampling:
-    """Fed-αCDP's: an example by B/|D_i| in every local step (it states B·K/|D|, of all `examples`), a client
-    by K/N in every round."""
+    """Fed-αCDP's sampling: an example at B/|D_i| in every local step (stated: B·K/|D|, over all `examples`), a client
+    at K/N in every round."""
     if unit == "client":
         return Sampling(q=per_round / clients, per_round=1, rounds=rounds, clients=(per_round, clients))
     return Sampling(
@@ -89,9 +88,9 @@ def sampling_of(
 
 
 def uses_of_example(*, steps: int, batch: int, client_examples: int) -> int:
-    """Over a client's L local steps, the most that Σ n² can be, for an example that stands n times in a step's batch.
+    """Largest Σ n² over a client's L local steps, for an example with n copies in a step's batch.
 
-    Every pass over the examples uses each once; a batch between two passes may hold one twice.
+    Every pass uses each example once; a batch across two passes may hold an example twice.
     """
     passes = max(1, -(-steps * batch // client_examples))
     return 2 * passes if passes > 1 and client_examples % batch else passes

@@ -1,4 +1,4 @@
-"""By dp-accounting: the Poisson-subsampled Gaussian, tight, and clients drawn without replacement."""
+"""dp-accounting: the tight Poisson-subsampled Gaussian, and clients drawn without replacement."""
 
 import math
 from collections.abc import Mapping
@@ -16,9 +16,10 @@ def available() -> bool:
 
 
 def epsilon(counts: Mapping[float, float], delta: float, *, q: float) -> float:
-    """ε of `counts` steps (whole numbers) at each multiplier σ, at sampling rate `q`, neighbours by adding or removing
-    one.  An upper bound: losses are rounded up to a grid, and of more than 200 multipliers neighbouring ones count as
-    the smallest of them."""
+    """ε for `counts` steps (integers) at each multiplier σ, at sampling rate `q`; neighbours: a row added or removed.
+
+    An upper bound: losses are rounded up to a grid, and above 200 multipliers each group counts as its smallest.
+    """
     import dp_accounting
     from dp_accounting import pld
 
@@ -31,9 +32,11 @@ def epsilon(counts: Mapping[float, float], delta: float, *, q: float) -> float:
 
 
 def without_replacement(counts: Mapping[float, float], delta: float, *, per_round: int, clients: int) -> float:
-    """ε of so many rounds at each noise multiplier, neighbours by replacing one of N clients, of whom K are drawn
-    without replacement in each round: the Rényi bound of Wang, Balle & Kasiviswanathan 2019 (theorem 9; for the
-    Gaussian as dp-accounting has it)."""
+    """ε for `counts` rounds at each noise multiplier, K out of N clients drawn without replacement in each round;
+    neighbours: a client replaced.
+
+    The Rényi bound by Wang, Balle & Kasiviswanathan 2019 (theorem 9; for the Gaussian, as in dp-accounting).
+    """
     import dp_accounting
     from dp_accounting import rdp
 

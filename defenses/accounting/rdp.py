@@ -1,4 +1,4 @@
-"""The moments accountant: Rényi differential privacy of the Poisson-subsampled Gaussian, composed by adding."""
+"""Moments accountant: additive Rényi differential privacy for the Poisson-subsampled Gaussian."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -31,10 +31,10 @@ _LARGE = 600.0  # exponents up to which double precision holds the exponential
 
 
 def epsilon(counts: Mapping[float, float], delta: float, *, q: float, old: bool) -> float:
-    """ε of `counts` steps of the subsampled Gaussian at each multiplier σ, at sampling rate `q`.
+    """ε for `counts` steps with the subsampled Gaussian at each multiplier σ, at sampling rate `q`.
 
-    `old`: min over orders of RDP + ln(1/δ)/(α - 1), as in the moments accountant; otherwise the conversion of Canonne,
-    Kamath & Steinke 2020, proposition 12, which is never larger.
+    `old`: min over orders of RDP + ln(1/δ)/(α - 1), as in the moments accountant; otherwise the conversion by Canonne,
+    Kamath & Steinke 2020, proposition 12, never larger.
     """
     if len(counts) > _MANY and min(counts) > 0:
         return converted(_interpolated(counts, q), delta, old=old)
@@ -43,8 +43,8 @@ def epsilon(counts: Mapping[float, float], delta: float, *, q: float, old: bool)
 
 
 def _interpolated(counts: Mapping[float, float], q: float) -> NDArray[np.float64]:
-    """The sum where each of thousands of steps has another σ: ln RDP is smooth in ln σ, so that a cubic through one
-    lattice is right to seven digits up to order 63 (tests/test_accounting.py)."""
+    """The sum for thousands of distinct σ: ln RDP is smooth in ln σ; a cubic through a shared lattice is right to seven
+    digits up to order 63 (tests/test_accounting.py)."""
     at = np.log(np.array(list(counts)))
     first, last = math.floor(at.min() / _MESH) - 2, math.ceil(at.max() / _MESH) + 2
     nodes = _MESH * np.arange(first, last + 1)
@@ -54,7 +54,7 @@ def _interpolated(counts: Mapping[float, float], q: float) -> NDArray[np.float64
 
 
 def converted(total: NDArray[np.float64], delta: float, *, old: bool) -> float:
-    """ε at `delta` of an RDP curve over `ORDERS`."""
+    """ε at `delta` for an RDP curve over `ORDERS`."""
     orders = np.array(ORDERS)
     of_order = total + math.log(1 / delta) / (orders - 1)
     if not old:
@@ -68,9 +68,9 @@ def _rdp(q: float, sigma: float) -> tuple[float, ...]:
 
 
 def rdp(q: float, sigma: float) -> NDArray[np.float64]:
-    """RDP of one step over `ORDERS`, add-or-remove-one neighbours (Mironov, Talwar & Zhang 2019).
+    """RDP per step over `ORDERS`, neighbours by adding or removing a row (Mironov, Talwar & Zhang 2019).
 
-    q = 1 is the plain Gaussian, α/2σ².  At σ = 0 it is infinite.
+    q = 1: the plain Gaussian, α/2σ².  σ = 0: infinite.
     """
     return np.array(_rdp(q, sigma))
 
@@ -87,7 +87,7 @@ def _at_order(q: float, sigma: float, order: float) -> float:
 
 
 def _whole(q: float, sigma: float, order: int) -> float:
-    """ln Σ_k C(α, k) (1 - q)^(α - k) q^k exp((k² - k)/2σ²): section 3.3 there."""
+    """ln Σ_k C(α, k) (1 - q)^(α - k) q^k exp((k² - k)/2σ²) (section 3.3)."""
     k = np.arange(order + 1)
     logs = gammaln(order + 1) - gammaln(k + 1) - gammaln(order - k + 1)
     logs = logs + k * math.log(q) + (order - k) * math.log1p(-q) + (k * k - k) / (2 * sigma**2)
@@ -95,9 +95,10 @@ def _whole(q: float, sigma: float, order: int) -> float:
 
 
 def _fractional(q: float, sigma: float, order: float) -> float:
-    """ln E_{x ~ N(0, σ²)} (1 - q + q·exp((2x - 1)/2σ²))^α by the trapezoid rule, which converges
-    geometrically here; what is summed is the difference to 1, so that small values keep their digits, or,
-    where it would overflow, its logarithm."""
+    """ln E_{x ~ N(0, σ²)} (1 - q + q·exp((2x - 1)/2σ²))^α by the trapezoid rule, with geometric convergence here.
+
+    Sums the difference to 1, for the digits of small values; in case of overflow, its logarithm.
+    """
     x = np.linspace(-14 * sigma, order + 14 * sigma, 40_001)
     log_ratio = np.logaddexp(math.log1p(-q), math.log(q) + (2 * x - 1) / (2 * sigma**2))
     log_density = -(x**2) / (2 * sigma**2) - math.log(sigma * math.sqrt(2 * math.pi))
@@ -107,7 +108,7 @@ def _fractional(q: float, sigma: float, order: float) -> float:
 
 
 def multiplicities(sigmas: Sequence[float], each: int) -> dict[float, int]:
-    """The number of steps at each multiplier, where every entry of `sigmas` stands for `each` steps."""
+    """Number of steps at each multiplier; every entry in `sigmas` stands for `each` steps."""
     counts: dict[float, int] = {}
     for sigma in sigmas:
         counts[sigma] = counts.get(sigma, 0) + each
@@ -115,7 +116,7 @@ def multiplicities(sigmas: Sequence[float], each: int) -> dict[float, int]:
 
 
 def grouped(counts: Mapping[float, float]) -> dict[float, float]:
-    """At most 200 multipliers: neighbouring ones count as the smallest of them."""
+    """At most 200 multipliers: each group of neighbours counts as its smallest."""
     ordered = sorted(counts)
     size = -(-len(ordered) // _MANY)
     return {

@@ -1,4 +1,4 @@
-"""ε with its meaning: unit, adversary, convention, sampling, adjacency, and caveats."""
+"""ε with its meaning: unit, adversary, convention, sampling, adjacency, caveats."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -23,10 +23,7 @@ _ADDED, _REMOVED, _REPLACED = "one added or removed", "one removed: its gradient
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpsilonReport:
-    """One figure for ε at δ, or the reason why there is none (`absent`).
-
-    `multiplier` is noise over sensitivity, its first and last value, if any; `steps` at sampling rate `q` are composed.
-    """
+    """A figure for ε at δ, or the reason for its absence."""
 
     convention: Convention
     accountant: str
@@ -36,24 +33,27 @@ class EpsilonReport:
     delta: float
     q: float
     steps: int
+    """Composed steps, at sampling rate `q`."""
     multiplier: tuple[float, float] | None
+    """Noise over sensitivity: first and last value, if any."""
     sampling: str
     adjacency: str
     caveats: tuple[str, ...] = ()
     absent: str | None = None
+    """Reason for a missing ε."""
 
     def json(self) -> dict[str, Any]:
-        """The figure as a record holds it."""
+        """The figure for a record."""
         return asdict(self)
 
 
 def released(
     mechanism: Mechanism, sampling: Sampling, *, tensors: int, delta: float = DELTA
 ) -> tuple[EpsilonReport, ...]:
-    """ε of the released models: by the sampling that runs, as if it were Poisson, and by the paper's count, at its
-    rate and at its stated rate.
+    """ε for the released models: actual sampling, idealised Poisson, and the paper's counts at the actual and the
+    stated rate.
 
-    `tensors` is M.  The rounds are those of `sampling`, which may be fewer than the mechanism plans.
+    `tensors` is M.  Rounds come from `sampling`, possibly fewer than planned in the mechanism.
     """
     ours = (*_valid(mechanism, sampling, tensors, delta), _idealised(mechanism, sampling, tensors, delta))
     if not mechanism.paper:
@@ -67,9 +67,9 @@ def released(
 def figures(
     sigma: float, *, q: float, steps: int, tensors: int = 1, uses: int = 1, delta: float = DELTA
 ) -> tuple[EpsilonReport, ...]:
-    """ε by every convention for noise σC on the sum of clipped examples, in so many steps at rate `q`.
+    """ε by every convention, for noise σC on the sum of clipped examples, `steps` steps at rate `q`.
 
-    With `tensors` above 1 each is clipped by itself; `uses` is how often the tap shows one example.
+    `tensors` above 1: each is clipped separately.  `uses`: how often the tap shows an example.
     """
     mechanism = Mechanism(unit="example", sigmas=(sigma,), released=1.0, rows={"step": 0.5}, per_tensor=tensors > 1)
     sampling = Sampling(q=q, per_round=steps, rounds=1)
@@ -79,7 +79,7 @@ def figures(
 
 
 def paper_epsilon(mechanism: Mechanism, sampling: Sampling, delta: float = DELTA) -> float:
-    """Fed-αCDP's figure: the moments accountant with σ as stated; of clients with one step more than rounds."""
+    """Fed-αCDP's figure: moments accountant, σ as stated; for clients with one step more than rounds."""
     counts = _steps(mechanism, sampling, 1.0)
     if mechanism.unit == "client":
         last = list(counts)[-1]
@@ -90,8 +90,8 @@ def paper_epsilon(mechanism: Mechanism, sampling: Sampling, delta: float = DELTA
 def at_tap(
     mechanism: Mechanism, stage: Stage, *, tensors: int, uses: int = 1, at: int = 0, delta: float = DELTA
 ) -> EpsilonReport | None:
-    """ε against an attacker who reads after `stage` and knows who takes part, over `uses` of the row at the multiplier
-    σ number `at`; None where no row is protected there."""
+    """ε against an attacker who reads after `stage` and knows the participants, over `uses` views, at multiplier number
+    `at`; None for stages without protection."""
     if stage not in mechanism.rows or mechanism.unproved:
         return None
     factor = mechanism.rows[stage] / _root(mechanism, tensors)
@@ -133,7 +133,7 @@ def _paper(mechanism: Mechanism, sampling: Sampling, delta: float) -> EpsilonRep
 
 
 def _table_11(mechanism: Mechanism, sampling: Sampling, delta: float) -> list[EpsilonReport]:
-    """The three other accountants of Fed-αCDP's Table XI, each with its flaw."""
+    """The three other accountants in Fed-αCDP's Table XI, each with its flaw."""
     counts, q = _steps(mechanism, sampling, 1.0), sampling.q
     if 0.0 in counts:
         return []
@@ -188,7 +188,7 @@ def _idealised(mechanism: Mechanism, sampling: Sampling, tensors: int, delta: fl
 
 
 def _valid(mechanism: Mechanism, sampling: Sampling, tensors: int, delta: float) -> tuple[EpsilonReport, ...]:
-    """ε by the sampling that runs; of examples removed, the headline, and replaced."""
+    """ε for the actual sampling; examples: removed (the headline), and replaced."""
     if sampling.clients is None:
         return ()
     drawn, clients = sampling.clients
@@ -241,7 +241,7 @@ def _valid(mechanism: Mechanism, sampling: Sampling, tensors: int, delta: float)
 
 
 def _by_round(mechanism: Mechanism, sampling: Sampling, factor: float) -> list[float]:
-    """The multiplier of each round; of local steps with their own σ, the least."""
+    """Multiplier per round; with a separate σ per local step, the least."""
     count = sampling.per_round if mechanism.by_step else 1
     sigmas = mechanism.sigmas[: sampling.rounds * count]
     return [factor * min(sigmas[first : first + count]) for first in range(0, len(sigmas), count)]
@@ -256,7 +256,7 @@ def _unless_unproved(mechanism: Mechanism, epsilon: Callable[[], float], *, need
 
 
 def _steps(mechanism: Mechanism, sampling: Sampling, factor: float) -> dict[float, int]:
-    """The number of steps at each multiplier, in the rounds of `sampling`."""
+    """Number of steps at each multiplier, in the rounds of `sampling`."""
     if mechanism.by_step:
         planned, each = mechanism.sigmas[: sampling.rounds * sampling.per_round], 1
     else:
@@ -265,7 +265,6 @@ def _steps(mechanism: Mechanism, sampling: Sampling, factor: float) -> dict[floa
 
 
 def _ends(counts: Mapping[float, int]) -> tuple[float, float]:
-    """The first and the last multiplier."""
     multipliers = list(counts)
     return multipliers[0], multipliers[-1]
 
@@ -281,7 +280,7 @@ def _caveats(mechanism: Mechanism, tensors: int) -> tuple[str, ...]:
 
 
 def _finite(epsilon: float) -> Mapping[str, Any]:
-    """The fields of an ε: where it is infinite, absent with the reason."""
+    """Fields for an ε; an infinite ε is absent, with the reason."""
     if math.isfinite(epsilon):
         return {"epsilon": epsilon}
     return {"epsilon": None, "absent": "no noise at some step, or too little to count: no ε holds"}

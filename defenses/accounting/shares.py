@@ -1,7 +1,7 @@
-"""Variances of negated noise shares, in units of a client's own noise σ_i²: numbers alone.
+"""Variances for negated noise shares, in units of a client's noise variance σ_i²: plain numbers.
 
-ρ  σ_r², variance of the factor on a received share     q  share of the neighbours who collude
-v  shares, and so neighbours, of a client               K  clients of a round
+ρ  σ_r², variance of the factor on a received share     q  share of colluding neighbours
+v  shares, and neighbours, per client                   K  clients in a round
 """
 
 import math
@@ -10,27 +10,27 @@ import numpy as np
 
 
 def upload_variance(rho: float, q: float = 0.0) -> float:
-    """Of the noise on one upload read alone, by a server with colluders: (1 - q)(2 + ρ) + qρ (NISS §V-B, derived;
-    at q = 0 the noise that its algorithm adds)."""
+    """Noise on a single upload, read by a server with colluders: (1 - q)(2 + ρ) + qρ (NISS §V-B, derived; at q = 0 the
+    noise in its algorithm)."""
     return (1 - q) * (2 + rho) + q * rho
 
 
 def aggregate_variance(rho: float) -> float:
-    """Of the noise on the sum of all uploads, per client: ρ (NISS theorem 2); of plain noise it is 1."""
+    """Noise on the sum of all uploads, per client: ρ (NISS theorem 2); plain noise has 1."""
     return rho
 
 
 def least_factor_variance(q: float) -> float:
-    """The ρ at which an upload read alone keeps variance 1 (NISS theorem 3): 2q - 1, at least 0."""
+    """Least ρ with variance 1 on a single upload (NISS theorem 3): 2q - 1, at least 0."""
     return max(0.0, 2 * q - 1)
 
 
 def conditional_variance(rho: float, *, clients: int, shares: int, q: float = 0.0) -> float:
-    """Of the noise on one upload to a server that knows all other clients' parameters, and so their noise (the
-    adversary of differential privacy): the variance after the best linear estimate.
+    """Noise on an upload given all other clients' parameters, hence their noise (the adversary in differential
+    privacy): variance after the best linear estimate.
 
-    Honest clients are a ring of (1 - q)·K with (1 - q)·v neighbours on each side, whose uploads correlate
-    by -1/v: the matrix is circulant, and the variance 1/mean(1/λ) over its eigenvalues λ.  0 where ρ = 0.
+    Honest clients form a ring with (1 - q)·K members and (1 - q)·v neighbours on each side; neighbouring uploads
+    correlate by -1/v.  The matrix is circulant, with variance 1/mean(1/λ) over its eigenvalues λ.  ρ = 0: variance 0.
     """
     honest, near = round((1 - q) * clients), round((1 - q) * shares)
     if honest < 1:

@@ -1,4 +1,4 @@
-"""Clipping by each coordinate's own mean and scale, learned from earlier gradients (Pichapati et al. 2019)."""
+"""Clipping by each coordinate's mean and scale, learned from earlier gradients (Pichapati et al. 2019)."""
 
 import math
 from dataclasses import dataclass
@@ -16,24 +16,27 @@ _MEAN, _SPREAD = "mean/", "variance/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptiveClip(Transform):
-    """w = (g - a)/b clipped to norm 1, all coordinates together; noise of deviation `multiplier` on w;
-    g̃ = b·w + a.  Then, with the a and b that were used, v = (g̃ - a)² - b²·multiplier²/n within [h1, h2];
-    a ← .99a + .01g̃; s² ← .9s² + .1v; b_i = √s_i·√Σs.  Where n rows share a state, g̃ there is their mean.  The
-    state comes from noised gradients alone.
+    """w = (g - a)/b, clipped to norm 1 over all coordinates, plus noise with deviation `multiplier`; g̃ = b·w + a.
 
-    `as_cited`: s ← .9s + .1v and noise of deviation multiplier², as in the repository that Fed-αCDP cites.
+    Update, with the current a and b: v = (g̃ - a)² - b²·multiplier²/n, clamped to [h1, h2]; a ← .99a + .01g̃; s² ← .9s²
+    + .1v; b_i = √s_i·√Σs.  For n rows with a shared state, g̃ here is their mean.  The state depends only on noised
+    gradients.
     """
 
     random: ClassVar[bool] = True
 
     owner: Literal["server", "client"]
+    """Owner of the state."""
     multiplier: float
-    low: float  # h1
-    high: float  # h2
+    low: float
+    """h1."""
+    high: float
+    """h2."""
     as_cited: bool = False
+    """s ← .9s + .1v and noise with deviation multiplier², as in the repository cited by Fed-αCDP."""
 
     def initial(self, shapes: Shapes) -> State:
-        """a = 0, s = √(h1·h2); the state holds s², or s itself if `as_cited`."""
+        """a = 0, s = √(h1·h2); stored: s², or s if `as_cited`."""
         start = (self.low * self.high) ** (0.5 if self.as_cited else 1.0)
         return {_MEAN + name: torch.zeros(shape) for name, shape in shapes.items()} | {
             _SPREAD + name: torch.full(shape, start) for name, shape in shapes.items()
@@ -63,7 +66,7 @@ class AdaptiveClip(Transform):
         return noised, after
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """Of each coordinate (b·multiplier)²: the scales b are public, where the server keeps them."""
+        """(b·multiplier)² per coordinate: the server's scales b are public."""
         del context
         of_client = self.owner == "client"
         _, widths = self._scales(state, int(of_client))
@@ -84,7 +87,7 @@ class AdaptiveClip(Transform):
     def _read(
         self, tensors: Tensors, state: State, lead: int, shared: int
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """a and b, name → shaped to broadcast against the rows; the state has `shared` leading axes."""
+        """a and b, shaped to broadcast against the rows; the state has `shared` leading axes."""
 
         def over_rows(name: str, value: Tensor) -> Tensor:
             shape = (*value.shape[:shared], *[1] * (lead - shared), *value.shape[shared:])
@@ -98,5 +101,4 @@ class AdaptiveClip(Transform):
 
 
 def _unit(tensors: Tensors, context: Context) -> dict[str, Tensor]:
-    """Rows clipped to norm 1, all coordinates together."""
     return rescaled(tensors, Scaling(clip_factors(norms(tensors, context.lead), 1.0, "flat")), context)

@@ -1,4 +1,4 @@
-"""Compensation: the part of a mean update that random-matrix theory takes for noise is removed."""
+"""Compensation: remove the noise part of a mean update, by random-matrix theory."""
 
 import math
 from dataclasses import dataclass
@@ -13,17 +13,18 @@ from bench.defenses.transforms.rows import flattened, unflattened
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compensate(Transform):
-    """Of the mean as a matrix C (v × w, rows end to end, padded with zeros), keep C·P·Pᵀ: P are the eigenvectors of
-    CᵀC/v whose eigenvalues lie outside the Marchenko–Pastur interval σ̂²(1 ± √(w/v))² of the noise (Risk-balanced §5).
+    """Reshape the mean to a matrix C (v × w, rows end to end, zero-padded); keep C·P·Pᵀ (Risk-balanced §5).
 
-    `variance` is σ̂², of the noise on a coordinate of the mean, the same for all; `quotient` Q = v/w.
-    Noise on slices differs between coordinates: `tolerance` widens the interval by that share of each edge.
+    P: eigenvectors of CᵀC/v with eigenvalues outside the noise's Marchenko–Pastur interval σ̂²(1 ± √(w/v))².
     Eigenvalues below the interval count as data.
     """
 
     variance: float
+    """σ̂²: noise variance per coordinate of the mean, equal for all coordinates."""
     quotient: float
+    """Q = v/w."""
     tolerance: float
+    """Widens the interval by this share of each edge: noise on slices differs between coordinates."""
 
     def __post_init__(self) -> None:
         at_least("variance", self.variance)
@@ -45,9 +46,9 @@ class Compensate(Transform):
         return unflattened(kept, tensors, context.lead)
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """The candidate in the directions that the reading shows: C·P·Pᵀ lies in the space of P.
+        """The candidate in the reading's directions: C·P·Pᵀ lies in the span of P.
 
-        Its last row is cut off with the padding, and tells nothing of P.
+        The matrix's last row, cut off with the padding, reveals no part of P.
         """
         width, height = self._size(flattened(tensors, context.lead).shape[-1])
         c, seen = (self._matrix(flattened(each, context.lead), width, height) for each in (tensors, observed))
@@ -59,7 +60,7 @@ class Compensate(Transform):
         return unflattened(((c @ p.mT) @ p).flatten(-2)[..., :size], tensors, context.lead)
 
     def _size(self, size: int) -> tuple[int, int]:
-        """Columns w and rows v of the matrix of so many coordinates."""
+        """Columns w and rows v for `size` coordinates."""
         width = max(1, int(math.sqrt(size / self.quotient)))
         return width, -(-size // width)
 

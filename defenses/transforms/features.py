@@ -1,4 +1,4 @@
-"""How much of an example a layer's input features reveal: ‖∂r_i/∂x‖/|r_i|, whole, or only where a cut falls."""
+"""Leakage of an example by a layer's input features, ‖∂r_i/∂x‖/|r_i|: exact, or only near a cut."""
 
 import copy
 import warnings
@@ -21,7 +21,7 @@ _GREY = 0.5  # the picture whose Jacobian is known
 
 
 def linear(model: nn.Module, layer: str) -> str:
-    """The name of the linear layer of that name, or of the last there is; raises ValueError for none."""
+    """Name of this linear layer, or of the last linear layer; raises ValueError if none exists."""
     layers = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     if layer and layer not in layers:
         raise ValueError(f"no linear layer {layer!r}; there are {', '.join(layers) or 'none'}")
@@ -31,18 +31,18 @@ def linear(model: nn.Module, layer: str) -> str:
 
 
 def feature_sensitivity(local: Local, layer: str) -> Tensor:
-    """‖∂r_i/∂x‖/|r_i| of every input feature of a linear layer, (client, example, feature); ∞ where r_i = 0."""
+    """‖∂r_i/∂x‖/|r_i| for every input feature of a linear layer, (client, example, feature); ∞ for r_i = 0."""
     return _of_clients(local, layer, lambda shared: _whole)
 
 
 def sensitivity_about(local: Local, layer: str, count: int) -> Tensor:
-    """The same for the search of an attack: exact for the features about the `count`-th smallest, 0 for those that
-    are surely below, ∞ for those surely above; (client, example, feature).
+    """`feature_sensitivity` for an attack's search: exact near the `count`-th smallest, 0 surely below, ∞ surely above;
+    (client, example, feature).
 
-    A whole Jacobian takes ten times as long as the gradients.  So each row's norm is estimated by its products with
-    random directions, and only the rows nearest to the cut are differentiated.  With one set of weights the Jacobian
-    of a grey picture is known once: what the estimates get wrong there, they get wrong at the examples as well.
-    On untrained and trained LeNets, MNIST and CIFAR-10, 99.5 % and more of the features fall on their true side.
+    A whole Jacobian takes ten times as long as the gradients.  Each row's norm is therefore estimated by products with
+    random directions, and only the rows nearest to the cut are differentiated.  With shared weights, a grey picture's
+    exact Jacobian is computed once: estimation errors at grey carry over to the examples.  On untrained and trained
+    LeNets, MNIST and CIFAR-10, at least 99.5 % of the features fall on their true side.
     """
     return _of_clients(local, layer, lambda shared: partial(_screened, count=count, shared=shared))
 
@@ -100,7 +100,7 @@ def _values(of_example: _OfExample, weights: Tensors, inputs: Tensor) -> Tensor:
 
 
 def _norms(of_example: _OfExample, weights: Tensors, inputs: Tensor, rows: Tensor | None = None) -> Tensor:
-    """‖∂r_i/∂x‖, (example, feature); of the features `rows` alone, (example, row), where they are given."""
+    """‖∂r_i/∂x‖, (example, feature); with `rows`: (example, row)."""
 
     def chosen(x: Tensor, rows: Tensor | None) -> Tensor:
         r = of_example(weights, x)
@@ -112,7 +112,7 @@ def _norms(of_example: _OfExample, weights: Tensors, inputs: Tensor, rows: Tenso
 
 
 def _estimates(of_example: _OfExample, weights: Tensors, inputs: Tensor) -> Tensor:
-    """The root mean square of (∂r_i/∂x)·v over directions v of random signs, the same at each call and example."""
+    """Root mean square of (∂r_i/∂x)·v over random sign directions v, equal for all calls and examples."""
     drawn = torch.randint(
         2, (_DIRECTIONS, *inputs.shape[1:]), generator=torch.Generator().manual_seed(0), dtype=torch.int8
     )
@@ -133,7 +133,7 @@ def _estimates(of_example: _OfExample, weights: Tensors, inputs: Tensor) -> Tens
 
 
 def _features(model: nn.Module, layer: str) -> _OfExample:
-    """(weights, x) → the layer's input, (feature,); on a copy, as threads share the model."""
+    """(weights, x) → the layer's input, (feature,); on a copy, since threads share the model."""
     module = copy.deepcopy(model)
     inputs: list[Tensor] = []
     module.get_submodule(layer).register_forward_pre_hook(lambda _, args: inputs.append(args[0]))

@@ -1,4 +1,4 @@
-"""Error feedback: what a client does not send it remembers, and adds to its next update."""
+"""Error feedback: a client remembers unsent values, and adds them to its next update."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -12,16 +12,16 @@ from bench.defenses.transforms.mask import KeepLargest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RememberUnsent(Transform):
-    """With a client's memory m, 0 before its first round: p = m + g, send top_k(p), m ← p - top_k(p) (Stich et al.
-    2018, algorithm 1, with η∇f as g).  All that was sent plus m is the sum of all g.
+    """p = m + g; send top_k(p); m ← p - top_k(p), from m = 0 (Stich et al. 2018, algorithm 1, with η∇f as g).
 
-    `share` of the coordinates is not sent, those of least magnitude over all tensors, as `KeepLargest` has it.
+    Sent values plus m equal the sum of all g.
     """
 
     owner: Literal["server", "client"] = "client"
     reads: ClassVar[Shown] = KeepLargest.reads
 
     share: float
+    """Unsent coordinates, by least magnitude over all tensors, as in `KeepLargest`."""
 
     def __post_init__(self) -> None:
         KeepLargest(share=self.share)
@@ -35,12 +35,11 @@ class RememberUnsent(Transform):
         return sent, {name: (value - sent[name]).detach() for name, value in whole.items()}
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """The candidate under its own mask: nothing is random."""
+        """The candidate under its own mask; deterministic."""
         return self.update(tensors, state, context)
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
-        """In a client's first round, whose memory is 0, what `KeepLargest` makes of the reading; later no attacker
-        knows the memory, and the harness asks for no description."""
+        """First round (memory 0): `KeepLargest.simulate`; later None, since no attacker knows the memory."""
         if context.round:
             return None
         return KeepLargest(share=self.share).simulate(tensors, observed, context)

@@ -1,4 +1,4 @@
-"""Stochastic levels: each coordinate is rounded at random, without bias, to one of a few multiples of a scale."""
+"""Stochastic levels: round each coordinate at random, without bias, to a multiple of a scale."""
 
 import math
 from collections.abc import Mapping
@@ -24,19 +24,21 @@ _SENT = 1e-4  # how exactly a reading shows the scale, relative
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StochasticLevels(Transform):
-    """g → τ·m, m = ⌊g/τ⌋, or with chance p = g/τ - ⌊g/τ⌋ one more: unbiased, each coordinate by itself, of variance
-    τ²·p(1 - p).
+    """g → τ·m, m = ⌊g/τ⌋ plus 1 with probability p = g/τ - ⌊g/τ⌋: unbiased, independent per coordinate, variance τ²·p(1
+    - p).
 
-    τ is one step of each tensor of each row: ‖g‖₂/s (`l2`) or max|g|/s (`max`), s = `levels`, or √n of a tensor of n
-    coordinates (None).  Rounding the signed number has the law of sign(g)·ξ, ξ of |g|/τ.  `clip` c: first each
-    coordinate is limited to ±c standard deviations of its tensor; a tensor whose deviation is 0 is not.
+    τ: a step for each tensor of each row, ‖g‖₂/s (`l2`) or max|g|/s (`max`).  Rounding the signed number has the same
+    distribution as sign(g)·ξ, with ξ for |g|/τ.
     """
 
     random: ClassVar[bool] = True
 
     levels: int | None
+    """s; None: √n for a tensor with n coordinates."""
     norm: Literal["l2", "max"]
     clip: float | None = None
+    """c: first limit each coordinate to ±c standard deviations of its tensor; tensors with deviation 0 are
+    unlimited."""
 
     def __post_init__(self) -> None:
         if self.levels is not None:
@@ -54,14 +56,14 @@ class StochasticLevels(Transform):
         return sent
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """The candidate itself, behind the clip."""
+        """The candidate after the clip."""
         return self._limited(tensors, context.lead), state
 
     def log_likelihood(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor:
-        """Of each level m that the reading shows, with its step τ: log(1 - |g/τ - m|).
+        """log(1 - |g/τ - m|), summed over the reading's levels m with its step τ.
 
-        For who seeks by its derivative: beyond .9 its tangent takes over, so that a candidate that could not have sent
-        m still has one.  What the scale says of the candidate's norm is left to `log_density`.
+        For gradient search: beyond .9 the tangent continues, so a candidate that cannot have sent m still has a
+        derivative. `log_density` adds the scale's information on the candidate's norm.
         """
         total = None
         for name, tensor in tensors.items():
@@ -72,8 +74,8 @@ class StochasticLevels(Transform):
         return total
 
     def log_density(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor:
-        """The same without the tangent, and with the scale, which is sent beside the levels: a candidate of another
-        scale could not have sent it.  Impossible levels count log 10⁻⁶ each."""
+        """`log_likelihood` without the tangent, plus the scale, which is sent with the levels: another scale excludes a
+        candidate. Impossible levels count log 10⁻⁶ each."""
         total = None
         for name, tensor in tensors.items():
             apart, off = self._apart(tensor, observed[name].detach(), context.lead)
@@ -93,10 +95,10 @@ class StochasticLevels(Transform):
         return variances
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """At most τ²/4.  Nobody is told τ before it is read: here it is twice the largest one of a few public examples'
-        gradients, or 1 without public data, so that an update that is larger still exceeds the stated bound.
+        """At most τ²/4.  τ is secret before the reading: assumed twice the largest τ among public examples' gradients,
+        or 1 without public data; a larger update exceeds this bound.
 
-        The law of the levels needs no such guess: `log_likelihood` and `log_density` take τ from the reading.
+        `log_likelihood` and `log_density` read τ from the reading instead.
         """
         del state
         steps = self._public_steps(context)
@@ -125,8 +127,8 @@ class StochasticLevels(Transform):
         return max(1, round(math.sqrt(coordinates))) if self.levels is None else self.levels
 
     def _apart(self, tensor: Tensor, observed: Tensor, lead: int) -> tuple[Tensor, Tensor]:
-        """|g/τ - m| with the reading's τ, (*lead, coordinate), and by how much the candidate's own τ differs from it,
-        (*lead,), relative."""
+        """g/τ - m| with the reading's τ, (*lead, coordinate), and the relative deviation of the candidate's τ,
+        (*lead,)."""
         flat, seen = rows(tensor, lead), rows(observed, lead)
         tau = self._shown_step(seen, self._count(flat.shape[-1]))
         nothing = tau == 0  # a row of zeros was sent: it had no scale
@@ -136,10 +138,10 @@ class StochasticLevels(Transform):
         return apart, own / unit - (~nothing).to(own)
 
     def _shown_step(self, seen: Tensor, levels: int) -> Tensor:
-        """τ of levels that a reading shows, (*lead,): the largest of which all are multiples; 0 of zeros.
+        """Step τ shown by a reading, (*lead,): the largest τ that divides all magnitudes; 0 for zeros.
 
-        Levels are whole, so that it is the least magnitude over 1, 2, …  A tensor of few coordinates may have sent
-        multiples of 2 or 3 alone; it is then taken for one of a larger step.
+        Levels are integers, so τ is the least magnitude over 1, 2, …  A small tensor may hold only multiples of 2 or 3;
+        its step is then overestimated.
         """
         magnitudes = seen.abs()
         least = magnitudes.where(magnitudes > 0, torch.inf).amin(-1)
@@ -158,8 +160,8 @@ class StochasticLevels(Transform):
         return (least / found).where(present, 0.0)
 
     def _public_steps(self, context: Context) -> dict[str, Tensor] | None:
-        """`_MARGIN` times the largest τ of public examples' gradients in the units of the stage, name → (); None
-        without public examples."""
+        """`_MARGIN` times the largest τ among public examples' gradients, in stage units, name → (); None without
+        public examples."""
         gradients = public_gradients(context)
         if gradients is None:
             return None
@@ -171,7 +173,8 @@ class StochasticLevels(Transform):
 
 
 def public_gradients(context: Context) -> Mapping[str, Tensor] | None:
-    """The gradients of a few public examples at the round's weights, name → (example, *shape); None without any."""
+    """Gradients for a few public examples at the round's weights, name → (example, *shape); None without public
+    examples."""
     public = context.setting.public
     if public is None or not len(public.inputs):
         return None

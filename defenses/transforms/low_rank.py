@@ -1,4 +1,4 @@
-"""Low rank: keep the top singular directions of each weight, seen as a matrix (out, rest)."""
+"""Low rank: keep the top singular directions of each weight, as a matrix (out, rest)."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,10 +11,10 @@ from bench.defenses.base import Context, Shown, State, Tensors, Transform
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopDirections(Transform):
-    """The nearest matrix of rank `rank`, or of `share`·min(out, rest) without one; at least 1.
+    """Nearest matrix with rank `rank`, or `share`·min(out, rest) without `rank`; at least 1.
 
-    Parameters of fewer than two axes (biases) are unchanged, and so is a matrix that is not finite: a diverged row
-    stays visible and does not harm its neighbours.
+    Parameters with fewer than two axes (biases) are unchanged.  A non-finite matrix is unchanged too: a diverged row
+    stays visible and spares its neighbours.
     """
 
     reads: ClassVar[Shown] = "directions"
@@ -32,15 +32,15 @@ class TopDirections(Transform):
         return {name: self._truncated(tensor, context.lead) for name, tensor in tensors.items()}
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """The candidate's own truncation, with the derivative at fixed spaces: of G in U, V it is
-        UUᵀG + GVVᵀ - UUᵀGVVᵀ, the tangent of the matrices of that rank."""
+        """The candidate's truncation, with the derivative at fixed spaces U, V: UUᵀG + GVVᵀ - UUᵀGVVᵀ, the tangent to
+        the matrices with that rank."""
         return {n: self._projected(tensor, tensor, context.lead) for n, tensor in tensors.items()}, state
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """UUᵀG + GVVᵀ - UUᵀGVVᵀ with the column and row spaces U, V that the reading R shows.
+        """UUᵀG + GVVᵀ - UUᵀGVVᵀ, with the column and row spaces U, V shown by the reading R.
 
-        The truth has UUᵀG = R and GVVᵀ = R, so that this is R.  It keeps all of G but what lies outside both
-        spaces; UUᵀGVVᵀ alone throws away how far a candidate's other directions reach into them.
+        The truth has UUᵀG = R and GVVᵀ = R, hence yields R.  The result drops only the part of G outside both spaces;
+        UUᵀGVVᵀ would also drop a candidate's other directions reaching into the spaces.
         """
         return {name: self._projected(tensor, observed[name], context.lead) for name, tensor in tensors.items()}
 
@@ -73,10 +73,10 @@ class TopDirections(Transform):
 
 
 def _spaces(matrix: Tensor, kept: int) -> tuple[Tensor, Tensor]:
-    """The first singular directions of (..., out, rest): columns (..., out, kept) and rows (..., kept, rest).
+    """First singular directions of (..., out, rest): columns (..., out, kept) and rows (..., kept, rest).
 
-    By the eigenvectors of the smaller Gram matrix in double precision, up to four times faster than a decomposition of
-    the whole.  Directions below the rounding of `matrix`, or of the squares, are zero: they belong to no space.
+    Eigenvectors of the smaller Gram matrix in double precision: up to four times faster than a full decomposition.
+    Directions below rounding (of `matrix`, or of the squares) are zero and belong to no space.
     """
     exact = matrix.double()
     wide = matrix.shape[-2] <= matrix.shape[-1]
@@ -93,5 +93,5 @@ def _spaces(matrix: Tensor, kept: int) -> tuple[Tensor, Tensor]:
 
 
 def _matrices(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """(*lead, out, *rest) → (*lead, out, prod(rest)) for a parameter of this shape."""
+    """(*lead, out, *rest) → (*lead, out, prod(rest)), for a parameter with this shape."""
     return tensor.reshape(*tensor.shape[: tensor.dim() - len(shape)], shape[0], -1)

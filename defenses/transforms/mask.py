@@ -1,4 +1,4 @@
-"""Mask: keep some coordinates of the whole update of a row, and set the others to zero."""
+"""Mask: keep some coordinates of a row's update, zero the others."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,10 +15,9 @@ _SHARE = "share of coordinates set to zero"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepLargest(Transform):
-    """Zero the `share` of coordinates of least magnitude (Fed-αCDP §4.1, threshold pruning; Lin et al. 2018).
+    """Zero the `share` of coordinates with least magnitude (Fed-αCDP §4.1, threshold pruning; Lin et al. 2018).
 
-    The count is exact, round(share·n) of the n coordinates of all tensors together; of equal magnitudes the first
-    in the order of the tensors stays.
+    Exactly round(share·n) coordinates, over all tensors' n; among equal magnitudes the first in tensor order stays.
     """
 
     reads: ClassVar[Shown] = "directions"  # magnitudes up to a factor: a clip may come after it
@@ -41,9 +40,9 @@ class KeepLargest(Transform):
         return self.apply(tensors, context), state
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """The candidate where the reading is not zero: the reading shows which coordinates were kept.
+        """The candidate at the reading's nonzero coordinates, which are the kept ones.
 
-        Elsewhere its excess over the least magnitude kept: a zeroed coordinate had no more.
+        Elsewhere: its excess over the least kept magnitude, an upper limit for zeroed coordinates.
         """
         kept = {name: observed[name] != 0 for name in tensors}
         least = _least_kept(_masked(tensors, kept), observed, context.lead)
@@ -55,7 +54,7 @@ class KeepLargest(Transform):
 
 
 def _least_kept(masked: Tensors, observed: Tensors, lead: int) -> Tensor:
-    """The least magnitude that each row kept, (*lead,): the reading's, over the factor of a clip after the mask."""
+    """Least magnitude kept in each row, (*lead,): the reading's, divided by the factor of a later clip."""
     bounds = []
     for name, tensor in masked.items():
         seen, candidate = rows(observed[name], lead), rows(tensor, lead)
@@ -68,10 +67,10 @@ def _least_kept(masked: Tensors, observed: Tensors, lead: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepRandom(Transform):
-    """Keep a random subset of the coordinates whose magnitude is above `threshold`.
+    """Keep a random subset of the coordinates with magnitude above `threshold`.
 
-    Shokri & Shmatikov 2015 (DSSGD): a fixed share of all coordinates is sent, here 1 - `share`,
-    drawn without replacement from those above the threshold; where fewer are above it, all of them.
+    Shokri & Shmatikov 2015 (DSSGD): send a fixed share of all coordinates, here 1 - `share`, drawn without replacement
+    from those above the threshold, or all if fewer exceed the threshold.
     """
 
     random: ClassVar[bool] = True
@@ -98,7 +97,7 @@ class KeepRandom(Transform):
         return ("zeros",)
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """Each coordinate above the threshold times its chance of being kept."""
+        """Each coordinate above the threshold, times its probability to be kept."""
         above = {name: (tensor.abs() > self.threshold).to(tensor) for name, tensor in tensors.items()}
         drawn = flattened(above, context.lead)
         kept = drawn.shape[-1] - round(self.share * drawn.shape[-1])
@@ -106,15 +105,15 @@ class KeepRandom(Transform):
         return {n: tensor * above[n] * broadcast(chance, tensor) for n, tensor in tensors.items()}, state
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """The candidate where the reading is not zero."""
+        """The candidate at the reading's nonzero coordinates."""
         del context
         return _masked(tensors, {name: observed[name] != 0 for name in tensors})
 
 
 def _first(scores: Tensors, share: float, lead: int) -> dict[str, Tensor]:
-    """True for all but round(share·n) of each row's n coordinates: those of the highest scores.
+    """True for all but round(share·n) of each row's n coordinates: the highest scores.
 
-    A stable sort: equal scores are taken in order, on every device.
+    Stable sort: ties keep their order on every device.
     """
     vectors = flattened(scores, lead)
     count = vectors.shape[-1]

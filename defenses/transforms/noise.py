@@ -1,4 +1,4 @@
-"""Noise: independent draws on every coordinate, of a deviation that may follow a schedule."""
+"""Noise: independent draws on every coordinate, with an optional schedule for the deviation."""
 
 import math
 from abc import ABC, abstractmethod
@@ -14,7 +14,7 @@ from bench.defenses.schedules import Schedule, value_at
 
 
 class Additive(Transform, ABC):
-    """Random noise on what passes; a candidate passes unchanged."""
+    """Additive random noise; a candidate passes unchanged."""
 
     random: ClassVar[bool] = True
 
@@ -22,19 +22,19 @@ class Additive(Transform, ABC):
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]: ...
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """The candidate itself."""
+        """The candidate."""
         del context
         return dict(tensors), state
 
 
 class Noise(Additive):
-    """Additive noise of a law and a variance that are public."""
+    """Additive noise with public distribution and variance."""
 
     law: ClassVar[Law]
 
     @abstractmethod
     def variance(self, context: Context) -> float:
-        """The variance of the noise on each noised coordinate, in this round."""
+        """Noise variance per noised coordinate, in this round."""
 
     def noise(self, context: Context, state: State) -> AddedNoise:
         del state
@@ -43,16 +43,15 @@ class Noise(Additive):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaussianNoise(Noise):
-    """Add N(0, (scale·deviation)²): `deviation` a number, or a schedule of multipliers times `scale`.
-
-    `on` = "nonzero" leaves exact zeros as they are, so that a mask before it stays a mask.
-    """
+    """Add N(0, (scale·deviation)²)."""
 
     law: ClassVar[Law] = "gaussian"
 
     deviation: float | Schedule
+    """A number, or a schedule for multipliers of `scale`."""
     scale: float = 1.0
     on: Literal["all", "nonzero"] = "all"
+    """"nonzero" leaves exact zeros unchanged: an earlier mask stays a mask."""
 
     def __post_init__(self) -> None:
         at_least("noise scale", self.scale)
@@ -83,7 +82,7 @@ class GaussianNoise(Noise):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaplaceNoise(Noise):
-    """Add Laplace noise of this `scale` b, of density exp(-|x|/b)/2b and variance 2b²."""
+    """Add Laplace noise with scale b: density exp(-|x|/b)/2b, variance 2b²."""
 
     law: ClassVar[Law] = "laplace"
 
@@ -105,10 +104,10 @@ class LaplaceNoise(Noise):
 
 
 def _exponential(name: str, like: Tensor, context: Context) -> Tensor:
-    """Exponential draws of mean 1; two of them differ by a Laplace draw, finite for every uniform.
+    """Exponential draws with mean 1; the difference between two draws is Laplace, and finite for every uniform.
 
-    The inverse of the Laplace law would be infinite at u = 0, which single precision draws once in 2²⁴.  A uniform
-    that was rounded up to 1 counts as the largest number below it.
+    The Laplace inverse would be infinite at u = 0, a value with probability 2⁻²⁴ in single precision.  A uniform
+    rounded up to 1 counts as the largest number below 1.
     """
     below_one = 1 - torch.finfo(like.dtype).eps / 2
     return -torch.log1p(-context.draws.uniform(name, like).clamp(max=below_one))

@@ -13,10 +13,10 @@ from bench.defenses.transforms.rows import joint_norm, norms, rescaled
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantileClip(Transform):
-    """Clip rows, all tensors together, to C; add N(0, (multiplier·C)²); move C towards the `quantile` γ of
-    the norms: C ← C·exp(-η_C(b̃ - γ)), b̃ = (Σ 1[norm ≤ C] + N(0, σ_b²))/n, a share of that noise by each row.
+    """Clip rows flat to C; add N(0, (multiplier·C)²); move C towards the `quantile` γ of the norms.
 
-    Rows are a round's updates where the server is the `owner`, the examples of a batch where each client is.
+    C ← C·exp(-η_C(b̃ - γ)), b̃ = (Σ 1[norm ≤ C] + N(0, σ_b²))/n; each row adds a share of the count noise.  Rows: a
+    round's updates for `owner` "server", a batch's examples for "client".
     """
 
     random: ClassVar[bool] = True
@@ -24,9 +24,11 @@ class QuantileClip(Transform):
     owner: Literal["server", "client"]
     initial_bound: float
     multiplier: float
-    count_noise: float  # σ_b
+    count_noise: float
+    """σ_b."""
     quantile: float = 0.5
-    rate: float = 0.2  # η_C
+    rate: float = 0.2
+    """η_C."""
 
     def initial(self, shapes: Shapes) -> State:
         del shapes
@@ -47,7 +49,7 @@ class QuantileClip(Transform):
         return Scaling(clip_factors(norms, of_row, "flat"), self.multiplier * of_row), {"bound": after}
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """At the present C."""
+        """Variance at the present C."""
         del context
         bound = state["bound"]
         return AddedNoise(variance=(self.multiplier * float(bound.mean())) ** 2)

@@ -1,4 +1,4 @@
-"""Pruning a representation: one layer's gradient loses the features that reveal most of an example."""
+"""Representation pruning: drop the most revealing features from a layer's gradient."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -14,17 +14,17 @@ from bench.defenses.transforms.features import feature_sensitivity, linear, sens
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruneRepresentation(Transform):
-    """Zero the columns of a linear layer's weight gradient, one example's, for the `share` of its input features
-    r_i with the least ‖∂r_i/∂x‖/|r_i| (Sun et al. 2021, Soteria, §4; x the example).
+    """Zero columns in a linear layer's weight gradient, per example, for the `share` of input features r_i with least
+    ‖∂r_i/∂x‖/|r_i| (Sun et al. 2021, Soteria, §4; x the example).
 
-    `layer` is the module's name; empty: the model's last linear layer.  A feature that is 0 has no gradient
-    and goes last.
+    A zero feature has no gradient and ranks last.
     """
 
     reads: ClassVar[Shown] = "zeros"
 
     share: float
     layer: str = ""
+    """Module name; empty: the model's last linear layer."""
 
     def __post_init__(self) -> None:
         ranges.share("share of the features", self.share)
@@ -49,18 +49,18 @@ class PruneRepresentation(Transform):
         return ("zeros",)
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """Each candidate without its own columns.  A search, which asks for derivatives, screens the features first."""
+        """Each candidate without its own columns.  A search (which requests derivatives) screens the features first."""
         searching = any(value.requires_grad for value in tensors.values())
         return self._pruned(tensors, context, searching=searching), state
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """The candidate without the columns that are zero in the reading: those were pruned."""
+        """The candidate without the pruned columns, which are zero in the reading."""
         name = self._defended(tensors, context.lead)
         shown = (observed[name] != 0).any(-2, keepdim=True)
         return {**tensors, name: torch.where(shown, tensors[name], 0.0)}
 
     def _defended(self, tensors: Tensors, lead: int) -> str:
-        """The weight's name: the layer's, or that of the last weight that is a matrix."""
+        """Weight name: the layer's, or the last matrix-shaped weight's."""
         if self.layer:
             return f"{self.layer}.weight"
         return [name for name, value in tensors.items() if name.endswith("weight") and value.dim() == lead + 2][-1]

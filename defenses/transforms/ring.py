@@ -1,4 +1,4 @@
-"""A ring of integers: updates are rounded into it and masked, so that the sum of a round alone can be read."""
+"""A ring of integers: updates are rounded and masked, and only a round's sum can be read."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,12 +15,17 @@ _BITS = 24  # of an element from its first draw, at most
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ring:
-    """Integers modulo R = 2^(b + bits of K), in steps of 2c/2^b: the least power of two above the sum of K updates in
-    [-c, c].  `clip` c, `bits` b, `clients` K."""
+    """Integers modulo R = 2^(b + bits of K), in steps 2c/2^b.
+
+    R is the least power of two above the sum of K updates in [-c, c].
+    """
 
     clip: float
+    """c."""
     bits: int
+    """b."""
     clients: int
+    """K."""
 
     def __post_init__(self) -> None:
         positive("clip", self.clip)
@@ -44,21 +49,21 @@ class Ring:
         return 2 * self.clip / 2.0**self.bits
 
     def reduced(self, integers: Tensor) -> Tensor:
-        """Modulo R, in [-R/2, R/2); float64 holds each exactly."""
+        """Modulo R, in [-R/2, R/2); exact in float64."""
         size = 2.0**self.width
         return integers - size * torch.floor(integers / size + 0.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskInRing(Transform):
-    """Client k of a round sends (⌊x_k/step + u_k⌋ + m_k) mod R, times the step, x_k its update limited to [-c, c].
+    """Client k sends (⌊x_k/step + u_k⌋ + m_k) mod R, times the step; x_k: its update limited to [-c, c].
 
-    u_k is uniform in [0, 1): the rounding is unbiased.  m_k = s_k - s_(k+1) with s_k uniform in the ring, s_(K+1) =
-    s_1: uniform among all masks that sum to 0, which is the law of masks from a seed of every pair (Bonawitz et al.
-    2017, §4).  An upload by itself is uniform in the ring, whatever the update; any K - 1 of them are independent.
+    u_k is uniform in [0, 1): unbiased rounding.  m_k = s_k - s_(k+1), with s_k uniform in the ring and s_(K+1) = s_1:
+    the uniform distribution over masks with sum 0, as for masks from pairwise seeds (Bonawitz et al. 2017, §4).  A
+    single upload is uniform in the ring for every update; any K - 1 uploads are independent.
 
-    Of other than K rows, which the harness passes where no point shows what comes out, each has the mask s_k: their sum
-    is not readable, and no row is bare.
+    With a row count other than K (passed by the harness if no point shows the result) row k has mask s_k: the sum is
+    unreadable, and no row is bare.
     """
 
     random: ClassVar[bool] = True
@@ -80,26 +85,27 @@ class MaskInRing(Transform):
         return masked
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """The candidate, limited to [-c, c]: the mean over a round is around that.  One upload says nothing of it."""
+        """The candidate limited to [-c, c]: centre of a round's mean.  A single upload has no information on the
+        candidate."""
         del context
         ring = self.ring
         return {name: tensor.clamp(-ring.clip, ring.clip) for name, tensor in tensors.items()}, state
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """Of an upload that of a uniform element of the ring, (R² - 1)/12 steps squared; of the mean of K at most that
-        of their rounding, 1/(4K)."""
+        """Single upload: variance of a uniform ring element, (R² - 1)/12 steps squared.  Mean of K: at most the
+        rounding's, 1/(4K)."""
         del context, state
         square = self.ring.step**2
         return AddedNoise(variance=square * (4.0**self.ring.width - 1) / 12, of_mean=square / (4 * self.ring.clients))
 
     def log_likelihood(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor:
-        """0 for every candidate: all are as likely."""
+        """0 for every candidate: all are equally likely."""
         del observed
         first = next(iter(tensors.values()))
         return 0 * first.flatten(context.lead).sum(-1).reshape(first.shape[: context.lead])
 
     def _seeds(self, name: str, like: Tensor, context: Context) -> Tensor:
-        """s_k, uniform in [0, R), in float64, of two draws each: one has too few bits."""
+        """s_k, uniform in [0, R), in float64, from two draws each: a single draw has too few bits."""
         high = torch.floor(context.draws.uniform(f"{name}/mask high", like).double() * 2.0 ** (self.ring.width - _LOW))
         low = torch.floor(context.draws.uniform(f"{name}/mask low", like).double() * 2.0**_LOW)
         return high * 2.0**_LOW + low
@@ -107,11 +113,11 @@ class MaskInRing(Transform):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSum(Transform):
-    """The mean of a round's uploads → the mean of its updates: K times it is an integer of steps, taken modulo R.
+    """Mean of a round's uploads → mean of its updates: K times the mean is an integer number of steps, taken modulo R.
 
-    The masks and the multiples of R fall out.  In double precision that is exact.  In single precision an upload has 24
-    bits, fewer than a ring of many clients, and the mean is off by about √K/5 steps (root mean square): 2·10⁻⁶ for ten
-    clients and the default steps.
+    Masks and multiples of R cancel.  Exact in double precision.  In single precision an upload has 24 bits, fewer than
+    a ring for many clients: the mean is off by about √K/5 steps (root mean square), 2·10⁻⁶ for ten clients and default
+    steps.
     """
 
     ring: Ring

@@ -1,4 +1,4 @@
-"""Noise scaled to the norms of the gradients, not to their bound: the l2-max sensitivity of Fed-αCDP."""
+"""Noise scaled to the gradient norms instead of their bound: Fed-αCDP's l2-max sensitivity."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -18,13 +18,11 @@ FLOOR, CAP = 0.1, 32.0  # of the authors' code
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensitivityNoise(Additive):
-    """Add N(0, σ²S²), S from the norms of the client's batch (Fed-αCDP §5.1).
+    """Add N(0, σ²S²), with S from the norms in the client's batch (Fed-αCDP §5.1).
 
-    `max`: S is the largest norm of any example's any tensor; `mean-of-largest`: the mean over examples of
-    each one's largest tensor norm, within [.1, 32] (the authors' code).  At stage `example` every example is
-    noised; at stage `step` their mean, by `share`·σ·S, with S of the examples before the mean.  S depends
-    on the data, so that no accountant's ε covers it; attackers know the variance at S = `bound`, as a bound.
-    `by` counts a schedule of σ in rounds or in local steps.
+    Stage `example`: noise on every example.  Stage `step`: noise `share`·σ·S on their mean, with S from the examples
+    before the mean.  S depends on the data: no accountant's ε covers the noise; attackers know the variance at S =
+    `bound`, as an upper bound.
     """
 
     batchwise: ClassVar[bool] = True
@@ -32,8 +30,11 @@ class SensitivityNoise(Additive):
     multiplier: float | Schedule
     bound: float
     measure: Measure = "max"
+    """`max`: S is the largest tensor norm over all examples; `mean-of-largest`: the mean over examples of each
+    example's largest tensor norm, within [.1, 32] (the authors' code)."""
     share: float = 1.0
     by: Literal["round", "step"] = "round"
+    """A schedule of σ counts rounds, or local steps."""
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
         if context.stage == "example":
@@ -49,12 +50,12 @@ class SensitivityNoise(Additive):
         return Scaling({}, size[:, None].expand(first.shape))
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """The largest possible variance, S at the bound; S itself depends on the batch."""
+        """Largest possible variance, at S = bound; the actual S depends on the batch."""
         del state
         return AddedNoise(variance=(self._sigma(context) * self.share * self.bound) ** 2, bound=True)
 
     def log_density(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor | None:
-        """Of N(g, σ²S²) where S is the candidate's own; None in a batch, whose other examples have a part in S."""
+        """Density of N(g, σ²S²), with the candidate's S; None in a batch, whose other examples affect S."""
         if context.setting.batch > 1:
             return None
         own = {name: value.reshape(len(value), 1) for name, value in norms(tensors, context.lead).items()}
@@ -68,7 +69,7 @@ class SensitivityNoise(Additive):
         return density.reshape(next(iter(tensors.values())).shape[: context.lead])
 
     def _sensitivity(self, norms: Tensors) -> Tensor:
-        """(client,) of name → (client, example)."""
+        """(client,) from name → (client, example)."""
         largest = torch.stack(tuple(norms.values())).amax(0)
         return largest.amax(1) if self.measure == "max" else largest.mean(1).clamp(FLOOR, CAP)
 

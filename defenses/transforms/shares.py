@@ -1,4 +1,4 @@
-"""Noise shares: neighbours of a round remove each client's noise again, share by share."""
+"""Noise shares: neighbours in a round cancel each client's noise, share by share."""
 
 import math
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ from bench.defenses.transforms.noise import Additive
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseShares(Additive):
-    """Client i adds v shares n_ij ~ N(0, s²), v·s² = `deviation`², and, for each share n_ji that it received, -r·n_ji
-    with a factor r ~ N(1, σ_r²), for every coordinate (NISS algorithm 2).
+    """Client i adds v shares n_ij ~ N(0, s²), v·s² = `deviation`², and -r·n_ji for each received share n_ji, r ~ N(1,
+    σ_r²), per coordinate (NISS algorithm 2).
 
-    Neighbours are the next v of a ring in the round's order, K - 1 at most.  A share `context.colluders` of them,
-    the nearest, tell the attacker what they sent and received: he subtracts their n_ij, and the mean of -r·n_ji.
+    Neighbours: the next v in a ring in round order, at most K - 1.  The nearest share `context.colluders` among them
+    tell the attacker their sent and received shares: he subtracts their n_ij, and the mean of -r·n_ji.
     """
 
     mixes_clients: ClassVar[bool] = True
@@ -38,7 +38,7 @@ class NoiseShares(Additive):
         return {name: tensor + self._noise(name, tensor, context, known) for name, tensor in tensors.items()}
 
     def _noise(self, name: str, like: Tensor, context: Context, known: int) -> Tensor:
-        """The sum of all shares that remain on each upload, (client, *shape)."""
+        """Sum of the remaining shares on each upload, (client, *shape)."""
         unit, deviation = self.deviation / math.sqrt(self.shares), math.sqrt(self.factor_variance)
         total = torch.zeros_like(like)
         for number in range(self.shares):
@@ -52,7 +52,7 @@ class NoiseShares(Additive):
         return total
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """Taken as Gaussian, which it is where no neighbour colludes or σ_r is 0; the mean has that of the factors."""
+        """Taken as Gaussian (exact without colluders, or at σ_r = 0); the mean has the factors' noise."""
         del state
         share = round(context.colluders * self.shares) / self.shares
         own = self.deviation**2

@@ -1,4 +1,4 @@
-"""Shuffling: each coordinate's reports of a round reach the server in an order that names no client."""
+"""Shuffling: each coordinate's reports reach the server in an anonymous order."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,10 +11,10 @@ from bench.defenses.base import Context, Tensors, Transform
 
 @dataclass(frozen=True, slots=True)
 class ShuffleCoordinates(Transform):
-    """A random order of the clients for every coordinate of (client, *shape).  The mean is as before.
+    """A random client order for every coordinate of (client, *shape).  The mean is unchanged.
 
-    In LDP-FL (§3, algorithm 3) every parameter is sent by itself, at a time drawn uniformly in (0, T).  Independent
-    times do not reveal the sender, however short T is, so that T itself is not simulated.
+    In LDP-FL (§3, algorithm 3) every parameter is sent separately, at a uniform time in (0, T).  Independent times
+    never reveal the sender, for any T; T is therefore not simulated.
     """
 
     random: ClassVar[bool] = True

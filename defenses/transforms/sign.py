@@ -1,4 +1,4 @@
-"""Sign: one bit for each coordinate, and one scale for each tensor."""
+"""Sign: a bit per coordinate, and a scale per tensor."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,9 +12,9 @@ from bench.defenses.transforms.rows import broadcast, rows
 
 @dataclass(frozen=True, slots=True)
 class ScaledSign(Transform):
-    """g → (‖g‖₁/n)·sign(g) of each tensor of each row, n its coordinates (Karimireddy et al. 2019, §4).
+    """g → (‖g‖₁/n)·sign(g) for each tensor of each row, n coordinates (Karimireddy et al. 2019, §4).
 
-    sign(0) is 0: a coordinate without a gradient sends nothing, and a mask before this one stays a mask.
+    sign(0) = 0: a coordinate without gradient sends zero, and an earlier mask stays a mask.
     """
 
     reads: ClassVar[Shown] = "directions"  # the signs: a clip may come after it
@@ -27,10 +27,10 @@ class ScaledSign(Transform):
         return ("zeros",)
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """The candidate's own scale with the signs that the reading shows, plus the candidate itself at each
-        coordinate whose sign is another: the truth has none of those.
+        """The candidate's scale with the reading's signs, plus the candidate at coordinates with a wrong sign (none at
+        the truth).
 
-        The derivative is of what a candidate has to change.  That of the code is zero but for the scale.
+        The derivative follows the required change in the candidate; the code's derivative is zero except for the scale.
         """
         simulated = {}
         for name, tensor in tensors.items():
@@ -41,5 +41,5 @@ class ScaledSign(Transform):
 
 
 def _scale(tensor: Tensor, lead: int) -> Tensor:
-    """The mean magnitude of each row, shaped to multiply it."""
+    """Mean magnitude of each row, shaped to multiply the row."""
     return broadcast(rows(tensor, lead).abs().mean(-1), tensor)

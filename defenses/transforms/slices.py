@@ -1,4 +1,4 @@
-"""Slice noise: Gaussian noise on a few slices of an update, chosen again by each client in each round."""
+"""Slice noise: Gaussian noise on a few slices of an update, chosen anew by each client in each round."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,14 +13,12 @@ from bench.defenses.transforms.rows import flattened, unflattened
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceNoise(Transform):
-    """Add N(0, `deviation`²) to `count` of the slices, chosen by reservoir sampling (Risk-balanced algorithm 1).
-
-    `ends` are the slices' ends in coordinates of all tensors end to end; the last is their whole number.
-    """
+    """Add N(0, `deviation`²) to `count` slices, chosen by reservoir sampling (Risk-balanced algorithm 1)."""
 
     random: ClassVar[bool] = True
 
     ends: tuple[int, ...]
+    """Slice ends, in coordinates of all tensors end to end; the last is the total count."""
     count: int
     deviation: float
 
@@ -39,20 +37,21 @@ class SliceNoise(Transform):
         return unflattened(result, tensors, context.lead)
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """The candidate itself."""
+        """The candidate."""
         del context
         return dict(tensors), state
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """Of a coordinate, over all choices of slices, which are equally likely.  Not Gaussian: most have none."""
+        """Variance per coordinate, over all equally likely slice choices.  Not Gaussian: most coordinates have no
+        noise."""
         del context, state
         return AddedNoise(variance=self.deviation**2 * self.count / len(self.ends))
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """The candidate, with the reading itself in the `count` slices where it is farthest, as if those were noised.
+        """The candidate, with the reading substituted in the `count` worst-fitting slices, as if those were noised.
 
-        A squared distance then counts the other slices alone, the least of any choice (least trimmed squares); at the
-        truth those are the clean ones.
+        A squared distance then counts only the other slices, with the least value over all choices (least trimmed
+        squares); at the truth those are the clean slices.
         """
         seen, candidate = flattened(observed, context.lead), flattened(tensors, context.lead)
         squares = torch.split((candidate.detach() - seen).square(), self._sizes(), dim=-1)
@@ -72,9 +71,9 @@ class SliceNoise(Transform):
 
 
 def reservoir(uniforms: Tensor, count: int) -> Tensor:
-    """Which of s items a reservoir of `count` holds at the end, true or false, (…, s), from s uniforms in [0, 1).
+    """Membership in a reservoir with `count` places after s items, (…, s), boolean, from s uniforms in [0, 1).
 
-    Each item i after the first `count` takes a random place of i + 1, and stays if that is in the reservoir.
+    Each item i after the first `count` draws a random place among i + 1, and enters if that place is in the reservoir.
     """
     reservoir = torch.arange(count, device=uniforms.device).expand(*uniforms.shape[:-1], count).clone()
     for item in range(count, uniforms.shape[-1]):

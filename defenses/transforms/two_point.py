@@ -1,4 +1,4 @@
-"""Two-point reports: each weight is sent as one of two values, so that its report is ε-locally private."""
+"""Two-point reports: each weight is sent as either of two values; the report is ε-locally private."""
 
 import math
 from dataclasses import dataclass
@@ -16,18 +16,20 @@ _LEAST = 1e-6  # twice the chance of a report that a candidate out of range coul
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoPoint(Transform):
-    """Report each weight w in [c - r, c + r] (clipped) as c ± r·κ, κ = (e^ε + 1)/(e^ε - 1), the plus with
-    probability 1/2 + (w - c)/(2rκ): unbiased, of variance r²κ² - (w - c)² (LDP-FL eq. 2, lemmas 1, 2).
+    """Report each weight w (clipped to [c - r, c + r]) as c ± r·κ, κ = (e^ε + 1)/(e^ε - 1), plus with probability 1/2 +
+    (w - c)/(2rκ).
 
-    The tensors are a client's update u; its weight is w = w_0 - u·`weight_step`.  `radius` None takes c and r of each
-    tensor from the weights at the start of the round: the middle and half the width of their range.
+    Unbiased, variance r²κ² - (w - c)² (LDP-FL eq. 2, lemmas 1, 2).  The tensors are a client's update u; its weight is
+    w = w_0 - u·`weight_step`.
     """
 
     random: ClassVar[bool] = True
 
     epsilon: float
     centre: float = 0.0
+    """c, for a fixed range."""
     radius: float | None = None
+    """r; None: c and r per tensor, as middle and half width of the weight range at the start of the round."""
 
     def __post_init__(self) -> None:
         positive("epsilon", self.epsilon)
@@ -36,7 +38,7 @@ class TwoPoint(Transform):
 
     @property
     def stretch(self) -> float:
-        """κ, the distance of a report from the centre, over r."""
+        """κ: distance of a report from the centre, over r."""
         return 1 / math.tanh(self.epsilon / 2)
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
@@ -52,7 +54,7 @@ class TwoPoint(Transform):
         return reports
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """The mean of its reports: the update to the weights as they are clipped."""
+        """Mean report: the update to the clipped weights."""
         start = {name: value.to(tensors[name]) for name, value in _weights(context).items()}
         return {
             name: (value - self._clipped(tensors[name], value, context)) / context.setting.weight_step
@@ -60,9 +62,9 @@ class TwoPoint(Transform):
         }, state
 
     def log_likelihood(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor:
-        """Of each report's sign s: log(1 + s·(w - c)/(rκ)), less its largest value log(1 + 1/κ).
+        """log(1 + s·(w - c)/(rκ)) minus its maximum log(1 + 1/κ), summed over the reports' signs s.
 
-        A tensor without range tells nothing.
+        A tensor with radius 0 adds no information.
         """
         total: Tensor | None = None
         for name, value in _weights(context).items():
@@ -80,7 +82,7 @@ class TwoPoint(Transform):
         return total
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """Of each tensor at most r²κ²; (w - c)² is at most 1/κ² of it."""
+        """At most r²κ² per tensor; (w - c)² is at most a share 1/κ²."""
         del state
         scale = (self.stretch / context.setting.weight_step) ** 2
         return AddedNoise(
@@ -91,7 +93,7 @@ class TwoPoint(Transform):
         )
 
     def _range(self, start: Tensor) -> tuple[Tensor, Tensor]:
-        """c and r of one tensor, in float64 where it lies."""
+        """c and r for a tensor, in float64 on its device."""
         if self.radius is not None:
             known = torch.tensor((self.centre, self.radius), dtype=torch.float64, device=start.device)
             return known[0], known[1]

@@ -1,4 +1,4 @@
-"""Delay: a coordinate is held back until a batch's examples agree on it."""
+"""Delay: hold a coordinate back until a batch's examples agree."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -14,11 +14,10 @@ _HELD, _SPREAD = "held/", "spread/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendUnambiguous(Transform):
-    """For each coordinate of a client, over the B examples z of a local step: r ← r + Σ_z g_z/B, v ← v + Σ_z (g_z/B)².
-    Where r² > α·v, r is sent and r = v = 0; elsewhere nothing is sent and v ← ζ·v (Tsuzuku et al. 2018, algorithm 1).
+    """Per client coordinate, over the B examples z in a local step: r ← r + Σ_z g_z/B, v ← v + Σ_z (g_z/B)².
 
-    `threshold` α, `decay` ζ.  r and v are 0 before a client's first step.  Raises ValueError anywhere but at stage
-    `step`, which has the batch's mean and each example.
+    If r² > α·v: send r, reset r = v = 0.  Otherwise send zero, v ← ζ·v (Tsuzuku et al. 2018, algorithm 1).  r and v
+    start at 0.  Raises ValueError outside stage `step`, which has the batch mean and each example.
     """
 
     needs_examples: ClassVar[bool] = True
@@ -26,7 +25,9 @@ class SendUnambiguous(Transform):
 
     owner: Literal["server", "client"] = "client"
     threshold: float
+    """α."""
     decay: float
+    """ζ."""
 
     def __post_init__(self) -> None:
         at_least("threshold", self.threshold)
@@ -56,11 +57,11 @@ class SendUnambiguous(Transform):
         return sent, after
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """The candidates' own choice: nothing is random."""
+        """The candidates' own selection; deterministic."""
         return self.update(tensors, state, context)
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
-        """In a client's first step, the candidate where the reading is not zero; later nobody else knows r."""
+        """A client's first step: the candidate at the reading's nonzero coordinates; later None, since r is secret."""
         if context.round or context.step:
             return None
         return {name: torch.where(observed[name] != 0, value, 0.0) for name, value in tensors.items()}
