@@ -24,12 +24,12 @@ class AdaClip(Defense):
     reference = "Pichapati et al. 2019; Fed-αCDP §7.6"
     stages = ("example", "client", "server")
 
-    at: Literal["server", "client", "example"] = parameter("client", "what is clipped", source="ours")
+    at: Literal["server", "client", "example"] = parameter("client", "place of clipping", source="ours")
     sigma: float = parameter(6.0, "σ, noise multiplier", source="Fed-αCDP §7.6", above=0)
     variant: Literal["paper", "as-cited"] = parameter(
         "paper", "Pichapati et al.'s, or the cited repository's update of the scales", source="Pichapati et al. 2019"
     )
-    noise: Literal["share", "each"] = parameter("share", "what the noise is added to", source="ours")
+    noise: Literal["share", "each"] = parameter("share", "noise placement", source="ours")
 
     def transforms(self, setting: Setting) -> StageTransforms:
         rows = setting.batch if self.at == "example" else setting.per_round

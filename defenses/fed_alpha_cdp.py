@@ -34,20 +34,18 @@ class FedAlphaCdp(Defense):
         4.0, "C, bound on the norm of an example's gradient", unit="of the gradient", source=f"{_SOURCE}, §7", above=0
     )
     sigma: float = parameter(6.0, "σ, or σ_0 with a decay", source=f"{_SOURCE}, §7", low=0)
-    decay: Decay = parameter("none", "how σ falls", source=f"{_SOURCE}, §5.3")
+    decay: Decay = parameter("none", "decay of σ", source=f"{_SOURCE}, §5.3")
     final: float = parameter(4.85, "σ after T rounds, of linear, staircase, exponential", source="ours", low=0)
     every: int = parameter(10, "Γ, rounds between two stairs", source="ours", low=1)
     cycles: int = parameter(1, "c, of the cyclic decay", source="ours", low=1)
     by: Literal["round", "step"] = parameter(
-        "round", "what the decay counts; the authors' code: local steps", source=f"{_SOURCE}, §5.3"
+        "round", "unit of the decay; the authors' code: local steps", source=f"{_SOURCE}, §5.3"
     )
     noise: Literal["per-example", "batch", "code"] = parameter(
-        "per-example",
-        "where the noise goes: §5.2, algorithm 1 (line 19), or the authors' code",
-        source=f"{_SOURCE}, §5.2",
+        "per-example", "noise placement: §5.2, algorithm 1 (line 19), or the authors' code", source=f"{_SOURCE}, §5.2"
     )
     clipping: Literal["per-tensor", "flat"] = parameter(
-        "per-tensor", "each tensor by its own norm, or all by their joint norm", source=_SOURCE
+        "per-tensor", "each tensor by its norm, or all by their joint norm", source=_SOURCE
     )
     measure: Literal["max", "mean-of-largest"] = parameter(
         "max", "S: of the whole batch, or the authors' code's mean over examples", source=f"{_SOURCE}, §5.1"

@@ -29,10 +29,10 @@ class FedCdp(Defense):
     )
     sigma: float = parameter(6.0, "σ, noise multiplier", source="Fed-αCDP §7", low=0)
     noise: Literal["per-example", "batch", "code"] = parameter(
-        "per-example", "where the noise goes: §5.2, algorithm 1 (line 19), or the authors' code", source="Fed-αCDP §5.2"
+        "per-example", "noise placement: §5.2, algorithm 1 (line 19), or the authors' code", source="Fed-αCDP §5.2"
     )
     clipping: Literal["per-tensor", "flat"] = parameter(
-        "per-tensor", "each tensor by its own norm, or all by their joint norm", source="Fed-αCDP"
+        "per-tensor", "each tensor by its norm, or all by their joint norm", source="Fed-αCDP"
     )
 
     def transforms(self, setting: Setting) -> StageTransforms:

@@ -25,12 +25,12 @@ class FedSdp(Defense):
     reference = "Fed-αCDP §4.2 (after Geyer et al. 2017; McMahan et al. 2018)"
     stages = ("client", "server", "aggregate")
 
-    at: Literal["server", "client"] = parameter("server", "where an update is sanitised", source="Fed-αCDP §4.2")
+    at: Literal["server", "client"] = parameter("server", "place of sanitising", source="Fed-αCDP §4.2")
     clip: float = parameter(
         4.0, "C, bound on the norm of an update", unit="of the update", source="Fed-αCDP §7", above=0
     )
     sigma: float = parameter(6.0, "σ, noise multiplier", source="Fed-αCDP §7", low=0)
-    noise: Literal["share", "each", "mean"] = parameter("share", "what the noise is added to", source="ours")
+    noise: Literal["share", "each", "mean"] = parameter("share", "noise placement", source="ours")
 
     def transforms(self, setting: Setting) -> StageTransforms:
         clip, whole = Clip(bound=self.clip, per="flat"), self.sigma * self.clip

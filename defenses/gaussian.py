@@ -20,9 +20,11 @@ class Gaussian(Defense):
     stages = ("example", "client")
 
     variance: float = parameter(
-        1e-2, "of the noise on each coordinate", unit="of the update, squared", source="Fed-αCDP §4.2", low=0
+        1e-2, "noise variance per coordinate", unit="of the update, squared", source="Fed-αCDP §4.2", low=0
     )
-    at: Literal["client", "example"] = parameter("client", "what is noised", source="Fed-αCDP")
+    at: Literal["client", "example"] = parameter(
+        "client", "level: client updates or example gradients", source="Fed-αCDP"
+    )
 
     def transforms(self, setting: Setting) -> StageTransforms:
         del setting

@@ -24,7 +24,7 @@ class LdpFl(Defense):
     stages = ("client", "exchange")
 
     epsilon: float = parameter(1.0, "ε of one report of one weight", source="LDP-FL §5 (MNIST)", above=0)
-    range: Literal["adaptive", "fixed"] = parameter("adaptive", "where c and r come from", source="LDP-FL")
+    range: Literal["adaptive", "fixed"] = parameter("adaptive", "source of c and r", source="LDP-FL")
     centre: float = parameter(0.0, "c, of a fixed range", unit="of a weight", source="LDP-FL §5")
     radius: float = parameter(
         0.075,
@@ -34,7 +34,7 @@ class LdpFl(Defense):
         above=0,
     )
     sending: Literal["split", "whole", "named"] = parameter(
-        "split", "what the server can link", source="LDP-FL algorithm 3"
+        "split", "links visible to the server", source="LDP-FL algorithm 3"
     )
 
     def transforms(self, setting: Setting) -> StageTransforms:

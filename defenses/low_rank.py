@@ -20,10 +20,10 @@ class LowRank(Defense):
     stages = ("example", "client")
 
     share: float = parameter(
-        0.1, "of min(out, rest) singular directions kept, at least one", source="ours", above=0, high=1
+        0.1, "share of min(out, rest) singular directions kept, at least one", source="ours", above=0, high=1
     )
     rank: int | None = parameter(None, "directions kept, in place of the share", source="ours", low=1)
-    at: Literal["client", "example"] = parameter("client", "what is truncated", source="ours")
+    at: Literal["client", "example"] = parameter("client", "level: client updates or example gradients", source="ours")
 
     def transforms(self, setting: Setting) -> StageTransforms:
         del setting

@@ -20,8 +20,10 @@ class Prune(Defense):
     reference = "Lin et al. 2018 (DGC), as in Fed-αCDP §4.1"
     stages = ("example", "client")
 
-    share: float = parameter(0.7, "of the coordinates set to zero", source="ours", low=0, high=1)
-    at: Literal["client", "example"] = parameter("client", "what is pruned", source="Fed-αCDP")
+    share: float = parameter(0.7, "share of coordinates set to zero", source="ours", low=0, high=1)
+    at: Literal["client", "example"] = parameter(
+        "client", "level: client updates or example gradients", source="Fed-αCDP"
+    )
 
     def transforms(self, setting: Setting) -> StageTransforms:
         del setting

@@ -26,7 +26,9 @@ class Qsgd(Defense):
         source="QSGD corollary 3.3",
         low=1,
     )
-    at: Literal["client", "example"] = parameter("client", "what is quantised", source="QSGD algorithm 1")
+    at: Literal["client", "example"] = parameter(
+        "client", "level: client updates or example gradients", source="QSGD algorithm 1"
+    )
 
     def transforms(self, setting: Setting) -> StageTransforms:
         del setting

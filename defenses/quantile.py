@@ -27,17 +27,17 @@ class Quantile(Defense):
     reference = "Andrew et al. 2021; Fed-αCDP §7.6, per example as its table III suggests"
     stages = ("example", "client", "server")
 
-    at: Literal["server", "client", "example"] = parameter("client", "what is clipped", source=_SOURCE)
+    at: Literal["server", "client", "example"] = parameter("client", "place of clipping", source=_SOURCE)
     sigma: float = parameter(6.0, "σ, noise multiplier", source="Fed-αCDP §7.6", above=0)
     clip: float = parameter(
-        4.0, "C_0, where the bound starts; .1 in Andrew et al.", unit="of the norm", source="Fed-αCDP §7.6", above=0
+        4.0, "C_0, initial bound; .1 in Andrew et al.", unit="of the norm", source="Fed-αCDP §7.6", above=0
     )
-    quantile: float = parameter(0.5, "γ, share of norms that the bound aims at", source=_SOURCE, low=0, high=1)
+    quantile: float = parameter(0.5, "γ, target share of norms within the bound", source=_SOURCE, low=0, high=1)
     rate: float = parameter(0.2, "η_C, step of the bound's logarithm", source=_SOURCE, above=0)
     correction: Literal["exact", "none"] = parameter(
-        "exact", "raise the main noise for the ε of the count", source=f"{_SOURCE}, theorem 1"
+        "exact", "raise the main noise to pay for the private count", source=f"{_SOURCE}, theorem 1"
     )
-    noise: Literal["share", "each"] = parameter("share", "what the noise is added to", source="ours")
+    noise: Literal["share", "each"] = parameter("share", "noise placement", source="ours")
 
     def transforms(self, setting: Setting) -> StageTransforms:
         rows = setting.batch if self.at == "example" else setting.per_round

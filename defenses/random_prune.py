@@ -21,15 +21,17 @@ class RandomPrune(Defense):
     stages = ("example", "client")
 
     share: float = parameter(
-        0.7, "of all coordinates set to zero, more where few pass the threshold", source="ours", low=0, high=1
+        0.7, "share of coordinates set to zero, more if few pass the threshold", source="ours", low=0, high=1
     )
     threshold: float = parameter(
-        1e-4, "a magnitude must exceed it to be drawn", unit="of the update", source="ours", low=0
+        1e-4, "magnitude above which a coordinate may be drawn", unit="of the update", source="ours", low=0
     )
     deviation: float = parameter(
-        0.0, "of the noise on what is sent; 0: none", unit="of the update", source="ours", low=0
+        0.0, "noise deviation on sent coordinates; 0: none", unit="of the update", source="ours", low=0
     )
-    at: Literal["client", "example"] = parameter("client", "what is pruned", source="Fed-αCDP")
+    at: Literal["client", "example"] = parameter(
+        "client", "level: client updates or example gradients", source="Fed-αCDP"
+    )
 
     def transforms(self, setting: Setting) -> StageTransforms:
         del setting

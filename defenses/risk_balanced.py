@@ -29,20 +29,20 @@ class RiskBalanced(Defense):
     stages = ("client", "aggregate")
 
     variance: float = parameter(
-        1e-2, "σ², of the noise", unit="of the update, squared", source="Risk-balanced §6", low=0
+        1e-2, "σ², noise variance", unit="of the update, squared", source="Risk-balanced §6", low=0
     )
     share: float = parameter(
-        0.2, "γ, of the slices that are noised: .2 for DGA, .3 for GIA", source="Risk-balanced §6", low=0, high=1
+        0.2, "γ, share of noised slices: .2 for DGA, .3 for GIA", source="Risk-balanced §6", low=0, high=1
     )
-    slices: int = parameter(20, "s", source="ours", low=1)
+    slices: int = parameter(20, "s, number of slices", source="ours", low=1)
     slicing: Literal["risk", "size"] = parameter(
-        "risk", "what slices have equal parts of", source="Risk-balanced Table III"
+        "risk", "quantity divided equally among slices", source="Risk-balanced Table III"
     )
     root: int = parameter(100, "public examples in the root set", source="Risk-balanced Table III", low=1)
     root_bias: float = parameter(
-        0.0, "share of the root set that is of one class; 0: as drawn", source="Risk-balanced Table III", low=0, high=1
+        0.0, "root set share from a single class; 0: as drawn", source="Risk-balanced Table III", low=0, high=1
     )
-    directions: int = parameter(8, "in which an example is moved to measure risk", source="ours", low=1)
+    directions: int = parameter(8, "random directions per risk measurement", source="ours", low=1)
     clip: float = parameter(
         0.0,
         "B, bound on the norm of an update, with noise σB; 0: neither",
@@ -54,7 +54,7 @@ class RiskBalanced(Defense):
     quotient: float = parameter(
         10.0, "Q = v/w, rows over columns of the mean as a matrix", source="Risk-balanced Table III", low=1
     )
-    tolerance: float = parameter(0.2, "of the noise's interval, at both edges", source="ours", low=0, high=0.99)
+    tolerance: float = parameter(0.2, "widening of the noise interval, at both edges", source="ours", low=0, high=0.99)
 
     def transforms(self, setting: Setting) -> StageTransforms:
         count = max(1, math.floor(self.slices * self.share))

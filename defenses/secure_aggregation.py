@@ -36,7 +36,7 @@ class SecureAggregation(Defense):
         22, "b, log₂ of the steps in [-c, c]", source="Flower SecAggPlusWorkflow, quantization_range", low=1
     )
     at: Literal["client", "exchange"] = parameter(
-        "client", "where the mask is put on: before an update leaves, or after type-1", source="ours"
+        "client", "masking point: before an update leaves, or after type-1", source="ours"
     )
 
     def transforms(self, setting: Setting) -> StageTransforms:

@@ -21,7 +21,7 @@ class Sign(Defense):
     stages = ("example", "client")
 
     at: Literal["client", "example"] = parameter(
-        "client", "what is compressed", source="Bernstein et al. 2018, algorithm 1"
+        "client", "level: client updates or example gradients", source="Bernstein et al. 2018, algorithm 1"
     )
 
     def transforms(self, setting: Setting) -> StageTransforms:

@@ -20,7 +20,7 @@ class Soteria(Defense):
     stages = ("example",)
 
     share: float = parameter(
-        0.6, "of the features that are pruned: .6 for DGA, .8 for GIA", source="Risk-balanced §6", low=0, high=1
+        0.6, "share of pruned features: .6 for DGA, .8 for GIA", source="Risk-balanced §6", low=0, high=1
     )
     layer: str = parameter("", "name of the linear layer; empty: the last", source="ours")
 

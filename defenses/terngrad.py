@@ -22,12 +22,14 @@ class TernGrad(Defense):
 
     clip: float | None = parameter(
         2.5,
-        "c, where a coordinate is limited; none: nowhere",
+        "c, limit on a coordinate; none: unlimited",
         unit="deviations of its tensor",
         source="TernGrad §3.2",
         above=0,
     )
-    at: Literal["client", "example"] = parameter("client", "what is quantised", source="TernGrad algorithm 1")
+    at: Literal["client", "example"] = parameter(
+        "client", "level: client updates or example gradients", source="TernGrad algorithm 1"
+    )
 
     def transforms(self, setting: Setting) -> StageTransforms:
         del setting

@@ -20,7 +20,7 @@ class TopK(Defense):
     stages = ("client",)
 
     kept: float = parameter(
-        0.01, "k/d, share of the coordinates that are sent", source="Aji & Heafield 2017 (drops 99 %)", low=0, high=1
+        0.01, "k/d, share of sent coordinates", source="Aji & Heafield 2017 (drops 99 %)", low=0, high=1
     )
 
     def transforms(self, setting: Setting) -> StageTransforms:

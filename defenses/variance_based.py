@@ -25,10 +25,10 @@ class VarianceBased(Defense):
     stages = ("step",)
 
     threshold: float = parameter(
-        1.0, "α, how large r² must be in units of v; 1 to 2 in the paper", source="Tsuzuku et al. 2018 §6", low=0
+        1.0, "α, least r² for sending, in units of v; 1 to 2 in the paper", source="Tsuzuku et al. 2018 §6", low=0
     )
     decay: float = parameter(
-        0.999, "ζ, of v in a step that does not send", source="Tsuzuku et al. 2018 §6", low=0, high=1
+        0.999, "ζ, decay of v in a step without sending", source="Tsuzuku et al. 2018 §6", low=0, high=1
     )
 
     def transforms(self, setting: Setting) -> StageTransforms:
