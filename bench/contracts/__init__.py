@@ -1,1 +1,1 @@
-"""Contracts under test for everything registered; a plug-in's own tests can call them (`run.py`)."""
+"""Contracts, tested for every registered entry; a plug-in's tests can call them (`run.py`)."""

@@ -1,4 +1,4 @@
-"""Contracts of attacks: what an attacker must promise so that its figures mean something."""
+"""Contracts for attacks: promises required for meaningful figures."""
 
 import copy
 from dataclasses import replace
@@ -23,7 +23,7 @@ _STATUSES = ("ok", "diverged", "nan")
 
 
 def takes_or_refuses(attack: Attack) -> None:
-    """Every kind of reading is attacked, or refused with one clear line; no exception either way."""
+    """Every kind of reading is attacked, or refused in a single line; never an exception."""
     single = situated(attack)
     for case in (
         single,
@@ -45,7 +45,7 @@ def takes_or_refuses(attack: Attack) -> None:
 
 
 def alone_in_company(attack: Attack) -> None:
-    """A reading gets the same whether alone or beside others, to 1e-9 over the first 20 evaluations."""
+    """A reading's result is equal in isolation and in a batch, to 1e-9 over the first 20 evaluations."""
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2)):
         together = _run(attack, case, evaluations=SHORT)
         for row in (0, 2):
@@ -54,7 +54,7 @@ def alone_in_company(attack: Attack) -> None:
 
 
 def any_chunk(attack: Attack) -> None:
-    """The result does not depend on how many readings are in memory at once; at the end, the same successes."""
+    """The result is independent of the number of readings in memory; after the last evaluation, equal successes."""
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2)):
         whole = _run(attack, case, evaluations=SHORT)
         parts = _run(attack, case, evaluations=SHORT, chunk=2)  # of three readings: two, then one alone
@@ -66,7 +66,7 @@ def any_chunk(attack: Attack) -> None:
 
 
 def budget(attack: Attack) -> None:
-    """No reading costs more evaluations than the budget, restarts included; counted, not only reported."""
+    """No reading exceeds the budget of evaluations, restarts included; evaluations are counted, not only reported."""
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2)):
         for evaluations in (1, 7, 30):
             reading = case.reading.of((0,))
@@ -93,7 +93,7 @@ def budget(attack: Attack) -> None:
 
 
 def finite(attack: Attack) -> None:
-    """Finite output, or a status that says otherwise; a damaged reading does not touch its neighbours."""
+    """Finite output, or a status for the failure; a damaged reading does not affect its neighbours."""
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2))[:1]:
         clean = _run(attack, case, evaluations=SHORT)
         _says_so(clean, case.words)
@@ -109,21 +109,21 @@ def finite(attack: Attack) -> None:
 
 
 def batch_of_one(attack: Attack) -> None:
-    """A batch of one, read alone, is attacked at every point that shows it."""
+    """A batch with a single example is attacked at every point that shows its update."""
     points = ("type-2", "type-1", "type-0")
     for case in _attackable(attack, *(situated(attack, where, readings=1) for where in points)):
         _well_formed(_run(attack, case, evaluations=5), case.reading, 5, case.words)
 
 
 def repeated_labels(attack: Attack) -> None:
-    """A batch whose labels are all the same is attacked like any other."""
+    """A batch with equal labels is attacked like any other."""
     for case in _attackable(attack, situated(attack, "type-1", batch=4, same_label=True)):
         _well_formed(_run(attack, case, evaluations=5), case.reading, 5, case.words)
 
 
 def reading_alone(attack: Attack) -> None:
-    """Nothing but the reading counts: the same output where the hidden truth, the module's buffers, own
-    parameters and left-over gradients are scrambled."""
+    """Only the reading counts: output is unchanged after scrambling hidden truth, the module's buffers, its parameters
+    and left-over gradients."""
     for case in _attackable(attack, situated(attack, "type-1", batch=2), situated(attack))[:1]:
         honest = _run(attack, _planted(case, case.truth), evaluations=SHORT)
         noise = torch.rand(case.truth.shape, generator=torch.Generator().manual_seed(5))
@@ -132,14 +132,14 @@ def reading_alone(attack: Attack) -> None:
 
 
 def keyed(attack: Attack) -> None:
-    """The same key gives the same output, bit for bit, whatever the global seeds."""
+    """Equal keys give equal output, bit for bit, for all global seeds."""
     for case in _attackable(attack, situated(attack, "type-1", batch=2), situated(attack))[:1]:
         first, second = under_two_seeds(lambda: _run(attack, case, evaluations=SHORT))  # noqa: B023
         _equal(first, second, f"{case.words}: two runs with one key", 0.0)
 
 
 def reading_untouched(attack: Attack) -> None:
-    """The reading is as it was after the attack: it may be shared with others."""
+    """The attack leaves the reading unchanged: readings may be shared."""
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2)):
         before = _tensors(case.reading)
         kept = {name: value.clone() for name, value in before.items()}
@@ -149,10 +149,10 @@ def reading_untouched(attack: Attack) -> None:
 
 
 def situated(attack: Attack, where: str = "type-2", **changes: Any) -> Situation:
-    """A reading for an attacker with the first kind of knowledge that this attack is for.
+    """A reading for the attack's first kind of knowledge.
 
-    For one who must know of a defense it is a mixed one, where that is what it takes, with the labels: who infers them
-    behind a defense simulates public batches first, which is no evaluation of his objective.
+    For adaptive-only attacks: behind mixup if required, with granted labels, since inferring labels behind a defense
+    first simulates public batches, which are no evaluations of the objective.
     """
     first: Any = attack.knowledge[0]
     case = situation(where, knowledge=first, **changes)
@@ -221,7 +221,7 @@ def _equal(first: Reconstruction, second: Reconstruction, words: str, close: flo
 
 
 def _planted(case: Situation, hidden: Tensor) -> Situation:
-    """The same reading, of a module in which `hidden` lies about: where a victim's module would hold it."""
+    """The reading's module with `hidden` planted in it, as a victim's module would hold data."""
     module = copy.deepcopy(case.reading.model)
     module.register_buffer("running_mean", hidden.double().flatten(0, 1).mean(0))
     module.register_buffer("last_batch", hidden.double())

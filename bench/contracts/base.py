@@ -1,4 +1,4 @@
-"""What a contract is: a promise in words, and a function that raises where it is broken."""
+"""A contract: a promise in words, and a function that raises if the promise is broken."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
@@ -9,45 +9,49 @@ from bench.parameters import values
 
 
 class ContractBroken(AssertionError):
-    """A promise that an entry does not keep, in one line."""
+    """A promise broken by an entry, in a single line."""
 
 
 class ContractSkipped(Exception):
-    """A promise that cannot be looked at here, and why."""
+    """An untestable promise, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """`function(subject)` returns where `promise` is kept, and raises `ContractBroken` or
-    `ContractSkipped`; the subject is an instance (of a data set: what it loaded, `datasets.LoadedDataset`)."""
+    """A promise with its test."""
 
     name: str
     promise: str
     function: Callable[[Any], None]
+    """`function(subject)` returns if the promise is kept, otherwise raises `ContractBroken` or `ContractSkipped`.
+
+    The subject is an instance; for a data set, `datasets.LoadedDataset`.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How one contract went; `reason` is empty where it is kept."""
+    """Result of a contract."""
 
     contract: Contract
     status: Literal["ok", "broken", "skipped"]
     reason: str = ""
+    """Empty for a kept contract."""
 
 
 def require(kept: bool, reason: str) -> None:
-    """Raises `ContractBroken` with the reason where a promise is not kept."""
+    """Raises `ContractBroken` with the reason unless `kept`."""
     if not kept:
         raise ContractBroken(reason)
 
 
 def one_line(text: object) -> bool:
-    """Whether it is a message: one line of text that is not empty."""
+    """Whether this is a message: a single, non-empty line."""
     return isinstance(text, str) and bool(text.strip()) and "\n" not in text
 
 
 def declared(entry: Any) -> None:
-    """A frozen dataclass with a `reference`, whose parameters can be written to a record."""
+    """A frozen dataclass with a `reference` and JSON-serialisable parameters."""
     kind = type(entry)
     # nothing but a frozen dataclass has these, and a base class without one answers with None
     frozen = is_dataclass(entry) and getattr(kind, "__dataclass_params__").frozen  # noqa: B009

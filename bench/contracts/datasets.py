@@ -1,4 +1,4 @@
-"""Contracts of data sets: values, counts, classes, content hash, order, splits that never mix."""
+"""Contracts for data sets: values, counts, classes, content hash, order, disjoint splits."""
 
 import hashlib
 import random
@@ -19,11 +19,13 @@ PARTS = ("training", "public", "tuning", "gallery")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedDataset:
-    """A data set with what it loaded, `raw`; `again` gives what loading it once more gives."""
+    """A data set with its loaded content."""
 
     dataset: Dataset
     raw: Raw
+    """Result of the first load."""
     again: Callable[[], Raw]
+    """Result of a second load."""
 
     def parts(self) -> list[tuple[str, NDArray[Any], NDArray[np.int64]]]:
         return [
@@ -48,7 +50,7 @@ def values(loaded: LoadedDataset) -> None:
 
 
 def counts(loaded: LoadedDataset) -> None:
-    """As many labels as examples, of one shape; no split is empty."""
+    """Equally many labels and examples, equal shapes, no empty split."""
     shapes = {inputs.shape[1:] for _, inputs, _ in loaded.parts()}
     require(len(shapes) == 1, f"training and test differ in shape: {sorted(shapes)}")
     for part, inputs, labels in loaded.parts():
@@ -64,7 +66,7 @@ def counts(loaded: LoadedDataset) -> None:
 
 
 def classes(loaded: LoadedDataset) -> None:
-    """Labels from 0 to the number of names less one, each of them in the training part; names all different."""
+    """Labels from 0 to the number of names minus 1, each present in the training part; distinct names."""
     names = loaded.raw.class_names
     different = len(set(names)) == len(names) > 1
     require(different, f"class names must be two or more and all different, got {names}")
@@ -76,13 +78,13 @@ def classes(loaded: LoadedDataset) -> None:
 
 
 def content(loaded: LoadedDataset) -> None:
-    """Loading again gives the same content hash."""
+    """Repeated loads have equal content hashes."""
     again, first = content_hash(loaded.again()), content_hash(loaded.raw)
     require(first == again, f"two loads hash to {first[:12]} and {again[:12]}")
 
 
 def order(loaded: LoadedDataset) -> None:
-    """Loading again gives the same examples in the same order, whatever the global seeds."""
+    """Repeated loads have equal examples in equal order, for all global seeds."""
     again = loaded.again()
     for part in ("train_inputs", "train_labels", "test_inputs", "test_labels"):
         same = np.array_equal(getattr(loaded.raw, part), getattr(again, part))
@@ -90,7 +92,7 @@ def order(loaded: LoadedDataset) -> None:
 
 
 def reload(load: Callable[[], Raw]) -> Callable[[], Raw]:
-    """`load`, once, under global seeds of its own."""
+    """`load`, cached, under separate global seeds."""
 
     @cache
     def again() -> Raw:
@@ -124,8 +126,8 @@ def disjoint(loaded: LoadedDataset) -> None:
 
 
 def columns(loaded: LoadedDataset) -> None:
-    """A table's groups hold each column once; categorical ones are one-hot, or all zero where the source
-    does not know; deviations are positive."""
+    """A table's groups hold each column once; categorical groups are one-hot, or all zero for unknown values;
+    deviations are positive."""
     if loaded.raw.train_inputs.ndim != 2:
         raise ContractSkipped("pictures have no columns")
     groups, rows = loaded.raw.groups, loaded.raw.train_inputs
@@ -143,14 +145,14 @@ def columns(loaded: LoadedDataset) -> None:
 
 
 def kind(loaded: LoadedDataset) -> None:
-    """It says `image` or `table`."""
+    """The kind is `image` or `table`."""
     says = loaded.dataset.kind
     require(says in ("image", "table"), f"kind is {says!r}; image or table expected")
     require(says == "image" or loaded.raw.train_inputs.ndim == 2, "it says table, and gives pictures")
 
 
 def _examples(inputs: NDArray[Any], labels: NDArray[np.int64]) -> "Counter[bytes]":
-    """How often each example, with its label, is there."""
+    """Count of each example with its label."""
     rows = zip(inputs, labels.astype("<i8"), strict=True)
     return Counter(hashlib.blake2b(row.tobytes(), digest_size=16, salt=label.tobytes()).digest() for row, label in rows)
 

@@ -1,4 +1,4 @@
-"""Contracts of defenses: each acts where it says, by its key alone, and on each row as if it were alone."""
+"""Contracts for defenses: action only at claimed stages, draws by key, independent rows."""
 
 from collections.abc import Iterator
 
@@ -35,14 +35,14 @@ from bench.points import GRADIENT_STAGES, STAGES, Stage
 
 
 def _wired(defense: Defense) -> Iterator[tuple[str, Trial, Stage, dict[str, Tensor]]]:
-    """Each stage of the first trial, with words for both, and the undefended tensors that it receives."""
+    """Each stage in the first trial, with words for both, and the stage's undefended tensors."""
     words, trial = first_trial(defense)
     for stage in trial.wired:
         yield f"{words}, {stage}", trial, stage, trial.at(stage)
 
 
 def settings(defense: Defense) -> None:
-    """Every federated setting is taken, or refused with one clear line."""
+    """Every federated setting is accepted, or refused in a single line."""
     for words, steps, batch in SETTINGS:
         try:
             trial_of(defense, steps=steps, batch=batch)
@@ -51,7 +51,7 @@ def settings(defense: Defense) -> None:
 
 
 def stages_claimed(defense: Defense) -> None:
-    """`stages` names what some choice of parameters wires, and nothing else is wired."""
+    """`stages` equals the stages wired by some choice of parameters."""
     claimed = type(defense).stages
     unknown = set(claimed) - set(STAGES)
     require(not unknown, f"claims stage {sorted(unknown)}; there are {', '.join(STAGES)}")
@@ -72,7 +72,7 @@ def stages_claimed(defense: Defense) -> None:
 
 
 def acts(defense: Defense) -> None:
-    """Each stage that is wired changes what passes it: a bound never reached is found."""
+    """Each wired stage changes its tensors; detects unreached bounds."""
     for words, trial, stage, before in _wired(defense):
         if _changes(trial, stage):
             continue
@@ -85,7 +85,7 @@ def acts(defense: Defense) -> None:
 
 
 def readings(defense: Defense) -> None:
-    """What points show changes from the first stage that acts on, and is bit-equal to `none`'s before it."""
+    """Readings change from the first acting stage on, and before it are bit-equal to readings under `none`."""
     for words, trial in trials(defense):
         plain, defended = trial.taps(trial.stages.undefended), trial.taps(trial.stages)
         first = min((STAGES.index(stage) for stage in trial.wired), default=len(STAGES))
@@ -109,7 +109,7 @@ def _rows(tensors: Tensors, row: int) -> dict[str, Tensor]:
 
 
 def shapes_kept(defense: Defense) -> None:
-    """Names, shapes and dtypes are kept, in single and double precision."""
+    """Names, shapes and dtypes are unchanged, in single and double precision."""
     for words, trial in trials(defense):
         for stage in trial.wired:
             for dtype in (torch.float32, torch.float64):
@@ -123,7 +123,7 @@ def shapes_kept(defense: Defense) -> None:
 
 
 def finite(defense: Defense) -> None:
-    """Finite gradients stay finite: zeros and 1e15 included."""
+    """Finite gradients stay finite, including zeros and 1e15."""
     for words, trial, stage, before in _wired(defense):
         for scale in (0.0, 1.0, 1e15):
             after = trial.apply(stage, {name: scale * value for name, value in before.items()})
@@ -132,7 +132,7 @@ def finite(defense: Defense) -> None:
 
 
 def keyed(defense: Defense) -> None:
-    """The same key gives the same output, bit for bit; another draw differs exactly if it says it is random."""
+    """Equal keys give equal output, bit for bit; another draw differs exactly if a transform declares `random`."""
     for words, trial, stage, before in _wired(defense):
         first, second = under_two_seeds(lambda: trial.apply(stage, before))  # noqa: B023
         name = differing(first, second)
@@ -144,7 +144,7 @@ def keyed(defense: Defense) -> None:
 
 
 def inputs_untouched(defense: Defense) -> None:
-    """A stage leaves its input tensors as they were."""
+    """A stage leaves its input tensors unchanged."""
     for words, trial, stage, before in _wired(defense):
         kept = {name: value.clone() for name, value in before.items()}
         trial.apply(stage, before)
@@ -153,8 +153,8 @@ def inputs_untouched(defense: Defense) -> None:
 
 
 def row_alone(defense: Defense) -> None:
-    """A client (or an example) gets the same alone and beside others, to 1e-9, unless it says `mixes_clients`
-    clients."""
+    """A client's (or example's) result is equal in isolation and in a batch, to 1e-9, unless a transform declares
+    `mixes_clients`."""
     for words, trial, stage, before in _wired(defense):
         if stage == "aggregate" or any(item.mixes_clients for item in trial.stages.transforms[stage]):
             continue
@@ -169,8 +169,8 @@ def row_alone(defense: Defense) -> None:
 
 
 def originals(defense: Defense) -> None:
-    """At stage `input` an example is made of itself and of the next one of its batch, and of no other; its targets
-    stay probabilities.  At type-2 these two are the truth."""
+    """At stage `input` an example depends only on itself and its successor in the batch; targets stay probabilities.
+    At type-2 these two examples are the truth."""
     words, trial = first_trial(defense)
     if not trial.stages.has("input"):
         raise ContractSkipped("it leaves examples as they are")
@@ -191,7 +191,7 @@ def originals(defense: Defense) -> None:
 
 
 def bias(defense: Defense) -> None:
-    """Where the class says `unbiased = True` or `False`, the mean over draws agrees with it."""
+    """A declared `unbiased` agrees with the mean over draws."""
     says = vars(type(defense)).get("unbiased")
     if says is None:
         raise ContractSkipped("it does not say whether it is unbiased")
@@ -207,7 +207,7 @@ def bias(defense: Defense) -> None:
 
 
 def transforms_only(defense: Defense) -> None:
-    """Every stage is a sequence of transforms, in the first setting that the defense takes."""
+    """Every stage is a sequence of transforms, in the first accepted setting."""
     for words, steps, batch in SETTINGS:
         try:
             transforms = defense.transforms(setting_of(federated_of(steps, batch)))

@@ -1,4 +1,4 @@
-"""Contracts of what a defense says of itself: to adaptive attackers, and to a training that asks for norms alone."""
+"""Contracts for a defense's self-description: to adaptive attackers, and to a training that uses only norms."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -41,7 +41,7 @@ EXCEPTIONS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Quiet(Transform):
-    """A transform without its noise: what it says is expected."""
+    """A transform without its noise: `expected`."""
 
     inner: Transform
 
@@ -62,7 +62,7 @@ class Quiet(Transform):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What a point shows of a trial with its stated noise off, in gradient units, (reading, *shape)."""
+    """A trial's reading at a point, without stated noise, in gradient units, (reading, *shape)."""
 
     words: str
     point: Point
@@ -72,9 +72,11 @@ class Seen:
 
 
 def description(defense: Defense) -> None:
-    """At every point, with one example and three in a batch and one local step and two, the described candidate at
-    the truth is the reading, its stated noise off; it is differentiable, and draws nothing.  The truth is what was
-    trained on: the examples and class probabilities after stage `input`."""
+    """At every point, the described candidate at the truth equals the reading without stated noise.
+
+    Tested with batch sizes 1 and 3, and with 1 and 2 local steps.  The description is differentiable and draws no
+    numbers. The truth: training data after stage `input`, examples and class probabilities.
+    """
     seen = list(seen_of(defense))
     if not seen:
         raise ContractSkipped("there is nothing to describe, or attackers stay plain, with a flag")
@@ -89,7 +91,7 @@ def description(defense: Defense) -> None:
 
 
 def unread(said: Composition) -> list[str]:
-    """The transforms whose draws are neither noise nor to be read off the reading: `EXCEPTIONS`, and those of
+    """Transforms with draws that are neither noise nor readable from the reading: `EXCEPTIONS`, and those in
     plug-ins."""
     return [
         type(part.transform).__name__
@@ -102,8 +104,8 @@ def unread(said: Composition) -> list[str]:
 
 
 def noise(defense: Defense) -> None:
-    """What a transform adds around what it says is expected has the mean 0 and the variance that it states for each
-    tensor, within five standard errors; where that is a bound, no more."""
+    """A transform's noise around `expected` has mean 0 and the stated variance for each tensor, within five standard
+    errors; a bound is never exceeded."""
     words, trial = first_trial(defense)
     stated = 0
     for stage, transform, given, state in arriving_at(trial):
@@ -129,7 +131,7 @@ def noise(defense: Defense) -> None:
 
 
 def _of_mean(said: AddedNoise, batch: int) -> AddedNoise:
-    """The noise on the mean of so many examples, each with its own."""
+    """Noise on the mean over a batch with independent noise per example."""
     variance = said.variance
     if isinstance(variance, Mapping):
         return replace(said, variance={name: value / batch for name, value in variance.items()})
@@ -137,14 +139,14 @@ def _of_mean(said: AddedNoise, batch: int) -> AddedNoise:
 
 
 def _claims_a_mean(transform: Transform, given: Tensors, state: State, context: Context) -> bool:
-    """Whether it is random, says what is expected, and says of no draws how they are told."""
+    """Whether a random transform defines `expected` without `simulate`."""
     if not transform.random or type(transform).simulate is not Transform.simulate:
         return False
     return transform.expected(given, state, context) is not None
 
 
 def by_norms(defense: Defense) -> None:
-    """A training that forms norms alone does what `apply` does: the same factors, and as much noise."""
+    """A training by norms equals `apply`: equal factors, equal noise."""
     words, trial = first_trial(defense)
     checked = 0
     for stage, transform, arriving, state in arriving_at(trial):
@@ -167,7 +169,7 @@ def by_norms(defense: Defense) -> None:
 
 
 def seen_of(defense: Defense) -> Iterator[Seen]:
-    """What each point shows where it is described, in the settings that the defense takes."""
+    """Described readings at each point, in the defense's accepted settings."""
     for steps, batch in SETTINGS:
         trial = _taken(defense, steps, batch)
         if trial is None:
@@ -194,7 +196,7 @@ def seen_of(defense: Defense) -> Iterator[Seen]:
 
 
 def _taken(defense: Defense, steps: int, batch: int) -> Trial | None:
-    """The trial of the first of its variants that takes the setting; None: all refuse it."""
+    """Trial for the first variant that accepts the setting, or None."""
     for variant in variants(defense):
         try:
             return trial_of(variant, steps=steps, batch=batch)
@@ -204,7 +206,7 @@ def _taken(defense: Defense, steps: int, batch: int) -> Trial | None:
 
 
 def _quiet(stages: Stages, said: Composition) -> Stages:
-    """The stages without the noise that `said` states: its own, and that of what it does not see."""
+    """The stages without the noise stated by `said`."""
     explained = {id(part.transform) for part in said.parts if _reads(part)}
     return replace(
         stages,
@@ -230,8 +232,8 @@ def _reads(part: DescribedTransform) -> bool:
 
 
 def _described(one: Seen, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    """What the description makes of examples (client, step, example, *shape) and their class probabilities (client,
-    step, example, class), as attackers use it."""
+    """The description applied to examples (client, step, example, *shape) with class probabilities (client, step,
+    example, class), as attackers use it."""
     trial, said = one.trial, one.said
     steps, examples = trial.federated.steps, trial.federated.batch
     steps = steps if one.point.after_training else 1
@@ -250,7 +252,7 @@ def _described(one: Seen, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
 
 
 def _distance(one: Seen, *, at_truth: bool) -> float:
-    """Relative to the reading's norm; elsewhere the examples are their own negatives."""
+    """Relative to the reading's norm; without `at_truth` the examples are replaced by their negatives."""
     inputs, targets = one.trial.trained_on
     simulated = _described(one, inputs if at_truth else 1 - inputs, targets)
     for name, value in simulated.items():
@@ -277,7 +279,7 @@ def _differentiable(one: Seen) -> None:
 
 
 def arriving_at(trial: Trial) -> Iterator[tuple[Stage, Transform, dict[str, Tensor], State]]:
-    """Each transform with the tensors that arrive at it, noise off, and its state before round 0."""
+    """Each transform with its noiseless input tensors, and its state before round 0."""
     for stage in STAGES:
         given = trial.at(stage)
         rows = len(next(iter(given.values()))) if lead_of(stage) else 1
@@ -288,14 +290,14 @@ def arriving_at(trial: Trial) -> Iterator[tuple[Stage, Transform, dict[str, Tens
 
 
 def of_one(transform: Transform, state: State) -> State:
-    """The state of one client, with its axis, or the server's."""
+    """A single client's state, with its axis, or the server's."""
     return state if transform.owner == "server" else {key: value[:1] for key, value in state.items()}
 
 
 def _of_tensor(what: str, apart: Tensor, like: Tensor, said: AddedNoise | None, name: str, lead: int) -> None:
-    """Differences from what was expected (draw, *lead, *shape) against the stated variance.
+    """Deviations from `expected` (draw, *lead, *shape) against the stated variance.
 
-    The standard errors are those of the draws' own means, as coordinates of a draw may depend on one another.
+    Standard errors come from the draws' means, since coordinates within a draw may be dependent.
     """
     stated = 0.0
     if said is not None:
@@ -320,7 +322,7 @@ def _of_tensor(what: str, apart: Tensor, like: Tensor, said: AddedNoise | None, 
 
 
 def _of_what_passes(what: str, apart: Tensor, exact: Tensor) -> None:
-    """Differences (draw, *lead, *shape) against the variance that follows from what passed, over all coordinates."""
+    """Deviations (draw, *lead, *shape) against the tensor-dependent variance, over all coordinates."""
     squares = apart.square().flatten(1).mean(1)
     stated = float(exact.mean())
     found, error = float(squares.mean()), float(squares.std() / len(squares) ** 0.5)
@@ -335,7 +337,7 @@ def _of_what_passes(what: str, apart: Tensor, exact: Tensor) -> None:
 
 
 def _same_effect(what: str, transform: Transform, given: Tensors, state: State, trial: Trial, said: Scaling) -> None:
-    """The factors against `update` without draws, the deviation against its draws, row by row."""
+    """Factors against `update` without draws, the deviation against its draws, row by row."""
     context = context_of(trial, "example")
     before = StraightThrough(transform)(given, state, context)[0]
     deviation = said.deviation

@@ -1,4 +1,4 @@
-"""Contracts of what a defense does after the round that is attacked: in later rounds, and with a training's draws."""
+"""Contracts for a defense after the attacked round: in later rounds, and with training draws."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,11 +20,11 @@ _HALF = 0.5  # of the first round's squared change, which a later round must kee
 
 
 def rounds(defense: Defense) -> None:
-    """In every later round each transform changes what passes it by no less than half of what it does in round 0.
+    """In every later round each transform changes its tensors by at least half its effect in round 0.
 
-    Squared, on the same tensors and draws, once with the state of the start and once with the state that the rounds
-    leave; less where the mechanism, or the noise that follows from the state, states less.  Attacks read one round, and
-    their figure is to hold for all.
+    Squared effect, with equal tensors and draws, with the initial state and with the state after those rounds; less if
+    the mechanism, or noise that follows from the state, states less.  Attacks read a single round, and their figure
+    must hold for all rounds.
     """
     words, trial = first_trial(defense)
     try:
@@ -49,7 +49,7 @@ def _keeps(
     *,
     moving: bool,
 ) -> None:
-    """`moving`: with the state that the rounds before leave."""
+    """`moving`: with the state left by the rounds before."""
     start = context_of(trial, stage)
     after, now_state = transform.update(given, state, start)
     first, said = _change(after, given), _variance(transform, start, state)
@@ -68,7 +68,7 @@ def _keeps(
 
 
 def _variance(transform: Transform, context: Context, state: State) -> float:
-    """The mean variance of its stated noise; 0 where it states none."""
+    """Mean variance of the stated noise; 0 without."""
     said = transform.noise(context, of_one(transform, state))
     if said is None:
         return 0.0
@@ -78,7 +78,7 @@ def _variance(transform: Transform, context: Context, state: State) -> float:
 
 
 def _stated(defense: Defense, setting: Setting, round_: int) -> float:
-    """σ_t² over σ_0², as the mechanism counts them, 1 at most."""
+    """σ_t² over σ_0², as counted by the mechanism, at most 1."""
     mechanism = defense.mechanism(setting)
     if not isinstance(mechanism, Mechanism) or not mechanism.sigmas[0]:
         return 1.0
@@ -91,9 +91,12 @@ def _change(after: Tensors, before: Tensors) -> float:
 
 
 def training_draws(defense: Defense) -> None:
-    """With a training's draws, a stream for each client, a transform has the law that it has with the keyed draws of an
-    attacked reading: the same output where nothing is random, else the same mean and mean square, within five standard
-    errors of their difference."""
+    """With training draws (a stream per client) a transform has the same distribution as with an attacked reading's
+    keyed draws.
+
+    Equal output without randomness, otherwise equal mean and mean square, within five standard errors of the
+    difference.
+    """
     words, trial = first_trial(defense)
     for stage, transform, given, state in arriving_at(trial):
         if not lead_of(stage):
@@ -114,7 +117,7 @@ def training_draws(defense: Defense) -> None:
 
 
 def _outputs(trial: Trial, stage: Stage, transform: Transform, given: Tensors, state: State, kind: str) -> Tensor:
-    """What comes out, (draw, value)."""
+    """Outputs, (draw, value)."""
     shown = []
     for draw in range(DRAWS if transform.random else 1):
         context = context_of(trial, stage, draw=draw)

@@ -1,4 +1,4 @@
-"""Contract of stated noise beyond its two moments: its law, on every row, and that nobody can take it off again."""
+"""Contract for stated noise beyond two moments: its distribution holds per row, and the noise cannot be removed."""
 
 from collections.abc import Mapping
 from math import ceil, sqrt
@@ -27,10 +27,10 @@ _GROWN = 2.0  # times the variance, where gradients are ten times larger
 
 
 def law(defense: Defense) -> None:
-    """What a transform adds has the law that it states: distributed so, on every row, coordinates independent, no two
-    rows alike, and as much on gradients ten times larger.
+    """A transform's noise has the stated distribution: on every row, with independent coordinates, distinct rows, and
+    equal variance for gradients ten times larger.
 
-    A transform that states its own likelihood may have another law, and noise of the gradient's scale.
+    A transform with its own likelihood may have another distribution, and noise scaled to the gradient.
     """
     words, trial = first_trial(defense)
     stated = 0
@@ -46,8 +46,10 @@ def law(defense: Defense) -> None:
 
 
 def dependence(z: Tensor) -> float:
-    """The mean squared product of two draws of standardised noise (draw, coordinate), times the coordinates: 1 where
-    they are independent, n/r where the noise fills r of n directions."""
+    """Mean squared product of two standardised noise draws (draw, coordinate), times the number of coordinates.
+
+    1 for independent coordinates; n/r if the noise fills r out of n directions.
+    """
     gram = z @ z.T / z.shape[1]
     apart = ~torch.eye(len(z), dtype=torch.bool)
     return float(gram[apart].square().mean() * z.shape[1])
@@ -101,7 +103,7 @@ def _looks(
 def _parts(
     transform: Transform, given: Tensors, state: State, trial: Trial, stage: Stage, *, draws: int
 ) -> dict[str, Tensor]:
-    """What it adds to some coordinates of each tensor, name → (draw, row, coordinate)."""
+    """Noise on some coordinates of each tensor, name → (draw, row, coordinate)."""
     lead = lead_of(stage)
     before = StraightThrough(transform)(given, state, context_of(trial, stage))[0]
     drawn = []
@@ -119,7 +121,7 @@ def _some(value: Tensor, lead: int) -> Tensor:
 def _standardised(
     apart: Tensor, said: AddedNoise, name: str, given: Tensors, lead: int, exact: Tensors | None
 ) -> Tensor:
-    """In deviations: as stated, by `variance_at` where it says more, or of a bound each row's own."""
+    """In deviations: stated, from `variance_at` if defined, or for a bound each row's empirical deviation."""
     if exact is not None:
         return apart / _some(exact[name], lead).clamp_min(1e-300).sqrt()
     if said.bound:
@@ -131,7 +133,7 @@ def _standardised(
 
 
 def _distance(values: Tensor, said: AddedNoise) -> float:
-    """The largest distance of the sorted values' distribution function from the law's, of variance 1."""
+    """Largest distance between the sorted values' distribution function and the stated one, with variance 1."""
     if said.law == "laplace":
         below = 0.5 * torch.exp(-values.abs() * sqrt(2))
         expected = below.where(values < 0, 1 - below)
@@ -142,7 +144,7 @@ def _distance(values: Tensor, said: AddedNoise) -> float:
 
 
 def _repeated(rows: Tensor) -> int:
-    """How many rows (row, coordinate) are another again, to rounding; rows without noise do not count."""
+    """Number of repeated rows (row, coordinate), to rounding; rows without noise do not count."""
     along = torch.randn(rows.shape[1], generator=torch.Generator().manual_seed(0), dtype=rows.dtype)
     marks = (rows @ along).sort().values
     marks = marks[marks != 0]

@@ -1,4 +1,4 @@
-"""Contracts of models: they build, start by key, and every example's gradient is its own."""
+"""Contracts for models: construction, keyed initial weights, independent example gradients."""
 
 import copy
 import warnings
@@ -24,7 +24,7 @@ CLOSE = 1e-9
 
 
 def builds(model: Model) -> None:
-    """Logits (example, class) for every kind of data it takes, for one example and for several."""
+    """Logits (example, class) for every accepted kind of data, for a single example and for several."""
     unknown = set(model.takes) - set(SHAPES)
     require(bool(model.takes) and not unknown, f"takes {model.takes}; image and table are what there is")
     for shape, module in _modules(model):
@@ -36,7 +36,7 @@ def builds(model: Model) -> None:
 
 
 def initial_weights(model: Model) -> None:
-    """Every parameter has finite initial weights of its shape; by key alone, and another key's differ."""
+    """Every parameter has finite initial weights with its shape, determined by the key; different keys differ."""
     for shape, module in _modules(model):
         first = model.initial(module, 0)
         expected = {name: tuple(value.shape) for name, value in module.named_parameters()}
@@ -54,7 +54,7 @@ def initial_weights(model: Model) -> None:
 
 
 def no_batch_statistics(model: Model) -> None:
-    """No layer computes with the statistics of a batch, in training or later."""
+    """No layer uses batch statistics, in training or evaluation."""
     for _, module in _modules(model):
         for path, layer in module.named_modules():
             what = f"{path} is {type(layer).__name__}, whose statistics mix the examples; use GroupNorm"
@@ -62,7 +62,7 @@ def no_batch_statistics(model: Model) -> None:
 
 
 def alone_in_company(model: Model) -> None:
-    """An example's logits are the same alone and in company (float64, 1e-9), and no buffer moves."""
+    """An example's logits are equal in isolation and in a batch (float64, 1e-9), and buffers are unchanged."""
     for shape, module in _modules(model, double=True):
         before = {name: value.clone() for name, value in module.named_buffers()}
         inputs = _inputs(shape, 4, torch.float64)
@@ -77,7 +77,7 @@ def alone_in_company(model: Model) -> None:
 
 
 def gradients(model: Model) -> None:
-    """Per-example gradients by `bench.gradients` equal `torch.func`'s, one by one, in float64."""
+    """Per-example gradients from `bench.gradients` equal `torch.func`'s, individually, in float64."""
     for shape, module in _modules(model, double=True):
         inputs, weights = _inputs(shape, 3, torch.float64), _weights(model, module)
         targets = one_hot(torch.tensor([2, 0, 2]), CLASSES, torch.float64)
@@ -95,8 +95,8 @@ def gradients(model: Model) -> None:
 
 
 def gradients_flow(model: Model) -> None:
-    """A dummy receives a derivative through its own gradient, else nothing can succeed; by
-    `bench.gradients` it is what plain autograd gives."""
+    """A dummy receives a derivative through its gradient, as any attack requires; `bench.gradients` agrees with
+    autograd."""
     for shape, module in _modules(model, double=True):
         weights = _weights(model, module)
         targets = one_hot(torch.tensor([1, 3]), CLASSES, torch.float64)
@@ -121,7 +121,7 @@ def gradients_flow(model: Model) -> None:
 
 
 def _modules(model: Model, *, double: bool = False) -> Iterator[tuple[tuple[int, ...], nn.Module]]:
-    """A module in eval mode for each kind of data, at the least shape that it takes."""
+    """A module in eval mode for each kind of data, at its least accepted shape."""
     reasons: list[str] = []
     built = False
     for kind in model.takes:
@@ -143,7 +143,7 @@ def _modules(model: Model, *, double: bool = False) -> Iterator[tuple[tuple[int,
 
 
 def _built(model: Model, shape: tuple[int, ...]) -> nn.Module:
-    """Raises ValueError or RuntimeError where nothing is left of inputs this small."""
+    """Raises ValueError or RuntimeError if the inputs are too small."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of layers without a single weight; so do we, below
         module = model.build(shape, CLASSES).eval()

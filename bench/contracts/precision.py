@@ -1,4 +1,4 @@
-"""Contract of every defense: in single precision, in which cells run, it does what it does in double."""
+"""Contract for every defense: single precision (used in cells) agrees with double precision."""
 
 from dataclasses import replace
 
@@ -13,8 +13,8 @@ _NEAR = 1e-2  # of the output's norm: a threshold may fall on the other side of 
 
 
 def precision(defense: Defense) -> None:
-    """Each transform, with the same draws on tensors of float32 and of float64, gives the same to rounding: contracts
-    look at float64, attackers read float32."""
+    """Each transform, with equal draws on float32 and float64 tensors, agrees up to rounding: contracts test float64,
+    attackers read float32."""
     words, trial = first_trial(defense)
     looked = False
     for stage, transform, given, state in arriving_at(trial):

@@ -1,4 +1,4 @@
-"""Contract of a defense whose reports state an ε each: no update, however large, shows through one by more."""
+"""Contract for a defense with an ε per report: no update, however large, exceeds ε through a single report."""
 
 from math import exp, inf, log, sqrt
 
@@ -17,9 +17,11 @@ _SIZES = (1e6, 1.0, 0.0, -1.0, -1e6)  # of a client's update, in units of its la
 
 
 def reports(defense: Defense) -> None:
-    """Two updates of one client, equal at all coordinates, of any two of a few sizes: the chance that a coordinate's
-    report is the high one differs by a factor of at most e^ε, and so does the chance of the low one.  Chances are of 64
-    draws, over the coordinates whose report is random, or differs between the two updates."""
+    """For two client updates, each constant over coordinates, a report's probability to be high differs by at most a
+    factor e^ε, and likewise to be low.
+
+    All pairs from a few sizes.  Probabilities over 64 draws, over coordinates with random or update-dependent reports.
+    """
     words, trial, epsilon = _stated(defense)
     stage = next(stage for stage in UPDATE_STAGES if trial.stages.has(stage))
     own = trial.at(stage)
@@ -60,7 +62,7 @@ def _stated(defense: Defense) -> tuple[str, Trial, float]:
 
 
 def _drawn(trial: Trial, own: Tensors, size: float) -> torch.Tensor:
-    """What the first client's reports show of an update of that size at each coordinate, (draw, coordinate)."""
+    """The first client's reports for an update with this size at each coordinate, (draw, coordinate)."""
     stage = next(stage for stage in UPDATE_STAGES if trial.stages.has(stage))
     largest = max(float(value.abs().max()) for value in own.values())
     scaled = {name: torch.full_like(value, size * largest) for name, value in own.items()}

@@ -1,4 +1,4 @@
-"""Run the contracts of one entry: what `bench check` prints, and what a plug-in's own tests can call."""
+"""Run an entry's contracts: for `bench check`, and for plug-in tests."""
 
 from collections.abc import Collection, Mapping
 from functools import partial
@@ -23,23 +23,23 @@ _CONTRACTS: dict[str, tuple[Contract, ...]] = {
 
 
 def contracts(kind: str) -> tuple[Contract, ...]:
-    """The contracts of a kind of entry, in the order in which they are checked."""
+    """Contracts for a kind of entry, in test order."""
     return _CONTRACTS[kind]
 
 
 def check(
     kind: str, name: str, params: Mapping[str, Any] | None = None, *, data_dir: Path | None = None
 ) -> list[Outcome]:
-    """Check a registered entry with these parameters; the first that is broken stops none of the others.
+    """Check a registered entry with these parameters; all contracts run, even after a broken contract.
 
-    Raises `UnknownName`, `PluginError` and `BenchError` where there is no such entry or instance.
+    Raises `UnknownName`, `PluginError` or `BenchError` for an unknown entry or an invalid instance.
     """
     entry = registry.instance(kind, name, dict(params or {}))
     return check_instance(kind, entry, name=name, data_dir=data_dir)
 
 
 def broken_contracts(kind: str, entry: Entry, state: object = None) -> tuple[str, ...]:
-    """The contracts that an entry breaks, `name: reason`; for `bench.isolation.Isolation.ask`."""
+    """Contracts broken by an entry, `name: reason`; for `bench.isolation.Isolation.ask`."""
     del state
     outcomes = check_instance(kind, registry.of(kind, entry), name=entry.name)
     return tuple(f"{each.contract.name}: {each.reason}" for each in outcomes if each.status == "broken")
@@ -53,9 +53,9 @@ def check_instance(
     data_dir: Path | None = None,
     only: Collection[str] | None = None,
 ) -> list[Outcome]:
-    """The same for an instance that need not be registered.
+    """`check` for an instance, registered or not.
 
-    With `only`, the contracts of these names alone; those of data sets share what is loaded and are all checked.
+    `only`: names of the contracts to test; data set contracts share a load and all run.
     """
     if kind != "datasets":
         return [_outcome(item, instance) for item in contracts(kind) if only is None or item.name in only]

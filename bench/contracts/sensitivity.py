@@ -1,4 +1,5 @@
-"""Contract of a defense that states an ε: no gradient, however large, moves what is seen by more than it counts."""
+"""Contract for a defense with a stated ε: no gradient, however large, moves a reading beyond the counted
+sensitivity."""
 
 from collections.abc import Iterator
 from math import sqrt
@@ -26,9 +27,12 @@ _Shown = dict[Stage, dict[str, torch.Tensor]]
 
 
 def sensitivity(defense: Defense) -> None:
-    """One row (an example's gradient, a client's update) is replaced by crafted ones: its own 10⁶ times larger, and
-    each tensor of it alone.  Against a row of zeros none moves what a stage shows by more noise deviations than the
-    mechanism counts there: half of what replacing a row does."""
+    """Replace a single row (an example's gradient, a client's update) by crafted rows: itself scaled up to 10⁶, and
+    single tensors.
+
+    Compared with a zero row, no crafted row moves a stage's output by more noise deviations than the mechanism counts
+    there (half the effect of a replacement).
+    """
     for rounds in _ROUNDS:
         words, trial, mechanism = _stated(defense, rounds)
         _keeps(f"{words}, T={rounds}", trial, mechanism)
@@ -68,9 +72,9 @@ def _keeps(words: str, trial: Trial, mechanism: Mechanism) -> None:
 
 
 def _linear(words: str, mechanism: Mechanism, mean: _Shown, without: _Shown, deviations: _Shown) -> list[Stage]:
-    """The stages at which the noise is only added, or averaged.
+    """Stages with noise only added or averaged.
 
-    What comes after is post-processing, such as a clipping of what is noisy: no ε there may count more than before.
+    Later stages are post-processing, such as a clip of noisy tensors: no ε there may count more noise than before.
     """
     added: list[Stage] = []
     bent = False
@@ -86,12 +90,12 @@ def _linear(words: str, mechanism: Mechanism, mean: _Shown, without: _Shown, dev
 
 
 def _length(moved: Tensors, still: Tensors, deviations: Tensors) -> float:
-    """How far apart, in deviations of the noise."""
+    """Distance in noise deviations."""
     return float(_standardised(moved, still, deviations).norm())
 
 
 def _stated(defense: Defense, rounds: int) -> tuple[str, Trial, Mechanism]:
-    """The first choice of its parameters that takes the setting, and the mechanism that it states."""
+    """The first accepted choice of parameters, and its stated mechanism."""
     for variant in variants(defense):
         try:
             words, trial = first_trial(variant)
@@ -106,12 +110,12 @@ def _stated(defense: Defense, rounds: int) -> tuple[str, Trial, Mechanism]:
 
 
 def _bent(mean: Tensors, without: Tensors, deviations: Tensors) -> bool:
-    """Whether the mean over draws is not what is shown without noise."""
+    """Whether the mean over draws differs from the noiseless output."""
     return float(_standardised(mean, without, deviations).square().mean() * _DRAWS) > _BENT
 
 
 def _standardised(one: Tensors, other: Tensors, deviations: Tensors) -> torch.Tensor:
-    """Differences in deviations of the noise, (coordinate,): 0 for what is equal to rounding, whether noised or not."""
+    """Differences in noise deviations, (coordinate,): 0 for values equal to rounding, with or without noise."""
     parts = []
     for name, value in one.items():
         apart, size = value - other[name], torch.maximum(value.abs(), other[name].abs())
@@ -121,7 +125,7 @@ def _standardised(one: Tensors, other: Tensors, deviations: Tensors) -> torch.Te
 
 
 def _crafted(given: Tensors) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
-    """Rows in place of the first one, name → (*shape); names that are left out are zero."""
+    """Replacements for the first row, name → (*shape); absent names are zero."""
     own = {name: _first(value, given) for name, value in given.items()}
     for size in _SIZES:
         yield f"a gradient {size:g} times larger", {name: size * value for name, value in own.items()}
@@ -135,7 +139,7 @@ def _first(value: torch.Tensor, given: Tensors) -> torch.Tensor:
 
 
 def _is_examples(given: Tensors) -> bool:
-    """Whether rows are (client, example): the bias of the last layer then has three axes."""
+    """Whether rows are (client, example): the last layer's bias then has three axes."""
     return min(value.ndim for value in given.values()) > 2
 
 
@@ -148,7 +152,7 @@ def _with_row(given: Tensors, row: Tensors) -> dict[str, torch.Tensor]:
 
 
 class _Draws:
-    """Normals of one draw, zeros for None; uniforms, which no ε of Gaussian noise counts, as everybody knows them."""
+    """Normals for a draw, zeros for None; uniforms, outside every Gaussian ε because they are public."""
 
     def __init__(self, draw: int | None) -> None:
         self._normals = None if draw is None else torch.Generator().manual_seed(draw)
@@ -168,7 +172,7 @@ class _Draws:
 
 
 def _shown(trial: Trial, start: Stage, given: Tensors, draws: Draws) -> _Shown:
-    """What each stage from `start` on shows of the first client, name → (*shape): the round behind that stage."""
+    """The first client's tensors after each stage from `start` on, name → (*shape)."""
     chain, current, shown = trial.stages, dict(given), _Shown()
     key = DrawKey(seed=3, draw=0, round=0)
     for stage in STAGES[STAGES.index(start) :]:
@@ -198,7 +202,7 @@ def _shown(trial: Trial, start: Stage, given: Tensors, draws: Draws) -> _Shown:
 
 
 def _drawn(trial: Trial, start: Stage, given: Tensors) -> tuple[_Shown, _Shown, dict[Stage, torch.Tensor]]:
-    """Over draws, of what each stage shows: the mean, each coordinate's deviation, and all of it (draw, coordinate)."""
+    """Over draws, for each stage: mean, each coordinate's deviation, and all values (draw, coordinate)."""
     shown = [_shown(trial, start, given, _Draws(draw)) for draw in range(_DRAWS)]
     mean, deviations, draws = _Shown(), _Shown(), {}
     for stage, tensors in shown[0].items():
@@ -210,13 +214,13 @@ def _drawn(trial: Trial, start: Stage, given: Tensors) -> tuple[_Shown, _Shown, 
 
 
 def _deviation(stack: torch.Tensor) -> torch.Tensor:
-    """Over draws, exactly 0 where they are equal to rounding."""
+    """Over draws; exactly 0 for draws equal to rounding."""
     deviation = stack.std(0)
     return deviation.where(deviation > CLOSE * stack.abs().amax(0), 0.0)
 
 
 def _dependence(draws: torch.Tensor, mean: Tensors, deviations: Tensors) -> float:
-    """`dependence` of the coordinates that are noised."""
+    """`dependence` for the noised coordinates."""
     centre, deviation = (torch.cat([value.flatten() for value in each.values()]) for each in (mean, deviations))
     noised = deviation > 0
     if not bool(noised.any()):

@@ -1,4 +1,4 @@
-"""Small situations in which contracts are checked: two data sets that need no file, float64 throughout."""
+"""Small situations for contracts: two data sets without files, in float64."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @cache
 def data(name: str = "digits") -> Data:
-    """`digits` (1×8×8 pixels, 10 classes) or `cancer` (a table, 2 classes): both are in scikit-learn."""
+    """`digits` (1×8×8 pixels, 10 classes) or `cancer` (a table, 2 classes), both from scikit-learn."""
     return load(registry.instance("datasets", name, {}), name)
 
 
@@ -55,7 +55,7 @@ def _public() -> Public:
 
 
 def setting_of(federated: Federated, *, rounds: int = 2) -> Setting:
-    """What a defense may know of this federated setting."""
+    """A defense's knowledge in this federated setting."""
     return Setting(
         clients=federated.clients,
         per_round=federated.per_round,
@@ -71,12 +71,14 @@ def setting_of(federated: Federated, *, rounds: int = 2) -> Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """A reading and, for the harness alone, the truth (reading, example, *shape) and labels behind it."""
+    """A reading with its truth."""
 
     words: str
     reading: Reading
     truth: Tensor
+    """(reading, example, *shape); only for the harness."""
     labels: Tensor
+    """Labels behind the reading; only for the harness."""
 
 
 def situation(
@@ -92,8 +94,8 @@ def situation(
     defense: str = "none",
     labels: bool = False,
 ) -> Situation:
-    """A reading of digits by `dlg-lenet` (of `cancer` by `mlp`, where `table`), undefended or behind a defense, with or
-    without its `labels`."""
+    """A reading from digits by `dlg-lenet` (`table`: from `cancer` by `mlp`), undefended or behind `defense`, with
+    `labels` granted or not."""
     dataset, architecture = ("cancer", "mlp") if table else ("digits", "dlg-lenet")
     source = data(dataset)
     module, weights = model(architecture, dataset)
@@ -137,7 +139,7 @@ def situation(
 
 
 def _same_label(source: Data, victims: Victims, batches: Batches) -> tuple[Victims, list[Batches]]:
-    """Every example of reading r has label r."""
+    """Reading r gets label r in every example."""
     clients, steps, batch = batches.labels.shape
     chosen = torch.arange(clients) % source.classes
     labels = torch.from_numpy(source.training.labels)
@@ -149,7 +151,7 @@ def _same_label(source: Data, victims: Victims, batches: Batches) -> tuple[Victi
 
 
 def under_two_seeds(run: Callable[[], T]) -> tuple[T, T]:
-    """What two runs give, each under a global seed of its own."""
+    """Results from two runs under different global seeds."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         first = run()
@@ -158,7 +160,7 @@ def under_two_seeds(run: Callable[[], T]) -> tuple[T, T]:
 
 
 def gap(first: Tensor, second: Tensor) -> float:
-    """The largest difference, relative where values are above 1; infinite where shapes or numbers differ."""
+    """Largest difference, relative for values above 1; infinite for different shapes or non-finite entries."""
     if first.shape != second.shape or not torch.equal(torch.isfinite(first), torch.isfinite(second)):
         return float("inf")
     a, b = first.double().nan_to_num(0, 0, 0), second.double().nan_to_num(0, 0, 0)
@@ -168,7 +170,7 @@ def gap(first: Tensor, second: Tensor) -> float:
 
 
 def differing(first: Tensors, second: Tensors) -> str | None:
-    """The first name whose tensors are not bit-equal (not a number equals itself), or None."""
+    """First name with bit-unequal tensors (NaN equals NaN), or None."""
     if list(first) != list(second):
         return ", ".join(sorted(set(first) ^ set(second))) or "the order of the names"
     for name, value in first.items():

@@ -1,4 +1,4 @@
-"""One round of three clients in which a defense's contracts are checked."""
+"""A round with three clients, for a defense's contracts."""
 
 import dataclasses
 import math
@@ -31,7 +31,7 @@ SIGMAS = 5  # a true statement fails once in two million
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One round of three clients on digits, and a defense's stages before it."""
+    """A round with three clients on digits, with a defense's stages."""
 
     federated: Federated
     module: nn.Module
@@ -49,7 +49,7 @@ class Trial:
 
     @property
     def trained_on(self) -> tuple[Tensor, Tensor]:
-        """What the gradients of `taps` are computed on: inputs (client, step, example, *shape) and class probabilities
+        """Training data for the gradients in `taps`: inputs (client, step, example, *shape) and class probabilities
         (client, step, example, class)."""
         parts, now = [], self.stages
         for step in range(self.federated.steps):
@@ -61,12 +61,12 @@ class Trial:
         return inputs, targets
 
     def of_rounds(self, defense: Defense, rounds: int) -> "Trial":
-        """The same round, of a training of so many.  Raises ValueError where the defense refuses that setting."""
+        """The round within a training over `rounds` rounds.  Raises ValueError if the defense refuses that setting."""
         chosen = stages(defense, setting_of(self.federated, rounds=rounds), self.shapes)
         return dataclasses.replace(self, stages=chosen)
 
     def at(self, stage: Stage) -> dict[str, Tensor]:
-        """The undefended tensors that a stage receives: (client, example, *shape), (client, *shape), (*shape)."""
+        """A stage's undefended input tensors: (client, example, *shape), (client, *shape), (*shape)."""
         inputs, labels = self.batches.inputs[:, 0], self.batches.labels[:, 0]
         targets = one_hot(labels, 10, inputs.dtype)
         if stage == "input":
@@ -82,7 +82,7 @@ class Trial:
     def apply(
         self, stage: Stage, tensors: Tensors, *, draw: int = 0, clients: tuple[int, ...] = CLIENTS
     ) -> dict[str, Tensor]:
-        """At stage `step` the examples and their norms are those of `at`, of these of `CLIENTS`."""
+        """Apply a stage; at stage `step`, examples and norms come from `at`, for these `clients`."""
         draw_key, left, each = DrawKey(seed=3, draw=draw, round=0), None, None
         if stage == "step":
             each = {name: value[_places(clients)] for name, value in self.at("example").items()}
@@ -100,7 +100,7 @@ class Trial:
         )[0]
 
     def local(self, clients: tuple[int, ...], examples: int) -> Local:
-        """What these of `CLIENTS` compute their first step's first examples on."""
+        """Data for the clients' first step: its first examples."""
         rows = _places(clients)
         return Local(
             model=self.module,
@@ -115,7 +115,7 @@ class Trial:
 
 
 def trial_of(defense: Defense, *, steps: int = 1, batch: int = 3) -> Trial:
-    """Raises ValueError where the defense refuses the setting."""
+    """Raises ValueError if the defense refuses the setting."""
     try:
         hash(defense)
     except TypeError:  # a parameter that is a list
@@ -151,8 +151,8 @@ _kept_trial = lru_cache(maxsize=32)(_new_trial)  # a defense's stages may take s
 
 
 def trials(defense: Defense) -> Iterator[tuple[str, Trial]]:
-    """FedSGD with batches and with single examples, and FedAvg: those that the defense takes, or that the first
-    of its variants takes which takes any.  Each is built when it is asked for."""
+    """FedSGD with batches and with single examples, and FedAvg: the accepted settings, or those accepted by the first
+    variant with any.  Trials are built lazily."""
     reasons = []
     for variant in variants(defense):
         taken = False
@@ -170,7 +170,7 @@ def trials(defense: Defense) -> Iterator[tuple[str, Trial]]:
 
 
 def first_trial(defense: Defense) -> tuple[str, Trial]:
-    """Raises `ContractSkipped` where it refuses every setting."""
+    """Raises `ContractSkipped` if the defense refuses every setting."""
     return next(trials(defense))
 
 
@@ -179,7 +179,7 @@ def lead_of(stage: Stage) -> int:
 
 
 def variants(defense: Defense) -> Iterator[Defense]:
-    """The defense, and it with each choice of each parameter that is a choice, one at a time."""
+    """The defense, and its copies with each option of each choice parameter, changed singly."""
     yield defense
     entry: Any = defense  # a dataclass, as the contract `declared` asks
     hints = get_type_hints(type(defense))

@@ -1,4 +1,4 @@
-"""Contracts of who sent what: a transform that says `unlinks` does, and one that does not hands no row to another."""
+"""Contracts for linkability: `unlinks` is true, and otherwise no transform exchanges rows."""
 
 import torch
 from torch import Tensor
@@ -13,9 +13,11 @@ _LIKE = 0.3  # cosine with another's row; of thousands of coordinates it is near
 
 
 def unlinked(defense: Defense) -> None:
-    """Each client's coordinates all have one value, another for each client.  Where rows say nothing of who sent them,
-    the mean of a row's n coordinates varies as that of n independent values does; where coordinates stay together, up
-    to n times as much."""
+    """Client k's coordinates all equal k + 1: in unlinked rows the mean over n coordinates varies like n independent
+    values.
+
+    In linked rows the mean varies up to n times as much.
+    """
     words, trial = first_trial(defense)
     said = False
     for stage, transform, given, state in arriving_at(trial):
@@ -45,8 +47,8 @@ def unlinked(defense: Defense) -> None:
 
 
 def linked(defense: Defense) -> None:
-    """Where clients mix and nothing says `unlinks`, no client's row is more like another's than like its own: a reading
-    would be scored against the wrong examples."""
+    """If clients mix without `unlinks`, no client's row resembles another's more than its own: a reading would
+    otherwise be scored against wrong examples."""
     words, trial = first_trial(defense)
     mixes = False
     for stage, transform, given, state in arriving_at(trial):

@@ -1,4 +1,4 @@
-"""Clients' examples and their batches of a round, drawn by a key that no defense or attack changes."""
+"""Clients' examples and round batches, drawn by a key that is independent of defense and attack."""
 
 import json
 from dataclasses import dataclass, replace
@@ -18,15 +18,17 @@ Indices = NDArray[np.int64]  # into the training split
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batches:
-    """The local training data of a round: `inputs` (client, step, example, *shape) in [0, 1], `labels`
-    (client, step, example), and the clients' numbers."""
+    """Local training data of a round."""
 
     clients: tuple[int, ...]
+    """Client numbers."""
     inputs: Tensor
+    """(client, step, example, *shape) in [0, 1]."""
     labels: Tensor
+    """(client, step, example)."""
 
     def __getitem__(self, rows: slice) -> "Batches":
-        """The batches of some of the clients."""
+        """Batches for some clients."""
         return Batches(clients=self.clients[rows], inputs=self.inputs[rows], labels=self.labels[rows])
 
     def to(self, device: torch.device) -> "Batches":
@@ -48,10 +50,9 @@ def clients_of(cell: AttackCell | TrainingCell, data: Data) -> Indices:
 def local_batches(
     cell: AttackCell | TrainingCell, data: Data, clients: Indices, chosen: tuple[int, ...], round_: int
 ) -> tuple[Batches, Indices]:
-    """The batches of the chosen clients in a round, and their indices (client, step, example).
+    """Batches for the chosen clients in a round, and their indices (client, step, example).
 
-    `clients` as from `clients_of`.  A client goes through its examples in a new order each round, without replacement
-    until all are used.
+    `clients` from `clients_of`.  A client draws a new example order each round, without replacement within each pass.
     """
     federated, key = cell.federated, data_key(cell, data)
     orders = np.stack([_order(cell, key, client, clients[client], round_) for client in chosen])
@@ -61,13 +62,13 @@ def local_batches(
 
 
 def data_key(cell: AttackCell | TrainingCell, data: Data) -> str:
-    """The fields that draws of data depend on: data, model, federated setting (the seed is the key's own)."""
+    """Fields that determine data draws: data, model, federated setting (the key adds the seed)."""
     model, federated = cell.model.model_dump(mode="json"), cell.federated.model_dump(mode="json")
     return json.dumps([data.sha256, model, federated], sort_keys=True)
 
 
 def _order(cell: AttackCell | TrainingCell, key: str, client: int, examples: Indices, round_: int) -> Indices:
-    """The examples of one client's steps, in order: (step·example,)."""
+    """A client's examples in step order: (step·example,)."""
     needed = cell.federated.steps * cell.federated.batch
     generator = rng.generator(cell.seed, "batch", key, client, round_)
     passes = [examples[generator.permutation(len(examples))] for _ in range(-(-needed // len(examples)))]

@@ -1,4 +1,5 @@
-"""Bayesian accounting of a training: how far a round's means move without one example or client, over their noise."""
+"""Bayesian accounting for a training: shift of a round's means without a single example or client, relative to the
+noise."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,29 +31,31 @@ _CLIENTS = "at the level of clients it says nothing of a single example"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One round as it is accounted: its first weights, its clients' batches, and what each client would send before
-    stage `client`, name → (client, *shape)."""
+    """An accounted round."""
 
     weights: Tensors
+    """Weights at the start of the round."""
     stages: Stages
     draw_key: DrawKey
     batches: Batches
     update: Tensors
+    """Updates before stage `client`, name → (client, *shape)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accountant:
-    """The levels of one training at which its configuration asks for Bayesian ε; `examples` is |D|, the whole
-    training split, and `absent` level → why it cannot be accounted."""
+    """Requested levels of Bayesian ε for a training."""
 
     config: Bayesian
     federated: Federated
     stages: Stages
     examples: int
+    """D|, the whole training split."""
     absent: Mapping[str, str]
+    """Level → reason for a missing ε."""
 
     def costs(self, net: Network, round_: Round) -> dict[str, Tensor]:
-        """One round's cost at each level that can be accounted: level → (order,), float64."""
+        """A round's cost at each accountable level: level → (order,), float64."""
         costs: dict[str, Tensor] = {}
         for level in (level for level in self.config.levels if level not in self.absent):
             variance = _variance(self.stages, level, self.federated, round_.draw_key.round)
@@ -71,7 +74,7 @@ class Accountant:
         return costs
 
     def reports(self, costs: Tensors, rounds: int) -> dict[str, EpsilonReport]:
-        """Level → ε of the first `rounds` rounds, from level → (round, order)."""
+        """Level → ε after the first `rounds` rounds, from level → (round, order)."""
         return {
             level: EpsilonReport(
                 convention="bayesian",
@@ -95,7 +98,7 @@ class Accountant:
     def by_round(
         self, costs: Tensors, mechanism: Mechanism | None, tested: Iterable[int]
     ) -> dict[str, tuple[BayesianRound, ...]]:
-        """Level → Bayesian ε and the moments accountant's ε of the same run, at the tested rounds."""
+        """Level → Bayesian ε and the moments accountant's ε for the same run, at the tested rounds."""
         return {
             level: tuple(
                 BayesianRound(
@@ -110,7 +113,7 @@ class Accountant:
         }
 
     def _estimates(self, moved: Tensor, level: str) -> list[np.ndarray]:
-        """(group, row) squared distances over the noise's variance → each group's cost, (order,)."""
+        """(group, row) squared distances over the noise variance → each group's cost, (order,)."""
         rounds = self.stages.setting.rounds if self.config.dependent else 1
         moments = bayesian.log_moments(
             moved.flatten().double().cpu().numpy(), q=self._rate(level), formula=self.config.formula
@@ -124,7 +127,7 @@ class Accountant:
         )
 
     def _moments(self, level: str, mechanism: Mechanism | None, rounds: int) -> float | None:
-        """The moments accountant's ε of the same rounds and rows, by the bound that rows are clipped to."""
+        """The moments accountant's ε for the same rounds and rows, by the rows' clipping bound."""
         unit = "client" if level == "client" else "example"
         if mechanism is None or mechanism.unit != unit:
             return None
@@ -141,8 +144,8 @@ class Accountant:
         return epsilon if math.isfinite(epsilon) else None
 
     def _rate(self, level: str) -> float:
-        """q, the chance that the differing row takes part: a client in a round, an example in a batch of its client's
-        examples (parallel) or of all examples."""
+        """q, probability that the differing row takes part: a client in a round; an example in a batch from its
+        client's examples (parallel) or from all examples."""
         federated = self.federated
         if level != "instance":
             return federated.per_round / federated.clients
@@ -151,7 +154,7 @@ class Accountant:
 
 
 def accountant(config: Bayesian, federated: Federated, stages: Stages, *, examples: int) -> Accountant:
-    """The accountant of a training under a defense, of which `stages` may be of any round."""
+    """Accountant for a training under a defense; `stages` may come from any round."""
     obstacles = {level: _obstacle(level, federated, stages) for level in config.levels}
     return Accountant(
         config=config,
@@ -163,7 +166,7 @@ def accountant(config: Bayesian, federated: Federated, stages: Stages, *, exampl
 
 
 def _obstacle(level: str, federated: Federated, stages: Stages) -> str | None:
-    """Why a level cannot be accounted under this defense and setting; None where it can."""
+    """Reason that a level cannot be accounted under this defense and setting, or None."""
     if level != "client" and federated.algorithm != "fedsgd":
         return "it is of one local step, and fedavg may take several"
     if level != "client" and stages.has("input"):
@@ -183,7 +186,7 @@ def _obstacle(level: str, federated: Federated, stages: Stages) -> str | None:
 
 
 def _counted(level: str) -> tuple[Stage, ...]:
-    """The stages whose noise and clipping a level counts."""
+    """Stages with counted noise and clipping."""
     if level == "instance":
         return _LOCAL
     sent: tuple[Stage, ...] = (*UPDATE_STAGES, "aggregate")
@@ -191,7 +194,7 @@ def _counted(level: str) -> tuple[Stage, ...]:
 
 
 def _variance(stages: Stages, level: str, federated: Federated, round_: int) -> float:
-    """s², the noise's variance in a round on each coordinate of the level's mean: of a batch, or of K clients."""
+    """s²: a round's noise variance per coordinate of the level's mean (batch, or K clients)."""
     total = 0.0
     for stage in _counted(level):
         context = Context(lead=1, stage=stage, round=round_, step=0, setting=stages.setting, draws=NoDraws())
@@ -204,9 +207,9 @@ def _variance(stages: Stages, level: str, federated: Federated, round_: int) -> 
 
 
 def _distances(rows: Tensor) -> Tensor:
-    """(group, row, coordinate) → squared distance of each group's mean to its mean without the row: (group, row).
+    """(group, row, coordinate) → squared distance between each group's means with and without the row: (group, row).
 
-    That is ‖u_i - ū‖/(n - 1) for the mean ū of n rows.
+    Equals ‖u_i - ū‖²/(n - 1)² for the mean ū over n rows.
     """
     centred = rows - rows.mean(1, keepdim=True)
     distances: Tensor = centred.square().sum(-1) / (rows.shape[1] - 1) ** 2
@@ -214,7 +217,7 @@ def _distances(rows: Tensor) -> Tensor:
 
 
 def _without_noise(stages: Iterable[Stage], tensors: Tensors, round_: Round) -> Tensors:
-    """Tensors after these stages but for their noise."""
+    """Tensors after these stages, without noise."""
     for stage in stages:
         tensors, _ = round_.stages.apply(
             stage, tensors, round_.draw_key, round_.batches.clients, ZeroDraws(), weights=round_.weights
@@ -223,7 +226,7 @@ def _without_noise(stages: Iterable[Stage], tensors: Tensors, round_: Round) -> 
 
 
 def _clipped(net: Network, round_: Round) -> Iterator[Tensors]:
-    """Each chunk's gradients of examples after stage `example` but for its noise, (client, example, *shape)."""
+    """Example gradients after stage `example` without its noise, in chunks: (client, example, *shape)."""
     for start in range(0, len(round_.batches.clients), CHUNK):
         part = round_.batches[start : start + CHUNK]
         local = {n: v.expand(len(part.clients), *v.shape) for n, v in round_.weights.items()}
@@ -232,6 +235,6 @@ def _clipped(net: Network, round_: Round) -> Iterator[Tensors]:
 
 
 def _noiseless_updates(net: Network, round_: Round) -> dict[str, Tensor]:
-    """What clients would send before stage `client` but for the noise of their step, (client, *shape)."""
+    """Updates before stage `client` without step noise, (client, *shape)."""
     parts = [{n: v.mean(1) for n, v in each.items()} for each in _clipped(net, round_)]
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

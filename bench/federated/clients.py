@@ -1,9 +1,8 @@
-"""Clients' local training, many at once: L steps at each client's own weights, with the defense's stages inside.
+"""Local training for many clients together: L steps at each client's weights, with the defense's stages inside.
 
-This is `bench.federated.pipeline` without taps, for training: the same steps and stages, and draws from a stream for
-each client.  Where every transform at stage `example` follows from norms (`Transform.by_norms`), no example's gradient
-is formed for its sake.  Independent noise on each of B examples is then drawn once, on their mean, with the variance of
-the mean of B draws.
+Equals `bench.federated.pipeline` without taps, for training: same steps and stages, and a stream of draws per client.
+If every transform at stage `example` follows from norms (`Transform.by_norms`), no example gradient is formed.
+Independent noise on each of B examples is then drawn once, on their mean, with the variance for a mean over B draws.
 """
 
 import math
@@ -28,7 +27,7 @@ from bench.gradients import example_loss, one_hot
 
 
 class Gradients(Protocol):
-    """The gradients of one local step of many clients, formed only as far as a caller needs them."""
+    """Gradients in a local step for many clients, formed only on demand."""
 
     def mean(self) -> dict[str, Tensor]: ...
     def each(self) -> dict[str, Tensor]: ...
@@ -37,21 +36,24 @@ class Gradients(Protocol):
 
 
 class Network(Protocol):
-    """Gradients of every client at its own weights: `weights` name → (client, *shape), `inputs` (client, example,
-    *shape), `labels` (client, example), or class probabilities (client, example, class)."""
+    """Gradients for every client at its weights.
+
+    `weights` name → (client, *shape), `inputs` (client, example, *shape), `labels` (client, example) or class
+    probabilities (client, example, class).
+    """
 
     def gradients(self, weights: Tensors, inputs: Tensor, labels: Tensor) -> Gradients: ...
 
 
 def network(model: nn.Module) -> Network:
-    """The fastest exact way there is for this model."""
+    """The fastest exact implementation for this model."""
     return stack(model) or ByFunc(model)
 
 
 @dataclass(frozen=True, slots=True)
 class ByFunc:
-    """Any model: a backward pass for each client's mean, and where each example's gradient is needed,
-    `torch.func`'s, mapped over examples and clients."""
+    """Any model: a backward pass for each client's mean; `torch.func`, mapped over examples and clients, for example
+    gradients."""
 
     model: nn.Module
 
@@ -60,7 +62,7 @@ class ByFunc:
 
 
 class FuncGradients:
-    """The gradients of one local step, each form computed on first use."""
+    """Gradients in a local step, each form computed on first use."""
 
     def __init__(self, model: nn.Module, weights: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> None:
         self._model, self._weights, self._inputs, self._labels = model, weights, inputs, labels
@@ -95,7 +97,7 @@ class FuncGradients:
 
 @dataclass(frozen=True, slots=True)
 class ExampleGradients:
-    """Each example's gradient: name → (client, example, *shape)."""
+    """Example gradients: name → (client, example, *shape)."""
 
     tensors: dict[str, Tensor]
 
@@ -127,9 +129,9 @@ def local_updates(
     *,
     classes: int,
 ) -> tuple[dict[str, Tensor], Stages]:
-    """What these clients would send before stage `client`, name → (client, *shape), and their next states.
+    """These clients' updates before stage `client`, name → (client, *shape), and their next states.
 
-    `stages` hold the states of these clients alone (`Stages.of`).
+    `stages` hold only these clients' states (`Stages.of`).
     """
     clients = batches.clients
     local = {n: v.expand(len(clients), *v.shape).clone() for n, v in weights.items()}
@@ -170,8 +172,8 @@ def local_updates(
 
 
 def follows_from_norms(stages: Stages) -> bool:
-    """Whether norms decide all that happens at stage `example`, noise comes last, and no later transform needs the
-    norms after it, or the gradients."""
+    """Whether norms determine stage `example`, noise comes last, and no later transform needs its norms or
+    gradients."""
     transforms = stages.transforms.get("example", ())
     random = [transform.random for transform in transforms]
     if any(random[:-1]) or (any(random) and stages.has("step")) or stages.needs_examples:
@@ -193,7 +195,7 @@ def follows_from_norms(stages: Stages) -> bool:
 def _by_norms(
     gradients: Gradients, stages: Stages, draw_key: DrawKey, clients: tuple[int, ...], draws: Draws
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], Stages]:
-    """Stage `example` and the mean after it, with the examples' norms after all but noise."""
+    """Stage `example` and the mean after the stage, with the examples' norms after all transforms except noise."""
     before = after = gradients.norms()
     factors = {name: torch.ones_like(norm) for name, norm in before.items()}
     deviation: Tensor | float = 0.0

@@ -1,4 +1,4 @@
-"""The time that a defense costs: a client's step with and without it, in turn in one process."""
+"""Time cost of a defense: a client's step with and without the defense, alternating in a single process."""
 
 import time
 from dataclasses import replace
@@ -16,10 +16,10 @@ STEPS = 10  # local steps at most: enough to be steady, few beside a training's
 
 
 def step_cost(job: TrainingJob, start: Progress) -> TrainingCost:
-    """Milliseconds of one client's local step, medians over pairs, and median and quartiles of the pairs' ratio.
+    """Milliseconds per client and local step, medians over pairs; median and quartiles of the pairs' ratio.
 
-    Measured on one chunk of clients and one thread; the training itself is unchanged.  The time of stages after the
-    steps is divided among the steps.
+    Measured on a chunk of clients with a single thread; the training is unchanged.  Time for stages after the steps is
+    divided among the steps.
     """
     federated = job.cell.federated
     steps = min(STEPS, federated.steps)

@@ -1,4 +1,4 @@
-"""A defense's public description: the composition, in stage order, of what its transforms do to a candidate."""
+"""A defense's public description: its transforms' effects on a candidate, composed in stage order."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -22,13 +22,14 @@ _OF_A_CLIENT = (*_IN_STEPS, *UPDATE_STAGES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedTransform:
-    """One transform on a candidate: its code, its state before (the server's, or of one client with an axis of 1),
-    and whether the reading shows what its `simulate` reads."""
+    """A transform on a candidate."""
 
     stage: Stage
     code: StraightThrough
     state: State
+    """State before the transform: the server's, or a single client's with axis length 1."""
     shown: bool
+    """Whether the reading shows the properties for `simulate`."""
 
     @property
     def transform(self) -> Transform:
@@ -44,7 +45,7 @@ class DescribedTransform:
         return self.code(tensors, state, context)
 
     def of_rows(self, rows: int) -> State:
-        """The state, of so many clients where each has its own."""
+        """The state; repeated for `rows` clients if each client has a state."""
         if self.transform.owner == "server":
             return self.state
         return {key: value.expand(rows, *value.shape[1:]) for key, value in self.state.items()}
@@ -52,16 +53,14 @@ class DescribedTransform:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Composition:
-    """`bench.trip.Description` for one point: maps candidates' gradients to what it shows.
-
-    `unit`: one unit of the mean gradient in the units that are sent, 1 or η·L.  `senders`: the clients behind a
-    reading.
-    """
+    """`bench.trip.Description` for a point: candidate gradients → simulated reading."""
 
     parts: tuple[DescribedTransform, ...]
     contexts: Mapping[Stage, Context]
     unit: float = 1.0
+    """A unit of the mean gradient in sent units: 1 or η·L."""
     senders: int = 1
+    """Clients behind a reading."""
     noise: Noise = Noise()
     additive: bool = True
     mixed: bool = False
@@ -79,8 +78,11 @@ class Composition:
     def simulate(
         self, per_example: Tensors, observed: Tensors, candidates: Candidates | None = None
     ) -> dict[str, Tensor]:
-        """`per_example` (reading, example, *shape), `observed` (reading, *shape) in gradient units →
-        (reading, *shape): exact for one local step.  Examples come in equal numbers from each sender."""
+        """`per_example` (reading, example, *shape), `observed` (reading, *shape), in gradient units → (reading,
+        *shape).
+
+        Exact for a single local step.  Senders contribute equally many examples.
+        """
         rows = {name: self._of_senders(value) for name, value in per_example.items()}
         if candidates is not None:
             candidates = replace(
@@ -90,7 +92,7 @@ class Composition:
         return self.sent({name: value.unflatten(0, (-1, self.senders)) for name, value in mean.items()}, observed)
 
     def local_steps(self, observed: Tensors) -> StepDefense:
-        """One round's local steps in order, which carry the state of each row; see `Description`."""
+        """A round's local steps in order, with each row's state carried along; see `Description`."""
         states: list[dict[int, State]] = []
 
         def between(step: int, each: Mapping[str, Tensor], candidates: Candidates) -> dict[str, Tensor]:
@@ -101,7 +103,7 @@ class Composition:
         return between
 
     def sent(self, updates: Tensors, observed: Tensors) -> dict[str, Tensor]:
-        """Updates (reading, sender, *shape) in gradient units → what is shown, (reading, *shape)."""
+        """Updates (reading, sender, *shape) in gradient units → simulated reading, (reading, *shape)."""
         readings = len(next(iter(updates.values())))
         current = {name: value.flatten(0, 1) for name, value in updates.items()}
         seen = observed
@@ -120,11 +122,11 @@ class Composition:
         return {name: value / self.unit for name, value in current.items()} if scaled else current
 
     def log_likelihood(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
-        """Of the last transform's own law, where it alone is random: (reading,), at most 0."""
+        """Likelihood under the last transform, if only the last is random: (reading,), at most 0."""
         return self._of_last(lambda transform: transform.log_likelihood, simulated, observed)
 
     def log_density(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
-        """The same, exact and of any sign."""
+        """`log_likelihood`, exact and with any sign."""
         return self._of_last(lambda transform: transform.log_density, simulated, observed)
 
     def _of_last(
@@ -160,7 +162,7 @@ class Composition:
         observed: Tensors,
         states: dict[int, State],
     ) -> dict[str, Tensor]:
-        """One step of each row: (row, example, *shape) → (row, *shape); moves `states` on."""
+        """A step for each row: (row, example, *shape) → (row, *shape); advances `states`."""
         current, of_examples = dict(each), True
         local = None if candidates is None else _local(self.contexts, candidates)
         batch = {name: value[:, None] for name, value in observed.items()}
@@ -186,7 +188,7 @@ class Composition:
     def _of_clients(
         self, part: DescribedTransform, rows: Tensors, observed: Tensors, readings: int
     ) -> dict[str, Tensor]:
-        """A transform of clients' updates (reading·sender, *shape).  One across clients takes a round at a time."""
+        """A transform on client updates (reading·sender, *shape); a transform across clients takes a round per call."""
         context = self.contexts[part.stage]
         if not part.transform.mixes_clients:
             return part(rows, observed, part.of_rows(readings * self.senders), context)[0]
@@ -202,7 +204,7 @@ class Composition:
         return {name: torch.cat([one[name] for one in rounds]) for name in rows}
 
     def __repr__(self) -> str:
-        """Equal where a later tap adds no transform, so that equal readings are attacked once."""
+        """Equal if a later tap adds no transform: equal readings are then attacked once."""
         acting = tuple((part.stage, part.transform, part.shown) for part in self.parts)
         digest = hashlib.sha256()
         for tensors in (*(part.state for part in self.parts), self.noise.variances or {}):
@@ -213,12 +215,12 @@ class Composition:
 
 
 def untouched(stages: Stages, point: Point) -> bool:
-    """Whether no transform acts on what `point` shows, so that there is nothing to describe."""
+    """Whether no transform acts before `point`, so no description is needed."""
     return not any(stages.has(stage) for stage in STAGES if point.sees(stage))
 
 
 def is_random(stages: Stages, point: Point) -> bool:
-    """Whether what `point` shows depends on the defense's draws: one reading is then one of many."""
+    """Whether a reading at `point` depends on the defense's draws."""
     seen = (stage for stage in STAGES if point.sees(stage))
     return any(transform.random for stage in seen for transform in stages.transforms.get(stage, ()))
 
@@ -233,14 +235,14 @@ def describe(
     weights: Tensors | None = None,
     colluders: float = 0.0,
 ) -> Composition | None:
-    """The description of everything that `point` shows; None where something with no `expected` acts across clients
-    and one client is shown, where a client's own state depends on earlier rounds, and where a transform's code does not
-    run on a candidate.  `unit`: one unit of the mean gradient in the units that are sent, 1 or η·L.
+    """Description of a reading at `point`, or None.
 
-    A candidate is what was trained on: after stage `input`, of which nothing is described but that it mixes.
+    None in three cases: a transform without `expected` mixes clients and the reading shows a single client; a client's
+    state depends on earlier rounds; a transform's code fails on a candidate.  Candidates are the training data after
+    stage `input`; the description covers only the fact of mixing at that stage.
 
-    `probe`, name → (*shape), is any gradient, on which each transform is tried.  `weights`, name → (*shape) of
-    that round, and `colluders`: see `Context`.
+    `unit`: a unit of the mean gradient in sent units, 1 or η·L.  `probe`, name → (*shape): any gradient, for a trial of
+    each transform.  `weights`, name → (*shape), for that round, and `colluders`: see `Context`.
     """
     seen = [stage for stage in GRADIENT_STAGES if point.sees(stage)]
     contexts: dict[Stage, Context] = {
@@ -287,7 +289,7 @@ def describe(
 def _parts(
     stages: Stages, contexts: Mapping[Stage, Context], probe: Tensors, behind: Mapping[Stage, int], unit: float
 ) -> tuple[DescribedTransform, ...] | None:
-    """Each transform that is seen, tried on what the probe is when it gets there; None: no description."""
+    """Visible transforms, each tried on the probe as it arrives; None: no description."""
     shapes = {name: tuple(value.shape) for name, value in probe.items()}
     places = [(stage, n) for stage in contexts for n in range(len(stages.transforms.get(stage, ())))]
     current = {name: value.detach()[None, None] for name, value in probe.items()}
@@ -322,10 +324,10 @@ def _parts(
 
 
 def _noises(parts: tuple[DescribedTransform, ...], contexts: Mapping[Stage, Context]) -> tuple[list[Added], bool]:
-    """What the transforms add, in order, and whether nothing else is random and only noise comes after it.
+    """Noises in order, and whether no other randomness exists and only noise follows the first noise.
 
-    Where `simulate` reads the drawn values off the reading itself, its draws are no noise to the attacker.  What comes
-    after a noise can only shrink it: the variance is then a bound.
+    Draws that `simulate` reads off the reading are no noise to the attacker.  Transforms after a noise can only shrink
+    it: its variance is then a bound.
     """
     added: list[Added] = []
     additive = True
@@ -346,7 +348,7 @@ def _simulates(transform: Transform) -> bool:
 
 
 def _public(stages: Stages) -> Local | None:
-    """A public example in the place of a candidate, for a transform that looks at examples."""
+    """A public example as candidate, for a transform that needs examples."""
     public = stages.setting.public
     if public is None or not len(public.inputs):
         return None
@@ -359,7 +361,7 @@ def _public(stages: Stages) -> Local | None:
 
 
 def _local(contexts: Mapping[Stage, Context], candidates: Candidates) -> Local | None:
-    """The candidates as a client's step sees its examples."""
+    """Candidates as the examples of a client's step."""
     public = contexts["example"].setting.public
     if public is None:
         return None

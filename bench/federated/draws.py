@@ -1,4 +1,4 @@
-"""The randomness of defenses: a key for each row, or a stream for each client, so that no order matters."""
+"""Random draws for defenses: a key per row, or a stream per client, independent of processing order."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from bench.rng import Field, generator
 
 
 class NoDraws:
-    """For an attacker, who may know the law of the draws and never a draw."""
+    """Draws for an attacker, who may know their distribution and never a draw."""
 
     def normal(self, name: str, like: Tensor) -> Tensor:
         raise RuntimeError(f"nothing may be drawn here ({name})")
@@ -21,7 +21,7 @@ class NoDraws:
 
 
 class ZeroDraws(NoDraws):
-    """Draws of zero: a transform with additive noise then shows what the noise is added to."""
+    """Zeros: a transform with additive noise then shows its noiseless output."""
 
     def normal(self, name: str, like: Tensor) -> Tensor:
         del name
@@ -30,17 +30,18 @@ class ZeroDraws(NoDraws):
 
 @dataclass(slots=True, kw_only=True)
 class CentralDraws:
-    """An attacker's own: zeros as normals, their mean; as uniforms the middle of the `part`-th of `parts` equal parts
-    of [0, 1), in an order of each coordinate's own.
+    """An attacker's draws: normals are zero, their mean; uniforms are midpoints of `parts` equal parts of [0, 1).
 
-    The mean of a function of one uniform over all parts is its integral by the midpoint rule, to 1/(2·parts) for a
-    threshold.  `lead`: axes of rows, which share their draws.  `drawn`: whether a uniform was asked for.
+    `part` selects a part, in an order specific to each coordinate.  The mean over all parts is the midpoint rule for
+    the integral over a uniform, accurate to 1/(2·parts) for a threshold.
     """
 
     lead: int
+    """Row axes; rows share their draws."""
     part: int = 0
     parts: int = 1
     drawn: bool = False
+    """Whether a uniform was drawn."""
 
     def normal(self, name: str, like: Tensor) -> Tensor:
         del name
@@ -55,22 +56,23 @@ class CentralDraws:
 
 @lru_cache(maxsize=64)
 def _orders(name: str, shape: tuple[int, ...], parts: int) -> Tensor:
-    """For each coordinate an order of the parts, (part, *shape)."""
+    """An order of the parts for each coordinate, (part, *shape)."""
     draw = generator(0, "own draws", name).random((parts, *shape), dtype=np.float32)
     return torch.from_numpy(draw.argsort(0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedDraws:
-    """Draws by key: `fields` (draw, round, local step, stage, number of the random transform, observation), each row's
-    own fields, (client,) or (client, position in the batch), in row-major order, and the tensor's name.
+    """Draws by key: `fields`, each row's fields, and the tensor name.
 
-    Cells that differ only in a defense's strength therefore have the same underlying draws.
+    Cells that differ only in a defense's strength share the underlying draws.
     """
 
     seed: int
     fields: tuple[Field, ...]
+    """Draw, round, local step, stage, number of the random transform, observation."""
     rows: tuple[tuple[Field, ...], ...]
+    """(client,) or (client, position in the batch), in row-major order."""
 
     def normal(self, name: str, like: Tensor) -> Tensor:
         """Standard normals in the shape of `like`."""
@@ -94,10 +96,10 @@ class KeyedDraws:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamDraws:
-    """Draws for training, where keyed ones would cost more than the gradients: a stream for each client of a round,
-    on its device, read in the order of local steps, stages and tensors.
+    """Draws for training, since keyed draws would cost more than the gradients: a stream per client in a round, on its
+    device, read in the order of local steps, stages and tensors.
 
-    No two clients of a round share a stream, and none depends on the others of the chunk.
+    Clients in a round have distinct streams, independent of the other clients in the chunk.
     """
 
     streams: tuple[torch.Generator, ...]

@@ -1,4 +1,4 @@
-"""The noise of several transforms together, on one reading."""
+"""Combined noise of several transforms on a reading."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,18 +15,21 @@ Added = tuple[Stage, AddedNoise]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanOver:
-    """What a reading is the mean of: `batch` examples a step, `steps` steps, `senders` clients."""
+    """Averaging in a reading."""
 
     batch: int
+    """Examples per step."""
     steps: int
+    """Local steps."""
     senders: int
+    """Clients."""
 
 
 def total_noise(added: Sequence[Added], scales: Mapping[Stage, float], counts: MeanOver, probe: Tensors) -> Noise:
-    """The noise around a reading, in gradient units; means over batch, steps and clients divide by B, L and K.
+    """Noise around a reading, in gradient units; means over batch, steps and clients divide by B, L and K.
 
-    `scales`: one gradient unit in a stage's units.  `probe`, name → (*shape), has the tensors' sizes.  A single
-    Laplace noise keeps its law; sums and means of several count as Gaussian.
+    `scales`: a gradient unit in each stage's units.  `probe`, name → (*shape), has the tensor sizes.  A single Laplace
+    noise stays Laplace; sums and means over several count as Gaussian.
     """
     shrunk = [
         (stage, replace(noise, variance=_on_reading(stage, noise, scales[stage], counts))) for stage, noise in added
@@ -53,7 +56,7 @@ def total_noise(added: Sequence[Added], scales: Mapping[Stage, float], counts: M
 
 
 def _behind(stage: Stage, counts: MeanOver) -> int:
-    """How many draws a stage's noise on the reading is the mean of."""
+    """Number of averaged draws for a stage's noise."""
     count = counts.batch if stage == "example" else 1
     count *= counts.steps if STAGES.index(stage) < STAGES.index(UPDATE_STAGES[0]) else 1
     return count * (counts.senders if stage != "aggregate" else 1)

@@ -1,4 +1,4 @@
-"""One federated round: clients' local training, the defense's stages in order, a tap after each.
+"""A federated round: local training, the defense's stages in order, a tap after each.
 
 input → example → step → (SGD, L times) → client → exchange → server → aggregate
 """
@@ -20,12 +20,10 @@ from bench.points import UPDATE_STAGES, Stage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taps:
-    """What each tap shows, name → (client, *shape), `aggregate` name → (*shape); and the stages after the round.
-
-    `example` shows the first example of the first local step.
-    """
+    """Values at each tap, and the stages after the round."""
 
     shown: Mapping[Stage, dict[str, Tensor]]
+    """Name → (client, *shape); `aggregate`: name → (*shape); `example`: first example in the first local step."""
     stages: Stages
 
 
@@ -39,9 +37,9 @@ def run_round(
     *,
     classes: int,
 ) -> Taps:
-    """One round from the shared `weights` (name → (*shape)), for all clients at once.
+    """A round from the shared `weights` (name → (*shape)), for all clients together.
 
-    FedSGD sends the gradient of the one local step, FedAvg w_0 - w_L = η Σ g.
+    FedSGD sends the local step's gradient, FedAvg w_0 - w_L = η Σ g.
     """
     shown: dict[Stage, dict[str, Tensor]] = {}
     local = {name: value.expand(len(batches.clients), *value.shape) for name, value in weights.items()}
@@ -81,8 +79,8 @@ def server_step(weights: Tensors, aggregate: Tensors, federated: Federated) -> d
 
 
 def _per_example(local: Local, targets: Tensor, *, same: bool) -> dict[str, Tensor]:
-    """Gradients (client, example, *shape) at each client's own weights; `same` where all are equal.  `targets`
-    (client, example, class) are probabilities."""
+    """Gradients (client, example, *shape) at each client's weights; `same`: equal weights for all.  `targets` (client,
+    example, class): probabilities."""
     if same:
         weights = {name: value[0] for name, value in local.weights.items()}
         flat = example_gradients(local.model, weights, local.inputs.flatten(0, 1), targets.flatten(0, 1))

@@ -1,4 +1,4 @@
-"""ε of a training and of a reading: a defense's mechanism in its federated setting."""
+"""ε for a training and for a reading: a defense's mechanism in its federated setting."""
 
 from dataclasses import dataclass, replace
 
@@ -13,28 +13,30 @@ NO_MECHANISM = "it adds no noise that is calibrated to a bound on what one examp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """A defense's mechanism, the sampling of examples or clients, M, the number of tensors, and d, of coordinates."""
+    """A defense's mechanism with the sampling of examples or clients."""
 
     mechanism: Mechanism | Reports
     sampling: Sampling
     tensors: int
+    """M."""
     coordinates: int
+    """d."""
 
     def released(self, rounds: int) -> tuple[EpsilonReport, ...]:
-        """ε of the models of so many rounds, by every convention that applies."""
+        """ε for the models after `rounds` rounds, by every applicable convention."""
         if isinstance(self.mechanism, Reports):
             return local.released(self.mechanism, rounds=rounds, coordinates=self.coordinates)
         return released(self.mechanism, replace(self.sampling, rounds=rounds), tensors=self.tensors)
 
     def so_far(self, rounds: int) -> float:
-        """The paper's ε after so many rounds: quick enough to compute after each."""
+        """The paper's ε after `rounds` rounds: cheap enough for every round."""
         if isinstance(self.mechanism, Reports):
             return self.mechanism.epsilon if rounds else 0.0
         return paper_epsilon(self.mechanism, replace(self.sampling, rounds=rounds)) if rounds else 0.0
 
 
 def account(defense: Defense, setting: Setting, *, tensors: int, coordinates: int, examples: int) -> Account | None:
-    """None where the defense has no mechanism; `examples` is |D|, the whole training split."""
+    """None for a defense without mechanism; `examples` is |D|, the whole training split."""
     mechanism = defense.mechanism(setting)
     if mechanism is None:
         return None
@@ -54,9 +56,9 @@ def account(defense: Defense, setting: Setting, *, tensors: int, coordinates: in
 def at_point(
     defense: Defense, setting: Setting, where: Point, *, tensors: int, coordinates: int, round_: int, observations: int
 ) -> tuple[EpsilonReport | None, str | None]:
-    """A bound on what an attacker at a point learns of one example or client, or the reason why there is none.
+    """Bound on an attacker's knowledge about an example or client at a point, or the reason for its absence.
 
-    An update of L local steps holds an example as often as `uses_of_example` says, in each observation.
+    With L local steps an update holds an example up to `uses_of_example` times, in each observation.
     """
     mechanism = defense.mechanism(setting)
     if mechanism is None:

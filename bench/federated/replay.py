@@ -1,4 +1,4 @@
-"""A defense's state at the round of a checkpoint: the training runs again, with the defense on or beside it."""
+"""A defense's state at a checkpoint's round: the training runs again, with the defense active or observing."""
 
 import hashlib
 from dataclasses import replace
@@ -17,8 +17,8 @@ from bench.record.checkpoints import read_weights, write_weights
 
 
 def training_of(run: Path, cell: AttackCell) -> TrainingCell | None:
-    """The training whose checkpoint a cell attacks; None for other weights, or without a record (reading the weights
-    then says so)."""
+    """The training behind a cell's checkpoint; None for other weights, or without a record (the read of the weights
+    then fails)."""
     if not isinstance(cell.weights, CheckpointWeights):
         return None
     try:
@@ -29,8 +29,7 @@ def training_of(run: Path, cell: AttackCell) -> TrainingCell | None:
 
 
 def check_replayable(training: TrainingCell, cell: AttackCell) -> None:
-    """Raises `NotApplicable` where the training has other data, clients or defense than the state of the cell's defense
-    needs."""
+    """Raises `NotApplicable` if the training's data, clients or defense do not fit the state of the cell's defense."""
     if training.dataset != cell.dataset or training.model != cell.model:
         raise NotApplicable("its state cannot be replayed over a training of other data or another model")
     if training.federated.clients != cell.federated.clients:
@@ -45,10 +44,10 @@ def check_replayable(training: TrainingCell, cell: AttackCell) -> None:
 def states_at(
     job: TrainingJob, initial: Tensors, stages: Stages, round_: int, cache: Path, expected: Tensors
 ) -> Stages:
-    """`stages` with their states after `round_` rounds of the training: with the defense on if it is the training's,
-    beside it if the training had none.  The states are stored in the file `cache`.
+    """`stages` with their states after `round_` rounds: defense active if the training used it, observing if the
+    training had none.  The file `cache` stores the states.
 
-    Raises `NotApplicable` where the training, run again, does not end at the weights `expected`.
+    Raises `NotApplicable` if the repeated training does not end at the weights `expected`.
     """
     if cache.exists():
         return replace(stages, states=states_of(read_weights(cache), stages))

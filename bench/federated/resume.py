@@ -1,4 +1,4 @@
-"""An interrupted training resumes from its last saved round, bit for bit."""
+"""Resume an interrupted training from its last saved round, bit for bit."""
 
 import json
 from dataclasses import asdict, replace
@@ -20,12 +20,12 @@ _WEIGHTS, _STATE, _CHECKPOINT, _COSTS = "weights", "state", "checkpoint", "costs
 
 
 def place(run: Path, training: str) -> Path:
-    """Where an unfinished training is kept."""
+    """Path of an unfinished training."""
     return run / "weights" / training / _FILE
 
 
 def save(path: Path, now: Progress, source: Any) -> None:
-    """Everything that later rounds depend on, in one file, written atomically."""
+    """All inputs to later rounds, in a single file, written atomically."""
     tensors = {f"{_WEIGHTS}/{name}": value for name, value in now.weights.items()}
     tensors |= tensors_of(now.stages)
     tensors |= {f"{_COSTS}/{level}": value for level, value in now.costs.items()}
@@ -42,8 +42,8 @@ def save(path: Path, now: Progress, source: Any) -> None:
 
 
 def load(path: Path, before: Progress, source: Any, checkpoints: tuple[int, ...] = ()) -> Progress:
-    """The saved progress, or `before`: without a file, where other code made it, or where it lacks the weights of one
-    of the rounds `checkpoints`."""
+    """Saved progress, or `before`: without a file, after a code change, or without the weights for a round in
+    `checkpoints`."""
     about = read_about(path) if path.exists() else {}
     if about.get("source") != json.loads(json.dumps(source)):
         return before
@@ -89,8 +89,8 @@ def tensors_of(stages: Stages) -> dict[str, Tensor]:
 
 
 def states_of(tensors: Tensors, stages: Stages) -> dict[Place, State]:
-    """The states of these stages among the tensors of a file.  Their order is the stages' own: it is the order of sums,
-    and a file is read in any."""
+    """States for these stages from a file's tensors, in the stages' order: the order determines sums, and files have
+    any order."""
     return {
         (stage, position): {key: tensors[f"{_STATE}/{stage}/{position}/{key}"] for key in state}
         for (stage, position), state in stages.states.items()

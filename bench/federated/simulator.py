@@ -1,7 +1,7 @@
-"""The federated round as a black box: candidates in, what a reading would show of them out.
+"""The federated round as a black box: candidates in, simulated readings out.
 
-An attacker who has no description of a defense can still run its code on examples of his own (Wu et al. 2023).
-He never sees the defense: he gets a closure over the round, with draws of its own.
+An attacker without a description can still run a defense's code on chosen examples (Wu et al. 2023).  The attacker
+never sees the defense, only a closure over the round, with separate draws.
 """
 
 import hashlib
@@ -29,50 +29,49 @@ Kept = dict[str, dict[str, Tensor]]  # a call → what it showed
 
 
 def simulator_seed(seed: int) -> int:
-    """The seed of an attacker's simulations under a cell's seed, by a hash: with the cell's own seed they would repeat
-    the draws that protect the victims."""
+    """Seed for an attacker's simulations, a hash of a cell's seed: the cell's seed would repeat the draws that protect
+    victims."""
     return int.from_bytes(hashlib.sha256(f"simulator {seed}".encode()).digest()[:8], "little")
 
 
 @dataclass(slots=True, kw_only=True)
 class RoundSimulator:
-    """`bench.trip.Simulator` of one cell: the round up to `point`, with the server's states as they are and clients'
-    before their first round.
-
-    `weights` name → (*shape); `draw_key` has the attacker's own seed, and the observation's number and draw are set at
-    each call.  `public_inputs` (example, *shape) and `public_labels` fill a batch or a round where the defense mixes
-    a victim with others (`whole_round`: those of its round).  `name` tells simulators of one process apart, with the
-    weights.  `kept` is shared by a process's cells: an equal call is answered from it.
-    """
+    """`bench.trip.Simulator` for a cell: the round up to `point`, with the server's current states and clients before
+    their first round."""
 
     name: str
+    """Distinguishes a process's simulators, together with the weights."""
     model: nn.Module
     weights: Tensors
+    """Name → (*shape)."""
     stages: Stages
     federated: Federated
     point: Point
     draw_key: DrawKey
+    """Has the attacker's seed; each call sets observation and draw."""
     classes: int
     observations: int
     public_inputs: Tensor
+    """(example, *shape): fill a batch or a round if the defense mixes a victim with others."""
     public_labels: Tensor
     whole_round: bool = False
+    """The defense mixes clients within a round."""
     budget: int = SIMULATIONS
     kept: Kept = field(default_factory=dict)
+    """Results shared by a process's cells; equal calls reuse them."""
     used: int = 0
     seconds: float = 0.0
     _asked: set[str] = field(default_factory=set)
 
     def __repr__(self) -> str:
-        """Equal where equal calls give equal results at equal weights: it is part of the reading's hash."""
+        """Part of the reading's hash: equal if equal calls give equal results at equal weights."""
         return f"RoundSimulator({self.name!r}, budget={self.budget})"
 
     def __call__(self, inputs: Tensor, labels: Tensor, draw: int) -> dict[str, Tensor]:
-        """What the reading would show of candidates, name → (reading, observation, *shape) in gradient units.
+        """Simulated readings, name → (reading, observation, *shape), in gradient units.
 
-        `inputs` (reading, example, *shape) in [0, 1], `labels` (reading, example); the same `draw` gives the same
-        draws of the defense.  Each observation counts as a simulation; an equal call counts once.  Raises
-        `PluginError` for more than the budget.
+        `inputs` (reading, example, *shape) in [0, 1], `labels` (reading, example); equal `draw` repeats the defense's
+        draws. Each observation counts as a simulation; equal calls count once.  Raises `PluginError` beyond the budget.
         """
         key = self._key(inputs, labels, draw)
         if key not in self._asked:
@@ -95,7 +94,7 @@ class RoundSimulator:
         return {name: value.clone() for name, value in self.kept[key].items()}
 
     def _observe(self, inputs: Tensor, labels: Tensor, draw: int, observation: int) -> dict[str, Tensor]:
-        """One observation of each candidate, name → (reading, *shape)."""
+        """An observation of each candidate, name → (reading, *shape)."""
         draw_key = replace(self.draw_key, draw=draw, observation=observation)
         steps = self.federated.steps if self.point.after_training else 1
         federated = self.federated.model_copy(update={"steps": steps})
@@ -111,9 +110,9 @@ class RoundSimulator:
         return {name: torch.cat([part[name] for part in parts]) for name in self.weights}
 
     def _rounds(self, inputs: Tensor, labels: Tensor, steps: int) -> Iterator[tuple[Batches, int]]:
-        """The candidates as rounds of clients, and how many of each round's clients, the first, are candidates.
+        """Candidates grouped into rounds of clients, and the number of candidates (the first clients) in each round.
 
-        A client's number is its candidate's, so that no two share a draw.
+        A client has its candidate's number, so no two candidates share a draw.
         """
         senders = self.federated.per_round if self.point.scope is Scope.AGGREGATE else 1
         count, rows = len(inputs), (len(inputs) * senders, steps, -1)
@@ -136,19 +135,19 @@ class RoundSimulator:
             yield Batches(clients=clients, inputs=x[at], labels=y[at]), real
 
     def _filled(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """One example's batch, (reading, example, *shape): the candidate first, then public examples."""
+        """An example's batch, (reading, example, *shape): the candidate first, then public examples."""
         others = self.federated.batch - 1
         more, labels_of = self._strangers(len(inputs) * others)
         more = more.reshape(len(inputs), others, *inputs.shape[2:]).to(inputs)
         return torch.cat([inputs, more], 1), torch.cat([labels, labels_of.reshape(len(labels), others)], 1)
 
     def _strangers(self, count: int) -> tuple[Tensor, Tensor]:
-        """So many public examples, one after the other."""
+        """`count` public examples, in order."""
         at = torch.arange(count) % len(self.public_inputs)
         return self.public_inputs[at], self.public_labels[at]
 
     def _seen(self) -> Stages:
-        """The stages that the point sees; later ones cost time and show nothing."""
+        """Stages before the point; later stages would only cost time."""
         seen = {stage: self.stages.transforms.get(stage, ()) for stage in STAGES if self.point.sees(stage)}
         return replace(self.stages, transforms=seen)
 
@@ -159,7 +158,7 @@ class RoundSimulator:
         return digest.hexdigest()
 
     def _keep(self, key: str, shown: dict[str, Tensor]) -> None:
-        """Remember a call; the oldest are forgotten."""
+        """Store a call; drop the oldest calls."""
         self.kept[key] = shown
         held = {each: sum(value.nbytes for value in tensors.values()) for each, tensors in self.kept.items()}
         for oldest in list(self.kept)[:-1]:
@@ -171,7 +170,7 @@ class RoundSimulator:
 def simulator_name(
     stages: Stages, point: Point, federated: Federated, *, defense: str, data: str, weights: Tensors
 ) -> str:
-    """What decides a simulation beside the call: where nothing acts on what the point shows, not the defense."""
+    """All inputs to a simulation except the call; excludes the defense if no stage acts before the point."""
     digest = hashlib.sha256()
     for values in (weights, *(stages.states[place] for place in sorted(stages.states))):
         for name, value in sorted(values.items()):
@@ -184,13 +183,13 @@ def simulator_name(
 
 
 def _batchwise(stages: Stages) -> bool:
-    """Whether what is shown of an example depends on the others of its batch."""
+    """Whether an example's result depends on its batch."""
     local: tuple[Stage, ...] = ("input", "example")
     return any(transform.batchwise for stage in local for transform in stages.transforms.get(stage, ()))
 
 
 def _of_clients(stages: Stages, clients: tuple[int, ...], weights: Tensors) -> Stages:
-    """The stages for clients who have not trained yet: the server's states as they are, theirs initial."""
+    """Stages for clients without earlier rounds: the server's states unchanged, the clients' initial."""
     shapes = {name: tuple(value.shape) for name, value in weights.items()}
     states = {}
     for (stage, position), state in stages.states.items():

@@ -1,6 +1,6 @@
-"""What a defense changes in some rounds of its own training.
+"""A defense's changes in some rounds of its training.
 
-Attacks read a round of their own.  A defense that is weaker in trainings shows here (`bench.leaderboard.strength`).
+Attacks read separate rounds.  These spots reveal a defense that is weaker in trainings (`bench.leaderboard.strength`).
 """
 
 import math
@@ -18,17 +18,17 @@ _DRAWN = 4
 
 
 def looked_at(seed: int, rounds: int) -> frozenset[int]:
-    """The rounds of a training over `rounds` rounds that are looked at: the first, the last, and some that its seed
-    draws, so that no schedule can know them."""
+    """Inspected rounds in a training over `rounds` rounds: first, last, and some drawn by its seed, unpredictable for a
+    schedule."""
     drawn = generator(seed, "spots", rounds).integers(rounds, size=_DRAWN)
     return frozenset({0, rounds - 1, *map(int, drawn)})
 
 
 def spot(round_: int, undefended: Tensors, shown: Mapping[Stage, Tensors], mean: Tensors, unit: float) -> Spot | None:
-    """The round's first client without its defense, and what each stage left: name → (client, *shape), of the mean over
-    clients and at `aggregate` name → (*shape).  `unit` is one gradient unit.
+    """A round's first client without the defense, against each stage's output.
 
-    None where a training diverged: figures are finite.
+    `undefended` and `shown` name → (client, *shape); `mean` over clients and `shown` at `aggregate` name → (*shape).
+    `unit`: a gradient unit.  None for a diverged training: figures are finite.
     """
     alone = {name: value[0] for name, value in undefended.items()}
     squares, sent = {}, alone

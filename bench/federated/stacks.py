@@ -1,13 +1,13 @@
-"""Many clients' networks as one tensor program: gradients of every client at its own weights, at once.
+"""Many clients' networks as a single tensor program: gradients for every client at its weights, together.
 
-Clients' weights differ after the first local step, so that every product is batched over clients: a convolution as
-groups of one library convolution, or, with few input channels, as a product with unfolded columns; a linear layer as a
-batched product.  Activations have the layout (example, client, …), which grouped convolutions read without a copy.  As
-in `bench.gradients`, one `autograd.grad` gives δ = ∂loss/∂z of every layer with weights, and gradients are bilinear
-maps of (a, δ): the mean over a client's batch, each example's, or, without forming each, norms and weighted sums.
+Clients' weights differ after the first local step, so every product is batched over clients: a convolution by groups of
+a single library convolution, or, with few input channels, a product with unfolded columns; a linear layer by a batched
+product.  Activations have the layout (example, client, …), which grouped convolutions read without a copy.  As in
+`bench.gradients`, a single `autograd.grad` gives δ = ∂loss/∂z for every layer with weights, and gradients are bilinear
+maps of (a, δ): a client's batch mean, example gradients, or norms and weighted sums without them.
 
-A model is a stack if it is an `nn.Sequential` of convolutions, linear layers, pooling and layers without parameters;
-`torch.func` serves any other (`bench.federated.clients`).
+A stack is an `nn.Sequential` of convolutions, linear layers, pooling and parameter-free layers; `torch.func` serves
+other models (`bench.federated.clients`).
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ _PLAIN = (nn.ReLU, nn.Sigmoid, nn.Tanh, nn.ELU, nn.GELU, nn.SiLU, nn.LeakyReLU, 
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """A convolution or a linear layer of the stack, by the names of its parameters."""
+    """A convolution or linear layer, with its parameter names."""
 
     weight: str
     bias: str | None
@@ -37,14 +37,14 @@ class _Layer:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """A model read as a sequence of layers with weights and plain functions between them."""
+    """A model as a sequence of weighted layers and plain functions."""
 
     parts: tuple["_Layer | Callable[[Tensor], Tensor]", ...]
 
     def gradients(self, weights: Tensors, inputs: Tensor, labels: Tensor) -> "StackGradients":
-        """Every client's gradients at its own weights.
+        """Gradients for every client at its weights.
 
-        `weights` name → (client, *shape), `inputs` (client, example, *shape), `labels` (client, example), or class
+        `weights` name → (client, *shape), `inputs` (client, example, *shape), `labels` (client, example) or class
         probabilities (client, example, class).
         """
         x = inputs.transpose(0, 1)
@@ -71,7 +71,7 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """The factors of a layer's gradients: its input, or the columns of it, and δ, both (example, client, …)."""
+    """Factors of a layer's gradients: inputs (or their columns) and δ, both (example, client, …)."""
 
     layer: _Layer
     read: Tensor
@@ -79,14 +79,14 @@ class _Term:
 
 
 class StackGradients:
-    """A batch's gradients, formed only as far as a caller needs them; names in the model's order."""
+    """A batch's gradients, formed only on demand; names in model order."""
 
     def __init__(self, terms: Sequence[_Term]) -> None:
         self._terms = terms
         self._formed: dict[str, Tensor] = {}
 
     def mean(self) -> dict[str, Tensor]:
-        """name → (client, *shape), the mean over a client's batch."""
+        """name → (client, *shape), mean over a client's batch."""
         return self._collected(lambda term, _: _summed(term) / len(term.delta), lambda term, _: _bias(term).mean(0))
 
     def each(self) -> dict[str, Tensor]:
@@ -96,7 +96,7 @@ class StackGradients:
         )
 
     def norms(self) -> dict[str, Tensor]:
-        """name → (client, example): the norm of each example's gradient of that tensor."""
+        """name → (client, example): norm of each example gradient, per tensor."""
 
         def weight(term: _Term, _: str) -> Tensor:
             if isinstance(term.layer.module, nn.Linear):  # ‖δ aᵀ‖ = ‖δ‖‖a‖
@@ -108,7 +108,7 @@ class StackGradients:
         return self._collected(weight, lambda term, _: _bias(term).norm(dim=-1).T)
 
     def weighted(self, factors: Tensors) -> dict[str, Tensor]:
-        """name → (client, *shape): the mean of the examples' gradients, each times its factor (client, example)."""
+        """name → (client, *shape): mean example gradient, each times its factor (client, example)."""
 
         def weight(term: _Term, name: str) -> Tensor:
             share = factors[name].T / len(term.delta)
@@ -125,7 +125,7 @@ class StackGradients:
     def _collected(
         self, weight: Callable[[_Term, str], Tensor], bias: Callable[[_Term, str], Tensor]
     ) -> dict[str, Tensor]:
-        """name → what one of the two functions makes of the layer and that name."""
+        """Apply `weight` or `bias` to each layer's parameters, by name."""
         result: dict[str, Tensor] = {}
         for term in self._terms:
             result[term.layer.weight] = weight(term, term.layer.weight)
@@ -142,7 +142,7 @@ class StackGradients:
 
 
 def stack(model: nn.Module) -> Stack | None:
-    """The model as a stack, or None where it is none."""
+    """The model as a stack, or None."""
     if not isinstance(model, nn.Sequential):
         return None
     parts: list[_Layer | Callable[[Tensor], Tensor]] = []
@@ -176,14 +176,14 @@ def _part(path: str, module: nn.Module) -> "_Layer | Callable[[Tensor], Tensor] 
 
 
 def _out_of_place(module: nn.Module) -> Callable[[Tensor], Tensor]:
-    """An activation that overwrites its input would destroy z, which the gradient needs."""
+    """An in-place activation would destroy z, which the gradient needs."""
     if getattr(module, "inplace", False):
         return lambda x: module(x.clone())
     return module
 
 
 def _pool_first(parts: Sequence[Any]) -> list[Any]:
-    """ReLU after max-pooling instead of before it: the same numbers and derivatives, on a quarter of them."""
+    """ReLU after max-pooling instead of before: equal values and derivatives, on a quarter of the numbers."""
     order = list(parts)
     for n in range(len(order) - 1):
         if type(order[n]) is nn.ReLU and isinstance(order[n + 1], _MaxPool):
@@ -195,7 +195,7 @@ def _pool_first(parts: Sequence[Any]) -> list[Any]:
 
 
 def _forward(layer: _Layer, x: Tensor, weights: Tensors) -> tuple[Tensor, Tensor]:
-    """z (example, client, …), and the other factor of the weight's gradient: the inputs, or their columns."""
+    """z (example, client, …), and the second factor in the weight's gradient: inputs, or their columns."""
     weight = weights[layer.weight]
     bias = None if layer.bias is None else weights[layer.bias]
     module = layer.module
@@ -236,7 +236,7 @@ def _out_size(size: Sequence[int], module: nn.Conv2d) -> tuple[int, int]:
 
 
 def _summed(term: _Term) -> Tensor:
-    """(client, *shape): the sum over a client's examples."""
+    """(client, *shape): sum over a client's examples."""
     module, a, delta = term.layer.module, term.read, term.delta
     if isinstance(module, nn.Linear):
         return torch.einsum("bko,bkf->kof", delta, a)
@@ -264,7 +264,7 @@ def _of_each(term: _Term) -> Tensor:
 
 
 def _grouped(module: nn.Conv2d, a: Tensor, delta: Tensor, groups: int) -> Tensor:
-    """(group·out, channel, k, k) of a (example, group·channel, h, w) and δ alike, summed over examples."""
+    """(group·out, channel, k, k) from a (example, group·channel, h, w) and δ likewise, summed over examples."""
     weight = delta.new_empty((delta.shape[1], a.shape[1] // groups, *module.kernel_size))
     options = (module.stride, module.padding, module.dilation, groups)
     return convolution_backward(delta, a, weight, options, (False, True))[1]
@@ -280,7 +280,7 @@ def _bias(term: _Term) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _MaxPool:
-    """Max-pooling in channels-last order: the library's is ten times as fast there, copies included."""
+    """Max-pooling in channels-last order: ten times faster in the library, copies included."""
 
     options: tuple[Any, ...]
 
@@ -299,8 +299,8 @@ def _max_pool(module: nn.MaxPool2d) -> _MaxPool | None:
 
 
 class _ChannelsLastPool(torch.autograd.Function):
-    """The library's max-pooling with a fixed memory order in both directions: by default, its backward copies its
-    result twice where the gradient is channels-first."""
+    """The library's max-pooling with fixed memory order in both directions: its default backward copies twice if the
+    gradient is channels-first."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, options: tuple[Any, ...]) -> Tensor:

@@ -1,4 +1,4 @@
-"""A defense's stages, applied in order at one place of the training."""
+"""A defense's stages, applied in order at a fixed place in the training."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -17,41 +17,38 @@ Output = TypeVar("Output")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawKey:
-    """When a defense draws, which keys its draws: the draw's seed and number, round t, local step, observation.
-
-    `colluders`: of the clients that a client exchanges noise with (NISS: its neighbours), the share who collude with
-    the attacker.
-    """
+    """Key of a defense's draws."""
 
     seed: int
     draw: int
+    """Number of the draw."""
     round: int
+    """t."""
     step: int = 0
     observation: int = 0
     colluders: float = 0.0
+    """Share of a client's partners (NISS: its neighbours) that collude with the attacker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:
-    """A defense's transforms in its setting, with the states of those that have memory.
-
-    `states`: the server's, or with a leading axis over the clients `members`, in their order; None: all N.  Stages that
-    are `states_only` move their states on and leave the tensors as they are.
-    """
+    """A defense's transforms in its setting, with their states."""
 
     setting: Setting
     transforms: Mapping[Stage, tuple[Transform, ...]]
     states: Mapping[Place, State]
+    """The server's states, or client states with a leading axis over `members`."""
     members: tuple[int, ...] | None = None
+    """Clients in order; None: all N."""
     states_only: bool = False
+    """Advance the states, leave the tensors unchanged."""
 
     @property
     def undefended(self) -> "Stages":
-        """The same setting without a defense."""
+        """The setting without a defense."""
         return Stages(setting=self.setting, transforms={}, states={})
 
     def to(self, device: torch.device) -> "Stages":
-        """The same stages with their states there."""
         states = {
             place: {key: value.to(device) for key, value in state.items()} for place, state in self.states.items()
         }
@@ -62,18 +59,18 @@ class Stages:
 
     @property
     def needs_examples(self) -> bool:
-        """Whether stage `step` looks at each example's gradient."""
+        """Whether stage `step` reads example gradients."""
         return any(transform.needs_examples for transform in self.transforms.get("step", ()))
 
     def unlinked(self, point: Point) -> bool:
-        """Whether nobody can link the coordinates that `point` shows to a client."""
+        """Whether coordinates at `point` cannot be linked to a client."""
         if point.scope is Scope.AGGREGATE:  # one vector, of nobody
             return False
         return any(t.unlinks for stage in STAGES if point.sees(stage) for t in self.transforms.get(stage, ()))
 
     @property
     def first_mixing_stage(self) -> Stage | None:
-        """The first stage at which clients' updates meet those of others of their round, before the mean."""
+        """First stage that combines a round's clients before the mean."""
         return next((at for at in STAGES if any(t.mixes_clients for t in self.transforms.get(at, ()))), None)
 
     def apply(
@@ -88,11 +85,10 @@ class Stages:
         local: Local | None = None,
         examples: Tensors | None = None,
     ) -> tuple[dict[str, Tensor], "Stages"]:
-        """The tensors after one stage, and the stages with their next states.
+        """Tensors after a stage, and the stages with their next states.
 
         Leading axes: (client, example) at `input` and `example`, (client,) up to `server`, none at `aggregate`.
-        Without `draws` they are keyed row by row.  `norms`, `weights`, `local` and `examples`: see
-        `Context`.
+        Default `draws`: keyed row by row.  `norms`, `weights`, `local` and `examples`: see `Context`.
         """
         current, stages = dict(tensors), self
         rows, lead = _rows(stage, current, clients)
@@ -125,8 +121,10 @@ class Stages:
         draws: Draws | None = None,
         weights: Tensors | None = None,
     ) -> tuple[Tensor, Tensor, "Stages"]:
-        """What a local step's gradients are computed on, after stage `input`, and the stages with their next states:
-        `inputs` (client, example, *shape) and `targets` (client, example, class), class probabilities."""
+        """A local step's training data after stage `input`, and the stages with their next states.
+
+        `inputs` (client, example, *shape); `targets` (client, example, class), class probabilities.
+        """
         given = {"inputs": inputs, "targets": targets}
         after, stages = self.apply("input", given, draw_key, clients, draws, weights=weights)
         return after["inputs"], after["targets"], stages
@@ -139,8 +137,8 @@ class Stages:
         values: Tensors,
         context: Context,
     ) -> tuple[Output, "Stages"]:
-        """One transform's `update`, or its `update_by_norms`, on the state of these clients: its result, and the
-        stages with the next state."""
+        """A transform's `update` or `update_by_norms` on these clients' state: its result, and the stages with the next
+        state."""
         state = self.states.get(place)
         if state is None:
             return update(values, {}, context)[0], self
@@ -157,7 +155,7 @@ class Stages:
         return output, replace(self, states={**self.states, place: after})
 
     def of(self, clients: tuple[int, ...]) -> "Stages":
-        """The same stages with the states of these clients alone: their steps do not copy all N's."""
+        """The stages with only these clients' states: their steps copy less than all N."""
         at = self.positions(clients)
         states = {
             place: {key: value[at] for key, value in state.items()} if self._is_clients(place) else state
@@ -166,7 +164,7 @@ class Stages:
         return replace(self, states=states, members=clients)
 
     def joined(self, parts: "tuple[Stages, ...]") -> "Stages":
-        """These stages with the next states of each part's clients."""
+        """The stages with the next states from each part's clients."""
         at = self.positions(tuple(client for part in parts for client in part.members or ()))
         states = dict(self.states)
         for place in filter(self._is_clients, self.states):
@@ -180,7 +178,7 @@ class Stages:
         return self.transforms[place[0]][place[1]].owner == "client"
 
     def positions(self, clients: tuple[int, ...]) -> Tensor:
-        """Where these clients stand in a client's state, (client,)."""
+        """Positions in the client axis, (client,)."""
         if self.members is None:
             return torch.tensor(clients, dtype=torch.int64)
         where = {client: position for position, client in enumerate(self.members)}
@@ -190,8 +188,8 @@ class Stages:
 def stages(defense: Defense, setting: Setting, shapes: Shapes) -> Stages:
     """A defense's stages before round 0.
 
-    Raises ValueError for an unknown stage, or a server's state inside clients' local steps; TypeError for an item that
-    is no `Transform`.
+    Raises ValueError for an unknown stage, or a server state inside local steps; TypeError for an item other than a
+    `Transform`.
     """
     transforms = {stage: tuple(items) for stage, items in defense.transforms(setting).items()}
     states: dict[Place, State] = {}
@@ -215,7 +213,7 @@ def stages(defense: Defense, setting: Setting, shapes: Shapes) -> Stages:
 
 
 def _rows(stage: Stage, tensors: Tensors, clients: tuple[int, ...]) -> tuple[tuple[tuple[int, ...], ...], int]:
-    """The key fields of each row, (client, example) or (client,), and the number of leading axes."""
+    """Key fields per row, (client, example) or (client,), and the number of leading axes."""
     if stage == "aggregate":
         return ((),), 0
     if stage in ("input", "example"):

@@ -1,8 +1,8 @@
-"""A transform as a function of candidates: its own code, without its draws, and with a derivative that is of use.
+"""A transform on candidates: its code without draws, with a useful derivative.
 
-A rounding has the derivative 0 almost everywhere, a sign too; what attackers do is to take the value of the code and
-the derivative of the identity (straight-through: Bengio, Léonard & Courville 2013, §4; Athalye et al. 2018, §4.1), and
-of what is random the mean over draws (Athalye et al. 2018, §4.2).
+A rounding, or a sign, has derivative 0 almost everywhere.  Attackers take the code's value with the identity's
+derivative (straight-through: Bengio, Léonard & Courville 2013, §4; Athalye et al. 2018, §4.1), and for randomness the
+mean over draws (Athalye et al. 2018, §4.2).
 """
 
 from collections.abc import Mapping
@@ -27,15 +27,16 @@ Slopes = Mapping[str, float]  # of the identity, one factor a tensor
 
 @dataclass(frozen=True, slots=True)
 class StraightThrough:
-    """`transform` on candidates; `slopes` None: torch's derivative of it is used.  `stated`: what it says is expected
-    counts, where it says so, and else its code."""
+    """`transform` on candidates."""
 
     transform: Transform
     slopes: Slopes | None = None
+    """Multiples of the identity as derivative; None: torch's derivative."""
     stated: bool = True
+    """Use `expected` if defined, otherwise the transform without draws."""
 
     def __call__(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """The tensors after it, differentiable, and the next state."""
+        """Transformed tensors, differentiable, and the next state."""
         if self.slopes is None:
             return _expected(self.transform, tensors, state, context, stated=self.stated)
         with torch.no_grad():
@@ -46,9 +47,9 @@ class StraightThrough:
 
 
 def straight_through(transform: Transform, probe: Tensors, state: State, context: Context) -> StraightThrough:
-    """How a transform is simulated, tried on a probe, name → (*lead, *shape).
+    """Best simulation for a transform, tried on a probe, name → (*lead, *shape).
 
-    Raises what its code raises where it needs what no attacker has.
+    Raises the errors of the transform's code if an attacker lacks its inputs.
     """
     context = replace(context, draws=CentralDraws(lead=context.lead))
     stated = transform.expected(probe, state, context) is not None
@@ -71,7 +72,7 @@ def _same(plain: StraightThrough, own: StraightThrough, probe: Tensors, state: S
 def _expected(
     transform: Transform, tensors: Tensors, state: State, context: Context, *, stated: bool = True
 ) -> tuple[dict[str, Tensor], State]:
-    """`expected`, or the mean of `update` over own draws; the state is of the first of them."""
+    """`expected`, or the mean `update` over attacker draws; state from the first draw."""
     draws = CentralDraws(lead=context.lead, parts=PARTS)
     central = replace(context, draws=CentralDraws(lead=context.lead))
     known = transform.expected(tensors, state, central) if stated else None
@@ -88,9 +89,9 @@ def _expected(
 
 
 def _is_right(plain: StraightThrough, probe: Tensors, state: State, context: Context, agree: float = _AGREE) -> bool:
-    """Whether the derivative predicts what a change of 1 % does, in random directions.
+    """Whether the derivative predicts the effect of a 1 % change, in random directions.
 
-    Of a staircase it does not: it is 0 on a step, or that of the step's height alone.
+    False for a staircase: the derivative is 0 on a step, or follows only the step height.
     """
     for number in range(_DIRECTIONS):
         step = _direction(probe, number)
@@ -117,7 +118,7 @@ def _is_right(plain: StraightThrough, probe: Tensors, state: State, context: Con
 
 
 def _slopes(plain: StraightThrough, probe: Tensors, state: State, context: Context) -> Slopes:
-    """The multiple of the identity nearest to what a change of 1 % does to each tensor; 1 where that is none."""
+    """Nearest multiple of the identity to the effect of a 1 % change, per tensor; 1 if undefined."""
     along, size = dict.fromkeys(probe, 0.0), dict.fromkeys(probe, 0.0)
     for number in range(_DIRECTIONS):
         step = _direction(probe, number)
@@ -130,7 +131,7 @@ def _slopes(plain: StraightThrough, probe: Tensors, state: State, context: Conte
 
 
 def _direction(probe: Tensors, number: int) -> dict[str, Tensor]:
-    """Random changes of each tensor by 1 % of its root mean square."""
+    """Random changes per tensor, 1 % of its root mean square."""
     source = torch.Generator().manual_seed(number)
     return {
         name: _CHANGE
@@ -143,7 +144,7 @@ def _direction(probe: Tensors, number: int) -> dict[str, Tensor]:
 def _difference(
     plain: StraightThrough, probe: Tensors, step: Tensors, state: State, context: Context
 ) -> dict[str, Tensor]:
-    """Half of what the step and its opposite make of a difference."""
+    """Half the difference between the results for a step and its opposite."""
     with torch.no_grad():
         up, _ = plain({name: value + step[name] for name, value in probe.items()}, state, context)
         down, _ = plain({name: value - step[name] for name, value in probe.items()}, state, context)

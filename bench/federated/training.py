@@ -1,7 +1,7 @@
-"""Multi-round training with the defense on: curve, checkpoints, and a state from which it resumes bit for bit.
+"""Training over rounds with the defense active: curve, checkpoints, and a state for bit-exact resumption.
 
-A round's clients are divided into chunks that fit the processor's caches.  Chunks run on several threads and are joined
-in the clients' order, so that no number depends on the threads.
+A round's clients are divided into chunks that fit the processor caches.  Chunks run on several threads and are joined
+in client order, so results are independent of the threads.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -35,9 +35,10 @@ CHUNK = 10  # clients at once: more exceed the caches, fewer cost more calls (BE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """A training between two rounds: `round` rounds are done."""
+    """A training between two rounds."""
 
     round: int
+    """Number of finished rounds."""
     weights: dict[str, Tensor]
     stages: Stages
     curve: tuple[tuple[int, float], ...] = ()
@@ -50,11 +51,12 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingJob:
-    """The subject of a training: cell, data, the clients' examples (client, example), the model, and where it runs."""
+    """Fixed inputs of a training."""
 
     cell: TrainingCell
     data: Data
     clients: NDArray[np.int64]
+    """The clients' examples (client, example)."""
     model: nn.Module
     device: torch.device = torch.device("cpu")
     chunk: int = CHUNK
@@ -62,7 +64,7 @@ class TrainingJob:
 
 
 def begin(job: TrainingJob, weights: Tensors, stages: Stages) -> Progress:
-    """The progress before round 0: the initial weights, tested."""
+    """Progress before round 0: initial weights, tested."""
     cell = job.cell
     job.model.to(job.device)
     current = {name: value.to(job.device) for name, value in weights.items()}
@@ -76,10 +78,10 @@ def begin(job: TrainingJob, weights: Tensors, stages: Stages) -> Progress:
 
 
 def train(job: TrainingJob, start: Progress, proceed: Callable[[Progress], bool] = lambda progress: True) -> Progress:
-    """The remaining rounds, of K clients each; accuracy every `test_every` rounds and at the end.
+    """The remaining rounds, with K clients each; accuracy every `test_every` rounds and at the end.
 
-    `proceed` is called after every round and decides whether another follows.  Weights that are no longer finite end
-    the training: that is a result, not a crash.
+    `proceed` is called after every round and decides about the next.  Non-finite weights end the training: a result,
+    not a crash.
     """
     cell, now, net = job.cell, start, network(job.model)
     accountant, examples = None, len(job.data.training)
@@ -147,7 +149,7 @@ def _round(job: TrainingJob, net: Network, accountant: bayesian.Accountant | Non
 
 
 def participants(cell: TrainingCell, round_: int) -> tuple[int, ...]:
-    """The K clients of a round, by key, in ascending order."""
+    """The K clients in a round, by key, in ascending order."""
     drawn = rng.generator(cell.seed, "participants", round_).permutation(cell.federated.clients)
     return tuple(int(client) for client in np.sort(drawn[: cell.federated.per_round]))
 
@@ -155,7 +157,7 @@ def participants(cell: TrainingCell, round_: int) -> tuple[int, ...]:
 def updates(
     job: TrainingJob, net: Network, before: Progress, chosen: tuple[int, ...], draw_key: DrawKey
 ) -> tuple[dict[str, Tensor], Stages]:
-    """What the chosen clients would send before stage `client`, name → (client, *shape), and the stages after it."""
+    """The chosen clients' updates before stage `client`, name → (client, *shape), and the next stages."""
 
     def part(clients: tuple[int, ...]) -> tuple[dict[str, Tensor], Stages]:
         batches, _ = local_batches(job.cell, job.data, job.clients, clients, before.round)
@@ -183,8 +185,8 @@ def updates(
 
 @contextmanager
 def _threads(count: int) -> Iterator[Callable[..., Iterator[tuple[dict[str, Tensor], Stages]]]]:
-    """A `map` over chunks, one thread each.  The library's own threads rest meanwhile: how it divides a product shows
-    in the last bit."""
+    """A `map` over chunks, a thread each.  The library's threads rest meanwhile: their division of a product affects
+    the last bit."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -198,7 +200,7 @@ def _threads(count: int) -> Iterator[Callable[..., Iterator[tuple[dict[str, Tens
 
 
 def accuracy(model: nn.Module, weights: Tensors, test: Split, examples: int) -> float:
-    """Share of the first `examples` test examples that are classified correctly, in [0, 1]."""
+    """Share of the first `examples` test examples classified correctly, in [0, 1]."""
     count = min(examples, len(test))
     inputs = torch.from_numpy(test.floats(slice(0, count))).to(next(iter(weights.values())).device)
     correct = 0
