@@ -1,4 +1,4 @@
-"""`bench attack`: a gradient of one's own, from a file, attacked; no matrix and no run folder."""
+"""`bench attack`: attack a gradient from a file, without a matrix or a run folder."""
 
 import json
 import warnings
@@ -52,10 +52,10 @@ def command(
     device: Literal["auto", "cpu", "cuda"],
     as_json: bool,
 ) -> None:
-    """Attack a gradient of your own: pictures and reconstruction.npz go to --out.
+    """Attack your own gradient; writes images and reconstruction.npz to --out.
 
-    The reading file is an .npz that `api.save_reading` writes: value/<parameter>, weight/<parameter>
-    and meta.  A truth is only for the scores: the attack does not see it.
+    `api.save_reading` writes the reading file, an .npz with value/<parameter>, weight/<parameter> and
+    meta.  The truth serves only for scores; the attack never sees the truth.
 
     \b
     bench attack --reading mine.npz --model dlg-lenet --truth truth.npz
@@ -104,7 +104,7 @@ def command(
 
 
 def _examples(path: Path, *names: str) -> Arrays:
-    """The arrays of an .npz that must have those named."""
+    """Named arrays of an .npz file; raises if an array is missing."""
     arrays = files.load_arrays(path)
     for name in names:
         if name not in arrays:

@@ -1,4 +1,4 @@
-"""Cells as lines of a list, each told from the others: what all of them share beyond the usual is left out."""
+"""Cells as distinct list lines, without shared settings."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ _ALWAYS = ("dataset", "model", "defense", "point", "attack", "knowledge", "train
 
 
 def cell_lines(cells: Sequence[AnyCell]) -> list[str]:
-    """A line each, in their order."""
+    """A line for each cell, in order."""
     fields = [_fields(cell) for cell in cells]
     short = {name: distinct(each[name] for each in fields if name in each) for name in _ENTRIES}
     values: dict[tuple[str, str], set[str]] = {}
@@ -28,7 +28,7 @@ def cell_lines(cells: Sequence[AnyCell]) -> list[str]:
 
 
 def _fields(cell: AnyCell) -> dict[str, str]:
-    """What a cell is, by name, in words; the usual fields first."""
+    """Name → text of a cell's settings, usual settings first."""
     shared = {"dataset": entry_text(cell.dataset), "model": entry_text(cell.model), "defense": entry_text(cell.defense)}
     after = {"federated": setting_text(cell.federated), "seed": f"seed {cell.seed}"}
     if not isinstance(cell, AttackCell):

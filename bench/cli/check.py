@@ -1,4 +1,4 @@
-"""`bench check NAME`: the contracts of one entry, your own included; exit code 1 where one is broken."""
+"""`bench check NAME`: contracts of a registered entry or plug-in; exit code 1 for a broken contract."""
 
 import sys
 from pathlib import Path
@@ -25,9 +25,9 @@ _COLOURS = {"ok": "green", "broken": "red", "skipped": "yellow"}
 @common.data_dir
 @common.json_flag
 def command(name: str, kind: str | None, params: dict[str, Any], data_dir: Path | None, as_json: bool) -> None:
-    """Run the contracts on one attack, defense, data set or model.
+    """Run the contracts on an attack, defense, data set or model.
 
-    Each contract is ok, broken or skipped, with the reason.  The exit code is 1 where one is broken.
+    Each contract is ok, broken or skipped, with the reason.  Exit code 1 for a broken contract.
     """
     kinds = [kind] if kind else [other for other in registry.KINDS if name in registry.names(other)]
     if not kinds:

@@ -1,4 +1,4 @@
-"""What several commands share: options, and how they print."""
+"""Options and printing shared by several commands."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ def _add(context: click.Context, option: click.Parameter, plugins: tuple[str, ..
 
 
 def _params(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
-    """`restarts=2` and whatever else is JSON as that, `activation=relu` as the text it is."""
+    """Parse JSON literals (`restarts=2`); keep other values as text (`activation=relu`)."""
     params: dict[str, Any] = {}
     for text in texts:
         key, sign, value = text.partition("=")
@@ -37,7 +37,7 @@ def _params(context: click.Context, option: click.Parameter, texts: tuple[str, .
 
 
 def params_option(flag: str, name: str, text: str) -> Callable[..., Any]:
-    """An option that is repeated: KEY=VALUE of an entry's parameters, as a table."""
+    """A repeatable KEY=VALUE option for an entry's parameters."""
     return click.option(flag, name, multiple=True, metavar="KEY=VALUE", callback=_params, help=text)
 
 
@@ -58,18 +58,17 @@ run = click.argument("run", type=PATH, required=False, callback=lambda context, 
 
 
 def print_json(content: Any) -> None:
-    """The content as JSON on standard output."""
     click.echo(json.dumps(content, indent=1, ensure_ascii=False))
 
 
 def console(least: int = 80) -> Console:
-    """Standard output, `least` to 140 columns wide; 100 where it is no terminal."""
+    """Standard output, `least` to 140 columns wide; 100 columns without a terminal."""
     width = shutil.get_terminal_size((100, 24)).columns
     return Console(width=min(max(width, least), 140), highlight=False)
 
 
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> None:
-    """Rows below bold heads; columns are wrapped to fit the terminal, empty ones left out."""
+    """Rows below bold heads; columns wrap to the terminal's width, empty columns are left out."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_header=any(heads))
     filled = [column for column in range(len(heads)) if any(row[column] for row in rows)]
     for column in filled:

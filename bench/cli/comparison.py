@@ -1,4 +1,4 @@
-"""Two cells side by side: what differs in the configuration, and the paired difference if there is one."""
+"""Two cells side by side: differing configuration, and the paired difference on common examples."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ Place = tuple[int, int]  # reading, example
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One field of the two configurations; "absent" where a cell has no such field."""
+    """A field of the two configurations; "absent" for a missing field."""
 
     field: str
     a: Any
@@ -30,35 +30,37 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedDifference:
-    """A against B on the same examples; shares and differences are A's less B's.
-
-    `interval` of the difference in ASR at 95 %; `p_value` McNemar's; `rmse` and `psnr_db` medians of the differences
-    example by example; `only_a` and `only_b` the examples (reading, example) that leaked to one alone.
-    """
+    """A minus B on the same examples."""
 
     examples: int
     difference: float
     interval: tuple[float, float]
+    """95 % interval of the difference in ASR."""
     p_value: float
+    """McNemar's test."""
     different: bool
     rmse: float | None
+    """Median over examples."""
     psnr_db: float | None
+    """Median over examples."""
     only_a: tuple[Place, ...]
+    """Examples (reading, example) leaked to A only."""
     only_b: tuple[Place, ...]
+    """Examples (reading, example) leaked to B only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What `bench compare` shows: `unpaired` says why there is no paired difference."""
+    """Content of `bench compare`."""
 
     configuration: tuple[Difference, ...]
     provenance: tuple[str, ...]
     unpaired: str | None
+    """Reason for a missing paired difference."""
     paired: PairedDifference | None
 
 
 def compare(a: Record, b: Record) -> Comparison:
-    """Compare two records."""
     reason = unpaired(a, b)
     fields = (record.cell.model_dump(mode="json") for record in (a, b))
     return Comparison(
@@ -70,14 +72,14 @@ def compare(a: Record, b: Record) -> Comparison:
 
 
 def _of_same_entries(a: Record, b: Record) -> Provenance:
-    """B's provenance, with A's code for entries in which the configurations differ: that is no difference of code."""
+    """B's provenance, with A's code for entries with differing configurations: no difference of code."""
     names = ([getattr(getattr(record.cell, part, None), "name", "") for part in _ENTRIES] for record in (a, b))
     others = [part for part, mine, other in zip(_ENTRIES, *names, strict=True) if mine != other]
     return replace(b.provenance, **{part: getattr(a.provenance, part) for part in others})
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Difference]:
-    """The fields in which two configurations differ; an entry of another name is one difference."""
+    """Differing fields of two configurations; a different entry name is a single difference."""
     for key in sorted({*a, *b}):
         first, second = a.get(key, "absent"), b.get(key, "absent")
         if first == second:
@@ -94,7 +96,7 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Differen
 
 
 def unpaired(a: Record, b: Record) -> str | None:
-    """Why the two cannot be compared example by example, or None: the same victims and weights."""
+    """Reason against a comparison by example, or None: same victims and weights are required."""
     for name, record in (("A", a), ("B", b)):
         if record.cell.kind != "attack":
             return f"{name} is a training, which has no victims"
@@ -122,7 +124,7 @@ def unpaired(a: Record, b: Record) -> str | None:
 
 
 def _weights(cell: AttackCell) -> tuple[Any, ...]:
-    """What makes the weights: the model, and its seed, file or training round."""
+    """Origin of the weights: the model, with its seed, file or training round."""
     weights = cell.weights.model_dump(exclude=set(NOT_IN_ID))
     return cell.model, weights, cell.seed if isinstance(cell.weights, InitialWeights) else None
 
@@ -149,7 +151,7 @@ def _paired(a: AttackResult, b: AttackResult) -> PairedDifference:
 
 
 def _median(a: Sequence[ExampleScore], b: Sequence[ExampleScore], metric: Metric) -> float | None:
-    """Median of the differences; a failed example is worse than any, two failed ones are equal."""
+    """Median of the differences; a failed example is worse than any number, two failed examples are equal."""
     columns = (np.array([example.value(metric) for example in examples], np.float64) for examples in (a, b))
     first, second = (np.where(np.isnan(column), metric.failed, column) for column in columns)
     with np.errstate(invalid="ignore"):

@@ -1,4 +1,4 @@
-"""What the shell completes: names of entries, presets, points, and ids of cells; nothing heavy is imported."""
+"""Shell completion: names of entries, presets, points, and cell ids, without heavy imports."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -10,7 +10,7 @@ Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 
 
 def entries(kind: str, *, several: bool = False) -> Completer:
-    """Names of that kind's entries; `several`: separated by commas."""
+    """Entry names of a kind; `several`: separated by commas."""
 
     def complete(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
         del context, option
@@ -22,7 +22,7 @@ def entries(kind: str, *, several: bool = False) -> Completer:
 
 
 def every_entry(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Names of entries of every kind."""
+    """Entry names of all kinds."""
     del context, option
     from bench.registry import entries as registry
 
@@ -38,7 +38,7 @@ def points(context: click.Context, option: click.Parameter, typed: str) -> list[
 
 
 def matrices(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Presets, and TOML files of this folder."""
+    """Presets, and TOML files in the current folder."""
     del context, option
     from bench.matrix.document import preset_names
 
@@ -47,7 +47,7 @@ def matrices(context: click.Context, option: click.Parameter, typed: str) -> lis
 
 
 def cells(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Eight digits of the ids of the cells of every run below `runs/`."""
+    """First eight digits of all cell ids below `runs/`."""
     del context, option
     return _starting(sorted({path.stem[:8] for path in Path("runs").glob("*/records/*.json")}), typed)
 

@@ -1,4 +1,4 @@
-"""`bench data status` and `bench data fetch`: what is there, where it was looked for, what is missing."""
+"""`bench data status` and `bench data fetch`: available and missing data sets, with the searched folders."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ _folder = click.option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataState:
-    """What is known of one data set; counts are the source's, before the five splits."""
+    """State of a data set; counts before the five splits."""
 
     name: str
     state: Literal["there", "subset", "missing", "damaged", "yours"]
@@ -43,14 +43,14 @@ class DataState:
 
 @click.group(name="data")
 def command() -> None:
-    """Say which data sets are there; get what is missing."""
+    """List available data sets; fetch missing ones."""
 
 
 @command.command()
 @_folder
 @common.json_flag
 def status(data_dir: Path | None, as_json: bool) -> None:
-    """Read and check every data set; say what is there, in part or not at all, and what to do."""
+    """Read and check every data set: complete, partial or missing, with the remedy."""
     looked = [str(folder) for folder in folders(data_dir)]
     rows = [examine(name, data_dir) for name in registry.names("datasets")]
     if as_json:
@@ -64,7 +64,7 @@ def status(data_dir: Path | None, as_json: bool) -> None:
 @_folder
 @click.option("--mirror", metavar="URL", help="Address of a folder with the files, not the published ones.")
 def fetch(name: str, data_dir: Path | None, mirror: str | None) -> None:
-    """Get data set NAME into the first folder looked in; checked, whole or not at all."""
+    """Fetch data set NAME into the first data folder; checksums are verified, partial downloads discarded."""
     dataset = registry.instance("datasets", name, {})
     before = examine(name, data_dir)
     if before.state == "there":
@@ -90,7 +90,7 @@ def fetch(name: str, data_dir: Path | None, mirror: str | None) -> None:
 
 
 def examine(name: str, data_dir: Path | None) -> DataState:
-    """Load one data set, with its default parameters, and say what came of it."""
+    """Load a data set with default parameters and report its state."""
     fetching = ""
     try:
         dataset = registry.instance("datasets", name, {})

@@ -1,4 +1,4 @@
-"""`bench describe NAME`: one entry in full: parameters with defaults, units, bounds and sources."""
+"""`bench describe NAME`: parameters of an entry with defaults, units, bounds and sources."""
 
 import dataclasses
 import inspect
@@ -23,7 +23,7 @@ _SAID = ("name", "doc", "parameters", "kind", "target", "distribution", "version
 @common.plugins
 @common.json_flag
 def command(name: str, kind: str | None, as_json: bool) -> None:
-    """Show one attack, defense, data set or model: parameters, defaults, units, reference."""
+    """Show an attack, defense, data set or model: parameters, defaults, units, reference."""
     kind = kind or _kind(name)
     entry, origin = registry.load(kind, name), registry.origin(kind, name)
     declared = parameters(entry)
@@ -45,7 +45,7 @@ def command(name: str, kind: str | None, as_json: bool) -> None:
 
 
 def _kind(name: str) -> str:
-    """The one kind that has the name; raises `UnknownName` or `BenchError` where two have it."""
+    """Kind of the named entry; raises `UnknownName`, or `BenchError` for a name in two kinds."""
     kinds = [kind for kind in registry.KINDS if name in registry.names(kind)]
     if len(kinds) > 1:
         raise BenchError(f"{name!r} is the name of several: say --kind {' or --kind '.join(kinds)}")
@@ -58,7 +58,7 @@ def _kind(name: str) -> str:
 
 
 def _doc(entry: type) -> str:
-    """The class's own docstring; a dataclass without one gets its signature, which says nothing."""
+    """Docstring of the class, without the generated signature of a dataclass."""
     doc = inspect.cleandoc(vars(entry).get("__doc__") or "")
     return "" if doc.startswith(f"{entry.__name__}(") else doc
 

@@ -1,4 +1,4 @@
-"""`bench doctor`: versions, machine, storage and names, each with a remedy; exit code 1 if any fails."""
+"""`bench doctor`: versions, machine, storage and names, each with a remedy; exit code 1 for a failure."""
 
 import dataclasses
 import sys
@@ -38,7 +38,7 @@ def command(data_dir: Path | None, run: Path, as_json: bool) -> None:
 
 
 def findings(data_dir: Path | None, run: Path) -> list[Finding]:
-    """Every check in the order in which faults should be mended."""
+    """All checks, in the order of repair."""
     from bench.health import machine, names, storage, versions
 
     probe = machine.probe()

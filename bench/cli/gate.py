@@ -1,4 +1,4 @@
-"""`bench gate`: has a defense become weaker since the baseline?  For people, and for CI."""
+"""`bench gate`: regression gate on defense strength, for people and CI."""
 
 import os
 import sys
@@ -48,16 +48,16 @@ def command(
     markdown: Path | None,
     as_json: bool,
 ) -> None:
-    """Compare RUN with a baseline; without RUN the matrix that the baseline names is run first.
+    """Compare RUN with a baseline; without RUN, first run the baseline's matrix.
 
-    Exit code 0: no metric worsened by its margin.  1: a defense is weaker.  3: inconclusive, with what is
-    needed.  2: a mistake in the request.  Where GITHUB_STEP_SUMMARY is set the verdict is added there.
+    Exit code 0: no metric worsened by its margin.  1: a defense is weaker.  3: inconclusive, with the
+    missing evidence.  2: a mistake in the request.  GITHUB_STEP_SUMMARY, if set, receives the verdict.
 
     \b
     bench run --matrix gate --plugin my_defense.py --defense my-defense
     bench gate runs/gate --write-baseline gate.json
     bench gate --baseline gate.json             later, and in CI
-    bench gate runs/other --baseline gate.json  of a run that is there
+    bench gate runs/other --baseline gate.json  an existing run
     """
     if (baseline is None) == (write_baseline is None):
         raise click.UsageError("give --baseline FILE to compare, or --write-baseline FILE to make one")
@@ -100,7 +100,7 @@ def _write(run: Path | None, path: Path, margins: dict[str, float]) -> None:
 
 
 def _run(before: Baseline, path: Path, out: Path | None, data_dir: Path | None, device: str, jobs: int | None) -> Path:
-    """Run the matrix that the baseline names; returns the run's folder."""
+    """Run the baseline's matrix; returns the run folder."""
     from bench.cli import running
 
     if before.request is None:

@@ -1,4 +1,4 @@
-"""`bench leaderboard`: the board of one or more runs, and results that can be handed on and checked."""
+"""`bench leaderboard`: the board of runs, and submissions to export, check, import and verify."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ from bench.reference.pictures import strips_of
 
 
 class _Board(click.Group):
-    """`bench leaderboard RUN` is `bench leaderboard show RUN`."""
+    """`bench leaderboard RUN` means `bench leaderboard show RUN`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         named = args and (args[0] in self.list_commands(ctx) or args[0] in ("-h", "--help"))
@@ -33,13 +33,13 @@ class _Board(click.Group):
 
 @click.group(cls=_Board)
 def command() -> None:
-    """Rank defenses by what they protect and cost; hand a result on, check and verify one.
+    """Rank defenses by protection and cost; export, check, import and verify results.
 
     \b
     bench leaderboard                       the newest run below runs/ (the same as `show`)
     bench leaderboard runs/a runs/b         several runs on one board
-    bench leaderboard --html board.html     one page that opens offline
-    bench leaderboard --reference           the reference results that ship with bench
+    bench leaderboard --html board.html     a page for offline use
+    bench leaderboard --reference           the shipped reference results
     bench leaderboard show --help           all of its options
     """
 

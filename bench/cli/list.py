@@ -1,4 +1,4 @@
-"""`bench list`: what there is, read from metadata and source text; imports no entry and no torch."""
+"""`bench list`: registered entries, from metadata and source text, without importing entries or torch."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ _SHOWN = {
 
 
 def _known(context: click.Context, argument: click.Parameter, kinds: tuple[str, ...]) -> tuple[str, ...]:
-    """Raises `UsageError` for what is no kind, with the nearest one."""
+    """The kind; raises `UsageError` with the nearest kind."""
     for kind in kinds:
         if kind not in registry.KINDS:
             remedy = meant(kind, registry.KINDS, f"there are {', '.join(registry.KINDS)}")
@@ -47,7 +47,7 @@ def command(kinds: tuple[str, ...], as_json: bool) -> None:
 
 
 def _entry(kind: str, name: str) -> dict[str, Any]:
-    """One entry as JSON; `error` says why where it cannot be read, and the others are not touched."""
+    """An entry as JSON; an unreadable entry has an `error` and leaves the other entries intact."""
     attribute = _SHOWN[kind][1]
     try:
         origin, literals = registry.origin(kind, name), registry.literals(kind, name)
@@ -84,7 +84,7 @@ def _print(kind: str, entries: list[dict[str, Any]]) -> None:
 
 
 def words(value: object) -> str:
-    """A literal of an entry, a list without its brackets."""
+    """A literal of an entry, lists without brackets."""
     return ", ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 

@@ -1,4 +1,4 @@
-"""Records for the commands that show them: by id prefix or path, or a whole run."""
+"""Records for the commands: by id prefix, by path, or a whole run."""
 
 import gc
 from pathlib import Path
@@ -14,7 +14,7 @@ from bench.sanitize import LONG, sanitize
 
 
 def by_reference(text: str, run: Path | None) -> Record:
-    """A record by the path of its file, or by prefix in `run`, or if that is None in any run below `runs/`."""
+    """A record by file path, or by id prefix in `run` (None: any run below `runs/`)."""
     path = Path(text)
     if path.suffix == ".json" or path.is_file():
         return records.read(path)
@@ -22,9 +22,9 @@ def by_reference(text: str, run: Path | None) -> Record:
 
 
 def by_prefix(prefix: str, run: Path | None) -> tuple[Path, Record]:
-    """The one record whose id starts so, and its run: in `run`, or in the newest run that has one.
+    """The record with this id prefix, and its run: `run`, or the newest run with a match.
 
-    Raises `BenchError` for none, or for several in that run.
+    Raises `BenchError` for no match, or several matches in a run.
     """
     if run is not None:
         return run, records.find(checked_run(run), prefix)
@@ -38,7 +38,7 @@ def by_prefix(prefix: str, run: Path | None) -> tuple[Path, Record]:
 
 
 def shown_records(run: Path) -> list[Record]:
-    """The records of a run that can be read; what cannot is named and counted, on standard error."""
+    """Readable records of a run; unreadable records are named and counted on standard error."""
     found, faults = records.readable(run)
     for fault in faults:
         click.echo(sanitize(f"passed over: {fault}", LONG), err=True)
@@ -48,7 +48,7 @@ def shown_records(run: Path) -> list[Record]:
 
 
 def compact_records(run: Path, *, whole: bool = False) -> list[Record]:
-    """All records of a run, with what boards and gates read of them; `whole`: one that cannot be read raises."""
+    """All records of a run in compact form; `whole`: raise for an unreadable record."""
     gc.disable()  # none of what is read is garbage, and looking for it takes a quarter of the time
     try:
         return list(map(Interner(), records.records(run) if whole else shown_records(run)))

@@ -1,4 +1,4 @@
-"""The `bench` command: commands are loaded only when called, so that `--help` imports nothing."""
+"""The `bench` command.  Subcommands load on call, so `--help` imports nothing."""
 
 import importlib
 import sys
@@ -67,7 +67,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """The console script: a user's mistake is one line and exit code 2, never a traceback."""
+    """Console script: a user's mistake is a line on standard error and exit code 2, never a traceback."""
     try:
         cli(prog_name="bench")
     except BenchError as error:

@@ -1,4 +1,4 @@
-"""`bench merge`: the records of several run folders, shards of a matrix say, in one."""
+"""`bench merge`: records of several run folders, such as shards of a matrix, in a single folder."""
 
 import sys
 from dataclasses import asdict
@@ -16,10 +16,10 @@ _LISTED = 10
 @click.argument("sources", type=common.PATH, nargs=-1, required=True, metavar="FROM...")
 @common.json_flag
 def command(into: Path, sources: tuple[Path, ...], as_json: bool) -> None:
-    """Bring the records of every FROM into the run folder INTO, with their arrays and checkpoints.
+    """Merge the records of every FROM, with arrays and checkpoints, into the run folder INTO.
 
-    A record that is there already counts once; a finished one takes the place of one that crashed.  Each is
-    checked first, and what does not fit is refused and left.  Exit code 1 where something was.
+    Equal records count once; a finished record replaces a crashed record.  Each record is checked first;
+    a mismatched record is refused and left in place.  Exit code 1 for a refused record.
 
     \b
     bench merge runs/standard runs/standard-shard-*

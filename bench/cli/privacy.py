@@ -1,4 +1,4 @@
-"""`bench privacy`: what a Gaussian mechanism spends, by every convention, and whom each speaks of."""
+"""`bench privacy`: ε of a Gaussian mechanism by every convention, with its neighbours."""
 
 import textwrap
 from math import isfinite
@@ -10,7 +10,7 @@ from bench.cli import common
 
 
 class _Number(click.FloatRange):
-    """A range that not-a-number lies outside of."""
+    """A range that excludes NaN."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number: float = super().convert(value, param, ctx)
@@ -33,12 +33,12 @@ _DELTA = _Number(1e-100, 1, max_open=True)
 @click.option("--uses", type=_COUNT, default=1, show_default=True, help="Of one example, at the tap.")
 @common.json_flag
 def command(sigma: float, delta: float, q: float, steps: int, tensors: int, uses: int, as_json: bool) -> None:
-    """Show ε of noise σ·C on the sum of rows clipped to C, in STEPS steps that each row joins at rate Q.
+    """Show ε of noise σ·C on the sum of rows clipped to C, in STEPS steps with sampling rate Q.
 
     \b
     bench privacy --sigma 6 --delta 1e-5 --q .01 --steps 10000
     bench privacy --sigma 6 --q .1 --steps 100 --json          Fed-SDP, 100 of 1000 clients
-    bench privacy --sigma 6 --q .01 --steps 10000 --tensors 3  each of 3 tensors clipped by itself
+    bench privacy --sigma 6 --q .01 --steps 10000 --tensors 3  3 tensors, clipped separately
     """
     from bench.defenses.accounting.report import figures
 

@@ -1,4 +1,4 @@
-"""`bench run --cell RECORD`: run a published cell again, and say what differs."""
+"""`bench run --cell RECORD`: repeat a published cell and report differences."""
 
 import json
 import tempfile
@@ -21,7 +21,7 @@ from bench.sweep.bundle import inputs, unpack
 
 
 def repeat(path: Path, data_dir: Path | None, device: str, plugins: Sequence[str], as_json: bool) -> int:
-    """Run the record's cell into a temporary folder; exit code 0 if it agrees, 1 if it does not."""
+    """Run the record's cell in a temporary folder; exit code 0 for agreement, otherwise 1."""
     old = store.read(path, foreign=True)
     cell = old.cell
     with tempfile.TemporaryDirectory() as folder:

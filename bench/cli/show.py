@@ -1,4 +1,4 @@
-"""`bench show`: a run's cells in a list, or one cell in words with its pictures."""
+"""`bench show`: cells of a run as a list, or a single cell as text with its images."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ _SORTED: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """Which cells are listed: each field's texts are alternatives, none of them means all."""
+    """Filter for listed cells: alternatives for each field, empty for all."""
 
     defense: tuple[str, ...]
     attack: tuple[str, ...]
@@ -70,19 +70,19 @@ def command(
     points: tuple[str, ...],
     sort: str | None,
 ) -> None:
-    """List the cells of RUN (by default the newest below runs/), or show one of them.
+    """List the cells of RUN (default: the newest below runs/), or show a single cell.
 
-    A cell is named by the first digits of its id.  Its reconstruction grid, truth above
-    reconstruction, is written to RUN/pictures, and beside it the trajectory over the iterations.
+    The first digits of an id name a cell.  Its reconstruction grid (truth above reconstruction) and
+    its trajectory over the iterations are written to RUN/pictures.
 
     \b
     bench show                  all cells of the newest run
-    bench show runs/smoke       of that one
-    bench show 3f2a             one cell, of any run below runs/
+    bench show runs/smoke       all cells of this run
+    bench show 3f2a             a cell of any run below runs/
     bench show --defense prune --point type-1 --sort leak
-    bench show runs/x --attacks     every attack of that run: rates, figures, cost
-    bench show runs/x --trainings   what each defense costs in accuracy, ε and time
-    bench show runs/x --knowledge   what knowing the defense gains
+    bench show runs/x --attacks     every attack of the run: rates, figures, cost
+    bench show runs/x --trainings   accuracy, ε and time of each defense
+    bench show runs/x --knowledge   gain from knowledge of the defense
     """
     if cell is not None and run is None and (Path(cell) / "records").is_dir():
         run, cell = Path(cell), None
@@ -124,7 +124,7 @@ def _print(record: Record, picture: str | None, iterations: str | None) -> None:
 
 
 def _table(run: Path, table: str, as_json: bool) -> None:
-    """Print the run's table of attacks, of trainings, or of what knowing the defense gains."""
+    """Print the run's table of attacks, trainings, or gain from knowledge."""
     cells, papers = lookup.shown_records(run), published.saved(run)
     rows: Sequence[Any]
     if table == "attacks":

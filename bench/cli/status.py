@@ -1,4 +1,4 @@
-"""`bench status`: how far a run is, from another terminal or machine."""
+"""`bench status`: progress of a run, from another terminal or machine."""
 
 import json
 import time
@@ -21,8 +21,9 @@ from bench.sweep import progress
 @click.argument("runs", type=common.PATH, nargs=-1, metavar="[RUN...]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, a line a run.")
 def command(runs: tuple[Path, ...], as_json: bool) -> None:
-    """Say how far each RUN is (by default the newest below runs/): settled cells, what each worker runs, and the
-    time left.  It reads the run folder alone, from any machine that sees it.
+    """Show the progress of each RUN (default: the newest below runs/): settled cells, each worker's cell, time left.
+
+    Reads only the run folder, from any machine with access.
 
     \b
     bench status
@@ -74,5 +75,5 @@ def _state(known: progress.RunProgress, under_way: bool, where: str) -> str:
 
 
 def _between(then: float, now: float) -> str:
-    """A time between two clocks' times; clocks of two machines, or one set back, may not agree."""
+    """Duration between times of two clocks, which may disagree."""
     return duration(max(0.0, now - then))

@@ -1,4 +1,4 @@
-"""`bench leaderboard export|check|import|verify`: a result as one file, and whether to believe it."""
+"""`bench leaderboard export|check|import|verify`: a result as a single file, and its verification."""
 
 import sys
 from collections import Counter
@@ -36,10 +36,10 @@ def export(
     when: str,
     as_json: bool,
 ) -> None:
-    """Write the records of RUN to FILE, a zip that another machine can check, import and rank.
+    """Write the records of RUN to FILE, a zip for another machine to check, import and rank.
 
-    Records go in as they are, with the settings of the run and the paths of its weights files.  Examples of
-    data marked private stay here.
+    The zip holds unchanged records, the run's settings and the paths of its weights files.  Private
+    examples are left out.
 
     \b
     bench leaderboard export runs/standard mine.zip --name "J. Doe" --url https://example.org/paper
@@ -63,7 +63,7 @@ def export(
 def check(file: Path, as_json: bool) -> None:
     """Check a submission: form, hashes, records, and figures against one another.
 
-    Nothing is run.  The exit code is 1 where something does not fit.
+    No cell is run.  Exit code 1 for a failed check.
     """
     report = report_on(file)
     _print(report, as_json, f"{file}: {'ok' if report.ok else 'does not pass'}")
@@ -77,8 +77,8 @@ def check(file: Path, as_json: bool) -> None:
 def import_command(file: Path, run: Path, as_json: bool) -> None:
     """Bring the records of a submission into RUN, a new folder or one with records.
 
-    They are checked first.  A record that is there stays; one of the same cell that differs from it is
-    kept aside in RUN/kept/.  The exit code is 1 where the file does not pass its check.
+    The file is checked first.  Existing records stay; a differing record of the same cell goes to
+    RUN/kept/.  Exit code 1 for a failed check.
 
     \b
     bench leaderboard import theirs.zip runs/board
@@ -123,10 +123,10 @@ def verify(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Run cells of a submission again, drawn now and under fresh seeds, and compare the rates of success.
+    """Repeat random cells of a submission, and cells with fresh seeds, and compare success rates.
 
-    A --plugin is the submitter's code and runs here: read it first.  Exit code 0 where all that was drawn
-    agrees, 1 where something differs or the file does not pass its check, 3 where it is inconclusive.
+    A --plugin runs the submitter's code here: read the code first.  Exit code 0: all cells agree.  1: a cell
+    differs, or a failed check.  3: inconclusive.
 
     \b
     bench leaderboard verify theirs.zip --cells 16 --plugin their_defense.py

@@ -1,4 +1,4 @@
-"""`bench sync`: upload the records that the store has not; again and again, it adds nothing twice."""
+"""`bench sync`: upload missing records to the store; repeated calls add no duplicates."""
 
 import json
 import sys
@@ -22,9 +22,9 @@ from bench.tracking.sync import at_once, never, sync, while_attended, while_held
 def command(
     run: Path, tracking_uri: str | None, include_pictures: bool, follow: bool, attached: bool, as_json: bool
 ) -> None:
-    """Upload the records of RUN (by default the newest below runs/) that the store has not, and its rows.
+    """Upload missing records of RUN (default: the newest below runs/) and its rows to the store.
 
-    Exit code 1 where some could not be uploaded: they are kept, and the next sync tries again.
+    Exit code 1 for a failed upload; the next sync tries again.
     """
     uri = store.checked_uri(run, tracking_uri)
     live = sys.stderr.isatty() and not as_json

@@ -1,4 +1,4 @@
-"""`bench ui`: MLflow's pages on a run's store, on loopback, until Ctrl-C."""
+"""`bench ui`: MLflow's UI on a run's store, on loopback, until Ctrl-C."""
 
 import signal
 import webbrowser
@@ -19,7 +19,7 @@ _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @click.option("--port", type=click.IntRange(1024, 65535), default=5077, show_default=True)
 @click.option("--no-browser", is_flag=True, help="Only print the address.")
 def command(run: Path, port: int, no_browser: bool) -> None:
-    """Open MLflow's UI on the store of RUN (by default the newest below runs/), on loopback.
+    """Open MLflow's UI on the store of RUN (default: the newest below runs/), on loopback.
 
     It opens on charts of ε, accuracy and leakage of the run's rows, with pictures; where there are none on a
     comparison of cells, else on the table of runs.
@@ -55,7 +55,7 @@ def command(run: Path, port: int, no_browser: bool) -> None:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    """The first signal unwinds, and with it the server ends; more of them must not interrupt that."""
+    """The first signal unwinds and ends the server; later signals must not interrupt."""
     del number, frame
     for further in _ENDS:
         signal.signal(further, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""What the user sees while a run goes on: a bar, a growing table, and a line for each training."""
+"""Live display of a run: a progress bar, a growing table, and a line for each training."""
 
 import time
 from collections.abc import Callable
@@ -20,9 +20,9 @@ from bench.sweep.observer import Observer
 
 
 class Screen(Observer):
-    """The screen as long as it is entered; `records` are those that came in, after those that were there.
+    """The display within its context; `records`: new records after the earlier records.
 
-    Where the console is no terminal, a line now and then; `quiet`: nothing.
+    Without a terminal: an occasional line.  `quiet`: no output.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Screen(Observer):
         self._draw()
 
     def _draw(self) -> None:
-        """The screen as things stand; less often where that takes long, so that the run is not held up."""
+        """Draw the display, less often if slow, so the run is not delayed."""
         now = time.monotonic()
         if not self._drawn or now - self._drawn_at < max(0.5, 20 * self._cost):
             return
@@ -90,7 +90,7 @@ class Screen(Observer):
 
 
 def training_line(cell: AnyCell, progress: TrainingProgress) -> str:
-    """How far a training is, on one line."""
+    """Progress of a training on a line."""
     spent = "" if progress.epsilon is None else f" · ε {progress.epsilon:.2f} (paper)"
     return (
         f"{cell.dataset.name} · {cell.defense.name} · round {progress.round}/{progress.rounds} · "
@@ -99,5 +99,5 @@ def training_line(cell: AnyCell, progress: TrainingProgress) -> str:
 
 
 def say(console: Console, line: str, style: str = "") -> None:
-    """A line with names and reasons in it, which may be anybody's: shown as it is, not as markup."""
+    """A line of untrusted text, shown without markup."""
     console.print(sanitize(line, LONGEST), markup=False, style=style)

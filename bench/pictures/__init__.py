@@ -1,1 +1,1 @@
-"""Pictures of records: the reconstruction grid, the trajectory, thumbnails."""
+"""Images of records: reconstruction grid, trajectory, thumbnails."""

@@ -1,7 +1,6 @@
-"""The reconstruction grid: the truth above what the attack made of it, one column an example.
+"""Reconstruction grid: truth above reconstruction, a column for each example.
 
-For the eye only: no figure is computed here.  Which examples are shown follows from their order,
-never by how well the attack did on them.
+For the eye only; figures are computed elsewhere.  Examples are selected by order, never by success.
 """
 
 import io
@@ -27,11 +26,10 @@ Floats = NDArray[np.floating[Any]]
 
 
 def grid(truth: Floats, guess: Floats) -> Image.Image | None:
-    """Truth above reconstruction, for up to eight examples; None where there is nothing to show.
+    """Truth above reconstruction, for up to eight examples; None for empty arrays.
 
     Both (reading, example, *shape), in the same order, in [0, 1] (clipped here).  First examples of all readings come
-    first, then second ones.  A row of a table is drawn as a square of cells.  Raises `ValueError` where the two
-    differ in shape.
+    first, then second examples.  A table row is drawn as a square of cells.  Raises `ValueError` for differing shapes.
     """
     if not alike(truth, guess):
         return None
@@ -40,7 +38,9 @@ def grid(truth: Floats, guess: Floats) -> Image.Image | None:
 
 
 def alike(truth: Floats, guess: Floats) -> bool:
-    """Whether there is anything to show; raises `ValueError` where the two are not (reading, example, *shape) alike."""
+    """Whether the arrays are nonempty; raises `ValueError` unless both are (reading, example, *shape) with equal
+    shapes.
+    """
     if truth.shape != guess.shape or truth.ndim < 3:
         raise ValueError(
             f"truth and reconstruction must be (reading, example, *shape) alike, got {truth.shape} and {guess.shape}"
@@ -49,7 +49,7 @@ def alike(truth: Floats, guess: Floats) -> bool:
 
 
 def sheet(tiles: NDArray[np.uint8], gap: int) -> NDArray[np.uint8]:
-    """Tiles (row, column, height, width, 3) as one image, `gap` pixels of paper between them."""
+    """Tiles (row, column, height, width, 3) as an image, with `gap` pixels between tiles."""
     padded = np.pad(tiles, ((0, 0), (0, 0), (0, gap), (0, gap), (0, 0)), constant_values=PAPER)
     rows, columns, height, width, _ = padded.shape
     page = padded.swapaxes(1, 2).reshape(rows * height, columns * width, 3)
@@ -57,7 +57,7 @@ def sheet(tiles: NDArray[np.uint8], gap: int) -> NDArray[np.uint8]:
 
 
 def of_record(run: Path, record: Record) -> Image.Image | None:
-    """The grid of a record's arrays, or None where it has none.
+    """Grid of a record's arrays; None without arrays.
 
     Raises `RecordError` for missing or damaged arrays.
     """
@@ -65,29 +65,29 @@ def of_record(run: Path, record: Record) -> Image.Image | None:
 
 
 def of_arrays(arrays: Mapping[str, Floats]) -> Image.Image | None:
-    """The grid of arrays that were read already, or None where they lack what it shows."""
+    """Grid of loaded arrays; None if truth or reconstruction is missing."""
     if "truth" not in arrays or "reconstruction" not in arrays:
         return None
     return grid(arrays["truth"], arrays["reconstruction"])
 
 
 def save(image: Image.Image, path: Path) -> None:
-    """Write as PNG, whole or not at all."""
+    """Write a PNG atomically."""
     buffer = io.BytesIO()
     image.save(buffer, "PNG")
     write_atomically(path, buffer.getvalue())
 
 
 def chosen(values: Floats) -> Floats:
-    """Those shown, (reading, example, *shape) → (at most eight, *shape): first examples first."""
+    """Shown examples, (reading, example, *shape) → (at most eight, *shape): first examples first."""
     return np.swapaxes(values, 0, 1).reshape(-1, *values.shape[2:])[:EXAMPLES]
 
 
 def drawn(items: Floats, side: int = _SIDE) -> NDArray[np.uint8]:
     """Examples (n, *shape) in [0, 1] → pixels (n, height, width, 3), each value enlarged to a square.
 
-    `side`: about so many pixels high, never fewer than an example has.  Clipped; what is not finite has a
-    colour of its own.
+    `side`: approximate height in pixels, at least the example's height.  Values are clipped; non-finite values have a
+    special colour.
     """
     colours = _colours(items)
     finite = np.isfinite(colours).all(-1, keepdims=True)
@@ -98,7 +98,7 @@ def drawn(items: Floats, side: int = _SIDE) -> NDArray[np.uint8]:
 
 
 def _colours(items: Floats) -> Floats:
-    """Values (n, height, width, 3): colour as it is, anything else as grey."""
+    """Values (n, height, width, 3): colour unchanged, otherwise grey."""
     if items.ndim == 2:
         count, width = items.shape
         side = math.ceil(math.sqrt(width))

@@ -1,7 +1,7 @@
-"""Thumbnails for a page: truth above reconstruction, as small as they must be.
+"""Thumbnails for a page: truth above reconstruction, within a size limit.
 
-Which examples are shown follows from their order (`bench.pictures.grid`), never by how well the attack did on them.
-They are kept at their own size and enlarged where they are shown: a digit is a few hundred bytes.
+Examples are selected by order (`bench.pictures.grid`), never by success.  Examples keep their size and are enlarged on
+display: a digit takes a few hundred bytes.
 """
 
 import io
@@ -32,8 +32,11 @@ class Thumbnail:
 
 
 def fitting(truth: Floats, guess: Floats, limit: int) -> Thumbnail | None:
-    """The richest of `LADDER` that fits into `limit` bytes, of truths and reconstructions in [0, 1], both
-    (reading, example, *shape); None where there are none, or none fits.  Raises `ValueError` as `grid` does."""
+    """Richest step of `LADDER` within `limit` bytes, for truths and reconstructions in [0, 1], both (reading,
+    example, *shape).
+
+    None for empty arrays or if every step is too large.  Raises `ValueError` as `grid`.
+    """
     if not alike(truth, guess):
         return None
     for examples, side, quality in LADDER:
@@ -46,7 +49,7 @@ def fitting(truth: Floats, guess: Floats, limit: int) -> Thumbnail | None:
 
 
 def _tile(item: Floats, side: int) -> NDArray[np.uint8]:
-    """One example at its own size, or shrunk until its longest side is `side` pixels."""
+    """An example at its own size, or shrunk to a longest side of `side` pixels."""
     image = Image.fromarray(drawn(item[None])[0])
     rows = item.shape[-2] if item.ndim > 1 else math.ceil(math.sqrt(len(item)))
     height = min(rows, max(1, side * rows // max(rows, item.shape[-1] if item.ndim > 1 else rows)))

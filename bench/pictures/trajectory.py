@@ -1,6 +1,6 @@
-"""The trajectory: what an attack's examples looked like on the way, one row an example.
+"""Trajectory: an attack's examples over the iterations, a row for each example.
 
-The same examples in the same order as in `bench.pictures.grid`, and for the eye only as well.
+Same examples and order as in `bench.pictures.grid`; for the eye only.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,11 +20,11 @@ _SIDE = 56  # pixels: ten columns of full size would be most of what a cell send
 
 
 def over_iterations(truth: Floats, trajectory: Floats, marks: Sequence[int]) -> Image.Image | None:
-    """Up to eight examples after so many evaluations, from the start to the end, then the truth.
+    """Up to eight examples by evaluation count, from start to end, then the truth; None for empty arrays.
 
     `truth` (reading, example, *shape) and `trajectory` (mark, reading, example, *shape), already paired, in [0, 1]
-    (clipped here); the trajectory may have fewer readings, the first.  `marks`: the evaluations spent, written above
-    the columns.  None where there is nothing to show.  Raises `ValueError` where the shapes do not fit.
+    (clipped here); the trajectory may hold only the first readings.  `marks`: evaluation counts above the columns.
+    Raises `ValueError` for mismatched shapes.
     """
     shape = trajectory.shape
     fits = trajectory.ndim >= 4 and shape[2:] == truth.shape[1:] and shape[1] <= len(truth)
@@ -55,9 +55,9 @@ def over_iterations(truth: Floats, trajectory: Floats, marks: Sequence[int]) -> 
 
 
 def of_record(run: Path, record: Record) -> Image.Image | None:
-    """The trajectory of a record's arrays, or None where its attack kept none.
+    """Trajectory of a record's arrays; None if the attack kept no trajectory.
 
-    Raises `RecordError` for missing or damaged arrays, `ValueError` where they are not the record's.
+    Raises `RecordError` for missing or damaged arrays, `ValueError` for arrays of another record.
     """
     if record.arrays is None or not _marks(record):
         return None
@@ -65,7 +65,7 @@ def of_record(run: Path, record: Record) -> Image.Image | None:
 
 
 def of_arrays(record: Record, arrays: Mapping[str, Floats]) -> Image.Image | None:
-    """As `of_record`, of arrays that were read already."""
+    """`of_record` for loaded arrays."""
     marks = _marks(record)
     if not marks or "truth" not in arrays or "trajectory" not in arrays:
         return None

@@ -1,1 +1,1 @@
-"""The reference results that ship with bench: every published defense on the standard suite, as compact records."""
+"""Shipped reference results: published defenses on the standard suite, as compact records."""

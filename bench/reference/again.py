@@ -1,6 +1,6 @@
-"""Published records made again, held against those that ship: bit for bit, or which examples leak in one alone.
+"""Repeated published records against the shipped records: bitwise equality, and examples leaked in only one run.
 
-On another processor sums are rounded in another order, and a search of a thousand steps ends elsewhere.
+Another processor rounds sums in another order, so a search of a thousand steps ends elsewhere.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,9 +12,10 @@ from bench.record.schema import Record
 
 @dataclass(slots=True)
 class Again:
-    """One defense's records: how many are equal, status, what leaked and the hash of their arrays; ids of those that
-    differ, their `examples`, and how many of these leak now alone, or leaked before alone; the machines, now and
-    before, by their names."""
+    """Agreement of a defense's records: equality in status, leaks and array hashes.
+
+    Also the ids of differing records, their `examples`, the counts leaked only now and only before, and both machines.
+    """
 
     equal: int = 0
     differ: list[str] = field(default_factory=list)
@@ -25,7 +26,7 @@ class Again:
 
 
 def compared(now: Iterable[Record], before: Iterable[Record]) -> dict[str, Again]:
-    """The records that both have, by defense."""
+    """Agreement on common records, by defense."""
     old = {record.id: record for record in before}
     rows: dict[str, Again] = {}
     for record in now:
@@ -46,7 +47,7 @@ def compared(now: Iterable[Record], before: Iterable[Record]) -> dict[str, Again
 
 
 def lines(rows: Mapping[str, Again]) -> Iterator[str]:
-    """What came out the same, and what did not, by defense."""
+    """Agreement as text, by defense."""
     for name, row in rows.items():
         yield f"{name}: {row.equal} of {row.equal + len(row.differ)} records are equal, arrays bit for bit"
         if row.differ:
@@ -59,7 +60,7 @@ def lines(rows: Mapping[str, Again]) -> Iterator[str]:
 
 
 def _outcome(record: Record) -> object:
-    """What a record says, without cost, machine and digits beyond those that ship."""
+    """A record without cost, machine and digits beyond the shipped precision."""
     if record.attack is not None:
         return record.status, record.attack.arrays, _leaked(record)
     training = record.training
@@ -67,7 +68,7 @@ def _outcome(record: Record) -> object:
 
 
 def _leaked(record: Record) -> dict[tuple[int, int], bool]:
-    """(reading, example) → whether it is reconstructed."""
+    """(reading, example) → reconstructed or not."""
     if record.attack is None:
         return {}
     return {

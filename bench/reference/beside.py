@@ -1,8 +1,7 @@
-"""Records of one's own beside the reference: who stands on one board, and what counts of each.
+"""A run's records and the reference on a single board.
 
-What ships says what a complete row is.  Of one's own records those count whose cell some shipped setting has, too,
-but for its defense, under defenses that do not ship: a cell of a cascade depends on those before it, so that the cells
-of a setting are never mixed.
+The reference defines a complete row.  A run's record counts if its cell, defense aside, is in the reference and its
+defense is not: cascade cells depend on earlier cells, so cells of a setting are never mixed.
 """
 
 import json
@@ -22,18 +21,18 @@ from bench.reference.costs import same
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """The records of a run and of the reference, their board, and the suite's standings; `own` are the defenses that
-    the reference lacks."""
+    """Records of run and reference, their board, and the suite's standings."""
 
     version: str
     records: tuple[Record, ...]
     rows: tuple[Row, ...]
     standings: tuple[Standing, ...]
     own: tuple[str, ...]
+    """Defenses outside the reference."""
 
 
 def joined(version: str, mine: Iterable[Record] = ()) -> Joined:
-    """The reference of this version with these records beside it."""
+    """The reference of this version together with these records."""
     shipped = store.read(version)
     cells = {same(record.cell) for record in shipped}
     known = {entry_text(record.cell.defense) for record in shipped}
@@ -50,7 +49,7 @@ def joined(version: str, mine: Iterable[Record] = ()) -> Joined:
 
 
 def suite_of(folders: Iterable[Path]) -> str | None:
-    """The version of the suite that some of these run folders ran as it was shipped, where it has reference results."""
+    """Version of the suite behind any of these run folders, if unchanged and with reference results."""
     for folder in folders:
         for path in sorted(folder.glob("suite-*.json")):
             try:
@@ -63,6 +62,6 @@ def suite_of(folders: Iterable[Path]) -> str | None:
 
 
 def version_of(about: Mapping[str, Any]) -> str | None:
-    """The reference results that a run stands beside, by what `bench.matrix.suites.ranking` says of it; None: none."""
+    """Version of the reference for a run, from `bench.matrix.suites.ranking`; None without a reference."""
     there = about.get("ranked") is True and about.get("suite") in store.versions()
     return str(about["suite"]) if there else None

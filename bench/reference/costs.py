@@ -1,4 +1,4 @@
-"""What a suite's cells took under the published defenses: how long the same cell takes under another."""
+"""Run-time estimates of suite cells, from the published defenses."""
 
 import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -11,12 +11,14 @@ _ANY = Entry(name="any")
 
 
 def expected(records: Iterable[Record], *, alone: bool = False) -> Callable[[AnyCell], float | None]:
-    """CPU seconds of a cell under its defense.  A published setting takes what it took.  Another takes the median over
-    the published ones that change an example's gradient as it does, or do not, times what makes the whole suite the
-    median of theirs; over all, where there are none.  Those count that shared an equal reading's reconstruction, or to
-    which a cascade left nothing.  None: no defense has the cell.
+    """CPU seconds of a cell under its defense; None for a cell unknown to the reference.
 
-    `alone`: in a run without the undefended rows, where nobody has made the reconstruction of another defense's.
+    A published setting has its measured time.  Any other setting has the median over published settings of the same
+    class (with or without a change of single-example gradients), scaled to the median of their suite totals; over all
+    settings if the class is empty.  Counted as well: cells with a shared reconstruction, and cascade cells without
+    remaining readings.
+
+    `alone`: for a run without the undefended rows, so no reconstruction is shared with another defense.
     """
     taken: dict[str, dict[str, float]] = {}
     kinds: dict[bool, dict[str, dict[str, float]]] = {False: {}, True: {}}
@@ -37,10 +39,9 @@ def expected(records: Iterable[Record], *, alone: bool = False) -> Callable[[Any
 
 
 def _typical(settings: Collection[Mapping[str, float]]) -> dict[str, float]:
-    """What each cell takes under the middle one of some settings.
+    """Time of each cell under the median setting.
 
-    A sum of medians is less than the median of sums, as a setting that is quick in one cell is slow in another: each
-    cell takes its part of the latter.
+    A sum of medians is less than the median of sums, so each cell is scaled to the median sum.
     """
     of_cell: dict[str, list[float]] = {}
     for each in settings:
@@ -54,14 +55,16 @@ def _typical(settings: Collection[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _changes_examples(defense: Entry) -> bool:
-    """Whether it changes one example's gradient, which type-2 shows: by the stage that it acts `at`, or those that it
-    claims."""
+    """Whether a defense changes a single example's gradient, by its parameter `at` or its claimed stages."""
     return "example" in ((at,) if (at := defense.params.get("at")) else stages(defense.name))
 
 
 def span(records: Iterable[Record], cells: Iterable[AnyCell], *, alone: bool = False) -> tuple[float, float] | None:
-    """The least and the most CPU seconds that these cells can be expected to take: each defense's, what one published
-    setting took that has all of them; None where none has.  `alone`: see `expected`."""
+    """Least and most expected CPU seconds of these cells: for each defense, the range over published settings with
+    all cells.
+
+    None if no published setting has all cells.  `alone`: see `expected`.
+    """
     wanted: dict[str, dict[str, None]] = {}  # defense → its cells, in their order
     for cell in cells:
         wanted.setdefault(str(cell.defense), {})[same(cell)] = None
@@ -88,7 +91,7 @@ def _taken(records: Iterable[Record], *, alone: bool) -> Iterator[tuple[Record, 
 
 
 def same(cell: AnyCell) -> str:
-    """The cell but for its defense, and for what came before it in its cascade, which has the defense's ids."""
+    """The cell without its defense and without earlier cascade cells, whose ids contain the defense."""
     changes: dict[str, object] = {"defense": _ANY}
     if isinstance(cell, AttackCell):
         changes["after"] = ()

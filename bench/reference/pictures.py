@@ -1,4 +1,4 @@
-"""The strips of pictures of a board: those that ship, and those of runs beside them."""
+"""Reconstruction strips of a board: shipped strips, and strips of other runs."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ from bench.reference import store
 
 
 def strips_of(records: Iterable[Record], folders: Mapping[str, Path], version: str | None) -> dict[str, bytes]:
-    """Defense → its strip, and `victims`: of the reference, if any, and of records whose run folder is known by id."""
+    """Defense → strip, and `victims`: from the reference, if any, and from records with a run folder by id."""
     records = tuple(records)
     names = (VICTIMS_NAME, *dict.fromkeys(entry_text(record.cell.defense) for record in records))
     return {**(store.strips(version, names) if version else {}), **strips(records, folders)}

@@ -1,7 +1,7 @@
-"""Reference results as files: records of one defense setting each, small enough to ship.
+"""Files of reference results: records of a defense setting, small enough to ship.
 
-A file is JSON, one record a line, compressed (xz): what a board reads of a record (`bench.record.compact`), numbers to
-five digits.  Beside it lies a strip of what the best attack got back, where there are pictures.
+A file is xz-compressed JSON with a record per line (`bench.record.compact`), numbers to five digits.  Image data add a
+strip with the best attack's reconstructions.
 """
 
 import lzma
@@ -27,12 +27,12 @@ _EXACT = ("cell", "privacy", "provenance")  # their numbers stay as they are
 
 
 def versions(folder: Path = FOLDER) -> tuple[str, ...]:
-    """The suites, by version, that have reference results."""
+    """Suite versions with reference results."""
     return tuple(sorted(path.name for path in folder.iterdir() if any(path.glob("*.json.xz"))))
 
 
 def read(version: str, folder: Path = FOLDER) -> list[Record]:
-    """The records of a version; raises `BenchError` where there are none, or a file is damaged."""
+    """Records of a version; raises `BenchError` for a missing or damaged file."""
     paths = sorted((folder / version).glob("*.json.xz"))
     if not paths:
         raise BenchError(f"no reference results of {version}; there are {', '.join(versions(folder)) or 'none'}")
@@ -41,7 +41,7 @@ def read(version: str, folder: Path = FOLDER) -> list[Record]:
 
 
 def strips(version: str, names: Iterable[str], folder: Path = FOLDER) -> dict[str, bytes]:
-    """Those of the named strips that are there, as WebP."""
+    """The shipped strips with these names, as WebP."""
     paths = {name: folder / version / f"{slug(name)}.webp" for name in names}
     return {name: path.read_bytes() for name, path in paths.items() if path.is_file()}
 
@@ -49,8 +49,7 @@ def strips(version: str, names: Iterable[str], folder: Path = FOLDER) -> dict[st
 def write(
     version: str, records: Iterable[Record], strips: Mapping[str, bytes] | None = None, folder: Path = FOLDER
 ) -> tuple[Path, ...]:
-    """Write the records, a file for each defense setting, and the strips, over what was there of them; returns the
-    files."""
+    """Write the records, a file for each defense setting, and the strips, over earlier files; returns the files."""
     settings: dict[str, list[Record]] = {}
     for record in records:
         settings.setdefault(entry_text(record.cell.defense), []).append(record)
@@ -67,12 +66,12 @@ def write(
 
 
 def slug(setting: str) -> str:
-    """A defense setting as a file's name: `prune(at=example, share=0.9)` → `prune-at-example-share-0.9`."""
+    """File name of a defense setting: `prune(at=example, share=0.9)` → `prune-at-example-share-0.9`."""
     return re.sub(r"[^a-z0-9.]+", "-", setting.lower()).strip("-.")
 
 
 def lines(records: Iterable[Record]) -> list[str]:
-    """The records as compact JSON, one a line, by id."""
+    """Records as compact JSON lines, sorted by id."""
     return [
         dumps(_rounded(short_json(record)), sort_keys=True, allow_nan=False, separators=(",", ":"))
         for record in sorted(records, key=lambda record: record.id)
@@ -80,7 +79,7 @@ def lines(records: Iterable[Record]) -> list[str]:
 
 
 def parsed(path: Path, lines: Iterable[str]) -> Iterator[Record]:
-    """The records of lines of this file; raises `BenchError` where one is damaged."""
+    """Records from a file's lines; raises `BenchError` for a damaged line."""
     try:
         for line in lines:
             yield store.parse(line, str(path), AGAIN)
@@ -89,14 +88,14 @@ def parsed(path: Path, lines: Iterable[str]) -> Iterator[Record]:
 
 
 def pack(path: Path, lines: Iterable[str]) -> None:
-    """Write the lines, compressed; the same lines give the same bytes."""
+    """Write compressed lines; equal lines give equal bytes."""
     content = "\n".join(lines).encode() + b"\n"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, lzma.compress(content, preset=9 | lzma.PRESET_EXTREME))
 
 
 def unpack(path: Path) -> list[str]:
-    """The lines of a file that `pack` wrote; raises `BenchError` where it is damaged."""
+    """Lines of a `pack` file; raises `BenchError` for a damaged file."""
     try:
         with lzma.open(path) as file:
             content = file.read(_MOST_BYTES + 1)
@@ -108,7 +107,7 @@ def unpack(path: Path) -> list[str]:
 
 
 def _compact(record: Record) -> Record:
-    """What a board reads of it, and of a trajectory its ends."""
+    """Fields read by a board, with both ends of a trajectory."""
     kept = for_board(record)
     result = kept.result
     if not isinstance(result, AttackResult) or result.trajectory is None:
@@ -120,7 +119,7 @@ def _compact(record: Record) -> Record:
 
 
 def _rounded(value: Any, exact: bool = False) -> Any:
-    """The JSON with its numbers to `DIGITS` digits."""
+    """JSON with numbers to `DIGITS` digits."""
     if isinstance(value, dict):
         return {name: _rounded(each, exact or name in _EXACT) for name, each in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""In four lines where a defense stands on a suite, and its most telling picture."""
+"""Standing of a defense on a suite in four lines, with its most telling image."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +9,7 @@ from bench.reference.beside import Joined
 
 
 def lines(joined: Joined, defense: str) -> Iterator[tuple[str, str]]:
-    """Where a defense stands: its rank, what it leaks where, what it costs, and which published one is nearest."""
+    """Rank, leakage by point, cost, and the nearest published defense."""
     at = next(each for each in joined.standings if each.defense == defense)
     above, below = neighbours(joined.standings, defense)
     between = " and ".join(each.defense for each in (above, below) if each is not None)
@@ -67,8 +67,7 @@ def _difference(joined: Joined, defense: str, other: str) -> str:
 
 
 def picture(joined: Joined, defense: str, run: Path) -> Path | None:
-    """The victims and what came back under a defense, of the condition in which most does; None where there is no
-    picture."""
+    """Victims and reconstructions under a defense, in the condition with most leakage; None without an image."""
     rows = [row for row in joined.rows if row.defense == defense and row.worst is not None]
     for row in sorted(rows, key=lambda row: -(row.worst.asr or 0.0) if row.worst else 0.0):
         for cell in row.cells:

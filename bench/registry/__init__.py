@@ -1,1 +1,1 @@
-"""Names → classes, lazily."""
+"""Names → classes, loaded lazily."""

@@ -1,11 +1,11 @@
-"""The stages that a defense claims: its class's literal `stages`, read without its code."""
+"""Claimed stages of a defense: the class literal `stages`, read without importing code."""
 
 from bench.errors import BenchError
 from bench.registry import entries as registry
 
 
 def stages(defense: str) -> tuple[object, ...]:
-    """The stages that it claims; none where it is not here."""
+    """Claimed stages; empty for an absent defense."""
     try:
         claimed = registry.literals("defenses", defense).get("stages")
     except BenchError:

@@ -1,8 +1,8 @@
-"""What there is to run: attacks, defenses, data sets and models, by name, loaded only when asked for.
+"""Registered attacks, defenses, data sets and models by name, loaded on request.
 
-An entry is one line in a distribution's entry-point table (groups `bench.attacks` and so on), or
-a class in a `--plugin` file.  Names and origins are read from installed metadata, literal
-attributes with `ast`; nothing but `load` and `add_plugin` imports an entry.
+An entry is a line in a distribution's entry-point table (groups `bench.attacks` and so on), or a class in a `--plugin`
+file.  Names and origins come from installed metadata, literal attributes from `ast`; only `load` and `add_plugin`
+import an entry.
 """
 
 import difflib
@@ -32,7 +32,7 @@ _BASES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where an entry comes from: a distribution and its version, or a plug-in's file alone."""
+    """Source of an entry: a distribution with its version, or a plug-in file."""
 
     kind: str
     name: str
@@ -43,7 +43,7 @@ class Origin:
 
     @property
     def built_in(self) -> bool:
-        """Whether it ships with bench."""
+        """Whether the entry ships with bench."""
         return self.distribution == DISTRIBUTION
 
     def __str__(self) -> str:
@@ -57,14 +57,14 @@ _added: dict[tuple[str, str], tuple[Origin, type | None]] = {}
 
 
 def names(kind: str) -> tuple[str, ...]:
-    """Every registered name of a kind, in alphabetical order; a name taken twice appears once."""
+    """Registered names of a kind, sorted, without repeats."""
     return tuple(sorted({*_claims(kind), *(name for plugin_kind, name in _added if plugin_kind == kind)}))
 
 
 def origin(kind: str, name: str) -> Origin:
-    """Where the entry comes from.
+    """Source of an entry.
 
-    Raises `UnknownName` with the nearest names, and `PluginError` where two claim the name.
+    Raises `UnknownName` with the nearest names, and `PluginError` for a name with two claims.
     """
     if (kind, name) in _added:
         return _added[kind, name][0]
@@ -79,7 +79,7 @@ def origin(kind: str, name: str) -> Origin:
 def literals(kind: str, name: str) -> dict[str, object]:
     """Literal class attributes (reference, stages, knowledge, …) and `__doc__`, without importing.
 
-    Raises what `origin` raises, and `PluginError` where the entry points nowhere.
+    Raises as `origin`, and `PluginError` for a dangling entry point.
     """
     source = origin(kind, name)
     module, _, attribute = source.target.partition(":")
@@ -90,10 +90,10 @@ def literals(kind: str, name: str) -> dict[str, object]:
 
 
 def load(kind: str, name: str) -> type:
-    """The entry's class, imported now.
+    """Import the entry's class.
 
-    Raises what `origin` raises, and `PluginError` naming the distribution whose entry cannot be
-    imported, is not of its kind, or is abstract.
+    Raises as `origin`, and `PluginError` with the distribution's name for an entry with a failed import, a wrong kind
+    or an abstract class.
     """
     if (kind, name) not in _added:
         return _loaded(kind, name, origin(kind, name))
@@ -119,19 +119,19 @@ def _loaded(kind: str, name: str, source: Origin) -> type:
 
 
 def instance(kind: str, name: str, params: Mapping[str, Any], *, where: str | None = None) -> Any:
-    """An instance with these parameters, checked; `where` starts the message of a `BenchError`."""
+    """An instance with checked parameters; `where` starts the message of a `BenchError`."""
     return build(load(kind, name), params, where=where or f"{SINGULAR[kind]} {name!r}")
 
 
 def of(kind: str, entry: Any) -> Any:
-    """The instance that a `bench.cell.Entry` names; raises as `load` and `build` do."""
+    """The instance of a `bench.cell.Entry`; raises as `load` and `instance`."""
     return instance(kind, entry.name, entry.params)
 
 
 def add_plugin(spec: str) -> tuple[Origin, ...]:
-    """Register what a `.py` file or a module defines: all of it or nothing.  Repeating it changes nothing.
+    """Register all entries of a `.py` file or module, or none of them.  Repeated calls change nothing.
 
-    Raises `PluginError`: it cannot be imported, defines nothing, or takes a name that is taken.
+    Raises `PluginError` for a failed import, an empty module, or a name already registered.
     """
     module = plugins.module(spec)
     defined: dict[tuple[str, str], tuple[Origin, type | None]] = {}
@@ -160,15 +160,15 @@ def add_plugin(spec: str) -> tuple[Origin, ...]:
 
 
 def declare(origins: Iterable[Origin]) -> None:
-    """Register the names of plug-ins' entries without their code: `load` refuses them in this process.
+    """Register plug-in names without code: `load` refuses such names in this process.
 
-    For a process that must know of an entry where it comes from, and must not run it (`bench.isolation`).
+    For a process that needs an entry's origin and must not run its code (`bench.isolation`).
     """
     _added.update({(origin.kind, origin.name): (origin, None) for origin in origins})
 
 
 def drop_plugins() -> None:
-    """Unregister what `add_plugin` registered."""
+    """Unregister the entries of `add_plugin`."""
     _added.clear()
 
 
@@ -180,7 +180,7 @@ def _claims(kind: str) -> dict[str, tuple[Origin, ...]]:
 
 @cache
 def _installed() -> dict[str, dict[str, tuple[Origin, ...]]]:
-    """kind → name → who claims it, read from the metadata once a process."""
+    """kind → name → claims, read from the metadata once a process."""
     claims: dict[str, dict[str, tuple[Origin, ...]]] = {kind: {} for kind in KINDS}
     points = metadata.entry_points()
     known: dict[int, tuple[str, str]] = {}  # parsing a distribution's metadata anew for each entry is slow

@@ -1,6 +1,6 @@
-"""Which cells have a truth of mixed examples: their defense claims stage `input`, and a batch has two to mix.
+"""Cells with mixed examples: the defense claims stage `input`, and a batch has at least two examples.
 
-Read off the class's literal `stages`, so that who scores or checks a record loads no plug-in.
+Read from the class literal `stages`, so scoring and checking load no plug-in.
 """
 
 from bench.cell import AttackCell

@@ -1,7 +1,7 @@
-"""Plug-ins under trial: the module behind `--plugin FILE_OR_MODULE`, and the entries it defines.
+"""Plug-ins under trial: the module of `--plugin FILE_OR_MODULE` and its entries.
 
-The same spec gives the same module under the same name in every process, so that worker
-processes can be sent the spec, and objects of its classes can travel between them.
+A spec gives the same module under the same name in every process, so workers receive the spec, and instances travel
+between processes.
 """
 
 import dataclasses
@@ -21,9 +21,9 @@ from bench.errors import PluginError
 
 
 def module(spec: str) -> ModuleType:
-    """Import the plug-in: a path that ends in `.py`, or the name of an importable module.
+    """Import the plug-in: a path ending in `.py`, or the name of an importable module.
 
-    Raises `PluginError` with file and line for anything that goes wrong inside it.
+    Raises `PluginError` with file and line for any exception inside.
     """
     if not spec.endswith(".py"):
         return _named(spec)
@@ -47,10 +47,10 @@ def module(spec: str) -> ModuleType:
 
 
 def entries(loaded: ModuleType, bases: Mapping[str, type]) -> Iterator[tuple[str, str, type]]:
-    """(kind, name, class) of each concrete class of a known kind that the plug-in itself defines.
+    """(kind, name, class) of each concrete class of a known kind defined in the plug-in.
 
-    The name is the class attribute `name`, or else the class's own in kebab case; a class that
-    starts with an underscore is a part, not an entry.
+    Name: the class attribute `name`, or the class name in kebab case.  A class with a leading underscore is a part, not
+    an entry.
     """
     for attribute, entry in vars(loaded).items():
         if not isinstance(entry, type) or inspect.isabstract(entry) or attribute.startswith("_"):
@@ -63,7 +63,7 @@ def entries(loaded: ModuleType, bases: Mapping[str, type]) -> Iterator[tuple[str
 
 
 def error_line(error: BaseException, path: Path | None = None) -> str:
-    """An exception on one line, after the last line of `path` (else of any file) that it passed."""
+    """An exception on a line, with the last line of `path` (or of any file) in its traceback."""
     kind, text = type(error).__name__, (str(error).strip() or "no message").splitlines()[0]
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}: {kind}: {error.msg}"

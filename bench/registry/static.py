@@ -1,8 +1,7 @@
-"""The literal attributes of a class, read with `ast` and without importing it.
+"""Literal class attributes, read with `ast`, without importing the class.
 
-`bench list` must be fast and must not run a plug-in's code.  So parent packages are not imported either:
-the finders of the import system are asked for one step of the dotted name after the other.  This works
-for installed wheels and for editable installs.
+`bench list` must be fast and must not run plug-in code, so parent packages are not imported either: the import system's
+finders resolve a dotted name step by step.  Wheels and editable installs both work.
 """
 
 import ast
@@ -18,14 +17,14 @@ from bench.errors import PluginError
 
 
 def file_of(module: str) -> Path | None:
-    """The source file of a module, or None where there is none (missing, built in, a bare folder)."""
+    """Source file of a module; None if missing, built in, or a bare folder."""
     return dict(_steps(module)).get(module)
 
 
 def package_of(module: str) -> Path | None:
-    """What a module belongs to: the folder of its topmost package, or its own file; None if missing.
+    """Folder of a module's topmost package, or the module's file; None if missing.
 
-    A module in a bare folder (no `__init__.py`) belongs to that folder.
+    A module in a bare folder (no `__init__.py`) belongs to the folder.
     """
     for prefix, file in _steps(module):
         if file is not None:
@@ -34,11 +33,11 @@ def package_of(module: str) -> Path | None:
 
 
 def read(module: str, name: str, file: Path | None = None) -> dict[str, object]:
-    """The literal class attributes of `module:name`, those of its bases included, and `__doc__`.
+    """Literal class attributes of `module:name`, including inherited attributes, and `__doc__`.
 
-    A literal is an unannotated or `ClassVar` assignment of a constant; a dataclass field is not one.  Bases are
-    followed through the file and through `from … import`; others are ignored. `file` is for modules that no finder
-    knows (`--plugin FILE`). Raises `PluginError` where the class itself cannot be found or its file cannot be read.
+    A literal is an unannotated or `ClassVar` assignment of a constant; a dataclass field does not count.  Bases are
+    followed through the file and through `from … import`; other bases are ignored.  `file` is for modules outside all
+    finders (`--plugin FILE`).  Raises `PluginError` for a missing class or an unreadable file.
     """
     path = file or file_of(module)
     if path is None:
@@ -53,7 +52,7 @@ def read(module: str, name: str, file: Path | None = None) -> dict[str, object]:
 
 
 def _steps(module: str) -> Iterator[tuple[str, Path | None]]:
-    """Each prefix of a dotted name that can be found, with its source file."""
+    """Each resolvable prefix of a dotted name, with its source file."""
     locations: list[str] | None = None
     parts = module.split(".")
     for depth in range(1, len(parts) + 1):
@@ -90,7 +89,7 @@ def _bare(name: str, locations: list[str]) -> ModuleSpec | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scope:
-    """The classes of a file, and where the names it imports come from."""
+    """Classes of a file, and origins of imported names."""
 
     classes: dict[str, ast.ClassDef]
     imported: dict[str, tuple[str, str]]
@@ -133,7 +132,7 @@ def _imported(scope: _Scope, name: str, depth: int = 0) -> tuple[_Scope, ast.Cla
 
 
 def _inherited(scope: _Scope, node: ast.ClassDef, depth: int = 0) -> Iterator[tuple[str, object]]:
-    """Attributes from the farthest base to the class itself, so that the nearest one stands last."""
+    """Attributes from the farthest base to the class, so the nearest definition wins."""
     for base in reversed(node.bases):
         name = base.id if isinstance(base, ast.Name) else ""
         if name in scope.classes and depth < 16 and scope.classes[name] is not node:
