@@ -1,4 +1,4 @@
-"""The short path from Python: one's own gradient in, reconstructions and scores out, no run folder.
+"""Python API: your gradient in, reconstructions and scores out, without a run folder.
 
     from bench import api
     reading = api.reading(gradients, model=model, weights=model.state_dict(), shape=(1, 28, 28), classes=10)
@@ -7,8 +7,8 @@
     api.save_pictures("leak.png", truth, reconstruction)
     print(scores.summary.asr.value)
 
-`check` says whether a reading is what its owner declared; `score` does that by itself.  Updates of several local steps,
-known defenses, Opacus and Flower: docs/OWN.md.
+`check` tests a reading against its declaration; `score` includes this test.  Updates of several local steps, known
+defenses, Opacus and Flower: docs/OWN.md.
 """
 
 import copy
@@ -75,10 +75,9 @@ NO_PUBLIC = "a uniform grey, as no public examples were given; a real prior is n
 
 
 def gradient(model: nn.Module, inputs: Values, labels: Values) -> dict[str, Tensor]:
-    """The mean gradient of cross entropy over a batch, name → (*shape), with the model in eval mode.
+    """Mean cross-entropy gradient over a batch, name → (*shape), with a copy of the model in eval mode.
 
-    `inputs` (example, *shape), `labels` (example,).  The model itself is left as it is.  Raises `BenchError` for
-    inputs or labels that do not fit it.
+    `inputs` (example, *shape), `labels` (example,).  Raises `BenchError` for inputs or labels unfit for the model.
     """
     refuse_batch_statistics(model)
     module = plain_copy(model)
@@ -105,12 +104,12 @@ def attack(
     device: Literal["auto", "cpu", "cuda"] = "cpu",
     params: Mapping[str, Any] | None = None,
 ) -> Claim:
-    """Attack all readings; `evaluations` for each, restarts included; `params` are a named attack's.
+    """Attack all readings with `evaluations` each, restarts included; `params`: parameters of a named attack.
 
-    Several local steps are simulated one by one (`local="unrolled"`) by attacks that can, unless `params` say
-    otherwise.  An example that came in several epochs is claimed once.
+    Attacks with a parameter `local` simulate several local steps one by one (`local="unrolled"`), unless `params` set
+    `local`.  An example from several epochs is claimed once.
 
-    Raises `BenchError` where the attack is unknown or cannot take the reading.
+    Raises `BenchError` for an unknown attack or an unsupported reading.
     """
     if evaluations < 1 or chunk < 1:
         raise BenchError(f"evaluations and chunk must be at least 1, got {evaluations} and {chunk}")
@@ -145,16 +144,17 @@ def score(
     value_range: Range = ZERO_TO_ONE,
     groups: Sequence[Group] = (),
 ) -> Scores:
-    """PSNR, SSIM and the rest of each example (`readings`) and their `summary`, as records have them.
+    """PSNR, SSIM and other metrics for each example (`readings`), and their `summary`, as in records.
 
-    `truth` (reading, example, *shape) and `labels` (reading, example), or the same examples in fewer axes.
-    `public` (example, *shape) gives the prior-only baselines and, as strangers to the victims, the gallery of
-    identification; without it there is no identification, and `priors_from` says what the prior was.
-    `labels_known`: the attacker had the true labels, so that a blind guess is of the right class; it takes
-    `public_labels`.  Values in `value_range` are scored as [0, 1]. A table without `groups` counts every column as
-    numeric.  What `attack` returned is checked against the truth (`check`): where that does not explain what was sent,
-    low figures say nothing, a warning says so, and `doubt` why.  Raises `BenchError` for shapes, labels or values that
-    do not fit.
+    `truth` (reading, example, *shape) and `labels` (reading, example), or the same examples in fewer axes.  `public`
+    (example, *shape) gives the prior-only baselines and the gallery of identification; without `public` there is no
+    identification, and `priors_from` names the prior.  `labels_known`: the attacker had the true labels, so blind
+    guesses have the right class; requires `public_labels`.  `value_range` is mapped to [0, 1].  In a table without
+    `groups` every column is numeric.
+
+    A result of `attack` is checked against the truth (`check`).  If the truth does not explain the update, low figures
+    are meaningless: a warning is raised and `doubt` holds the reason.  Raises `BenchError` for mismatched shapes,
+    labels or values.
     """
     claimed = replace(reconstruction, inputs=_scaled(reconstruction, value_range))
     true = coerce.scaled(coerce.like_reading(truth, tuple(claimed.inputs.shape)), value_range, "truth")
@@ -198,7 +198,7 @@ def score(
 
 
 def _doubt(claimed: Reconstruction, true: NDArray[np.float64], labels: Tensor) -> str | None:
-    """Why the scores of a claim on these examples, in [0, 1], say nothing."""
+    """Reason why the scores on these examples, in [0, 1], are meaningless; None otherwise."""
     if not isinstance(claimed, Claim):
         return None
     low, high = claimed.reading.value_range
@@ -209,7 +209,7 @@ def _doubt(claimed: Reconstruction, true: NDArray[np.float64], labels: Tensor) -
 def save_pictures(
     path: str | PathLike[str], truth: Values | None, reconstruction: Reconstruction, *, value_range: Range = ZERO_TO_ONE
 ) -> Path:
-    """Write the truth above its reconstructions as PNG, up to eight; `truth` None: these alone."""
+    """Write up to eight truths above their reconstructions as PNG; `truth` None: reconstructions only."""
     guess = _scaled(reconstruction, value_range).numpy()
     if truth is None:
         image = grid(guess, guess)
@@ -226,10 +226,10 @@ def save_pictures(
 def frame(run: str | PathLike[str]) -> Frames:
     """A run's `cells` and `victims` as pandas DataFrames.
 
-        cells, examples = api.frame("runs/quickstart")  # of a cascade, each attack has what was left to it
+        cells, examples = api.frame("runs/quickstart")  # in a cascade, attacks see the remaining readings
         examples.join(cells[["defense", "point"]]).groupby(["defense", "point"])["success"].mean().unstack().plot.bar()
 
-    Raises `RecordError` where the folder has no records.
+    Raises `RecordError` for a folder without records.
     """
     return frames(Path(run))
 

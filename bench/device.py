@@ -1,4 +1,4 @@
-"""The arithmetic of a device, the same wherever cells are answered: workers, clusters, commands, the library."""
+"""Arithmetic settings of a device, equal for workers, clusters, commands and the library."""
 
 import os
 import platform
@@ -18,10 +18,7 @@ _FEWEST, _MOST = 256, 4096  # rows: fewer do not fill a GPU, more do not make it
 
 @contextmanager
 def repeatable(device: torch.device | str) -> Iterator[None]:
-    """On a GPU: deterministic algorithms, and no TF32, whose products have 10 bits of mantissa; then as before.
-
-    A CPU needs nothing.
-    """
+    """Context for a GPU: deterministic algorithms, no TF32 (10-bit mantissa).  No effect on a CPU."""
     if torch.device(device).type == "cpu":
         yield
         return
@@ -46,8 +43,10 @@ def repeatable(device: torch.device | str) -> Iterator[None]:
 
 
 def name_of(device: torch.device | str) -> str:
-    """A GPU's name; of a CPU its name, family, model and the widest instructions that torch uses: sums are rounded in
-    another order on another one, so that figures of two differ in their last digits."""
+    """Name of a GPU; for a CPU its name, family, model and widest torch instructions.
+
+    Sums are rounded in another order on another CPU, so last digits differ.
+    """
     if torch.device(device).type == "cuda":
         return torch.cuda.get_device_name(torch.device(device))
     return _cpu_name()
@@ -66,7 +65,7 @@ def _cpu_name() -> str:
 
 
 def tf32(device: torch.device | str) -> bool | None:
-    """Whether a cell's products are TF32 there; None on a CPU."""
+    """Whether the device computes products in TF32; None on a CPU."""
     if torch.device(device).type == "cpu":
         return None
     with repeatable(device):
@@ -79,14 +78,14 @@ def _precise() -> tuple[Any, ...]:
 
 
 def rows_that_fit(device: torch.device | str, row: int) -> int:
-    """Rows of so many bytes that fit into half of a GPU's free memory, from 256 to 4096; 0 on a CPU."""
+    """Rows of this size within half of a GPU's free memory, from 256 to 4096; 0 on a CPU."""
     if torch.device(device).type == "cpu":
         return 0
     free, _ = torch.cuda.mem_get_info(torch.device(device))
     return max(_FEWEST, min(_MOST, free // (2 * row)))
 
 
-def finished(device: torch.device | str) -> None:
-    """Wait until the device has done what it was given: a clock that is read then counts it."""
+def synchronize(device: torch.device | str) -> None:
+    """Wait for queued work, so that timings include the work."""
     if torch.device(device).type != "cpu":
         torch.cuda.synchronize(torch.device(device))

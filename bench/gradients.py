@@ -1,10 +1,9 @@
 """Gradients of many groups of examples at once, exact and differentiable.
 
-The pipeline takes each example's gradient (groups of one), attacks the mean gradient of each batch of
-candidates.  Forward hooks keep every convolution's and linear layer's input a and output z;
-one `autograd.grad` gives δ = ∂loss/∂z for all groups; each group's weight gradient is then a
-bilinear map of (a, δ).  Models with parameters in other layers fall back to `torch.func`, and to one group
-after another where the derivatives of its gradients are not known to be right.
+The pipeline takes each example's gradient (groups of a single example); attacks take the mean gradient of each batch of
+candidates.  Forward hooks keep the input a and output z of every convolution and linear layer; a single `autograd.grad`
+gives δ = ∂loss/∂z for all groups; each group's weight gradient is then a bilinear map of (a, δ).  Models with
+parameters in other layers use `torch.func`, or a loop over groups if `torch.func` has no verified derivatives.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,8 +37,9 @@ def one_hot(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
 
 
 def example_loss(model: nn.Module) -> Callable[[dict[str, Tensor], Tensor, Tensor], Tensor]:
-    """One example's cross entropy, of weights, name → (*parameter shape), an input (*shape), and a label () or class
-    probabilities (class,)."""
+    """Cross entropy of a single example: weights name → (*parameter shape), input (*shape), label () or class
+    probabilities (class,).
+    """
 
     def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(functional_call(model, weights, (x[None],)), y[None])
@@ -50,11 +50,11 @@ def example_loss(model: nn.Module) -> Callable[[dict[str, Tensor], Tensor, Tenso
 def group_gradients(
     model: nn.Module, weights: Tensors, inputs: Tensor, targets: Tensor, *, differentiable: bool = False
 ) -> dict[str, Tensor]:
-    """The mean gradient of each group under the same weights.
+    """Mean gradient of each group under the same weights.
 
-    `inputs` (group, example, *shape), `targets` (group, example, class) probabilities; returns
-    name → (group, *parameter shape).  `differentiable` keeps the graph to inputs and targets.
-    Raises `NotApplicable` where batch statistics mix the examples.
+    `inputs` (group, example, *shape), `targets` (group, example, class) probabilities; returns name → (group,
+    *parameter shape).  `differentiable` keeps the graph to inputs and targets.  Raises `NotApplicable` for models with
+    batch statistics, which mix examples.
     """
     if layer := mixing_layer(model):
         raise NotApplicable(
@@ -72,7 +72,7 @@ def group_gradients(
 
 
 def mixing_layer(model: nn.Module) -> str | None:
-    """A layer by whose batch statistics an example's gradient depends on the others of its batch, in words."""
+    """Name of a layer whose batch statistics mix the examples of a batch; None if absent."""
     for path, layer in model.named_modules():
         # without running statistics, eval mode uses those of the batch, too
         if isinstance(layer, _BATCH_STATISTICS) and (layer.training or layer.running_mean is None):
@@ -82,8 +82,9 @@ def mixing_layer(model: nn.Module) -> str | None:
 
 
 def example_gradients(model: nn.Module, weights: Tensors, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    """Each example's gradient: `inputs` (example, *shape), `targets` (example, class) probabilities → name →
-    (example, *parameter shape).  Raises what `group_gradients` raises."""
+    """Gradient of each example: `inputs` (example, *shape), `targets` (example, class) probabilities → name →
+    (example, *parameter shape).  Raises as `group_gradients`.
+    """
     return group_gradients(model, weights, inputs[:, None], targets[:, None])
 
 
@@ -97,7 +98,7 @@ class _LayerHook:
 
 
 def _hookable(model: nn.Module) -> bool:
-    """Whether all parameters sit untied in plain convolutions and linear layers."""
+    """Whether all parameters are untied and in plain convolutions and linear layers."""
     seen: set[int] = set()
     for layer in model.modules():
         parameters = list(layer.parameters(recurse=False))
@@ -110,8 +111,9 @@ def _hookable(model: nn.Module) -> bool:
 
 
 def bilinear(layer: nn.Module) -> bool:
-    """Whether the gradient of the layer's weight is a bilinear map of (a, δ) known here: a linear layer, or a
-    convolution without groups, padded by numbers with zeros."""
+    """Whether the layer's weight gradient is a supported bilinear map of (a, δ): linear, or a convolution without
+    groups and with numeric zero padding.
+    """
     return type(layer) is nn.Linear or (
         type(layer) is nn.Conv2d
         and layer.groups == 1
@@ -184,10 +186,10 @@ _FEW = 8  # examples below which the library's grouped convolutions are slower t
 
 
 def conv_weight_gradient(a: Tensor, delta: Tensor, layer: nn.Conv2d, groups: int) -> Tensor:
-    """Each group's weight gradient of a convolution: of few examples, products with unfolded
-    columns, of many, groups of one library convolution.
+    """Weight gradient of a convolution for each group.
 
-    `a` (group·example, channel, height, width), `delta` (group·example, out, h, w) → (group, out, channel, k, k).
+    `a` (group·example, channel, height, width), `delta` (group·example, out, h, w) → (group, out, channel, k, k).  Few
+    examples: products with unfolded columns; many examples: a grouped library convolution.
     """
     if len(a) < _FEW:
         assert not isinstance(layer.padding, str)  # `bilinear` excludes those
@@ -208,10 +210,10 @@ def _as_groups(x: Tensor, groups: int) -> Tensor:
 
 
 class _GroupedCorrelation(torch.autograd.Function):
-    """The weight part of a grouped convolution's backward, W(a, δ), as a bilinear map.
+    """Weight part of a grouped convolution's backward, W(a, δ), as a bilinear map.
 
-    ⟨R, W(a, δ)⟩ = ⟨δ, conv(a, R)⟩ gives both derivatives as grouped convolutions; autograd's own
-    double backward loops over the groups.
+    ⟨R, W(a, δ)⟩ = ⟨δ, conv(a, R)⟩ gives both derivatives as grouped convolutions; autograd's double backward would loop
+    over the groups.
     """
 
     @staticmethod
@@ -235,7 +237,7 @@ class _GroupedCorrelation(torch.autograd.Function):
 
 
 def _spread(delta: Tensor, r: Tensor, a: Tensor, options: Any) -> Tensor:
-    """Rᵀδ, shaped like `a`: with few input channels folded columns are faster than the library's grouped backward."""
+    """Rᵀδ, shaped like `a`; for few input channels folded columns are faster than the library's grouped backward."""
     stride, padding, dilation, groups = options
     channels = a.shape[1] // groups
     if channels > 3:
@@ -261,7 +263,7 @@ def convolution_backward(
 
 
 def twice_under_vmap(model: nn.Module) -> bool:
-    """Whether `torch.func` is known to give correct derivatives of this model's gradients."""
+    """Whether `torch.func` gives correct second derivatives for this model."""
     return {type(layer) for layer in model.modules() if _has_parameters(layer)} <= set(_VMAPPED)
 
 
@@ -270,7 +272,7 @@ def _has_parameters(layer: nn.Module) -> bool:
 
 
 def _one_by_one(model: nn.Module, weights: Tensors, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    """Group after group by plain autograd, with the graph kept: slow, and right for every model."""
+    """Plain autograd group by group, with the graph: slow, and correct for every model."""
     rows = []
     for x, y in zip(inputs, targets, strict=True):
         leaves = {name: tensor.detach().requires_grad_() for name, tensor in weights.items()}

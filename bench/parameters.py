@@ -1,4 +1,4 @@
-"""Parameters of registered entries: declared as dataclass fields, checked once, when an entry is built."""
+"""Parameters of registered entries: declared as dataclass fields, checked when an entry is built."""
 
 import dataclasses
 import difflib
@@ -24,7 +24,7 @@ def parameter(
 ) -> Any:
     """A field of an entry: default, meaning, unit, source of the default, bounds.
 
-    `source` is the paper that gives the default, or "ours".  `low` and `high` are inclusive, `above` exclusive.
+    `source`: paper behind the default, or "ours".  `low` and `high` are inclusive, `above` is exclusive.
     """
     bounds = {"low": low, "high": high, "above": above}
     return dataclasses.field(default=default, metadata={"meaning": meaning, "unit": unit, "source": source, **bounds})
@@ -32,7 +32,7 @@ def parameter(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One parameter as `bench describe` shows it."""
+    """A parameter as shown by `bench describe`."""
 
     name: str
     type: str
@@ -46,7 +46,7 @@ class Parameter:
 
 
 def parameters(entry: type) -> tuple[Parameter, ...]:
-    """The declared parameters of an entry's class, in order."""
+    """Declared parameters of an entry's class, in order."""
     if not dataclasses.is_dataclass(entry):
         return ()
     hints = get_type_hints(entry)
@@ -58,7 +58,7 @@ def parameters(entry: type) -> tuple[Parameter, ...]:
 
 
 def _ours(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """What `parameter` said of a field; a plug-in's fields may have metadata of their own."""
+    """Metadata from `parameter`, without other metadata of a plug-in."""
     return {name: value for name, value in metadata.items() if name in Parameter.__slots__}
 
 
@@ -70,8 +70,8 @@ def _type_name(hint: Any) -> str:
 def build(entry: type[T], params: Mapping[str, Any], *, where: str) -> T:
     """An instance of `entry` with these parameters; `where` starts every message.
 
-    Raises `BenchError` for an unknown name (with the nearest known one), a wrong type or a value
-    out of bounds, and where the entry's `__post_init__` raises `ValueError`.
+    Raises `BenchError` for an unknown name (with the nearest known name), a wrong type, a value out of bounds, and a
+    `ValueError` from the entry's `__post_init__`.
     """
     from pydantic import TypeAdapter, ValidationError  # 0.1 s that `bench list` need not pay
 
@@ -97,7 +97,7 @@ def build(entry: type[T], params: Mapping[str, Any], *, where: str) -> T:
 
 
 def values(instance: Any) -> dict[str, Any]:
-    """Every parameter of an instance with its value, defaults included, as JSON types."""
+    """All parameters of an instance with values, defaults included, as JSON types."""
     if not dataclasses.is_dataclass(instance):
         return {}
     current = {item.name: getattr(instance, item.name) for item in dataclasses.fields(instance) if item.init}

@@ -4,7 +4,7 @@ import time
 from dataclasses import replace
 from statistics import median, quantiles
 
-from bench.device import finished
+from bench.device import synchronize
 from bench.federated.clients import network
 from bench.federated.stages import DrawKey
 from bench.federated.training import Progress, TrainingJob, participants, updates
@@ -30,13 +30,13 @@ def step_cost(job: TrainingJob, start: Progress) -> TrainingCost:
     bare = replace(start, stages=start.stages.undefended)
 
     def once(progress: Progress) -> float:
-        finished(job.device)
+        synchronize(job.device)
         began = time.perf_counter()
         draw_key = DrawKey(seed=short.seed, draw=0, round=0)
         sent, stages = updates(alone, net, progress, clients, draw_key)
         for stage in UPDATE_STAGES:
             sent, stages = stages.apply(stage, sent, draw_key, clients, weights=progress.weights)
-        finished(job.device)
+        synchronize(job.device)
         return (time.perf_counter() - began) / len(clients) / steps * 1e3
 
     once(bare), once(start)  # the first calls of the library are slow

@@ -30,7 +30,7 @@ from bench.answer.reconstruct import attacker_of
 from bench.answer.run import run
 from bench.cell import AnyCell, AttackCell, DataRef, Entry, Federated, Grants, TrainingCell
 from bench.datasets.loading import load
-from bench.device import finished, repeatable
+from bench.device import repeatable, synchronize
 from bench.errors import BenchError
 from bench.matrix.expand import expand
 from bench.matrix.read import read
@@ -105,10 +105,10 @@ def _attacked(reading: Reading, cell: AttackCell, device: str, chunk: int) -> tu
     with repeatable(device):
         at = to_device(reading, torch.device(device))
         attacker.reconstruct(at, replace(budget, evaluations=3), Key.of_attacker(0))  # kernels are compiled once
-        finished(device)
+        synchronize(device)
         began = time.perf_counter()
         result = attacker.reconstruct(at, budget, Key.of_attacker(0))
-        finished(device)
+        synchronize(device)
     seconds = time.perf_counter() - began
     of_zero = sum(value.flatten(2).square().sum(2).mean(1) for value in reading.values.values())
     return seconds, float((result.loss < 1e-4 * of_zero).float().mean())
