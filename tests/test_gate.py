@@ -32,8 +32,7 @@ from bench.errors import BenchError
 from bench.gate import baseline
 from bench.gate import reports as gate_reports
 from bench.gate.verdict import GATE_METRICS, Comparison, Verdict, verdict, with_oldest
-from bench.record import request, store
-from bench.record.compact import for_baseline
+from bench.record import request
 from bench.record.request import Request
 from bench.record.schema import (
     AttackConditions,
@@ -49,7 +48,6 @@ from bench.record.schema import (
 from bench.registry import entries as registry
 
 SEEDS, READINGS = 8, 8
-DATA = Path(__file__).parent / "data"
 
 
 def attacked(
@@ -247,30 +245,13 @@ def test_a_baseline_is_read_as_it_was_written(tmp_path: Path) -> None:
         baseline.of_run([], None, {})
 
 
-def test_a_baseline_of_schema_1_is_read_and_pairs_with_records_of_now(tmp_path: Path) -> None:
-    """The project's own, as the last version with schema 1 wrote it."""
-    old = baseline.read(DATA / "gate-schema1.json")
-    assert old.request == Request(matrix=".ci/gate.toml")
-    assert len(old.records) == 80 and all(store.altered(record) for record in old.records)
-    now = [replace(record, id=record.cell.id) for record in old.records]  # as schema 2 names them
-    result = verdict(old.records, now, old.margins)
-    assert (result.outcome, result.cells) == ("pass", 80)
-    baseline.write(tmp_path / "b.json", baseline.of_run(now, old.request, old.margins))
-    again = baseline.read(tmp_path / "b.json")
-    assert again.records == tuple(map(for_baseline, now))
-    assert verdict(again.records, old.records, old.margins).comparisons == result.comparisons
-    assert (tmp_path / "b.json").stat().st_size < (DATA / "gate-schema1.json").stat().st_size
-
-
 def test_a_run_keeps_its_request(tmp_path: Path) -> None:
     asked = Request(matrix="gate", scale="small", plugins=("mine.py",))
     assert request.read(tmp_path) is None
     request.save(tmp_path, asked)
     assert request.read(tmp_path) == asked
-    (tmp_path / "request.json").rename(tmp_path / "asked.json")  # its name before schema 2
-    assert request.read(tmp_path) == asked
     for damaged in ("{", "[]", '{"matrix": 3}', "[" * 10**5):
-        (tmp_path / "asked.json").write_text(damaged)
+        (tmp_path / "request.json").write_text(damaged)
         assert request.read(tmp_path) is None
 
 
@@ -279,15 +260,16 @@ def test_a_run_keeps_its_request(tmp_path: Path) -> None:
     [
         ("", "not a baseline"),
         ("[]", "not a baseline"),
-        ('{"baseline": 9}', "should be 1, 2 or 3"),
-        ('{"baseline": 1, "margins": 3}', "not a baseline"),
+        ('{"baseline": 9}', "should be 3"),
+        ('{"baseline": 3, "margins": 3}', "not a baseline"),
         ("[" * 100000, "not a baseline"),
-        ('{"baseline": 1, "margins": {}, "asked": null, "records": [{"id": 3}]}', "not a baseline"),
-        ('{"baseline": 2, "margins": {}, "request": null, "records": [{"id": "3"}]}', "field required"),
+        ('{"baseline": 3, "margins": {}, "request": null, "records": [{"id": 3}]}', "not a baseline"),
+        ('{"baseline": 3, "margins": {}, "request": null, "records": [{"id": "3"}]}', "field required"),
+        ('{"baseline": 3, "margins": {}, "request": null, "records": [{"schema": 1}]}', "schema 1, this bench reads 2"),
         ("\x00\xff", "not a baseline"),
-        ('{"baseline": 2, "margins": {}, "request": null, "records": [', "not a baseline"),
-        ('{"baseline": 2, "margins": {}, "request": null, "records": []} and more', "not a baseline"),
-        ('{"baseline": 2, "margins": {}, "request": null}', "has no records"),
+        ('{"baseline": 3, "margins": {}, "request": null, "records": [', "not a baseline"),
+        ('{"baseline": 3, "margins": {}, "request": null, "records": []} and more', "not a baseline"),
+        ('{"baseline": 3, "margins": {}, "request": null}', "has no records"),
     ],
 )
 def test_a_damaged_baseline_is_one_line(tmp_path: Path, content: str, message: str) -> None:

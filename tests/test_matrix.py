@@ -204,10 +204,6 @@ ERRORS = [
         "exclude: [[attack]] blocks replace include and exclude; "
         "write one [[attack]] block, with axes of its own, for each product that is wanted",
     ),
-    (
-        axes(attack='[{ name = "gradinv", scale_free = true }]'),
-        "axes.attack[0]: gradinv: `scale_free` is called `unknown_scale` since schema 2",
-    ),
     # wrong types
     (axes(seed='["x"]'), f"axes.seed[0]: {NUMBER} 'x'; write e.g. 1"),
     (axes(seed="[true]"), f"axes.seed[0]: {NUMBER} True; write e.g. 1"),

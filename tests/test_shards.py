@@ -6,7 +6,6 @@ import os
 import shutil
 import zipfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from bench.cli.main import cli
 from bench.errors import BenchError, DataError, RecordError
 from bench.matrix.expand import PlannedCell, expand
 from bench.matrix.read import read
-from bench.record import schema1
 from bench.record import store as records
 from bench.sweep.estimates import Estimates
 from bench.sweep.merge import merge
@@ -133,31 +131,6 @@ def test_two_answers_to_one_cell_are_reported_and_the_first_stays(folders: tuple
     assert records.record_path(whole, path.stem).read_bytes() == before
 
 
-def test_records_of_schema_1_come_as_they_are_and_pair_with_their_cells(tmp_path: Path) -> None:
-    old, now, whole = tmp_path / "old", tmp_path / "now", tmp_path / "whole"
-    with zipfile.ZipFile(Path(__file__).parent / "data" / "submission-schema1.zip") as archive:
-        archive.extractall(old)
-    paths = list((old / "records").iterdir())
-    assert merge(whole, [old]).new == len(paths)
-    assert all((whole / path.relative_to(old)).read_bytes() == path.read_bytes() for path in paths)
-    for record in records.records(old):  # the same cells, of schema 2
-        records.write(now, replace(record, id=record.cell.id, status="n/a", reason="none", result=None))
-    assert merge(now, [old]).better == len(paths)
-    assert len(list((now / "records").iterdir())) == len(paths)
-
-
-def test_a_record_of_schema_1_gives_way_to_todays_of_the_same_cell(tmp_path: Path) -> None:
-    """Their ids differ, as the cell was spelt otherwise; a board that read both would count the cell twice."""
-    with zipfile.ZipFile(Path(__file__).parent / "data" / "submission-schema1.zip") as archive:
-        archive.extractall(tmp_path)
-    paths = list((tmp_path / "records").iterdir())
-    for record in list(records.records(tmp_path)):
-        assert schema1.id_of(record.cell) == record.id != record.cell.id
-        records.write(tmp_path, replace(record, id=record.cell.id))
-    assert len(list((tmp_path / "records").iterdir())) == len(paths)
-    assert {path.name for path in (tmp_path / "kept").iterdir()} == {f"{path.stem}.0.json" for path in paths}
-
-
 def break_arrays(run: Path) -> None:
     path = next((run / "arrays").iterdir())
     with np.load(path) as archive:
@@ -186,6 +159,10 @@ def bomb(run: Path) -> None:
     ("harm", "reason"),
     [
         (lambda run: alter(attacked(run), id="0" * 64), "not the hash of its cell"),
+        (
+            lambda run: attacked(run).write_text('{"schema": 1, "victims": [], "source": {}}'),
+            "json: schema 1, this bench reads 2; delete it and run again",
+        ),
         (lambda run: alter(attacked(run), status="fine"), "status: input should be 'done'"),
         (lambda run: alter(attacked(run), result__arrays="../../etc/passwd"), "is no content hash"),
         (lambda run: alter(attacked(run), result__arrays="0" * 64), "cannot be read (No such file"),
@@ -209,7 +186,7 @@ def test_what_does_not_fit_is_refused_and_the_rest_comes(
     harm(one)
     merged = merge(whole, [one, two])
     assert len(merged.refused) == 1
-    assert reason in merged.refused[0]
+    assert reason in merged.refused[0] and "\n" not in merged.refused[0]
     assert merged.new == 2
     assert len(list((whole / "arrays").iterdir())) == 1
 

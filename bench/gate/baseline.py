@@ -1,8 +1,7 @@
 """A baseline file: what the gate needs of a run's records, its margins, and the request that made the run.
 
 One JSON object, with one record a line, so that a change of the baseline can be reviewed.  Written anew over an older
-one it keeps the oldest one's records beside its own, so that small steps add up.  Format 1 held records of schema 1,
-and before format 3 there was no oldest one; both are still read.
+one it keeps the oldest one's records beside its own, so that small steps add up.
 """
 
 import json
@@ -10,9 +9,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import AliasChoices, Field, ValidationError
+from pydantic import ValidationError
 
 from bench.cell import Frozen
 from bench.errors import BenchError, RecordError
@@ -45,9 +44,9 @@ class Baseline:
 class _File(Frozen):
     """The file's JSON; its records are taken out first, and read one by one."""
 
-    baseline: Literal[1, 2, 3]
+    baseline: Literal[3]
     margins: dict[str, float]
-    request: Annotated[Request | None, Field(validation_alias=AliasChoices("request", "asked"))]
+    request: Request | None
     records: tuple[()] | None = None
     oldest: tuple[()] = ()
 
@@ -80,7 +79,7 @@ def replacing(made: Baseline, earlier: Baseline) -> Baseline:
 
 
 def read(path: Path) -> Baseline:
-    """Read a baseline of either format; raises `BenchError` with what is wrong and the remedy."""
+    """Read a baseline; raises `BenchError` with what is wrong and the remedy."""
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise BenchError(f"{path}: larger than {_MOST_BYTES >> 20} MiB, which no baseline is; {_AGAIN}")

@@ -7,7 +7,6 @@ from bench.cell import Entry
 from bench.errors import BenchError, NotApplicable
 from bench.matrix.messages import Wrong, expected, nearest, quoted
 from bench.parameters import build, parameters, values
-from bench.record import schema1
 
 KINDS = {"dataset": "datasets", "model": "models", "attack": "attacks", "defense": "defenses"}
 
@@ -42,11 +41,9 @@ def _build(cls: type, params: dict[str, Any], name: str) -> Any:
     types = {item.name: item.type for item in parameters(cls)}
     errors = []
     for parameter, value in list(params.items()):
-        allowed, new = types.get(parameter, ""), schema1.OPTIONS.get(parameter)
+        allowed = types.get(parameter, "")
         switch = isinstance(value, bool)
-        if not allowed and new in types:
-            errors.append(f"{name}: `{parameter}` is called `{new}` since schema 2")
-        elif not allowed:
+        if not allowed:
             remedy = nearest(parameter, types, "its parameters are")
             errors.append(f"{name}: unknown parameter {quoted(parameter)}; {remedy}")
         elif switch and "bool" not in allowed:  # `build` takes true for 1, and 1 for true

@@ -12,7 +12,6 @@ from pydantic import TypeAdapter
 from bench.record.files import write_atomically
 
 FILE = "request.json"
-OLD_FILE = "asked.json"  # its name before schema 2; the content is the same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +32,10 @@ _REQUEST = TypeAdapter(Request)
 
 def read(run: Path) -> Request | None:
     """The request of a run folder; None where the folder does not say."""
-    for name in (FILE, OLD_FILE):
-        try:
-            return _REQUEST.validate_json((run / name).read_bytes(), strict=True)
-        except (OSError, ValueError):
-            continue
-    return None
+    try:
+        return _REQUEST.validate_json((run / FILE).read_bytes(), strict=True)
+    except (OSError, ValueError):
+        return None
 
 
 def save(run: Path, request: Request) -> None:

@@ -23,7 +23,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from bench.cell import AnyCell, Cell
 from bench.errors import MALFORMED, DataError, RecordError, StorageError
-from bench.record import schema1
 from bench.record.files import read_plain, write_atomically
 from bench.record.npz import read_npz
 from bench.record.schema import SCHEMA, Provenance, Record, adapter
@@ -86,10 +85,9 @@ def read_arrays(run: Path, sha256: str) -> dict[str, NDArray[Any]]:
     """The arrays of that content hash; raises `RecordError` where they are missing or damaged."""
     path = run / "arrays" / f"{sha256}.npz"
     try:
-        arrays = read_npz(path, limit=UNPACKED)
+        return read_npz(path, limit=UNPACKED)
     except DataError as error:
         raise RecordError(f"{error}; run the cell again") from None
-    return {schema1.ARRAYS.get(name, name): array for name, array in arrays.items()}
 
 
 def record_path(run: Path, cell_id: str) -> Path:
@@ -107,16 +105,8 @@ def write(run: Path, record: Record) -> Path:
         raise RecordError(f"{path}: what is to be recorded is no JSON ({error})") from None
     if path.exists() and _provenance(path) != record.provenance:
         set_aside(run, path)
-    set_aside_older(run, record)
     write_atomically(path, content)
     return path
-
-
-def set_aside_older(run: Path, record: Record) -> None:
-    """Move a record of schema 1 of the same cell to `kept/`: its id is another, and a board would read both."""
-    older = record_path(run, schema1.id_of(record.cell))
-    if older.stem != record.id and older.exists():
-        set_aside(run, older)
 
 
 def set_aside(run: Path, path: Path) -> None:
@@ -151,15 +141,15 @@ def read(path: Path, *, foreign: bool = False) -> Record:
 
 
 def parse(text: str, path: str, remedy: str = _AGAIN, *, foreign: bool = False) -> Record:
-    """The record that a file's text holds, of schema 2 or 1.
+    """The record in a file's text.
 
-    Raises `RecordError` that names `path`, the field and the `remedy`; for a `foreign` record also where its id is
-    not the hash of its cell, which those of schema 1 are held against in any case.
+    Raises `RecordError` with `path`, the wrong field or schema, and the `remedy`; for a `foreign` record also if the
+    id is not the hash of the cell.
     """
     try:
         record = adapter().validate_json(text)
     except ValidationError as error:
-        record = _older(text, path, error, remedy)
+        raise RecordError(f"{path}: {_refusal(text, error, remedy)}") from None
     except ValueError as error:  # of a cell that has no canonical JSON
         raise RecordError(f"{path}: not a record ({first_line(error)}); {remedy}") from None
     try:
@@ -167,40 +157,27 @@ def parse(text: str, path: str, remedy: str = _AGAIN, *, foreign: bool = False) 
             raise RecordError(reason)
     except (RecordError, *MALFORMED) as error:
         raise RecordError(f"{path}: not a record: {first_line(error)}; {remedy}") from None
-    if foreign and altered(record) and json.loads(text).get("schema", SCHEMA) == SCHEMA:
+    if foreign and record.id != record.cell.id:
         raise RecordError(f"{path}: its id is not the hash of its cell; it was altered")
     return record
 
 
-def _older(text: str, path: str, error: ValidationError, remedy: str) -> Record:
-    """A record of schema 1, or the error that says which field of schema 2 is wrong."""
+def _refusal(text: str, error: ValidationError, remedy: str) -> str:
+    """Reason and remedy for a text that is no record: another schema, or the first wrong field."""
     try:
         content = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as reason:
-        raise RecordError(f"{path}: not a record ({first_line(reason)}); {remedy}") from None
+        return f"not a record ({first_line(reason)}); {remedy}"
     schema = content.get("schema") if isinstance(content, dict) else None
-    if schema != schema1.SCHEMA:
-        if isinstance(schema, int) and schema != SCHEMA:
-            raise RecordError(f"{path}: schema {schema}, this bench reads 1 and {SCHEMA}; see README, Upgrading")
-        raise RecordError(f"{path}: not a record: {first_error(error)}; {remedy}")
-    return upgraded(content, path, remedy)
-
-
-def upgraded(content: Any, path: str, remedy: str = _AGAIN) -> Record:
-    """A record of schema 1 from its JSON; raises `RecordError` that names `path` and what is wrong."""
-    try:
-        return adapter().validate_json(json.dumps(schema1.upgraded(content), allow_nan=False))
-    except ValidationError as error:
-        raise RecordError(f"{path}: not a record: {first_error(error)}; {remedy}") from None
-    except (RecordError, *MALFORMED) as error:
-        kind = "" if isinstance(error, RecordError) else f"{type(error).__name__}: "
-        raise RecordError(f"{path}: not a record of schema 1 ({kind}{first_line(error)}); {remedy}") from None
+    if isinstance(schema, int) and schema != SCHEMA:
+        return f"schema {schema}, this bench reads {SCHEMA}; {remedy}"
+    return f"not a record: {first_error(error)}; {remedy}"
 
 
 def _inconsistent(record: Record) -> str | None:
     """What in a record cannot be, though each field is right by itself."""
     if record.schema != SCHEMA:
-        return f"schema {record.schema}, which this bench does not read"
+        return f"schema {record.schema}, this bench reads {SCHEMA}"
     if not _HASH.fullmatch(record.id) or not _HASH.fullmatch(record.arrays or "0"):  # they name files
         return f"{sanitize(repr(record.id), 80)} or its arrays is no content hash"
     result = record.result
@@ -209,11 +186,6 @@ def _inconsistent(record: Record) -> str | None:
     if record.status != "done" and (result is not None or not record.reason):
         return f"it is {record.status}, and has a result or no reason"
     return None
-
-
-def altered(record: Record) -> bool:
-    """Whether the record's id is not the hash of its cell.  One of schema 1 was held against it when it was read."""
-    return record.id != record.cell.id
 
 
 def _no_number(name: str) -> None:

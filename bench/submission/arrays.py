@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.errors import DataError
-from bench.record import schema1
 from bench.record.npz import read_npz
 from bench.record.schema import AttackResult
 from bench.sanitize import first_line
@@ -31,7 +30,6 @@ def read(content: bytes) -> Arrays:
 
 def findings(result: AttackResult, arrays: Arrays) -> Iterator[str]:
     """What does not fit between a result whose readings have equally many examples and its arrays."""
-    arrays = {schema1.ARRAYS.get(name, name): array for name, array in arrays.items()}
     if not set(arrays) >= _NEEDED or not set(arrays) <= _KNOWN:
         yield f"its arrays are {', '.join(sorted(arrays))[:80]}, not truth and reconstruction"
         return

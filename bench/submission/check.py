@@ -10,7 +10,7 @@ from typing import Any
 from bench.errors import MALFORMED, DataError, RecordError
 from bench.leaderboard.board import board
 from bench.leaderboard.cascades import torn
-from bench.record import schema1, store
+from bench.record import store
 from bench.record.schema import Record
 from bench.sanitize import first_line, sanitize
 from bench.submission import arrays, figures
@@ -146,7 +146,7 @@ def _content(name: str, archive: Archive, manifest: Manifest, gathered: _Gathere
 def _record(name: str, content: bytes, manifest: Manifest, gathered: _Gathered) -> None:
     """Read one record by the harness's own rules; what is well formed goes to `gathered.records`."""
     try:
-        record = _parsed(name, content, manifest.record_schema)
+        record = _parsed(name, content)
         if f"records/{record.id}.json" != name:
             raise RecordError("calls itself by another id than its file")
         if record.protocol != manifest.protocol:
@@ -165,24 +165,20 @@ def _record(name: str, content: bytes, manifest: Manifest, gathered: _Gathered) 
             gathered.named.setdefault(record.arrays, []).append(record)
 
 
-def _parsed(name: str, content: bytes, schema: int) -> Record:
+def _parsed(name: str, content: bytes) -> Record:
     """The record of these bytes, which must be the ones that bench writes of it.
 
     Else a key that is in them twice would show a reader one value and a program another.  Raises `RecordError`
-    also for a text that does not print, and for a record of a later schema than the manifest says.
+    also for a text that does not print.
     """
     try:
         text = content.decode()
         record = store.parse(text, name, remedy="get it from who wrote it", foreign=True)
     except UnicodeDecodeError as error:
         raise RecordError(first_line(error)) from None
-    values = json.loads(text)
-    if values["schema"] > schema:
-        raise RecordError(f"is of schema {values['schema']}, the manifest says {schema}")
-    written = schema1.to_json(values) if values["schema"] == schema1.SCHEMA else store.to_json(record)
-    if text != written:
+    if text != store.to_json(record):
         raise RecordError("not as bench writes it: keys twice, in another order or with other spaces")
-    if unprintable := _unprintable(values):
+    if unprintable := _unprintable(json.loads(text)):
         raise RecordError(unprintable)
     return record
 

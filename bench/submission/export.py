@@ -16,7 +16,7 @@ from bench.leaderboard.costs import UNDEFENDED
 from bench.record import store
 from bench.record.files import new_file
 from bench.record.runs import checked_run
-from bench.record.schema import Record
+from bench.record.schema import SCHEMA, Record
 from bench.sanitize import first_error
 from bench.submission.archive import MANIFEST, write
 from bench.submission.check import Report, check
@@ -51,10 +51,9 @@ def export(
         members[f"records/{record.id}.json"] = store.record_path(run, record.id).read_bytes
         if record.arrays is not None and record.id not in left_out:
             members[f"arrays/{record.arrays}.npz"] = (run / "arrays" / f"{record.arrays}.npz").read_bytes
-    schemas = [json.loads(store.record_path(run, record.id).read_bytes())["schema"] for record in records]
     try:
         manifest = Manifest(
-            record_schema=max(schemas),
+            record_schema=SCHEMA,
             protocol=_protocol(run, records),
             bench=__version__,
             name=name,

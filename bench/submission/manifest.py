@@ -55,14 +55,14 @@ class Suite(Frozen):
 class Manifest(Frozen):
     """What is in the file, from whom, and what is not.
 
-    `record_schema` is the latest of its records'; `name`, `url` and `when` are free texts; `pictures` says that
+    `record_schema` is the schema of its records; `name`, `url` and `when` are free texts; `pictures` says that
     examples of private data were let out; `left_out` maps a record's id to why its arrays are not in the file;
     `files` are all others in it, by name.
     """
 
     format: Literal["gradient-leakage-bench submission"] = "gradient-leakage-bench submission"
     version: Literal[1] = 1
-    record_schema: Literal[1, 2]
+    record_schema: Literal[2]
     protocol: Count
     bench: Text
     name: Text = ""

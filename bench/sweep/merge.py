@@ -25,7 +25,7 @@ from bench.sweep.bundle import unpack
 
 _LARGEST = 2**23  # bytes of one record
 _RANK = {"done": 2, "n/a": 1, "crashed": 0}  # which of two records says more
-_BESIDE = (request.FILE, request.OLD_FILE, "published.json")
+_BESIDE = (request.FILE, "published.json")
 
 
 @dataclass(slots=True)
@@ -69,9 +69,8 @@ def _bring(path: Path, source: Path, into: Path, merged: MergeResult) -> None:
     record = records.parse(content.decode(), str(path), foreign=True)
     if path.name != f"{record.id}.json":
         raise RecordError("calls itself by another id than its file")
-    places = (records.record_path(into, id_) for id_ in (record.cell.id, record.id))  # schema 1 keeps its old id
-    there = next(filter(Path.exists, places), None)
-    old = records.read(there) if there is not None else None
+    there = records.record_path(into, record.id)
+    old = records.read(there) if there.exists() else None
     if old is not None and _RANK[record.status] <= _RANK[old.status]:
         if difference := _difference(record, old):
             line = f"{record.id[:8]} in {source}: {difference}; what was there stays"
@@ -80,13 +79,12 @@ def _bring(path: Path, source: Path, into: Path, merged: MergeResult) -> None:
             merged.same += 1
         return
     unpack(into, _files(record, source))  # all checked before anything is written
-    records.set_aside_older(into, record)
-    if there is None:
+    if old is None:
         merged.new += 1
     else:
         records.set_aside(into, there)
         merged.better += 1
-    write_atomically(records.record_path(into, record.id), content)
+    write_atomically(there, content)
 
 
 def _difference(record: Record, old: Record) -> str | None:
