@@ -1,17 +1,16 @@
 """Promises: generated documents equal the output of `docs/generate.py`; the literature and the claims name registered
 entries; verdicts follow from the figures by one rule, in which zero leakage never proves a claim."""
 
-import importlib.util
 import re
 import tomllib
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import generate
 import pytest
-from _make import claims
-from _make.claims import Claim, Figures, Line, ledger, read, tally, verdict
+from _make import claims, defenses, exports, ledger, records, results
+from _make.claims import Claim, Figures, Line, judged, read, tally, verdict
 from tests.records import attack_cell, attack_record, with_result
 
 import bench
@@ -19,7 +18,7 @@ from bench.cell import Entry, Federated, Grants
 from bench.leaderboard.board import board
 from bench.leaderboard.recognition import Rate
 from bench.matrix.entries import registered
-from bench.record.schema import Record
+from bench.record.schema import ReadingScore, Record
 from bench.reference import store
 from bench.registry import entries
 
@@ -29,15 +28,6 @@ CLAIMS = read(DOCS / "claims.toml")
 LITERATURE = tomllib.loads((DOCS / "literature.toml").read_text("utf-8"))
 STATUS = ("broken", "broken in part", "unbroken", "no adaptive evaluation seen", "no defense")
 AT_CHANCE = Rate(value=0.0, interval=(0.0, 0.05), chance=0.01)
-
-
-@pytest.fixture(scope="module")
-def generate() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate_documents", DOCS / "generate.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def rate(**changes: Any) -> Rate:
@@ -50,24 +40,31 @@ def figures(**changes: Any) -> Figures:
 
 
 @pytest.mark.slow
-def test_the_committed_documents_are_what_is_written(generate: ModuleType) -> None:
-    assert generate.differing() == []
+def test_the_committed_documents_are_what_is_written() -> None:
+    assert generate.stale(generate.in_git(generate.Sources())) == []
 
 
 def test_a_stale_document_is_named(
-    generate: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(generate, "documents", lambda folder=None: {"DEFENSES.md": "today's"})
+    monkeypatch.setattr(generate, "in_git", lambda sources: {"CLAIMS.md": "today's"})
     monkeypatch.setattr(generate, "ROOT", tmp_path)
     monkeypatch.setattr("sys.argv", ["generate.py", "--check"])
-    (tmp_path / "DEFENSES.md").write_text("yesterday's")
+    (tmp_path / "CLAIMS.md").write_text("yesterday's")
     assert generate.main() == 1
-    assert "DEFENSES.md" in capsys.readouterr().out
-    assert (tmp_path / "DEFENSES.md").read_text() == "yesterday's"
+    assert "CLAIMS.md" in capsys.readouterr().out
+    assert (tmp_path / "CLAIMS.md").read_text() == "yesterday's"
     monkeypatch.setattr("sys.argv", ["generate.py"])
     assert generate.main() == 0
     monkeypatch.setattr("sys.argv", ["generate.py", "--check"])
     assert generate.main() == 0
+
+
+def test_all_pages_go_into_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate, "for_the_site", lambda sources: {"results/a.md": "text"})
+    monkeypatch.setattr("sys.argv", ["generate.py", "--all", str(tmp_path / "pages")])
+    assert generate.main() == 0
+    assert (tmp_path / "pages" / "results" / "a.md").read_text() == "text"
 
 
 def test_the_literature_is_of_registered_defenses() -> None:
@@ -90,12 +87,24 @@ def test_claims_name_what_is_registered() -> None:
 
 
 def test_quoted_figures_name_a_section_of_the_results() -> None:
-    text = "\n".join(path.read_text("utf-8") for path in (ROOT / "RESULTS.md", *DOCS.rglob("*.md")))
+    """A section of a page by hand, or a preset with an export."""
+    text = "\n".join(results.by_hand(DOCS / "results").values())
+    presets = {store.slug(quoted["section"]) for claim in CLAIMS for quoted in claim.measured}
+    exported = {path.name.removesuffix(exports.SUFFIX) for path in (DOCS / "exports").iterdir()}
     headings = set(re.findall(r"^#+ (.+)$", text, re.MULTILINE))
+    assert presets & exported
     for claim in CLAIMS:
         for quoted in claim.measured:
             assert quoted.keys() == {"section", "text"}, claim.id
-            assert quoted["section"] in headings, (claim.id, quoted["section"])
+            section = quoted["section"]
+            assert section in headings or store.slug(section) in exported, (claim.id, section)
+
+
+def test_links_in_the_documents_lead_to_files() -> None:
+    for path in (*ROOT.glob("*.md"), *DOCS.glob("*.md"), *(DOCS / "results").glob("*.md")):
+        text = re.sub(r"```.*?```", "", path.read_text("utf-8"), flags=re.DOTALL)
+        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
+            assert "://" in link or (path.parent / link).exists(), (path, link)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +157,7 @@ def attacked(defense: str, hits: int, snr_db: float = 3.0, **cell: Any) -> Recor
 
 def lines_of(records: list[Record], **claim: Any) -> list[Line]:
     made = Claim(**{"id": "it", "paper": "p", "claim": "c", "defense": ({"name": "sign"},), "federated": {}, **claim})
-    return ledger([made], records, board(records))["it"]
+    return judged([made], records, board(records))["it"]
 
 
 def test_a_claim_finds_its_records_by_defense_point_and_setting() -> None:
@@ -214,29 +223,41 @@ def test_a_tally_has_every_verdict_the_worst_first() -> None:
     assert list(tally([])) == [claims.NOT_MEASURED]
 
 
-def test_documents_of_a_partial_reference(generate: ModuleType, tmp_path: Path) -> None:
+def test_documents_of_a_partial_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is there is shown, what is not is said to be missing."""
+    monkeypatch.setattr(exports, "every", lambda folder: [])
     setting = registered("defense", {"name": "soteria"}, entries)
     cells = [attack_cell(defense=each, federated=Federated(batch=1)) for each in ("none", setting)]
     store.write("standard-v1", [attack_record(((True,),), cell=cell) for cell in cells], folder=tmp_path)
-    made = generate.documents(tmp_path)
-    assert "2 records" in made["docs/DEFENSES.md"] and generate.NOT_MEASURED in made["docs/DEFENSES.md"]
-    assert cells[1].id[:8] in made["docs/CLAIMS-CELLS.md"]
-    section = made["docs/CLAIMS.md"].partition("## soteria\n")[2].partition("\n## ")[0]
+    of = generate.Sources(tmp_path)
+    made = defenses.page(DOCS / "literature.toml", of.version, of.records, of.standings)
+    assert "2 records" in made and defenses.NOT_MEASURED in made
+    assert cells[1].id[:8] in ledger.cells(of.lines)
+    quoted = "\n".join(f"# {each['section']}\n" for claim in CLAIMS for each in claim.measured)
+    made = ledger.page(of.version, of.known, of.claims, of.lines, {"p.md": quoted}, ())
+    section = made.partition("## soteria\n")[2].partition("\n## ")[0]
     assert "**Verdict**: falls (1)." in section and "| `soteria` | type-2 | 100 % | 100 % |" in section
-    assert "**Verdict**: not measured yet." in made["docs/CLAIMS.md"].partition("## niss\n")[2]
-    assert "**Verdict**: not about reconstruction." in made["docs/CLAIMS.md"].partition("## bayesian-dp\n")[2]
+    assert "**Verdict**: not measured yet." in made.partition("## niss\n")[2]
+    assert "**Verdict**: not about reconstruction." in made.partition("## bayesian-dp\n")[2]
+    short = ledger.verdicts(of.version, of.known, of.claims, of.lines)
+    (row,) = [line for line in short.splitlines() if line.startswith("| `soteria` ")]
+    assert "| Sun et al. 2021 (Soteria) |" in row and row.endswith("| falls (1) |")
 
 
-def test_a_defense_without_records_or_literature_is_listed_as_such(
-    generate: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_defense_without_records_or_literature_is_listed_as_such(tmp_path: Path) -> None:
     text = re.sub(r"(?ms)^\[sign\]\n.*?(?=^\[)", "", (DOCS / "literature.toml").read_text("utf-8"))
     (tmp_path / "literature.toml").write_text(text, "utf-8")
-    monkeypatch.setattr(generate, "DOCS", tmp_path)
-    section = generate.defenses("v", [], []).partition("## sign\n")[2].partition("\n## ")[0]
+    section = defenses.page(tmp_path / "literature.toml", "v", [], []).partition("## sign\n")[2].partition("\n## ")[0]
     assert "- **Literature**: no attack on it is known to us." in section
-    assert f"Our verdict: {generate.NOT_MEASURED}." in section
+    assert f"Our verdict: {defenses.NOT_MEASURED}." in section
+
+
+def test_the_page_of_records_has_each_field_with_its_type() -> None:
+    made = records.page()
+    assert made.index("## Record\n") < made.index("## Share\n") < made.index("## Federated\n")
+    for field in fields(ReadingScore):
+        assert f"| `{field.name}` |" in made
+    assert "| `clients` | `int` | N |" in made  # pydantic's description where no docstring stands below
 
 
 def test_the_citation_is_of_this_version() -> None:

@@ -1,13 +1,12 @@
 """A preset's run as a file to commit, and its page: the records as they were, the paper's figure beside each, ids."""
 
 from pathlib import Path
-from types import ModuleType
 
 import pytest
-from _make import exports, preset
+from _make import exports, preset, results
 from _make.exports import Export
+from _make.markdown import COMMAND
 from tests.records import attack_cell, attack_record
-from tests.test_documents import generate as generate
 
 from bench.errors import BenchError
 from bench.matrix.published import PublishedFigures
@@ -75,12 +74,24 @@ def test_the_worst_case_is_of_all_attacks_together() -> None:
     assert "In the worst case" not in preset.page(RECORDS[:1], ())
 
 
-def test_the_page_says_what_was_run(generate: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = generate.exported(EXPORT)
+def test_the_page_says_what_was_run() -> None:
+    page = results.exported(EXPORT, "")
     assert page.startswith("<!-- Written by docs/generate.py")
     assert "`bench run --matrix a-paper/table-1 --scale small`; commit abc1234" in page
     assert "2 cells" in page
-    monkeypatch.setattr(generate, "DOCS", tmp_path)
-    (tmp_path / "remarks").mkdir()
-    (tmp_path / "remarks" / "a-paper-table-1.md").write_text("- What comes out.\n")
-    assert "- What comes out.\n" in generate.exported(EXPORT)
+    assert "- What comes out.\n" in results.exported(EXPORT, "- What comes out.\n")
+
+
+def test_the_headline_is_the_first_sentence_in_bold() -> None:
+    assert (
+        results.headline("- **No picture\n  comes back**: of none.\n- **Not this**", "Table I")
+        == "No picture comes back"
+    )
+    assert results.headline("- no bold text", "Table I") == "Table I"
+
+
+def test_the_index_links_the_pages_that_are_there() -> None:
+    pages = {"a.md": ("A", "first"), "b.md": ("b", "second")}
+    said = results.index("", "", pages, {"a.md"})
+    assert "| [A](docs/results/a.md) | first |" in said and "| `b` | second |" in said and COMMAND in said
+    assert COMMAND not in results.index("", "", pages, {"a.md", "b.md"})

@@ -5,7 +5,6 @@ import io
 from dataclasses import replace
 
 import pytest
-from _make.gist import gist
 from rich.console import Console
 from tests.records import TRAINING, attack_cell, attack_record, defense_cost, entry, readings_of, training_record
 
@@ -326,118 +325,11 @@ def test_attacks_rank_by_what_they_get_of_all_examples() -> None:
     assert ranks[1].seconds == ranks[1].cpu_seconds
 
 
-def test_the_gist_has_each_setting_once_and_says_where_it_protects() -> None:
-    said = gist(standings(rows()))
-    assert said[0].startswith("Without a defense attackers reconstruct 100 % at type-2, 90 % at type-0, over")
-    assert "; accuracy –.  " in said[0]
-    for name in ("cdp", "noise", "prune"):
-        assert sum(f"`{name}`" in line for line in said) == 1
-    assert said[1].startswith("**Protect at every point") and "`cdp`" in said[1]
-
-
-def test_a_line_of_the_gist_says_what_its_settings_leak_and_cost() -> None:
-    """Two settings that leave the server .1 and .3: their least and most, and each one's accuracy beside its name."""
-    records = [
-        record(rate, name, point)
-        for point in ("type-2", "type-0")
-        for name, rate in (("none", 1.0), ("noise", 0.1), ("sign", 0.3))
-    ]
-    trained = [
-        training_record(accuracy, cell=_trained(defense, 0))
-        for defense, accuracy in (("none", 0.9), ("noise", 0.8), ("sign", 0.4))
-    ]
-    every = standings(board([*records, *(replace(each, id=each.cell.id) for each in trained)]))
-    (line,) = [line for line in gist(every) if line.startswith("**Reconstructed in part at the server")]
-    figures, settings = line.split("): ")
-    assert figures.endswith("** (reconstructed 10–30 %, recognised 10–30 %")
-    assert settings == "`noise` 80 %, `sign` 40 %†."
-
-
-def test_what_protects_says_what_proves_it_and_what_it_spends() -> None:
-    """Where ε bounds what anybody recognises, the line has the bound; else it says that it is an attacker's failure
-    that was seen."""
-    every = standings(rows())
-    at = next(n for n, each in enumerate(every) if each.defense == "cdp")
-    released = defense_cost(
-        setting="",
-        seeds=3,
-        accuracy=0.1,
-        loss=None,
-        epsilon=0.97,
-        delta=1e-5,
-        epsilon_unit="example",
-        epsilon_adjacency="one removed",
-        epsilon_absent=None,
-        overhead=1.0,
-        diverged=0,
-        curve=(),
-    )
-    proved = replace(
-        every[at],
-        costs=(("a", released),),
-        points={point: replace(place, ceiling=0.045) for point, place in every[at].points.items()},
-    )
-    unproved = gist(every)[1]
-    (line,) = [line for line in gist([*every[:at], proved, *every[at + 1 :]]) if "`cdp`" in line]
-    assert unproved.endswith("a lower bound: no ε proves it): `cdp`.")
-    assert line.endswith("by ε at most 4.5 %): `cdp` 10 % (ε 0.97, one example removed).")
-
-
-def test_what_hides_updates_and_not_their_mean_says_so() -> None:
-    points = ("type-1", "type-0", "aggregate")
-    records = [record(float(point == "aggregate"), "mine", point) for point in points]
-    (line,) = [
-        line
-        for line in gist(standings(board([*(record(1.0, point=point) for point in points), *records])))
-        if "`mine`" in line
-    ]
-    assert line == (
-        "**Hide each client's update, not the mean of some clients** "
-        "(reconstructed 0 %, of the mean 100 %, recognised 0 %, a lower bound: no ε proves it): `mine`."
-    )
-
-
-def test_what_a_trusted_server_adds_protects_nothing_before_it() -> None:
-    rates = {"type-1": 1.0, "type-0": 0.0}
-    records = [record(rate, "mine", point) for point, rate in rates.items()]
-    base = [record(1.0, point=point) for point in rates]
-    (line,) = [line for line in gist(standings(board([*base, *records]))) if "`mine`" in line]
-    assert line.startswith("**Protect what leaves the server, which must be trusted")
-
-
-def test_what_the_server_cannot_read_of_one_client_may_be_open_before_and_after_it() -> None:
-    rates = {"type-1": 1.0, "type-0": 0.0, "aggregate": 1.0}
-    records = [record(rate, "mine", point) for point, rate in rates.items()]
-    base = [record(1.0, point=point) for point in rates]
-    (line,) = [line for line in gist(standings(board([*base, *records]))) if "`mine`" in line]
-    assert line.startswith("**Hide each update at the server, not as it leaves the client")
-
-
-def test_a_mean_that_hides_pixels_and_not_who_is_in_it_is_said() -> None:
-    points = ("type-0", "aggregate")
-    base = [record(1.0, point=point) for point in points]
-    mine = [record(0.0, "mine", point) for point in points]
-    known, unknown = standings(board([*base, *mine])), standings(board([*base, *mine]))
-    at = next(n for n, each in enumerate(known) if each.defense == "mine")
-    mean = replace(known[at].points["aggregate"], recognised=0.95, chance=0.02)
-    known[at] = replace(known[at], points={**known[at].points, "aggregate": mean})
-    start = "**The mean of some clients hides their pixels"
-    (line,) = [line for line in gist(known) if line.startswith(start)]
-    assert line.endswith("(at aggregate: reconstructed 0 %, recognised 95 %): `mine`.")
-    assert not any(line.startswith(start) for line in gist(unknown))
-
-
 @pytest.mark.parametrize(
     ("value", "text"), [(0.974, "0.97"), (1.26, "1.3"), (423.4, "423"), (268520.0, "3e5"), (None, "–")]
 )
 def test_an_epsilon_is_short(value: float | None, text: str) -> None:
     assert numbers.epsilon(value) == text
-
-
-def test_what_lacks_figures_says_which() -> None:
-    base = [record(1.0, point=point) for point in ("type-1", "type-0")]
-    lines = gist(standings(board([*base, record(0.0, "mine", "type-1")])))
-    assert lines[-1] == "**Not ranked, as figures are missing**: `mine` (type-0: missing in one condition)."
 
 
 def test_latex_has_the_standings_before_the_conditions() -> None:

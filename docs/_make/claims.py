@@ -26,25 +26,25 @@ _LEAKS, _COUNTS = f"{100 * LEAKS:.0f} %", f"{100 * COUNTS:.0f} %"
 # Verdict → when it is given, the worst first.
 WORDS = {
     "refutes its ε": "attackers recognise more than the ε at this point allows",
-    "falls": f"an attacker who does not know the defense reconstructs {_LEAKS} of the examples or more",
-    "falls to adaptive attackers": f"attackers who know it, or can run it, reconstruct {_LEAKS} or more; one who does "
-    "not gets less, or was not run",
-    "falls in part": f"some examples are reconstructed, and fewer than {_LEAKS}",
+    "falls": f"attackers who do not know the defense reconstruct {_LEAKS} or more",
+    "falls to adaptive attackers": f"attackers who know or can run the defense reconstruct {_LEAKS} or more; attackers "
+    "who do not get less, or were not run",
+    "falls in part": f"some examples are reconstructed, fewer than {_LEAKS}",
     "hides pixels, not identities": f"no example is reconstructed, {_COUNTS} or more are without a defense, and "
-    "attackers recognise more than chance: the lower end of the 95 % interval is above it",
-    "leaks, as claimed": "the paper says that this point is open, and examples are reconstructed",
-    "not shown": "the paper says that this point is open, and our attackers reconstruct nothing",
+    "attackers recognise more than chance (lower end, 95 % interval)",
+    "leaks, as claimed": "the paper calls this point open, and examples are reconstructed",
+    "not shown": "the paper calls this point open, and our attackers reconstruct no example",
     "not reconstructed (lower bound)": f"no example is reconstructed by our attackers, {_COUNTS} or more are without a "
-    "defense, nothing is recognised above chance, and no ceiling rules out that others do better",
-    "holds on these weights": "the same, but the best decoder, which bounds every attacker on these weights and data, "
-    f"names less than {_LEAKS} points above chance (upper end of its interval)",
+    "defense, none is recognised above chance, and no ceiling excludes stronger attackers",
+    "holds on these weights": "the same, and the best decoder, a bound for every attacker on these weights and data, "
+    f"names less than {_LEAKS} points above chance (upper end, 95 % interval)",
     "holds, by its ε": f"no example is reconstructed, {_COUNTS} or more are without a defense, and the ε at this point "
-    f"proves that nobody recognises {_LEAKS} points above chance, on any weights",
-    "does not act here": "the readings are the undefended ones: the defense acts later, or elsewhere",
-    "no evidence": f"no example is reconstructed, and without a defense fewer than {_COUNTS} are: the zero may be the "
-    "attackers'",
-    "nothing was sent": "most readings are all zeros: what the defense holds back in the attacked round is sent later",
-    "no attack applies": "no attack of ours can read what this point shows",
+    f"bounds recognition to less than {_LEAKS} points above chance, on any weights",
+    "does not act here": "the readings equal the undefended readings: the defense acts later, or at another stage",
+    "no evidence": f"no example is reconstructed, fewer than {_COUNTS} are without a defense: the attackers may be "
+    "too weak",
+    "nothing was sent": "most readings are all zeros: the defense sends the attacked round later",
+    "no attack applies": "no attack here can read this point",
     "not measured yet": "a reference result is missing, with the defense or without",
 }
 (
@@ -198,7 +198,7 @@ def _verdict(of: Figures) -> str:
     return LOWER_BOUND
 
 
-def ledger(claims: Sequence[Claim], records: Sequence[Record], rows: Iterable[Row]) -> dict[str, list[Line]]:
+def judged(claims: Sequence[Claim], records: Sequence[Record], rows: Iterable[Row]) -> dict[str, list[Line]]:
     """Claim's id → its lines, by condition, setting and point; `rows` is the records' board."""
     by_key = {(row.key, row.defense): row for row in rows}
     conditions = by_condition(records)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from statistics import median
 
+from _make.markdown import COMMAND, HEAD
 from bench.cell import AttackCell
 from bench.leaderboard.attack_ranks import AttackRank
 from bench.leaderboard.board import Row
@@ -28,10 +29,10 @@ def page(
 ) -> str:
     """All of a suite's results."""
     parts = [
-        f"## Standings\n\n{standings_form.LEGEND}\n\n{standings_form.markdown(standings)}",
+        _standings(standings),
         "## Without a defense\n\nThe share of examples that some attack reconstructs; a condition *counts* where it is "
         f"half or more.\n\n{_undefended(rows)}",
-        f"## What it cost to measure\n\n{_costs(records)}",
+        _cost(records),
         "## The attacks\n\nOver all settings and points.  *Reconstructed* is the share of the examples that an attack "
         "saw, *of all* that of the condition's: in a cascade later attacks see what those before them left, so that "
         "the order is mostly the suite's (`bench run --full` ranks them).  *CPU s*: seconds for each example "
@@ -41,8 +42,26 @@ def page(
         "the worst point, which in a cascade is often the first that can.  The ids are of cells behind the row."
         f"\n\n{conditions(rows)}",
     ]
+    return "\n".join([_head(version, records, standings), *parts])
+
+
+def summary(version: str, records: Sequence[Record], standings: Sequence[Standing]) -> str:
+    """The standings and the cost of each setting."""
+    more = f"Undefended rows, attacks and every condition: `{COMMAND}` writes this page whole.\n"
+    return "\n".join([_head(version, records, standings), more, _standings(standings), _cost(records)])
+
+
+def _head(version: str, records: Sequence[Record], standings: Sequence[Standing]) -> str:
     made = f"{len(records)} cells of {len(standings)} settings; {machines(records)}; {code(records)}.\n"
-    return "\n".join([f"# {version}\n", made, *parts])
+    return HEAD.format(sources="the reference results") + f"# {version}\n\n{made}"
+
+
+def _standings(standings: Sequence[Standing]) -> str:
+    return f"## Standings\n\n{standings_form.LEGEND}\n\n{standings_form.markdown(standings)}"
+
+
+def _cost(records: Iterable[Record]) -> str:
+    return f"## What it cost to measure\n\n{_costs(records)}"
 
 
 def machines(records: Iterable[Record]) -> str:

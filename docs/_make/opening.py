@@ -1,0 +1,73 @@
+"""README's table: defenses that hide different points, at most eight rows from the standings."""
+
+from collections.abc import Sequence
+
+from _make.markdown import paragraph, table
+from bench.leaderboard.costs import UNDEFENDED
+from bench.leaderboard.forms.numbers import NONE, epsilon, rate, share
+from bench.leaderboard.standings import Place, Standing
+from bench.record.names import distinct
+
+LITTLE = 0.1  # of the examples
+TRAINS = 0.5  # of the undefended accuracy
+ROWS = 8
+HEADS = {"type-1": "client's update", "type-0": "server", "aggregate": "mean of {clients} clients"}
+SERVER = "type-0"
+
+
+def chosen(standings: Sequence[Standing]) -> list[Standing]:
+    """No defense; then, of the ranked settings that hide the same points and names, the most accurate one, by rank."""
+    groups: dict[tuple[bool, ...], list[Standing]] = {}
+    for each in standings:
+        if each.defense != UNDEFENDED and not each.missing and not each.faults:
+            groups.setdefault(_hidden(each), []).append(each)
+    best = [max(group, key=lambda each: (-len(each.diverged), each.accuracy or 0.0)) for group in groups.values()]
+    first = [each for each in standings if each.defense == UNDEFENDED]
+    return [*first, *sorted(best, key=lambda each: each.rank)][:ROWS]
+
+
+def opening(version: str, standings: Sequence[Standing], clients: int) -> str:
+    """The table of the chosen settings, and the rule of the choice; `clients`: how many the mean is over."""
+    names = distinct(each.defense for each in standings)
+    base = next((each.accuracy for each in standings if each.defense == UNDEFENDED), None)
+    heads = ["defense", *(head.format(clients=clients) for head in HEADS.values()), "recognised", "accuracy", "ε"]
+    rows = [
+        [
+            f"`{names[each.defense]}`",
+            *(_leaked(each.points.get(point)) for point in HEADS),
+            share(each.points[SERVER].recognised) if SERVER in each.points else NONE,
+            _accuracy(each, base),
+            NONE
+            if each.epsilon is None
+            else f"{epsilon(each.epsilon)}, {(each.epsilon_of or '').removeprefix('one ')}",
+        ]
+        for each in chosen(standings)
+    ]
+    note = (
+        "Columns 2 to 4: examples reconstructed by some attacker; ≥: a lower bound.  Recognised: examples told from "
+        "strangers by some attacker at the server.  †: less than half the undefended accuracy.  "
+        f"{len(standings)} settings, grouped by less or more than {share(LITTLE)} in each column (recognised: above "
+        "chance); a row is the most accurate ranked setting in a group, converged if possible.  All settings: "
+        f"[{version}](docs/results/{version}.md), `bench leaderboard --reference`."
+    )
+    return f"{table(heads, rows)}\n{paragraph(note)}"
+
+
+def _hidden(standing: Standing) -> tuple[bool, ...]:
+    places = [standing.points.get(point) for point in HEADS]
+    server = standing.points.get(SERVER)
+    return (*(place is not None and place.leaked < LITTLE for place in places), server is None or _unrecognised(server))
+
+
+def _unrecognised(place: Place) -> bool:
+    return (place.recognised or 0.0) - (place.chance or 0.0) < LITTLE
+
+
+def _leaked(place: Place | None) -> str:
+    return NONE if place is None else rate(place.leaked, lower_bound=place.lower_bound)
+
+
+def _accuracy(standing: Standing, base: float | None) -> str:
+    trains = base is None or standing.accuracy is None or standing.accuracy >= TRAINS * base
+    of = f" ({len(standing.diverged)} of {len(standing.costs)} nets diverged)" if standing.diverged else ""
+    return f"{share(standing.accuracy)}{'' if trains else '†'}{of}"

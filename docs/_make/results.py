@@ -1,0 +1,61 @@
+"""RESULTS.md, the index of all pages of results, and the page of a preset's run."""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from _make import preset, report
+from _make.exports import Export
+from _make.markdown import COMMAND, HEAD, table, title
+
+
+def index(version: str, opening: str, pages: Mapping[str, tuple[str, str]], linked: Collection[str]) -> str:
+    """The index: `opening` is README's table; `pages`: file name → title and headline; only `linked` pages get a
+    link, as the others are not in git."""
+    rows = [
+        [f"[{head}](docs/results/{name})" if name in linked else f"`{head}`", headline]
+        for name, (head, headline) in sorted(pages.items())
+    ]
+    parts = [
+        HEAD.format(sources="docs/remarks/, docs/results/ or the reference results") + "# Results\n",
+        "Each page has command, commit or fingerprint of the code, machine, intervals, and the papers' figures.\n",
+        *([f"## {version}\n", opening] if opening else []),
+        "## Pages\n",
+        *([] if linked >= pages.keys() else [f"Pages without a link are not in git: `{COMMAND}` writes them.\n"]),
+        table(["page", "headline"], rows),
+        "Claims of papers, each with our verdict: [docs/CLAIMS.md](docs/CLAIMS.md).\n",
+    ]
+    return "\n".join(parts)
+
+
+def exported(export: Export, remarks: str) -> str:
+    """The page of a preset's run: command, remarks by hand, tables."""
+    records = export.records
+    minutes = sum(record.cost.cpu_seconds for record in records) / 60
+    scale = f" --scale {export.scale}" if export.scale else ""
+    facts = [
+        f"`bench run --matrix {export.matrix}{scale}`",
+        f"commit {export.commit}, {report.code(records)}",
+        f"{len(records)} cells, {minutes:.0f} core-minutes",
+        report.machines(records),
+    ]
+    sources = f"docs/remarks/{export.name}.md or export the run again"
+    parts = [HEAD.format(sources=sources) + f"# {export.matrix}\n", f"{export.title}.\n", "; ".join(facts) + ".\n"]
+    return "\n".join([*parts, *([remarks] if remarks else []), preset.page(records, export.published)])
+
+
+def headline(remarks: str, otherwise: str) -> str:
+    """The first sentence in bold of the remarks, else the given one."""
+    _, bold, rest = remarks.partition("**")
+    return " ".join(rest.partition("**")[0].split()) if bold else otherwise
+
+
+def by_hand(folder: Path) -> dict[str, str]:
+    """File name → text of the pages of results that are written by hand."""
+    pages = {path.name: path.read_text("utf-8") for path in sorted(folder.glob("*.md"))}
+    return {name: text for name, text in pages.items() if not text.startswith("<!--")}
+
+
+def listed(page: str) -> tuple[str, str]:
+    """Title and first paragraph of a page by hand."""
+    head, rest = title(page)
+    return head, " ".join(rest.partition("\n\n")[0].split())
