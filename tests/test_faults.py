@@ -1,4 +1,4 @@
-"""What RELIABILITY.md says of faults: each is made here, and what came of it is looked at."""
+"""Faults that BENCHMARKS.md lists: each test makes a fault and looks at the result."""
 
 import io
 import json
