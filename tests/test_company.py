@@ -12,7 +12,7 @@ from tests.records import attack_record
 from bench.answer import company as beside
 from bench.answer.company import attack_together, part_of
 from bench.answer.context import Memory, RunContext
-from bench.answer.observation import observe_cell
+from bench.answer.observation import draw_and_observe
 from bench.answer.reconstruct import attacker_of
 from bench.answer.run import run
 from bench.attacks.base import Attack
@@ -90,7 +90,7 @@ def test_together_as_alone(tmp_path: Path, attack: str, knowledge: str) -> None:
         for n, defense in enumerate(defenses)
     ]
     context, memory, budget = RunContext(run=tmp_path), Memory(), Budget(evaluations=24, chunk=4)
-    readings = [in_double(observe_cell(each, context, memory).reading) for each in cells]
+    readings = [in_double(draw_and_observe(each, context, memory).reading) for each in cells]
     attacker: Attack = attacker_of(cells[0], readings[0])
     whole, rows = Reading.joined(readings)
     assert [len(each) for each in rows] == counts[: len(cells)]

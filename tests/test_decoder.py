@@ -11,16 +11,15 @@ from torch.distributions import Normal
 from bench.answer.attack import attack
 from bench.answer.context import Memory, RunContext
 from bench.answer.decoder import decoder_places, has_likelihood
-from bench.answer.gallery import granted_gallery
 from bench.answer.readings import take_reading
 from bench.answer.setup import prepare
-from bench.answer.victims import batches_of, draw_victims, truth_at
+from bench.answer.truth import truth_from
+from bench.answer.victims import batches_of
 from bench.contracts.trials import context_of, trial_of
 from bench.defenses.fed_alpha_cdp import FedAlphaCdp
 from bench.defenses.transforms.sensitivity import SensitivityNoise
 from bench.gradients import group_gradients, one_hot
 from bench.leaderboard.board import board
-from bench.points import point
 from bench.record.schema import Record
 
 
@@ -54,13 +53,10 @@ def test_a_batch_s_decoder_is_every_candidate_tried(tmp_path: Path, labels: bool
     """The squared distance of the reading from the mean gradient of candidate and mates, written out."""
     cell = cells(tmp_path, defense='{ name = "gaussian", at = "client", variance = 1e-2 }', batch=3, labels=labels)[-1]
     setup = prepare(cell, RunContext(run=tmp_path), Memory())
-    at = point(cell.point)
-    victims = draw_victims(cell, setup.source, at)
-    truth = truth_at(victims, at)
-    gallery = granted_gallery(cell, setup.data, truth)
+    drawn = truth_from(cell, setup.source)
+    truth, gallery = drawn.examples, drawn.gallery
     assert gallery is not None
-    batches = batches_of(cell, setup, victims, at)
-    reading = take_reading(cell, setup, at, victims, batches, None, gallery)
+    reading = take_reading(cell, setup, drawn, batches_of(cell, setup, drawn.victims, drawn.point))
     found = decoder_places(reading, truth, gallery)
     expected = []
     for row in range(len(reading)):
@@ -115,7 +111,7 @@ def test_nobody_names_more_of_a_batch_than_its_decoder(tmp_path: Path) -> None:
 
 def test_without_a_description_nobody_has_a_likelihood(tmp_path: Path) -> None:
     cell = cells(tmp_path, batch=3)[0]
-    setup, at = prepare(cell, RunContext(run=tmp_path), Memory()), point(cell.point)
-    victims = draw_victims(cell, setup.source, at)
-    reading = take_reading(cell, setup, at, victims, batches_of(cell, setup, victims, at))
+    setup = prepare(cell, RunContext(run=tmp_path), Memory())
+    drawn = truth_from(cell, setup.source)
+    reading = take_reading(cell, setup, drawn, batches_of(cell, setup, drawn.victims, drawn.point))
     assert not has_likelihood(reading)

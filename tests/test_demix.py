@@ -11,7 +11,8 @@ from bench.answer.context import Memory, RunContext
 from bench.answer.readings import take_reading
 from bench.answer.run import run
 from bench.answer.setup import prepare
-from bench.answer.victims import batches_of, draw_victims, trained_at, truth_at
+from bench.answer.truth import truth_from
+from bench.answer.victims import batches_of, trained_at, truth_at
 from bench.attacks.objective.mismatch import observations
 from bench.attacks.search import mixtures
 from bench.attacks.search.mixtures import Mixed
@@ -32,11 +33,10 @@ def batch_of(**changes: Any) -> AttackCell:
 
 def read(cell: AttackCell, tmp_path: Path) -> tuple[Reading, Victims, Any]:
     """The reading, its victims, and what was trained on."""
-    at = point(cell.point)
     setup = prepare(cell, RunContext(run=tmp_path), MEMORY)
-    victims = draw_victims(cell, setup.source, at)
-    reading = take_reading(cell, setup, at, victims, batches_of(cell, setup, victims, at))
-    return reading, victims, trained_at(cell, setup, victims, at)
+    drawn = truth_from(cell, setup.source)
+    reading = take_reading(cell, setup, drawn, batches_of(cell, setup, drawn.victims, drawn.point))
+    return reading, drawn.victims, trained_at(cell, setup, drawn.victims, drawn.point)
 
 
 def test_a_mixing_matrix_goes_with_the_examples_variables(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from tests.test_gallery import cells
 from torch import Tensor
 
 from bench.answer.context import Memory, RunContext
-from bench.answer.observation import observe_cell
+from bench.answer.observation import draw_and_observe
 from bench.attacks.candidates import combination
 from bench.attacks.candidates.exchange import Pool, pool_of
 from bench.attacks.objective.distance import Distance
@@ -22,7 +22,7 @@ CLOSE = 2e-3  # relative: single precision, and sums in another order
 
 def pool(cell: AttackCell, run: Path) -> tuple[Pool, list[dict[str, Tensor]]]:
     """All candidates of the cell's first reading, and its observations."""
-    reading: Reading = observe_cell(cell, RunContext(run=run), Memory()).reading
+    reading: Reading = draw_and_observe(cell, RunContext(run=run), Memory()).reading
     assert reading.gallery_labels is not None
     seen = [{name: value[:1] for name, value in each.items()} for each in observations(reading)]
     distance = by_likelihood(Distance(kind="l2"), reading)

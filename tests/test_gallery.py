@@ -8,17 +8,17 @@ from tests.records import attack_cell, attack_record, example
 
 from bench.answer.attack import attack
 from bench.answer.context import Memory, RunContext
-from bench.answer.gallery import granted_gallery, naming
+from bench.answer.gallery import naming
 from bench.answer.readings import take_reading
 from bench.answer.setup import prepare
-from bench.answer.victims import batches_of, draw_victims, truth_at
+from bench.answer.truth import truth_from
+from bench.answer.victims import batches_of
 from bench.attacks.gallery import LIST
 from bench.cell import AttackCell, Entry, Federated, Grants
 from bench.errors import NotApplicable
 from bench.leaderboard.board import board
 from bench.matrix.expand import expand
 from bench.matrix.read import read
-from bench.points import point
 from bench.record.metrics import NAMED_LIST
 from bench.record.schema import AttackConditions, Distortion, ReadingScore
 from bench.registry import entries as registry
@@ -127,9 +127,8 @@ def test_the_gallery_is_the_same_for_all_and_holds_the_truth_once(tmp_path: Path
     pruned = cells(tmp_path, batch=3, defense='"prune"')[0]
     galleries = []
     for cell in (plain, pruned):
-        setup = prepare(cell, RunContext(run=tmp_path), Memory())
-        truth = truth_at(draw_victims(cell, setup.source, point("type-1")), point("type-1"))
-        gallery = granted_gallery(cell, setup.data, truth)
+        drawn = truth_from(cell, prepare(cell, RunContext(run=tmp_path), Memory()).source)
+        truth, gallery = drawn.examples, drawn.gallery
         assert gallery is not None and len(gallery.inputs) == len(gallery.labels) == SIZE
         assert torch.equal(gallery.inputs[gallery.positions], truth.inputs)
         assert torch.equal(gallery.labels[gallery.positions], truth.labels)
@@ -149,12 +148,10 @@ def test_chance_is_what_blind_guesses_get(tmp_path: Path) -> None:
     """Guesses at random among the candidates of the granted labels, 4000 times over six readings of three."""
     cell = cells(tmp_path, batch=3, labels=True)[0]
     setup = prepare(cell, RunContext(run=tmp_path), Memory())
-    victims = draw_victims(cell, setup.source, point("type-1"))
-    batches = batches_of(cell, setup, victims, point("type-1"))
-    truth = truth_at(victims, point("type-1"))
-    gallery = granted_gallery(cell, setup.data, truth)
+    drawn = truth_from(cell, setup.source)
+    truth, gallery = drawn.examples, drawn.gallery
     assert gallery is not None
-    reading = take_reading(cell, setup, point("type-1"), victims, batches, None, gallery)
+    reading = take_reading(cell, setup, drawn, batches_of(cell, setup, drawn.victims, drawn.point))
     made = registry.instance("attacks", "gallery", {}).reconstruct(reading, Budget(evaluations=1), Key(seed=0))
     found = naming(gallery, truth, made, labels=True)
     assert found is not None and reading.labels is not None

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from bench.answer.context import Memory, RunContext
+from bench.answer.place import HERE
 from bench.answer.run import run
 from bench.answer.train import OnProgress
 from bench.cell import AnyCell, TrainingCell
@@ -32,7 +33,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-import bench.answer.attack
+import bench.answer.scores
 from bench.attacks.cpl import Cpl
 from bench.attacks.priors_only import MeanPicture
 from bench.datasets.cancer import Cancer
@@ -49,10 +50,10 @@ class TwinMlp(Mlp): pass
 class TwinCancer(Cancer): pass
 
 if str(os.getpid()) != os.environ["SCORER"]:
-    _score = bench.answer.attack.score
+    _score = bench.answer.scores.score
     def worthless(inputs, labels, reconstruction, **rest):
         return _score(inputs, labels, replace(reconstruction, inputs=reconstruction.inputs * 0), **rest)
-    bench.answer.attack.score = worthless
+    bench.answer.scores.score = worthless
 
 def victims():
     return [each for each in gc.get_objects() if type(each) is Victims]
@@ -370,7 +371,7 @@ def test_a_defense_is_checked_beside_its_cells(
         attacks(plugin, tmp_path, defense=name)[0] for name in ("twin-gaussian", "holds-lock", "gaussian")
     )
     apart([], tmp_path / "run")  # this process has none of the code
-    assert broken(honest, isolation) == broken(built_in, isolation) == broken(built_in, None) == ()
+    assert broken(honest, isolation) == broken(built_in, isolation) == broken(built_in, HERE) == ()
     names = [line.partition(":")[0] for line in broken(absent, isolation)]
     assert names == ["declared", "stages", "acts"]
 

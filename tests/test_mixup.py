@@ -12,13 +12,15 @@ from scipy.stats import beta, kstest
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bench.answer import attack as answer
+from bench.answer import place
 from bench.answer.context import Memory, RunContext
+from bench.answer.originals import EITHER, other_originals
 from bench.answer.readings import take_reading
-from bench.answer.reconstruct import Attempt
 from bench.answer.run import run
-from bench.answer.setup import prepare, prepare_source
-from bench.answer.victims import batches_of, draw_victims, originals_at, trained_at, truth_at
+from bench.answer.setup import prepare
+from bench.answer.truth import truth_from
+from bench.answer.values import Attempt
+from bench.answer.victims import batches_of, trained_at, truth_at
 from bench.cell import AttackCell, DataRef, Entry, Federated, Grants
 from bench.contracts.run import check_instance
 from bench.contracts.situations import data, setting_of
@@ -33,7 +35,7 @@ from bench.federated.stages import DrawKey, Stages, stages
 from bench.points import POINTS, point
 from bench.record.schema import AttackResult
 from bench.registry import entries as registry
-from bench.registry.mixing import EITHER, mixes, mixes_alone, originals
+from bench.registry.mixing import mixes, mixes_alone, originals
 from bench.submission import truth as checked
 from bench.submission.figures import findings
 from bench.trip import Reconstruction, Status
@@ -264,12 +266,12 @@ def test_its_description_is_the_identity_and_never_a_likelihood() -> None:
 
 def of(cell: AttackCell, tmp: Path) -> Any:
     """The originals of a cell's readings, and what was trained on."""
-    context, at = RunContext(run=tmp), point(cell.point)
-    victims = draw_victims(cell, prepare_source(cell, context, MEMORY), at)
+    setup = prepare(cell, RunContext(run=tmp), MEMORY)
+    truth = truth_from(cell, setup.source)
     return SimpleNamespace(
-        originals=originals_at(cell, victims, at),
-        whole=truth_at(victims, point("type-1")),
-        trained=trained_at(cell, prepare(cell, context, MEMORY), victims, at),
+        originals=(truth.examples, *other_originals(cell, truth)),
+        whole=truth_at(truth.victims, point("type-1")),
+        trained=trained_at(cell, setup, truth.victims, truth.point),
     )
 
 
@@ -300,11 +302,11 @@ def planted(cell: AttackCell, guess: Tensor, tmp: Path, monkeypatch: pytest.Monk
         restarts=ones,
         status=(fine,) * count,
     )
-    monkeypatch.setattr(answer, "reconstruct", lambda *args: Attempt(reconstruction=claim))
+    monkeypatch.setattr(place, "reconstruct", lambda *args: Attempt(reconstruction=claim))
     record = run(cell, RunContext(run=tmp), MEMORY)
     assert record.attack is not None, record.reason
     assert findings(record) == []
-    source = prepare_source(cell, RunContext(run=tmp), MEMORY)
+    source = prepare(cell, RunContext(run=tmp), MEMORY).source
     (path,) = tmp.glob(f"arrays/{record.arrays}.npz")
     with np.load(path) as arrays:
         assert list(checked._findings(cell, record.attack, source.data, dict(arrays))) == []
@@ -392,7 +394,7 @@ def test_a_submission_that_is_scored_against_the_farther_original_is_found(
     result = planted(cell, torch.from_numpy(guess), tmp_path, monkeypatch)
     rows = [n for n, reading in enumerate(result.readings) if not reading.leaked]
     assert rows  # the mixture itself is no leak
-    source = prepare_source(cell, RunContext(run=tmp_path), MEMORY)
+    source = prepare(cell, RunContext(run=tmp_path), MEMORY).source
     lie = {"truth": first, "reconstruction": guess}
     (line,) = checked._findings(cell, result, source.data, lie)
     assert line == f"reading {rows[0]}: it is scored against the farther of its mixed example's originals"
@@ -415,9 +417,9 @@ def test_who_knows_the_defense_finds_the_mixture_and_its_self_check_is_at_zero(w
 
 def test_a_black_box_attacker_mixes_a_candidate_with_a_public_example(tmp_path: Path) -> None:
     cell = cell_of(knowledge="black-box", attack=Entry(name="learned-inverter"), grants=Grants())
-    setup, at = prepare(cell, RunContext(run=tmp_path), MEMORY), point("type-2")
-    victims = draw_victims(cell, setup.source, at)
-    reading = take_reading(cell, setup, at, victims, batches_of(cell, setup, victims, at))
+    setup = prepare(cell, RunContext(run=tmp_path), MEMORY)
+    truth = truth_from(cell, setup.source)
+    reading = take_reading(cell, setup, truth, batches_of(cell, setup, truth.victims, truth.point))
     assert reading.simulator is not None
     x, y = reading.public_inputs[4:6, None], reading.public_labels[4:6, None]
     first, again, other = (reading.simulator(x, y, draw) for draw in (0, 0, 1))

@@ -14,7 +14,8 @@ from bench.answer.context import Memory, RunContext
 from bench.answer.readings import reading_hash, take_reading
 from bench.answer.run import run
 from bench.answer.setup import Setup, prepare
-from bench.answer.victims import Truth, batches_of, draw_victims, truth_at
+from bench.answer.truth import truth_from
+from bench.answer.victims import Truth, batches_of
 from bench.cell import AttackCell, DataRef, Entry, Federated, Grants
 from bench.contracts.situations import data
 from bench.defenses.base import Context, Defense, Setting, StageTransforms, State, Tensors, Transform
@@ -25,7 +26,7 @@ from bench.federated.pipeline import run_round
 from bench.federated.simulator import RoundSimulator, simulator_seed
 from bench.federated.stages import DrawKey, stages
 from bench.parameters import values
-from bench.points import POINTS, point
+from bench.points import POINTS
 from bench.registry import entries as registry
 from bench.trip import Reading
 
@@ -70,11 +71,10 @@ def cell_of(defense: str = "none", where: str = "type-2", **changes: Any) -> Att
 
 
 def taken(cell: AttackCell, tmp: Path) -> tuple[Setup, Reading, Truth]:
-    at = point(cell.point)
     setup = prepare(cell, RunContext(run=tmp), MEMORY)
-    victims = draw_victims(cell, setup.source, at)
-    batches = batches_of(cell, setup, victims, at)
-    return setup, take_reading(cell, setup, at, victims, batches, MEMORY.simulations), truth_at(victims, at)
+    truth = truth_from(cell, setup.source)
+    batches = batches_of(cell, setup, truth.victims, truth.point)
+    return setup, take_reading(cell, setup, truth, batches, MEMORY.simulations), truth.examples
 
 
 @pytest.mark.parametrize("where", POINTS)

@@ -14,7 +14,7 @@ from torch import Tensor
 from bench import trip
 from bench.answer import company, observation
 from bench.answer.context import Memory, RunContext
-from bench.answer.observation import observe_cell
+from bench.answer.observation import draw_and_observe
 from bench.answer.victims import Truth
 from bench.cell import AttackCell
 from bench.contracts.situations import situation
@@ -150,7 +150,7 @@ def cascade(run: Path, **changes: Any) -> AttackCell:
 
 @pytest.mark.usefixtures("_granted")
 def test_a_grant_with_a_value_per_reading_in_a_cascade(tmp_path: Path) -> None:
-    reading = observe_cell(cascade(tmp_path), RunContext(run=tmp_path), Memory()).reading
+    reading = draw_and_observe(cascade(tmp_path), RunContext(run=tmp_path), Memory()).reading
     assert reading.indices == (2, 3) and aligned(reading)
 
 

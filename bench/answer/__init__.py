@@ -1,1 +1,1 @@
-"""One cell, from its configuration to its record."""
+"""A cell's way from configuration to record."""

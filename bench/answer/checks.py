@@ -1,23 +1,19 @@
-"""What stands beside the scores: the distortion of the readings, the attacker's self-check, the circumstances
-(`AttackConditions`: norms, accuracy, what is described), ε at the point.
-
-All of it is known to the harness alone.
-"""
+"""Checks by the harness next to the scores: distortion, self-check, circumstances, ε at the point."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from bench import rng
 from bench.answer.decoder import decoder_places, has_likelihood
 from bench.answer.explained import explained
-from bench.answer.gallery import Gallery
 from bench.answer.readings import observe
+from bench.answer.reconstruct import attacker_of
 from bench.answer.setup import Setup, defense_of
-from bench.answer.victims import Truth
+from bench.answer.truth import CellTruth
+from bench.answer.values import Diagnosis, finite
+from bench.answer.victims import Truth, trained_at
 from bench.attacks.base import Attack
 from bench.ceilings.linear_gaussian import mean_squared_errors
 from bench.cell import AttackCell
@@ -27,54 +23,25 @@ from bench.federated.describe import is_random, untouched
 from bench.federated.privacy import at_point
 from bench.gradients import one_hot
 from bench.points import Point
-from bench.record.schema import AttackConditions, Distortion, Epsilon, Privacy, SelfCheck
+from bench.record.schema import AttackConditions, Epsilon, Privacy, SelfCheck
 from bench.scoring.reading import reading_cosine, reading_snr
 from bench.trip import Reading
 
-REFERENCES = 8  # readings of a cell: seconds each
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnosis:
-    """`snr_db` and `cosine` are of each reading against the undefended one; `places` as of `decoder_places`;
-    `reference_db` as of `reference`."""
-
-    snr_db: tuple[float | None, ...]
-    cosine: tuple[float | None, ...]
-    distortion: Distortion
-    self_check: SelfCheck
-    conditions: AttackConditions
-    privacy: Privacy
-    places: tuple[int, ...] | None = None
-    reference_db: float | None = None
-
-    def of(self, rows: tuple[int, ...]) -> Distortion:
-        """The distortion of some readings, by number."""
-        if len(rows) == len(self.snr_db):
-            return self.distortion
-        snr, cosine = (np.array([each[row] for row in rows], np.float64) for each in (self.snr_db, self.cosine))
-        return Distortion(
-            snr_db_median=finite(float(np.median(snr))),
-            snr_db_least=finite(float(np.min(snr))),
-            cosine_median=finite(float(np.median(cosine))),
-        )
+REFERENCES = 8  # readings per cell: seconds each
 
 
 def diagnose(
-    cell: AttackCell,
-    setup: Setup,
-    point: Point,
-    reading: Reading,
-    batches: Sequence[Batches],
-    attacker: Attack,
-    truth: Truth,
-    trained: Truth,
-    gallery: Gallery | None = None,
+    cell: AttackCell, setup: Setup, truth: CellTruth, reading: Reading, batches: Sequence[Batches]
 ) -> Diagnosis:
-    """All the checks of one attack cell; `trained`: what the gradients were computed on, the truth after stage
-    `input`."""
-    places = None if gallery is None else decoder_places(reading, truth, gallery)
-    undefended = observe(cell, setup, point, batches, setup.undefended)
+    """All checks on an observed cell, before readings are left out.
+
+    Raises `NotApplicable` for a reading refused by the attack.
+    """
+    attacker = attacker_of(cell, reading)
+    examples = truth.examples
+    trained = trained_at(cell, setup, truth.victims, truth.point)  # the truth after stage `input`
+    places = None if truth.gallery is None else decoder_places(reading, examples, truth.gallery)
+    undefended = observe(cell, setup, truth.point, batches, setup.undefended)
     values = {name: value.numpy() for name, value in reading.values.items()}
     without = {
         name: value[:, None].expand(-1, len(reading.rounds), *value.shape[1:]).numpy()
@@ -84,29 +51,25 @@ def diagnose(
     return Diagnosis(
         snr_db=tuple(finite(float(value)) for value in snr),
         cosine=tuple(finite(float(value)) for value in cosine),
-        distortion=Distortion(
-            snr_db_median=finite(float(np.median(snr))),
-            snr_db_least=finite(float(np.min(snr))),
-            cosine_median=finite(float(np.median(cosine))),
-        ),
         self_check=self_check(attacker, reading, trained, setup, cell.seed),
-        conditions=conditions(cell, setup, point, reading, undefended, decoded=places is not None),
-        privacy=privacy_at(cell, setup, point, reading),
+        conditions=conditions(cell, setup, truth.point, reading, undefended, decoded=places is not None),
+        privacy=privacy_at(cell, setup, truth.point, reading),
         places=places,
-        reference_db=reference(reading, truth) if cell.reference and not setup.stages.has("input") else None,
+        reference_db=reference(reading, examples) if cell.reference and not setup.stages.has("input") else None,
     )
 
 
 def reference(reading: Reading, truth: Truth) -> float | None:
-    """The median PSNR of the linear-Gaussian reference over the first readings; None where it has none, and for
-    tables."""
+    """Median PSNR by the linear-Gaussian reference, first readings only; None for tables and unsupported cells."""
     errors = mean_squared_errors(reading, truth.inputs[:REFERENCES, 0], truth.labels[:REFERENCES, 0])
     return None if errors is None or reading.kind != "image" else float(-10 * errors.median().log10())
 
 
 def self_check(attacker: Attack, reading: Reading, truth: Truth, setup: Setup, seed: int) -> SelfCheck:
-    """The matching distance at the truth, what was trained on, and at random public examples; absent for attacks that
-    match nothing."""
+    """The attack's objective at the truth (the training examples) and at random public examples.
+
+    Without figures for attacks without an objective.
+    """
     described = explained(reading, truth)
     objective = attacker.objective(reading)
     if objective is None:
@@ -134,7 +97,7 @@ def conditions(
     *,
     decoded: bool = False,
 ) -> AttackConditions:
-    """What the attack ran under; `decoded`: the batch's decoder answered beside it."""
+    """Circumstances; `decoded`: the batch's decoder gave ranks."""
     norms = torch.stack([value.flatten(1).square().sum(1) for value in undefended.values()]).sum(0).sqrt()
     weights_norm = float(sum(value.square().sum() for value in setup.weights.values()) ** 0.5)
     knows_all = reading.description is not None or untouched(setup.stages, point)
@@ -155,7 +118,7 @@ def conditions(
 
 
 def privacy_at(cell: AttackCell, setup: Setup, point: Point, reading: Reading) -> Privacy:
-    """ε at the point: what bounds any attacker there, or why nothing does."""
+    """ε at the point, or the reason for its absence."""
     spent, absent = at_point(
         defense_of(cell),
         setup.setting,
@@ -169,10 +132,6 @@ def privacy_at(cell: AttackCell, setup: Setup, point: Point, reading: Reading) -
 
 
 def privacy(figures: tuple[EpsilonReport, ...], headline: EpsilonReport | None, absent: str | None) -> Privacy:
-    """ε as a record has it: every figure, the headline's, and why there is none."""
+    """ε in a record's form: all figures, the headline figure, the reason for its absence."""
     epsilon, absent = (headline.epsilon, headline.absent) if headline else (None, absent)
     return Privacy(epsilon=epsilon, absent=absent, figures=tuple(Epsilon(**figure.json()) for figure in figures))
-
-
-def finite(value: float) -> float | None:
-    return value if np.isfinite(value) else None

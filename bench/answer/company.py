@@ -1,7 +1,7 @@
-"""Cells attacked side by side: readings of the same model, weights and objective as the rows of one batch.
+"""Several cells in a single attack batch: readings under the same model, weights and objective.
 
-One cell's readings do not fill a GPU.  Each cell is answered by itself all the same: what its readings got waits in
-memory for its turn.  Which cells it was attacked beside is noted in its cost, and is no part of it.
+A single cell rarely fills a GPU.  Every cell still gets a separate record: results wait in `Memory.attacked` for the
+cell's turn, and the cost names the company.
 """
 
 import time
@@ -10,17 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from bench.answer.context import Memory, RunContext, many_rows
-from bench.answer.observation import Observation, observe_cell
+from bench.answer.observation import draw_and_observe
 from bench.answer.readings import reading_hash
-from bench.answer.reconstruct import (
-    Attempt,
-    ReadingKey,
-    attack_readings,
-    attacker_of,
-    reading_key,
-    remember,
-    rows_at_once,
-)
+from bench.answer.reconstruct import ReadingKey, attack_readings, attacker_of, reading_key, remember, rows_at_once
+from bench.answer.values import Attempt, Observation
 from bench.attacks.base import Attack
 from bench.cell import AnyCell, AttackCell
 from bench.registry import entries as registry
@@ -29,22 +22,26 @@ from bench.trip import TRACED, Budget, Reading, Reconstruction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Member:
-    """A cell of a company; `wall` and `cpu` are the seconds that its observation took."""
-
     cell: AttackCell
     observation: Observation
     key: ReadingKey
     wall: float
+    """Seconds for the observation."""
     cpu: float
+    """CPU seconds for the observation."""
+
+    @property
+    def reading(self) -> Reading:
+        return self.observation.reading
 
 
 def attack_together(cell: AnyCell, company: Sequence[AnyCell], context: RunContext, memory: Memory) -> None:
-    """Attack the readings of `cell` and those of its `company` that fit beside them, and keep for each what it gets.
+    """Attack `cell` with later cells from `company`, as many as the device holds; results wait in memory.
 
-    Cells whose objective is another's are left out.  Where the attack fails, nothing is kept: each cell is then
-    attacked by itself and says what happened.
+    Cells with another objective are skipped.  After a failure no result is kept: each cell then reports the failure at
+    its own turn.
     """
-    if not isinstance(cell, AttackCell) or cell.id in memory.attacked or not many_rows(context):
+    if not company or not isinstance(cell, AttackCell) or cell.id in memory.attacked or not many_rows(context):
         return
     coming = {other.id for other in company}
     for other in memory.attacked.keys() - coming:  # another worker took it
@@ -54,7 +51,7 @@ def attack_together(cell: AnyCell, company: Sequence[AnyCell], context: RunConte
         members = _members(cell, company, context, memory)
     if len(members) < 2:
         return
-    whole, rows = Reading.joined([member.observation.reading for member in members])
+    whole, rows = Reading.joined([member.reading for member in members])
     budget = Budget(
         evaluations=cell.evaluations, chunk=cell.chunk, traced=sum(index < TRACED for index in whole.indices)
     )
@@ -92,29 +89,30 @@ def part_of(whole: Reconstruction, rows: Sequence[int]) -> Reconstruction:
 
 
 def _members(cell: AttackCell, company: Sequence[AnyCell], context: RunContext, memory: Memory) -> list[_Member]:
-    """The cell and those of its company whose readings are attacked beside its own, each reading once."""
+    """The cell and its suitable company, without duplicate readings."""
     others = list(_alike(cell, company))
     attack: type[Attack] = registry.load("attacks", cell.attack.name)
     if not others or not attack.mergeable or cell.knowledge == "black-box":
         return []
-    own = _observed(cell, context, memory)
-    reading = own.observation.reading
-    room, shared, members = rows_at_once(context, reading) - len(reading), reading_hash(reading.of(())), [own]
+    members = [_observed(cell, context, memory)]
+    if not len(members[0].reading):  # a cascade left none
+        return []
+    room = rows_at_once(context, members[0].reading) - len(members[0].reading)
+    shared = reading_hash(members[0].reading.of(()))
     for other in others:
         if other.readings > room:
             break
         with suppress(Exception):
             member = _observed(other, context, memory)
             known = member.key in memory.reconstructions or any(each.key == member.key for each in members)
-            if reading_hash(member.observation.reading.of(())) == shared and not known:
+            if len(member.reading) and reading_hash(member.reading.of(())) == shared and not known:
                 members.append(member)
                 room -= other.readings
     return members
 
 
 def _alike(cell: AttackCell, company: Sequence[AnyCell]) -> Iterator[AttackCell]:
-    """Those that may have the same objective: all else that differs is the defense, of plain attackers, the draw, or
-    the point."""
+    """Cells with a possibly equal objective: only draw, point and, for plain attackers, defense differ."""
     anything = {"defense": cell.defense, "draw": 0, "point": cell.point, "reference": False, "after": ()}
     own = cell.model_copy(update=anything).canonical()
     for other in company:
@@ -126,7 +124,7 @@ def _alike(cell: AttackCell, company: Sequence[AnyCell]) -> Iterator[AttackCell]
 
 def _observed(cell: AttackCell, context: RunContext, memory: Memory) -> _Member:
     began, cpu = time.perf_counter(), time.process_time()
-    observation = observe_cell(cell, context, memory)
+    observation = draw_and_observe(cell, context, memory)
     return _Member(
         cell=cell,
         observation=observation,

@@ -1,9 +1,10 @@
-"""Where a run lives, what a worker keeps between cells, and what a training tells while it runs."""
+"""A run's folders and device, a worker's memory, and a training's progress."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.answer.values import Attempt, Observation
 from bench.datasets.base import Data
 from bench.federated.simulator import Kept
 from bench.trip import Reconstruction
@@ -11,46 +12,56 @@ from bench.trip import Reconstruction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
-    """A run's folder, data folder and device.
-
-    `threads` may be taken by a training's groups of clients; `save_every` is the seconds between two saved states of a
-    training, and `time_limit` the seconds that a cell may take.  `rows`: readings attacked at once, of several cells
-    together; None: as many as a GPU has room for, on a CPU each cell by itself.  With `data_errors_fail_cell` data that
-    are missing or altered crash the cell; without, they are the machine's fault, and raised.
-    """
+    """A run's environment: folders, device, limits."""
 
     run: Path
+    """Run folder."""
     data_dir: Path | None = None
+    """Data folder; None for the default."""
     device: str = "cpu"
+    """Torch device."""
     threads: int = 1
+    """Threads for a training's client groups; attacks use a single thread."""
     save_every: float = 60.0
+    """Seconds between saved training states."""
     time_limit: float | None = None
+    """Seconds allowed per cell."""
     rows: int | None = None
+    """Readings attacked at once, over several cells; None: GPU capacity, or a single cell on a CPU."""
     data_errors_fail_cell: bool = True
+    """True: missing or altered data crash the cell.  False: they are raised, as the machine's fault."""
 
 
 def many_rows(context: RunContext) -> bool:
-    """Whether readings of several cells may be attacked together; not with a time limit, which is each cell's own."""
+    """Whether several cells may share a batch; never with a time limit, since the limit is per cell."""
     return context.time_limit is None and (context.rows is not None or context.device != "cpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingProgress:
-    """How far a training cell is: rounds done of all, accuracy as last tested, ε so far (the paper's count)."""
+    """A training cell's progress after a round."""
 
     round: int
+    """Finished rounds."""
     rounds: int
+    """Planned rounds."""
     accuracy: float
+    """Last tested accuracy."""
     epsilon: float | None
+    """ε so far, by the paper's count."""
     seconds_left: float
+    """Estimated remaining time."""
 
 
 @dataclass(slots=True)
 class Memory:
-    """What a worker keeps between cells: loaded data, reconstructions by attack and reading, simulated readings, and of
-    cells that were `attacked` beside another, by id, their observation and attempt (`bench.answer.company`)."""
+    """A worker's memory between cells."""
 
     data: dict[str, Data] = field(default_factory=dict)
+    """Loaded data sets."""
     reconstructions: dict[tuple[Any, ...], tuple[Reconstruction, str]] = field(default_factory=dict)
+    """Reconstructions by reading and attack, with the cell's id (`bench.answer.reconstruct`)."""
     simulations: Kept = field(default_factory=dict)
-    attacked: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    """Simulated readings."""
+    attacked: dict[str, tuple[Observation, Attempt]] = field(default_factory=dict)
+    """Results by cell id for cells attacked before their turn (`bench.answer.company`)."""

@@ -1,7 +1,7 @@
-"""The best decoder of a batch: which candidate stands where the truth does, to who knows the other examples?
+"""Likelihood decoder for batches: the truth's rank among candidates, given all other examples in the batch.
 
-Among exchangeable candidates no attacker does better than the likelihood, and knowing the others only helps: its share
-bounds every attacker's on these weights and data.  The harness alone can ask, as it has the others.
+No attacker beats the likelihood among exchangeable candidates, and known batch mates only help.  So the decoder's share
+bounds all attackers on the same weights and data.
 """
 
 import torch
@@ -14,12 +14,12 @@ from bench.attacks.objective.rescale import rescaled
 from bench.gradients import one_hot
 from bench.trip import Reading
 
-EXAMPLES = 16  # of a reading, at most: each candidate costs as many gradients
+EXAMPLES = 16  # per reading, at most: a candidate costs a gradient per example
 _CHUNK = 64  # candidates side by side
 
 
 def has_likelihood(reading: Reading) -> bool:
-    """Whether all that is random in the reading is a noise of known law."""
+    """Whether a noise with known law is the only randomness in the reading."""
     description = reading.description
     if description is None or reading.steps > 1 or reading.linked != "vector" or not description.additive:
         return False
@@ -29,9 +29,11 @@ def has_likelihood(reading: Reading) -> bool:
 
 
 def decoder_places(reading: Reading, truth: Truth, gallery: Gallery) -> tuple[int, ...] | None:
-    """At which place, from 0, of the candidates by their likelihood each reading's first example stands; among those
-    of its label where labels are granted.  None for single examples, whose attacker is the decoder itself, for larger
-    readings than `EXAMPLES`, and without a likelihood."""
+    """Rank by likelihood, from 0, for each reading's first example; with granted labels within its label.
+
+    None for single examples (the attacker is then the decoder), for more than `EXAMPLES` examples, and without a
+    likelihood.
+    """
     if not 1 < reading.examples <= EXAMPLES or not has_likelihood(reading):
         return None
     reading = rescaled(reading)
@@ -46,7 +48,7 @@ def decoder_places(reading: Reading, truth: Truth, gallery: Gallery) -> tuple[in
         rivals = torch.ones(len(gallery.labels), dtype=torch.bool)
         if reading.labels is not None:
             rivals = gallery.labels == gallery.labels[own]
-        rivals[gallery.positions[row, 1:]] = False  # they are known
+        rivals[gallery.positions[row, 1:]] = False  # known batch mates
         among = rivals.nonzero()[:, 0]
         scores = []
         for chosen in among.split(_CHUNK):

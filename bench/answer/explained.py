@@ -1,6 +1,6 @@
-"""Does the truth explain the reading?  The description at the truth, against what the reading shows, in every cell.
+"""Check in every cell: the description at the truth gives the reading, up to the stated noise.
 
-The contract `description` asks the same of a trial of its own, which a defense may know, and `noise` what is added.
+The contracts `description` and `noise` check the same on a trial, which a defense could recognise.
 """
 
 import torch
@@ -11,15 +11,17 @@ from bench.attacks.objective.mismatch import Mismatch, observations
 from bench.attacks.objective.rescale import rescaled
 from bench.trip import Reading
 
-_ROUNDING = 1e-5  # of the reading's squared norm, in single precision
-_ERRORS = 6.0  # standard errors of a mean square, of the heaviest law: Laplace's
-_LAPLACE = 5.0  # variance of a squared draw, in squared variances
+_ROUNDING = 1e-5  # relative to the reading's squared norm, in single precision
+_ERRORS = 6.0  # standard errors for a mean square under the heaviest law, Laplace
+_LAPLACE = 5.0  # variance for a squared draw, in squared variances
 
 
 def explained(reading: Reading, truth: Truth) -> bool | None:
-    """Whether reading and described truth are apart by the stated noise: no more, and no less where its variance is not
-    a bound.  None without a description, where more than added noise is random, or its law is its own, and of the mean
-    of clients who took several local steps, which nobody simulates."""
+    """Whether reading and described truth differ by the stated noise: no more, and no less unless it is a bound.
+
+    None without a description, with randomness other than additive Gaussian or Laplace noise, and for a mean over
+    clients with several local steps (no simulation).
+    """
     if reading.description is None or not reading.description.additive or reading.linked != "vector":
         return None
     if reading.senders > 1 and reading.steps > 1:

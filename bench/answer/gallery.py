@@ -1,7 +1,7 @@
-"""The gallery that a cell grants: the examples of its readings among strangers of the gallery split."""
+"""Granted gallery: the victims' examples among strangers from the gallery split."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -15,23 +15,25 @@ from bench.datasets.base import Data
 from bench.errors import NotApplicable
 from bench.federated.batches import data_key
 from bench.scoring.identify import Naming
-from bench.trip import Reconstruction
+from bench.trip import READING, SHARED, ByReading, Reconstruction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gallery:
-    """`inputs` (candidate, *shape) and `labels` (candidate,), in a keyed order; `positions` (reading, example) are
-    those of the truth, for the harness alone."""
+class Gallery(ByReading):
+    """Candidates in a keyed order."""
 
-    inputs: Tensor
-    labels: Tensor
-    positions: Tensor
+    inputs: Tensor = field(metadata=SHARED)
+    """(candidate, *shape)."""
+    labels: Tensor = field(metadata=SHARED)
+    """(candidate,)."""
+    positions: Tensor = field(metadata=READING)
+    """(reading, example): the truth's candidate numbers, for the harness only."""
 
 
 def granted_gallery(cell: AttackCell, data: Data, truth: Truth) -> Gallery | None:
-    """The gallery of this cell, the same for all defenses and attacks; None where none is granted.
+    """The cell's gallery, equal for all defenses and attacks; None without a grant.
 
-    Raises `NotApplicable` where its size leaves no stranger, or asks for more than there are.
+    Raises `NotApplicable` for a size without room for strangers, or with more strangers than the split holds.
     """
     if not cell.grants.gallery:
         return None
@@ -48,7 +50,7 @@ def granted_gallery(cell: AttackCell, data: Data, truth: Truth) -> Gallery | Non
         [truth.inputs.flatten(0, 1)[first], torch.from_numpy(strangers.floats(slice(0, count))).to(truth.inputs)]
     )
     labels = torch.cat([truth.labels.flatten()[first], torch.from_numpy(strangers.labels[:count]).to(truth.labels)])
-    place = torch.from_numpy(np.argsort(order))  # of each, in that order
+    place = torch.from_numpy(np.argsort(order))  # example → place in the order
     return Gallery(
         inputs=inputs[order],
         labels=labels[order],
@@ -57,8 +59,7 @@ def granted_gallery(cell: AttackCell, data: Data, truth: Truth) -> Gallery | Non
 
 
 def naming(gallery: Gallery, truth: Truth, reconstruction: Reconstruction, *, labels: bool) -> Naming | None:
-    """Which examples the attack named, and what a blind guess would: of as many candidates as it may name, among those
-    of the example's label where `labels` are granted.  None for an attack that names none."""
+    """The examples named by the attack, and a blind guess's chance; None for an attack without names."""
     if reconstruction.named is None:
         return None
     named = reconstruction.named.cpu()
@@ -70,8 +71,7 @@ def naming(gallery: Gallery, truth: Truth, reconstruction: Reconstruction, *, la
 
 
 def naming_chance(gallery: Gallery, truth: Truth, *, labels: bool) -> float:
-    """What a blind guess names: of as many candidates as a reading has examples, among those of the example's label
-    where `labels` are granted."""
+    """Chance that a blind guess names an example: a draw per example, with granted `labels` within the label."""
     if not labels:
         return truth.labels.shape[1] / len(gallery.labels)
     of_label = torch.bincount(gallery.labels)
@@ -80,7 +80,7 @@ def naming_chance(gallery: Gallery, truth: Truth, *, labels: bool) -> float:
 
 
 def of_first(places: Sequence[int], hits: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """The decoder's places of each reading's first example as `Naming` has them, in the shape of `hits`."""
+    """The decoder's places for first examples, in the shape of `hits`; -1 for other examples."""
     whole = np.full(hits.shape, -1, np.int64)
     whole[:, 0] = places
     return whole

@@ -1,5 +1,4 @@
-"""What would answer a cell in a run: the code of bench and of the cell's entries, the weights by content, and what a
-cascade has left."""
+"""Provenance: bench's and the entries' code, weights by content, readings left by a cascade."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from bench.record.schema import Provenance
 
 
 def provenance(cell: AttackCell | TrainingCell, run: Path) -> Provenance:
-    """The provenance that a record of this cell would have if it ran now."""
+    """Provenance for the cell's record if it ran now."""
     code = fingerprint.of_cell(cell)
     if not isinstance(cell, AttackCell):
         return code

@@ -1,6 +1,6 @@
-"""What an attacker knows of public data: examples of the same kind, their first two moments, or nothing.
+"""Public data granted to an attacker: the public split, draws with its moments, or draws from a generic law.
 
-Draws of the law that is known stand in for examples, so that every attack reads its statistics off examples.
+Attacks always get examples, so their statistics need no second code path.
 """
 
 import torch
@@ -10,21 +10,21 @@ from bench.cell import PublicKnowledge
 from bench.datasets.base import Data
 from bench.rng import generator
 
-_DRAWS = 512  # examples drawn from a law
-_DEVIATION = 0.25  # of a pixel that nothing is known of, around grey
-_COMMON = 0.9  # of that variance, the same in all channels
+_DRAWS = 512  # examples from a law
+_DEVIATION = 0.25  # standard deviation around grey, for an unknown pixel
+_COMMON = 0.9  # share in its variance common to all channels
 
 
 def known_public(data: Data, known: PublicKnowledge) -> tuple[Tensor, Tensor]:
-    """Inputs (example, *shape) and labels (example,), -1 where unknown, in the attacker's hands.
+    """Inputs (example, *shape) and labels (example,), -1 if unknown.
 
     `distribution`: the public split.  `statistics`: Gaussian draws with its mean and covariance.  `none`: images of
-    the 1/f law of natural images (Field 1987), amplitudes one over the spatial frequency; tables uniform in [0, 1].
+    the 1/f law for natural images (Field 1987), amplitudes inverse to the spatial frequency; tables uniform in [0, 1].
     """
     inputs = torch.from_numpy(data.public.floats())
     if known == "distribution":
         return inputs, torch.from_numpy(data.public.labels)
-    # one sequence for all cells: an attacker's knowledge is no draw of the victims
+    # the same sequence for all cells: an attacker's knowledge is no draw of the victims
     random = generator(0, "public data", known)
     if known == "statistics":
         weights = torch.from_numpy(random.standard_normal((_DRAWS, len(inputs)))).to(inputs)
@@ -44,7 +44,7 @@ def known_public(data: Data, known: PublicKnowledge) -> tuple[Tensor, Tensor]:
 def _one_over_f(noise: Tensor) -> Tensor:
     """White noise (..., 2·height, 2·width) → unit variance and amplitudes 1/f, (..., height, width).
 
-    Half of a periodic image is kept, as that joins its edges.
+    Only half the periodic image is kept: its edges match.
     """
     height, width = noise.shape[-2:]
     down, across = torch.fft.fftfreq(height).to(noise)[:, None], torch.fft.fftfreq(width).to(noise)

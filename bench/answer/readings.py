@@ -1,4 +1,4 @@
-"""Victims → reading: run the pipeline with the defense's stages and show what one point shows."""
+"""Truth → reading: run the round with the defense's stages, observe it at a point."""
 
 import copy
 import hashlib
@@ -8,10 +8,9 @@ from dataclasses import fields, replace
 import torch
 from torch import Tensor, nn
 
-from bench.answer.gallery import Gallery
 from bench.answer.public import known_public
 from bench.answer.setup import Setup
-from bench.answer.victims import truth_at
+from bench.answer.truth import CellTruth
 from bench.cell import AttackCell
 from bench.errors import PluginError
 from bench.federated.batches import Batches
@@ -20,20 +19,14 @@ from bench.federated.pipeline import run_round
 from bench.federated.simulator import Kept, RoundSimulator, simulator_name, simulator_seed
 from bench.federated.stages import DrawKey, Stages
 from bench.points import Point, Scope
-from bench.trip import Reading, Victims
+from bench.trip import Reading
 
 
 def take_reading(
-    cell: AttackCell,
-    setup: Setup,
-    point: Point,
-    victims: Victims,
-    batches: Sequence[Batches],
-    simulations: Kept | None = None,
-    gallery: Gallery | None = None,
+    cell: AttackCell, setup: Setup, truth: CellTruth, batches: Sequence[Batches], simulations: Kept | None = None
 ) -> Reading:
-    """What the attacker holds at `point`, with just the grants that the cell names; `simulations` of earlier cells are
-    not made again."""
+    """The attacker's knowledge at the cell's point, with the cell's grants; `simulations` are reused."""
+    point, gallery = truth.point, truth.gallery
     data, grants, federated = setup.data, cell.grants, cell.federated
     shown = [
         observe(cell, setup, point, batches, setup.stages, observation=number)
@@ -63,7 +56,7 @@ def take_reading(
         public_mean=public.mean(0),
         public_inputs=public,
         public_labels=public_labels,
-        labels=truth_at(victims, point).labels.sort(1).values if grants.labels else None,
+        labels=truth.examples.labels.sort(1).values if grants.labels else None,
         repeated_readings=grants.repeated_readings,
         gallery_inputs=None if gallery is None else gallery.inputs,
         gallery_labels=None if gallery is None else gallery.labels,
@@ -90,8 +83,8 @@ def take_reading(
 def simulator(
     cell: AttackCell, setup: Setup, point: Point, reading: Reading, simulations: Kept | None = None
 ) -> RoundSimulator:
-    """The round of this cell as a black box, with public examples and the attacker's own draws."""
-    granted = cell.grants.model_dump(exclude={"labels"})  # what decides on what is shown
+    """The cell's round as a black box, with public examples and independent draws."""
+    granted = cell.grants.model_dump(exclude={"labels"})  # all grants with an effect on the round
     return RoundSimulator(
         name=simulator_name(
             setup.stages,
@@ -119,7 +112,10 @@ def simulator(
 def observe(
     cell: AttackCell, setup: Setup, point: Point, batches: Sequence[Batches], stages: Stages, *, observation: int = 0
 ) -> dict[str, Tensor]:
-    """One observation at a point under these stages, name → (reading, *shape)."""
+    """An observation at a point under the given stages, name → (reading, *shape).
+
+    Raises `PluginError` for a defense that writes to the weights or sends NaN or infinity.
+    """
     draw_key = DrawKey(
         seed=cell.seed, draw=cell.draw, round=setup.round, observation=observation, colluders=cell.grants.colluders
     )
@@ -142,12 +138,12 @@ def observe(
 
 
 def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """As tensors of torch's own class: a subclass would bring code along."""
+    """Plain torch tensors: a subclass could carry code."""
     return {name: value.as_subclass(Tensor) for name, value in tensors.items()}
 
 
 def reading_hash(reading: Reading) -> str:
-    """SHA-256 of all that a reading holds but the name of its point; every field counts, grants included."""
+    """SHA-256 over all fields, grants included, except the point's name."""
     digest = hashlib.sha256()
     for field in fields(reading):
         value = reading.examples if field.name == "point" else getattr(reading, field.name)
@@ -164,7 +160,7 @@ def reading_hash(reading: Reading) -> str:
 
 
 def to_device(reading: Reading, device: torch.device) -> Reading:
-    """The reading with its tensors and model on a device; labels and public data stay where they are used."""
+    """The reading with model, values and weights on a device; labels and public data stay on the CPU."""
     if device.type == "cpu":
         return reading
     return replace(

@@ -1,12 +1,13 @@
-"""Reading → reconstruction: within the memory there is, and not twice for equal readings."""
+"""Reading → reconstruction, within the device's memory, and once for equal readings."""
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
 from bench.answer.context import Memory, RunContext
 from bench.answer.readings import reading_hash, to_device
+from bench.answer.values import Attempt
 from bench.attacks.base import Attack
 from bench.cell import AttackCell
 from bench.device import repeatable, rows_that_fit
@@ -15,32 +16,14 @@ from bench.registry import entries as registry
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction
 
-ReadingKey = tuple[str, str, int, int, int]  # equal for equal readings under the same attack
-REUSED = 256  # reconstructions that a worker remembers
-# What a row takes at most, in numbers: of gradients in a second derivative, and of inputs with L-BFGS's history.
+ReadingKey = tuple[str, str, int, int, int]  # equal readings under the same attack have equal keys
+REUSED = 256  # reconstructions remembered per worker
+# Numbers per row, at most: gradients in a second derivative, inputs with L-BFGS's history.
 _GRADIENTS, _INPUTS = 40, 400
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
-    """What an attacker claims, and what it took; `reused_from` is the cell whose equal reading was attacked.
-
-    `simulations` and their seconds: None where it could not simulate.  `company`: the cells whose readings were
-    attacked beside it, in `earlier_wall` and `earlier_cpu` seconds of its own before its turn came.
-    """
-
-    reconstruction: Reconstruction
-    seconds: float = 0.0
-    simulations: int | None = None
-    simulation_seconds: float | None = None
-    reused_from: str | None = None
-    company: tuple[str, ...] = ()
-    earlier_wall: float = 0.0
-    earlier_cpu: float = 0.0
-
-
 def attacker_of(cell: AttackCell, reading: Reading) -> Attack:
-    """The cell's attack; raises `NotApplicable` where it refuses this reading."""
+    """The cell's attack; raises `NotApplicable` for a refused reading."""
     attacker: Attack = registry.of("attacks", cell.attack)
     if reason := attacker.refuses(reading):
         raise NotApplicable(reason)
@@ -48,12 +31,12 @@ def attacker_of(cell: AttackCell, reading: Reading) -> Attack:
 
 
 def reading_key(reading: Reading, cell: AttackCell) -> ReadingKey:
-    """What tells a reading and its attack from others."""
+    """Identity for a reading and its attack."""
     return (reading_hash(reading), cell.attack.model_dump_json(), cell.evaluations, cell.chunk, cell.seed)
 
 
 def recalled(key: ReadingKey, memory: Memory) -> Attempt | None:
-    """What the same attack made of an equal reading, if that is known."""
+    """An earlier attempt by the same attack on an equal reading, or None."""
     if key not in memory.reconstructions:
         return None
     reconstruction, other = memory.reconstructions[key] = memory.reconstructions.pop(key)
@@ -61,14 +44,14 @@ def recalled(key: ReadingKey, memory: Memory) -> Attempt | None:
 
 
 def remember(key: ReadingKey, cell: AttackCell, attempt: Attempt, memory: Memory) -> None:
-    """Keep an attempt for equal readings; the one used longest ago is forgotten."""
+    """Keep an attempt for equal readings; above `REUSED` the least recently used attempt is dropped."""
     if len(memory.reconstructions) >= REUSED:
         del memory.reconstructions[next(iter(memory.reconstructions))]
     memory.reconstructions[key] = (attempt.reconstruction, cell.id)
 
 
 def reconstruct(reading: Reading, cell: AttackCell, context: RunContext, memory: Memory) -> Attempt:
-    """Attack the reading, or reuse what the same attack made of an equal one; raises as `attack_reading` does."""
+    """Attack the reading, or reuse an attempt on an equal reading; raises as `attack_reading`."""
     key = reading_key(reading, cell)
     if (known := recalled(key, memory)) is not None:
         return known
@@ -84,9 +67,9 @@ def reconstruct(reading: Reading, cell: AttackCell, context: RunContext, memory:
 def attack_reading(
     attacker: Attack, reading: Reading, cell: AttackCell, context: RunContext, key: ReadingKey
 ) -> Attempt:
-    """What the attacker makes of the reading, whose key is `key`.
+    """Attack the reading with the given key.
 
-    Raises `PluginError` for an attack that writes to its reading or answers in another shape.
+    Raises `PluginError` for an attack that writes to its reading or returns a wrong shape.
     """
     began = time.perf_counter()
     budget = Budget(evaluations=cell.evaluations, chunk=cell.chunk)
@@ -108,9 +91,9 @@ def attack_reading(
 def attack_readings(
     attacker: Attack, reading: Reading, cell: AttackCell, context: RunContext, budget: Budget
 ) -> Reconstruction:
-    """What the attacker makes of the reading, on the device; raises `PluginError` for another shape than it asks for.
+    """The attack's reconstruction on the device; raises `PluginError` for a wrong shape.
 
-    As many readings are in memory at once as the device has room for, and at least the budget's chunk.
+    Readings in memory at once: the device's capacity, and at least the budget's chunk.
     """
     chunk = max(budget.chunk, min(len(reading), rows_at_once(context, reading)))
     with repeatable(context.device):
@@ -121,8 +104,7 @@ def attack_readings(
 
 
 def rows_at_once(context: RunContext, reading: Reading) -> int:
-    """Readings that are attacked at once, of several cells together: the context's `rows`, or what a GPU has room for;
-    0 on a CPU: each cell by itself, in its own chunks."""
+    """Readings attacked at once over several cells: the context's `rows`, or a GPU's capacity; 0 on a CPU."""
     if context.rows is not None:
         return context.rows
     values = next(iter(reading.values.values()))
@@ -134,7 +116,7 @@ def rows_at_once(context: RunContext, reading: Reading) -> int:
 def _within_memory(
     attacker: Attack, reading: Reading, budget: Budget, key: Key, device: torch.device
 ) -> Reconstruction:
-    """Reconstruct on the device; where it runs out of memory, halve the chunk and go on, and note it."""
+    """Reconstruct on the device; out of memory, halve the chunk, continue, and add a note."""
     chunk, notes = budget.chunk, list[str]()
     while True:
         try:
@@ -150,13 +132,12 @@ def _within_memory(
 
 
 def _is_memory(error: MemoryError | RuntimeError) -> bool:
-    """Whether a device had no memory left; on a CPU torch says so in words alone."""
+    """Whether a device ran out of memory; on a CPU torch only says so in the message."""
     known = isinstance(error, MemoryError | torch.OutOfMemoryError)
     return known or "can't allocate memory" in str(error)
 
 
 def _check_shape(reconstruction: Reconstruction, reading: Reading) -> None:
-    """Refuse a plug-in's reconstruction in another shape than the contract's."""
     count, inputs = len(reading), reconstruction.inputs
     if inputs.shape[0] != count or inputs.shape[2:] != reading.shape or len(reconstruction.status) != count:
         raise PluginError(

@@ -1,4 +1,4 @@
-"""Cell → record.  Whatever goes wrong inside is a status of the record, with its reason."""
+"""Cell → record.  A failure becomes the record's status, with a reason."""
 
 import os
 import platform
@@ -11,11 +11,10 @@ import torch
 
 from bench import __version__
 from bench.answer.attack import attack
-from bench.answer.company import attack_together
 from bench.answer.context import Memory, RunContext
-from bench.answer.elsewhere import Elsewhere, Usage
+from bench.answer.place import HERE, Place, Usage
 from bench.answer.provenance import provenance
-from bench.answer.train import OnProgress, train_cell
+from bench.answer.train import OnProgress
 from bench.cell import AnyCell, AttackCell, TrainingCell
 from bench.device import name_of, tf32
 from bench.errors import BenchError, DataError, NotApplicable, StorageError, with_place
@@ -27,25 +26,21 @@ def run(
     context: RunContext,
     memory: Memory,
     on_progress: OnProgress = lambda progress: None,
-    isolation: Elsewhere | None = None,
+    place: Place = HERE,
     company: Sequence[AnyCell] = (),
 ) -> Record:
-    """Run one cell to a record; `on_progress` hears of every round of a training.
+    """Run a cell at a place; `on_progress` is called after every training round.
 
-    With `isolation` the code of plug-ins runs in processes of its own.  `company` are cells that come next: where there
-    is room, they are attacked beside it.
-    Raises `StorageError` where the run folder cannot be written, and `DataError` where the context says so:
-    those are no fault of the cell's.
+    `company` are the next cells, which may share the attack's batch.  Raises `StorageError` for an unwritable run
+    folder, and `DataError` if the context assigns data faults to the machine.
     """
-    together = [other for other in (cell, *company) if isolation is None or not isolation.concerns(other)]
-    if company and cell in together:
-        attack_together(cell, together[1:], context, memory)
+    place.attack_together(cell, company, context, memory)
     began, cpu = time.perf_counter(), time.process_time()
     status: Status = "crashed"
     result: AttackResult | TrainingResult | None = None
     reason, cost = None, Cost()
     try:
-        result, cost = _result(cell, context, memory, on_progress, isolation)
+        result, cost = _result(cell, context, memory, on_progress, place)
         status = "done"
     except NotApplicable as error:
         status, reason = "n/a", str(error)
@@ -59,7 +54,7 @@ def run(
         reason = str(error)
     except Exception as error:
         reason = with_place(error)
-    elsewhere = isolation.usage() if isolation else Usage()
+    elsewhere = place.usage()
     cost = replace(
         cost,
         wall_seconds=round(cost.wall_seconds + time.perf_counter() - began, 4),
@@ -72,7 +67,7 @@ def run(
 def record_without_result(
     cell: AttackCell | TrainingCell, context: RunContext, status: Status, reason: str | None
 ) -> Record:
-    """The record of a cell without a result, with the reason."""
+    """A cell's record without a result."""
     return Record(
         id=cell.id,
         status=status,
@@ -84,18 +79,12 @@ def record_without_result(
 
 
 def _result(
-    cell: AttackCell | TrainingCell,
-    context: RunContext,
-    memory: Memory,
-    on_progress: OnProgress,
-    isolation: Elsewhere | None,
+    cell: AttackCell | TrainingCell, context: RunContext, memory: Memory, on_progress: OnProgress, place: Place
 ) -> tuple[AttackResult | TrainingResult, Cost]:
     if isinstance(cell, TrainingCell):
-        isolated = isolation is not None and isolation.concerns(cell)
-        train = isolation.train if isolation is not None and isolated else train_cell
-        trained, cost = train(cell, context, memory, on_progress)
+        trained, cost = place.train(cell, context, memory, on_progress)
         return trained, Cost(training=cost)
-    attacked, attempt = attack(cell, context, memory, isolation)
+    attacked, attempt = attack(cell, context, memory, place)
     if attempt is None:
         return attacked, Cost()
     return attacked, Cost(
@@ -110,7 +99,7 @@ def _result(
 
 
 def environment(context: RunContext) -> Environment:
-    """The machine, and the versions that answered."""
+    """Machine and versions."""
     device = torch.device(context.device)
     return Environment(
         bench=__version__,

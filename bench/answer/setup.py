@@ -1,4 +1,4 @@
-"""What a cell is answered with: data, model, weights, clients, and the defense's stages, in one frozen value."""
+"""Cell → setup: data, model, weights, clients, defense stages."""
 
 import copy
 from collections.abc import Mapping
@@ -27,47 +27,55 @@ from bench.points import Point, Scope, point
 from bench.record.checkpoints import checkpoint_path, fit, locate, read_about, read_weights
 from bench.registry import entries as registry
 
-UNTRAINED_ROUNDS = 100  # T that noise schedules are planned over where no training gives one (Fed-αCDP §7)
-KEPT_BYTES = 500e6  # of data sets that a worker keeps beside the one in use
+UNTRAINED_ROUNDS = 100  # T for noise schedules without a training (Fed-αCDP §7)
+KEPT_BYTES = 500e6  # per worker, for data sets not in use
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What the truth is drawn from: the data, `clients` (client, example) indices into the training split, and the
-    training round whose batches are read."""
+    """Source for the truth, independent from defense, model and attack."""
 
     data: Data
+    """Data set."""
     clients: NDArray[np.int64]
+    """(client, example): positions in the training split."""
     round: int = 0
+    """Training round with the observed batches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """`weights` by name, of training round `round`; `clients` (client, example) indices into the training split.
-
-    `trained_rounds` and `accuracy` are what the file of the weights says of them.  With `whole_round` what
-    the point shows of a client depends on the other clients of its round.
-    """
+    """All values that a cell's round needs."""
 
     data: Data
+    """Data set."""
     model: nn.Module
+    """Architecture in eval mode."""
     weights: dict[str, Tensor]
+    """name → (*shape)."""
     clients: NDArray[np.int64]
+    """(client, example): positions in the training split."""
     setting: Setting
+    """Federated setting, as the defense sees it."""
     stages: Stages
+    """The defense's transforms by stage, with their states."""
     round: int = 0
+    """Training round for the weights."""
     trained_rounds: int = 0
+    """Rounds noted in the weights' file."""
     accuracy: float | None = None
+    """Accuracy noted in the weights' file."""
     whole_round: bool = False
+    """True if a client's reading depends on other clients in its round."""
 
     @property
     def source(self) -> Source:
-        """What the truth is drawn from."""
+        """Source for the truth."""
         return Source(data=self.data, clients=self.clients, round=self.round)
 
     @property
     def coordinates(self) -> int:
-        """Parameters of the model."""
+        """Model parameters."""
         return sum(value.numel() for value in self.weights.values())
 
     @property
@@ -76,19 +84,15 @@ class Setup:
         return self.stages.undefended
 
 
-def prepare_source(cell: AttackCell, context: RunContext, memory: Memory) -> Source:
-    """What the truth of a cell is drawn from: no defense, model or attack takes part.
-
-    Raises `DataError` and `WeightsError` for what is missing or altered.
-    """
-    data = load_data(cell, context, memory)
-    return Source(data=data, clients=clients_of(cell, data), round=locate(context.run, cell.weights).round)
+def source_of(cell: AttackCell, data: Data, run: Path) -> Source:
+    """The source for a cell's truth; raises `WeightsError` for missing weights."""
+    return Source(data=data, clients=clients_of(cell, data), round=locate(run, cell.weights).round)
 
 
 def prepare(cell: AttackCell | TrainingCell, context: RunContext, memory: Memory) -> Setup:
-    """Set a cell up; for an attack on a checkpoint with the defense in the state of that round.
+    """Set a cell up; for an attack on a checkpoint, with the defense's state at the checkpoint's round.
 
-    Raises `NotApplicable` for what cannot be run, `DataError` and `WeightsError` for what is missing or altered.
+    Raises `NotApplicable` for a cell that cannot run, `DataError` and `WeightsError` for missing or altered files.
     """
     data = load_data(cell, context, memory)
     architecture: Model = registry.of("models", cell.model)
@@ -108,12 +112,12 @@ def prepare(cell: AttackCell | TrainingCell, context: RunContext, memory: Memory
 
 
 def data_is_kept(cell: AttackCell | TrainingCell, memory: Memory) -> bool:
-    """Whether the cell's data are in memory."""
+    """Whether memory holds the cell's data."""
     return cell.dataset.model_dump_json() in memory.data
 
 
 def keep_data(cell: AttackCell | TrainingCell, memory: Memory, data: Data) -> None:
-    """Put the cell's data into memory; those that were used longest ago go where it grows too large."""
+    """Put the cell's data into memory; above `KEPT_BYTES` the least recently used data sets are dropped."""
     while memory.data and sum(kept.nbytes for kept in memory.data.values()) > KEPT_BYTES:
         del memory.data[next(iter(memory.data))]
     memory.data[cell.dataset.model_dump_json()] = data
@@ -173,7 +177,7 @@ def _stages(cell: AttackCell | TrainingCell, setting: Setting, weights: Mapping[
 
 
 def load_data(cell: AttackCell | TrainingCell, context: RunContext, memory: Memory) -> Data:
-    """The cell's data set, from memory where an earlier cell had it; raises `DataError` for other content."""
+    """The cell's data set, from memory or its loader; raises `DataError` for changed content."""
     key = cell.dataset.model_dump_json()
     data = memory.data.pop(key, None)
     if data is None:
@@ -188,7 +192,7 @@ def load_data(cell: AttackCell | TrainingCell, context: RunContext, memory: Memo
 def _weights(
     cell: AttackCell, architecture: Model, model: nn.Module, run: Path
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The weights by name; and fields of `Setup` that say what they are."""
+    """Weights by name, and the `Setup` fields about them."""
     located = locate(run, cell.weights)
     if located.path is None:
         return architecture.initial(model, cell.seed), {}
@@ -202,9 +206,9 @@ def _weights(
 
 
 def _whole_round(cell: AttackCell, defended: Stages, at: Point) -> bool:
-    """Whether what `at` shows of a client depends on the others of its round.
+    """Whether a client's reading at `at` depends on other clients in its round.
 
-    Raises `NotApplicable` for colluders where there is nothing that they could tell.
+    Raises `NotApplicable` for colluders without knowledge to share.
     """
     whole = defended.first_mixing_stage is not None and at.sees(defended.first_mixing_stage)
     if cell.grants.colluders and (not whole or at.scope is not Scope.UPDATE):
@@ -218,7 +222,7 @@ def _whole_round(cell: AttackCell, defended: Stages, at: Point) -> bool:
 def _replayed(
     cell: AttackCell, training: TrainingCell, setup: Setup, architecture: Model, context: RunContext
 ) -> Stages:
-    """The defense with its states at the checkpoint's round, replayed on the device over the training that made it."""
+    """The defense with its states at the checkpoint's round, replayed over the training."""
     replay.check_replayable(training, cell)
     clients = clients_of(training, setup.data)
     job = TrainingJob(

@@ -1,4 +1,4 @@
-"""One training cell, answered: from where an earlier run of the same code was cut off."""
+"""Training cell → result, resumed from a state saved by an interrupted run with the same code."""
 
 import time
 from collections.abc import Callable
@@ -28,7 +28,7 @@ OnProgress = Callable[[TrainingProgress], None]
 def train_cell(
     cell: TrainingCell, context: RunContext, memory: Memory, on_progress: OnProgress
 ) -> tuple[TrainingResult, TrainingCost]:
-    """Answer a training cell: its result and its cost; `on_progress` hears of every round."""
+    """The training cell's result and cost; `on_progress` is called after every round."""
     with repeatable(context.device):
         return _trained(cell, context, memory, on_progress)
 
@@ -100,7 +100,7 @@ def _trained(
 
 
 def _goes_on(cell: TrainingCell, accounting: Account | None, now: Progress) -> bool:
-    """Whether another round stays within what the cell asks: an accuracy to reach, an ε not to pass."""
+    """Whether the next round respects the cell's accuracy target and ε limit."""
     if cell.until_accuracy is not None and now.curve[-1][1] >= cell.until_accuracy:
         return False
     if cell.until_epsilon is None or accounting is None:
@@ -109,7 +109,7 @@ def _goes_on(cell: TrainingCell, accounting: Account | None, now: Progress) -> b
 
 
 def _privacy(accounting: Account | None, end: Progress) -> Privacy:
-    """ε by every convention; the headline is the first valid one, of the released model."""
+    """ε by all conventions; the headline is the first valid figure for the released model."""
     if accounting is None:
         return privacy((), None, NO_MECHANISM)
     if not end.round:
@@ -119,7 +119,7 @@ def _privacy(accounting: Account | None, end: Progress) -> Privacy:
 
 
 def _bayesian(cell: TrainingCell, job: TrainingJob, end: Progress, accounting: Account | None) -> BayesianResult | None:
-    """Bayesian ε beside the moments accountant's, at the rounds that were tested; None where none was asked."""
+    """Bayesian and moments accountant's ε at tested rounds; None unless the cell requests Bayesian accounting."""
     if cell.bayesian is None:
         return None
     accountant = bayesian.accountant(cell.bayesian, cell.federated, end.stages, examples=len(job.data.training))
@@ -131,7 +131,7 @@ def _bayesian(cell: TrainingCell, job: TrainingJob, end: Progress, accounting: A
 
 
 def _about(cell: TrainingCell, round_: int, end: Progress) -> dict[str, Any]:
-    """What a checkpoint says of itself wherever its file goes; the accuracy where that round was tested."""
+    """Metadata inside a checkpoint; the accuracy is None for an untested round."""
     return {
         "training": cell.id,
         "round": round_,

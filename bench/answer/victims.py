@@ -1,4 +1,4 @@
-"""Cell → victims: the truth behind its readings, drawn by a key that no defense or attack moves."""
+"""Cell → victims: keyed draws, independent from defense and attack."""
 
 from dataclasses import dataclass, field, replace
 
@@ -13,14 +13,13 @@ from bench.federated.batches import Batches, Indices, data_key, local_batches
 from bench.federated.stages import DrawKey
 from bench.gradients import one_hot
 from bench.points import Point, Scope
-from bench.registry.mixing import originals
 from bench.trip import READING, ByReading, Victims
 
 
 def draw_victims(cell: AttackCell, source: Source, point: Point) -> Victims:
-    """The victims of an attack cell, the same for all points, defenses and attacks.
+    """Victims for an attack cell, equal for all points, defenses and attacks.
 
-    Clients in a keyed order, each with its batch of that round; at `aggregate` a reading takes K clients of that order.
+    Clients come in a keyed order, each with its batch for the round; at `aggregate` a reading takes the next K clients.
     """
     senders = cell.federated.per_round if point.scope is Scope.AGGREGATE else 1
     generator = rng.generator(cell.seed, "victims", data_key(cell, source.data))
@@ -37,10 +36,10 @@ def draw_victims(cell: AttackCell, source: Source, point: Point) -> Victims:
 
 
 def batches_of(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -> list[Batches]:
-    """The batches of the clients whose gradients are computed, of so many rounds.
+    """Batches for the rounds to run: a round per reading at `aggregate`, else a single round for all victims.
 
-    Where a point shows what depends on a whole round (`Setup.whole_round`), they are those of each reading's round of
-    K clients: its victim first, the others by a key of their own.
+    With `Setup.whole_round` every reading gets a round with K clients: the victim first, then companions by a separate
+    key.
     """
     if point.scope is Scope.AGGREGATE:
         return [
@@ -68,11 +67,11 @@ class Truth(ByReading):
     """(reading, example, class): class probabilities if stage `input` replaced the labels."""
 
     def probabilities(self, classes: int, dtype: torch.dtype) -> Tensor:
-        """What the loss is computed against, (reading, example, class)."""
+        """Targets for the loss, (reading, example, class)."""
         return one_hot(self.labels, classes, dtype) if self.targets is None else self.targets.to(dtype)
 
     def or_else(self, other: "Truth", rows: Tensor) -> "Truth":
-        """This truth, and in these rows (reading,) the other's examples and labels; `indices` stay this one's."""
+        """A truth with the other's examples and labels in the given rows, a mask (reading,); `indices` stay."""
         at = rows.reshape(-1, *[1] * (self.inputs.dim() - 1))
         return replace(
             self, inputs=other.inputs.where(at, self.inputs), labels=other.labels.where(rows[:, None], self.labels)
@@ -80,8 +79,7 @@ class Truth(ByReading):
 
 
 def truth_at(victims: Victims, point: Point, example: int = 0) -> Truth:
-    """The truth at `point`.  Type-2 shows the first example of the batch that type-1 and type-0 read; `example`: as
-    if it showed another."""
+    """The examples at `point`; type-2 shows a single example in the batch, `example`, by default the first."""
     if point.scope is Scope.STEP:
         return Truth(inputs=victims.inputs[:, 0, 0], labels=victims.labels[:, 0, 0], indices=victims.indices[:, 0, 0])
     shown = slice(example, example + 1) if point.scope is Scope.EXAMPLE else slice(None)
@@ -92,13 +90,8 @@ def truth_at(victims: Victims, point: Point, example: int = 0) -> Truth:
     )
 
 
-def originals_at(cell: AttackCell, victims: Victims, point: Point) -> tuple[Truth, ...]:
-    """The truth at `point`; where that shows one example which may be mixed with its next, each of the two."""
-    return tuple(truth_at(victims, point, example) for example in range(originals(cell)))
-
-
 def trained_at(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -> Truth:
-    """What the gradients behind the readings were computed on: the truth, after stage `input`."""
+    """The examples after stage `input`: the inputs and targets behind the gradients."""
     truth, stages = truth_at(victims, point), setup.stages
     if not stages.has("input"):
         return truth
@@ -119,11 +112,10 @@ def trained_at(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -
 
 
 def scored_once(truth: Truth, claimed: int) -> Truth:
-    """The truth that `claimed` examples a reading are scored against.
+    """The truth for scoring `claimed` examples per reading.
 
-    Where a client goes through its examples more than once (no matrix may ask for that yet: `bench.matrix.feasible`),
-    an attack may claim each of them once: then each counts once, at its first use.  One that claims an example for
-    every position is scored at every position.
+    A client may use an example several times (no matrix allows this yet: `bench.matrix.feasible`).  An attack with a
+    claim per distinct example is then scored at first uses; an attack with a claim per position at all positions.
     """
     firsts = [np.sort(np.unique(row.numpy(), return_index=True)[1]) for row in truth.indices]
     if claimed > min(len(first) for first in firsts) or len({len(first) for first in firsts}) > 1:
@@ -138,7 +130,7 @@ def _batches(cell: AttackCell, source: Source, clients: tuple[int, ...]) -> tupl
 
 
 def _companions(cell: AttackCell, setup: Setup, victim: int, reading: int) -> tuple[int, ...]:
-    """The K - 1 other clients of a reading's round."""
+    """The K - 1 other clients in a reading's round."""
     generator = rng.generator(cell.seed, "companions", data_key(cell, setup.data), reading)
     order = generator.permutation(cell.federated.clients)
     return tuple(int(client) for client in order if client != victim)[: cell.federated.per_round - 1]

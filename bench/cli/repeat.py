@@ -30,7 +30,7 @@ def repeat(path: Path, data_dir: Path | None, device: str, plugins: Sequence[str
             unpack(context.run, inputs(cell, path.resolve().parent.parent))
         single_threaded()
         with closing(Isolation(plugins, device)) as isolation:
-            new = run(cell, context, Memory(), isolation=isolation)
+            new = run(cell, context, Memory(), place=isolation)
     if new.status == "crashed" and old.status != "crashed":
         raise BenchError(f"{path}: cannot be repeated here: {new.reason}")
     differs = differences(old, new)

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from bench.answer.readings import take_reading
 from bench.answer.setup import Setup
-from bench.answer.victims import batches_of, draw_victims, truth_at
+from bench.answer.truth import truth_from
+from bench.answer.victims import batches_of, truth_at
 from bench.cell import AttackCell, DataRef, Entry, Federated, Grants, Knowledge
 from bench.datasets.base import Data
 from bench.datasets.loading import load
@@ -124,18 +125,18 @@ def situation(
         setting=setting,
         stages=stages(registry.instance("defenses", defense, {}), setting, shapes),
     )
-    victims = draw_victims(cell, setup.source, at)
-    batches = batches_of(cell, setup, victims, at)
+    truth = truth_from(cell, setup.source)
+    batches = batches_of(cell, setup, truth.victims, at)
     batches = [replace(rows, inputs=rows.inputs.double()) for rows in batches]
     if same_label:
-        victims, batches = _same_label(source, victims, batches[0])
-    reading = take_reading(cell, setup, at, victims, batches)
-    truth = truth_at(victims, at)
+        victims, batches = _same_label(source, truth.victims, batches[0])
+        truth = replace(truth, victims=victims, examples=truth_at(victims, at))
+    reading = take_reading(cell, setup, truth, batches)
     words = f"{where}, B={batch}, L={steps}" + (", a table" if table else "")
     words += ", labels all the same" if same_label else ""
     words += f", behind {defense}" if defense != "none" else ""
     words += f", {observations} observations" if observations > 1 else ""
-    return Situation(words=words, reading=reading, truth=truth.inputs, labels=truth.labels)
+    return Situation(words=words, reading=reading, truth=truth.examples.inputs, labels=truth.examples.labels)
 
 
 def _same_label(source: Data, victims: Victims, batches: Batches) -> tuple[Victims, list[Batches]]:

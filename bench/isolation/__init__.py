@@ -1,1 +1,1 @@
-"""Plug-ins' code in processes of its own: what a worker calls there, and what it reads of the answers."""
+"""Plug-in code in separate processes."""

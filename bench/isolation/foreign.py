@@ -1,4 +1,4 @@
-"""Which code of a cell is not bench's own, and who needs it."""
+"""Foreign entries: code in a cell from outside bench."""
 
 from bench.cell import AnyCell, AttackCell
 from bench.registry import entries as registry
@@ -11,11 +11,11 @@ def entries_of(cell: AnyCell) -> dict[str, str]:
 
 
 def foreign(kind: str, name: str) -> bool:
-    """Whether an entry is not bench's own."""
+    """Whether an entry comes from outside bench."""
     return not registry.origin(kind, name).built_in
 
 
 def needs_plugins(cell: AttackCell) -> bool:
-    """Whether the attacker holds code: his own, the model's, a description or a simulator.  Others hold data alone."""
+    """Whether the attacker's process needs code: a foreign attack or model, a description, a simulator."""
     known = cell.knowledge != "plain"
     return known or foreign("attacks", cell.attack.name) or foreign("models", cell.model.name)

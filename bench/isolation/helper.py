@@ -1,4 +1,4 @@
-"""One process that runs plug-ins' code, as its parent sees it."""
+"""A plug-in process, seen from its parent."""
 
 import os
 import pickle
@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection, Pipe
 from typing import Any, TypeVar
 
 from bench.answer.context import TrainingProgress
-from bench.answer.elsewhere import Usage
+from bench.answer.place import Usage
 from bench.errors import PluginError
 from bench.isolation import served, wire
 from bench.isolation.process import prepare_environment
@@ -21,11 +21,11 @@ OnProgress = Callable[[TrainingProgress], None]
 
 
 class HelperDied(PluginError):
-    """A plug-ins' process that ended within a call."""
+    """A plug-in process ended during a call."""
 
 
 class _Copy:
-    """A copy of this process that serves, with the part of `subprocess.Popen` that is used here."""
+    """A forked copy of this process that serves calls, with a part of `subprocess.Popen`'s interface."""
 
     def __init__(self, descriptor: int) -> None:
         self._pid = os.fork()
@@ -54,7 +54,7 @@ class _Copy:
 
 
 class Helper:
-    """One process that answers calls, one at a time, with these plug-ins loaded; started at its first call."""
+    """A process with loaded plug-ins that serves calls in sequence; starts at the first call."""
 
     def __init__(self, role: str, plugins: Sequence[str], device: str) -> None:
         self._role, self._plugins, self._device = role, tuple(plugins), device
@@ -63,9 +63,9 @@ class Helper:
         self.usage = Usage()
 
     def call(self, function: Callable[..., T], *arguments: Any, on_progress: OnProgress | None = None) -> T:
-        """What `function(*arguments, state)` returns there, `state` what the process keeps (`bench.isolation.served`).
+        """Run `function(*arguments, state)` in the process; `state` is the process's `bench.isolation.served.State`.
 
-        Raises what it raises, and `HelperDied` where the process dies.
+        Raises the function's error, and `HelperDied` for a dead process.
         """
         pipe = self._pipe if self._pipe is not None else self._start()
         try:
@@ -85,9 +85,9 @@ class Helper:
         return result
 
     def fork(self) -> None:
-        """Start now, as a copy of this process, at once and without imports.
+        """Start as a copy of this process, which saves all imports.
 
-        For a process that has one thread, and has drawn no truth: a copy knows what this one does.
+        This process must have a single thread and no truth: a copy inherits its memory.
         """
         ours, theirs = Pipe()
         self._process = _Copy(theirs.fileno())
@@ -114,13 +114,13 @@ class Helper:
         return ours
 
     def _end(self) -> int | None:
-        """Close the pipe, which ends a process that waits, and wait for it; its exit code."""
+        """Close the pipe, which ends a waiting process; returns its exit code."""
         assert self._process is not None and self._pipe is not None
         process, self._process = self._process, None
         self._pipe.close()
         self._pipe = None
         try:
             return process.wait(10)
-        except subprocess.TimeoutExpired:  # it hangs
+        except subprocess.TimeoutExpired:  # a hanging process
             process.kill()
             return process.wait()

@@ -1,12 +1,12 @@
-"""Plug-ins in processes of their own: the process that draws the truth and scores runs none of their code.
+"""Plug-ins in separate processes: the scoring process, which draws the truth, runs no plug-in code.
 
     scorer     the worker: draws the truth, pairs, scores, writes the record; loads no plug-in
-    pipeline   truth → reading: the defense's transforms, a model's or a data set's code, trainings
-    attacker   reading → reconstruction: one for each defense with the plug-ins, and one without them for plain
-               attackers of bench's own, who get data alone
+    pipeline   truth → reading: transforms, foreign models and data sets, trainings
+    attacker   reading → reconstruction: a process per defense with plug-ins, and a clean process for built-in plain
+               attackers, which get data only
 
-What a plug-in's process sends is read as data (`bench.isolation.wire`).  This keeps a defense from the scorer and from
-attackers who do not know it; it is no sandbox (SECURITY.md).
+The worker reads answers as data (`bench.isolation.wire`).  So a defense reaches neither the scorer nor attackers
+without knowledge about it.  Not a sandbox (SECURITY.md).
 """
 
 import time
@@ -14,13 +14,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from bench.answer.checks import Diagnosis
 from bench.answer.context import Memory, RunContext
-from bench.answer.elsewhere import Usage
-from bench.answer.reconstruct import Attempt, recalled, remember
-from bench.answer.setup import data_is_kept, keep_data, load_data
+from bench.answer.place import HERE, Usage
+from bench.answer.reconstruct import recalled, remember
+from bench.answer.setup import data_is_kept, keep_data
+from bench.answer.truth import CellTruth
+from bench.answer.values import Attempt, Diagnosis
 from bench.cell import AnyCell, AttackCell, Entry, TrainingCell
-from bench.datasets.base import split
+from bench.datasets.base import Data, split
 from bench.errors import PluginError
 from bench.federated.training import accuracy
 from bench.isolation import served
@@ -32,19 +33,19 @@ from bench.record.schema import TrainingCost, TrainingResult
 from bench.registry import entries as registry
 
 ROLES = PIPELINE, ATTACKER = "pipeline", "attacker"
-GRACE = 10.0  # seconds beyond a cell's limit, in which its plug-ins' process says where it hung
+GRACE = 10.0  # seconds beyond a cell's limit for the plug-in process to write its stacks
 T = TypeVar("T")
 
 
 class Isolation:
-    """The processes of one worker that run plug-ins' code."""
+    """A worker's plug-in processes: a `bench.answer.place.Place`."""
 
     def __init__(self, plugins: Sequence[str], device: str, *, fork: bool = False) -> None:
-        """`fork` where this process has just begun (`Helper.fork`)."""
+        """`fork`: for a process at its start only (`Helper.fork`)."""
         self._pipeline = Helper(PIPELINE, plugins, device)
         self._clean = Helper(ATTACKER, (), device)
         self._plugins, self._device = plugins, device
-        # a description runs in its attacker's process: each defense has one of its own
+        # a description runs in its attacker's process: a process per defense
         self._attackers: dict[str, Helper] = {}
         self._reported = Usage()
         self._answers: dict[tuple[str, str, str], Any] = {}
@@ -55,20 +56,30 @@ class Isolation:
         registry.declare(self.origins)
 
     def concerns(self, cell: AnyCell) -> bool:
-        """Whether an entry of the cell is not bench's own."""
+        """Whether the cell has a foreign entry."""
         return any(foreign(kind, name) for kind, name in entries_of(cell).items())
 
-    def provide_data(self, cell: AnyCell, context: RunContext, memory: Memory) -> None:
-        """Put the data of a plug-in's data set into memory; they are split, and hashed, here."""
+    def data(self, cell: AnyCell, context: RunContext, memory: Memory) -> Data:
+        """The cell's data set; a foreign data set is read in a plug-in process, split and hashed in this process."""
         if foreign("datasets", cell.dataset.name) and not data_is_kept(cell, memory):
             raw, kind, private = self._pipeline.call(served.raw_data, cell, context)
             keep_data(cell, memory, split(raw, name=cell.dataset.name, kind=kind, private=private))
+        return HERE.data(cell, context, memory)
 
-    def attacked(self, cell: AttackCell, context: RunContext, memory: Memory) -> tuple[Diagnosis, Attempt]:
-        """The reading's diagnosis and what its attacker makes of it, or made of an equal one.
+    def attack_together(self, cell: AnyCell, company: Sequence[AnyCell], context: RunContext, memory: Memory) -> None:
+        """As `Here.attack_together`, for cells without foreign entries."""
+        if not self.concerns(cell):
+            HERE.attack_together(cell, [other for other in company if not self.concerns(other)], context, memory)
 
-        Raises `NotApplicable` and `PluginError` as the same does in one process.
+    def attacked(
+        self, cell: AttackCell, truth: CellTruth, context: RunContext, memory: Memory
+    ) -> tuple[Diagnosis, Attempt]:
+        """As `Here.attacked`, with foreign entries in plug-in processes; `truth` never leaves this process.
+
+        Raises `NotApplicable` and `PluginError` as in a single process.
         """
+        if not self.concerns(cell):
+            return HERE.attacked(cell, truth, context, memory)
         return _twice(lambda remaining: self._attacked(cell, remaining, memory), cell, context)
 
     def _attacked(
@@ -86,21 +97,23 @@ class Isolation:
     def train(
         self, cell: TrainingCell, context: RunContext, memory: Memory, on_progress: OnProgress
     ) -> tuple[TrainingResult, TrainingCost]:
-        """A training with a plug-in's defense.
+        """As `Here.train`, with foreign entries in a plug-in process.
 
-        The accuracy of its last kept round is measured again here.  Raises `PluginError` where it is another.
+        The last kept accuracy is measured again in this process.  Raises `PluginError` for a different accuracy.
         """
+        if not self.concerns(cell):
+            return HERE.train(cell, context, memory, on_progress)
         result, cost = _twice(
             lambda remaining: self._pipeline.call(served.train, cell, remaining(), on_progress=on_progress),
             cell,
             context,
         )
         if not (foreign("models", cell.model.name) or result.diverged):
-            _check_accuracy(cell, result, context, memory)
+            _check_accuracy(cell, result, context, self.data(cell, context, memory))
         return result, cost
 
     def ask(self, function: Callable[..., T], kind: str, entry: Entry) -> T:
-        """What a function says of an entry, with the plug-ins' code: once, and in no cell's time."""
+        """A function's value for an entry, computed with plug-in code; cached, and outside all cells' time."""
         key = (function.__qualname__, kind, entry.model_dump_json())
         if key not in self._answers:
             self._answers[key] = self._pipeline.call(function, kind, entry)
@@ -109,7 +122,7 @@ class Isolation:
         return answer
 
     def usage(self) -> Usage:
-        """What the processes used since this was asked last."""
+        """Usage by the processes since the previous call."""
         now = Usage()
         for each in self._helpers:
             now = now.plus(each.usage)
@@ -133,10 +146,10 @@ class Isolation:
 
 
 def _twice(answer: Callable[[Callable[[], RunContext]], T], cell: AnyCell, context: RunContext) -> T:
-    """The answer; once more where a process died of it, as that may have been the machine's fault.
+    """The answer, with a second try after a process's death, possibly the machine's fault.
 
-    `answer` is given the context with the time that is left of the cell's.  Raises `PluginError` for a second death,
-    and for one at the time limit.
+    `answer` gets a function for the context with the remaining time.  Raises `PluginError` for a second death, and
+    for a death at the time limit.
     """
     began, limit = time.monotonic(), context.time_limit
 
@@ -145,7 +158,7 @@ def _twice(answer: Callable[[Callable[[], RunContext]], T], cell: AnyCell, conte
         return replace(context, time_limit=left)
 
     for role in ROLES:
-        trace_path(context.run, cell.id, role).unlink(missing_ok=True)  # of an earlier run
+        trace_path(context.run, cell.id, role).unlink(missing_ok=True)  # from an earlier run
     for last in (False, True):
         try:
             return answer(remaining)
@@ -158,16 +171,16 @@ def _twice(answer: Callable[[Callable[[], RunContext]], T], cell: AnyCell, conte
     raise AssertionError
 
 
-def _check_accuracy(cell: TrainingCell, result: TrainingResult, context: RunContext, memory: Memory) -> None:
-    """Measure the accuracy of the last round that was kept and tested; raises `PluginError` for another."""
+def _check_accuracy(cell: TrainingCell, result: TrainingResult, context: RunContext, data: Data) -> None:
+    """Measure the accuracy at the last kept and tested round; raises `PluginError` for a different figure."""
     reported = dict(result.curve)
     rounds = [round_ for round_ in result.checkpoints if round_ in reported]
     if not rounds:
         return
-    path, data = checkpoint_path(context.run, cell.id, max(rounds)), load_data(cell, context, memory)
+    path = checkpoint_path(context.run, cell.id, max(rounds))
     model = registry.of("models", cell.model).build(data.shape, data.classes).eval()
     measured = accuracy(model, read_weights(path), data.test, cell.test_examples)
-    if abs(measured - reported[max(rounds)]) > 1e-3:  # a GPU may round a tie another way
+    if abs(measured - reported[max(rounds)]) > 1e-3:  # a GPU may round a tie differently
         raise PluginError(
             f"the defense's process reports an accuracy of {reported[max(rounds)]:.3f} at round {max(rounds)}, and its "
             f"weights have {measured:.3f}; a plug-in must not change bench's code"

@@ -1,4 +1,4 @@
-"""What every process that answers cells has in common: repeatable figures, one thread, an end with its parent."""
+"""Common to all processes that run cells: repeatable figures, a single thread, an end with the parent."""
 
 import faulthandler
 import os
@@ -13,12 +13,12 @@ import torch
 from bench.errors import StorageError
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-# glibc hands large blocks back to the system after each use, and gets them page by page again: let it keep them.
+# glibc returns large blocks to the system after each use and fetches them again page by page: let it keep them.
 _MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
 
 
 def prepare_environment() -> None:
-    """Set what a child process reads when it imports its numerical libraries."""
+    """Set variables that numerical libraries read at import, for child processes."""
     for name in _THREADS:
         os.environ[name] = "1"
     for name, size in _MEMORY.items():
@@ -26,12 +26,12 @@ def prepare_environment() -> None:
 
 
 def single_threaded() -> None:
-    """Sums of several threads differ in their last bit."""
+    """Use a single thread: sums over several threads differ in the last bit."""
     torch.set_num_threads(1)
 
 
 def end_with(parent: int) -> None:
-    """Have this process end itself once its parent, by this number, is gone."""
+    """End this process after its parent, by process number."""
     threading.Thread(target=_exit_with, args=(parent,), daemon=True).start()
 
 
@@ -43,12 +43,14 @@ def _exit_with(parent: int) -> None:
 
 @contextmanager
 def exit_after(seconds: float, trace: Path) -> Iterator[None]:
-    """The process ends itself after so long, whatever it does: a thread of faulthandler's, which needs no
-    interpreter, writes where every thread was."""
+    """End the process after `seconds`; faulthandler's thread writes all stacks to `trace` first.
+
+    Works without the interpreter.  Raises `StorageError` for an unwritable trace.
+    """
     try:
         trace.parent.mkdir(parents=True, exist_ok=True)
         trace.unlink(missing_ok=True)
-        file = trace.open("x")  # a new file: not what a link of this name leads to
+        file = trace.open("x")  # a new file: no link is followed
     except OSError as error:
         raise StorageError(f"{trace}: cannot be written ({error.strerror})") from None
     with file:
@@ -64,16 +66,16 @@ _TRACE = " (where it was: "
 
 
 def timeout_reason(seconds: float, trace: Path | None = None) -> str:
-    """The reason of a cell whose time was over; `trace`: the file that says where it was."""
+    """Reason for a cell beyond its time limit; `trace`: the file with its stacks."""
     where = "" if trace is None else f"{_TRACE}{trace})"
     return f"took longer than the time limit of {seconds:g} s; give --time-limit more, or mend what hangs{where}"
 
 
 def without_trace(reason: str) -> str:
-    """The reason, where the trace's file does not stay."""
+    """The reason without the trace's path, for a temporary file."""
     return reason.partition(_TRACE)[0]
 
 
 def trace_path(run: Path, cell_id: str, role: str = "") -> Path:
-    """Where it is written what a cell was doing when its time was over; `role` is of a plug-ins' process."""
+    """Path for a cell's stacks at its time limit; `role` names a plug-in process."""
     return run / "hung" / f"{cell_id}{'.' if role else ''}{role}.txt"

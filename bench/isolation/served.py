@@ -1,6 +1,6 @@
-"""The other side of `bench.isolation.helper`: a process that runs plug-ins' code and answers calls.
+"""A plug-in process, from inside: the calls behind `bench.isolation.helper`.
 
-Each function below is one call; a call's last argument is what the process keeps between calls.
+Every call's last argument is the process's `State`.
 """
 
 import os
@@ -16,12 +16,12 @@ from typing import Any, cast
 import cloudpickle
 from torch import nn
 
-from bench.answer.checks import Diagnosis
 from bench.answer.context import Memory, RunContext, TrainingProgress
-from bench.answer.elsewhere import Usage
-from bench.answer.observation import observe_cell
-from bench.answer.reconstruct import Attempt, ReadingKey, attack_reading, attacker_of, reading_key
+from bench.answer.observation import draw_and_observe
+from bench.answer.place import Usage
+from bench.answer.reconstruct import ReadingKey, attack_reading, attacker_of, reading_key
 from bench.answer.train import train_cell
+from bench.answer.values import Attempt, Diagnosis
 from bench.cell import AnyCell, AttackCell, TrainingCell
 from bench.datasets.base import Dataset, Raw
 from bench.datasets.loading import read_kind
@@ -39,33 +39,37 @@ from bench.trip import Reading
 
 @dataclass(slots=True, kw_only=True)
 class State:
-    """What the process keeps: its memory, where it came from, and the reading that is attacked next."""
+    """The process's memory between calls."""
 
     memory: Memory = field(default_factory=Memory)
+    """Memory between cells."""
     origins: tuple[registry.Origin, ...] = ()
+    """Origins for the plug-ins' entries."""
     held: tuple[Reading, ReadingKey] | None = None
+    """The next reading to attack."""
     on_progress: Callable[[TrainingProgress], None] = lambda progress: None
+    """Sends a training's progress to the parent."""
 
 
 def origins(state: State) -> tuple[registry.Origin, ...]:
-    """Where the plug-ins' entries come from."""
+    """Origins for the plug-ins' entries."""
     return state.origins
 
 
 def raw_data(cell: AnyCell, context: RunContext, state: State) -> tuple[Raw, DataKind, bool]:
-    """A data set as its source has it, what it is, and whether it is private."""
+    """Raw data, data kind, and whether the data are private."""
     dataset: Dataset = registry.of("datasets", cell.dataset)
     raw, kind = read_kind(dataset, cell.dataset.name, context.data_dir)
     return raw, kind, dataset.private
 
 
 def observe(cell: AttackCell, context: RunContext, state: State) -> tuple[bytes, Diagnosis]:
-    """The cell's reading, for an attacker's process, and its diagnosis.
+    """The cell's reading, as bytes for an attacker's process, and its diagnosis; the truth is drawn in this process.
 
-    A plain reading of a model of bench's own goes as data, without the model: whoever receives it runs nothing of a
-    plug-in.  Others are pickled.
+    A plain reading under a built-in model travels as data, without the model: the receiver runs no plug-in code.
+    Other readings are pickled.
     """
-    observation = observe_cell(cell, context, state.memory)
+    observation = draw_and_observe(cell, context, state.memory)
     if not needs_plugins(cell):
         return wire.dump(replace(observation.reading, model=cast(nn.Module, None))), observation.diagnosis
     try:
@@ -78,7 +82,7 @@ def observe(cell: AttackCell, context: RunContext, state: State) -> tuple[bytes,
 
 
 def hold(reading: bytes, cell: AttackCell, state: State) -> ReadingKey:
-    """Keep a reading for `attempt`; what tells it from others."""
+    """Keep a reading for `attempt`; returns its key."""
     if needs_plugins(cell):
         received: Reading = pickle.loads(reading)
     else:
@@ -92,19 +96,19 @@ def hold(reading: bytes, cell: AttackCell, state: State) -> ReadingKey:
 
 
 def attempt(cell: AttackCell, context: RunContext, state: State) -> Attempt:
-    """Attack the reading that is held."""
+    """Attack the kept reading."""
     assert state.held is not None
     reading, key = state.held
     return attack_reading(attacker_of(cell, reading), reading, cell, context, key)
 
 
 def train(cell: TrainingCell, context: RunContext, state: State) -> tuple[TrainingResult, TrainingCost]:
-    """Answer a training cell."""
+    """Run a training cell."""
     return train_cell(cell, context, state.memory, state.on_progress)
 
 
 def serve(descriptor: int) -> None:
-    """Answer calls that come by the pipe of this file descriptor, until it is closed or the parent is gone."""
+    """Serve calls from the pipe at this file descriptor until the pipe closes or the parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     pipe: Connection[Any, Any] = Connection(descriptor)
     path, parent, role, plugins, device = pickle.loads(pipe.recv_bytes())
@@ -117,12 +121,12 @@ def serve(descriptor: int) -> None:
         try:
             pipe.send_bytes(wire.dump((kind, value, usage)))
         except OSError:
-            os._exit(1)  # nobody to work for
+            os._exit(1)  # the parent is gone
 
     state.on_progress = lambda progress: send("progress", progress, Usage())
     while True:
         try:
-            function, arguments = pickle.loads(pipe.recv_bytes())  # from the parent, who is trusted
+            function, arguments = pickle.loads(pipe.recv_bytes())  # from the trusted parent
         except EOFError:
             sys.stdout.flush()
             os._exit(0)  # at once: tearing torch down takes a second
@@ -143,7 +147,7 @@ def serve(descriptor: int) -> None:
 
 
 def _limited(arguments: tuple[Any, ...], role: str) -> Any:
-    """The time limit of a call's cell, which this process keeps even where its code never lets Python run."""
+    """The cell's time limit, enforced even if a plug-in blocks the interpreter."""
     context = next((each for each in arguments if isinstance(each, RunContext)), None)
     cell = next((each for each in arguments if isinstance(each, AttackCell | TrainingCell)), None)
     if context is None or cell is None or context.time_limit is None:

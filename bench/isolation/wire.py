@@ -1,7 +1,7 @@
-"""What a plug-in's process sends back, read as data: records' classes, tensors and arrays, and nothing else.
+"""Answers from plug-in processes, read as data: bench's dataclasses, tensors, arrays.
 
-A pickle may name any function to be called when it is read.  This one may name classes that hold data, and the few
-functions that make arrays and tensors of bytes.
+A pickle can call any function when read.  This reader admits data classes and the few functions that build arrays and
+tensors.
 """
 
 import io
@@ -36,25 +36,25 @@ def dump(value: Any) -> bytes:
 
 
 def load(content: bytes) -> Any:
-    """The value again; raises `PluginError` for content that names anything but data."""
+    """The value from bytes; raises `PluginError` for content with code."""
     try:
         return _Unpickler(io.BytesIO(content)).load()
     except PluginError:
         raise
-    except Exception as error:  # whatever odd bytes make pickle raise
+    except Exception as error:  # odd bytes make pickle raise anything
         raise PluginError(f"a plug-in's process answered what cannot be read: {error}") from None
 
 
 def tensor_of(array: NDArray[Any]) -> torch.Tensor:
-    """The tensor that travelled as this array."""
-    return torch.from_numpy(np.array(array))  # a copy: what came is read-only
+    """The tensor behind a travelled array."""
+    return torch.from_numpy(np.array(array))  # a copy: the received buffer is read-only
 
 
 class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return tensor_of, (value.detach().cpu().contiguous().numpy(),)
-        if isinstance(value, BenchError | NotApplicable):  # whatever else teaches pickle of exceptions
+        if isinstance(value, BenchError | NotApplicable):  # overrides any registered reducer
             return type(value), value.args
         if isinstance(value, Enum):  # by getattr, in Python before 3.11.4
             return type(value), (value.value,)

@@ -7,21 +7,21 @@ from bench.cell import AttackCell
 from bench.points import POINTS, Scope
 from bench.registry.claimed import stages
 
-EITHER = "its defense mixes examples before their gradient: one leaks if either of its originals comes back"
-
 
 def mixes(cell: AttackCell) -> bool:
-    """Whether an example may be mixed with the next one of its batch; no for a defense that is not here."""
+    """Whether an example may be mixed with the next example in its batch; False for an unknown defense."""
     return cell.federated.batch > 1 and "input" in stages(cell.defense.name)
 
 
 def mixes_alone(cell: AttackCell) -> bool:
-    """Whether it is mixed, and nothing else is done to it or its gradient."""
+    """Whether mixing is the defense's only effect on examples and gradients."""
     return mixes(cell) and set(stages(cell.defense.name)) == {"input"}
 
 
 def originals(cell: AttackCell) -> int:
-    """Of how many examples a reading of one example may be: 2 where it may be mixed, else 1.  A reading of whole
-    batches holds all of its originals."""
+    """Originals behind a single-example reading: 2 with mixing, else 1.
+
+    Readings with whole batches contain all their originals: 1.
+    """
     known = POINTS.get(cell.point)
     return 2 if known is not None and known.scope is Scope.EXAMPLE and mixes(cell) else 1

@@ -11,16 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench import PROTOCOL
-from bench.answer.attack import GALLERY
-from bench.answer.gallery import granted_gallery, naming_chance
+from bench.answer.gallery import naming_chance
+from bench.answer.originals import other_originals
+from bench.answer.scores import GALLERY
 from bench.answer.setup import Source
-from bench.answer.victims import Truth, draw_victims, originals_at, scored_once
+from bench.answer.truth import truth_from
+from bench.answer.victims import Truth, scored_once
 from bench.cell import AttackCell, CheckpointWeights
 from bench.datasets.base import Data
 from bench.datasets.loading import load
 from bench.errors import MALFORMED, BenchError, NotApplicable
 from bench.federated.batches import clients_of
-from bench.points import point
 from bench.record.schema import AttackResult, Record
 from bench.registry import entries as registry
 from bench.sanitize import first_line
@@ -69,14 +70,13 @@ def _data(cell: AttackCell, data_dir: Path | None, loaded: dict[str, Data | None
 
 
 def _findings(cell: AttackCell, result: AttackResult, data: Data, content: arrays.Arrays | None) -> Iterator[str]:
-    at = point(cell.point)
     round_ = cell.weights.round if isinstance(cell.weights, CheckpointWeights) else 0
     source = Source(data=data, clients=clients_of(cell, data), round=round_)
     if not result.readings:  # of a cascade, which `check` holds against the cells before it
         return
     rows = tuple(number for number, _ in result.numbered())
-    drawn, *others = (each.of(rows) for each in originals_at(cell, draw_victims(cell, source, at), at))
-    truth = scored_once(drawn, len(result.readings[0].examples))
+    drawn = truth_from(cell, source, rows)
+    truth, others = scored_once(drawn.examples.of(rows), len(result.readings[0].examples)), other_originals(cell, drawn)
     stated = [tuple(reading.indices) for reading in result.readings]
     if stated != [tuple(row.flatten().tolist()) for row in truth.indices]:
         yield "its examples are not those that its seed draws"
@@ -86,7 +86,10 @@ def _findings(cell: AttackCell, result: AttackResult, data: Data, content: array
     summary = result.figures()
     for name, chance in (
         ("identification_chance", min(1.0, (1 + len(others)) * _identification(cell, truth, data))),
-        ("naming_chance", _naming(cell, drawn, truth, data)),
+        (
+            "naming_chance",
+            None if drawn.gallery is None else naming_chance(drawn.gallery, truth, labels=cell.grants.labels),
+        ),
     ):
         value = getattr(summary, name)
         if value is not None and (chance is None or abs(value - chance) > _NEAR):
@@ -118,9 +121,3 @@ def _identification(cell: AttackCell, truth: Truth, data: Data) -> float:
     crowd = data.gallery.labels[:GALLERY]
     labels = (truth.labels.numpy(), crowd) if cell.grants.labels else None
     return chance_of(truth.labels.shape[1], len(crowd), labels)
-
-
-def _naming(cell: AttackCell, drawn: Truth, truth: Truth, data: Data) -> float | None:
-    """A blind guess's chance to name the example."""
-    gallery = granted_gallery(cell, data, drawn)
-    return None if gallery is None else naming_chance(gallery, truth, labels=cell.grants.labels)

@@ -1,5 +1,6 @@
 """Whether a plug-in's defense keeps its contracts, beside its figures."""
 
+from bench.answer.place import Here
 from bench.cell import AnyCell
 from bench.contracts.run import broken_contracts
 from bench.isolation.foreign import foreign
@@ -7,11 +8,11 @@ from bench.isolation.helper import HelperDied
 from bench.isolation.isolation import Isolation
 
 
-def broken(cell: AnyCell, isolation: Isolation | None) -> tuple[str, ...]:
+def broken(cell: AnyCell, place: Here | Isolation) -> tuple[str, ...]:
     """The contracts that the cell's defense breaks, with the reasons; none for bench's own, which its tests keep."""
-    if isolation is None or not foreign("defenses", cell.defense.name):
+    if isinstance(place, Here) or not foreign("defenses", cell.defense.name):
         return ()
     try:
-        return isolation.ask(broken_contracts, "defenses", cell.defense)
+        return place.ask(broken_contracts, "defenses", cell.defense)
     except HelperDied as error:
         return (f"all: {error}",)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.answer.context import Memory, RunContext, TrainingProgress
+from bench.answer.place import HERE, Here
 from bench.answer.provenance import provenance
 from bench.cell import AnyCell, AttackCell, FileWeights
 from bench.errors import BenchError, DataError, PluginError, RecordError, StorageError
@@ -37,7 +38,7 @@ PATIENCE = 120.0  # seconds without a scheduler, or without one worker, after wh
 _LOOK = 0.5  # seconds between two looks at who is there
 _PROGRESS = "bench-progress"
 _memory: Memory | None = None  # of this process, where it is a worker
-_isolation: Isolation | None = None
+_place: Here | Isolation = HERE
 _plugins: dict[str, bytes | None] = {}
 
 
@@ -260,7 +261,7 @@ def work(job: Job) -> "dict[str, bytes] | Exclusion | WorkerLost":
         if _memory is None:
             single_threaded()
             _memory = Memory()
-        if _isolation is None or job.plugins != _plugins:
+        if isinstance(_place, Here) or job.plugins != _plugins:
             _use_plugins(job.plugins, worker.local_directory, context.device)
             _memory = Memory()  # what other code made of equal readings counts for nothing now
         with tempfile.TemporaryDirectory(prefix="bench-", dir=worker.local_directory) as folder:
@@ -288,7 +289,7 @@ def _answered(
     if isinstance(cell, AttackCell) and isinstance(cell.weights, FileWeights):
         weights = cell.weights.model_copy(update={"path": str(run / file_name(cell.weights))})
         local = cell.model_copy(update={"weights": weights})
-    record = run_within_limits(local, context, memory, on_progress, _isolation)
+    record = run_within_limits(local, context, memory, on_progress, _place)
     # a trace of where a plug-in hung lies in this folder, which goes
     reason = record.reason and without_trace(record.reason)
     write(run, replace(record, cell=cell, reason=reason))
@@ -300,11 +301,10 @@ def _use_plugins(plugins: dict[str, bytes | None], folder: str, device: str) -> 
 
     Files come whole, and are kept in the worker's folder, which goes with it.
     """
-    global _isolation, _plugins
-    if _isolation is not None:
-        _isolation.close()
+    global _place, _plugins
+    _place.close()
     registry.drop_plugins()
-    _isolation, _plugins = None, {}
+    _place, _plugins = HERE, {}
     paths = []
     for spec, content in plugins.items():
         path = spec
@@ -312,7 +312,7 @@ def _use_plugins(plugins: dict[str, bytes | None], folder: str, device: str) -> 
             path = str(Path(tempfile.mkdtemp(prefix="bench-plugin-", dir=folder)) / Path(spec).name)
             Path(path).write_bytes(content)
         paths.append(path)
-    _isolation, _plugins = Isolation(paths, device), plugins
+    _place, _plugins = Isolation(paths, device), plugins
 
 
 def _outcome(future: Any) -> "dict[str, bytes] | Exclusion | WorkerLost | CellReturned":

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from bench.answer.context import Memory, RunContext, TrainingProgress
+from bench.answer.place import HERE, Here
 from bench.answer.run import run
 from bench.answer.train import OnProgress
 from bench.cell import AnyCell
@@ -73,16 +74,16 @@ def run_within_limits(
     context: RunContext,
     memory: Memory,
     on_progress: OnProgress,
-    isolation: Isolation | None = None,
+    place: Here | Isolation = HERE,
     company: Sequence[AnyCell] = (),
 ) -> Record:
     """Run one cell to a record that can be written, within the time limit; a worker that passes it ends itself."""
     limit = context.time_limit
-    if limit is not None and isolation is not None and isolation.concerns(cell):
+    if limit is not None and place.concerns(cell):
         limit += GRACE  # the plug-ins' process knows better where it was
     with nullcontext() if limit is None else exit_after(limit, trace_path(context.run, cell.id)):
-        record = run(cell, context, memory, on_progress, isolation, company)
-        record = replace(record, broken=broken(cell, isolation))
+        record = run(cell, context, memory, on_progress, place, company)
+        record = replace(record, broken=broken(cell, place))
     try:
         to_json(record)
     except MALFORMED as error:  # a plug-in's value of another kind, in notes or marks

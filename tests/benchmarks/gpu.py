@@ -24,7 +24,7 @@ import gpu_checks
 
 from bench import __version__
 from bench.answer.context import Memory, RunContext
-from bench.answer.observation import observe_cell
+from bench.answer.observation import draw_and_observe
 from bench.answer.readings import to_device
 from bench.answer.reconstruct import attacker_of
 from bench.answer.run import run
@@ -95,7 +95,7 @@ def _reading(dataset: str, model: str, attack: str, count: int, evaluations: int
         grants=Grants(labels=True),
     )
     with tempfile.TemporaryDirectory() as folder:
-        return observe_cell(cell, RunContext(run=Path(folder)), Memory()).reading, cell
+        return draw_and_observe(cell, RunContext(run=Path(folder)), Memory()).reading, cell
 
 
 def _attacked(reading: Reading, cell: AttackCell, device: str, chunk: int) -> tuple[float, float]:

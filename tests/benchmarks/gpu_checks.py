@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from bench.answer.context import Memory, RunContext
-from bench.answer.observation import observe_cell
+from bench.answer.observation import draw_and_observe
 from bench.answer.readings import to_device
 from bench.answer.reconstruct import attacker_of, rows_at_once
 from bench.answer.run import run
@@ -138,7 +138,7 @@ def out_of_memory(device: str, folder: Path) -> Iterator[Case]:
 
 def _of_attack(cell: AttackCell, device: str, folder: Path) -> float | None:
     try:
-        reading = observe_cell(cell, RunContext(run=folder), Memory()).reading
+        reading = draw_and_observe(cell, RunContext(run=folder), Memory()).reading
     except NotApplicable:
         return None
     double = small_cells.in_double(reading)
@@ -181,7 +181,7 @@ def _repeats(cell: AnyCell, device: str, folder: Path) -> float:
 
 
 def _share_of_estimate(cell: AttackCell, device: str, folder: Path) -> float:
-    reading = observe_cell(cell, RunContext(run=folder), Memory()).reading
+    reading = draw_and_observe(cell, RunContext(run=folder), Memory()).reading
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     _answered(cell, device, folder)

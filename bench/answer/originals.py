@@ -1,0 +1,54 @@
+"""Mixed examples (`mixup`): a type-2 reading has two originals, and leaks if either returns.
+
+A defense at stage `input` may mix an example with the next example in the batch (`bench.registry.mixing`).  Readings
+with whole batches contain all originals and need no second truth.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from bench.answer.truth import CellTruth
+from bench.answer.victims import Truth, truth_at
+from bench.cell import AttackCell
+from bench.record.schema import ReadingScore
+from bench.registry.mixing import originals
+from bench.scoring.score import Scores
+
+EITHER = "its defense mixes examples before their gradient: one leaks if either of its originals comes back"
+
+
+def other_originals(cell: AttackCell, truth: CellTruth) -> tuple[Truth, ...]:
+    """The further originals in the attacked readings: a single `Truth` for mixed examples at type-2, else none."""
+    return tuple(truth_at(truth.victims, truth.point, n).of(truth.rows) for n in range(1, originals(cell)))
+
+
+def against_originals(
+    cell: AttackCell, truth: CellTruth, first: Truth, score: Callable[[Truth], Scores]
+) -> tuple[Truth, Scores]:
+    """Scores against the leaked original, else the nearer original; `first` is the first original.
+
+    Returns the truth used and its scores.  A blind guess has two chances, so the identification chance doubles.
+    """
+    scores = score(first)
+    used = first
+    for other in other_originals(cell, truth):
+        pairs = zip(scores.readings, score(other).readings, strict=True)
+        used = first.or_else(other, torch.tensor([_rank(b) > _rank(a) for a, b in pairs]))
+        chance = scores.summary.identification_chance
+        scores = score(used)
+        doubled = None if chance is None else min(1.0, 2 * chance)
+        scores = replace(scores, summary=replace(scores.summary, identification_chance=doubled))
+    return used, scores
+
+
+def originals_note(cell: AttackCell) -> tuple[str, ...]:
+    """A note for the record if a reading may have two originals."""
+    return (EITHER,) if originals(cell) > 1 else ()
+
+
+def _rank(reading: ReadingScore) -> tuple[bool, float]:
+    (example,) = reading.examples
+    return example.success, -math.inf if example.psnr_db is None else example.psnr_db

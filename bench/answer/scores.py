@@ -1,0 +1,67 @@
+"""Truth and reconstruction → scores."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+from bench.answer.gallery import naming, of_first
+from bench.answer.originals import against_originals
+from bench.answer.truth import CellTruth
+from bench.answer.values import Diagnosis
+from bench.answer.victims import Truth, scored_once
+from bench.cell import AttackCell
+from bench.datasets.base import Data
+from bench.scoring.identify import Naming
+from bench.scoring.lpips_metric import lpips_for
+from bench.scoring.prior_only import prior_only_baselines
+from bench.scoring.score import Scores, score
+from bench.trip import Reconstruction
+
+GALLERY = 1000  # strangers for identification
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """Attacked readings with their scores."""
+
+    truth: Truth
+    """Examples used for scoring."""
+    scores: Scores
+    """Figures against `truth`."""
+
+
+def score_truth(cell: AttackCell, truth: CellTruth, claim: Reconstruction, diagnosis: Diagnosis) -> Scored:
+    """Scores for the attacked readings; raises as `bench.scoring.score.score`."""
+    examples = scored_once(truth.examples.of(truth.rows), claim.inputs.shape[1])
+    named = _naming(cell, truth, examples, claim, diagnosis)
+    against = partial(_score, cell, truth.source.data, claim, named)
+    used, scores = against_originals(cell, truth, examples, against)
+    return Scored(truth=used, scores=scores)
+
+
+def _naming(
+    cell: AttackCell, truth: CellTruth, examples: Truth, claim: Reconstruction, diagnosis: Diagnosis
+) -> Naming | None:
+    if truth.gallery is None:
+        return None
+    named = naming(truth.gallery.of(truth.rows), examples, claim, labels=cell.grants.labels)
+    if named is None or diagnosis.places is None:
+        return named
+    return replace(named, places=of_first(diagnosis.places, named.hits))
+
+
+def _score(cell: AttackCell, data: Data, claim: Reconstruction, named: Naming | None, truth: Truth) -> Scores:
+    """The prior-only baselines know the labels, granted or not: the bar is equal for every attack and defense."""
+    lpips, absent = lpips_for(data.kind)
+    scores = score(
+        truth.inputs.numpy(),
+        truth.labels.numpy(),
+        claim,
+        kind=data.kind,
+        groups=data.groups,
+        priors=prior_only_baselines(data.public.floats(), data.public.labels, truth.labels.numpy()),
+        gallery=data.gallery.floats(slice(0, GALLERY)),
+        lpips=lpips,
+        named=named,
+        gallery_labels=data.gallery.labels[:GALLERY] if cell.grants.labels else None,
+    )
+    return replace(scores, lpips_absent=absent)
