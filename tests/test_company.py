@@ -186,3 +186,15 @@ def test_what_was_attacked_beside_others_counts_for_the_readings_that_are_left(t
     assert result is not None
     assert [number for number, _ in result.numbered()] == [1, 2]
     assert not memory.attacked.keys() & {cells[0].id}
+
+
+def test_a_cell_with_nothing_left_is_in_no_company(tmp_path: Path) -> None:
+    """The cells before it in its cascade got every reading back."""
+    before = cell(PRUNE, attack=Entry(name="prior-mean"))
+    write(tmp_path, attack_record([[True] * 2] * 3, cell=before))
+    empty, first, second = cell(NOISE, after=(before.id,)), cell(PRUNE), cell(NONE)
+    context, memory = RunContext(run=tmp_path, rows=100), Memory()
+    attack_together(empty, [first, second], context, memory)
+    assert not memory.attacked
+    attack_together(first, [empty, second], context, memory)
+    assert set(memory.attacked) == {first.id, second.id}

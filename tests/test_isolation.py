@@ -166,15 +166,15 @@ grants = [[{{ gallery = 20 }}]]
 """
 TRAINING = """title = "twins trained"
 [axes]
-dataset = ["digits"]
-model = ["dlg-lenet"]
+dataset = {dataset}
+model = {model}
 attack = ["cpl"]
 point = ["type-2"]
 defense = {defense}
 federated = [{{ clients = 10, per_round = 2, client_examples = 6, batch = 3 }}]
 [[train]]
-dataset = ["digits"]
-model = ["dlg-lenet"]
+dataset = {dataset}
+model = {model}
 defense = {defense}
 federated = [{{ clients = 10, per_round = 2 }}]
 rounds = [2]
@@ -269,12 +269,17 @@ def test_figures_are_those_of_one_process_bit_for_bit(
         assert other.cost.cpu_seconds > 0 and other.cost.peak_mb > 100
 
 
+@pytest.mark.parametrize(
+    "twin",
+    [
+        {"dataset": "digits", "model": "dlg-lenet", "defense": "twin-gaussian"},
+        {"dataset": "twin-cancer", "model": "mlp", "defense": "none"},
+    ],
+)
 def test_a_training_with_a_plug_in_is_the_same_and_tells_its_rounds(
-    tmp_path: Path, plugin: str, together: Answer, apart: Answer
+    tmp_path: Path, plugin: str, together: Answer, apart: Answer, twin: dict[str, str]
 ) -> None:
-    wanted = [
-        cell for cell in cells(plugin, tmp_path, TRAINING, defense="twin-gaussian") if isinstance(cell, TrainingCell)
-    ]
+    wanted = [cell for cell in cells(plugin, tmp_path, TRAINING, **twin) if isinstance(cell, TrainingCell)]
     (one,), rounds = together(wanted, tmp_path / "one"), list[int]()
     (other,) = apart(wanted, tmp_path / "other", lambda now: rounds.append(now.round))
     assert (one.status, other.status, other.reason) == ("done", "done", None)
