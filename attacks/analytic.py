@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bench.attacks.base import Attack
+from bench.attacks.base import Attack, closed_form
 from bench.attacks.first_layer.layer import FirstLayer, first_layer, refusal, table
 from bench.attacks.labels.infer import infer_labels
 from bench.attacks.objective.mismatch import mean_observation, observations
@@ -62,16 +62,8 @@ class Analytic(Attack):
             *(self._one_reading(reading, layer, table(layer, observed, row)) for row in range(len(reading))),
             strict=True,
         )
-        zero = torch.zeros(len(reading), dtype=torch.long)
-        return Reconstruction(
-            inputs=torch.stack(inputs).to(mean[f"{layer.prefix}bias"].dtype),
-            labels=infer_labels(reading, mean),
-            loss=torch.stack(loss),
-            evaluations=zero,
-            outer=zero,
-            restarts=zero,
-            status=status,
-        )
+        found = torch.stack(inputs).to(mean[f"{layer.prefix}bias"].dtype)
+        return closed_form(reading, found, infer_labels(reading, mean), loss=torch.stack(loss), status=status)
 
     def _one_reading(self, reading: Reading, layer: FirstLayer, table: Tensor) -> tuple[Tensor, Tensor, Status]:
         """Examples (example, *shape), the share of the table (neuron, weight or bias) that they leave

@@ -2,12 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from bench.rng import Key
-from bench.trip import Budget, Reading, Reconstruction
+from bench.trip import Budget, Reading, Reconstruction, Status
 
 # inputs (reading, example, *shape), label probabilities (reading, example, class) → (reading,)
 Objective = Callable[[Tensor, Tensor], Tensor]
@@ -39,3 +40,31 @@ class Attack(ABC):
         """The matching distance alone, without prior; None for attacks without one."""
         del reading
         return None
+
+
+def closed_form(
+    reading: Reading,
+    inputs: Tensor,
+    labels: Tensor | None = None,
+    *,
+    loss: Tensor | None = None,
+    status: tuple[Status, ...] | None = None,
+    **more: Any,
+) -> Reconstruction:
+    """Reconstruction of an attack without iterations: 0 evaluations, 0 outer steps, 0 restarts.
+
+    `inputs` (reading, example, *shape); `labels` (reading, example), by default -1; `loss` (reading,), by default 0;
+    `status` by default "ok"; `more` are further fields of `Reconstruction`.
+    """
+    ok: Status = "ok"
+    zero = torch.zeros(len(reading), dtype=torch.long)
+    return Reconstruction(
+        inputs=inputs.clone(),
+        labels=torch.full((len(reading), reading.examples), -1) if labels is None else labels,
+        loss=torch.zeros(len(reading)) if loss is None else loss,
+        evaluations=zero,
+        outer=zero,
+        restarts=zero,
+        status=(ok,) * len(reading) if status is None else status,
+        **more,
+    )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bench.attacks.base import Attack
+from bench.attacks.base import Attack, closed_form
 from bench.attacks.first_layer.certificate import Witness
 from bench.attacks.first_layer.ica import independent
 from bench.attacks.first_layer.layer import FirstLayer, first_layer, refusal, row_space, table
@@ -51,16 +51,13 @@ class Cpa(Attack):
             for row, index in enumerate(reading.indices)
         ]
         inputs, labels, loss, certain, status = zip(*rows, strict=True)
-        zero = torch.zeros(len(reading), dtype=torch.long)
-        return Reconstruction(
-            inputs=torch.stack(inputs).to(next(iter(reading.values.values())).dtype),
-            labels=torch.stack(labels),
+        return closed_form(
+            reading,
+            torch.stack(inputs).to(next(iter(reading.values.values())).dtype),
+            torch.stack(labels),
             loss=torch.tensor(loss, dtype=torch.float64),
-            certificate=torch.tensor(certain, dtype=torch.float64),
-            evaluations=zero,
-            outer=zero,
-            restarts=zero,
             status=status,
+            certificate=torch.tensor(certain, dtype=torch.float64),
             notes=_NOTES,
         )
 

@@ -1,13 +1,11 @@
 """CPL: the label read off the gradient, a patterned start; squared distance by L-BFGS."""
 
 from dataclasses import dataclass
-from typing import Literal
 
-from bench.attacks.search.matching import MatchingAttack, Parts
+from bench.attacks.search.lbfgs_matching import LbfgsMatching
+from bench.attacks.search.matching import Parts
 from bench.attacks.search.prior import Prior
 from bench.attacks.search.start import Start
-from bench.attacks.solvers.base import RowLimits
-from bench.attacks.solvers.lbfgs import Lbfgs
 from bench.parameters import parameter
 from bench.trip import Budget, Reading
 
@@ -18,21 +16,12 @@ _DEPARTURES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cpl(MatchingAttack):
+class Cpl(LbfgsMatching):
     """Client privacy leakage: ‖∇L(x', y) - g‖² from a tile of half the height and width."""
 
     reference = "Wei et al. 2020"
-    knowledge = ("plain", "adaptive")
 
-    outer: int = parameter(300, "outer steps at most", unit="20 evaluations", source="Wei et al. 2020", low=1)
     start: Start = parameter("tile-2", "first candidate; tables start uniform", source="Wei et al. 2020")
-    history: int = parameter(100, "pairs kept by L-BFGS", source="Wei et al. 2020", low=1)
-    line_search: Literal["none", "backtracking"] = parameter(
-        "none",
-        "full steps as published; or ours: shorter ones, preconditioned inputs, normalised losses",
-        source="Wei et al. 2020",
-    )
-    restarts: int = parameter(0, "fresh starts inside the budget", source="Wei et al. 2020", low=0)
     l2: float = parameter(0.0, "weight of the mean square of the candidate", source="Wei et al. 2020", low=0)
     l1: float = parameter(0.0, "weight of its mean magnitude", source="Wei et al. 2020", low=0)
 
@@ -43,8 +32,8 @@ class Cpl(MatchingAttack):
             distance="l2",
             start="uniform" if tiled else self.start,
             labels="inferred",
-            solver=Lbfgs(history=min(self.history, budget.evaluations), line_search=self.line_search),
-            preconditioned=self.line_search == "backtracking",
-            limits=RowLimits(evaluations=20 * self.outer, restarts=self.restarts),
+            solver=self.solver(budget),
+            preconditioned=self.preconditioned,
+            limits=self.limits(),
             prior=Prior(squared=self.l2, absolute=self.l1),
         )

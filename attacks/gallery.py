@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bench.attacks.base import Attack
+from bench.attacks.base import Attack, closed_form
 from bench.attacks.candidates import combination
 from bench.attacks.candidates.exchange import most_likely
 from bench.attacks.candidates.listed import alone, by_label, candidates
@@ -13,7 +13,6 @@ from bench.attacks.inverter.sketch import Sketch
 from bench.attacks.objective.distance import Distance
 from bench.attacks.objective.mismatch import Mismatch, by_likelihood, mean_observation, observations, same_weights
 from bench.attacks.objective.rescale import rescaled
-from bench.attacks.priors_only import claim
 from bench.gradients import group_gradients
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction
@@ -54,17 +53,7 @@ class Gallery(Attack):
         named = torch.stack([_best(reading, row, scores[row]) for row in range(len(reading))])
         first = named[:, : reading.examples]
         mean = reading.public_mean.expand(*first.shape, *reading.shape)
-        made = claim(reading, mean, reading.gallery_labels[first])
-        return Reconstruction(
-            inputs=made.inputs,
-            labels=made.labels,
-            loss=-scores.amax(1),
-            evaluations=made.evaluations,
-            outer=made.outer,
-            restarts=made.restarts,
-            status=made.status,
-            named=named,
-        )
+        return closed_form(reading, mean, reading.gallery_labels[first], loss=-scores.amax(1), named=named)
 
 
 def _best(reading: Reading, row: int, scores: Tensor) -> Tensor:

@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 
-from bench.attacks.base import Attack
+from bench.attacks.base import Attack, closed_form
 from bench.attacks.labels.infer import infer_labels
 from bench.attacks.objective.mismatch import observations
-from bench.attacks.priors_only import claim
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction
 
@@ -20,4 +19,4 @@ class LabelsOnly(Attack):
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
         del budget, key
         labels = infer_labels(reading, observations(reading)[0])
-        return claim(reading, reading.public_mean.expand(*labels.shape, *reading.shape), labels)
+        return closed_form(reading, reading.public_mean.expand(*labels.shape, *reading.shape), labels)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from bench.attacks.base import Attack
+from bench.attacks.base import Attack, closed_form
 from bench.attacks.inverter import ridge
 from bench.attacks.inverter.scaling import Balance, Scaling, Units, learn, principal
 from bench.attacks.inverter.sketch import Sketch
@@ -86,11 +86,6 @@ class Inverter:
         inputs, scores = targets[:, : -self.classes], targets[:, -self.classes :]
         return inputs.reshape(len(targets), -1, *self.shape), scores
 
-    def residuals(self) -> Tensor:
-        """Its errors on simulated readings when it is fitted without them, (row, example·value): what
-        `ridge.residual_covariance` takes."""
-        return ridge.left_out(self.choice.regression)[:, : -self.classes]
-
 
 @dataclass(frozen=True, kw_only=True)
 class LearnedInverter(Attack):
@@ -134,17 +129,14 @@ class LearnedInverter(Attack):
         counts = [whole_counts(row, reading.examples) for row in scores.nan_to_num(0, 0, 0).cpu()]
         learned = listed(torch.stack(counts))
         labels = reading.labels if reading.labels is not None else learned
-        zero = torch.zeros(len(reading), dtype=torch.long)
         loss = torch.full((len(reading),), inverter.choice.error, dtype=inputs.dtype)
         ok: Status = "ok"
         nan: Status = "nan"
-        return Reconstruction(
-            inputs=inputs.cpu(),
-            labels=labels.cpu(),
+        return closed_form(
+            reading,
+            inputs.cpu(),
+            labels.cpu(),
             loss=loss.where(sound.cpu(), torch.nan),
-            evaluations=zero,
-            outer=zero,
-            restarts=zero,
             status=tuple(ok if good else nan for good in sound.tolist()),
             notes=(self._note(inverter),),
         )

@@ -30,11 +30,15 @@ def attack(reading: Reading, **params: Any) -> Reconstruction:
 # ------------------------------------------------------------------ kernel ridge regression
 
 
+def fit(features: Tensor, targets: Tensor, kernel: ridge.Kernel, weight: float) -> ridge.Ridge:
+    return next(ridge.path(features, targets, kernel, (weight,)))
+
+
 @pytest.mark.parametrize("rows", [5, 40])
 def test_a_linear_kernel_is_ridge_regression(rows: int) -> None:
     draw = np.random.default_rng(0)
     z, t, new = draw.normal(size=(rows, 4)), draw.normal(size=(rows, 2)), draw.normal(size=(7, 4))
-    found = ridge.fit(torch.tensor(z), torch.tensor(t), ridge.Kernel(), 0.3)
+    found = fit(torch.tensor(z), torch.tensor(t), ridge.Kernel(), 0.3)
     shift = 0.3 * np.mean((z**2).sum(1))
     primal = np.linalg.solve(z.T @ z + shift * np.eye(4), z.T @ (t - t.mean(0)))
     np.testing.assert_allclose(found(torch.tensor(new)), t.mean(0) + new @ primal, rtol=1e-10, atol=1e-12)
@@ -43,7 +47,7 @@ def test_a_linear_kernel_is_ridge_regression(rows: int) -> None:
 def test_a_gaussian_kernel_is_numpys() -> None:
     draw = np.random.default_rng(1)
     z, t, new = draw.normal(size=(12, 3)), draw.normal(size=(12, 1)), draw.normal(size=(4, 3))
-    found = ridge.fit(torch.tensor(z), torch.tensor(t), ridge.Kernel(width=0.5), 0.1)
+    found = fit(torch.tensor(z), torch.tensor(t), ridge.Kernel(width=0.5), 0.1)
     apart = ((z[:, None] - z[None]) ** 2).sum(2)
     median = np.sort(apart[np.triu_indices(12, 1)])[(66 - 1) // 2]  # torch's median: the lower of two
     kernel, towards = np.exp(-0.5 * apart / median), ((new[:, None] - z[None]) ** 2).sum(2)
@@ -52,30 +56,11 @@ def test_a_gaussian_kernel_is_numpys() -> None:
     np.testing.assert_allclose(found(torch.tensor(new)), expected, rtol=1e-9)
 
 
-def test_errors_on_left_out_rows_are_those_of_regressions_without_them() -> None:
-    draw = torch.Generator().manual_seed(2)
-    z, t = (torch.randn(9, 3, generator=draw, dtype=torch.float64) for _ in range(2))
-    t = t - t.mean(0)
-    errors = ridge.left_out(ridge.fit(z, t, ridge.Kernel(), 0.2))
-    shift = 0.2 * z.square().sum(1).mean()
-    for row in range(9):
-        rest = [other for other in range(9) if other != row]
-        a, b = z[rest].numpy(), t[rest].numpy()
-        weights = np.linalg.solve(a.T @ a + float(shift) * np.eye(3), a.T @ b)
-        np.testing.assert_allclose(errors[row], t[row].numpy() - z[row].numpy() @ weights, rtol=1e-9)
-
-
 def test_a_kernel_that_is_not_definite_gets_a_larger_ridge() -> None:
     z = torch.ones(6, 2)
-    found = ridge.fit(z, torch.arange(6.0)[:, None], ridge.Kernel(), 1e-12)
+    found = fit(z, torch.arange(6.0)[:, None], ridge.Kernel(), 1e-12)
     assert found.ridge > 1e-12
     assert torch.isfinite(found(z)).all()
-
-
-def test_the_residual_covariance_is_shrunk_towards_its_mean_variance() -> None:
-    errors = torch.tensor([[2.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
-    expected = 0.9 * torch.tensor([[2.0, 0.0], [0.0, 0.0]]) + 0.1 * torch.eye(2)
-    torch.testing.assert_close(ridge.residual_covariance(errors, shrinkage=0.1), expected.double())
 
 
 # ------------------------------------------------------------------ features
@@ -224,15 +209,6 @@ def test_held_out_examples_stand_in_no_other_row(digits: Situation) -> None:
         fitted, held = set.union(*rows[: -simulated.held]), set.union(*rows[-simulated.held :])
         assert simulated.held >= 20
         assert not fitted & held
-
-
-def test_residuals_are_of_examples_and_make_a_covariance(digits: Situation) -> None:
-    inverter = LearnedInverter().inverter(digits.reading, KEY)
-    errors, regression = inverter.residuals(), inverter.choice.regression
-    assert errors.shape == (len(regression.features), 64)
-    covariance = ridge.residual_covariance(errors)
-    assert torch.linalg.eigvalsh(covariance).min() > 0
-    assert errors.square().mean() > 0.8 * inverter.choice.error
 
 
 @pytest.mark.parametrize(

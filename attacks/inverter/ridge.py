@@ -97,27 +97,3 @@ def path(
             offset=offset,
             coefficients=torch.cholesky_solve(targets - offset, factor),
         )
-
-
-def fit(features: Tensor, targets: Tensor, kernel: Kernel, ridge: float) -> Ridge:
-    """One regression of `targets` (row, target) on `features` (row, feature)."""
-    return next(path(features, targets, kernel, (ridge,)))
-
-
-def left_out(regression: Ridge) -> Tensor:
-    """The error (row, target) on each row that a regression was fitted on, by the regression on all others: A_i over
-    the diagonal of (K + λ m I)⁻¹ (Rifkin & Lippert 2007), with offset and median kept."""
-    features, norms = regression.features, regression.norms
-    kernel = regression.kernel(features @ features.T, norms, norms, regression.median)
-    factor, _ = factorise(kernel, regression.ridge)
-    return regression.coefficients / torch.cholesky_inverse(factor).diagonal()[:, None]
-
-
-def residual_covariance(errors: Tensor, *, shrinkage: float = 0.05) -> Tensor:
-    """The covariance (target, target) of held-out errors (row, target), about zero, shrunk towards its mean variance:
-    what an attacker knows of a regression's error on an example that it has not seen."""
-    covariance = errors.T @ errors / len(errors)
-    variance = covariance.diagonal().mean()
-    shrunk = (1 - shrinkage) * covariance
-    shrunk.diagonal().add_(shrinkage * variance)
-    return shrunk

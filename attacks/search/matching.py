@@ -115,7 +115,7 @@ class MatchingAttack(Attack):
         solution = minimise(problem, parts.solver, limits, rows, chunk=budget.chunk, traced=budget.traced)
         if self.refine_float64:
             solution = refine(problem, parts.solver, limits, solution, budget.chunk)
-        return claim(problem, solution, parts.solver, cost, tuple(_departures(parts, problem, evaluations)))
+        return reconstruction(problem, solution, parts.solver, cost, tuple(_departures(parts, problem, evaluations)))
 
     def unrolls(self, reading: Reading) -> bool:
         """Whether each local step behind this reading is simulated."""
@@ -129,7 +129,7 @@ class MatchingAttack(Attack):
         return Mismatch(reading=reading, distance=by_likelihood(distance, reading), unrolled=self.unrolls(reading))
 
 
-def claim(
+def reconstruction(
     problem: MatchingProblem, solution: Solution, solver: Solver[Any], cost: int, notes: tuple[str, ...]
 ) -> Reconstruction:
     """The claim; one evaluation of the solver counts as `cost`."""

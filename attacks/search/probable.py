@@ -14,7 +14,7 @@ from bench.attacks.objective.distance import Distance
 from bench.attacks.objective.mismatch import Mismatch, by_likelihood, mean_observation, observations
 from bench.attacks.objective.rescale import rescaled
 from bench.attacks.search.curvature import LARGEST, equal_curvature
-from bench.attacks.search.matching import claim
+from bench.attacks.search.matching import reconstruction
 from bench.attacks.search.mixtures import Mixed
 from bench.attacks.search.prior import NoiseModel, Prior
 from bench.attacks.search.problem import MatchingProblem
@@ -94,7 +94,7 @@ def most_probable(
         budget=replace(budget, evaluations=evaluations),
     )
     problem = replace(problem, labels=hypotheses[torch.arange(len(reading)), solution.runs])
-    return claim(problem, solution, solver, cost, ())
+    return reconstruction(problem, solution, solver, cost, ())
 
 
 def mismatch_of(reading: Reading) -> Mismatch:

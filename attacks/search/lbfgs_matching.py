@@ -1,0 +1,36 @@
+"""Gradient matching by L-BFGS, as in the published loops around `torch.optim.LBFGS`."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from bench.attacks.search.matching import MatchingAttack
+from bench.attacks.solvers.base import RowLimits
+from bench.attacks.solvers.lbfgs import Lbfgs
+from bench.parameters import parameter
+from bench.trip import Budget
+
+
+@dataclass(frozen=True, kw_only=True)
+class LbfgsMatching(MatchingAttack):
+    """Gradient matching by L-BFGS; the defaults are those of the published loops."""
+
+    knowledge = ("plain", "adaptive")
+
+    outer: int = parameter(300, "outer steps at most", unit="20 evaluations", source="published loop", low=1)
+    history: int = parameter(100, "pairs kept by L-BFGS", source="published loop", low=1)
+    line_search: Literal["none", "backtracking"] = parameter(
+        "none",
+        "full steps as published; or ours: shorter steps, preconditioned inputs, normalised losses",
+        source="published loop",
+    )
+    restarts: int = parameter(0, "fresh starts inside the budget", source="published loop", low=0)
+
+    @property
+    def preconditioned(self) -> bool:
+        return self.line_search == "backtracking"
+
+    def solver(self, budget: Budget) -> Lbfgs:
+        return Lbfgs(history=min(self.history, budget.evaluations), line_search=self.line_search)
+
+    def limits(self) -> RowLimits:
+        return RowLimits(evaluations=20 * self.outer, restarts=self.restarts)
